@@ -1,0 +1,249 @@
+"""Two-dimensional convolution: sizes, FLOPs and least bytes of its three passes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+from pydlbench.errors import UsageError
+from pydlbench.layers.canonical import spatial_fields
+from pydlbench.layers.checks import PASSES, check_pass, check_total, pair, set_integers
+from pydlbench.layers.padding import Padding, read_padding, settle_padding
+from pydlbench.layers.windows import Axis, extent, output_size
+
+__all__ = ["Conv2d"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conv2d:
+    """A convolution (cross-correlation) of ``batch`` images, without bias.
+
+    ``dst[n, oc, oh, ow] = sum over ic, kh, kw of weights[oc, ic, kh, kw] *
+    src[n, group(oc) + ic, oh * stride - pad + kh * dilation, ...]``, with NCHW source
+    ``(batch, in_channels, in_height, in_width)`` and weights
+    ``(out_channels, in_channels / groups, kernel_height, kernel_width)``.
+
+    Padding may differ on the four sides. A trailing pad (bottom, right) whose last positions no
+    output reads is replaced by the one that :func:`~pydlbench.layers.windows.trailing_pad` picks,
+    so that layers computing the same are equal.
+
+    Raises:
+        UsageError: A size below its least value, channels that ``groups`` does not divide, a kernel
+            larger than the padded input, or tensors of 2**63 bytes and more.
+    """
+
+    kind: ClassVar[str] = "conv2d"
+    passes: ClassVar[tuple[str, ...]] = PASSES
+
+    batch: int
+    in_channels: int
+    in_height: int
+    in_width: int
+    out_channels: int
+    kernel_height: int
+    kernel_width: int
+    stride_height: int = 1
+    stride_width: int = 1
+    pad_top: int = 0
+    pad_bottom: int = 0
+    pad_left: int = 0
+    pad_right: int = 0
+    dilation_height: int = 1
+    dilation_width: int = 1
+    groups: int = 1
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check every field, then settle the trailing pads."""
+        set_integers(self, 1, "batch", "in_channels", "in_height", "in_width", "out_channels")
+        set_integers(self, 1, "kernel_height", "kernel_width", "stride_height", "stride_width")
+        set_integers(self, 1, "dilation_height", "dilation_width", "groups")
+        set_integers(self, 0, "pad_top", "pad_bottom", "pad_left", "pad_right")
+        for field in ("in_channels", "out_channels"):
+            channels = getattr(self, field)
+            if channels % self.groups:
+                raise UsageError(
+                    f"groups={self.groups}: does not divide {field}={channels}; "
+                    f"nearest: {_nearest_divisor(self.in_channels, self.out_channels, self.groups)}"
+                )
+        settle_padding(self, self._window_height, self._window_width)
+        check_total(**self._elements())
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        batch: int,
+        in_channels: int,
+        in_size: int | tuple[int, int],
+        out_channels: int,
+        kernel: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        padding: Padding = 0,
+        dilation: int | tuple[int, int] = 1,
+        groups: int = 1,
+        name: str | None = None,
+    ) -> Self:
+        """Build a convolution from numbers or (height, width) pairs.
+
+        Args:
+            batch: Images.
+            in_channels: Input channels over all groups.
+            in_size: Input height and width.
+            out_channels: Output channels over all groups.
+            kernel: Taps of the window.
+            stride: Input positions from one output to the next.
+            padding: One number, (height, width), or (top, bottom, left, right).
+            dilation: Input positions from one tap to the next; 1 is dense.
+            groups: Groups of channels that do not see one another.
+            name: How to call the layer in tables.
+        """
+        in_height, in_width = pair(in_size, "in_size")
+        kernel_height, kernel_width = pair(kernel, "kernel")
+        stride_height, stride_width = pair(stride, "stride")
+        dilation_height, dilation_width = pair(dilation, "dilation")
+        top, bottom, left, right = read_padding(padding)
+        return cls(
+            batch=batch,
+            in_channels=in_channels,
+            in_height=in_height,
+            in_width=in_width,
+            out_channels=out_channels,
+            kernel_height=kernel_height,
+            kernel_width=kernel_width,
+            stride_height=stride_height,
+            stride_width=stride_width,
+            pad_top=top,
+            pad_bottom=bottom,
+            pad_left=left,
+            pad_right=right,
+            dilation_height=dilation_height,
+            dilation_width=dilation_width,
+            groups=groups,
+            name=name,
+        )
+
+    @property
+    def out_height(self) -> int:
+        """Rows of the output."""
+        padding = self.pad_top, self.pad_bottom
+        return output_size(self.in_height, self._window_height, self.stride_height, *padding)
+
+    @property
+    def out_width(self) -> int:
+        """Columns of the output."""
+        padding = self.pad_left, self.pad_right
+        return output_size(self.in_width, self._window_width, self.stride_width, *padding)
+
+    @property
+    def weight_elements(self) -> int:
+        """Elements of the weight tensor."""
+        channels = self.out_channels * (self.in_channels // self.groups)
+        return channels * self.kernel_height * self.kernel_width
+
+    @property
+    def problem(self) -> str:
+        """The canonical descriptor, as benchdnn reads it: ``mb128ic192ih13oc384oh13kh3ph1``."""
+        groups = f"g{self.groups}" if self.groups > 1 else ""
+        spatial = spatial_fields(
+            self,
+            channels=f"oc{self.out_channels}",
+            windows=(self._window_height, self._window_width),
+            dilations=(self.dilation_height - 1, self.dilation_width - 1),
+        )
+        return f"{groups}mb{self.batch}ic{self.in_channels}{spatial}"
+
+    def with_batch(self, batch: int) -> Self:
+        """Return the same layer for another number of images."""
+        return replace(self, batch=batch)
+
+    def flops(self, pass_: str) -> int:
+        """Return the algorithmic FLOPs: two per multiply-add, with padded taps counted."""
+        check_pass(pass_, self.passes, self.kind)
+        taps = self.out_height * self.kernel_height * self.out_width * self.kernel_width
+        return 2 * self._channel_pairs * taps
+
+    def flops_executed(self, pass_: str) -> int:
+        """Return the FLOPs that a direct kernel must do: those of taps on padding left out."""
+        check_pass(pass_, self.passes, self.kind)
+        return 2 * self._channel_pairs * self._rows().taps() * self._columns().taps()
+
+    def bytes(self, pass_: str, itemsize: int) -> int:
+        """Return the least bytes moved: what is read once, and the result written once.
+
+        Only what the result depends on is read (a 1x1 kernel with stride 2 reads a quarter of its
+        source), but the result is written whole: backward-data zeroes what no output saw.
+
+        Args:
+            pass_: One of :data:`PASSES`.
+            itemsize: Bytes per element, of all three tensors.
+        """
+        check_pass(pass_, self.passes, self.kind)
+        rows, columns = self._rows(), self._columns()
+        whole = self._elements()
+        channels = self.batch * self.in_channels
+        src = channels * rows.touched_inputs() * columns.touched_inputs()
+        filters = self.out_channels * (self.in_channels // self.groups)
+        weights = filters * rows.used_taps() * columns.used_taps()
+        channels = self.batch * self.out_channels
+        dst = channels * rows.used_outputs() * columns.used_outputs()
+        elements = {
+            "forward": src + weights + whole["dst"],
+            "backward-data": whole["src"] + weights + dst,
+            "backward-weights": src + whole["weights"] + dst,
+        }
+        return itemsize * elements[pass_]
+
+    def operands(self, pass_: str) -> dict[str, int]:
+        """Return the elements of each whole tensor by role; gradients go by the same names."""
+        check_pass(pass_, self.passes, self.kind)
+        return self._elements()
+
+    @property
+    def _window_height(self) -> int:
+        return extent(self.kernel_height, self.dilation_height)
+
+    @property
+    def _window_width(self) -> int:
+        return extent(self.kernel_width, self.dilation_width)
+
+    @property
+    def _channel_pairs(self) -> int:
+        """Multiply-adds per tap: every output channel meets the input channels of its group."""
+        return self.batch * self.out_channels * (self.in_channels // self.groups)
+
+    def _elements(self) -> dict[str, int]:
+        return {
+            "src": self.batch * self.in_channels * self.in_height * self.in_width,
+            "weights": self.weight_elements,
+            "dst": self.batch * self.out_channels * self.out_height * self.out_width,
+        }
+
+    def _rows(self) -> Axis:
+        return Axis(
+            size=self.in_height,
+            out=self.out_height,
+            kernel=self.kernel_height,
+            stride=self.stride_height,
+            dilation=self.dilation_height,
+            pad=self.pad_top,
+        )
+
+    def _columns(self) -> Axis:
+        return Axis(
+            size=self.in_width,
+            out=self.out_width,
+            kernel=self.kernel_width,
+            stride=self.stride_width,
+            dilation=self.dilation_width,
+            pad=self.pad_left,
+        )
+
+
+def _nearest_divisor(in_channels: int, out_channels: int, groups: int) -> int:
+    """Return the number of groups closest to the one asked for that divides both channels."""
+    for distance in range(1, min(groups, 4096)):
+        for candidate in (groups - distance, groups + distance):
+            if in_channels % candidate == 0 and out_channels % candidate == 0:
+                return candidate
+    return 1

@@ -1,0 +1,87 @@
+"""Invented records that the tests of results, report and command line share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pydlbench.results import Correctness, Measurement, Peaks, Roofline, RunRecord, TimeSummary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _measurement(
+    *, median: float = 0.05, roof: float | None = 0.045, **changes: Any
+) -> Measurement:
+    """An ``ok`` row of AlexNet's conv3: 28.7 GFLOP, a spread of 1 %, 90 % of its roof."""
+    values: dict[str, Any] = {
+        "layer": "alexnet/conv3",
+        "kind": "conv2d",
+        "problem": "mb128ic192ih13oc384oh13kh3ph1",
+        "batch": 128,
+        "pass_": "forward",
+        "precision": "fp32",
+        "accumulate": "float32",
+        "library": "oneDNN 3.2.0",
+        "algorithm": "brgconv:avx512_core",
+        "layout": "nhwc",
+        "status": "ok",
+        "time": TimeSummary(
+            median=median,
+            ci_low=0.99 * median,
+            ci_high=1.01 * median,
+            q1=0.98 * median,
+            q3=1.02 * median,
+            min=0.97 * median,
+            n=24,
+        ),
+        "flops": 28_708_700_160,
+        "flops_executed": 25_760_956_416,
+        "bytes": 52_600_000,
+        "tflops": 28_708_700_160 / median / 1e12,
+        "gbps": 52_600_000 / median / 1e9,
+        "arithmetic_intensity": 489.8,
+        "clock_hz": 4.31e9,
+        "peak": Peaks(theoretical=0.59, measured=0.58),
+        "roofline": None
+        if roof is None
+        else Roofline(bound="compute", time_s=roof, efficiency=roof / median),
+        "correct": Correctness(status="ok", rel_error=2.1e-7, tolerance=1e-5),
+        "stop_reason": "median known to 0.5 %",
+        "threads": 2,
+    }
+    return Measurement(**{**values, **changes})
+
+
+@pytest.fixture
+def measurement() -> Callable[..., Measurement]:
+    """Build a measurement; ``median`` and ``roof`` in seconds, or any field."""
+    return _measurement
+
+
+@pytest.fixture
+def without_time() -> Callable[..., Measurement]:
+    """Build a skipped or failed measurement."""
+
+    def build(status: str, reason: str, **changes: Any) -> Measurement:
+        nothing = dict.fromkeys(
+            ("time", "roofline", "tflops", "gbps", "clock_hz", "algorithm", "stop_reason")
+        )
+        values = {**nothing, "correct": Correctness(), "status": status, "reason": reason}
+        return _measurement(**{**values, **changes})
+
+    return build
+
+
+@pytest.fixture
+def run_record() -> RunRecord:
+    """A run on an invented processor."""
+    return RunRecord(
+        id="20300102-030405-abcd",
+        created_utc="2030-01-02T03:04:05Z",
+        command=("pydlbench", "layers"),
+        device={"name": "Invented 9000", "warnings": []},
+        environment={"python": "3.11.2"},
+    )

@@ -1,0 +1,78 @@
+"""Strategies for random layers, small enough to count by brute force.
+
+They are registered for their types: a test asks for ``st.from_type(Conv2d)``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from pydlbench.layers import Conv2d, Gemm, Pool2d
+
+small = st.integers(1, 3)
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> Conv2d:
+    groups = draw(small)
+    sides: dict[str, Any] = {}
+    for side, leading, trailing in (("height", "top", "bottom"), ("width", "left", "right")):
+        size = draw(st.integers(1, 9))
+        before, after = draw(st.integers(0, 4)), draw(st.integers(0, 4))
+        dilation = draw(st.integers(1, 4))
+        most = (size + before + after - 1) // dilation + 1
+        sides |= {
+            f"in_{side}": size,
+            f"pad_{leading}": before,
+            f"pad_{trailing}": after,
+            f"dilation_{side}": dilation,
+            f"kernel_{side}": draw(st.integers(1, min(most, 5))),
+            f"stride_{side}": draw(st.integers(1, 5)),
+        }
+    return Conv2d(
+        batch=draw(small),
+        in_channels=groups * draw(small),
+        out_channels=groups * draw(small),
+        groups=groups,
+        **sides,
+    )
+
+
+@st.composite
+def poolings(draw: st.DrawFn) -> Pool2d:
+    sides: dict[str, Any] = {}
+    for side, leading, trailing in (("height", "top", "bottom"), ("width", "left", "right")):
+        size = draw(st.integers(1, 9))
+        kernel = draw(st.integers(1, 4))
+        before, after = draw(st.integers(0, kernel - 1)), draw(st.integers(0, kernel - 1))
+        sides |= {
+            f"in_{side}": max(size, kernel - before - after),
+            f"pad_{leading}": before,
+            f"pad_{trailing}": after,
+            f"kernel_{side}": kernel,
+            f"stride_{side}": draw(st.integers(1, 5)),
+        }
+    mode = draw(st.sampled_from(["max", "avg"]))
+    return Pool2d(
+        batch=draw(small),
+        channels=draw(small),
+        mode=mode,
+        count_include_pad=mode == "avg" and draw(st.booleans()),
+        **sides,
+    )
+
+
+products = st.builds(
+    Gemm,
+    m=st.integers(1, 5000),
+    k=st.integers(1, 5000),
+    n=st.integers(1, 5000),
+    batch_count=st.integers(1, 9),
+    name=st.none(),
+)
+
+st.register_type_strategy(Conv2d, convolutions())
+st.register_type_strategy(Pool2d, poolings())
+st.register_type_strategy(Gemm, products)

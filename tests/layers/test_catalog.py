@@ -1,0 +1,211 @@
+"""The catalog against figures that others derived or published.
+
+Multiply-adds and parameters per layer: computed from the networks' own definition files. Sums:
+torchvision's model metadata (AlexNet, VGG) and tf_cnn_benchmarks' graph.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from pydlbench.errors import UsageError
+from pydlbench.layers import Conv2d, Gemm, Layer, Pool2d, load_model, model_names
+
+VGG_HEAD = {"fc6": 102_760_448, "fc7": 16_777_216, "fc8": 4_096_000}
+CONV3_TO_5 = {"conv3": 112_140_288, "conv4": 149_520_384, "conv5": 99_680_256}
+
+# Multiply-adds of one image's forward pass.
+MACS = {
+    "alexnet": {"conv1": 72_855_552, "conv2": 223_948_800, **CONV3_TO_5},
+    "alexnet-owt": {
+        "conv1": 70_276_800,
+        "conv2": 223_948_800,
+        **CONV3_TO_5,
+        "fc6": 37_748_736,
+        "fc7": 16_777_216,
+        "fc8": 4_096_000,
+    },
+    "alexnet-tfcnn": {
+        "conv1": 70_276_800,
+        "conv2": 223_948_800,
+        "conv3": 112_140_288,
+        "conv4": 224_280_576,
+        "conv5": 149_520_384,
+        "fc6": 37_748_736,
+        "fc7": 16_777_216,
+        "fc8": 4_100_096,
+    },
+    "vgg11": {
+        "conv1_1": 86_704_128,
+        "conv2_1": 924_844_032,
+        "conv3_1": 924_844_032,
+        "conv3_2": 1_849_688_064,
+        "conv4_1": 924_844_032,
+        "conv4_2": 1_849_688_064,
+        "conv5_1": 462_422_016,
+        "conv5_2": 462_422_016,
+        **VGG_HEAD,
+    },
+    "vgg16": {
+        "conv1_1": 86_704_128,
+        "conv1_2": 1_849_688_064,
+        "conv2_1": 924_844_032,
+        "conv2_2": 1_849_688_064,
+        "conv3_1": 924_844_032,
+        "conv3_2": 1_849_688_064,
+        "conv3_3": 1_849_688_064,
+        "conv4_1": 924_844_032,
+        "conv4_2": 1_849_688_064,
+        "conv4_3": 1_849_688_064,
+        "conv5_1": 462_422_016,
+        "conv5_2": 462_422_016,
+        "conv5_3": 462_422_016,
+        **VGG_HEAD,
+    },
+    "convnet": {
+        "L1": 485_223_552,
+        "L2": 2_080_899_072,
+        "L3": 764_411_904,
+        "L4": 80_281_600,
+        "L5": 160_579_584,
+    },
+    "mnist": {"conv1": 627_200, "conv2": 10_035_200, "fc1": 1_605_632, "fc2": 5_120},
+    "cifar10": {
+        "conv1": 2_764_800,
+        "conv2": 14_745_600,
+        "local3": 884_736,
+        "local4": 73_728,
+        "softmax_linear": 1_920,
+    },
+}
+
+# Parameters with biases, multiply-adds of one image, batch.
+TOTALS = {
+    "alexnet": (2_469_696, 658_145_280, 128),
+    "alexnet-owt": (61_100_840, 714_188_480, 128),
+    "alexnet-tfcnn": (61_842_345, 838_792_896, 512),
+    "vgg11": (132_863_336, 7_609_090_048, 64),
+    "vgg13": (133_047_848, 11_308_466_176, 64),
+    "vgg16": (138_357_544, 15_470_264_320, 64),
+    "vgg19": (143_667_240, 19_632_062_464, 64),
+    "mnist": (1_663_370, 12_273_152, 64),
+    "cifar10": (1_068_298, 18_470_784, 128),
+}
+
+
+def weighted(model: str) -> dict[str, Conv2d | Gemm]:
+    """The model's layers with weights, by their bare names."""
+    return {
+        str(layer.name).removeprefix(f"{model}/"): layer
+        for layer in load_model(model).layers
+        if not isinstance(layer, Pool2d)
+    }
+
+
+def macs_per_image(layer: Layer) -> int:
+    macs, rest = divmod(layer.flops("forward"), 2 * layer.batch)
+    assert rest == 0
+    return macs
+
+
+def parameters(layer: Conv2d | Gemm) -> int:
+    return layer.weight_elements + (layer.n if isinstance(layer, Gemm) else layer.out_channels)
+
+
+@pytest.mark.parametrize("model", MACS)
+def test_multiply_adds_per_layer(model: str) -> None:
+    found = {name: macs_per_image(layer) for name, layer in weighted(model).items()}
+    assert found == MACS[model]
+    assert list(found) == list(MACS[model])
+
+
+@pytest.mark.parametrize("model", TOTALS)
+def test_totals(model: str) -> None:
+    layers = weighted(model).values()
+    expected_parameters, expected_macs, batch = TOTALS[model]
+    assert sum(map(parameters, layers)) == expected_parameters
+    assert sum(map(macs_per_image, layers)) == expected_macs
+    assert load_model(model).batch == batch
+    assert {layer.batch for layer in load_model(model).layers} == {batch}
+
+
+def test_every_model_is_held_against_an_oracle() -> None:
+    assert set(MACS) | set(TOTALS) == set(model_names())
+
+
+def test_parameters_per_layer_of_alexnet() -> None:
+    found = {name: parameters(layer) for name, layer in weighted("alexnet-owt").items()}
+    assert found == {
+        "conv1": 23_296,
+        "conv2": 307_392,
+        "conv3": 663_936,
+        "conv4": 884_992,
+        "conv5": 590_080,
+        "fc6": 37_752_832,
+        "fc7": 16_781_312,
+        "fc8": 4_097_000,
+    }
+
+
+def test_one_batch_of_the_layer_wise_benchmarks() -> None:
+    gflop = [layer.flops("forward") / 1e9 for layer in load_model("convnet").layers]
+    assert gflop == pytest.approx([124.22, 532.71, 195.69, 20.55, 41.11], abs=0.005)
+
+
+@pytest.mark.parametrize("model", [name for name in model_names() if name != "convnet"])
+def test_each_layer_continues_the_one_before(model: str) -> None:
+    layers = load_model(model).layers
+    for before, after in itertools.pairwise(layers):
+        if isinstance(after, Gemm):
+            # Flattened, or fully connected to fully connected.
+            assert before.operands("forward")["dst"] == after.operands("forward")["src"]
+        else:
+            assert not isinstance(before, Gemm)
+            channels = before.channels if isinstance(before, Pool2d) else before.out_channels
+            expected = after.channels if isinstance(after, Pool2d) else after.in_channels
+            assert channels == expected
+            assert (before.out_height, before.out_width) == (after.in_height, after.in_width)
+
+
+@pytest.mark.parametrize("model", model_names())
+def test_files_say_what_they_are(model: str) -> None:
+    loaded = load_model(model)
+    assert loaded.title
+    assert loaded.source
+    names = [str(layer.name) for layer in loaded.layers]
+    assert all(name.startswith(f"{model}/") for name in names)
+    assert len(set(names)) == len(names)
+
+
+def test_the_list_of_models_is_the_list_of_files() -> None:
+    from pathlib import Path
+
+    from pydlbench.layers import catalog
+
+    files = Path(catalog.__file__).parent.glob("*.toml")
+    assert {file.stem for file in files} == set(model_names())
+
+
+def test_pool_layers_of_the_tutorials() -> None:
+    pools = {
+        str(layer.name): layer.problem
+        for model in ("alexnet", "cifar10")
+        for layer in load_model(model).layers
+        if isinstance(layer, Pool2d)
+    }
+    assert pools == {
+        "alexnet/pool1": "mb128ic64ih56oh27kh3sh2",
+        "alexnet/pool2": "mb128ic192ih27oh13kh3sh2",
+        "alexnet/pool5": "mb128ic256ih13oh6kh3sh2",
+        "cifar10/pool1": "mb128ic64ih24oh12kh3sh2",
+        "cifar10/pool2": "mb128ic64ih12oh6kh3sh2",
+    }
+
+
+def test_unknown_models_are_answered_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"^vgg61: no such model; nearest: vgg1"):
+        load_model("vgg61")
+    with pytest.raises(UsageError, match=r"^zzz: no such model; nearest: alexnet, "):
+        load_model("zzz")

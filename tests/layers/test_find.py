@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pydlbench.errors import UsageError
+from pydlbench.layers import Conv2d, Gemm, Pool2d, find_layers, load_model, model_names
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def names(*patterns: str) -> list[str | None]:
+    return [layer.name for layer in find_layers(patterns)]
+
+
+def test_a_bare_name_is_alexnets() -> None:
+    (layer,) = find_layers(["conv3"])
+    assert layer.name == "alexnet/conv3"
+    assert layer.problem == "mb128ic192ih13oc384oh13kh3ph1"
+
+
+def test_a_bare_name_that_alexnet_lacks_is_the_first_models_if_all_agree() -> None:
+    assert names("L1") == ["convnet/L1"]
+    assert names("conv3_3") == ["vgg16/conv3_3"]  # VGG-19's is the same problem
+    assert names("pool3") == ["vgg11/pool3"]
+
+
+def test_an_ambiguous_bare_name_lists_its_meanings() -> None:
+    with pytest.raises(UsageError) as caught:
+        find_layers(["fc7"])
+    message = str(caught.value)
+    assert message.startswith("--shape fc7: several models have one, and they differ; one of: ")
+    assert "alexnet-owt/fc7 (128x4096:4096x4096), " in message
+    assert "vgg16/fc7 (64x4096:4096x4096)" in message
+    # With one batch for all they are the same problem.
+    assert find_layers(["fc7"], batch=32) == [Gemm(m=32, k=4096, n=4096, name="alexnet-owt/fc7")]
+
+
+def test_a_models_name_is_all_its_layers_in_order() -> None:
+    assert find_layers(["vgg16"]) == list(load_model("vgg16").layers)
+    assert find_layers(["vgg16/*"]) == find_layers(["vgg16"])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("alexnet/conv[45]", ["alexnet/conv4", "alexnet/conv5"]),
+        ("conv?", [f"alexnet/conv{number}" for number in range(1, 6)]),
+        ("vgg1[16]/fc8", ["vgg11/fc8", "vgg16/fc8"]),
+        ("convnet/*", [f"convnet/L{number}" for number in range(1, 6)]),
+        ("local*", ["cifar10/local3", "cifar10/local4"]),
+        ("*owt/fc*", ["alexnet-owt/fc6", "alexnet-owt/fc7", "alexnet-owt/fc8"]),
+    ],
+)
+def test_globs(pattern: str, expected: list[str]) -> None:
+    assert names(pattern) == expected
+
+
+def test_everything() -> None:
+    assert len(find_layers(["*/*"])) == sum(len(load_model(name).layers) for name in model_names())
+
+
+def test_patterns_keep_their_order_and_repeat_nothing() -> None:
+    assert names("conv5", "alexnet/conv*", "conv5") == [
+        f"alexnet/conv{number}" for number in (5, 1, 2, 3, 4)
+    ]
+    assert find_layers([]) == []
+
+
+def test_descriptors() -> None:
+    conv, product = find_layers(["mb2ic3ih8oc4kh3", '2x3:3x4n"mine"'])
+    assert conv == Conv2d.of(batch=2, in_channels=3, in_size=8, out_channels=4, kernel=3)
+    assert product == Gemm(m=2, k=3, n=4, name="mine")
+    assert find_layers(["mb2ic3ih8kh3"], pool="avg") == [
+        Pool2d.of(batch=2, channels=3, in_size=8, kernel=3, mode="avg")
+    ]
+
+
+def test_the_batch_holds_for_all_layers() -> None:
+    layers = find_layers(["vgg16", "mb2ic3ih8oc4kh3", "ic3ih8oc4kh3", "2x3:3x4"], batch=7)
+    assert {layer.batch for layer in layers} == {7}
+
+
+def test_files_hold_one_layer_per_line(tmp_path: Path) -> None:
+    file = tmp_path / "mine.txt"
+    text = '\ufeff# my layers\n\nconv3   # the third\n  vgg16/fc*\nmb1ic3ih8oc4kh3n"no #1"\r\n'
+    file.write_text(text, encoding="utf-8")
+    found = names("conv1", f"@{file}")
+    expected = ["alexnet/conv1", "alexnet/conv3", "vgg16/fc6", "vgg16/fc7", "vgg16/fc8"]
+    assert found == [*expected, "no #1"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("conv3\n\nconv33\n", "{path}:3: conv33: no such layer; nearest: "),
+        ("# one\nmb1ic3zz\n", "{path}:2: mb1ic3zz: column 7: expected a field "),
+        ("conv3\n@other\n", "{path}:2: @other: a file inside a file; expected "),
+        ("\n# nothing\n", "--shape @{path}: no layers in it; expected one per line"),
+        ("x" * (1 << 20) + "y", "--shape @{path}: too long for a list of layers; at most "),
+        (b"\xff\xfe\x00", "--shape @{path}: not UTF-8 text; expected a text file"),
+    ],
+)
+def test_mistakes_in_a_file_name_the_line(
+    tmp_path: Path, content: str | bytes, message: str
+) -> None:
+    path = tmp_path / "mine.txt"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UsageError) as caught:
+        find_layers([f"@{path}"])
+    assert str(caught.value).startswith(message.format(path=path))
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^--shape @.*none: No such file or directory; expected"):
+        find_layers([f"@{tmp_path}/none"])
+    with pytest.raises(UsageError, match=r"^--shape @.*: Is a directory; expected a text file"):
+        find_layers([f"@{tmp_path}"])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("conv33", "conv33: no such layer; nearest: vgg16/conv3_3, conv3, vgg16/conv5_3"),
+        ("Conv3", "Conv3: no such layer; nearest: conv3, vgg16/conv5_3, vgg16/conv4_3"),
+        ("alexnt", "alexnt: no such layer; nearest: alexnet/*, alexnet-owt/*, alexnet-tfcnn/*"),
+        (
+            "vgg16/conv33",
+            "vgg16/conv33: no such layer; nearest: vgg16/conv3_3, vgg16/conv5_3, vgg16/conv4_3",
+        ),
+        (
+            "alexnet-owd/fc6",
+            "alexnet-owd/fc6: no such layer; nearest: alexnet-owt/fc6, alexnet-tfcnn/fc6",
+        ),
+        ("vgg16/", "vgg16/: no such layer; nearest: vgg16/*"),
+        ("/", "/: no such layer; list them with: pydlbench shapes"),
+        ("zzzqq", "zzzqq: no such layer; list them with: pydlbench shapes"),
+        ("vgg16/x*", "vgg16/x*: matches no layer; list them with: pydlbench shapes"),
+        ("[", "[: matches no layer; list them with: pydlbench shapes"),
+        ("mb", "mb: column 3: expected a whole number for mb, at least 1; got the end"),
+        ("1x2:3x4", "1x2:3x4: column 5: expected 2; got '3'"),
+        ("  ", "'  ': no layer; expected a name, such as conv3"),
+    ],
+)
+def test_near_misses_are_answered(pattern: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        find_layers(["conv1", pattern])
+    assert str(caught.value) == f"--shape {message}"
+    with pytest.raises(UsageError) as caught:
+        find_layers([pattern], option="")
+    assert str(caught.value) == message
+
+
+def test_batches_that_cannot_be() -> None:
+    with pytest.raises(UsageError, match=r"^--batch 0: too small; at least 1$"):
+        find_layers(["conv3"], batch=0)
+    with pytest.raises(UsageError, match=r"^--shape alexnet/conv3: sizes overflow: "):
+        find_layers(["conv3"], batch=2**60)
+    with pytest.raises(UsageError, match=r"^--pool mux: no such pooling; nearest: max"):
+        find_layers(["conv3"], pool="mux")
