@@ -1,0 +1,101 @@
+"""A chunk: what a backend hands back for one request, times and disturbance counters together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Chunk", "Request"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a kernel is asked to run next.
+
+    Attributes:
+        samples: timed samples to return.
+        inner: executions per sample; the sample is their mean.
+        untimed: executions before the first sample, to refill caches and wake the threads.
+    """
+
+    samples: int
+    inner: int = 1
+    untimed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Consecutive samples of one kernel and the counters read around them.
+
+    Attributes:
+        seconds: seconds per execution, one per sample.
+        involuntary: involuntary context switches of all threads during each sample; empty where
+            the platform does not count them.
+        clock_hz: core-clock readings taken in the chunk; may be empty.
+        run_delay_s: time spent runnable but waiting for a CPU, summed over the threads. An
+            involuntary switch always waits, so 0 beside switches means "not counted here".
+        steal_s: time the hypervisor took from the used CPUs, summed over them.
+        wall_s: wall time between the two readings of the counters.
+        threads: threads that the kernel ran on.
+
+    Raises:
+        ValueError: if there is no sample, a time or counter is negative or not finite,
+            or ``involuntary`` has another length than ``seconds``.
+    """
+
+    seconds: tuple[float, ...]
+    involuntary: tuple[int, ...] = ()
+    clock_hz: tuple[float, ...] = ()
+    run_delay_s: float = 0.0
+    steal_s: float = 0.0
+    wall_s: float = 0.0
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.seconds:
+            raise ValueError("chunk without samples")
+        if not all(math.isfinite(x) and x >= 0 for x in self.seconds):
+            raise ValueError("chunk with a sample that is negative or not finite")
+        if self.involuntary and len(self.involuntary) != len(self.seconds):
+            raise ValueError(
+                f"chunk with {len(self.seconds)} samples but {len(self.involuntary)} switch counts"
+            )
+        if any(count < 0 for count in self.involuntary):
+            raise ValueError("chunk with a negative switch count")
+        if not all(math.isfinite(x) and x > 0 for x in self.clock_hz):
+            raise ValueError("chunk with a clock reading that is not positive")
+        for name in ("run_delay_s", "steal_s", "wall_s"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"chunk with {name} = {value}")
+        if self.threads < 1:
+            raise ValueError(f"chunk with {self.threads} threads")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the chunk as plain lists and numbers for the wire or JSON."""
+        return {
+            "seconds": list(self.seconds),
+            "involuntary": list(self.involuntary),
+            "clock_hz": list(self.clock_hz),
+            "run_delay_s": self.run_delay_s,
+            "steal_s": self.steal_s,
+            "wall_s": self.wall_s,
+            "threads": self.threads,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Chunk:
+        """Read what ``to_dict`` wrote; everything but ``seconds`` may be missing."""
+        return cls(
+            seconds=tuple(float(x) for x in data["seconds"]),
+            involuntary=tuple(int(x) for x in data.get("involuntary", ())),
+            clock_hz=tuple(float(x) for x in data.get("clock_hz", ())),
+            run_delay_s=float(data.get("run_delay_s", 0.0)),
+            steal_s=float(data.get("steal_s", 0.0)),
+            wall_s=float(data.get("wall_s", 0.0)),
+            threads=int(data.get("threads", 1)),
+        )

@@ -1,0 +1,171 @@
+"""Contention: what the kernel's own counters say about chunks and samples, in words.
+
+Two separate questions. Which samples were hit, and may be left out? And was the machine shared, so
+that leaving out would only pretend there was a quiet moment? The second one wins: a contended
+measurement keeps every sample.
+
+What no counter here shows: a neighbour on the same physical core outside the virtual machine. It
+slows every sample alike, without a switch, a wait or (mostly) a tick of steal; only the medians
+of the rounds tell, and interleaving.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydlbench.timing.chunk import Chunk
+    from pydlbench.timing.policy import Policy
+
+__all__ = ["ChunkVerdict", "Verdict", "judge", "judge_chunk"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkVerdict:
+    """Whether a chunk was disturbed as a whole, and by what."""
+
+    disturbed: bool
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The verdict over all chunks of a measurement.
+
+    Attributes:
+        contended: the machine was shared; nothing is discarded.
+        reason: why, in words; None when not contended.
+        keep: per chunk and sample, whether it counts.
+        disturbed_chunks: chunks disturbed as a whole.
+        hit_samples: samples that jumped together with the counters.
+    """
+
+    contended: bool
+    reason: str | None
+    keep: tuple[tuple[bool, ...], ...]
+    disturbed_chunks: int
+    hit_samples: int
+
+    @property
+    def discarded(self) -> int:
+        """Samples left out."""
+        return sum(not kept for chunk in self.keep for kept in chunk)
+
+
+def _wall(chunk: Chunk, inner: int) -> float:
+    """Wall time of a chunk, seconds; never below its samples' own time."""
+    return max(chunk.wall_s, inner * sum(chunk.seconds))
+
+
+def judge_chunk(chunk: Chunk, inner: int, policy: Policy) -> ChunkVerdict:
+    """Judge one chunk by the wait for a CPU and the stolen time in it."""
+    wall = _wall(chunk, inner)
+    wait_limit = max(policy.chunk_wait_fraction * wall, policy.chunk_wait_floor_s)
+    if chunk.run_delay_s > wait_limit:
+        return ChunkVerdict(
+            disturbed=True,
+            reason=f"waited {chunk.run_delay_s * 1e3:.3g} ms of {wall * 1e3:.3g} ms for a CPU",
+        )
+    # Half a tick of slack: sums of ticks are floats.
+    steal_limit = (policy.chunk_steal_ticks - 0.5) * policy.steal_tick_s
+    if chunk.steal_s >= max(steal_limit, policy.chunk_steal_fraction * wall):
+        return ChunkVerdict(
+            disturbed=True,
+            reason=f"lost {chunk.steal_s * 1e3:.3g} ms of {wall * 1e3:.3g} ms to the hypervisor",
+        )
+    return ChunkVerdict(disturbed=False, reason=None)
+
+
+def _hits(chunk: Chunk, inner: int, fastest: float, policy: Policy) -> list[bool]:
+    """Samples of a chunk that jumped and whose excess time the counters explain."""
+    hit = [False] * len(chunk.seconds)
+    if fastest <= 0:
+        return hit
+    evidence = chunk.run_delay_s + chunk.steal_s
+    # A wait of zero beside switches means that this platform does not count waits.
+    waits_unknown = evidence == 0
+    jumped = [i for i, x in enumerate(chunk.seconds) if x > policy.jump * fastest]
+    # Largest first: a wait belongs to the sample that it made long.
+    for i in sorted(jumped, key=lambda i: -chunk.seconds[i]):
+        needed = policy.explained * inner * (chunk.seconds[i] - fastest)
+        if waits_unknown:
+            hit[i] = bool(chunk.involuntary) and chunk.involuntary[i] > 0
+        elif evidence >= needed:
+            hit[i] = True
+            evidence -= needed
+    return hit
+
+
+def judge(chunks: Sequence[Chunk], inner: int, policy: Policy) -> Verdict:
+    """Judge all chunks of one kernel together.
+
+    Args:
+        chunks: the chunks of the sampling phase, retried ones included.
+        inner: executions per sample.
+        policy: the thresholds and their reasons.
+
+    Returns:
+        The verdict; for no chunks, a quiet one.
+    """
+    if not chunks:
+        return Verdict(contended=False, reason=None, keep=(), disturbed_chunks=0, hit_samples=0)
+    fastest = min(min(chunk.seconds) for chunk in chunks)
+    hits = [_hits(chunk, inner, fastest, policy) for chunk in chunks]
+    disturbed = [judge_chunk(chunk, inner, policy).disturbed for chunk in chunks]
+    hit_count = sum(map(sum, hits))
+    reason = _contention_reason(chunks, inner, disturbed, hit_count, policy)
+    keep = [
+        tuple(reason is not None or not (bad or one) for one in hit)
+        for hit, bad in zip(hits, disturbed, strict=True)
+    ]
+    count = sum(map(len, keep))
+    if 2 * sum(map(sum, keep)) < count:  # most of the samples: then the rest is the exception
+        reason = "most samples were disturbed: " + _totals(chunks, inner)
+        keep = [(True,) * len(row) for row in keep]
+    return Verdict(
+        contended=reason is not None,
+        reason=reason,
+        keep=tuple(keep),
+        disturbed_chunks=sum(disturbed),
+        hit_samples=hit_count,
+    )
+
+
+def _totals(chunks: Sequence[Chunk], inner: int) -> str:
+    wall = sum(_wall(chunk, inner) for chunk in chunks)
+    wait = sum(chunk.run_delay_s for chunk in chunks)
+    steal = sum(chunk.steal_s for chunk in chunks)
+    switches = sum(sum(chunk.involuntary) for chunk in chunks)
+    words = f"threads waited for a CPU for {wait / wall:.0%} of the time" if wall else "no time"
+    if steal:
+        words += f", the hypervisor took {steal / wall:.0%}"
+    return f"{words} ({switches} involuntary switches in {wall:.2g} s)"
+
+
+def _contention_reason(
+    chunks: Sequence[Chunk],
+    inner: int,
+    disturbed: Sequence[bool],
+    hit_count: int,
+    policy: Policy,
+) -> str | None:
+    walls = [_wall(chunk, inner) for chunk in chunks]
+    wall = sum(walls)
+    wait = sum(chunk.run_delay_s for chunk in chunks)
+    steal = sum(chunk.steal_s for chunk in chunks)
+    in_disturbed = sum(w for w, bad in zip(walls, disturbed, strict=True) if bad)
+    totals = _totals(chunks, inner)
+    if wait > max(policy.total_wait_fraction * wall, policy.chunk_wait_floor_s):
+        return f"another process was busy: {totals}"
+    steal_limit = (policy.total_steal_ticks - 0.5) * policy.steal_tick_s
+    if steal >= max(steal_limit, policy.total_steal_fraction * wall):
+        return f"another virtual machine was busy: {totals}"
+    if in_disturbed > policy.disturbed_share * wall:
+        return f"{sum(disturbed)} of {len(chunks)} chunks disturbed: {totals}"
+    samples = sum(len(chunk.seconds) for chunk in chunks)
+    if hit_count >= max(policy.hit_floor, policy.hit_share * samples):
+        return f"{hit_count} of {samples} samples jumped when threads were switched out: {totals}"
+    return None

@@ -1,0 +1,246 @@
+"""The procedure that times one kernel, as a state machine fed with chunks.
+
+It runs nothing and reads no clock: the caller asks ``next_request()``, has a kernel execute it,
+and feeds the chunk back. Phases: calibrate (executions per sample), warm-up, rounds, done.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pydlbench.timing.chunk import Chunk, Request
+from pydlbench.timing.guards import Verdict, judge
+from pydlbench.timing.policy import Policy
+from pydlbench.timing.statistics import Summary, median, summarize
+from pydlbench.timing.stopping import AnyOf, default_rule
+from pydlbench.timing.warmup import Warmup, WarmupOutcome
+
+__all__ = ["Round", "Samples", "Sampling"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """Median of a round's kept samples, with its number; rounds of interleaved kernels pair up."""
+
+    index: int
+    seconds: float
+    clock_hz: float | None
+
+    @property
+    def cycles(self) -> float | None:
+        """Core cycles of the median execution, or None without a clock reading."""
+        return None if self.clock_hz is None else self.seconds * self.clock_hz
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """What one kernel's sampling gave.
+
+    Attributes:
+        seconds: kept samples in order of time, seconds per execution; never empty.
+        all_seconds: every sample, disturbed ones included.
+        discarded: samples left out; 0 when contended.
+        clock_hz: median core clock of the kept rounds, or None.
+        contended: the machine was shared; the times are worthless as absolute numbers.
+        contention_reason: why, in words.
+        stop_reason: ``precision``, ``steady-noise``, ``budget``, ``max-samples``, ``interrupted``.
+        stop_detail: the same in words.
+        warmup: how the warm-up ended.
+        rounds: medians of the rounds that have kept samples.
+        inner: executions per sample.
+        retries: extra chunks asked for because of contention.
+        spent_s: wall time of the rounds.
+        confidence: the level for ``summary``.
+    """
+
+    seconds: tuple[float, ...]
+    all_seconds: tuple[float, ...]
+    discarded: int
+    clock_hz: float | None
+    contended: bool
+    contention_reason: str | None
+    stop_reason: str
+    stop_detail: str
+    warmup: WarmupOutcome
+    rounds: tuple[Round, ...]
+    inner: int
+    retries: int
+    spent_s: float
+    confidence: float
+
+    def summary(self) -> Summary:
+        """Median, quartiles, extremes and the interval of the kept samples."""
+        return summarize(self.seconds, self.confidence)
+
+    def by_round(self) -> dict[int, float]:
+        """Median seconds by round number, for ``paired_ratio``."""
+        return {r.index: r.seconds for r in self.rounds}
+
+    def cycles_by_round(self) -> dict[int, float]:
+        """Median core cycles by round number; rounds without a clock reading are left out."""
+        return {r.index: r.cycles for r in self.rounds if r.cycles is not None}
+
+    @property
+    def drift(self) -> float:
+        """Slowest round median over fastest, minus 1: large where no counter saw a cause."""
+        medians = [r.seconds for r in self.rounds]
+        return max(medians) / min(medians) - 1 if min(medians) > 0 else 0.0
+
+
+class Sampling:
+    """Drives one kernel from calibration to the last round."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.policy = policy or Policy()
+        self.phase = "calibrate"  # then "warm-up", "rounds", "done"
+        self._inner = 1
+        self._execution_s = 0.0  # latest estimate of one execution, 0 = unknown
+        self._calibrations = 0
+        self._warmup = Warmup(self.policy)
+        self._chunks: list[Chunk] = []
+        self._indexes: list[int] = []
+        self._verdict = judge((), 1, self.policy)
+        self._rule = default_rule(self.policy)
+        self._fed: list[float] = []
+        self._fed_s = 0.0
+        self._spent_s = 0.0
+        self._retries = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more will be asked."""
+        return self.phase == "done"
+
+    def next_request(self) -> Request | None:
+        """Return what to run next, or None when done."""
+        if self.phase == "done":
+            return None
+        if self.phase == "calibrate":
+            return Request(samples=1, inner=self._inner, untimed=0 if self._calibrations else 1)
+        policy = self.policy
+        chunk_s = min(policy.chunk_s, policy.budget_s / policy.min_rounds)
+        sample_s = max(self._execution_s * self._inner, 1e-9)
+        samples = max(1, min(round(chunk_s / sample_s), policy.max_samples))
+        untimed = 0
+        if self._execution_s < policy.settle_limit_s:
+            # The cap is for kernels that a broken clock reads as free.
+            wanted = math.ceil(policy.settle_s / max(self._execution_s, 1e-9))
+            untimed = max(1, min(wanted, 10_000))
+        return Request(samples=samples, inner=self._inner, untimed=untimed)
+
+    def feed(self, chunk: Chunk, round_index: int | None = None) -> None:
+        """Take the chunk that answers the last request.
+
+        Args:
+            chunk: the samples and counters.
+            round_index: number of the interleaved round; counted here when left out.
+
+        Raises:
+            RuntimeError: if the sampling is done.
+        """
+        if self.phase == "done":
+            raise RuntimeError("sampling is done: no chunk was asked for")
+        if self.phase == "calibrate":
+            self._feed_calibration(chunk)
+        elif self.phase == "warm-up":
+            self._warmup.add_chunk(chunk.seconds, chunk.clock_hz, self._wall(chunk))
+            self._execution_s = median(chunk.seconds)
+            if self._warmup.is_finished():
+                self.phase = "rounds"
+        else:
+            self._feed_round(chunk, round_index)
+
+    def _wall(self, chunk: Chunk) -> float:
+        return max(chunk.wall_s, self._inner * sum(chunk.seconds))
+
+    def _feed_calibration(self, chunk: Chunk) -> None:
+        self._calibrations += 1
+        self._execution_s = min(chunk.seconds)
+        target = self.policy.min_sample_s
+        if self._execution_s * self._inner < target:
+            # A fifth more, so that a kernel that speeds up while warming stays above the target.
+            ideal = 1.2 * target / self._execution_s if self._execution_s > 0 else math.inf
+            self._inner = math.ceil(min(ideal, self._inner * 100.0))
+            if self._calibrations < self.policy.max_calibrations:
+                return
+        self.phase = "warm-up"
+
+    def _feed_round(self, chunk: Chunk, round_index: int | None) -> None:
+        following = self._indexes[-1] + 1 if self._indexes else 0
+        self._chunks.append(chunk)
+        self._indexes.append(following if round_index is None else round_index)
+        self._execution_s = median(chunk.seconds)
+        self._spent_s += self._wall(chunk)
+        self._verdict = judge(self._chunks, self._inner, self.policy)
+        self._update_rule()
+        if not self._rule.is_finished():
+            return
+        bounded = self._rule.reason in ("budget", "max-samples")
+        if not bounded and len(self._chunks) < self.policy.min_rounds:
+            return
+        if self._verdict.contended and self._retries < self.policy.max_retries:
+            self._retries += 1
+            return
+        self.phase = "done"
+
+    def _update_rule(self) -> None:
+        """Feed the rule with the kept samples; a new verdict may take back earlier ones."""
+        kept = _kept(self._chunks, self._verdict)
+        if kept[: len(self._fed)] != self._fed:
+            self._rule, self._fed, self._fed_s = default_rule(self.policy), [], 0.0
+        new = kept[len(self._fed) :]
+        if new:
+            # Discarded samples cost their time too.
+            cost = (self._spent_s - self._fed_s) / len(new)
+            for seconds in new:
+                self._rule.add_measurement(seconds, cost)
+            self._fed, self._fed_s = kept, self._spent_s
+
+    def result(self) -> Samples:
+        """Return the samples; before the end, what there is so far (``interrupted``).
+
+        Raises:
+            RuntimeError: if no round has been fed yet.
+        """
+        if not self._chunks:
+            raise RuntimeError("no samples yet")
+        rule: AnyOf = self._rule
+        finished = self.phase == "done"
+        rounds = _rounds(self._chunks, self._indexes, self._verdict)
+        clocks = [r.clock_hz for r in rounds if r.clock_hz is not None]
+        return Samples(
+            seconds=tuple(_kept(self._chunks, self._verdict)),
+            all_seconds=tuple(x for chunk in self._chunks for x in chunk.seconds),
+            discarded=self._verdict.discarded,
+            clock_hz=median(clocks) if clocks else None,
+            contended=self._verdict.contended,
+            contention_reason=self._verdict.reason,
+            stop_reason=rule.reason if finished else "interrupted",
+            stop_detail=rule.detail if finished else "stopped before the end",
+            warmup=self._warmup.outcome(),
+            rounds=rounds,
+            inner=self._inner,
+            retries=self._retries,
+            spent_s=self._spent_s,
+            confidence=self.policy.confidence,
+        )
+
+
+def _kept(chunks: list[Chunk], verdict: Verdict) -> list[float]:
+    return [
+        seconds
+        for chunk, row in zip(chunks, verdict.keep, strict=True)
+        for seconds, keep in zip(chunk.seconds, row, strict=True)
+        if keep
+    ]
+
+
+def _rounds(chunks: list[Chunk], indexes: list[int], verdict: Verdict) -> tuple[Round, ...]:
+    rounds = []
+    for chunk, index, row in zip(chunks, indexes, verdict.keep, strict=True):
+        kept = [seconds for seconds, keep in zip(chunk.seconds, row, strict=True) if keep]
+        if kept:
+            clock = median(chunk.clock_hz) if chunk.clock_hz else None
+            rounds.append(Round(index=index, seconds=median(kept), clock_hz=clock))
+    return tuple(rounds)

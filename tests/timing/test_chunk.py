@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pydlbench.timing.chunk import Chunk
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1e6), st.integers(0, 99)), min_size=1, max_size=20),
+    st.lists(st.floats(1e6, 1e10), max_size=3),
+    st.floats(0, 1e3),
+)
+def test_json_round_trip(pairs: list[tuple[float, int]], clock: list[float], wait: float) -> None:
+    chunk = Chunk(
+        seconds=tuple(s for s, _ in pairs),
+        involuntary=tuple(i for _, i in pairs),
+        clock_hz=tuple(clock),
+        run_delay_s=wait,
+        steal_s=0.01,
+        wall_s=2.0,
+        threads=3,
+    )
+    assert Chunk.from_dict(json.loads(json.dumps(chunk.to_dict()))) == chunk
+
+
+def test_only_seconds_is_required() -> None:
+    assert Chunk.from_dict({"seconds": [1]}) == Chunk(seconds=(1.0,))
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"seconds": ()}, "without samples"),
+        ({"seconds": (1.0, float("nan"))}, "not finite"),
+        ({"seconds": (-1.0,)}, "negative"),
+        ({"seconds": (1.0, 2.0), "involuntary": (1,)}, "2 samples but 1"),
+        ({"seconds": (1.0,), "involuntary": (-1,)}, "negative switch"),
+        ({"seconds": (1.0,), "clock_hz": (0.0,)}, "clock"),
+        ({"seconds": (1.0,), "run_delay_s": -1.0}, "run_delay_s"),
+        ({"seconds": (1.0,), "steal_s": float("inf")}, "steal_s"),
+        ({"seconds": (1.0,), "threads": 0}, "0 threads"),
+    ],
+)
+def test_impossible_chunks_are_refused(bad: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Chunk(**bad)  # type: ignore[arg-type]

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pydlbench.timing import Chunk, Policy, judge, judge_chunk
+
+POLICY = Policy()
+
+
+def chunk(
+    seconds: list[float],
+    switches: list[int] | None = None,
+    wait: float = 0.0001,
+    steal: float = 0.0,
+    wall: float = 0.0,
+) -> Chunk:
+    return Chunk(
+        seconds=tuple(seconds),
+        involuntary=tuple(switches if switches is not None else [0] * len(seconds)),
+        run_delay_s=wait,
+        steal_s=steal,
+        wall_s=wall,
+        threads=2,
+    )
+
+
+QUIET = chunk([0.0050] * 10, [0, 1] + [0] * 8)
+
+
+def test_nothing_is_quiet() -> None:
+    assert not judge([], 1, POLICY).contended
+
+
+def test_single_switches_on_an_idle_machine_discard_nothing() -> None:
+    verdict = judge([QUIET] * 4, 1, POLICY)
+    assert (verdict.contended, verdict.discarded, verdict.hit_samples) == (False, 0, 0)
+
+
+def test_a_kernel_thread_is_no_contention() -> None:
+    # 0.8 ms of a 50 ms chunk: every fifth chunk of an idle machine looks like this.
+    noisy = chunk([0.0050] * 9 + [0.0058], [0] * 9 + [1], wait=0.0009)
+    verdict = judge([noisy] * 4, 1, POLICY)
+    assert (verdict.contended, verdict.discarded) == (False, 0)
+
+
+def test_one_burst_is_discarded_with_its_chunk() -> None:
+    burst = chunk([0.0050] * 9 + [0.0110], [0] * 9 + [5], wait=0.0065)
+    assert judge_chunk(burst, 1, POLICY).disturbed
+    verdict = judge([QUIET, burst, QUIET], 1, POLICY)
+    assert (verdict.contended, verdict.discarded, verdict.disturbed_chunks) == (False, 10, 1)
+    assert verdict.keep[1] == (False,) * 10
+
+
+def test_one_hit_sample_in_a_good_chunk_is_discarded_alone() -> None:
+    hit = chunk([0.0050] * 9 + [0.0072], [0] * 9 + [1], wait=0.0022)
+    verdict = judge([QUIET, hit, QUIET], 1, POLICY)
+    assert (verdict.contended, verdict.discarded) == (False, 1)
+    assert verdict.keep[1] == (True,) * 9 + (False,)
+
+
+def test_slow_samples_without_evidence_are_the_kernels_own() -> None:
+    bimodal = chunk([0.005, 0.009] * 5, [0, 1] * 5, wait=0.0002)
+    verdict = judge([bimodal] * 4, 1, POLICY)
+    assert (verdict.contended, verdict.discarded) == (False, 0)
+
+
+def test_evidence_goes_to_the_longest_sample_only() -> None:
+    mixed = chunk([0.005] * 10 + [0.0068] * 4 + [0.0085], [1] * 15, wait=0.0020)
+    verdict = judge([mixed, QUIET], 1, POLICY)
+    assert verdict.keep[0][-1] is False
+    assert verdict.discarded == 1
+
+
+def test_without_wait_counters_switches_are_the_evidence() -> None:
+    jumping = chunk([0.005, 0.005, 0.009, 0.013], [0, 0, 1, 2], wait=0.0)
+    verdict = judge([jumping] * 3, 1, POLICY)
+    assert verdict.contended
+    assert "jumped when threads were switched out" in (verdict.reason or "")
+    sleeping = chunk([0.005, 0.005, 0.009, 0.013], [0, 0, 0, 0], wait=0.0)
+    assert not judge([sleeping] * 3, 1, POLICY).contended
+
+
+def test_a_busy_core_seen_on_two_cores_is_contended_and_all_is_kept() -> None:
+    # Read with one foreign busy process: half of the wall time waited, whole 4 ms slices.
+    busy = chunk([0.0103, 0.0141, 0.0102, 0.0142], [1, 2, 1, 2], wait=0.0277, wall=0.052)
+    verdict = judge([busy] * 3, 1, POLICY)
+    assert verdict.contended
+    assert verdict.discarded == 0
+    assert "waited for a CPU for 53% of the time (18 involuntary switches" in (verdict.reason or "")
+
+
+def test_uniformly_slowed_samples_are_contended_though_none_jumps() -> None:
+    busy = chunk([0.0176] * 3, [2, 2, 2], wait=0.0285, wall=0.057)
+    assert judge([busy] * 3, 1, POLICY).contended
+
+
+def test_short_samples_of_a_contended_machine_are_kept_and_flagged() -> None:
+    # 240 of 250 samples look clean, but a quarter of the time was waited for.
+    busy = chunk([1e-4] * 240 + [0.0041] * 4, [0] * 240 + [1] * 4, wait=0.016)
+    verdict = judge([busy] * 3, 1, POLICY)
+    assert verdict.contended
+    assert verdict.discarded == 0
+
+
+def test_many_threads_waiting_at_once_do_not_dilute() -> None:
+    # The wait is compared with wall time, not with threads times wall time.
+    one_of_64 = Chunk(
+        seconds=(0.01,) * 5, involuntary=(1,) * 5, run_delay_s=0.02, wall_s=0.05, threads=64
+    )
+    assert judge([one_of_64] * 3, 1, POLICY).contended
+
+
+@pytest.mark.parametrize(("ticks", "contended"), [(0, False), (1, False), (2, False), (3, True)])
+def test_steal_takes_more_than_a_tick(ticks: int, contended: bool) -> None:
+    first = chunk([0.005] * 10, steal=0.01 * ticks)
+    verdict = judge([first, QUIET, QUIET], 1, POLICY)
+    assert verdict.contended is contended
+    assert verdict.discarded == (10 if ticks == 2 else 0)
+    if contended:
+        assert "another virtual machine was busy" in (verdict.reason or "")
+
+
+def test_a_few_ticks_in_a_long_run_are_nothing() -> None:
+    long = [chunk([0.005] * 10, steal=0.01 if i % 13 == 0 else 0.0) for i in range(40)]
+    assert not judge(long, 1, POLICY).contended
+
+
+def test_inner_scales_the_excess() -> None:
+    # With 40 executions per sample the slow one is 4 ms longer: half of that must be explained.
+    unexplained = chunk([1e-4] * 9 + [2e-4], [0] * 9 + [1], wait=0.0019, wall=0.1)
+    assert judge([unexplained] * 2, 40, POLICY).discarded == 0
+    explained = chunk([1e-4] * 9 + [2e-4], [0] * 9 + [1], wait=0.0021, wall=0.1)
+    assert judge([explained] * 2, 40, POLICY).discarded == 2
+
+
+def test_a_majority_of_disturbed_time_decides() -> None:
+    disturbed = chunk([0.005] * 9 + [0.009], [0] * 9 + [1], wait=0.004)
+    quiet_majority = judge([disturbed, QUIET, QUIET], 1, POLICY)
+    assert (quiet_majority.contended, quiet_majority.discarded) == (False, 10)
+    majority = judge([disturbed, disturbed, QUIET], 1, POLICY)
+    assert majority.contended
+    assert majority.discarded == 0
+    assert "2 of 3 chunks disturbed" in (majority.reason or "")
+
+
+samples = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 20)), min_size=1, max_size=12)
+chunks = st.builds(
+    lambda pairs, wait, ticks: chunk(
+        [s for s, _ in pairs], [i for _, i in pairs], wait=wait, steal=0.01 * ticks
+    ),
+    samples,
+    st.floats(0, 1),
+    st.integers(0, 5),
+)
+
+
+@given(st.lists(chunks, min_size=1, max_size=8))
+def test_never_an_empty_result_and_never_both_discarded_and_contended(
+    several: list[Chunk],
+) -> None:
+    verdict = judge(several, 1, POLICY)
+    assert [len(row) for row in verdict.keep] == [len(c.seconds) for c in several]
+    total = sum(len(c.seconds) for c in several)
+    assert total - verdict.discarded >= total / 2
+    assert verdict.contended == (verdict.reason is not None)
+    if verdict.contended:
+        assert verdict.discarded == 0
+
+
+@given(st.lists(chunks, min_size=1, max_size=8), st.floats(0.5, 4))
+def test_waiting_for_most_of_the_time_is_always_contended(
+    several: list[Chunk], factor: float
+) -> None:
+    waiting = [
+        chunk(
+            list(c.seconds),
+            list(c.involuntary),
+            wait=factor * max(sum(c.seconds), 0.01),
+            wall=sum(c.seconds),
+        )
+        for c in several
+    ]
+    assert judge(waiting, 1, POLICY).contended

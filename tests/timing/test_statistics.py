@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import math
+import random
+import statistics as stdlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pydlbench.timing.statistics import (
+    interval_ranks,
+    median,
+    median_interval,
+    paired_ratio,
+    paired_ratios,
+    quantile,
+    summarize,
+    widest_interval,
+)
+
+times = st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=60)
+
+
+@given(times)
+def test_median_is_the_standard_librarys(values: list[float]) -> None:
+    assert median(values) == pytest.approx(stdlib.median(values), rel=1e-12)
+
+
+@given(st.lists(st.floats(1e-9, 1e3), min_size=2, max_size=60))
+def test_quartiles_are_the_standard_librarys_inclusive_ones(values: list[float]) -> None:
+    q1, q2, q3 = stdlib.quantiles(values, n=4, method="inclusive")
+    summary = summarize(values)
+    assert (summary.q1, summary.median, summary.q3) == pytest.approx((q1, q2, q3), rel=1e-9)
+
+
+@given(times, st.floats(0, 1))
+def test_quantiles_stay_inside_the_samples(values: list[float], q: float) -> None:
+    assert min(values) <= quantile(values, q) <= max(values)
+
+
+@given(times)
+def test_summary_is_ordered(values: list[float]) -> None:
+    s = summarize(values)
+    assert s.min <= s.q1 <= s.median <= s.q3 <= s.max
+    if s.interval is not None:
+        assert s.min <= s.interval.low <= s.median <= s.interval.high <= s.max
+
+
+def exact_tail(n: int, k: int) -> float:
+    return sum(math.comb(n, i) for i in range(k + 1)) / 2**n
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.9, 0.95, 0.99])
+@pytest.mark.parametrize("n", [*range(1, 40), 100, 501, 1000])
+def test_ranks_are_the_narrowest_with_enough_coverage(n: int, confidence: float) -> None:
+    ranks = interval_ranks(n, confidence)
+    if ranks is None:
+        assert 1 - 2 * exact_tail(n, 0) < confidence
+        return
+    low, high, reached = ranks
+    assert low + high == n - 1
+    assert reached == pytest.approx(1 - 2 * exact_tail(n, low), abs=1e-9)
+    assert reached >= confidence - 1e-9
+    narrower_exists = low + 1 <= (n - 1) // 2
+    assert not narrower_exists or 1 - 2 * exact_tail(n, low + 1) < confidence
+
+
+def test_published_ranks() -> None:
+    # Conover, Practical Nonparametric Statistics: n = 10 gives x(2), x(9) at 97.9 %.
+    assert interval_ranks(10, 0.95) == (1, 8, pytest.approx(0.978515625))
+    assert interval_ranks(6, 0.95) == (0, 5, pytest.approx(0.96875))
+    assert interval_ranks(6, 0.96875) == (0, 5, pytest.approx(0.96875))
+
+
+def test_no_interval_below_six_samples() -> None:
+    assert median_interval([1.0, 2.0, 3.0, 4.0, 5.0]) is None
+    assert summarize([1.0]).interval is None
+    assert summarize([1.0]).half_width is None
+    widest = widest_interval([3.0, 1.0, 2.0, 5.0, 4.0])
+    assert (widest.low, widest.high, widest.confidence) == (1.0, 5.0, 0.9375)
+
+
+def test_large_counts_follow_the_normal_approximation() -> None:
+    ranks = interval_ranks(40_000, 0.95)
+    assert ranks is not None
+    assert ranks[0] == pytest.approx(20_000 - 1.96 * math.sqrt(40_000) / 2, abs=2)
+
+
+@pytest.mark.parametrize("n", [6, 10, 25, 60])
+def test_coverage_by_simulation_on_a_skewed_distribution(n: int) -> None:
+    rng = random.Random(20)
+    runs, covered, promised = 3000, 0, 0.0
+    for _ in range(runs):
+        interval = median_interval([rng.lognormvariate(0, 1) for _ in range(n)])
+        assert interval is not None
+        covered += interval.low <= 1.0 <= interval.high
+        promised = interval.confidence
+    # Four standard errors around what the binomial formula promises, on both sides.
+    error = 4 * math.sqrt(promised * (1 - promised) / runs)
+    assert covered / runs == pytest.approx(promised, abs=error)
+
+
+def test_relative_half_width() -> None:
+    summary = summarize([10.0, 10.0, 10.0, 10.0, 10.0, 12.0])
+    assert summary.half_width == pytest.approx(0.1)
+    assert summarize([0.0] * 6).half_width == 0.0
+
+
+def test_no_values_is_an_error() -> None:
+    for function in (median, summarize, widest_interval):
+        with pytest.raises(ValueError, match="no values"):
+            function([])
+    with pytest.raises(ValueError, match="outside"):
+        quantile([1.0], 1.5)
+
+
+def test_ratios_pair_by_round_number() -> None:
+    assert paired_ratios({0: 1.0, 1: 2.0, 3: 9.0}, {1: 4.0, 2: 5.0, 3: 3.0}) == [0.5, 3.0]
+    with pytest.raises(ValueError, match="no round in common"):
+        paired_ratio({0: 1.0}, {1: 1.0})
+    with pytest.raises(ValueError, match="not positive"):
+        paired_ratios({0: 1.0}, {0: 0.0})
+
+
+def test_common_drift_cancels_in_the_ratio() -> None:
+    rng = random.Random(3)
+    drift = [1 + 0.1 * rng.random() for _ in range(20)]
+    a = {i: 1.03 * d * rng.gauss(1, 0.001) for i, d in enumerate(drift)}
+    b = {i: d * rng.gauss(1, 0.001) for i, d in enumerate(drift)}
+    ratio = paired_ratio(a, b)
+    assert ratio.n == 20
+    assert ratio.interval is not None
+    assert ratio.interval.low > 1.02
+    assert ratio.interval.high < 1.04
+    separate = summarize(a.values()).half_width
+    assert separate is not None
+    assert separate > 0.01  # without pairing the same data cannot tell 3 %
+
+
+def test_few_rounds_have_no_interval() -> None:
+    ratio = paired_ratio({0: 2.0, 1: 2.0}, {0: 1.0, 1: 1.0})
+    assert (ratio.median, ratio.interval, ratio.n) == (2.0, None, 2)
