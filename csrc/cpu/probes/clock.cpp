@@ -1,0 +1,58 @@
+#include "clock.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
+#include "../../core/error.hpp"
+
+namespace pydlbench::cpu {
+
+double now_seconds() {
+  using Clock = std::chrono::steady_clock;
+  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+}
+
+#if defined(__x86_64__)
+namespace {
+
+constexpr int kUnroll = 16;
+constexpr double kLatency = 3;  // cycles of imul r32, r32
+constexpr int kRepeats = 5;
+
+// The loop's counter runs beside the chain on other units: 16 products hide it entirely.
+void multiply_chain(long loops) {
+  unsigned value = 3;
+  __asm__ volatile(
+      ".p2align 5\n"
+      "1:\n"
+      ".rept 16\n"
+      "imul %[value], %[value]\n"
+      ".endr\n"
+      "dec %[loops]\n"
+      "jnz 1b\n"
+      : [loops] "+r"(loops), [value] "+r"(value)
+      :
+      : "cc");
+}
+
+}  // namespace
+
+double core_clock_hz(int iterations) {
+  PYDLBENCH_CHECK(iterations >= 1, "clock chain: iterations must be positive");
+  const long loops = (std::max(iterations, 1024) + kUnroll - 1) / kUnroll;
+  double best = std::numeric_limits<double>::infinity();
+  for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    const double start = now_seconds();
+    multiply_chain(loops);
+    best = std::min(best, now_seconds() - start);
+  }
+  return static_cast<double>(loops) * kUnroll * kLatency / best;
+}
+#else
+double core_clock_hz(int) {
+  throw Unsupported("core clock: the dependent-instruction chain is written for x86-64 only");
+}
+#endif
+
+}  // namespace pydlbench::cpu

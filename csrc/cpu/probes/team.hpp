@@ -1,0 +1,35 @@
+// Threads pinned one per given CPU that start every round of work together.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace pydlbench::cpu {
+
+// What one probe found. Rates are FLOP/s or B/s over all threads; a round's rate is its work over
+// the window from the first thread's start to the last one's end.
+struct ProbeResult {
+  double per_second = 0;         // best round
+  double median_per_second = 0;  // median over the rounds
+  double clock_hz = 0;           // median over the threads, read right after the best round
+  double median_clock_hz = 0;    // median over all rounds and threads
+  double seconds = 0;            // sum of the rounds' windows
+  int rounds = 0;
+  std::string kernel;  // what ran: instruction or access pattern
+};
+
+// One round's work of one thread; `index` counts the threads, `scale` multiplies the work.
+using Work = std::function<void(int index, long scale)>;
+
+// Runs rounds of `work` on all `cpus` at once for about `seconds` and returns rates and clocks.
+//
+// `prepare(index)` runs first on each pinned thread, so that memory it touches is local to it.
+// `work_per_scale` is what one call with scale 1 does over all threads, in FLOP or bytes. The scale
+// is calibrated so that a round lasts long against the barrier; the first rounds only warm up.
+// Throws std::invalid_argument for no, negative or repeated CPUs, seconds <= 0, or a CPU that this
+// process may not use; Unsupported where threads cannot be pinned.
+ProbeResult run_rounds(const std::vector<int>& cpus, double seconds, double work_per_scale,
+                       const std::function<void(int index)>& prepare, const Work& work);
+
+}  // namespace pydlbench::cpu

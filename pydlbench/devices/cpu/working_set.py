@@ -1,0 +1,59 @@
+"""How much data a bandwidth probe or a cold-cache run needs to reach a level of the memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from pydlbench.devices.cpu.facts import Cache, CpuFacts
+
+__all__ = ["cache_working_set", "last_level_bytes", "memory_working_set"]
+
+# Where the caches are not told: as much as large desktop chips have.
+_ASSUMED_LAST_LEVEL = 64 << 20
+
+
+def last_level_bytes(facts: CpuFacts, cpus: Collection[int]) -> int:
+    """Return the bytes of last-level cache behind ``cpus``, each cache counted once."""
+    levels = {cache.level for cache in _data_caches(facts, cpus)}
+    return _level_bytes(facts, cpus, max(levels)) if levels else _ASSUMED_LAST_LEVEL
+
+
+def memory_working_set(facts: CpuFacts, cpus: Collection[int], factor: int = 3) -> int:
+    """Return the bytes that cannot stay in the caches: ``factor`` x the last level.
+
+    Never more than a quarter of the memory available.
+    """
+    wanted = factor * last_level_bytes(facts, cpus)
+    available = facts.memory_available_bytes
+    return wanted if available is None else min(wanted, available // 4)
+
+
+def cache_working_set(facts: CpuFacts, cpus: Collection[int]) -> int | None:
+    """Return the bytes that live in the last-level cache but not in the levels before it.
+
+    Half of the last level; where the level before it is nearly as large (server chips with a big L2
+    and a victim cache behind it), that level and half of the last. None without a second level.
+    """
+    levels = sorted({cache.level for cache in _data_caches(facts, cpus)})
+    if len(levels) < 2:
+        return None
+    last = _level_bytes(facts, cpus, levels[-1])
+    nearer = _level_bytes(facts, cpus, levels[-2])
+    half = last // 2
+    return half if half >= 2 * nearer else nearer + half
+
+
+def _data_caches(facts: CpuFacts, cpus: Collection[int]) -> list[Cache]:
+    used = set(cpus)
+    return [
+        cache
+        for cache in facts.caches
+        if cache.type != "Instruction" and used.intersection(cache.shared_cpus)
+    ]
+
+
+def _level_bytes(facts: CpuFacts, cpus: Collection[int], level: int) -> int:
+    return sum(cache.size_bytes for cache in _data_caches(facts, cpus) if cache.level == level)

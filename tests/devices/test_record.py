@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from pydlbench.devices import Advice, Bandwidth, DeviceRecord
+from pydlbench.devices.cpu import ImpossiblePeakError
+from pydlbench.devices.record import precision_peak
+from pydlbench.errors import UnsupportedError
+
+
+def reading(per_second, clock_hz=3.7e9):
+    return SimpleNamespace(
+        per_second=per_second,
+        median_per_second=0.99 * per_second,
+        clock_hz=clock_hz,
+        rounds=8,
+        kernel="vfmadd231ps zmm",
+    )
+
+
+def bandwidth(level, pattern, rate):
+    return Bandwidth(
+        level=level,
+        pattern=pattern,
+        bytes_per_s=rate,
+        median_bytes_per_s=rate,
+        working_set_bytes=1 << 26,
+        kernel="zmm",
+    )
+
+
+@pytest.fixture
+def record(machine):
+    facts = machine(cores=2)
+    return DeviceRecord(
+        facts=facts,
+        cpus=(0, 1),
+        clock_hz=3.7e9,
+        peaks=(
+            precision_peak(facts, "fp32", (0, 1), reading(230e9)),
+            precision_peak(facts, "fp16", (0, 1), "fp16: this CPU has none"),
+        ),
+        bandwidths=(bandwidth("memory", "read", 30e9), bandwidth("memory", "copy", 50e9)),
+        libraries={"oneDNN": "3.2.0"},
+        warnings=(Advice(symptom="noise", remedy="silence"),),
+    )
+
+
+def test_measured_stands_beside_theory_at_both_clocks(record):
+    peak = record.peak("fp32")
+    assert peak.measured == 230e9
+    assert peak.theoretical.flops_per_s == 32 * 2 * 3.7e9
+    assert peak.nominal.flops_per_s == 32 * 2 * 2.6e9
+
+
+def test_two_threads_of_one_core_are_one_core(machine):
+    peak = precision_peak(machine(cores=1, threads=2), "fp32", (0, 1), reading(100e9))
+    assert peak.theoretical.cores == 1
+
+
+def test_a_probe_that_beats_the_hardware_is_an_error(machine):
+    with pytest.raises(ImpossiblePeakError):
+        precision_peak(machine(cores=2), "fp32", (0, 1), reading(1.04 * 32 * 2 * 3.7e9))
+
+
+def test_limits_follow_the_clock(record):
+    limits = record.limits("fp32", clock_hz=1.85e9)
+    assert limits.measured == pytest.approx(115e9)
+    assert limits.theoretical == pytest.approx(32 * 2 * 1.85e9)
+    assert record.limits("fp32").measured == 230e9
+
+
+def test_limits_that_were_not_measured_say_why(record):
+    with pytest.raises(UnsupportedError, match="this CPU has none"):
+        record.limits("fp16")
+    with pytest.raises(UnsupportedError, match=r"bf16: .*not probed"):
+        record.limits("bf16")
+
+
+def test_bandwidths(record):
+    assert record.bandwidth("memory", "read").bytes_per_s == 30e9
+    assert record.best_bandwidth("memory") == 50e9
+    assert record.best_bandwidth("llc") == 50e9  # nothing faster is known
+    assert record.bandwidth("llc") is None
+
+
+def test_the_dict_is_json(record):
+    found = json.loads(json.dumps(record.to_dict()))
+    assert (found["kind"], found["name"], found["threads"]) == ("cpu", "AMD EPYC 9004", 2)
+    assert found["peaks"][0]["measured_flops_per_s"] == 230e9
+    assert found["peaks"][0]["theoretical"]["flop_per_cycle_per_core"] == 32
+    assert found["peaks"][1]["reason"] == "fp16: this CPU has none"
+    assert found["warnings"] == [{"symptom": "noise", "remedy": "silence"}]
