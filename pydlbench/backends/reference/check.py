@@ -1,0 +1,167 @@
+"""The verdict: is what a kernel wrote the result of the layer, to the precision it promises?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pydlbench.backends.reference.conv import check_conv
+from pydlbench.backends.reference.conv_weights import check_conv_weights
+from pydlbench.backends.reference.gemm import check_gemm
+from pydlbench.backends.reference.pool_average import check_average_pool
+from pydlbench.backends.reference.pool_max import check_max_pool, check_max_pool_gradient
+from pydlbench.backends.reference.shapes import RESULT_ROLE, check_shape
+from pydlbench.backends.reference.sketch import pieces
+from pydlbench.backends.reference.tolerance import tolerance
+from pydlbench.errors import UsageError, nearest
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from pydlbench.backends.reference.evidence import Evidence
+    from pydlbench.layers.pool import Pool2d
+
+__all__ = ["Verdict", "verify"]
+
+#: Distinguishes the checker's random choices from those of the inputs with the same seed.
+_STREAM = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the verification of one result found.
+
+    Attributes:
+        status: ``ok`` or ``failed``.
+        rel_error: Largest error found, relative to ``|ref| + s`` where ``s`` is the root of the
+            sum of the squared terms; None where the result is not finite, or not zero where nothing
+            is summed.
+        tolerance: Largest error allowed; zero where the result must be exact.
+        detail: What was compared, or the worst element or checksum, or what was never written.
+        unwritten: Elements that are NaN, as outputs are before a kernel runs.
+        points: Elements recomputed exactly.
+        checksums: Checksums over all elements.
+    """
+
+    status: str
+    rel_error: float | None
+    tolerance: float
+    detail: str
+    unwritten: int
+    points: int
+    checksums: int
+
+
+def verify(
+    layer: Conv2d | Gemm | Pool2d,
+    pass_: str,
+    precision: str,
+    inputs: Mapping[str, NDArray[Any]],
+    output: NDArray[Any],
+    seed: int,
+    accumulate: str = "float32",
+    algorithm: str | None = None,
+) -> Verdict:
+    """Compare a kernel's result with the float64 reference.
+
+    All arrays are in plain layouts (see :func:`~pydlbench.backends.reference.tensor_shapes`), of
+    any float type and any strides, and none of them is copied as a whole.
+
+    Args:
+        layer: What was computed.
+        pass_: ``forward``, ``backward-data`` or ``backward-weights``.
+        precision: Storage and arithmetic; decides the tolerance.
+        inputs: What the kernel read, by role, as from
+            :func:`~pydlbench.backends.reference.make_inputs`.
+        output: What it wrote, poisoned with NaN beforehand.
+        seed: Chooses points and checksum weights.
+        accumulate: Format of the kernel's partial sums.
+        algorithm: The library's name for the kernel; Winograd and FFT get a larger tolerance.
+
+    Raises:
+        UsageError: The layer has no such pass, an input is missing, or a shape is not the layer's.
+    """
+    if pass_ not in layer.passes:
+        choices = ", ".join(nearest(pass_, layer.passes) or layer.passes)
+        raise UsageError(f"pass {pass_}: {layer.kind} has no such pass; nearest: {choices}")
+    role = RESULT_ROLE[pass_]
+    result = check_shape(layer, role, output)
+    plain = {name: check_shape(layer, name, array) for name, array in inputs.items()}
+    rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, _STREAM])))
+    try:
+        # What is NaN or infinite is reported in words.
+        with np.errstate(invalid="ignore", over="ignore"):
+            evidence = _compare(layer, pass_, plain, result, rng)
+    except KeyError as error:
+        raise UsageError(f"inputs: {error} is missing; {layer.kind} {pass_} reads it") from None
+    allowed = 0.0
+    if evidence.terms:
+        allowed = tolerance(precision, evidence.terms, accumulate, algorithm)
+    return _judge(evidence, allowed, result, role)
+
+
+def _compare(
+    layer: Conv2d | Gemm | Pool2d,
+    pass_: str,
+    inputs: dict[str, NDArray[Any]],
+    output: NDArray[Any],
+    rng: np.random.Generator,
+) -> Evidence:
+    if isinstance(layer, Gemm):
+        return check_gemm(pass_, inputs, output, rng)
+    if isinstance(layer, Conv2d):
+        if pass_ == "backward-weights":
+            return check_conv_weights(layer, inputs["src"], inputs["dst"], output, rng)
+        source = inputs["src" if pass_ == "forward" else "dst"]
+        return check_conv(layer, pass_, source, inputs["weights"], output, rng)
+    if layer.mode == "avg":
+        source = inputs["src" if pass_ == "forward" else "dst"]
+        return check_average_pool(layer, pass_, source, output, rng)
+    if pass_ == "forward":
+        return check_max_pool(layer, inputs["src"], output)
+    return check_max_pool_gradient(layer, inputs["src"], inputs["dst"], output, rng)
+
+
+def _judge(evidence: Evidence, allowed: float, output: NDArray[Any], role: str) -> Verdict:
+    worst = evidence.worst
+    finite = math.isfinite(worst.error)
+    unwritten = infinite = 0
+    if not finite:
+        # Each element has a part in some comparison, so only then can there be one to count.
+        unwritten, infinite = _count_not_finite(output)
+    if unwritten:
+        detail = f"{unwritten} of {output.size} elements of {role} never written (NaN)"
+    elif infinite:
+        detail = f"{infinite} of {output.size} elements of {role} infinite"
+    elif finite and worst.error <= allowed:
+        parts = [f"all {output.size} elements by {evidence.checksums} checksums"]
+        if evidence.points == output.size:
+            parts = []
+        detail = ", ".join([*parts, f"{evidence.points} of {output.size} elements recomputed"])
+    else:
+        detail = f"{worst.where} is {worst.got:.7g}, expected {worst.expected:.7g}"
+    return Verdict(
+        status="ok" if finite and worst.error <= allowed else "failed",
+        rel_error=worst.error if finite else None,
+        tolerance=allowed,
+        detail=detail,
+        unwritten=unwritten,
+        points=evidence.points,
+        checksums=evidence.checksums,
+    )
+
+
+def _count_not_finite(output: NDArray[Any]) -> tuple[int, int]:
+    """Count NaN and infinite elements, a piece at a time."""
+    unwritten = infinite = 0
+    for cut in pieces(output):
+        unwritten += int(np.count_nonzero(np.isnan(output[cut])))
+        infinite += int(np.count_nonzero(np.isinf(output[cut])))
+    return unwritten, infinite

@@ -1,0 +1,106 @@
+"""Inputs: seeded, uniform, on the storage grid, and free of ties where ties have no answer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pydlbench.backends.reference import make_inputs, round_to, verify
+from pydlbench.errors import UsageError
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pool import Pool2d
+
+CONV = Conv2d.of(batch=4, in_channels=8, in_size=12, out_channels=6, kernel=3)
+
+
+@pytest.mark.parametrize(
+    ("pass_", "roles"),
+    [
+        ("forward", {"src", "weights"}),
+        ("backward-data", {"dst", "weights"}),
+        ("backward-weights", {"src", "dst"}),
+    ],
+)
+def test_a_pass_gets_what_it_reads(pass_: str, roles: set[str]) -> None:
+    assert set(make_inputs(CONV, pass_, "fp32", 0)) == roles
+    assert set(make_inputs(Gemm(m=2, k=3, n=4), pass_, "fp32", 0)) == roles
+
+
+def test_only_the_gradient_of_a_maximum_needs_the_source() -> None:
+    for mode, roles in (("max", {"src", "dst"}), ("avg", {"dst"})):
+        layer = Pool2d.of(batch=1, channels=1, in_size=4, kernel=2, mode=mode)
+        assert set(make_inputs(layer, "backward-data", "fp32", 0)) == roles
+
+
+def test_a_seed_stands_for_its_values_and_roles_are_independent() -> None:
+    first, again, other = (make_inputs(CONV, "forward", "fp32", seed) for seed in (7, 7, 8))
+    for role, array in first.items():
+        np.testing.assert_array_equal(array, again[role])
+        assert np.mean(array == other[role]) < 0.01
+    weights = make_inputs(CONV, "backward-data", "fp32", 7)["weights"]
+    np.testing.assert_array_equal(weights, first["weights"])
+    src, weights = first["src"].ravel(), first["weights"].ravel()
+    assert abs(np.corrcoef(src[: weights.size], weights)[0, 1]) < 0.2
+
+
+def test_values_are_uniform_between_minus_one_and_one() -> None:
+    values = make_inputs(Gemm(m=300, k=333, n=1), "forward", "fp32", 0)["src"]
+    assert values.min() >= -1
+    assert values.max() < 1
+    counts, _ = np.histogram(values, bins=10, range=(-1, 1))
+    assert np.all(np.abs(counts / values.size - 0.1) < 0.005)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "fp16", "bf16", "fp8-tc"])
+def test_values_are_representable(precision: str) -> None:
+    for array in make_inputs(CONV, "forward", precision, 0).values():
+        assert array.dtype == np.float32
+        np.testing.assert_array_equal(array, round_to(precision, array))
+        assert len(np.unique(array)) > 50
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("kernel", [2, (3, 2), 7])
+def test_no_ties_within_a_pooling_window(precision: str, kernel: int | tuple[int, int]) -> None:
+    layer = Pool2d.of(batch=3, channels=4, in_size=(14, 13), kernel=kernel, stride=1)
+    source = make_inputs(layer, "backward-data", precision, 0)["src"]
+    np.testing.assert_array_equal(source, round_to(precision, source))
+    assert source.min() >= -1
+    assert source.max() <= 1
+    shape = (layer.kernel_height, layer.kernel_width)
+    windows = np.lib.stride_tricks.sliding_window_view(source, shape, axis=(2, 3))
+    ordered = np.sort(windows.reshape(*windows.shape[:4], -1), axis=-1)
+    assert np.all(np.diff(ordered, axis=-1) > 0)
+
+
+def test_maxima_are_spread_over_the_window() -> None:
+    layer = Pool2d.of(batch=20, channels=20, in_size=12, kernel=3, stride=3)
+    source = make_inputs(layer, "backward-data", "bf16", 0)["src"]
+    windows = source.reshape(20, 20, 4, 3, 4, 3).swapaxes(3, 4).reshape(-1, 9)
+    shares = np.bincount(windows.argmax(axis=1), minlength=9) / len(windows)
+    assert shares.min() > 0.05
+
+
+def test_bad_requests_are_answered_in_one_line() -> None:
+    pool = Pool2d.of(batch=1, channels=1, in_size=4, kernel=2)
+    for layer, pass_, precision, expected in (
+        (pool, "backward-weights", "fp32", "pass backward-weights: pool2d has no such pass"),
+        (CONV, "foreward", "fp32", "nearest: forward"),
+        (CONV, "forward", "fp31", "precision fp31: no such precision; nearest: fp32"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            make_inputs(layer, pass_, precision, 0)
+        assert expected in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_verify_names_what_does_not_fit() -> None:
+    inputs = make_inputs(CONV, "forward", "fp32", 0)
+    output = np.zeros((4, 6, 10, 10), np.float32)
+    with pytest.raises(UsageError, match=r"dst: has shape \(4, 6, 10\)"):
+        verify(CONV, "forward", "fp32", inputs, output[..., 0], 0)
+    with pytest.raises(UsageError, match="'weights' is missing"):
+        verify(CONV, "forward", "fp32", {"src": inputs["src"]}, output, 0)
+    with pytest.raises(UsageError, match="nearest: backward-weights"):
+        verify(CONV, "backward-weight", "fp32", inputs, output, 0)

@@ -1,0 +1,215 @@
+"""Wrong results are seen: unwritten tiles, wrong indices, too little precision."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from pydlbench.backends.reference import make_inputs, round_to, verify
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pool import Pool2d
+
+if TYPE_CHECKING:
+    from types import SimpleNamespace
+
+    from numpy.typing import NDArray
+
+    from pydlbench.backends.reference import Verdict
+
+PASSES = ("forward", "backward-data", "backward-weights")
+SMALL = Conv2d.of(
+    batch=3,
+    in_channels=6,
+    in_size=(9, 8),
+    out_channels=4,
+    kernel=3,
+    stride=(2, 1),
+    padding=(1, 0, 0, 1),
+    groups=2,
+)
+#: Too large to recompute every element, so that the checksums have to find the fault.
+LARGE = Conv2d.of(batch=16, in_channels=128, in_size=32, out_channels=128, kernel=1)
+
+
+def large_result(inputs: dict[str, NDArray[np.float32]]) -> NDArray[np.float32]:
+    product = np.einsum(
+        "nchw,oc->nohw", inputs["src"], inputs["weights"][:, :, 0, 0], optimize=True
+    )
+    return np.ascontiguousarray(product)
+
+
+@pytest.fixture
+def few_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the finding of faults to the checksums: recompute a single pixel."""
+    monkeypatch.setattr("pydlbench.backends.reference.conv._POINT_MACS", 1)
+
+
+def judge_large(output: NDArray[np.float32], inputs: dict[str, NDArray[np.float32]]) -> Verdict:
+    verdict = verify(LARGE, "forward", "fp32", inputs, output, 4)
+    assert verdict.points == 128
+    return verdict
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_unwritten_elements_are_counted(naive: SimpleNamespace, pass_: str) -> None:
+    inputs = make_inputs(SMALL, pass_, "fp32", 1)
+    output = naive.conv(SMALL, pass_, inputs)
+    output[1:, 1, 1:3, :2] = np.nan
+    planted = output[1:, 1, 1:3, :2].size
+    verdict = verify(SMALL, pass_, "fp32", inputs, output, 1)
+    assert verdict.status == "failed"
+    assert verdict.unwritten == planted
+    assert f"{planted} of {output.size} elements" in verdict.detail
+    assert "never written" in verdict.detail
+    assert verdict.rel_error is None
+
+
+@pytest.mark.usefixtures("few_points")
+def test_one_unwritten_element_among_two_million() -> None:
+    inputs = make_inputs(LARGE, "forward", "fp32", 4)
+    output = large_result(inputs)
+    assert judge_large(output, inputs).status == "ok"
+    output[7, 77, 17, 27] = np.nan
+    verdict = judge_large(output, inputs)
+    assert (verdict.status, verdict.unwritten) == ("failed", 1)
+
+
+@pytest.mark.usefixtures("few_points")
+def test_two_swapped_pixels_among_two_million() -> None:
+    inputs = make_inputs(LARGE, "forward", "fp32", 4)
+    output = large_result(inputs)
+    output[7, 77, 17, [26, 27]] = output[7, 77, 17, [27, 26]]
+    verdict = judge_large(output, inputs)
+    assert verdict.status == "failed"
+    assert "checksum of channel 77 of image 7" in verdict.detail
+
+
+@pytest.mark.usefixtures("few_points")
+def test_two_swapped_images() -> None:
+    inputs = make_inputs(LARGE, "forward", "fp32", 4)
+    output = large_result(inputs)
+    output[[2, 3], 5] = output[[3, 2], 5]
+    assert judge_large(output, inputs).status == "failed"
+
+
+@pytest.mark.usefixtures("few_points")
+def test_a_tile_of_zeros_is_seen_in_bfloat16() -> None:
+    inputs = make_inputs(LARGE, "forward", "bf16", 4)
+    output = round_to("bf16", large_result(inputs))
+    assert verify(LARGE, "forward", "bf16", inputs, output, 4).status == "ok"
+    output[9, 16:32, 24:, 28:] = 0
+    assert verify(LARGE, "forward", "bf16", inputs, output, 4).status == "failed"
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(lambda y: np.roll(y, 1, axis=0), id="first axis moved by one"),
+        pytest.param(lambda y: np.roll(y, 1, axis=1), id="channels moved by one"),
+        pytest.param(lambda y: np.roll(y, 1, axis=2), id="rows moved by one"),
+        pytest.param(lambda y: np.roll(y, 1, axis=3), id="columns moved by one"),
+        pytest.param(np.zeros_like, id="all zero"),
+        pytest.param(lambda y: 2 * y, id="added twice"),
+    ],
+)
+def test_wrong_indices(naive: SimpleNamespace, pass_: str, wrong: object) -> None:
+    inputs = make_inputs(SMALL, pass_, "fp32", 1)
+    output = wrong(naive.conv(SMALL, pass_, inputs))  # type: ignore[operator]
+    verdict = verify(SMALL, pass_, "fp32", inputs, output, 1)
+    assert verdict.status == "failed"
+    assert verdict.unwritten == 0
+    # There is no relative error where the right result is zero: rows that the stride skips.
+    assert verdict.rel_error is None or verdict.rel_error > 100 * verdict.tolerance
+
+
+def test_the_worst_element_is_named(naive: SimpleNamespace) -> None:
+    inputs = make_inputs(SMALL, "forward", "fp32", 1)
+    output = naive.conv(SMALL, "forward", inputs)
+    output[2, 3, 1, 5] = 1000
+    detail = verify(SMALL, "forward", "fp32", inputs, output, 1).detail
+    assert detail.startswith("dst[n=2, c=3, h=1, w=5] is 1000, expected ")
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_tf32_inputs_are_not_float32(naive: SimpleNamespace, pass_: str) -> None:
+    inputs = make_inputs(SMALL, pass_, "fp32", 1)
+    truncated = {role: round_to("tf32", array) for role, array in inputs.items()}
+    output = naive.conv(SMALL, pass_, truncated)
+    assert verify(SMALL, pass_, "fp32", inputs, output, 1).status == "failed"
+
+
+def test_tf32_is_seen_in_long_sums() -> None:
+    layer = Gemm(m=4, k=300_000, n=4)
+    inputs = make_inputs(layer, "forward", "fp32", 1)
+    exact = inputs["src"].astype(np.float64) @ inputs["weights"].astype(np.float64)
+    assert verify(layer, "forward", "fp32", inputs, exact.astype("f4"), 1).status == "ok"
+    rounded = [round_to("tf32", inputs[role]).astype(np.float64) for role in ("src", "weights")]
+    wrong = (rounded[0] @ rounded[1]).astype(np.float32)
+    assert verify(layer, "forward", "fp32", inputs, wrong, 1).status == "failed"
+
+
+def test_tf32_arithmetic_on_tf32_inputs_is_right(naive: SimpleNamespace) -> None:
+    inputs = make_inputs(SMALL, "forward", "tf32", 1)
+    output = naive.conv(SMALL, "forward", inputs)
+    assert verify(SMALL, "forward", "tf32", inputs, output, 1).status == "ok"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_bfloat16_partial_sums(naive: SimpleNamespace, precision: str) -> None:
+    layer = Conv2d.of(batch=2, in_channels=16, in_size=6, out_channels=8, kernel=3)
+    inputs = make_inputs(layer, "forward", precision, 1)
+    output = naive.conv(layer, "forward", inputs, lambda partial: round_to("bf16", partial))
+    assert verify(layer, "forward", precision, inputs, output, 1).status == "failed"
+    relaxed = verify(layer, "forward", precision, inputs, output, 1, accumulate="bfloat16")
+    assert relaxed.status == "ok"
+
+
+def test_wrong_column_of_a_matrix_product(naive: SimpleNamespace) -> None:
+    layer = Gemm(m=300, k=300, n=700)
+    inputs = make_inputs(layer, "forward", "fp32", 1)
+    output = naive.gemm("forward", inputs)
+    output[0, 123, 456] = output[0, 124, 456]
+    verdict = verify(layer, "forward", "fp32", inputs, output, 1)
+    assert verdict.points < output.size
+    assert verdict.status == "failed"
+    assert verdict.detail.startswith("checksum of column 456 ")
+
+
+@pytest.mark.parametrize("mode", ["max", "avg"])
+@pytest.mark.parametrize("pass_", ["forward", "backward-data"])
+@pytest.mark.parametrize("stride", [2, 3])
+def test_one_wrong_pixel_of_a_pooling(
+    naive: SimpleNamespace, mode: str, pass_: str, stride: int
+) -> None:
+    layer = Pool2d.of(batch=2, channels=3, in_size=9, kernel=3, stride=stride, mode=mode)
+    inputs = make_inputs(layer, pass_, "fp32", 1)
+    output = naive.pool(layer, pass_, inputs)
+    assert verify(layer, pass_, "fp32", inputs, output, 1).status == "ok"
+    output[1, 2, 1, 1] += 0.01
+    verdict = verify(layer, pass_, "fp32", inputs, output, 1)
+    assert verdict.status == "failed"
+    output[1, 2, 1, 1] = np.nan
+    assert verify(layer, pass_, "fp32", inputs, output, 1).unwritten == 1
+
+
+def test_a_gradient_sent_to_the_second_largest_element(naive: SimpleNamespace) -> None:
+    layer = Pool2d.of(batch=1, channels=1, in_size=2, kernel=2)
+    inputs = make_inputs(layer, "backward-data", "bf16", 1)
+    output = naive.pool(layer, "backward-data", inputs)
+    wrong = np.roll(output, 1, axis=3)
+    verdict = verify(layer, "backward-data", "bf16", inputs, wrong, 1)
+    assert verdict.status == "failed"
+    assert verdict.unwritten == 0
+
+
+def test_infinite_elements_are_not_called_unwritten(naive: SimpleNamespace) -> None:
+    inputs = make_inputs(SMALL, "forward", "fp32", 1)
+    output = naive.conv(SMALL, "forward", inputs)
+    output[0, 0, 0, 0] = np.inf
+    verdict = verify(SMALL, "forward", "fp32", inputs, output, 1)
+    assert (verdict.status, verdict.unwritten) == ("failed", 0)
+    assert verdict.detail == f"1 of {output.size} elements of dst infinite"

@@ -1,0 +1,80 @@
+"""The table of taps, against known small windows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pydlbench.backends.reference.taps import overlap, window_axes
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.pool import Pool2d
+
+LAYER = Conv2d.of(
+    batch=1,
+    in_channels=1,
+    in_size=(5, 1),
+    out_channels=1,
+    kernel=(3, 1),
+    stride=2,
+    padding=(1, 1, 0, 0),
+)
+
+
+def test_forward_and_backward_tables_are_transposes() -> None:
+    forward, _ = window_axes(LAYER, "forward")
+    assert forward.source.tolist() == [[0, 0, 1], [1, 2, 3], [3, 4, 0]]
+    assert forward.factor.tolist() == [[0, 1, 1], [1, 1, 1], [1, 1, 0]]
+    backward, _ = window_axes(LAYER, "backward-data")
+    pairs = {
+        (o, k, int(forward.source[o, k])) for o, k in zip(*np.nonzero(forward.factor), strict=True)
+    }
+    assert pairs == {
+        (int(backward.source[i, k]), k, i)
+        for i, k in zip(*np.nonzero(backward.factor), strict=True)
+    }
+
+
+def test_spread_moves_weights_from_outputs_to_sources() -> None:
+    axis, _ = window_axes(LAYER, "forward")
+    rng = np.random.default_rng(0)
+    weights, source, kernel = rng.random(3), rng.random(5), rng.random(3)
+    output = (source[axis.source] * axis.factor) @ kernel
+    assert weights @ output == pytest.approx(source @ axis.spread(weights) @ kernel)
+    assert axis.energy(weights) == pytest.approx(weights**2 @ axis.factor)
+
+
+def test_slices_agree_with_the_table() -> None:
+    axis, _ = window_axes(LAYER, "forward")
+    for tap in range(3):
+        to, of = axis.slices(tap)
+        expected = axis.source[:, tap][axis.factor[:, tap] > 0]
+        np.testing.assert_array_equal(np.arange(5)[of], expected)
+        np.testing.assert_array_equal(np.arange(3)[to], np.flatnonzero(axis.factor[:, tap]))
+
+
+def test_a_tap_that_never_meets_the_input() -> None:
+    layer = Conv2d.of(batch=1, in_channels=1, in_size=1, out_channels=1, kernel=3, padding=1)
+    axis, _ = window_axes(layer, "forward")
+    assert axis.slices(0) == (slice(0, 0), slice(0, 0))
+    assert axis.slices(1) == (slice(0, 1), slice(0, 1, 1))
+
+
+@pytest.mark.parametrize(("include", "border"), [(False, 1 / 2), (True, 1 / 3)])
+def test_averages_divide_by_the_count(include: bool, border: float) -> None:
+    layer = Pool2d.of(
+        batch=1,
+        channels=1,
+        in_size=(4, 1),
+        kernel=(3, 1),
+        padding=(1, 1, 0, 0),
+        mode="avg",
+        count_include_pad=include,
+    )
+    axis, _ = window_axes(layer, "forward")
+    assert axis.factor.max(axis=1) == pytest.approx([border, 1 / 3, 1 / 3, border])
+
+
+@pytest.mark.parametrize(("stride", "expected"), [(1, 9), (2, 4), (3, 1), (4, 1)])
+def test_overlap(stride: int, expected: int) -> None:
+    layer = Pool2d.of(batch=1, channels=1, in_size=20, kernel=3, stride=stride)
+    assert overlap(layer) == expected
