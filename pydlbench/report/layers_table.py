@@ -1,0 +1,113 @@
+"""The report of ``layers``: what the rows share, the table, and what could not be timed and why."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from pydlbench.report.style import PLAIN, Style
+from pydlbench.results.axes import label, varying
+from pydlbench.results.columns import columns
+from pydlbench.results.heading import heading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from pydlbench.results.records import Measurement, RunRecord
+
+__all__ = ["plain_table", "render_layers"]
+
+_NAMED = 4  # labels written out before "and n more"
+
+
+def render_layers(run: RunRecord, rows: Sequence[Measurement], style: Style = PLAIN) -> str:
+    """Return heading, table, rows without a time, and footnotes; no newline at the end.
+
+    Args:
+        run: The run, for the device's name.
+        rows: Measurements, in the order in which they are to stand.
+        style: Colours.
+    """
+    if not rows:
+        return "nothing was timed"
+    timed = [row for row in rows if row.ok]
+    axes = varying(rows)
+    head = heading(run, timed or rows)
+    blocks = ["\n".join([style.bold(head[0]), *head[1:]])]
+    if timed:
+        found = columns(timed)
+        blocks.append(
+            plain_table(
+                [column.title for column in found],
+                [[column.cell(row) for column in found] for row in timed],
+                [column.right for column in found],
+            )
+        )
+    for status in ("failed", "skipped"):
+        group = [row for row in rows if not row.ok and row.status == status]
+        lines = [
+            f"{status}  {names}: {reason}"
+            for reason, names in _by(group, axes, lambda row: row.reason or "no reason recorded")
+        ]
+        if lines:
+            blocks.append("\n".join(map(style.alarm, lines) if status == "failed" else lines))
+    notes = list(_footnotes(timed, axes))
+    if notes:
+        blocks.append("\n".join(notes))
+    return "\n\n".join(blocks)
+
+
+def plain_table(
+    titles: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool]
+) -> str:
+    """Return an aligned table without rules: readable in a terminal, in a pipe and in a mail."""
+    from tabulate import tabulate  # imported here: not every command prints a table
+
+    # The titles go in as a row: tabulate pads headers by two more blanks, which many columns of
+    # few digits cannot afford.
+    text = tabulate(
+        [titles, *cells],
+        tablefmt="plain",
+        disable_numparse=True,
+        colalign=["right" if flag else "left" for flag in right],
+    )
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def _by(
+    rows: Iterable[Measurement], axes: Sequence[str], key: Callable[[Measurement], str]
+) -> list[tuple[str, str]]:
+    """Group rows by a text and name the members: ``[(text, "conv1, conv2 and 3 more")]``."""
+    groups: dict[str, list[str]] = {}
+    for row in rows:
+        groups.setdefault(" ".join(key(row).split()), []).append(label(row, axes))
+    named = []
+    for text, names in groups.items():
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED + 1 else ""
+        shown = names[:_NAMED] if more else names
+        named.append((text, ", ".join(shown) + more))
+    return named
+
+
+def _stop_of(several: bool) -> Callable[[Measurement], str]:
+    if several:
+        # "known to 0.43% at" and "known to 0.44% at" are one reason; a column has the figures.
+        return lambda row: re.sub(r" (?:to|at) [\d.]+ ?%", "", row.stop_reason or "")
+    return lambda row: row.stop_reason or ""
+
+
+def _footnotes(timed: Sequence[Measurement], axes: Sequence[str]) -> Iterable[str]:
+    stops = _by((row for row in timed if row.stop_reason), axes, _stop_of(len(timed) > 1))
+    if len(stops) == 1:
+        yield f"stopped: {stops[0][0]}"
+    else:
+        yield from (f"stopped: {reason}: {names}" for reason, names in stops)
+    disturbed = [row for row in timed if row.contended]
+    for reason, names in _by(disturbed, axes, lambda row: row.contention_reason or "other work"):
+        yield f"contended: {names}: {reason}"
+    discarded = sum(row.discarded for row in timed)
+    if discarded:
+        kept = sum(row.time.n for row in timed if row.time is not None)
+        yield f"discarded: {discarded} disturbed samples of {kept + discarded}"
+    if any(row.flops_executed != row.flops for row in timed):
+        yield "TFLOP/s counts padding, as papers do; percentages use the executed FLOPs only"

@@ -1,0 +1,134 @@
+"""The columns of a table of measurements, as text; terminal and Markdown tables share them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pydlbench.results.axes import AXES, axis_values, common_model, varying
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pydlbench.results.parts import TimeSummary
+    from pydlbench.results.records import Measurement
+
+__all__ = ["Column", "columns", "number", "percent", "spread", "time_in", "time_unit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its title, the text of a row's cell, and whether it is aligned to the right."""
+
+    title: str
+    cell: Callable[[Measurement], str]
+    right: bool = True
+
+
+def columns(rows: Sequence[Measurement]) -> list[Column]:
+    """Return the columns that ``rows`` need; what they all share belongs into the heading.
+
+    ``rows`` are ``ok`` ones. Rates are algorithmic, percentages come from the executed FLOPs.
+    """
+    axes = varying(rows)
+    if "layer" not in axes and "backend" not in axes:
+        axes.append("backend")
+    if len(rows) > 1 and "layer" not in axes and not set(axes) - {"backend"}:
+        axes.insert(0, "layer")
+    model = common_model(rows)
+    found = [
+        Column(axis, _cell_of(axis, model), right=axis in {"batch", "threads"})
+        for axis in sorted(axes, key=list(AXES).index)
+    ]
+    unit = time_unit([row.time.median for row in rows if row.time is not None])
+    levels = {row.time.confidence for row in rows if row.time is not None}
+    interval = f"{100 * levels.pop():g} % CI" if len(levels) == 1 else "CI"
+    several = len(axis_values(rows, "layer")) > 1
+    bounds = {row.roofline.bound for row in rows if row.roofline is not None}
+    found.append(Column("algorithm", lambda row: row.algorithm or "-", right=False))
+    if several:
+        found.append(Column("GFLOP", lambda row: number(row.flops / 1e9)))
+    found += [
+        Column("median", lambda row: time_in(unit, row.time.median) if row.time else "-"),
+        Column(interval, lambda row: spread(row.time) if row.time else "-"),
+        Column("n", lambda row: str(row.time.n) if row.time else "-"),
+        Column("TFLOP/s", lambda row: number(row.tflops)),
+    ]
+    if bounds - {"compute"}:
+        found.append(Column("GB/s", lambda row: number(row.gbps)))
+    found += [
+        Column("theoretical", lambda row: percent(row.fraction_of_peak("theoretical"))),
+        Column("measured", lambda row: percent(row.fraction_of_peak("measured"))),
+    ]
+    if bounds - {"compute"}:
+        # Of two peaks a memory-bound kernel can reach neither; its own roof says what is left.
+        found.append(Column("of roof", lambda row: percent(_efficiency(row))))
+    found += [
+        Column("bound", lambda row: row.roofline.bound if row.roofline else "-", right=False),
+        Column("checked", _checked, right=False),
+    ]
+    if any(row.contended for row in rows):
+        found.append(Column("note", lambda row: "contended" if row.contended else "", right=False))
+    return found
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Format with three significant digits and no exponent: ``0.561``, ``51.2``, ``512``."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    if value == 0:
+        return "0"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value)) + 1e-9))
+    return f"{value:.{min(decimals, 6)}f}"
+
+
+def percent(fraction: float | None) -> str:
+    """Format a fraction: ``93 %``, ``0.3 %``, ``<0.1 %``."""
+    if fraction is None or not math.isfinite(fraction):
+        return "-"
+    value = 100 * fraction
+    if 0 < value < 0.05:
+        return "<0.1 %"
+    return f"{value:.1f} %" if abs(value) < 9.95 else f"{value:.0f} %"
+
+
+def spread(time: TimeSummary) -> str:
+    """Format the interval's half width, or what there is where the samples allow no interval."""
+    if time.half_width is not None:
+        return percent(time.half_width)
+    return "no spread" if time.iqr is None else f"IQR {percent(time.iqr)}"
+
+
+def time_unit(seconds: Sequence[float]) -> tuple[float, str]:
+    """Choose one unit for a whole column, so that its numbers can be compared at a glance."""
+    logs = [math.log10(value) for value in seconds if value > 0 and math.isfinite(value)]
+    middle = sum(logs) / len(logs) if logs else 0.0
+    for exponent, name in ((0, "s"), (-3, "ms"), (-6, "us")):
+        if middle >= exponent:
+            return 10.0**-exponent, name
+    return 1e9, "ns"
+
+
+def time_in(unit: tuple[float, str], seconds: float) -> str:
+    """Format ``seconds`` in a unit of ``time_unit``."""
+    return f"{number(seconds * unit[0])} {unit[1]}"
+
+
+def _cell_of(axis: str, model: str) -> Callable[[Measurement], str]:
+    if axis == "layer" and model:
+        # The heading names the model.
+        return lambda row: row.layer.removeprefix(f"{model}/")
+    return AXES[axis]
+
+
+def _efficiency(row: Measurement) -> float | None:
+    return row.roofline.efficiency if row.roofline else None
+
+
+def _checked(row: Measurement) -> str:
+    verdict = row.correct
+    if verdict.rel_error is None or verdict.status == "unchecked":
+        return verdict.status
+    mantissa, exponent = f"{verdict.rel_error:.0e}".split("e")
+    return f"{verdict.status} {mantissa}e{int(exponent)}" if verdict.rel_error else verdict.status

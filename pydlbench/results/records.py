@@ -1,0 +1,219 @@
+"""The records of a run: what was timed, how long it took, against which limit, and was it right.
+
+Frozen and versioned. ``to_dict`` gives the names of the JSON output (``time_s``, ``pass``,
+``peak_tflops``), ``from_dict`` reads them back and ignores what it does not know, because fields
+are added and never renamed; a change of meaning raises ``SCHEMA_VERSION``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+from pydlbench.results.parts import Correctness, Part, Peaks, Roofline, TimeSummary
+
+__all__ = ["SCHEMA_VERSION", "Measurement", "RunRecord"]
+
+SCHEMA_VERSION = 1
+
+# Python name -> JSON name, where the two differ.
+_JSON_NAMES = {"pass_": "pass", "time": "time_s", "peak": "peak_tflops"}
+_PARTS: dict[str, type[Part]] = {
+    "time": TimeSummary,
+    "peak": Peaks,
+    "roofline": Roofline,
+    "correct": Correctness,
+}
+_REQUIRED = (
+    *("layer", "kind", "problem", "batch", "pass_", "precision", "status"),
+    *("flops", "flops_executed", "bytes"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One kernel in one setting: one row of every table and one object of the JSON output.
+
+    Attributes:
+        layer: Name (``alexnet/conv3``), or the problem itself where the layer has no name.
+        kind: ``conv2d``, ``gemm`` or ``pool2d``.
+        problem: Canonical descriptor, batch included.
+        batch: Images, or rows of a matrix product.
+        pass_: ``forward``, ``backward-data`` or ``backward-weights`` (JSON: ``pass``).
+        precision: Storage and arithmetic together: ``fp32``, ``bf16``...
+        accumulate: ``float32`` or ``float16``; ``None`` where there is nothing to accumulate.
+        device: ``cpu`` or ``cuda:N``.
+        backend: ``native``, or a framework.
+        mode: How a framework ran it (``eager``, ``compiled``, ``graph``, ``xla``).
+        library: Name and version: ``oneDNN 3.2.0``.
+        algorithm: The implementation as the library names it.
+        layout: Memory formats that the kernel really used.
+        layout_request: The layout that was asked for: ``best``, ``any``, ``nhwc``...
+        cache: ``hot``, ``weights-cold`` or ``all-cold``.
+        timing: ``steady``, ``events``, ``cuda-graph`` or ``host-sync``.
+        status: ``ok``, ``skipped`` or ``failed``.
+        reason: Why it was skipped or failed; ``None`` for an ``ok`` row.
+        time: Seconds per execution (JSON: ``time_s``).
+        flops: Algorithmic FLOPs, padding counted.
+        flops_executed: FLOPs of a direct kernel, without the padded taps.
+        bytes: Least bytes moved.
+        tflops: ``flops`` over the median, in TFLOP/s.
+        gbps: ``bytes`` over the median, in GB/s.
+        arithmetic_intensity: ``flops_executed`` over ``bytes``.
+        clock_hz: Core clock read beside the samples, in Hz.
+        peak: Compute peaks at this clock, precision and number of threads (JSON:
+            ``peak_tflops``).
+        roofline: The roof over this kernel, and how much of it was reached.
+        correct: Verdict of the verification.
+        contended: Other work disturbed most samples; the time is an upper bound.
+        stop_reason: Why sampling stopped, in words.
+        propagation: ``inference`` or ``training``; only meaningful for ``forward``.
+        threads: Threads of the kernel, one pinned per core.
+        workspace_bytes: Scratch memory of the kernel.
+        reorder_s: Seconds to bring each operand from its plain layout into the kernel's, by role.
+        setup_s: Seconds to create and compile the plan.
+        candidates: With ``--algorithms``, every implementation tried; each a dict with
+            ``algorithm``, ``layout``, ``status``, ``reason``, ``time_s`` (as above), ``chosen``,
+            ``workspace_bytes``, ``reorder_s``.
+        samples_s: With ``--samples``, the raw samples in seconds.
+        discarded: Samples that were thrown away because they were disturbed.
+        warnings: What makes this row less reliable, in words.
+        contention_reason: The counters behind ``contended``, in words.
+    """
+
+    layer: str
+    kind: str
+    problem: str
+    batch: int
+    pass_: str
+    precision: str
+    accumulate: str | None = None
+    device: str = "cpu"
+    backend: str = "native"
+    mode: str | None = None
+    library: str | None = None
+    algorithm: str | None = None
+    layout: str | None = None
+    cache: str = "hot"
+    timing: str = "steady"
+    status: str
+    reason: str | None = None
+    time: TimeSummary | None = None
+    flops: int
+    flops_executed: int
+    bytes: int
+    tflops: float | None = None
+    gbps: float | None = None
+    arithmetic_intensity: float | None = None
+    clock_hz: float | None = None
+    peak: Peaks = field(default_factory=Peaks)
+    roofline: Roofline | None = None
+    correct: Correctness = field(default_factory=Correctness)
+    contended: bool = False
+    stop_reason: str | None = None
+    layout_request: str = "best"
+    propagation: str = "inference"
+    threads: int | None = None
+    workspace_bytes: int | None = None
+    reorder_s: Mapping[str, float] = field(default_factory=dict)
+    setup_s: float | None = None
+    candidates: tuple[Mapping[str, Any], ...] | None = None
+    samples_s: tuple[float, ...] | None = None
+    discarded: int = 0
+    warnings: tuple[str, ...] = ()
+    contention_reason: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the row has a time that may be believed (perhaps a contended one)."""
+        return self.status == "ok" and self.time is not None
+
+    @property
+    def tflops_executed(self) -> float | None:
+        """Executed FLOPs over the median, in TFLOP/s: what percent of peak is computed from."""
+        if self.time is None or not self.time.median > 0:
+            return None
+        return self.flops_executed / self.time.median / 1e12
+
+    def fraction_of_peak(self, which: str) -> float | None:
+        """Return the executed rate over the ``theoretical`` or ``measured`` compute peak."""
+        peak: float | None = getattr(self.peak, which)
+        rate = self.tflops_executed
+        return rate / peak if rate is not None and peak else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object; ``candidates`` and ``samples_s`` only where asked for."""
+        out: dict[str, Any] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name in {"candidates", "samples_s"} and value is None:
+                continue
+            out[_JSON_NAMES.get(item.name, item.name)] = _plain(value)
+        return out
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read ``to_dict``'s output back; unknown names are ignored.
+
+        Raises:
+            KeyError: A required name is missing.
+        """
+        values: dict[str, Any] = {}
+        for item in fields(cls):
+            name = _JSON_NAMES.get(item.name, item.name)
+            if name in data:
+                values[item.name] = data[name]
+        for name, part in _PARTS.items():
+            if values.get(name) is not None:
+                values[name] = part.from_dict(values[name])
+            else:
+                values.pop(name, None)
+        for name in ("candidates", "samples_s", "warnings"):
+            if values.get(name) is not None:
+                values[name] = tuple(values[name])
+        missing = [name for name in _REQUIRED if name not in values]
+        if missing:
+            raise KeyError(_JSON_NAMES.get(missing[0], missing[0]))
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """One run of a command: when, where, and with which libraries.
+
+    Attributes:
+        id: Unique name of the run.
+        created_utc: ISO 8601 time of its start, in UTC.
+        command: The command line.
+        device: Facts, peaks, bandwidths and warnings of the device.
+        environment: Python, system, package versions, environment variables that matter.
+    """
+
+    id: str
+    created_utc: str
+    command: tuple[str, ...] = ()
+    device: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object."""
+        return {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read ``to_dict``'s output back; unknown names are ignored."""
+        values = {item.name: data[item.name] for item in fields(cls) if item.name in data}
+        values["command"] = tuple(values.get("command", ()))
+        return cls(**values)
+
+
+def _plain(value: Any) -> Any:
+    """Turn records, tuples and mappings into the types that JSON has."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import io
+
+from pydlbench.report.algorithms_table import render_algorithms
+from pydlbench.report.layers_table import plain_table, render_layers
+from pydlbench.report.peaks import measured_peaks
+from pydlbench.report.style import Style
+
+
+def test_report_of_one_layer(run_record, measurement):
+    text = render_layers(run_record, [measurement(median=0.0512)])
+    assert text == (
+        "alexnet/conv3  mb128ic192ih13oc384oh13kh3ph1  forward  fp32  "
+        "28.7 GFLOP (25.8 executed)  52.6 MB\n"
+        "Invented 9000, 2 cores at 4.31 GHz (measured)  2 threads  hot cache  oneDNN 3.2.0\n"
+        "layout nhwc\n\n"
+        "backend  algorithm            median  95 % CI   n  TFLOP/s  theoretical  measured  "
+        "bound    checked\n"
+        "native   brgconv:avx512_core  51.2 ms    1.0 %  24    0.561         85 %      87 %  "
+        "compute  ok 2e-7\n\n"
+        "stopped: median known to 0.5 %\n"
+        "TFLOP/s counts padding, as papers do; percentages use the executed FLOPs only"
+    ).replace("algorithm            median", "algorithm             median")
+
+
+def test_failed_and_skipped_rows_stand_below_with_their_reasons(
+    run_record, measurement, without_time
+):
+    rows = [
+        measurement(),
+        without_time("skipped", "no AMX", precision="bf16"),
+        without_time("skipped", "no AMX", precision="bf16", layer="alexnet/conv4"),
+        without_time("failed", "wrong result:\nchannel 3", layer="alexnet/conv5"),
+    ]
+    text = render_layers(run_record, rows)
+    assert "skipped  alexnet/conv3 bf16, alexnet/conv4 bf16: no AMX" in text.splitlines()
+    assert "failed  alexnet/conv5 fp32: wrong result: channel 3" in text.splitlines()
+    assert text.index("failed") < text.index("skipped")
+
+
+def test_long_lists_are_cut(run_record, without_time):
+    rows = [without_time("skipped", "no AMX", layer=f"net/conv{n}") for n in range(9)]
+    assert "net/conv3 and 5 more: no AMX" in render_layers(run_record, rows)
+
+
+def test_time_of_a_wrong_kernel_is_not_shown(run_record, measurement):
+    row = measurement(median=0.0777, status="failed", reason="channel 3 is wrong")
+    text = render_layers(run_record, [measurement(), row])
+    assert "77.7" not in text
+    assert "channel 3 is wrong" in text
+
+
+def test_contention_and_discards_are_told(run_record, measurement):
+    rows = [measurement(contended=True, contention_reason="run-queue wait 30 %", discarded=6)]
+    text = render_layers(run_record, rows)
+    assert "contended: alexnet/conv3: run-queue wait 30 %" in text
+    assert "discarded: 6 disturbed samples of 30" in text
+
+
+def test_different_stop_reasons_name_their_rows(run_record, measurement):
+    rows = [measurement(), measurement(layer="alexnet/conv4", stop_reason="time budget")]
+    text = render_layers(run_record, rows)
+    assert "stopped: time budget: alexnet/conv4" in text
+
+
+def test_figures_in_stop_reasons_do_not_make_them_different(run_record, measurement):
+    rows = [
+        measurement(stop_reason="median known to 0.43% at 0.95 confidence"),
+        measurement(stop_reason="median known to 0.5% at 0.95 confidence", layer="alexnet/conv4"),
+    ]
+    text = render_layers(run_record, rows)
+    assert "stopped: median known at 0.95 confidence" in text.splitlines()
+    assert "stopped: median known to 0.43% at 0.95" in render_layers(run_record, rows[:1])
+
+
+def test_nothing(run_record):
+    assert render_layers(run_record, []) == "nothing was timed"
+
+
+def test_columns_are_aligned():
+    text = plain_table(["a", "time"], [["x", "5"], ["long", "1000"]], [False, True])
+    assert text.splitlines() == ["a     time", "x        5", "long  1000"]
+
+
+def test_candidates_fastest_first_and_failures_last(measurement):
+    def candidate(name, median, **more):
+        time = measurement(median=median).time.to_dict() if median else None
+        return {"algorithm": name, "layout": "nhwc", "status": "ok", "time_s": time, **more}
+
+    row = measurement(
+        candidates=(
+            candidate("ref", None, status="failed", reason="channel 3 is wrong"),
+            candidate("jit", 0.08, reorder_s={"src": 0.001, "weights": 0.001}),
+            candidate(
+                "brgconv", 0.05, chosen=True, workspace_bytes=2_000_000, correct={"status": "ok"}
+            ),
+        )
+    )
+    title, _, _, *lines = render_algorithms(row, "conv3").splitlines()
+    assert title.startswith("conv3: 3 candidates")
+    assert [line.split()[:2] for line in lines] == [
+        ["*", "brgconv"],
+        ["jit", "nhwc"],
+        ["ref", "nhwc"],
+    ]
+    assert "2.00 MB" in lines[0]
+    assert "1.60x" in lines[1]
+    assert "2.00 ms" in lines[1]
+    assert lines[0].endswith(" ok")
+    assert lines[1].endswith(" ok, unchecked")
+    assert lines[2].endswith("failed: channel 3 is wrong")
+
+
+def test_candidate_that_knows_only_its_median(measurement):
+    row = measurement(candidates=({"algorithm": "jit", "time_s": 0.05},))
+    assert "no spread" in render_algorithms(row, "conv3")
+    assert "no candidates" in render_algorithms(measurement(), "conv3")
+
+
+def test_colour_only_on_terminals_that_want_it(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert Style.of(Terminal()).bold("x") == "\033[1mx\033[0m"
+    assert Style.of(io.StringIO()).bold("x") == "x"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert Style.of(Terminal()).alarm("x") == "x"
+
+
+def test_measured_peaks_are_found():
+    assert measured_peaks({"peaks": {"fp32": {"theoretical": 2.0, "measured": 1.9}}}) == {
+        "fp32": 1.9
+    }
+    listed = [{"precision": "bf16", "measured": {"flops_per_s": 4e12}}, {"precision": "fp16"}]
+    assert measured_peaks({"peaks": listed}) == {"bf16": 4e12}
+    assert measured_peaks({}) == {}

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import pytest
+
+from pydlbench.results import Correctness, Roofline, TimeSummary
+from pydlbench.results.axes import label, varying
+from pydlbench.results.columns import columns, number, percent, spread, time_in, time_unit
+from pydlbench.results.heading import device_name, heading
+
+
+def cells(rows, index=0):
+    return {column.title: column.cell(rows[index]) for column in columns(rows)}
+
+
+def test_single_row_has_the_designed_columns(measurement):
+    assert cells([measurement(median=0.0512)]) == {
+        "backend": "native",
+        "algorithm": "brgconv:avx512_core",
+        "median": "51.2 ms",
+        "95 % CI": "1.0 %",
+        "n": "24",
+        "TFLOP/s": "0.561",
+        "theoretical": "85 %",
+        "measured": "87 %",
+        "bound": "compute",
+        "checked": "ok 2e-7",
+    }
+
+
+def test_what_differs_becomes_a_column(measurement):
+    rows = [measurement(), measurement(precision="bf16", pass_="backward-data")]
+    assert varying(rows) == ["pass", "precision"]
+    assert cells(rows, 1)["precision"] == "bf16"
+    assert "layer" not in cells(rows)
+
+
+def test_accumulator_that_follows_from_the_precision_is_no_column(measurement):
+    half = measurement(precision="fp16", accumulate="float16")
+    assert varying([measurement(), half]) == ["precision"]
+    assert varying([measurement(precision="fp16"), half]) == ["accumulate"]
+
+
+def test_backward_passes_do_not_make_propagation_differ(measurement):
+    rows = [measurement(propagation="training"), measurement(pass_="backward-data")]
+    assert varying(rows) == ["pass"]
+    assert varying([measurement(propagation="training"), measurement()]) == ["propagation"]
+
+
+def test_memory_bound_rows_bring_bandwidth_and_roof(measurement):
+    roof = Roofline(bound="memory", time_s=0.03, efficiency=0.6)
+    found = cells([measurement(roofline=roof)])
+    assert found["GB/s"] == "1.05"
+    assert found["of roof"] == "60 %"
+
+
+def test_contended_rows_are_marked(measurement):
+    rows = [measurement(contended=True), measurement(layer="alexnet/conv4")]
+    assert cells(rows, 0)["note"] == "contended"
+    assert cells(rows, 1)["note"] == ""
+
+
+def test_model_that_all_share_is_in_the_heading_only(run_record, measurement):
+    rows = [measurement(), measurement(layer="alexnet/conv4")]
+    assert [cells(rows, index)["layer"] for index in (0, 1)] == ["conv3", "conv4"]
+    assert heading(run_record, rows)[0].startswith("alexnet  2 layers")
+    rows.append(measurement(layer="vgg16/conv1_1"))
+    assert cells(rows)["layer"] == "alexnet/conv3"
+
+
+def test_identical_rows_still_name_their_layer(measurement):
+    assert "layer" in cells([measurement(), measurement()])
+
+
+def test_one_unit_for_all_times(measurement):
+    rows = [measurement(median=0.0005), measurement(median=0.5, layer="alexnet/conv4")]
+    assert [cells(rows, index)["median"] for index in (0, 1)] == ["0.500 ms", "500 ms"]
+
+
+def test_wrong_verdict_is_not_hidden(measurement):
+    row = measurement(correct=Correctness(status="failed", rel_error=0.03, tolerance=1e-5))
+    assert cells([row])["checked"] == "failed 3e-2"
+    assert cells([measurement(correct=Correctness())])["checked"] == "unchecked"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "n", "text"),
+    [(0.99, 1.01, 20, "1.0 %"), (None, None, 4, "IQR 10 %"), (None, None, 1, "no spread")],
+)
+def test_a_time_always_has_its_spread(low, high, n, text):
+    time = TimeSummary(median=1.0, ci_low=low, ci_high=high, q1=0.95, q3=1.05, min=0.9, n=n)
+    assert spread(time) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.5606, "0.561"),
+        (51.23, "51.2"),
+        (0, "0"),
+        (1234.5, "1234"),
+        (None, "-"),
+        (1e-9, "0.000000"),
+    ],
+)
+def test_number(value, text):
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.93, "93 %"), (0.003, "0.3 %"), (0.0001, "<0.1 %"), (0.0, "0.0 %"), (1.32, "132 %")],
+)
+def test_percent(value, text):
+    assert percent(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(2.5, "2.50 s"), (2e-3, "2.00 ms"), (3e-6, "3.00 us"), (4e-8, "40.0 ns")]
+)
+def test_time_unit(seconds, text):
+    assert time_in(time_unit([seconds]), seconds) == text
+
+
+def test_heading_says_what_and_where(run_record, measurement):
+    assert heading(run_record, [measurement()]) == [
+        (
+            "alexnet/conv3  mb128ic192ih13oc384oh13kh3ph1  forward  fp32  "
+            "28.7 GFLOP (25.8 executed)  52.6 MB"
+        ),
+        "Invented 9000, 2 cores at 4.31 GHz (measured)  2 threads  hot cache  oneDNN 3.2.0",
+        "layout nhwc",
+    ]
+
+
+def test_heading_leaves_out_what_differs(run_record, measurement):
+    rows = [measurement(), measurement(layer="alexnet/conv4", problem="mb128", cache="all-cold")]
+    what, where, *_ = heading(run_record, rows)
+    assert what == "alexnet  2 layers  batch 128  forward  fp32"
+    assert "cache" not in where
+
+
+def test_heading_names_a_bare_descriptor_once(run_record, measurement):
+    problem = measurement().problem
+    assert heading(run_record, [measurement(layer=problem)])[0].count(problem) == 1
+
+
+def test_heading_of_training_and_one_thread(run_record, measurement):
+    row = measurement(propagation="training", threads=1, cache="weights-cold")
+    what, where, _ = heading(run_record, [row])
+    assert "forward (training)" in what
+    assert "1 core at 4.31 GHz (measured)  1 thread  weights cold" in where
+
+
+def test_device_name_wherever_it_stands():
+    assert device_name({"facts": {"brand": "AMD  EPYC"}}) == "AMD EPYC"
+    assert device_name({}) == "unknown processor"
+
+
+def test_label_names_only_what_differs(measurement):
+    row = measurement(threads=4)
+    assert label(row, ["layer", "pass", "batch", "threads"]) == (
+        "alexnet/conv3 forward batch 128 4 threads"
+    )

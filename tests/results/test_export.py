@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from pydlbench.errors import PydlbenchError
+from pydlbench.results import Correctness
+from pydlbench.results.export_csv import CSV_COLUMNS, to_csv
+from pydlbench.results.export_json import from_json, to_json
+from pydlbench.results.export_markdown import to_markdown
+
+
+def test_json_document_and_back(run_record, measurement, without_time):
+    rows = [measurement(), without_time("failed", "worker killed by SIGKILL")]
+    text = to_json(run_record, rows)
+    document = json.loads(text)
+    assert document["schema_version"] == 1
+    assert document["interrupted"] is False
+    assert document["run"]["id"] == run_record.id
+    assert from_json(text) == (run_record, rows)
+
+
+def test_json_has_no_nan(run_record, measurement):
+    wrong = Correctness(status="failed", rel_error=float("nan"), tolerance=float("inf"))
+    text = to_json(run_record, [measurement(correct=wrong)])
+    assert "NaN" not in text
+    assert "Infinity" not in text
+    assert json.loads(text)["measurements"][0]["correct"]["rel_error"] is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema_version": 1, "run": {}}'])
+def test_other_documents_are_refused(text):
+    with pytest.raises(PydlbenchError, match="not a document"):
+        from_json(text)
+
+
+def test_newer_schema_is_refused(run_record):
+    text = to_json(run_record, []).replace('"schema_version": 1', '"schema_version": 2')
+    with pytest.raises(PydlbenchError, match="newer"):
+        from_json(text)
+
+
+def test_csv_has_one_line_per_measurement(run_record, measurement, without_time):
+    rows = [
+        measurement(reorder_s={"src": 0.001, "weights": 0.002}, contended=True),
+        without_time("skipped", 'no "fp16", sorry', precision="fp16"),
+    ]
+    first, second = csv.DictReader(io.StringIO(to_csv(run_record, rows)))
+    assert first["run_id"] == run_record.id
+    assert float(first["time_s_median"]) == 0.05
+    assert first["time_s_n"] == "24"
+    assert first["roofline_bound"] == "compute"
+    assert float(first["reorder_s"]) == pytest.approx(0.003)
+    assert first["contended"] == "true"
+    assert second["time_s_median"] == ""
+    assert second["reason"] == 'no "fp16", sorry'
+    assert second["pass"] == "forward"
+
+
+def test_csv_columns_cover_the_record(measurement):
+    data = measurement(reorder_s={"src": 1.0}).to_dict()
+    for name, value in data.items():
+        names = [f"{name}_{key}" for key in value] if name in _NESTED else [name]
+        assert set(names) <= set(CSV_COLUMNS)
+
+
+_NESTED = ("time_s", "peak_tflops", "roofline", "correct")
+
+
+def test_markdown_table_and_reasons(run_record, measurement, without_time):
+    rows = [measurement(), without_time("skipped", "no AMX | really", precision="bf16")]
+    text = to_markdown(run_record, rows, ["conv3 is fine."])
+    lines = text.splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert len(table) == 3
+    assert table[0].count("|") == table[1].count("|") == table[2].count("|")
+    assert "50.0 ms | 1.0 % | 24" in table[2]
+    assert r"- skipped: alexnet/conv3 bf16: no AMX \| really" in lines
+    assert "conv3 is fine." in lines
+
+
+def test_markdown_of_nothing_but_failures(run_record, without_time):
+    text = to_markdown(run_record, [without_time("failed", "out of memory")])
+    assert "failed: alexnet/conv3: out of memory" in text
+    assert "|" not in text

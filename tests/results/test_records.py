@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pydlbench.results import Correctness, Measurement, Peaks, RunRecord, TimeSummary
+
+# The names that the JSON output promises.
+PROMISED = [
+    "layer",
+    "kind",
+    "problem",
+    "batch",
+    "pass",
+    "precision",
+    "accumulate",
+    "device",
+    "backend",
+    "mode",
+    "library",
+    "algorithm",
+    "layout",
+    "cache",
+    "timing",
+    "status",
+    "reason",
+    "time_s",
+    "flops",
+    "flops_executed",
+    "bytes",
+    "tflops",
+    "gbps",
+    "arithmetic_intensity",
+    "clock_hz",
+    "peak_tflops",
+    "roofline",
+    "correct",
+    "contended",
+    "stop_reason",
+]
+
+
+def test_promised_names_come_first_and_in_order(measurement):
+    assert list(measurement().to_dict())[: len(PROMISED)] == PROMISED
+
+
+def test_nested_names(measurement):
+    data = measurement().to_dict()
+    assert set(data["time_s"]) >= {"median", "ci_low", "ci_high", "q1", "q3", "min", "n"}
+    assert set(data["peak_tflops"]) == {"theoretical", "measured"}
+    assert set(data["roofline"]) >= {"bound", "time_s", "efficiency"}
+    assert set(data["correct"]) >= {"status", "rel_error", "tolerance"}
+
+
+def test_round_trip_through_json_text(measurement):
+    row = measurement(
+        reorder_s={"weights": 1e-3},
+        candidates=({"algorithm": "jit", "status": "ok", "time_s": {"median": 1.0}},),
+        samples_s=(0.05, 0.051),
+        warnings=("no governor",),
+        peak=Peaks(),
+    )
+    assert Measurement.from_dict(json.loads(json.dumps(row.to_dict()))) == row
+
+
+def test_round_trip_of_a_row_without_a_time(without_time):
+    row = without_time("skipped", "no AVX512-FP16")
+    assert Measurement.from_dict(row.to_dict()) == row
+    assert not row.ok
+
+
+def test_optional_lists_are_absent_unless_asked_for(measurement):
+    data = measurement().to_dict()
+    assert "candidates" not in data
+    assert "samples_s" not in data
+
+
+def test_unknown_names_are_ignored_and_missing_ones_named(measurement):
+    data = measurement().to_dict()
+    assert Measurement.from_dict({**data, "added_later": 1}) == measurement()
+    del data["pass"]
+    with pytest.raises(KeyError, match="pass"):
+        Measurement.from_dict(data)
+
+
+def test_percent_of_peak_uses_executed_flops(measurement):
+    row = measurement(median=0.05)
+    assert row.tflops_executed == pytest.approx(0.51521912832)
+    assert row.fraction_of_peak("measured") == pytest.approx(0.51521912832 / 0.58)
+    assert measurement(peak=Peaks()).fraction_of_peak("measured") is None
+
+
+def test_records_are_frozen(measurement):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        measurement().batch = 1
+
+
+def test_run_record_round_trip(run_record):
+    assert RunRecord.from_dict(json.loads(json.dumps(run_record.to_dict()))) == run_record
+
+
+@given(median=st.floats(1e-9, 1e4), half=st.floats(0, 0.5))
+def test_half_width_is_relative(median, half):
+    time = TimeSummary(
+        median=median,
+        ci_low=median * (1 - half),
+        ci_high=median * (1 + half),
+        q1=median,
+        q3=median,
+        min=median,
+        n=10,
+    )
+    assert time.half_width == pytest.approx(half, abs=1e-12)
+
+
+def test_no_interval_no_half_width():
+    time = TimeSummary(median=1.0, ci_low=None, ci_high=None, q1=0.9, q3=1.2, min=0.9, n=4)
+    assert time.half_width is None
+    assert time.iqr == pytest.approx(0.3)
+    assert dataclasses.replace(time, n=1).iqr is None
+
+
+def test_unchecked_by_default():
+    assert Correctness().status == "unchecked"
