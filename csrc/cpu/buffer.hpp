@@ -1,0 +1,29 @@
+// Owned, aligned memory for tensors.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+namespace pydlbench::cpu {
+
+// Memory aligned to 64 bytes; from 4 MiB on to 2 MiB, with huge pages requested (MADV_HUGEPAGE), so
+// that page-table walks are not part of a kernel's time. Throws OutOfMemory, never returns null.
+class Buffer {
+ public:
+  explicit Buffer(std::size_t bytes);
+
+  void* data() const { return data_.get(); }
+  std::size_t size() const { return size_; }
+
+  // Fills every byte with 0xff: a NaN in float32, bfloat16 and float16 alike.
+  void poison();
+
+ private:
+  struct Free {
+    void operator()(void* pointer) const;
+  };
+  std::size_t size_;
+  std::unique_ptr<void, Free> data_;
+};
+
+}  // namespace pydlbench::cpu

@@ -1,0 +1,67 @@
+"""Low-level deep-learning kernel benchmarks, from a single layer to a model step.
+
+Example:
+    >>> import pydlbench
+    >>> layer = pydlbench.Conv2d.of(
+    ...     batch=32, in_channels=192, in_size=13, out_channels=384, kernel=3, padding=1
+    ... )
+    >>> record = pydlbench.measure(layer, precision="fp32", pass_="forward")  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+
+def _find_native_modules() -> None:
+    """Let the source tree use the native modules of the installed package.
+
+    ``python -m pydlbench`` in a checkout imports the checkout's folder, which holds no compiled
+    modules; those of the installed distribution are found by one more entry in the package's path.
+    """
+    if os.path.exists(os.path.join(__path__[0], "_build.py")):  # noqa: PTH110, PTH118 - pathlib costs 5 ms
+        return
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        installed = distribution("pydlbench").locate_file("pydlbench")
+    except PackageNotFoundError:
+        return
+    if str(installed) not in __path__:
+        __path__.append(str(installed))
+
+
+_find_native_modules()
+
+if TYPE_CHECKING:
+    from pydlbench.layers import Conv2d, Gemm, Pool2d
+    from pydlbench.measure import Options, Session, measure
+
+__all__ = ["Conv2d", "Gemm", "Options", "Pool2d", "Session", "__version__", "measure"]
+
+# Imported when first used: the command line starts faster, and --help needs none of it.
+_HOMES = {
+    "Conv2d": "pydlbench.layers",
+    "Gemm": "pydlbench.layers",
+    "Pool2d": "pydlbench.layers",
+    "Options": "pydlbench.measure",
+    "Session": "pydlbench.measure",
+    "measure": "pydlbench.measure",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'pydlbench' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

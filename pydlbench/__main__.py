@@ -1,0 +1,10 @@
+"""``python -m pydlbench``: the same as the script ``pydlbench``."""
+
+from __future__ import annotations
+
+import sys
+
+from pydlbench.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

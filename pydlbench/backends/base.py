@@ -1,0 +1,95 @@
+"""What every backend offers: ``prepare(case) -> kernel`` and ``kernel.sample(n)``."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from pydlbench.backends.case import Case
+    from pydlbench.timing.chunk import Chunk, Request
+
+__all__ = ["Backend", "Kernel", "KernelFacts", "Preparation"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """How a kernel is to be prepared.
+
+    Attributes:
+        seed: of the random inputs.
+        cold_bytes: how much memory the rotating copies of a cold cache state span together, in
+            bytes: at least three times the last-level cache.
+        memory_bytes: how much memory the preparation may take at most.
+        all_candidates: time and verify every candidate, not only those that may win.
+    """
+
+    seed: int = 0
+    cold_bytes: int = 0
+    memory_bytes: int = 0
+    all_candidates: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KernelFacts:
+    """What is known about a prepared kernel besides its time. Sizes in bytes, times in seconds.
+
+    Attributes:
+        algorithm: the implementation, by its library's name.
+        layout: the layouts it works in, per tensor.
+        library: name and version of the library.
+        accumulate: data type of the accumulator.
+        workspace_bytes: scratchpad and workspace together.
+        reorder_s: per tensor, the time to convert it from the plain layout (or back to it).
+        setup_s: creation of the primitive, including generated code.
+        correct: a correctness record, in its JSON form.
+        candidates: all that were tried, fastest first, in JSON form.
+        timing: how samples are taken (``steady``: the monotonic clock of the host).
+    """
+
+    algorithm: str
+    layout: str
+    library: str
+    accumulate: str
+    workspace_bytes: int
+    reorder_s: dict[str, float]
+    setup_s: float
+    correct: dict[str, Any]
+    candidates: list[dict[str, Any]]
+    timing: str = "steady"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able form."""
+        return dataclasses.asdict(self)
+
+
+class Kernel(Protocol):
+    """A kernel that is ready to be timed."""
+
+    @property
+    def facts(self) -> KernelFacts:
+        """What is known about it."""
+
+    def sample(self, request: Request) -> Chunk:
+        """Time the requested samples, after the executions that are not timed."""
+
+
+class Backend(Protocol):
+    """Something that can compute cases; lives in a worker process."""
+
+    name: str
+
+    def describe(self) -> dict[str, Any]:
+        """Version, threads and instruction set of the libraries behind it."""
+
+    def prepare(self, case: Case, preparation: Preparation) -> Kernel:
+        """Make a case ready to be timed, verified.
+
+        Raises:
+            UnsupportedError: the backend or the hardware cannot do this case.
+            PrimitiveError: the library refused or failed.
+            InsufficientMemoryError: it does not fit.
+        """
+
+    def probe(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Run one of the device probes and return its readings."""

@@ -1,0 +1,87 @@
+"""A case: one layer, one pass, one precision, in one cache state, on one backend and device."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from pydlbench.errors import UsageError, nearest
+from pydlbench.layers import Conv2d, Gemm, Layer, Pool2d
+
+__all__ = ["BACKENDS", "CACHES", "CPU_PRECISIONS", "LAYOUTS", "PRECISIONS", "PROPAGATIONS", "Case"]
+
+PRECISIONS = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc", "bf16")
+#: Precisions that exist on CPUs; the others are modes of GPUs.
+CPU_PRECISIONS = ("fp32", "bf16", "fp16")
+PROPAGATIONS = ("inference", "training")
+CACHES = ("hot", "weights-cold", "all-cold")
+LAYOUTS = ("best", "any", "nchw", "nhwc", "blocked")
+BACKENDS = ("native",)
+
+_LAYERS: dict[str, type[Conv2d] | type[Gemm] | type[Pool2d]] = {
+    "conv2d": Conv2d,
+    "gemm": Gemm,
+    "pool2d": Pool2d,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What one row of a table measures.
+
+    Attributes:
+        layer: the problem.
+        pass_: ``forward``, ``backward-data`` or ``backward-weights``.
+        precision: storage and arithmetic together, one of ``PRECISIONS``.
+        propagation: which forward kernel: ``inference`` may skip what ``training`` keeps for
+            the backward pass (the argmax of a max pooling). No meaning for backward passes.
+        cache: which tensors a sample finds in the cache.
+        layout: ``best`` lets all layouts compete; the others restrict the choice.
+        backend: who computes it.
+        device: ``cpu`` or ``cuda:N``.
+
+    Raises:
+        UsageError: a word that is not among its choices.
+    """
+
+    layer: Layer
+    pass_: str = "forward"
+    precision: str = "fp32"
+    propagation: str = "inference"
+    cache: str = "hot"
+    layout: str = "best"
+    backend: str = "native"
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for option, value, choices in (
+            ("--pass", self.pass_, ("forward", "backward-data", "backward-weights")),
+            ("--precision", self.precision, PRECISIONS),
+            ("--propagation", self.propagation, PROPAGATIONS),
+            ("--cache", self.cache, CACHES),
+            ("--layout", self.layout, LAYOUTS),
+            ("--backend", self.backend, BACKENDS),
+        ):
+            if value not in choices:
+                near = nearest(value, choices) or list(choices)
+                raise UsageError(
+                    f"{option} {value}: not one of {', '.join(choices)}; nearest: {near[0]}"
+                )
+
+    @property
+    def label(self) -> str:
+        """A short name for progress lines: ``alexnet/conv3 forward fp32``."""
+        return f"{self.layer.name or self.layer.problem} {self.pass_} {self.precision}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able form that :meth:`from_dict` reads back."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        fields["layer"] = {"kind": self.layer.kind, **dataclasses.asdict(self.layer)}
+        return fields
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Case:
+        """Rebuild a case from :meth:`to_dict`'s form."""
+        layer = dict(fields["layer"])
+        kind = _LAYERS[layer.pop("kind")]
+        return cls(**{**fields, "layer": kind(**layer)})

@@ -1,0 +1,255 @@
+"""The native CPU backend: oneDNN through ``pydlbench._cpu``."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import pydlbench._cpu as _cpu
+from pydlbench.backends.base import KernelFacts, Preparation
+from pydlbench.backends.case import CPU_PRECISIONS, Case
+from pydlbench.backends.native import search
+from pydlbench.backends.native.problems import candidates
+from pydlbench.backends.reference import Verdict, make_inputs, verify
+from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError
+from pydlbench.timing.chunk import Chunk, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["CpuBackend", "CpuKernel", "create"]
+
+_CACHES = {
+    "hot": _cpu.CacheState.hot,
+    "weights-cold": _cpu.CacheState.weights_cold,
+    "all-cold": _cpu.CacheState.all_cold,
+}
+# Instruction sets without which a data type is only emulated, so that its time would mean nothing.
+_NEEDS = {"bf16": ("avx512_bf16", "amx_bf16"), "fp16": ("avx512_fp16", "amx_fp16")}
+
+
+class CpuKernel:
+    """A native kernel ready to be timed."""
+
+    def __init__(self, kernel: _cpu.Kernel, facts: KernelFacts, threads: int) -> None:
+        self._kernel = kernel
+        self._threads = threads
+        self.facts = facts
+
+    def sample(self, request: Request) -> Chunk:
+        """Time the requested samples; the GIL is released meanwhile."""
+        raw = self._kernel.sample(request.samples, request.inner, request.untimed)
+        return Chunk(
+            seconds=tuple(raw["seconds"].tolist()),
+            involuntary=tuple(raw["involuntary"].tolist()),
+            clock_hz=tuple(raw["clock_hz"].tolist()),
+            run_delay_s=max(0.0, raw["run_delay_s"]),
+            steal_s=max(0.0, raw["steal_s"]),
+            wall_s=raw["wall_s"],
+            threads=self._threads,
+        )
+
+
+class _Contender:
+    def __init__(self, kernel: _cpu.Kernel) -> None:
+        self.kernel = kernel
+
+    def seconds(self, samples: int) -> Sequence[float]:
+        seconds: list[float] = self.kernel.sample(samples, 1, 1 if samples > 1 else 0)[
+            "seconds"
+        ].tolist()
+        return seconds
+
+
+class _Search:
+    """The candidates of one case on their way to the choice of one."""
+
+    def __init__(self, case: Case, preparation: Preparation, cpus: list[int]) -> None:
+        self.case = case
+        self.preparation = preparation
+        self.cpus = cpus
+        self.inputs = make_inputs(case.layer, case.pass_, case.precision, preparation.seed)
+        self.arena = _cpu.Arena(self.inputs)
+        self.kernels: dict[int, _cpu.Kernel] = {}
+        self.verdicts: dict[int, Verdict] = {}
+        self.reorders: dict[int, dict[str, float]] = {}
+
+    def kernel(self, entrant: search.Entrant) -> _cpu.Kernel:
+        """Return the candidate's kernel, made when first asked for."""
+        key = id(entrant)
+        if key not in self.kernels:
+            self.kernels[key] = _cpu.Kernel(
+                entrant.candidate,
+                self.arena,
+                _CACHES[self.case.cache],
+                self.preparation.cold_bytes,
+                self.cpus,
+            )
+        return self.kernels[key]
+
+    def drop(self, entrant: search.Entrant) -> None:
+        """Give back a candidate's kernel, and the shared tensors if they have grown too large."""
+        self.kernels.pop(id(entrant), None)
+        if self.arena.bytes > self.preparation.memory_bytes // 2:
+            self.arena.clear()
+
+    def contender(self, entrant: search.Entrant) -> _Contender:
+        """Make a candidate runnable."""
+        return _Contender(self.kernel(entrant))
+
+    def verify(self, entrant: search.Entrant) -> str | None:
+        """Run a candidate on poisoned outputs and compare; returns what is wrong with it."""
+        kernel = self.kernel(entrant)
+        kernel.run_poisoned()
+        verdict = verify(
+            self.case.layer,
+            self.case.pass_,
+            self.case.precision,
+            self.inputs,
+            kernel.output(),
+            seed=self.preparation.seed,
+            algorithm=entrant.candidate.implementation,
+        )
+        self.verdicts[id(entrant)] = verdict
+        return None if verdict.status == "ok" else verdict.detail
+
+
+class CpuBackend:
+    """oneDNN on this process's CPUs and threads."""
+
+    name = "native"
+
+    def __init__(self, cpus: Sequence[int]) -> None:
+        self._cpus = list(cpus)
+        self._isa = frozenset(_cpu.isa())
+
+    def describe(self) -> dict[str, Any]:
+        """Return version, run time, instruction set and threads of oneDNN."""
+        return {**_cpu.library(), "numpy": np.__version__}
+
+    def prepare(self, case: Case, preparation: Preparation) -> CpuKernel:
+        """Find the fastest right candidate of a case; see :class:`Backend`."""
+        self._check_support(case)
+        found = [c for c in candidates(case) if _wanted(c, case)]
+        if not found:
+            raise UnsupportedError(f"oneDNN has no implementation with --layout {case.layout}")
+        # The unoptimised fallback takes minutes where others take milliseconds.
+        found = [c for c in found if not c.is_reference] or found
+        state = _Search(case, preparation, self._cpus)
+        entrants = [search.Entrant(candidate) for candidate in found]
+        best = float("inf")
+        for entrant in entrants:
+            try:
+                search.trial(
+                    entrant, state.contender(entrant), best, thorough=preparation.all_candidates
+                )
+                if preparation.all_candidates:
+                    state.reorders[id(entrant)] = state.kernel(entrant).reorder_seconds()
+                    if wrong := state.verify(entrant):
+                        entrant.disqualify(wrong)
+            except PydlbenchError as error:
+                entrant.disqualify(error)
+            if entrant.status == "ok":
+                best = min(best, entrant.time)
+            state.drop(entrant)
+        winner = search.race(entrants, state.contender, state.verify)
+        if winner is None:
+            reasons = "; ".join(dict.fromkeys(e.reason or "" for e in entrants))
+            raise PrimitiveError(f"no candidate gives a right result: {reasons}")
+        return self._finish(state, entrants, winner)
+
+    def probe(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Run a CPU probe by name; see ``pydlbench._cpu``."""
+        if name == "fma_peak":
+            result = _cpu.fma_peak(**arguments)
+        elif name == "bandwidth":
+            result = _cpu.bandwidth(**arguments)
+        else:
+            raise UnsupportedError(f"no such probe: {name}; there is: fma_peak, bandwidth")
+        return {
+            field: getattr(result, field)
+            for field in (
+                "per_second",
+                "median_per_second",
+                "clock_hz",
+                "median_clock_hz",
+                "seconds",
+                "rounds",
+                "kernel",
+            )
+        }
+
+    def _check_support(self, case: Case) -> None:
+        if case.precision not in CPU_PRECISIONS:
+            raise UnsupportedError(
+                f"{case.precision} is a GPU mode; on a CPU there is: {', '.join(CPU_PRECISIONS)}"
+            )
+        needs = _NEEDS.get(case.precision)
+        if needs and not self._isa.intersection(needs):
+            raise UnsupportedError(
+                f"this CPU has no {case.precision}: it lacks {' and '.join(needs)}"
+            )
+        if case.pass_ not in case.layer.passes:
+            raise UnsupportedError(f"{case.layer.kind} has no {case.pass_} pass")
+        if case.cache == "weights-cold" and not case.layer.weight_elements:
+            raise UnsupportedError(f"{case.layer.kind} has no weights to keep out of the cache")
+
+    def _finish(
+        self, state: _Search, entrants: list[search.Entrant], winner: search.Entrant
+    ) -> CpuKernel:
+        kernel = state.kernel(winner)
+        library = _cpu.library()
+        listed = [
+            _entry(entrant, state, chosen=entrant is winner) for entrant in search.ranking(entrants)
+        ]
+        state.arena.clear()
+        facts = KernelFacts(
+            algorithm=winner.candidate.implementation,
+            layout=winner.candidate.layout,
+            library=f"{library['name']} {library['version']}",
+            accumulate="float32",
+            workspace_bytes=winner.candidate.scratchpad_bytes + winner.candidate.workspace_bytes,
+            reorder_s=kernel.reorder_seconds(),
+            setup_s=kernel.setup_seconds,
+            correct=dataclasses.asdict(state.verdicts[id(winner)]),
+            candidates=listed,
+        )
+        return CpuKernel(kernel, facts, library["threads"] or len(self._cpus))
+
+
+def _wanted(candidate: _cpu.Candidate, case: Case) -> bool:
+    """Whether a candidate's layout is among those that the case allows."""
+    if case.layout == "best":
+        return True
+    if case.layer.kind == "gemm":
+        # Matrices know packed weights (what the library likes best) and plain ones.
+        plain = case.layout in ("nchw", "nhwc")
+        return candidate.variant == ("plain" if plain else "any")
+    if case.layer.kind == "pool2d" and case.layout == "any":
+        return True  # pooling takes the layout it is given
+    return candidate.variant == case.layout
+
+
+def _entry(entrant: search.Entrant, state: _Search, chosen: bool) -> dict[str, Any]:
+    candidate = entrant.candidate
+    verdict = state.verdicts.get(id(entrant))
+    return {
+        "algorithm": candidate.implementation,
+        "layout": candidate.layout,
+        "status": entrant.status,
+        "reason": entrant.reason,
+        "seconds": list(entrant.times),
+        "chosen": chosen,
+        "workspace_bytes": candidate.scratchpad_bytes + candidate.workspace_bytes,
+        "correct": dataclasses.asdict(verdict) if verdict else None,
+        "reorder_s": state.reorders.get(id(entrant)),
+    }
+
+
+def create() -> CpuBackend:
+    """Create the backend for the CPUs that this process may use."""
+    import os
+
+    return CpuBackend(sorted(os.sched_getaffinity(0)))

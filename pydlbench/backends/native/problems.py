@@ -1,0 +1,87 @@
+"""From a layer to the native module's problem: names and passes translated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pydlbench._cpu as _cpu
+from pydlbench.layers import Conv2d, Gemm, Pool2d
+
+if TYPE_CHECKING:
+    from pydlbench.backends.case import Case
+
+__all__ = ["candidates", "native_pass"]
+
+
+def native_pass(case: Case) -> _cpu.Pass:
+    """Return the propagation kind of a case."""
+    if case.pass_ == "forward":
+        training = case.propagation == "training"
+        return _cpu.Pass.forward_training if training else _cpu.Pass.forward_inference
+    return _cpu.Pass[case.pass_.replace("-", "_")]
+
+
+def candidates(case: Case) -> list[_cpu.Candidate]:
+    """List every implementation x layout that the library has for ``case``.
+
+    Raises:
+        UnsupportedError: there is none.
+        PrimitiveError: the library refused the problem.
+    """
+    pass_ = native_pass(case)
+    precision = _cpu.Precision[case.precision]
+    layer = case.layer
+    if isinstance(layer, Conv2d):
+        return _cpu.conv2d_candidates(
+            pass_,
+            precision,
+            batch=layer.batch,
+            groups=layer.groups,
+            in_channels=layer.in_channels,
+            in_height=layer.in_height,
+            in_width=layer.in_width,
+            out_channels=layer.out_channels,
+            out_height=layer.out_height,
+            out_width=layer.out_width,
+            kernel_height=layer.kernel_height,
+            kernel_width=layer.kernel_width,
+            stride_height=layer.stride_height,
+            stride_width=layer.stride_width,
+            pad_top=layer.pad_top,
+            pad_left=layer.pad_left,
+            pad_bottom=layer.pad_bottom,
+            pad_right=layer.pad_right,
+            dilation_height=layer.dilation_height,
+            dilation_width=layer.dilation_width,
+        )
+    if isinstance(layer, Gemm):
+        return _cpu.gemm_candidates(
+            pass_, precision, batch_count=layer.batch_count, m=layer.m, k=layer.k, n=layer.n
+        )
+    return _cpu.pool2d_candidates(
+        pass_,
+        precision,
+        _pool_mode(layer),
+        batch=layer.batch,
+        channels=layer.channels,
+        in_height=layer.in_height,
+        in_width=layer.in_width,
+        out_height=layer.out_height,
+        out_width=layer.out_width,
+        kernel_height=layer.kernel_height,
+        kernel_width=layer.kernel_width,
+        stride_height=layer.stride_height,
+        stride_width=layer.stride_width,
+        pad_top=layer.pad_top,
+        pad_left=layer.pad_left,
+        pad_bottom=layer.pad_bottom,
+        pad_right=layer.pad_right,
+    )
+
+
+def _pool_mode(layer: Pool2d) -> _cpu.PoolMode:
+    if layer.mode == "max":
+        return _cpu.PoolMode.max
+    if layer.count_include_pad:
+        return _cpu.PoolMode.avg_include_padding
+    return _cpu.PoolMode.avg_exclude_padding

@@ -1,0 +1,139 @@
+"""The choice among candidates: try all briefly, race the best, take the fastest one that is right.
+
+A library's own first choice is often not its best, so the native row is found by trying. Trials are
+short and noisy; they only decide who may enter the race. In the race the finalists are sampled in
+turn, so that a drift of the machine hits all of them alike.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pydlbench.errors import PydlbenchError
+
+__all__ = ["Contender", "Entrant", "race", "ranking", "trial"]
+
+# A candidate whose first execution is this much slower than the best so far is not run again.
+HOPELESS = 1.5
+# Finalists: at most this many, at most this much slower than the fastest trial. Trials on a busy
+# virtual machine differ by up to 10 % from what the race then finds.
+FINALISTS = 4
+FINAL_MARGIN = 1.12
+# Time for a candidate's trial, for the whole race and for one turn in it, in seconds; a turn holds
+# several executions of a short kernel, because each turn starts with caches full of other data.
+TRIAL_SECONDS = 0.03
+TRIAL_SAMPLES = 20
+RACE_SECONDS = 0.30
+RACE_ROUNDS = (3, 9)
+TURN_SECONDS = 0.005
+TURN_SAMPLES = 50
+
+
+class Contender(Protocol):
+    """A candidate made runnable."""
+
+    def seconds(self, samples: int) -> Sequence[float]:
+        """Run ``samples`` times and return the times in seconds."""
+
+
+@dataclass(slots=True)
+class Entrant:
+    """One candidate's record through trial and race.
+
+    Attributes:
+        candidate: the candidate itself, opaque here.
+        times: all of its times in seconds, trials first; the first execution is left out.
+        status: ``ok``, ``failed`` (it could not be run or was wrong) or ``skipped``.
+        reason: why it is not ``ok``.
+    """
+
+    candidate: Any
+    times: list[float] = field(default_factory=list)
+    status: str = "ok"
+    reason: str | None = None
+
+    @property
+    def time(self) -> float:
+        """Median of its times in seconds; infinite while there is none."""
+        return statistics.median(self.times) if self.times else float("inf")
+
+    def disqualify(self, error: PydlbenchError | str) -> None:
+        """Take it out of the running, with the reason."""
+        self.status = "failed"
+        self.reason = str(error)
+
+
+def trial(entrant: Entrant, contender: Contender, best: float, thorough: bool) -> None:
+    """Run a candidate a few times; ``best`` is the fastest trial so far, in seconds.
+
+    The first execution pays for page faults and only shows whether the candidate is hopeless;
+    ``thorough`` times it nevertheless.
+    """
+    first = contender.seconds(1)[0]
+    if first > HOPELESS * best and not thorough:
+        entrant.times = [first]
+        return
+    least = 5 if thorough else 1
+    entrant.times = list(contender.seconds(_count(TRIAL_SECONDS / first, least, TRIAL_SAMPLES)))
+
+
+def race(
+    entrants: Sequence[Entrant],
+    enter: Callable[[Entrant], Contender],
+    verify: Callable[[Entrant], str | None],
+) -> Entrant | None:
+    """Race the best entrants in turn and return the fastest that ``verify`` finds right.
+
+    Args:
+        entrants: all that had a trial.
+        enter: makes an entrant runnable again.
+        verify: returns ``None`` for a right result, else what is wrong.
+
+    Returns:
+        The winner, or ``None`` if no candidate gives a right result.
+    """
+    remaining = [entrant for entrant in entrants if entrant.status == "ok" and entrant.times]
+    while remaining:
+        best = min(entrant.time for entrant in remaining)
+        finalists = sorted(
+            (entrant for entrant in remaining if entrant.time <= FINAL_MARGIN * best),
+            key=lambda entrant: entrant.time,
+        )[:FINALISTS]
+        if len(finalists) > 1:
+            _run(finalists, enter, best)
+        for entrant in sorted(finalists, key=lambda entrant: entrant.time):
+            wrong = verify(entrant)
+            if wrong is None:
+                return entrant
+            entrant.disqualify(wrong)
+        remaining = [entrant for entrant in remaining if entrant.status == "ok"]
+    return None
+
+
+def _run(finalists: Sequence[Entrant], enter: Callable[[Entrant], Contender], best: float) -> None:
+    contenders = [enter(entrant) for entrant in finalists]
+    per_turn = _count(TURN_SECONDS / best, 1, TURN_SAMPLES)
+    rounds = _count(RACE_SECONDS / (best * per_turn * len(finalists)), *RACE_ROUNDS)
+    laps: list[list[float]] = [[] for _ in finalists]
+    for turn in range(rounds):
+        order = list(range(len(finalists)))
+        if turn % 2:  # who follows whom must not decide
+            order.reverse()
+        for index in order:
+            laps[index].extend(contenders[index].seconds(per_turn))
+    for entrant, lap in zip(finalists, laps, strict=True):
+        entrant.times = lap
+
+
+def _count(wanted: float, least: int, most: int) -> int:
+    return max(least, min(most, round(wanted)))
+
+
+def ranking(entrants: Sequence[Entrant]) -> list[Entrant]:
+    """Sort for display: those that count by their time, then the others."""
+    return sorted(entrants, key=lambda entrant: (entrant.status != "ok", entrant.time))

@@ -1,0 +1,151 @@
+"""Where ``layers`` puts its results: files, and on standard output a table or one of the formats.
+
+Standard output carries the results and nothing else: with ``--json -`` it is pure JSON.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydlbench.errors import PydlbenchError, UsageError
+from pydlbench.results.destination import STDOUT, check_writable, write_text
+
+if TYPE_CHECKING:
+    import argparse
+
+    from pydlbench.results.records import Measurement, RunRecord
+
+__all__ = ["Outputs"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outputs:
+    """The destinations of one run.
+
+    Attributes:
+        files: Format (``json``, ``csv``, ``md``) to path or ``-``.
+        algorithms: Show the candidates of every row.
+        quiet: No warnings.
+    """
+
+    files: Mapping[str, str]
+    algorithms: bool = False
+    quiet: bool = False
+
+    @classmethod
+    def from_args(cls, args: argparse.Namespace) -> Outputs:
+        """Read the options and make sure that every file can be written.
+
+        Raises:
+            UsageError: It cannot, two outputs collide, or ``--samples`` has nowhere to go.
+        """
+        given = {kind: getattr(args, kind) for kind in ("json", "csv", "md")}
+        files = {kind: target for kind, target in given.items() if target is not None}
+        taken: dict[str, str] = {}
+        for kind, target in files.items():
+            place = target if target == STDOUT else os.path.realpath(target)
+            if place in taken:
+                where = "standard output" if target == STDOUT else "the same file"
+                raise UsageError(
+                    f"--{kind} {target}: --{taken[place]} goes to {where} already; "
+                    f"nearest: --{kind} results.{kind}"
+                )
+            taken[place] = kind
+        if args.samples and "json" not in files:
+            raise UsageError("--samples: raw samples are in JSON only; nearest: --samples --json -")
+        for kind, target in files.items():
+            check_writable(f"--{kind}", target)
+        return cls(files=files, algorithms=args.algorithms, quiet=args.quiet)
+
+    def show(self, run: RunRecord, rows: Sequence[Measurement], *, interrupted: bool) -> None:
+        """Write the files, then print; a reader that closes the pipe costs no file.
+
+        Args:
+            run: The run.
+            rows: What is finished. With none, an interrupted run writes no file.
+            interrupted: More was asked for.
+
+        Raises:
+            PydlbenchError: A file could not be written after all; the table is printed before.
+        """
+        from pydlbench.report.conclusion import conclude
+        from pydlbench.report.peaks import measured_peaks
+
+        if not self.quiet:
+            for line in _warnings(run, rows):
+                print(f"warning: {line}", file=sys.stderr)
+        conclusion = conclude(rows, measured_peaks(run.device)) if rows else []
+        troubles = []
+        for kind, target in self.files.items():
+            if target == STDOUT or (interrupted and not rows):
+                continue
+            try:
+                write_text(target, _export(kind, run, rows, conclusion, interrupted))
+            except OSError as error:
+                troubles.append(f"--{kind} {target}: not written: {error.strerror or error}")
+        kind_on_stdout = next((kind for kind, to in self.files.items() if to == STDOUT), None)
+        if kind_on_stdout is not None:
+            write_text(STDOUT, _export(kind_on_stdout, run, rows, conclusion, interrupted))
+        elif rows:
+            self._print_table(run, rows, conclusion)
+        if troubles:
+            raise PydlbenchError("; ".join(troubles))
+
+    def _print_table(
+        self, run: RunRecord, rows: Sequence[Measurement], conclusion: Sequence[str]
+    ) -> None:
+        from pydlbench.report.algorithms_table import render_algorithms
+        from pydlbench.report.layers_table import render_layers
+        from pydlbench.report.style import Style
+        from pydlbench.results.axes import label, varying
+
+        blocks = [render_layers(run, rows, Style.of(sys.stdout))]
+        if self.algorithms:
+            axes = varying(rows)
+            blocks += [render_algorithms(row, label(row, axes)) for row in rows if row.candidates]
+        blocks.append("\n".join(conclusion))
+        print("\n\n".join(blocks), flush=True)
+
+
+def _export(
+    kind: str,
+    run: RunRecord,
+    rows: Sequence[Measurement],
+    conclusion: Sequence[str],
+    interrupted: bool,
+) -> str:
+    if kind == "json":
+        from pydlbench.results.export_json import to_json
+
+        return to_json(run, rows, interrupted=interrupted)
+    if kind == "csv":
+        from pydlbench.results.export_csv import to_csv
+
+        return to_csv(run, rows)
+    from pydlbench.results.export_markdown import to_markdown
+
+    return to_markdown(run, rows, conclusion)
+
+
+def _warnings(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
+    """The device's warnings, then those of rows, each once and with the number of its rows."""
+    lines = [_warning(item) for item in run.device.get("warnings") or ()]
+    counts: dict[str, int] = {}
+    for row in rows:
+        for text in row.warnings:
+            counts[text] = counts.get(text, 0) + 1
+    for text, count in counts.items():
+        few = f" ({count} of {len(rows)} rows)" if len(rows) > 1 else ""
+        lines.append(f"{text}{few}")
+    return list(dict.fromkeys(lines))
+
+
+def _warning(item: Any) -> str:
+    if isinstance(item, Mapping):
+        symptom, remedy = item.get("symptom", ""), item.get("remedy")
+        return f"{symptom}; {remedy}" if remedy else str(symptom)
+    return str(item)

@@ -1,0 +1,159 @@
+"""From the options of ``layers`` to the list of cases, or to one line that says what is wrong."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from pydlbench.backends.case import BACKENDS, CACHES, CPU_PRECISIONS, LAYOUTS, PROPAGATIONS, Case
+from pydlbench.cli.values import (
+    choices,
+    fraction,
+    positive_seconds,
+    split_patterns,
+    whole_number,
+    wholes,
+)
+from pydlbench.errors import UsageError, nearest
+from pydlbench.layers import PASSES, POOL_MODES, Layer, find_layers, model_names
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+__all__ = ["Request", "read_request"]
+
+DEFAULT_PATTERN = "alexnet/*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is to be measured.
+
+    Attributes:
+        cases: Every combination, in the order of the rows.
+        threads: Numbers of threads; ``None`` is one per physical core.
+        options: Keywords of ``measure.Options`` other than ``threads``.
+        notes: What was left out, and why.
+    """
+
+    cases: tuple[Case, ...]
+    threads: tuple[int | None, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """How many measurements this makes."""
+        return len(self.cases) * len(self.threads)
+
+
+def read_request(args: argparse.Namespace) -> Request:
+    """Check the options of ``layers`` and combine them.
+
+    Raises:
+        UsageError: A value is bad, or two options exclude each other.
+    """
+    device = choices("--device", [args.device or "cpu"], ("cpu",))[0]
+    backends = choices("--backend", args.backend or ["native"], BACKENDS, "all")
+    passes = choices("--pass", args.pass_ or ["forward"], PASSES, "all")
+    precisions = choices("--precision", args.precision or ["fp32"], CPU_PRECISIONS, "all")
+    caches = choices("--cache", args.cache or ["hot"], CACHES, "all")
+    layouts = choices("--layout", args.layout or ["best"], LAYOUTS, "all")
+    kinds = choices("--propagation", [args.propagation or "inference"], PROPAGATIONS, "both")
+    if args.propagation is not None and "forward" not in passes:
+        raise UsageError(
+            f"--propagation {args.propagation}: cannot be combined with --pass "
+            f"{','.join(passes)}, only the forward pass has it; nearest: --pass forward"
+        )
+    options = {
+        "seed": whole_number("--seed", args.seed, 0),
+        "budget_s": positive_seconds("--budget", args.budget),
+        "confidence": fraction("--confidence", args.confidence, 0.5, 1.0),
+        "keep_samples": args.samples,
+        "algorithms": args.algorithms,
+    }
+    threads = _threads(args.threads)
+    layers = _layers(args)
+    wanted = [(layer, pass_) for layer in layers for pass_ in passes if pass_ in layer.passes]
+    every = set(args.pass_ or ()) & {"all"}
+    cases = [
+        Case(
+            layer=layer,
+            pass_=pass_,
+            precision=precision,
+            propagation=kind,
+            cache=cache,
+            layout=layout,
+            backend=backend,
+            device=device,
+        )
+        for (layer, pass_), precision, kind, cache, layout, backend in product(
+            wanted, precisions, kinds, caches, layouts, backends
+        )
+        # Backward passes know one kind only.
+        if pass_ == "forward" or kind == kinds[0]
+    ]
+    if not cases:
+        valid = ", ".join(dict.fromkeys(pass_ for layer in layers for pass_ in layer.passes))
+        raise UsageError(f"--pass {','.join(passes)}: pooling has no such pass; choices: {valid}")
+    notes = () if every else _left_out(layers, passes)
+    return Request(cases=tuple(cases), threads=threads, options=options, notes=notes)
+
+
+def _layers(args: argparse.Namespace) -> list[Layer]:
+    pool = choices("--pool", [args.pool], POOL_MODES)[0] if args.pool is not None else None
+    shapes = split_patterns(args.shape or ())
+    if args.shape and not shapes:
+        raise UsageError("--shape '': empty; nearest: conv3")
+    models = [f"{name}/*" for name in _models(args.model)]
+    if not shapes and not models:
+        shapes = [DEFAULT_PATTERN]
+    batches: Sequence[int | None] = wholes("--batch", args.batch) if args.batch else [None]
+    found: dict[Layer, None] = {}
+    for batch in batches:
+        for option, patterns in (("--shape", shapes), ("--model", models)):
+            layers = find_layers(patterns, batch, pool, option=option) if patterns else ()
+            found |= dict.fromkeys(layers)
+    return list(found)
+
+
+def _models(given: Sequence[str] | None) -> list[str]:
+    names = split_patterns(given or ())
+    if given and not names:
+        raise UsageError("--model '': empty; nearest: alexnet")
+    known = model_names()
+    for name in names:
+        if "/" in name or name.startswith("@"):
+            raise UsageError(f"--model {name}: not a model's name; nearest: --shape {name}")
+        if name not in known and not set(name) & set("*?["):
+            near = ", ".join(nearest(name, known) or known)
+            raise UsageError(f"--model {name}: no such model; nearest: {near}")
+    return names
+
+
+def _threads(given: Sequence[str] | None) -> tuple[int | None, ...]:
+    if not given:
+        return (None,)
+    counts = wholes("--threads", given)
+    # The session checks this too; asked here, because with a list it would be found too late.
+    if hasattr(os, "sched_getaffinity"):
+        usable = len(os.sched_getaffinity(0))
+        for count in counts:
+            if count > usable:
+                raise UsageError(
+                    f"--threads {count}: this process may use {usable} logical CPUs only; "
+                    f"nearest: {usable}"
+                )
+    return tuple(counts)
+
+
+def _left_out(layers: Sequence[Layer], passes: Sequence[str]) -> tuple[str, ...]:
+    notes = []
+    for pass_ in passes:
+        names = [layer.name or layer.problem for layer in layers if pass_ not in layer.passes]
+        if names:
+            notes.append(f"pooling has no {pass_} pass, left out: {', '.join(names)}")
+    return tuple(notes)

@@ -1,0 +1,130 @@
+"""``pydlbench shapes``: the catalog, or any layers, with FLOPs, bytes and intensity; no timing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+
+    from pydlbench.layers import Layer
+
+__all__ = ["add_parser", "run"]
+
+_ITEMSIZE = 4  # fp32
+_HEADERS = ("layer", "problem", "FLOPs", "executed", "bytes", "FLOP/byte")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Add the command's options."""
+    parser = subparsers.add_parser(
+        "shapes",
+        help="the catalog of layers, with FLOPs, bytes and intensity",
+        description="List layers with the FLOPs and least bytes of a forward pass in fp32.",
+    )
+    parser.add_argument(
+        "pattern",
+        nargs="*",
+        metavar="PATTERN",
+        help="conv3, vgg16/conv3_2, vgg16, 'vgg*/fc*', mb128ic192ih13oc384oh13kh3ph1, "
+        "128x9216:9216x4096 or @FILE with one per line (default: the whole catalog)",
+    )
+    parser.add_argument("--batch", metavar="N", help="this batch instead of each layer's own")
+    parser.add_argument(
+        "--pool", metavar="MODE", help="what descriptors without oc are: max, avg or avg_p"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE, or - for stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    """List the layers asked for.
+
+    Raises:
+        UsageError: Unknown or malformed layer, bad option, unwritable file.
+    """
+    from pydlbench.cli.values import choices, split_patterns, whole_number
+    from pydlbench.layers import POOL_MODES, find_layers
+    from pydlbench.results.destination import STDOUT, check_writable, write_text
+
+    batch = None if args.batch is None else whole_number("--batch", args.batch, 1)
+    pool = None if args.pool is None else choices("--pool", [args.pool], POOL_MODES)[0]
+    patterns = split_patterns(args.pattern) if args.pattern else ["*/*"]
+    layers = find_layers(patterns or args.pattern, batch, pool, option="")
+    if args.json is not None:
+        check_writable("--json", args.json)
+        write_text(args.json, _to_json(layers))
+    if args.json != STDOUT:
+        print(_table(layers))
+    return 0
+
+
+def _shown_problem(layer: Layer) -> str:
+    """Return the descriptor, with what pooling does, which descriptors leave to an option."""
+    if layer.kind != "pool2d":
+        return layer.problem
+    return f"{layer.problem} {_pooling(layer)}"
+
+
+def _pooling(layer: Layer) -> str | None:
+    from pydlbench.layers import Pool2d
+
+    if not isinstance(layer, Pool2d):
+        return None
+    return "avg_p" if layer.count_include_pad else layer.mode
+
+
+def _table(layers: list[Layer]) -> str:
+    from tabulate import tabulate
+
+    from pydlbench.units import format_bytes, format_flops
+
+    rows = []
+    for layer in layers:
+        flops, executed = layer.flops("forward"), layer.flops_executed("forward")
+        size = layer.bytes("forward", _ITEMSIZE)
+        rows.append(
+            (
+                layer.name or "-",
+                _shown_problem(layer),
+                format_flops(flops),
+                f"{100 * executed / flops:.1f} %",
+                format_bytes(size),
+                f"{executed / size:.2f}",
+            )
+        )
+    align = ("left", "left", "right", "right", "right", "right")
+    table = tabulate(rows, _HEADERS, tablefmt="simple", colalign=align, disable_numparse=True)
+    legend = (
+        "forward, fp32. FLOPs: two per multiply-add, padding counted; executed: share of them on\n"
+        "real elements; bytes: the least to be moved; FLOP/byte: executed FLOPs over these bytes."
+    )
+    return f"{legend}\n\n{table}"
+
+
+def _to_json(layers: list[Layer]) -> str:
+    import json
+
+    from pydlbench.results.records import SCHEMA_VERSION
+
+    document = {"schema_version": SCHEMA_VERSION, "layers": [_entry(layer) for layer in layers]}
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def _entry(layer: Layer) -> dict[str, Any]:
+    """Return one layer as JSON; bytes in fp32, everything per pass that the layer has."""
+    return {
+        "layer": layer.name,
+        "kind": layer.kind,
+        "problem": layer.problem,
+        "pool": _pooling(layer),
+        "batch": layer.batch,
+        "weight_elements": layer.weight_elements,
+        "passes": {
+            pass_: {
+                "flops": layer.flops(pass_),
+                "flops_executed": layer.flops_executed(pass_),
+                "bytes": layer.bytes(pass_, _ITEMSIZE),
+            }
+            for pass_ in layer.passes
+        },
+    }

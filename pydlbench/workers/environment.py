@@ -1,0 +1,43 @@
+"""The environment of a worker: pinned threads, nothing inherited that changes numerics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["worker_environment"]
+
+# Settings of thread pools and math libraries: a worker gets ours, whatever the shell says.
+_DROPPED = (
+    "OMP_",
+    "GOMP_",
+    "KMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "DNNL_",
+    "ONEDNN_",
+    "TF_ENABLE_ONEDNN_",
+    "NVIDIA_TF32_",
+    "TORCH_ALLOW_TF32_",
+)
+
+
+def worker_environment(inherited: Mapping[str, str], cpus: Sequence[int]) -> dict[str, str]:
+    """Return the environment for a worker that runs one thread on each of ``cpus``.
+
+    The thread pool is bound before the library loads: OpenMP thread i to ``cpus[i]``. NumPy's BLAS
+    gets a single thread, because its pool would spin beside the kernels.
+    """
+    environment = {
+        name: value for name, value in inherited.items() if not name.startswith(_DROPPED)
+    }
+    environment["OMP_NUM_THREADS"] = str(len(cpus))
+    environment["OMP_PLACES"] = ",".join(f"{{{cpu}}}" for cpu in cpus)
+    environment["OMP_PROC_BIND"] = "close"
+    environment["OMP_DYNAMIC"] = "false"
+    environment["OPENBLAS_NUM_THREADS"] = "1"
+    environment["MKL_NUM_THREADS"] = str(len(cpus))
+    environment["PYTHONUNBUFFERED"] = "1"
+    return environment

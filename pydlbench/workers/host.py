@@ -1,0 +1,231 @@
+"""The host's side of a worker: start it lazily, ask it, survive its death."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any
+
+from pydlbench.backends.base import Preparation
+from pydlbench.errors import WorkerError
+from pydlbench.timing.chunk import Chunk, Request
+from pydlbench.workers.environment import worker_environment
+from pydlbench.workers.wire import decode, encode, raise_error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydlbench.backends.case import Case
+
+__all__ = ["RemoteKernel", "Worker"]
+
+# The slowest honest request is the preparation of a huge layer with all its candidates.
+DEFAULT_TIMEOUT = 900.0
+
+# The worker sees the module path that the host sees, wherever the host was started from.
+_BOOTSTRAP = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from pydlbench.workers.worker import main; main()"
+)
+
+
+class Worker:
+    """A process that serves one backend, started when first asked and again after it died.
+
+    Args:
+        backend: name of the backend.
+        device: ``cpu`` or ``cuda:N``.
+        cpus: logical CPUs to pin its threads to, one each.
+        timeout: seconds after which a silent worker counts as hung and is killed.
+    """
+
+    def __init__(
+        self,
+        backend: str,
+        device: str,
+        cpus: Sequence[int],
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> None:
+        self.backend = backend
+        self.device = device
+        self.cpus = tuple(cpus)
+        self._timeout = timeout
+        self._process: subprocess.Popen[bytes] | None = None
+        self._selector: selectors.BaseSelector | None = None
+        self._pending = b""
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+        self._description: dict[str, Any] = {}
+        self.generation = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Process id, or ``None`` while no process is running."""
+        return self._process.pid if self._process else None
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the backend says of itself, starting the process if need be."""
+        self._start()
+        return self._description
+
+    def prepare(self, case: Case, preparation: Preparation) -> RemoteKernel:
+        """Have a case made ready in the worker; raises what the backend raises there."""
+        fields = {name: getattr(preparation, name) for name in Preparation.__slots__}
+        reply = self.ask("prepare", case=case.to_dict(), preparation=fields)
+        return RemoteKernel(self, reply["kernel"], reply["facts"])
+
+    def probe(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """Run a device probe in the worker."""
+        reply: dict[str, Any] = self.ask("probe", name=name, arguments=arguments)
+        return reply
+
+    def ask(self, operation: str, **arguments: Any) -> Any:
+        """Send one request and return the result.
+
+        Raises:
+            WorkerError: the worker died (the message has its signal or exit code) or hung.
+            PydlbenchError: whatever the backend raised.
+        """
+        self._start()
+        process = self._process
+        if process is None or process.stdin is None:
+            raise WorkerError(f"the {self.backend} worker is not running")
+        try:
+            process.stdin.write(encode({"op": operation, **arguments}))
+            process.stdin.flush()
+        except BrokenPipeError:
+            raise self._died() from None
+        return self._reply()
+
+    def close(self, kill: bool = False) -> None:
+        """End the process: politely, or at once with ``kill``."""
+        process, self._process = self._process, None
+        if self._selector is not None:
+            self._selector.close()
+            self._selector = None
+        self._pending = b""
+        if process is None:
+            return
+        if kill:
+            process.kill()
+        if process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+    def discard(self) -> None:
+        """Close the worker for good."""
+        self.close(kill=True)
+        self._stderr.close()
+
+    def _start(self) -> None:
+        if self._process is not None:
+            return
+        setup = {"backend": self.backend, "device": self.device, "cpus": list(self.cpus)}
+        self._stderr.seek(0)
+        self._stderr.truncate()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _BOOTSTRAP, json.dumps(setup), json.dumps(sys.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env=worker_environment(os.environ, self.cpus),
+            # Ctrl-C in the terminal is the host's to handle.
+            start_new_session=True,
+        )
+        self.generation += 1
+        if self._process.stdout is None:
+            raise WorkerError(f"the {self.backend} worker has no output")
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._process.stdout, selectors.EVENT_READ)
+        try:
+            self._description = self._reply()
+        except BaseException:
+            self.close(kill=True)
+            raise
+
+    def _reply(self) -> Any:
+        message = decode(self._line())
+        if "error" in message:
+            raise_error(message["error"])
+        return message["ok"]
+
+    def _line(self) -> bytes:
+        process, selector = self._process, self._selector
+        if process is None or process.stdout is None or selector is None:
+            raise WorkerError(f"the {self.backend} worker is not running")
+        deadline = time.monotonic() + self._timeout
+        while b"\n" not in self._pending:
+            if not selector.select(max(0.0, deadline - time.monotonic())):
+                self.close(kill=True)
+                raise WorkerError(
+                    f"the {self.backend} worker gave no answer for {self._timeout:g} s "
+                    "and was killed"
+                )
+            data = os.read(process.stdout.fileno(), 1 << 16)
+            if not data:
+                raise self._died()
+            self._pending += data
+        line, _, self._pending = self._pending.partition(b"\n")
+        return line
+
+    def _died(self) -> WorkerError:
+        process = self._process
+        code = process.wait() if process else None
+        self.close()
+        if code is not None and code < 0:
+            try:
+                how = f"was killed by {signal.Signals(-code).name}"
+            except ValueError:
+                how = f"was killed by signal {-code}"
+        else:
+            how = f"ended with exit code {code}"
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
+        last = f": {lines[-1]}" if lines else ""
+        return WorkerError(f"the {self.backend} worker {how}{last}")
+
+
+class RemoteKernel:
+    """A kernel that lives in a worker."""
+
+    def __init__(self, worker: Worker, number: int, facts: dict[str, Any]) -> None:
+        self._worker = worker
+        self._number = number
+        self._generation = worker.generation
+        self.facts = facts
+
+    def sample(self, request: Request) -> Chunk:
+        """Time samples in the worker.
+
+        Raises:
+            WorkerError: the worker died, now or since the kernel was prepared.
+        """
+        if self._worker.generation != self._generation:
+            raise WorkerError(f"the {self._worker.backend} worker that held this kernel has died")
+        return Chunk.from_dict(
+            self._worker.ask(
+                "sample",
+                kernel=self._number,
+                samples=request.samples,
+                inner=request.inner,
+                untimed=request.untimed,
+            )
+        )
+
+    def release(self) -> None:
+        """Free the kernel's memory, if its worker still lives."""
+        if self._worker.pid is not None and self._worker.generation == self._generation:
+            self._worker.ask("release", kernel=self._number)

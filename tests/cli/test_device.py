@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import argparse
+import json
+
+import pytest
+
+from pydlbench.cli import device
+from pydlbench.devices import Advice, Bandwidth, DeviceRecord
+from pydlbench.devices.cpu import CpuFacts, LogicalCpu
+from pydlbench.devices.record import precision_peak
+from pydlbench.errors import UsageError
+
+
+class Reading:
+    per_second = 230e9
+    median_per_second = 229e9
+    clock_hz = 3.7e9
+    rounds = 9
+    kernel = "vfmadd231ps zmm"
+
+
+def record(**_arguments):
+    facts = CpuFacts(
+        vendor="AuthenticAMD",
+        family=25,
+        model=17,
+        brand="AMD EPYC 9354",
+        isa=("sse2", "fma", "avx2", "avx512f"),
+        cpus=tuple(LogicalCpu(index=i, socket=0, siblings=(i,)) for i in range(2)),
+        affinity=(0, 1),
+        nominal_hz=2.6e9,
+        nominal_source="brand string",
+    )
+    return DeviceRecord(
+        facts=facts,
+        cpus=(0, 1),
+        clock_hz=3.7e9,
+        peaks=(
+            precision_peak(facts, "fp32", (0, 1), Reading()),
+            precision_peak(facts, "bf16", (0, 1), "bf16: not on this CPU"),
+        ),
+        bandwidths=(
+            Bandwidth(
+                level="memory",
+                pattern="read",
+                bytes_per_s=33.8e9,
+                median_bytes_per_s=33e9,
+                working_set_bytes=96 << 20,
+                kernel="read zmm",
+            ),
+        ),
+        libraries={"oneDNN": "3.2.0"},
+        warnings=(Advice(symptom="virtual machine", remedy="use bare metal"),),
+    )
+
+
+def run(*words, probe=record):
+    parser = argparse.ArgumentParser()
+    device.add_parser(parser.add_subparsers())
+    return device.run(parser.parse_args(["device", *words]), probe)
+
+
+def test_the_table_shows_measured_beside_theory(capsys):
+    assert run() == 0
+    out, err = capsys.readouterr()
+    assert "AMD EPYC 9354" in out
+    assert "3.70 GHz under load (measured), 2.60 GHz nominal (brand string)" in out
+    (line,) = (line for line in out.splitlines() if line.startswith("fp32 "))
+    assert line.split("  ")[0] == "fp32"
+    for part in ("230 GFLOP/s", "237 GFLOP/s", "97 %", "166 GFLOP/s", "vfmadd231ps zmm"):
+        assert part in line
+    assert "32 FLOP/cycle x 2 cores x 3.70 GHz (Zen 4" in out
+    assert "bf16: not on this CPU" in out
+    assert "33.8" in out
+    assert err == "warning: virtual machine; use bare metal\n"
+
+
+def test_quiet_prints_no_warnings(capsys):
+    run("--quiet")
+    assert capsys.readouterr().err == ""
+
+
+def test_json_on_stdout_is_nothing_but_json(capsys):
+    run("--json", "-")
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema_version"] >= 1
+    assert found["device"]["name"] == "AMD EPYC 9354"
+    assert "python" in found["environment"]
+
+
+def test_json_into_a_file_leaves_the_table(tmp_path, capsys):
+    target = tmp_path / "device.json"
+    run("--json", str(target))
+    assert json.loads(target.read_text())["device"]["threads"] == 2
+    assert "AMD EPYC 9354" in capsys.readouterr().out
+
+
+def test_threads_reach_the_probes():
+    seen = {}
+
+    def probe(**arguments):
+        seen.update(arguments)
+        return record()
+
+    run("--threads", "1", probe=probe)
+    assert seen == {"device": "cpu", "threads": 1, "precisions": ("fp32", "bf16", "fp16")}
+
+
+@pytest.mark.parametrize("words", [("--threads", "0"), ("--json", "/nowhere/at/all.json")])
+def test_bad_input_is_refused_before_anything_is_probed(words):
+    def probe(**_arguments):
+        pytest.fail("probed")
+
+    with pytest.raises(UsageError):
+        run(*words, probe=probe)

@@ -1,0 +1,348 @@
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pydlbench.cli import layers as command
+from pydlbench.cli.parser import Parser
+from pydlbench.errors import PrimitiveError, PydlbenchError, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def parse(*words: str) -> argparse.Namespace:
+    parser = Parser(prog="pydlbench")
+    command.add_parser(parser.add_subparsers())
+    return parser.parse_args(["layers", *words])
+
+
+class FakeSession:
+    """Stands for ``measure.Session``: gives one invented row per case."""
+
+    def __init__(self, run_record, build, stop_after=None, error=None):
+        self.run = run_record
+        self.build = build
+        self.stop_after = stop_after
+        self.error = error
+        self.opened: list[dict] = []
+        self.cases: list = []
+        self.progress: list[tuple[int, int, str]] = []
+
+    @contextmanager
+    def open(self, **options):
+        self.opened.append(options)
+        yield self
+
+    def measure(self, cases, progress):
+        for index, case in enumerate(cases):
+            if index == self.stop_after:
+                raise self.error or KeyboardInterrupt
+            progress(index, len(cases), case.layer.name)
+            self.cases.append(case)
+            yield self.build(
+                layer=case.layer.name or case.layer.problem,
+                kind=case.layer.kind,
+                problem=case.layer.problem,
+                batch=case.layer.batch,
+                pass_=case.pass_,
+                precision=case.precision,
+                cache=case.cache,
+                layout_request=case.layout,
+                propagation=case.propagation,
+            )
+
+
+@pytest.fixture
+def session(run_record, measurement):
+    return FakeSession(run_record, measurement)
+
+
+def test_default_is_alexnet_forward_fp32_hot(session):
+    assert command.run(parse(), session.open) == 0
+    assert {case.layer.name.split("/")[0] for case in session.cases} == {"alexnet"}
+    case = session.cases[0]
+    assert (case.pass_, case.precision, case.cache) == ("forward", "fp32", "hot")
+    assert (case.layout, case.backend, case.propagation) == ("best", "native", "inference")
+    assert session.opened == [
+        {
+            "seed": 0,
+            "budget_s": 2.0,
+            "confidence": 0.95,
+            "keep_samples": False,
+            "algorithms": False,
+            "threads": None,
+        }
+    ]
+
+
+def test_table_on_stdout_and_nothing_on_stderr(session, capsys):
+    assert command.run(parse("--shape", "conv3"), session.open) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert lines[0].startswith("alexnet/conv3  mb128ic192ih13oc384oh13kh3ph1  forward  fp32")
+    assert lines[4].split()[:2] == ["backend", "algorithm"]
+    assert "50.0 ms" in lines[5]
+    assert "conv3 runs at 90 % of what this CPU's FMA units deliver" in out
+    assert "\033" not in out
+    assert err == ""
+
+
+def test_lists_are_combined(session):
+    words = [
+        "--shape",
+        "conv3,conv4",
+        "--pass",
+        "all",
+        "--precision",
+        "fp32",
+        "bf16",
+        "--cache",
+        "hot,all-cold",
+    ]
+    command.run(parse(*words), session.open)
+    assert len(session.cases) == 2 * 3 * 2 * 2
+    assert len(set(session.cases)) == len(session.cases)
+
+
+def test_options_may_be_repeated_and_duplicates_count_once(session):
+    command.run(parse("--shape", "conv3", "--shape", "alexnet/conv3", "conv4"), session.open)
+    assert [case.layer.name for case in session.cases] == ["alexnet/conv3", "alexnet/conv4"]
+
+
+def test_several_batches(session):
+    command.run(parse("--shape", "conv3", "--batch", "1,32"), session.open)
+    assert [case.layer.batch for case in session.cases] == [1, 32]
+
+
+def test_models_are_added_to_shapes(session):
+    command.run(parse("--shape", "conv3", "--model", "vgg11"), session.open)
+    names = [case.layer.name for case in session.cases]
+    assert names[0] == "alexnet/conv3"
+    assert all(name.startswith("vgg11/") for name in names[1:])
+    assert len(names) > 8
+
+
+def test_pooling_leaves_out_the_pass_it_lacks_and_says_so(session, capsys):
+    words = ("--shape", "conv3", "pool1", "--pass", "forward", "backward-weights")
+    command.run(parse(*words), session.open)
+    done = [(case.layer.name, case.pass_) for case in session.cases]
+    assert ("alexnet/pool1", "forward") in done
+    assert ("alexnet/pool1", "backward-weights") not in done
+    assert (
+        "pooling has no backward-weights pass, left out: alexnet/pool1" in capsys.readouterr().err
+    )
+
+
+def test_both_propagations_do_not_double_backward_passes(session):
+    words = ["--shape", "conv3", "--propagation", "both", "--pass", "forward", "backward-data"]
+    command.run(parse(*words), session.open)
+    done = [(case.pass_, case.propagation) for case in session.cases]
+    assert done == [
+        ("forward", "inference"),
+        ("forward", "training"),
+        ("backward-data", "inference"),
+    ]
+
+
+def test_numbers_reach_the_session(session):
+    words = [
+        "--shape",
+        "conv3",
+        "--budget",
+        "0.5",
+        "--confidence",
+        "0.99",
+        "--seed",
+        "7",
+        "--algorithms",
+    ]
+    command.run(parse(*words), session.open)
+    options = session.opened[0]
+    assert (options["budget_s"], options["confidence"], options["seed"]) == (0.5, 0.99, 7)
+    assert options["algorithms"] is True
+
+
+def test_every_number_of_threads_gets_its_session(session, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)), raising=False)
+    command.run(parse("--shape", "conv3", "--threads", "1,4"), session.open)
+    assert [options["threads"] for options in session.opened] == [1, 4]
+    assert len(session.cases) == 2
+
+
+def test_json_on_stdout_is_pure(session, capsys):
+    command.run(parse("--shape", "conv3", "--json", "-"), session.open)
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema_version"] == 1
+    assert [row["layer"] for row in document["measurements"]] == ["alexnet/conv3"]
+
+
+def test_json_stays_pure_with_warnings_and_notes(session, capsys):
+    session.run.device["warnings"].append({"symptom": "no governor", "remedy": "set one"})
+    words = ["--shape", "conv3", "pool1", "--pass", "forward,backward-weights", "--json", "-"]
+    command.run(parse(*words), session.open)
+    out, err = capsys.readouterr()
+    assert len(json.loads(out)["measurements"]) == 3
+    assert "warning: no governor; set one" in err
+    command.run(parse(*words, "--quiet"), session.open)
+    assert capsys.readouterr().err == ""
+
+
+def test_device_record_is_read_after_the_rows(session, run_record, capsys):
+    class Late(FakeSession):
+        @property
+        def run(self):
+            return dataclasses.replace(run_record, device={"name": f"{len(self.cases)} rows"})
+
+        @run.setter
+        def run(self, value):
+            pass
+
+    late = Late(run_record, session.build)
+    command.run(parse("--shape", "conv3", "--json", "-"), late.open)
+    assert json.loads(capsys.readouterr().out)["run"]["device"] == {"name": "1 rows"}
+
+
+def test_csv_on_stdout(session, capsys):
+    command.run(parse("--shape", "conv3", "conv4", "--csv", "-"), session.open)
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["layer"] for row in rows] == ["alexnet/conv3", "alexnet/conv4"]
+
+
+def test_files_are_written_beside_the_table(session, capsys, tmp_path):
+    words = [word for kind in ("json", "csv", "md") for word in (f"--{kind}", str(tmp_path / kind))]
+    command.run(parse("--shape", "conv3", *words), session.open)
+    assert json.loads((tmp_path / "json").read_text())["measurements"]
+    assert (tmp_path / "csv").read_text().count("\n") == 2
+    assert (tmp_path / "md").read_text().startswith("alexnet/conv3")
+    assert "50.0 ms" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--shape conv33", "--shape conv33: .*conv3"),
+        ("--model alexnt", "--model alexnt: no such model; nearest: alexnet"),
+        ("--model alexnet/conv3", "--model alexnet/conv3: .*--shape alexnet/conv3"),
+        ("--precision fp31", "--precision fp31: .*nearest: fp32"),
+        ("--precision tf32", "--precision tf32: .*choices: fp32, bf16, fp16"),
+        ("--pass backwards", "--pass backwards: .*backward-data"),
+        ("--cache warm", "--cache warm: .*hot, weights-cold, all-cold"),
+        ("--layout nhcw", "--layout nhcw: .*nearest: n"),
+        ("--backend nativ", "--backend nativ: .*nearest: native"),
+        ("--device cuda:0", "--device cuda:0: .*choices: cpu"),
+        ("--batch 0", "--batch 0: too small; nearest: 1"),
+        ("--batch 3.5", "--batch 3.5: not a whole number; nearest: 4"),
+        ("--batch 1,,2", "--batch .*empty value"),
+        ("--threads 1000000", "--threads 1000000: .*nearest: [0-9]+$"),
+        ("--budget 0", "--budget 0: must lie between"),
+        ("--budget inf", "--budget inf: not a number"),
+        ("--confidence 95", "--confidence 95: .*nearest: 0.95"),
+        ("--seed -1", "--seed -1: too small; nearest: 0"),
+        ("--pool min --shape mb1ic3ih8oh4kh2sh2", "--pool min: .*choices: max, avg"),
+        ("--shape pool1 --pass backward-weights", "--pass backward-weights: .*forward"),
+        ("--propagation training --pass backward-data", "cannot be combined"),
+        ("--samples", "--samples: .*--json -"),
+        ("--json - --csv -", "--csv -: --json goes to standard output already"),
+        ("--json no-such-folder/a.json", "--json no-such-folder/a.json: no such directory"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_opened(session, words, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        command.run(parse(*words.split()), session.open)
+    assert "\n" not in str(caught.value)
+    assert session.opened == []
+
+
+def test_bad_input_writes_nothing(session, tmp_path):
+    with pytest.raises(UsageError):
+        command.run(parse("--json", str(tmp_path / "a.json"), "--seed", "x"), session.open)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_same_file_twice_is_refused(session, tmp_path):
+    path = str(tmp_path / "a")
+    with pytest.raises(UsageError, match="the same file"):
+        command.run(parse("--json", path, "--md", f"{tmp_path}/./a"), session.open)
+
+
+def test_interrupt_shows_what_is_finished(run_record, measurement, capsys, tmp_path):
+    session = FakeSession(run_record, measurement, stop_after=2)
+    path = tmp_path / "a.json"
+    words = ("--shape", "conv2", "conv3", "conv4", "--json", str(path))
+    assert command.run(parse(*words), session.open) == 130
+    out, err = capsys.readouterr()
+    assert out.startswith("alexnet  2 layers")
+    assert "\nconv2 " in out
+    assert "\nconv3 " in out
+    assert "conv4" not in out
+    assert err == "interrupted: 2 of 3 rows finished\n"
+    document = json.loads(path.read_text())
+    assert document["interrupted"] is True
+    assert len(document["measurements"]) == 2
+
+
+def test_interrupt_before_the_first_row_keeps_the_old_file(run_record, measurement, tmp_path):
+    session = FakeSession(run_record, measurement, stop_after=0)
+    path = tmp_path / "a.json"
+    path.write_text("old")
+    assert command.run(parse("--shape", "conv3", "--json", str(path)), session.open) == 130
+    assert path.read_text() == "old"
+
+
+def test_error_after_some_rows_shows_them_and_is_raised(run_record, measurement, capsys):
+    session = FakeSession(run_record, measurement, 1, PrimitiveError("worker gone"))
+    with pytest.raises(PrimitiveError, match="worker gone"):
+        command.run(parse("--shape", "conv3", "conv4"), session.open)
+    assert "alexnet/conv3" in capsys.readouterr().out
+
+
+def test_error_before_the_first_row_shows_nothing(run_record, measurement, capsys):
+    session = FakeSession(run_record, measurement, 0, UsageError("--shape x: too big; nearest: y"))
+    with pytest.raises(UsageError):
+        command.run(parse("--shape", "conv3", "--json", "-"), session.open)
+    assert capsys.readouterr().out == ""
+
+
+def test_no_row_ok_is_exit_code_1(run_record, without_time, capsys):
+    def fail(**changes):
+        return without_time("failed", "worker killed by SIGKILL", **changes)
+
+    session = FakeSession(run_record, fail)
+    assert command.run(parse("--shape", "conv3"), session.open) == 1
+    assert "failed  alexnet/conv3: worker killed by SIGKILL" in capsys.readouterr().out
+
+
+def test_disk_that_fills_up_costs_the_file_not_the_table(session, capsys, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pydlbench.cli.output.write_text", full)
+    with pytest.raises(PydlbenchError, match="not written: No space left"):
+        command.run(parse("--shape", "conv3", "--md", str(tmp_path / "a.md")), session.open)
+    assert "50.0 ms" in capsys.readouterr().out
+
+
+def test_progress_counts_over_all_sessions(session, monkeypatch):
+    seen = []
+
+    class Recorder:
+        def __init__(self, *_, **__):
+            pass
+
+        def __call__(self, done, total, label):
+            seen.append((done, total, label))
+
+        def close(self):
+            seen.append("closed")
+
+    monkeypatch.setattr("pydlbench.cli.progress.Progress", Recorder)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
+    command.run(parse("--shape", "conv3", "--threads", "1", "2"), session.open)
+    assert seen == [(0, 2, "alexnet/conv3"), (1, 2, "alexnet/conv3"), "closed"]

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import pydlbench
+from pydlbench.cli import main
+from pydlbench.cli.parser import COMMANDS
+from pydlbench.errors import PydlbenchError, UsageError
+
+
+def command(run):
+    """Stand for a command module."""
+
+    class Module:
+        @staticmethod
+        def add_parser(subparsers):
+            parser = subparsers.add_parser("shapes")
+            parser.add_argument("--number", type=int)
+
+        @staticmethod
+        def run(args):
+            return run(args)
+
+    return Module
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    def install(run):
+        monkeypatch.setattr("importlib.import_module", lambda _: command(run))
+
+    return install
+
+
+def fail_with(error):
+    def run(_):
+        raise error
+
+    return run
+
+
+def test_help_names_every_command(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name, capsys):
+    pytest.importorskip(f"pydlbench.cli.{name}")
+    assert main([name, "--help"]) == 0
+    assert f"pydlbench {name}" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"pydlbench {pydlbench.__version__}\n"
+
+
+def test_no_command_shows_the_help_and_is_a_usage_error(capsys):
+    assert main([]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "layers" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["layrs"], "pydlbench: layrs: no such command; nearest: layers\n"),
+        (
+            ["layers", "--shap", "conv3"],
+            "--shap: no such option of pydlbench layers; nearest: --shape",
+        ),
+        (
+            ["layers", "--thread=2"],
+            "--thread=2: no such option of pydlbench layers; nearest: --threads",
+        ),
+        (["layers", "conv3"], "conv3: pydlbench layers takes no such argument"),
+        (["layers", "--json"], "--json: expected one argument"),
+        (["--quiet"], "--quiet: no such option of pydlbench"),
+    ],
+)
+def test_bad_command_lines_are_answered_in_one_line(words, message, capsys):
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_bad_value_of_an_option_is_one_line(fake, capsys):
+    fake(lambda _: 0)
+    assert main(["shapes", "--number", "x"]) == 2
+    assert capsys.readouterr().err.startswith("pydlbench: --number: invalid int value: 'x'")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "err"),
+    [
+        (UsageError("--x y: bad;\nnearest: z"), 2, "pydlbench: --x y: bad; nearest: z\n"),
+        (PydlbenchError("worker gone"), 1, "pydlbench: worker gone\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+    ],
+)
+def test_exit_codes(fake, capsys, error, code, err):
+    fake(fail_with(error))
+    assert main(["shapes"]) == code
+    assert capsys.readouterr().err == err
+
+
+def test_code_of_the_command_is_passed_on(fake):
+    fake(lambda _: 1)
+    assert main(["shapes"]) == 1
+
+
+def test_bugs_keep_their_traceback(fake):
+    fake(fail_with(ZeroDivisionError()))
+    with pytest.raises(ZeroDivisionError):
+        main(["shapes"])
+
+
+def test_closed_pipe_is_silent():
+    # Far more than a pipe holds, read by nobody.
+    script = (
+        "import sys, importlib, types\n"
+        "module = types.SimpleNamespace(\n"
+        "    add_parser=lambda s: s.add_parser('shapes'),\n"
+        "    run=lambda args: print('x' * 10_000_000) or 0)\n"
+        "from pydlbench.cli import main\n"
+        "import pydlbench.cli.parser\n"
+        "importlib.import_module = lambda name: module\n"
+        "sys.exit(main(['shapes']))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.read(10)
+    process.stdout.close()
+    err = process.stderr.read()
+    process.stderr.close()
+    assert process.wait() == 0
+    assert err == b""
+
+
+def test_help_imports_nothing_heavy():
+    script = (
+        "import sys\n"
+        "from pydlbench.cli import main\n"
+        "assert main(['--help']) == 0\n"
+        "heavy = {'numpy', 'tabulate', 'tqdm', 'torch', 'tensorflow', 'pydlbench._cpu',\n"
+        "         'multiprocessing', 'asyncio', 'subprocess'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "[]\n"

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pydlbench.cli import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_one_layer_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shapes", "conv3"]) == 0
+    *legend, headers, _, row = capsys.readouterr().out.splitlines()
+    assert "forward, fp32" in legend[0]
+    assert headers.split() == ["layer", "problem", "FLOPs", "executed", "bytes", "FLOP/byte"]
+    assert row.split() == [
+        *("alexnet/conv3", "mb128ic192ih13oc384oh13kh3ph1"),
+        *("28.7", "GFLOP", "90.0", "%", "52.5", "MB", "492.22"),
+    ]
+
+
+def test_the_whole_catalog_without_a_pattern(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shapes"]) == 0
+    output = capsys.readouterr().out
+    for name in ("alexnet/conv1", "alexnet-tfcnn/fc8", "vgg19/conv5_4", "convnet/L5"):
+        assert f"\n{name} " in output
+    assert "mb128ic64ih56oh27kh3sh2 max" in output
+
+
+def test_json_on_stdout_is_all_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shapes", "conv3,pool1", "--batch", "1", "--json", "-"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema_version"] == 1
+    conv3, pool1 = document["layers"]
+    macs = 112_140_288
+    assert conv3["layer"] == "alexnet/conv3"
+    assert conv3["problem"] == "mb1ic192ih13oc384oh13kh3ph1"
+    assert (conv3["kind"], conv3["batch"], conv3["pool"]) == ("conv2d", 1, None)
+    assert conv3["weight_elements"] == 384 * 192 * 9
+    assert {p["flops"] for p in conv3["passes"].values()} == {2 * macs}
+    assert conv3["passes"]["forward"] == {
+        "flops": 2 * macs,
+        "flops_executed": 2 * macs * 37**2 // 39**2,
+        "bytes": 4 * (192 * 169 + 384 * 169 + 384 * 192 * 9),
+    }
+    assert (pool1["kind"], pool1["pool"]) == ("pool2d", "max")
+    assert list(pool1["passes"]) == ["forward", "backward-data"]
+
+
+def test_json_in_a_file_leaves_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "shapes.json"
+    assert main(["shapes", "ic3ih8kh2sh2", "--pool", "avg_p", "--json", str(target)]) == 0
+    (layer,) = json.loads(target.read_text(encoding="utf-8"))["layers"]
+    assert (layer["layer"], layer["pool"], layer["problem"]) == (
+        *(None, "avg_p"),
+        "mb1ic3ih8oh4kh2sh2",
+    )
+    assert "mb1ic3ih8oh4kh2sh2 avg_p" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["conv33"], "conv33: no such layer; nearest: vgg16/conv3_3, conv3"),
+        (["mb1ic3zz"], "mb1ic3zz: column 7: expected a field"),
+        (["conv3", "--batch", "0"], "--batch 0: too small"),
+        (["conv3", "--batch", "many"], "--batch many: not a whole number"),
+        (["ic3ih8kh2", "--pool", "mx"], "--pool mx: not a valid choice; nearest: max"),
+        (["ic3ih8kh2"], "ic3ih8kh2: column 10: expected oc (convolution), or --pool max"),
+        ([""], "'': no layer"),
+        ([","], ",: no such layer"),
+        (["conv3", "--json", "/nonexistent/x.json"], "--json /nonexistent/x.json: no such"),
+    ],
+)
+def test_bad_input_is_answered_in_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["shapes", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"pydlbench: {message}")
+    assert captured.err.count("\n") == 1
