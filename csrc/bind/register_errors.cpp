@@ -3,9 +3,11 @@
 #include <pybind11/pybind11.h>
 
 #include <exception>
+#include <oneapi/dnnl/dnnl.hpp>
 
 #include "bind/registers.hpp"
 #include "core/error.hpp"
+#include "cpu/plans.hpp"
 
 namespace py = pybind11;
 
@@ -41,6 +43,9 @@ void register_errors(py::module_&) {
       py::set_error(error_types().primitive, error.what());
     } catch (const OutOfMemory& error) {
       py::set_error(error_types().memory, error.what());
+    } catch (const dnnl::error& error) {
+      // Where no primitive is at work: a conversion, a descriptor.
+      py::set_error(error_types().primitive, ("oneDNN: " + cpu::describe(error)).c_str());
     }
   });
 }

@@ -47,8 +47,10 @@ py::array view(const cpu::Tensor& tensor, const dnnl::memory::desc& plain) {
   const auto order_by = plain.get_strides();
   std::vector<std::size_t> order(dims.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
+  // Equal strides: one of the two has size 1, and in a dense array that one is the inner.
   std::stable_sort(order.begin(), order.end(), [&](std::size_t left, std::size_t right) {
-    return order_by[left] > order_by[right];
+    if (order_by[left] != order_by[right]) return order_by[left] > order_by[right];
+    return dims[left] > dims[right];
   });
   std::vector<py::ssize_t> shape, byte_strides;
   for (const auto axis : order) {

@@ -40,11 +40,11 @@ std::vector<Candidate> pool2d_candidates(const Pool2dProblem& p, Pass pass, Prec
   const memory::dims dilates{0, 0};
   const memory::dims pad_begin{p.pad_top, p.pad_left};
   const memory::dims pad_end{p.pad_bottom, p.pad_right};
-  const memory::desc plain_src(src_dims, memory::data_type::f32, Tag::nchw);
-  const memory::desc plain_dst(dst_dims, memory::data_type::f32, Tag::nchw);
   const std::vector<std::string> letters{"nchw", "nchw"};
 
   return planned(primitive, [&](std::vector<Candidate>& candidates) {
+    const memory::desc plain_src(src_dims, memory::data_type::f32, Tag::nchw);
+    const memory::desc plain_dst(dst_dims, memory::data_type::f32, Tag::nchw);
     const auto attributes = user_scratchpad();
     auto& engine = cpu_engine();
     for (const auto& [variant, tag] : kLayouts) {

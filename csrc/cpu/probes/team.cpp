@@ -5,8 +5,10 @@
 #include <cmath>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "../../core/error.hpp"
 #include "clock.hpp"
@@ -19,11 +21,14 @@
 namespace pydlbench::cpu {
 namespace {
 
-constexpr double kMinRound = 1e-3;   // a round is long against the barrier's microsecond
-constexpr double kMaxRound = 10e-3;  // and short against the time for which a clock holds
+// A round is long against the barrier (a microsecond, more with many threads) and shorter than the
+// scheduler's slices: on a busy machine some rounds then fall between two interruptions.
+constexpr double kRound = 1e-3;
+constexpr double kRoundPerThread = kRound / 32;
 constexpr int kWantedRounds = 10;
 constexpr int kMinRounds = 5;
 constexpr int kWarmupRounds = 2;
+constexpr int kTries = 3;  // windows per step of the calibration: a disturbed one misleads
 
 // Spins: a sleeping barrier would let the clock drop and the threads start microseconds apart.
 class Barrier {
@@ -101,25 +106,16 @@ struct Shared {
 // Thread 0's bookkeeping: calibration, warm-up, then rounds until the time is spent.
 class Director {
  public:
-  explicit Director(double seconds)
+  Director(double seconds, size_t threads)
       : seconds_(seconds),
-        target_(std::clamp(seconds / (kWantedRounds + kWarmupRounds), kMinRound, kMaxRound)) {}
+        target_(std::min(seconds / (kWantedRounds + kWarmupRounds),
+                         kRound + kRoundPerThread * static_cast<double>(threads))) {}
 
   Plan after_round(const Shared& shared, long scale) {
     const double window = *std::max_element(shared.ends.begin(), shared.ends.end()) -
                           *std::min_element(shared.starts.begin(), shared.starts.end());
-    if (!calibrated_) {
-      if (window < 0.5 * target_ && scale < kMaxScale) {
-        // A short window is mostly overhead: never trust it for more than a factor of eight.
-        const double factor = std::min(8.0, 1.05 * target_ / std::max(window, 1e-9));
-        return {std::min(kMaxScale,
-                         std::max(scale + 1, std::lround(static_cast<double>(scale) * factor))),
-                false};
-      }
-      calibrated_ = true;
-      return {scale, false};
-    }
-    if (warmups_ < kWarmupRounds && target_ * (warmups_ + 1) < 0.5 * seconds_) {
+    if (!calibrated_) return calibrate(window, scale);
+    if (warmups_ < kWarmupRounds) {
       ++warmups_;
       return {scale, false};
     }
@@ -144,10 +140,27 @@ class Director {
 
  private:
   static constexpr long kMaxScale = 1L << 40;
+
+  // Enlarges the work until a round lasts long enough.
+  Plan calibrate(double window, long scale) {
+    shortest_ = std::min(shortest_, window);
+    if (++tries_ < kTries) return {scale, false};
+    tries_ = 0;
+    const double found = std::exchange(shortest_, std::numeric_limits<double>::infinity());
+    calibrated_ = found >= 0.5 * target_ || scale >= kMaxScale;
+    if (calibrated_) return {scale, false};
+    // A short window is mostly overhead: never trust it for more than a factor of eight.
+    const double factor = std::min(8.0, 1.05 * target_ / std::max(found, 1e-9));
+    const long larger = std::lround(static_cast<double>(scale) * factor);
+    return {std::min(kMaxScale, std::max(scale + 1, larger)), false};
+  }
+
   const double seconds_;
   const double target_;
   bool calibrated_ = false;
+  int tries_ = 0;
   int warmups_ = 0;
+  double shortest_ = std::numeric_limits<double>::infinity();
   double spent_ = 0;
   std::vector<double> windows_, clocks_, all_clocks_;
 };
@@ -196,7 +209,7 @@ ProbeResult run_rounds(const std::vector<int>& cpus, double seconds, double work
   throw Unsupported("probe: threads can be pinned on Linux only");
 #endif
   Shared shared(cpus.size());
-  Director director(seconds);
+  Director director(seconds, cpus.size());
   std::vector<std::thread> threads;
   threads.reserve(cpus.size());
   std::exception_ptr failure;

@@ -26,7 +26,8 @@ using Work = std::function<void(int index, long scale)>;
 //
 // `prepare(index)` runs first on each pinned thread, so that memory it touches is local to it.
 // `work_per_scale` is what one call with scale 1 does over all threads, in FLOP or bytes. The scale
-// is calibrated so that a round lasts long against the barrier; the first rounds only warm up.
+// is calibrated so that a round lasts about a millisecond: long against the barrier, short against
+// the scheduler's slices, so that even a busy machine has clean rounds. The first only warm up.
 // Throws std::invalid_argument for no, negative or repeated CPUs, seconds <= 0, or a CPU that this
 // process may not use; Unsupported where threads cannot be pinned.
 ProbeResult run_rounds(const std::vector<int>& cpus, double seconds, double work_per_scale,
