@@ -1,0 +1,136 @@
+"""The PyTorch side of the comparison: one layer, one pass, one memory format, in its own process.
+
+Started by ``native_vs_torch.py`` in the environment that pydlbench's workers get. Times are taken
+with ``torch.utils.benchmark.Timer``; requests and replies are JSON lines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import torch
+from torch.utils.benchmark import Timer
+
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
+
+
+def conv2d(layer: dict, pass_: str, dtype: torch.dtype, memory_format: str) -> dict:
+    """Operands and statement of a convolution; uneven padding is left to the caller."""
+    like = FORMATS[memory_format]
+    groups = layer["groups"]
+    source = torch.rand(
+        layer["batch"], layer["in_channels"], layer["in_height"], layer["in_width"]
+    )
+    weights = torch.rand(
+        layer["out_channels"],
+        layer["in_channels"] // groups,
+        layer["kernel_height"],
+        layer["kernel_width"],
+    )
+    padding = [layer["pad_top"], layer["pad_left"]]
+    if padding != [layer["pad_bottom"], layer["pad_right"]]:
+        # PyTorch has no asymmetric padding in the operator: the padded input is prepared, untimed.
+        sides = (layer["pad_left"], layer["pad_right"], layer["pad_top"], layer["pad_bottom"])
+        source = torch.nn.functional.pad(source, sides)
+        padding = [0, 0]
+    x = (source * 2 - 1).to(dtype).contiguous(memory_format=like)
+    w = (weights * 2 - 1).to(dtype).contiguous(memory_format=like)
+    stride = [layer["stride_height"], layer["stride_width"]]
+    dilation = [layer["dilation_height"], layer["dilation_width"]]
+    settings = (None, stride, padding, dilation, groups)
+    if pass_ == "forward":
+        return {"stmt": "f(x, w, *s)", "f": torch.conv2d, "x": x, "w": w, "s": settings}
+    y = torch.conv2d(x, w, *settings)
+    g = torch.rand_like(y)
+    mask = [pass_ == "backward-data", pass_ == "backward-weights", False]
+    rest = ([0], stride, padding, dilation, False, [0, 0], groups, mask)
+    f = torch.ops.aten.convolution_backward
+    return {"stmt": "f(g, x, w, *s)", "f": f, "g": g, "x": x, "w": w, "s": rest}
+
+
+def gemm(layer: dict, pass_: str, dtype: torch.dtype, memory_format: str) -> dict:
+    """Operands and statement of a product; the format decides how the weights lie in memory."""
+    x = (torch.rand(layer["m"], layer["k"]) * 2 - 1).to(dtype)
+    g = (torch.rand(layer["m"], layer["n"]) * 2 - 1).to(dtype)
+    w = (torch.rand(layer["k"], layer["n"]) * 2 - 1).to(dtype)
+    if memory_format == "nchw":  # as torch.nn.Linear keeps them: (out, in)
+        w = w.t().contiguous().t()
+    operands = {
+        "forward": (x, w),
+        "backward-data": (g, w.t()),
+        "backward-weights": (g.t(), x) if memory_format == "nchw" else (x.t(), g),
+    }[pass_]
+    return {"stmt": "f(a, b)", "f": torch.mm, "a": operands[0], "b": operands[1]}
+
+
+def pool2d(layer: dict, pass_: str, dtype: torch.dtype, memory_format: str) -> dict:
+    """Operands and statement of a pooling."""
+    like = FORMATS[memory_format]
+    x = torch.rand(layer["batch"], layer["channels"], layer["in_height"], layer["in_width"])
+    x = (x * 2 - 1).to(dtype).contiguous(memory_format=like)
+    window = [layer["kernel_height"], layer["kernel_width"]]
+    stride = [layer["stride_height"], layer["stride_width"]]
+    padding = [layer["pad_top"], layer["pad_left"]]
+    aten = torch.ops.aten
+    if layer["mode"] == "max":
+        settings = (window, stride, padding, [1, 1], False)
+        if pass_ == "forward":
+            return {"stmt": "f(x, *s)", "f": torch.max_pool2d, "x": x, "s": settings}
+        y, indices = aten.max_pool2d_with_indices(x, *settings)
+        rest = (*settings, indices)
+        f = aten.max_pool2d_with_indices_backward
+    else:
+        settings = (window, stride, padding, False, layer["count_include_pad"])
+        if pass_ == "forward":
+            return {"stmt": "f(x, *s)", "f": aten.avg_pool2d, "x": x, "s": settings}
+        y = aten.avg_pool2d(x, *settings)
+        rest = (*settings, None)
+        f = aten.avg_pool2d_backward
+    return {"stmt": "f(g, x, *s)", "f": f, "g": torch.rand_like(y), "x": x, "s": rest}
+
+
+BUILD = {"conv2d": conv2d, "gemm": gemm, "pool2d": pool2d}
+
+
+def main() -> None:
+    """Answer requests on the standard streams."""
+    setup = json.loads(sys.argv[1])
+    os.sched_setaffinity(0, setup["cpus"])
+    torch.set_num_threads(len(setup["cpus"]))
+    torch.manual_seed(0)
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    timers: dict[int, Timer] = {}
+    with torch.inference_mode():
+        for line in sys.stdin:
+            ask = json.loads(line)
+            reply: dict = {}
+            if ask["op"] == "prepare":
+                layer = ask["layer"]
+                names = BUILD[layer["kind"]](
+                    layer, ask["pass"], TYPES[ask["precision"]], ask["format"]
+                )
+                statement = names.pop("stmt")
+                timers[ask["id"]] = Timer(
+                    statement, globals=names, num_threads=len(setup["cpus"])
+                )
+            elif ask["op"] == "sample":
+                timer = timers[ask["id"]]
+                if ask["untimed"]:
+                    timer.timeit(ask["untimed"])
+                inner = ask["inner"]
+                reply["seconds"] = [
+                    timer.timeit(inner).raw_times[0] / inner for _ in range(ask["samples"])
+                ]
+            elif ask["op"] == "release":
+                timers.clear()
+            elif ask["op"] == "describe":
+                reply = {"torch": torch.__version__, "config": torch.__config__.show()}
+            print(json.dumps(reply), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    main()
