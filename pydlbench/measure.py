@@ -29,6 +29,8 @@ __all__ = ["Options", "Session", "measure", "probe_device"]
 _ITEM_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "fp16-tc": 2, "bf16-tc": 2, "bf16": 2, "fp8-tc": 1}
 # Rotating copies of a cold cache state span this many last-level caches.
 _COLD_FACTOR = 3
+# The roof is the fastest way to move bytes; one of these two is.
+_ROOF_PATTERNS = ("read", "triad")
 # Rounds of a quiet machine agree within 1 to 2 %; from here on the row says that they did not.
 _DRIFT = 0.05
 
@@ -110,13 +112,26 @@ class Session:
             environment=read_environment(),
         )
 
-    def device(self, precisions: Iterable[str] = ()) -> DeviceRecord:
-        """Return facts, peaks and bandwidths, probing what has not been probed yet."""
-        from pydlbench.devices.probing import extend_record
+    def device(
+        self, precisions: Iterable[str] = (), patterns: Sequence[str] | None = None
+    ) -> DeviceRecord:
+        """Return facts, peaks and bandwidths, probing what has not been probed yet.
+
+        Args:
+            precisions: which compute peaks are needed.
+            patterns: which bandwidths are needed; None is all of them.
+        """
+        from pydlbench.devices.probing import PATTERNS, extend_record
 
         worker = self.worker()
         self._device = extend_record(
-            self._device, self.facts, self.cpus, tuple(precisions), worker.describe(), worker.probe
+            self._device,
+            self.facts,
+            self.cpus,
+            tuple(precisions),
+            worker.describe(),
+            worker.probe,
+            PATTERNS if patterns is None else patterns,
         )
         return self._device
 
@@ -185,7 +200,7 @@ class Session:
         base = self._base(case)
         time = time_summary(samples.seconds, samples.confidence)
         # Both common precisions, so that the advice to change it can name what that would bring.
-        device = self.device(dict.fromkeys((case.precision, "fp32", "bf16")))
+        device = self.device(dict.fromkeys((case.precision, "fp32", "bf16")), _ROOF_PATTERNS)
         limits = device.limits(case.precision, samples.clock_hz)
         roof = self._roof(case, base, device, limits.measured)
         return Measurement(

@@ -1,0 +1,129 @@
+"""Small layers of every sort, and what it takes to run one of their candidates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pydlbench.layers import Conv2d, Gemm, Pool2d
+
+if TYPE_CHECKING:
+    from pydlbench.layers import Layer
+
+pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")
+
+from pydlbench.backends.case import Case
+from pydlbench.backends.native.problems import candidates
+from pydlbench.errors import UnsupportedError
+
+CONVS = {
+    "dense": Conv2d.of(
+        batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1
+    ),
+    "first layer": Conv2d.of(
+        batch=1, in_channels=3, in_size=23, out_channels=16, kernel=11, stride=4, padding=(3, 4, 3, 4)
+    ),
+    "grouped": Conv2d.of(
+        batch=2, in_channels=32, in_size=5, out_channels=32, kernel=3, padding=1, groups=2
+    ),
+    "odd groups": Conv2d.of(
+        batch=2, in_channels=9, in_size=5, out_channels=6, kernel=3, padding=1, groups=3
+    ),
+    "depthwise": Conv2d.of(
+        batch=3, in_channels=24, in_size=9, out_channels=24, kernel=3, padding=1, stride=2, groups=24
+    ),
+    "depthwise, two per channel": Conv2d.of(
+        batch=1, in_channels=8, in_size=6, out_channels=16, kernel=3, groups=8
+    ),
+    "dilated": Conv2d.of(
+        batch=1, in_channels=8, in_size=11, out_channels=16, kernel=3, padding=2, dilation=2
+    ),
+    "skew": Conv2d.of(
+        batch=3,
+        in_channels=16,
+        in_size=(7, 12),
+        out_channels=16,
+        kernel=(1, 5),
+        stride=(2, 1),
+        padding=(0, 1, 2, 0),
+        dilation=(1, 2),
+    ),
+    "one pixel": Conv2d.of(batch=1, in_channels=32, in_size=4, out_channels=16, kernel=4),
+    "odd channels": Conv2d.of(
+        batch=5, in_channels=5, in_size=6, out_channels=7, kernel=3, padding=1
+    ),
+    "1x1, stride 2": Conv2d.of(
+        batch=3, in_channels=32, in_size=7, out_channels=16, kernel=1, stride=2
+    ),
+    "7x7, stride 2": Conv2d.of(
+        batch=1, in_channels=3, in_size=15, out_channels=16, kernel=7, stride=2, padding=3
+    ),
+}
+GEMMS = {
+    "odd": Gemm(m=17, k=33, n=19),
+    "even": Gemm(m=32, k=64, n=48),
+    "one row": Gemm(m=1, k=24, n=7),
+    "one column": Gemm(m=7, k=24, n=1),
+    "one term": Gemm(m=6, k=1, n=5),
+    "dot product": Gemm(m=1, k=24, n=1),
+    "batched": Gemm(m=6, k=20, n=31, batch_count=3),
+    "batched column": Gemm(m=6, k=20, n=1, batch_count=2),
+}
+POOLS = {
+    f"{mode}{' with padding' if whole else ''}, {name}": Pool2d.of(
+        **shape, mode=mode, count_include_pad=whole
+    )
+    for mode, whole in (("max", False), ("avg", False), ("avg", True))
+    for name, shape in {
+        "overlapping": {"batch": 2, "channels": 16, "in_size": 9, "kernel": 3, "stride": 2},
+        "skew": {
+            "batch": 3,
+            "channels": 5,
+            "in_size": (7, 9),
+            "kernel": (3, 2),
+            "stride": (2, 1),
+            "padding": (1, 0, 0, 1),
+        },
+        "one pixel": {"batch": 1, "channels": 8, "in_size": 4, "kernel": 4},
+    }.items()
+}
+LAYERS: dict[str, Layer] = {
+    f"{kind} {name}": layer
+    for kind, layers in (("conv", CONVS), ("gemm", GEMMS), ("pool", POOLS))
+    for name, layer in layers.items()
+}
+
+
+def _has(precision: str) -> bool:
+    try:
+        return bool(candidates(Case(layer=GEMMS["even"], precision=precision)))
+    except UnsupportedError:
+        return False
+
+
+PRECISIONS = tuple(precision for precision in ("fp32", "bf16", "fp16") if _has(precision))
+
+
+@pytest.fixture(params=PRECISIONS)
+def precision(request):
+    """Every precision that this CPU has."""
+    return request.param
+
+
+@pytest.fixture(params=LAYERS, ids=lambda name: name.replace(" ", "-"))
+def layer(request):
+    """Every layer in turn."""
+    return LAYERS[request.param]
+
+
+@pytest.fixture
+def conv():
+    """A small dense convolution."""
+    return CONVS["dense"]
+
+
+@pytest.fixture
+def max_pool():
+    """Max pooling with overlapping windows."""
+    return POOLS["max, overlapping"]

@@ -1,0 +1,134 @@
+"""What the plans offer, and what they say of a problem that cannot be planned."""
+
+from __future__ import annotations
+
+import pytest
+
+_cpu = pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")
+
+from pydlbench.backends.case import Case
+from pydlbench.backends.native.problems import candidates, native_pass
+from pydlbench.errors import PrimitiveError, UnsupportedError
+
+DENSE = {
+    "batch": 1,
+    "groups": 1,
+    "in_channels": 8,
+    "in_height": 6,
+    "in_width": 6,
+    "out_channels": 8,
+    "out_height": 6,
+    "out_width": 6,
+    "kernel_height": 3,
+    "kernel_width": 3,
+    "stride_height": 1,
+    "stride_width": 1,
+    "pad_top": 1,
+    "pad_left": 1,
+    "pad_bottom": 1,
+    "pad_right": 1,
+    "dilation_height": 1,
+    "dilation_width": 1,
+}
+PASSES = list(_cpu.Pass)
+
+
+@pytest.mark.parametrize(
+    ("pass_", "propagation", "native"),
+    [
+        ("forward", "inference", "forward_inference"),
+        ("forward", "training", "forward_training"),
+        ("backward-data", "inference", "backward_data"),
+        ("backward-weights", "inference", "backward_weights"),
+    ],
+)
+def test_passes_are_translated(conv, pass_, propagation, native):
+    case = Case(layer=conv, pass_=pass_, propagation=propagation)
+    assert native_pass(case) is _cpu.Pass[native]
+
+
+def test_a_convolution_comes_in_all_layouts(conv):
+    found = candidates(Case(layer=conv))
+    assert {"any", "nhwc", "nchw", "blocked"} <= {candidate.variant for candidate in found}
+    assert len({(candidate.implementation, candidate.layout) for candidate in found}) == len(found)
+    assert {candidate.primitive for candidate in found} == {"convolution forward"}
+
+
+def test_a_matrix_product_comes_packed_and_plain_from_two_primitives(layer):
+    if layer.kind != "gemm" or layer.batch_count > 1:
+        pytest.skip("not a single matrix product")
+    found = candidates(Case(layer=layer))
+    assert {candidate.primitive for candidate in found} == {"inner_product", "matmul"}
+    assert {candidate.variant for candidate in found} == {"any", "plain"}
+    assert all(candidate.implementation.startswith(candidate.primitive) for candidate in found)
+
+
+def test_max_pooling_keeps_its_maxima_for_training_only(max_pool):
+    for propagation, keeps in (("inference", False), ("training", True)):
+        found = candidates(Case(layer=max_pool, propagation=propagation))
+        assert {candidate.workspace_bytes > 0 for candidate in found} == {keeps}
+    found = candidates(Case(layer=max_pool, pass_="backward-data"))
+    assert all(candidate.workspace_bytes > 0 for candidate in found)
+
+
+def test_the_unoptimised_fallback_is_marked(conv):
+    found = candidates(Case(layer=conv))
+    assert {c.is_reference for c in found if c.implementation.startswith("ref")} == {True}
+    assert {c.is_reference for c in found if "ref" not in c.implementation} == {False}
+
+
+@pytest.mark.parametrize("pass_", PASSES, ids=lambda pass_: pass_.name)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"out_height": 9},
+        {"stride_height": 0},
+        {"kernel_height": 9},
+        {"batch": -1},
+        {"in_channels": 9, "groups": 2},
+    ],
+    ids=str,
+)
+def test_an_invalid_convolution_names_primitive_and_reason(pass_, change):
+    name = "backward-" if pass_.name.startswith("backward") else "forward"
+    with pytest.raises(PrimitiveError, match=rf"oneDNN convolution {name}.*invalid arguments"):
+        _cpu.conv2d_candidates(pass_, _cpu.Precision.fp32, **{**DENSE, **change})
+
+
+@pytest.mark.parametrize("pass_", PASSES, ids=lambda pass_: pass_.name)
+def test_an_invalid_matrix_product_names_primitive_and_reason(pass_):
+    with pytest.raises(PrimitiveError, match="oneDNN matrix product: invalid arguments"):
+        _cpu.gemm_candidates(pass_, _cpu.Precision.fp32, batch_count=1, m=-3, k=2, n=2)
+
+
+def test_an_invalid_pooling_names_primitive_and_reason():
+    shape = {key: DENSE[key] for key in DENSE if "channels" not in key and "dilation" not in key}
+    shape.pop("groups")
+    arguments = (_cpu.Pass.forward_inference, _cpu.Precision.fp32, _cpu.PoolMode.max)
+    with pytest.raises(PrimitiveError, match="oneDNN pooling forward: invalid arguments"):
+        _cpu.pool2d_candidates(*arguments, channels=4, **{**shape, "batch": -1})
+    with pytest.raises(PrimitiveError, match="oneDNN pooling forward: invalid arguments"):
+        _cpu.pool2d_candidates(*arguments, channels=4, **{**shape, "out_height": 9})
+
+
+@pytest.mark.parametrize("pass_", PASSES, ids=lambda pass_: pass_.name)
+def test_a_precision_that_the_cpu_lacks_is_unsupported(pass_):
+    if "avx512_fp16" in _cpu.isa():
+        pytest.skip("this CPU has fp16")
+    with pytest.raises(UnsupportedError, match="oneDNN convolution"):
+        _cpu.conv2d_candidates(pass_, _cpu.Precision.fp16, **DENSE)
+    with pytest.raises(UnsupportedError, match="oneDNN matrix product"):
+        _cpu.gemm_candidates(pass_, _cpu.Precision.fp16, batch_count=1, m=3, k=2, n=2)
+
+
+def test_pooling_has_no_weights():
+    shape = {key: DENSE[key] for key in DENSE if "channels" not in key and "dilation" not in key}
+    shape.pop("groups")
+    with pytest.raises(UnsupportedError, match="pooling has no weights"):
+        _cpu.pool2d_candidates(
+            _cpu.Pass.backward_weights,
+            _cpu.Precision.fp32,
+            _cpu.PoolMode.max,
+            channels=4,
+            **shape,
+        )
