@@ -2,7 +2,7 @@
 
     python benchmarks/native_vs_torch.py --shape 'alexnet-owt/*' 'vgg16/*' --batch 16 --pass all
 
-Each layer and pass is sampled in turn with pydlbench (fastest verified candidate) and with PyTorch in
+Each layer and pass is sampled in turn with pydlbench (fastest verified candidate) and PyTorch in
 both memory formats, round by round in random order, so that all of them see the same machine. The
 ratio is the median over rounds of native / torch, with torch's better format; its interval comes
 from the variance between rounds. Needs torch (``pip install '.[torch]'``).

@@ -21,9 +21,7 @@ def conv2d(layer: dict, pass_: str, dtype: torch.dtype, memory_format: str) -> d
     """Operands and statement of a convolution; uneven padding is left to the caller."""
     like = FORMATS[memory_format]
     groups = layer["groups"]
-    source = torch.rand(
-        layer["batch"], layer["in_channels"], layer["in_height"], layer["in_width"]
-    )
+    source = torch.rand(layer["batch"], layer["in_channels"], layer["in_height"], layer["in_width"])
     weights = torch.rand(
         layer["out_channels"],
         layer["in_channels"] // groups,
@@ -114,9 +112,7 @@ def main() -> None:
                     layer, ask["pass"], TYPES[ask["precision"]], ask["format"]
                 )
                 statement = names.pop("stmt")
-                timers[ask["id"]] = Timer(
-                    statement, globals=names, num_threads=len(setup["cpus"])
-                )
+                timers[ask["id"]] = Timer(statement, globals=names, num_threads=len(setup["cpus"]))
             elif ask["op"] == "sample":
                 timer = timers[ask["id"]]
                 if ask["untimed"]:

@@ -182,16 +182,17 @@ class Session:
 
         try:
             kernel = self.prepare(case)
-            sampling = Sampling(self.policy)
-            while request := sampling.next_request():
-                sampling.feed(kernel.sample(request))
-            record = self._row(case, kernel.facts, sampling.result())
-            kernel.release()
+            try:
+                sampling = Sampling(self.policy, alone=True)
+                while request := sampling.next_request():
+                    sampling.feed(kernel.sample(request))
+                return self._row(case, kernel.facts, sampling.result())
+            finally:
+                kernel.release()
         except UnsupportedError as error:
             return self._empty(case, "skipped", error)
         except PydlbenchError as error:
             return self._empty(case, "failed", error)
-        return record
 
     def _row(self, case: Case, facts: dict[str, Any], samples: Samples) -> Measurement:
         from pydlbench.results import Correctness, Measurement, Peaks, Roofline
@@ -293,21 +294,26 @@ class Session:
         available = self.facts.memory_available_bytes
         if available is None or case.pass_ not in case.layer.passes:
             return
-        elements = sum(case.layer.operands(case.pass_).values())
-        # The float32 originals, one copy in the kernel's layout, one layout more to compare with.
-        needed = elements * (4 + 2 * _ITEM_BYTES[case.precision])
-        if case.cache != "hot":
-            needed += _COLD_FACTOR * self._llc_bytes()
+        needed = self._memory_for(case, case.layer)
         if needed <= available:
             return
         from pydlbench.units import format_bytes
 
-        fits = math.floor(case.layer.batch * available / needed)
-        nearest = f"--batch {fits}" if fits else "a smaller layer"
+        nearest = "a smaller layer"
+        least = self._memory_for(case, case.layer.with_batch(1))
+        if least <= available:
+            each = (needed - least) / (case.layer.batch - 1)
+            nearest = f"--batch {1 + math.floor((available - least) / each)}"
         raise UsageError(
             f"{case.layer.name or case.layer.problem}: needs {format_bytes(needed)} of memory, "
             f"{format_bytes(available)} are available; nearest: {nearest}"
         )
+
+    def _memory_for(self, case: Case, layer: Layer) -> int:
+        elements = sum(layer.operands(case.pass_).values())
+        # The float32 originals, one copy in the kernel's layout, one layout more to compare with.
+        needed = elements * (4 + 2 * _ITEM_BYTES[case.precision])
+        return needed if case.cache == "hot" else needed + _COLD_FACTOR * self._llc_bytes()
 
 
 def _warnings(samples: Samples) -> tuple[str, ...]:

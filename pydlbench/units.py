@@ -34,7 +34,7 @@ def si(value: float, unit: str, digits: int = 3) -> str:
     factor, prefix = next(
         (item for item in _PREFIXES if abs(value) >= item[0] * carry), _PREFIXES[-1]
     )
-    scaled = value / factor
+    scaled = float(f"{value / factor:.{digits - 1}e}")  # here too: 9.996 is 10.0
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(scaled)) + 1e-9))
     return f"{scaled:.{decimals}f} {prefix}{unit}"
 

@@ -63,7 +63,7 @@ class Case:
             ("--backend", self.backend, BACKENDS),
         ):
             if value not in choices:
-                near = nearest(value, choices) or list(choices)
+                near = nearest(str(value), choices) or list(choices)
                 raise UsageError(
                     f"{option} {value}: not one of {', '.join(choices)}; nearest: {near[0]}"
                 )

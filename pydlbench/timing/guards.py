@@ -139,7 +139,9 @@ def _totals(chunks: Sequence[Chunk], inner: int) -> str:
     wait = sum(chunk.run_delay_s for chunk in chunks)
     steal = sum(chunk.steal_s for chunk in chunks)
     switches = sum(sum(chunk.involuntary) for chunk in chunks)
-    words = f"threads waited for a CPU for {wait / wall:.0%} of the time" if wall else "no time"
+    if not wall:
+        return "no time passed"
+    words = f"threads waited for a CPU for {wait / wall:.0%} of the time"
     if steal:
         words += f", the hypervisor took {steal / wall:.0%}"
     return f"{words} ({switches} involuntary switches in {wall:.2g} s)"

@@ -61,6 +61,7 @@ class Worker:
         self._selector: selectors.BaseSelector | None = None
         self._pending = b""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+        self._said = 0  # bytes of standard error that belong to earlier requests
         self._description: dict[str, Any] = {}
         self.generation = 0
 
@@ -96,12 +97,19 @@ class Worker:
         process = self._process
         if process is None or process.stdin is None:
             raise WorkerError(f"the {self.backend} worker is not running")
+        # Not by seek(): the worker shares the file's position.
+        self._said = os.fstat(self._stderr.fileno()).st_size
         try:
             process.stdin.write(encode({"op": operation, **arguments}))
             process.stdin.flush()
         except BrokenPipeError:
             raise self._died() from None
-        return self._reply()
+        try:
+            return self._reply()
+        except KeyboardInterrupt:
+            # The answer would be taken for that of the next request.
+            self.close(kill=True)
+            raise
 
     def close(self, kill: bool = False) -> None:
         """End the process: politely, or at once with ``kill``."""
@@ -136,6 +144,7 @@ class Worker:
         setup = {"backend": self.backend, "device": self.device, "cpus": list(self.cpus)}
         self._stderr.seek(0)
         self._stderr.truncate()
+        self._said = 0
         self._process = subprocess.Popen(
             [sys.executable, "-c", _BOOTSTRAP, json.dumps(setup), json.dumps(sys.path)],
             stdin=subprocess.PIPE,
@@ -157,7 +166,12 @@ class Worker:
             raise
 
     def _reply(self) -> Any:
-        message = decode(self._line())
+        line = self._line()
+        try:
+            message = decode(line)
+        except WorkerError:
+            self.close(kill=True)  # who knows what follows
+            raise
         if "error" in message:
             raise_error(message["error"])
         return message["ok"]
@@ -183,8 +197,8 @@ class Worker:
 
     def _died(self) -> WorkerError:
         process = self._process
-        code = process.wait() if process else None
         self.close()
+        code = process.returncode if process else None
         if code is not None and code < 0:
             try:
                 how = f"was killed by {signal.Signals(-code).name}"
@@ -192,7 +206,7 @@ class Worker:
                 how = f"was killed by signal {-code}"
         else:
             how = f"ended with exit code {code}"
-        self._stderr.seek(0)
+        self._stderr.seek(self._said)
         lines = self._stderr.read().decode(errors="replace").strip().splitlines()
         last = f": {lines[-1]}" if lines else ""
         return WorkerError(f"the {self.backend} worker {how}{last}")
@@ -213,7 +227,7 @@ class RemoteKernel:
         Raises:
             WorkerError: the worker died, now or since the kernel was prepared.
         """
-        if self._worker.generation != self._generation:
+        if self._worker.pid is None or self._worker.generation != self._generation:
             raise WorkerError(f"the {self._worker.backend} worker that held this kernel has died")
         return Chunk.from_dict(
             self._worker.ask(

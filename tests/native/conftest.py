@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pydlbench.backends.case import Case
+from pydlbench.errors import UnsupportedError
 from pydlbench.layers import Conv2d, Gemm, Pool2d
 
 if TYPE_CHECKING:
     from pydlbench.layers import Layer
 
-pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")
-
-from pydlbench.backends.case import Case
-from pydlbench.backends.native.problems import candidates
-from pydlbench.errors import UnsupportedError
+NATIVE = importlib.util.find_spec("pydlbench._cpu") is not None
+# These import the module at their top.
+collect_ignore = [] if NATIVE else ["test_kernel.py", "test_plans.py", "test_results.py"]
 
 CONVS = {
-    "dense": Conv2d.of(
-        batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1
-    ),
+    "dense": Conv2d.of(batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1),
     "first layer": Conv2d.of(
-        batch=1, in_channels=3, in_size=23, out_channels=16, kernel=11, stride=4, padding=(3, 4, 3, 4)
+        batch=1,
+        in_channels=3,
+        in_size=23,
+        out_channels=16,
+        kernel=11,
+        stride=4,
+        padding=(3, 4, 3, 4),
     ),
     "grouped": Conv2d.of(
         batch=2, in_channels=32, in_size=5, out_channels=32, kernel=3, padding=1, groups=2
@@ -31,7 +36,14 @@ CONVS = {
         batch=2, in_channels=9, in_size=5, out_channels=6, kernel=3, padding=1, groups=3
     ),
     "depthwise": Conv2d.of(
-        batch=3, in_channels=24, in_size=9, out_channels=24, kernel=3, padding=1, stride=2, groups=24
+        batch=3,
+        in_channels=24,
+        in_size=9,
+        out_channels=24,
+        kernel=3,
+        padding=1,
+        stride=2,
+        groups=24,
     ),
     "depthwise, two per channel": Conv2d.of(
         batch=1, in_channels=8, in_size=6, out_channels=16, kernel=3, groups=8
@@ -96,6 +108,10 @@ LAYERS: dict[str, Layer] = {
 
 
 def _has(precision: str) -> bool:
+    if not NATIVE:
+        return False
+    from pydlbench.backends.native.problems import candidates
+
     try:
         return bool(candidates(Case(layer=GEMMS["even"], precision=precision)))
     except UnsupportedError:
@@ -111,10 +127,27 @@ def precision(request):
     return request.param
 
 
-@pytest.fixture(params=LAYERS, ids=lambda name: name.replace(" ", "-"))
-def layer(request):
-    """Every layer in turn."""
-    return LAYERS[request.param]
+def pytest_generate_tests(metafunc):
+    """Give every layer in turn, with each pass that it has where a test asks for that too."""
+    names = set(metafunc.fixturenames)
+    if "weighted" in names:
+        layers = {name: layer for name, layer in LAYERS.items() if layer.weight_elements}
+        argument = "weighted"
+    else:
+        layers, argument = LAYERS, "layer"
+    if argument not in names:
+        return
+    cases = [
+        pytest.param(layer, *given, id="-".join([name, *given]).replace(" ", "-"))
+        for name, layer in layers.items()
+        for given in ([(kind,) for kind in _kinds(layer)] if "kind" in names else [()])
+    ]
+    metafunc.parametrize([argument, "kind"] if "kind" in names else argument, cases)
+
+
+def _kinds(layer):
+    # The forward kernel that keeps what training needs is another one.
+    return ("forward inference", "forward training", *layer.passes[1:])
 
 
 @pytest.fixture
@@ -127,3 +160,9 @@ def conv():
 def max_pool():
     """Max pooling with overlapping windows."""
     return POOLS["max, overlapping"]
+
+
+@pytest.fixture(params=["odd", "even", "one row", "one column"])
+def gemm(request):
+    """A single matrix product."""
+    return GEMMS[request.param]

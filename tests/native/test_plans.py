@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-_cpu = pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")
-
+from pydlbench import _cpu
 from pydlbench.backends.case import Case
 from pydlbench.backends.native.problems import candidates, native_pass
 from pydlbench.errors import PrimitiveError, UnsupportedError
@@ -54,10 +53,8 @@ def test_a_convolution_comes_in_all_layouts(conv):
     assert {candidate.primitive for candidate in found} == {"convolution forward"}
 
 
-def test_a_matrix_product_comes_packed_and_plain_from_two_primitives(layer):
-    if layer.kind != "gemm" or layer.batch_count > 1:
-        pytest.skip("not a single matrix product")
-    found = candidates(Case(layer=layer))
+def test_a_matrix_product_comes_packed_and_plain_from_two_primitives(gemm):
+    found = candidates(Case(layer=gemm))
     assert {candidate.primitive for candidate in found} == {"inner_product", "matmul"}
     assert {candidate.variant for candidate in found} == {"any", "plain"}
     assert all(candidate.implementation.startswith(candidate.primitive) for candidate in found)
@@ -107,7 +104,7 @@ def test_an_invalid_pooling_names_primitive_and_reason():
     arguments = (_cpu.Pass.forward_inference, _cpu.Precision.fp32, _cpu.PoolMode.max)
     with pytest.raises(PrimitiveError, match="oneDNN pooling forward: invalid arguments"):
         _cpu.pool2d_candidates(*arguments, channels=4, **{**shape, "batch": -1})
-    with pytest.raises(PrimitiveError, match="oneDNN pooling forward: invalid arguments"):
+    with pytest.raises((PrimitiveError, UnsupportedError), match="oneDNN pooling forward: "):
         _cpu.pool2d_candidates(*arguments, channels=4, **{**shape, "out_height": 9})
 
 

@@ -229,3 +229,17 @@ def test_it_always_ends_with_a_result_that_adds_up(
 def test_policy_refuses_bad_constants(constants: dict[str, float], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Policy(**constants)  # type: ignore[arg-type]
+
+
+def test_a_kernel_alone_finds_its_caches_as_it_left_them():
+    alone, interleaved = Sampling(alone=True), Sampling()
+    for sampling in (alone, interleaved):
+        sampling.feed(Chunk(seconds=(0.01,)))
+    assert interleaved.next_request() == Request(samples=5, inner=1, untimed=1)
+    assert alone.next_request() == Request(samples=5, inner=1, untimed=0)
+
+
+def test_a_short_kernel_wakes_the_threads_even_alone():
+    sampling = Sampling(alone=True)
+    sampling.feed(Chunk(seconds=(0.001,)))
+    assert sampling.next_request() == Request(samples=50, inner=1, untimed=2)

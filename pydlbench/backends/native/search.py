@@ -11,19 +11,21 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pydlbench.errors import PydlbenchError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pydlbench.errors import PydlbenchError
-
 __all__ = ["Contender", "Entrant", "race", "ranking", "trial"]
 
-# A candidate whose first execution is this much slower than the best so far is not run again.
-HOPELESS = 1.5
+# A candidate whose first execution is this much slower than the best so far is not run again,
+# provided that it took so many seconds that waking threads and cold code cannot be the cause.
+HOPELESS = 1.25
+HOPELESS_SECONDS = 0.005
 # Finalists: at most this many, at most this much slower than the fastest trial. Trials on a busy
-# virtual machine differ by up to 10 % from what the race then finds.
+# virtual machine differ by several per cent from what the race then finds.
 FINALISTS = 4
-FINAL_MARGIN = 1.12
+FINAL_MARGIN = 1.08
 # Time for a candidate's trial, for the whole race and for one turn in it, in seconds; a turn holds
 # several executions of a short kernel, because each turn starts with caches full of other data.
 TRIAL_SECONDS = 0.03
@@ -75,7 +77,7 @@ def trial(entrant: Entrant, contender: Contender, best: float, thorough: bool) -
     ``thorough`` times it nevertheless.
     """
     first = contender.seconds(1)[0]
-    if first > HOPELESS * best and not thorough:
+    if first > max(HOPELESS * best, HOPELESS_SECONDS) and not thorough:
         entrant.times = [first]
         return
     least = 5 if thorough else 1
@@ -107,7 +109,10 @@ def race(
         if len(finalists) > 1:
             _run(finalists, enter, best)
         for entrant in sorted(finalists, key=lambda entrant: entrant.time):
-            wrong = verify(entrant)
+            try:
+                wrong = verify(entrant) if entrant.status == "ok" else entrant.reason
+            except PydlbenchError as error:
+                wrong = str(error)
             if wrong is None:
                 return entrant
             entrant.disqualify(wrong)
@@ -116,17 +121,19 @@ def race(
 
 
 def _run(finalists: Sequence[Entrant], enter: Callable[[Entrant], Contender], best: float) -> None:
-    contenders = [enter(entrant) for entrant in finalists]
+    runners: list[tuple[Entrant, Contender, list[float]]] = []
+    for entrant in finalists:
+        try:
+            runners.append((entrant, enter(entrant), []))
+        except PydlbenchError as error:  # all at once they may not fit into memory
+            entrant.disqualify(error)
     per_turn = _count(TURN_SECONDS / best, 1, TURN_SAMPLES)
     rounds = _count(RACE_SECONDS / (best * per_turn * len(finalists)), *RACE_ROUNDS)
-    laps: list[list[float]] = [[] for _ in finalists]
     for turn in range(rounds):
-        order = list(range(len(finalists)))
-        if turn % 2:  # who follows whom must not decide
-            order.reverse()
-        for index in order:
-            laps[index].extend(contenders[index].seconds(per_turn))
-    for entrant, lap in zip(finalists, laps, strict=True):
+        # Who follows whom must not decide.
+        for _, contender, lap in reversed(runners) if turn % 2 else runners:
+            lap.extend(contender.seconds(per_turn))
+    for entrant, _, lap in runners:
         entrant.times = lap
 
 

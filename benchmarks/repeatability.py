@@ -1,0 +1,92 @@
+"""How well a measurement repeats: a model's layers against one fixed layer, run after run.
+
+    python benchmarks/repeatability.py --shape 'alexnet-owt/*' --batch 16 --runs 10
+
+Every run starts from nothing (a new worker, new memory, a new search for the fastest kernel) and
+samples each layer in turn with the reference layer, round by round. The ratio of the two is what
+should repeat; absolute times wander with the machine, in cycles less than in time. The spread
+is the largest value over the smallest, minus one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections import defaultdict
+
+from pydlbench.backends.case import Case
+from pydlbench.layers import find_layers
+from pydlbench.measure import Options, Session
+from pydlbench.timing import Policy, Sampling, interleave, paired_ratio
+
+LIMIT = 0.015
+SHARE = 0.95
+
+
+def spread(values: list[float]) -> float:
+    """Largest over smallest, minus one."""
+    return max(values) / min(values) - 1
+
+
+def main() -> int:
+    """Print the spreads; exit 1 if too many layers spread too far."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", nargs="+", default=["alexnet-owt/*"])
+    parser.add_argument("--reference", default="alexnet/conv3")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=15, help="least number of rounds")
+    parser.add_argument("--budget", type=float, default=2.0, help="seconds per kernel")
+    args = parser.parse_args()
+
+    layers = find_layers(args.shape, args.batch)
+    (reference,) = find_layers([args.reference], args.batch)
+    policy = Policy(
+        budget_s=args.budget, min_rounds=args.rounds, min_samples=args.rounds, chunk_s=0.04
+    )
+    ratios, seconds, cycles = defaultdict(list), defaultdict(list), defaultdict(list)
+    algorithms, contended = defaultdict(list), defaultdict(int)
+    for run in range(args.runs):
+        with Session(Options(seed=run)) as session:
+            fixed = session.prepare(Case(layer=reference))
+            for layer in layers:
+                kernel = session.prepare(Case(layer=layer))
+                samplings = [Sampling(policy), Sampling(policy)]
+                kernels = [kernel, fixed]
+                interleave(
+                    samplings,
+                    lambda i, request, kernels=kernels: kernels[i].sample(request),
+                    random.Random(run),
+                )
+                kernel.release()
+                own, other = (sampling.result() for sampling in samplings)
+                ratios[layer.name].append(paired_ratio(own.by_round(), other.by_round()).median)
+                median = own.summary().median
+                seconds[layer.name].append(median)
+                cycles[layer.name].append(median * (own.clock_hz or float("nan")))
+                algorithms[layer.name].append(kernel.facts["algorithm"])
+                contended[layer.name] += own.contended or other.contended
+        print(f"run {run + 1} of {args.runs} done", flush=True)
+
+    print(
+        f"\n{'layer':<22} {'median':>10} {'ratio':>8} {'ms':>8} {'cycles':>8}  contended  kernels"
+    )
+    good = 0
+    for name, values in ratios.items():
+        good += spread(values) < LIMIT
+        middle = sorted(seconds[name])[len(seconds[name]) // 2]
+        print(
+            f"{name:<22} {middle * 1e3:>7.3f} ms {100 * spread(values):>6.2f} % "
+            f"{100 * spread(seconds[name]):>6.2f} % {100 * spread(cycles[name]):>6.2f} %  "
+            f"{contended[name]:>9}  {', '.join(dict.fromkeys(algorithms[name]))}"
+        )
+    share = good / len(ratios)
+    print(
+        f"ratio to {args.reference} spreads by under {100 * LIMIT:g} % for {good} of {len(ratios)} "
+        f"layers over {args.runs} runs"
+    )
+    return 0 if share >= SHARE else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

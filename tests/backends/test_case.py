@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+
+import pytest
+
+from pydlbench.backends.case import CACHES, LAYOUTS, PRECISIONS, PROPAGATIONS, Case
+from pydlbench.errors import UsageError
+from pydlbench.layers import Conv2d, Gemm, Pool2d
+
+CONV = Conv2d.of(
+    batch=2,
+    in_channels=6,
+    in_size=(7, 9),
+    out_channels=4,
+    kernel=(3, 2),
+    stride=(2, 1),
+    padding=(1, 0, 0, 1),
+    dilation=(1, 2),
+    groups=2,
+    name="mine",
+)
+LAYERS = [
+    CONV,
+    Gemm(m=3, k=4, n=5, batch_count=2),
+    Pool2d.of(
+        batch=1, channels=3, in_size=8, kernel=3, stride=2, mode="avg", count_include_pad=True
+    ),
+]
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.kind)
+def test_a_case_survives_the_wire(layer):
+    case = Case(
+        layer=layer,
+        pass_="backward-data",
+        precision="bf16",
+        propagation="training",
+        cache="all-cold",
+        layout="nhwc",
+    )
+    assert Case.from_dict(json.loads(json.dumps(case.to_dict()))) == case
+
+
+def test_every_combination_of_words_is_a_case():
+    for words in itertools.product(PRECISIONS, PROPAGATIONS, CACHES, LAYOUTS):
+        precision, propagation, cache, layout = words
+        Case(layer=CONV, precision=precision, propagation=propagation, cache=cache, layout=layout)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("pass_", "backward-wieghts", "--pass backward-wieghts: .*nearest: backward-weights"),
+        ("precision", "fp23", "--precision fp23: .*nearest: fp32"),
+        ("propagation", "train", "--propagation train: .*nearest: training"),
+        ("cache", "cold", "--cache cold: .*nearest: all-cold"),
+        ("layout", "nwhc", "--layout nwhc: .*nearest: nhwc"),
+        ("backend", "tensorflow", "--backend tensorflow: .*nearest: native"),
+        ("precision", 32, "--precision 32: .*nearest: "),
+        ("cache", None, "--cache None: .*nearest: "),
+    ],
+)
+def test_an_unknown_word_is_refused_with_the_nearest(field, value, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        Case(layer=CONV, **{field: value})
+    assert "\n" not in str(caught.value)
+
+
+def test_the_label_is_the_name_or_the_problem():
+    assert Case(layer=CONV).label == "mine forward fp32"
+    nameless = dataclasses.replace(CONV, name=None)
+    assert Case(layer=nameless, precision="bf16").label == f"{CONV.problem} forward bf16"

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+
+from pydlbench.devices.roofline import memory_time, roof
+
+MEMORY, LLC, SIZE = 20e9, 200e9, 32e6  # B/s, B/s, bytes
+
+
+def move(cold, warm):
+    return memory_time(cold, warm, MEMORY, LLC, SIZE)
+
+
+def test_what_fits_into_the_cache_moves_at_its_bandwidth():
+    seconds, level = move(0, 16e6)
+    assert seconds == pytest.approx(16e6 / LLC)
+    assert level == "llc"
+
+
+def test_what_does_not_fit_comes_from_memory():
+    seconds, level = move(0, 132e6)
+    assert seconds == pytest.approx(32e6 / LLC + 100e6 / MEMORY)
+    assert level == "memory"
+
+
+def test_cold_bytes_come_from_memory_however_few_they_are():
+    seconds, level = move(4e6, 8e6)
+    assert seconds == pytest.approx(4e6 / MEMORY + 8e6 / LLC)
+    assert level == "memory"
+
+
+def test_the_level_is_the_one_that_takes_longer():
+    # 1 MB at 20 GB/s is 50 us, 20 MB at 200 GB/s are 100 us.
+    assert move(1e6, 20e6)[1] == "llc"
+
+
+def test_nothing_to_move_takes_no_time():
+    assert move(0, 0)[0] == 0
+
+
+def test_the_higher_limit_is_the_roof():
+    compute = roof(flops=1e9, flops_per_s=1e11, move_s=0.001, bandwidth="llc")
+    assert (compute.bound, compute.time_s) == ("compute", pytest.approx(0.01))
+    memory = roof(flops=1e9, flops_per_s=1e11, move_s=0.02, bandwidth="memory")
+    assert (memory.bound, memory.time_s, memory.bandwidth) == ("memory", 0.02, "memory")
+
+
+def test_the_ridge_belongs_to_compute():
+    assert roof(flops=1e9, flops_per_s=1e11, move_s=0.01, bandwidth="llc").bound == "compute"

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import pytest
+
+from pydlbench.results.summary import time_summary
+
+
+def test_a_summary_of_known_samples():
+    summary = time_summary([x / 1000 for x in range(1, 12)], 0.95)
+    assert summary.median == 0.006
+    assert summary.min == 0.001
+    assert summary.n == 11
+    assert summary.confidence == 0.95
+    assert summary.q1 == pytest.approx(0.0035)
+    assert summary.q3 == pytest.approx(0.0085)
+    # Binomial: of 11 samples the second and the second last enclose the median with 98.8 %.
+    assert (summary.ci_low, summary.ci_high) == (0.002, 0.010)
+
+
+def test_too_few_samples_have_no_interval():
+    summary = time_summary([0.3, 0.1, 0.2], 0.95)
+    assert summary.median == 0.2
+    assert summary.ci_low is None
+    assert summary.ci_high is None

@@ -1,0 +1,155 @@
+"""``python -m pydlbench layers``: the whole way, in processes of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import pydlbench
+from pydlbench.measure import Options
+
+FRAMEWORKS = {"torch", "tensorflow", "numba", "cupy", "jax"}
+native = pytest.mark.skipif(
+    importlib.util.find_spec("pydlbench._cpu") is None,
+    reason="the native module _cpu is not built here",
+)
+
+
+def call(*words, python=()):
+    command = [sys.executable, *python, "-m", "pydlbench", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def imported(stderr):
+    """Top-level modules in the report of ``-X importtime``."""
+    lines = [line for line in stderr.splitlines() if line.startswith("import time:")]
+    return {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
+
+
+@pytest.fixture(scope="module")
+def job():
+    """The main job in small."""
+    return call(
+        *("layers", "--shape", "conv3", "--batch", "2", "--budget", "0.2", "--json", "-"),
+        python=("-X", "importtime"),
+    )
+
+
+@native
+def test_the_main_job_gives_pure_json_and_a_verified_row(job):
+    assert job.returncode == 0, job.stderr
+    document = json.loads(job.stdout)
+    assert document["schema_version"] == 1
+    assert document["interrupted"] is False
+    (row,) = document["measurements"]
+    assert (row["layer"], row["problem"]) == ("alexnet/conv3", "mb2ic192ih13oc384oh13kh3ph1")
+    assert (row["status"], row["correct"]["status"]) == ("ok", "ok")
+    assert row["time_s"]["median"] > 0
+    assert document["run"]["command"][1:3] == ["layers", "--shape"]
+
+
+@native
+def test_no_framework_is_imported(job):
+    names = imported(job.stderr)
+    assert "pydlbench" in names
+    assert not names & FRAMEWORKS
+
+
+@native
+def test_the_command_lines_record_has_the_fields_of_the_functions(job):
+    layer = pydlbench.Conv2d.of(
+        batch=2, in_channels=192, in_size=13, out_channels=384, kernel=3, padding=1
+    )
+    record = pydlbench.measure(layer, options=Options(budget_s=0.02)).to_dict()
+    (row,) = json.loads(job.stdout)["measurements"]
+    assert list(row) == list(record)
+    same = ("problem", "batch", "pass", "precision", "flops", "flops_executed", "bytes", "threads")
+    assert [row[name] for name in same] == [record[name] for name in same]
+    for part in ("time_s", "peak_tflops", "roofline", "correct"):
+        assert set(row[part]) == set(record[part])
+
+
+@native
+def test_the_table_is_on_stdout():
+    done = call("layers", "--shape", "conv5", "--batch", "1", "--budget", "0.05", "--quiet")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert "conv5" in done.stdout
+    assert "TFLOP/s" in done.stdout
+
+
+def test_help_is_light():
+    done = call("--help", python=("-X", "importtime"))
+    assert done.returncode == 0
+    heavy = FRAMEWORKS | {"numpy", "tqdm", "tabulate", "subprocess", "json"}
+    assert not imported(done.stderr) & heavy
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--shape", "conv33"), "--shape conv33: no such layer; nearest: "),
+        (("--shape", "mb128ic3ih2x4"), "column "),
+        (("--shape", "mb1ic3ih4oc8kh9"), "kernel"),
+        (("--shape", "mb0ic3ih4oc8kh3"), "mb"),
+        (("--shape", "mb1ic-3ih4oc8kh3"), "column "),
+        (("--shape", "mb99999999ic99999999ih9999oc9kh1"), "overflow"),
+        (("--shape", "mb99999ic999ih999oc99kh3"), "of memory"),
+        (("--shape", "conv3", "--precision", "fp23"), "--precision fp23: not a valid choice"),
+        (("--shape", "conv3", "--pass", "sideways"), "--pass sideways: not a valid choice"),
+        (("--shape", "conv3", "--backend", "torhc"), "--backend torhc: not a valid choice"),
+        (("--shape", "conv3", "--json", "/no/such/folder/x.json"), "--json /no/such/folder"),
+        (("--shape", "conv3", "--threads", "100000"), "--threads 100000: "),
+        (("--shape", "conv3", "--batch", "0"), "--batch 0: too small; nearest: 1"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_bad_input_is_one_line_and_exit_code_2(words, message, tmp_path):
+    output = tmp_path / "rows.csv"
+    done = call("layers", *words, "--csv", str(output))
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("pydlbench: ")
+    assert message in line
+    assert not output.exists()
+
+
+# The command line itself, but each finished row is told on stderr, so that a test need not guess.
+TELLING = """
+import sys
+from pydlbench.cli import main, progress
+def tell(self, done, total, label):
+    print("finished", done, file=sys.stderr, flush=True)
+progress.Progress.__call__ = tell
+sys.exit(main())
+"""
+
+
+@native
+@pytest.mark.parametrize("finished", [0, 1])
+def test_ctrl_c_prints_what_is_finished(finished):
+    words = ("--shape", "conv5", "conv1", "conv2", "--batch", "8", "--budget", "1", "--json", "-")
+    process = subprocess.Popen(
+        [sys.executable, "-c", TELLING, "layers", *words, "--quiet"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for line in process.stderr:
+        if line == f"finished {finished}\n":
+            break
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    document = json.loads(out)
+    assert document["interrupted"] is True
+    assert [row["layer"] for row in document["measurements"]] == ["alexnet/conv5"][:finished]
+    assert err.splitlines()[-1] == f"interrupted: {finished} of 3 rows finished"
+    assert "Traceback" not in err

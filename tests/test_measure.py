@@ -1,0 +1,263 @@
+"""From a case to a record, with a real worker; short, because no time is judged here."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import threading
+
+import pytest
+
+import pydlbench
+from pydlbench.backends.case import Case
+from pydlbench.errors import PrimitiveError, UnsupportedError, UsageError, WorkerError
+from pydlbench.layers import Conv2d, Gemm, Pool2d
+from pydlbench.measure import Options, Session, probe_device
+from pydlbench.results import Measurement
+from pydlbench.workers.host import RemoteKernel, Worker
+
+pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")
+
+CONV = Conv2d.of(batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)
+GEMM = Gemm(m=8, k=32, n=16, name="small/fc")
+POOL = Pool2d.of(batch=2, channels=16, in_size=9, kernel=3, stride=2)
+QUICK = Options(budget_s=0.02, seed=3)
+
+
+@pytest.fixture(scope="module")
+def session():
+    with Session(QUICK) as session:
+        yield session
+
+
+def row(session, layer=CONV, **words) -> Measurement:
+    (record,) = session.measure([Case(layer=layer, **words)])
+    return record
+
+
+def test_the_public_function_returns_a_verified_record():
+    record = pydlbench.measure(CONV, precision="fp32", pass_="forward", options=QUICK)
+    assert record.status == "ok"
+    assert record.ok
+    assert record.correct.status == "ok"
+    assert 0 <= record.correct.rel_error <= record.correct.tolerance
+    assert record.problem == CONV.problem
+    assert (record.backend, record.device, record.cache) == ("native", "cpu", "hot")
+    assert record.library.startswith("oneDNN ")
+
+
+def test_the_function_and_the_module_share_a_name():
+    assert callable(pydlbench.measure)
+    from pydlbench import measure as module
+
+    assert module.Session is Session
+    assert callable(module)
+
+
+@pytest.mark.parametrize("pass_", ["forward", "backward-data", "backward-weights"])
+def test_a_record_adds_up(session, pass_):
+    record = row(session, pass_=pass_)
+    time = record.time
+    assert time.min <= time.q1 <= time.median <= time.q3
+    assert time.n >= 3
+    assert record.flops == CONV.flops(pass_)
+    assert record.flops_executed == CONV.flops_executed(pass_)
+    assert record.bytes == CONV.bytes(pass_, 4)
+    assert record.tflops == pytest.approx(record.flops / time.median / 1e12)
+    assert record.gbps == pytest.approx(record.bytes / time.median / 1e9)
+    assert record.arithmetic_intensity == pytest.approx(record.flops_executed / record.bytes)
+    assert record.roofline.efficiency == pytest.approx(record.roofline.time_s / time.median)
+    assert record.peak.measured > 0
+    assert record.threads == len(session.cpus)
+    assert record.clock_hz > 1e8
+    assert record.stop_reason
+    assert record.candidates is record.samples_s is None
+
+
+def test_the_record_survives_json(session):
+    record = row(session, GEMM)
+    assert record.layer == "small/fc"
+    text = json.dumps(record.to_dict(), allow_nan=False)
+    assert Measurement.from_dict(json.loads(text)) == record
+
+
+@pytest.mark.parametrize(
+    ("layer", "cache", "cold"),
+    [
+        (CONV, "hot", "llc"),
+        (CONV, "weights-cold", "memory"),
+        (CONV, "all-cold", "memory"),
+        (POOL, "all-cold", "memory"),
+    ],
+)
+def test_cache_states(session, layer, cache, cold):
+    record = row(session, layer, cache=cache)
+    assert (record.status, record.cache) == ("ok", cache)
+    assert record.correct.status == "ok"
+    assert record.roofline.bandwidth == cold
+
+
+def test_a_cold_roof_is_higher(session):
+    hot, cold = (row(session, POOL, cache=cache).roofline for cache in ("hot", "all-cold"))
+    assert hot.bound == cold.bound == "memory"
+    assert cold.time_s > hot.time_s
+
+
+def test_samples_and_algorithms_are_kept_on_request():
+    options = dataclasses.replace(QUICK, keep_samples=True, algorithms=True)
+    record = pydlbench.measure(GEMM, options=options)
+    assert len(record.samples_s) == record.time.n + record.discarded
+    (chosen,) = [entry for entry in record.candidates if entry["chosen"]]
+    assert (chosen["algorithm"], chosen["layout"]) == (record.algorithm, record.layout)
+    assert all(entry["time_s"]["median"] > 0 for entry in record.candidates)
+
+
+def test_what_cannot_be_done_is_a_skipped_row(session):
+    for layer, words in (
+        (CONV, {"precision": "fp8-tc"}),
+        (POOL, {"pass_": "backward-weights"}),
+        (POOL, {"cache": "weights-cold"}),
+    ):
+        record = row(session, layer, **words)
+        assert record.status == "skipped"
+        assert record.reason
+        assert record.time is None
+        assert not record.ok
+
+
+def test_fp16_is_skipped_where_the_cpu_lacks_it(session):
+    record = row(session, precision="fp16")
+    if {"avx512_fp16", "amx_fp16"} & set(session.facts.isa):
+        assert record.ok
+    else:
+        assert (record.status, record.time) == ("skipped", None)
+        assert "this CPU has no fp16" in record.reason
+
+
+def test_a_worker_killed_from_outside_costs_its_row_and_no_other(session, monkeypatch):
+    """SIGKILL in the middle of the second of three cases."""
+    true_sample = RemoteKernel.sample
+    victims = []
+
+    def sample(kernel, request):
+        if kernel.facts["algorithm"].startswith(("inner_product", "matmul")) and not victims:
+            victims.append(session.worker().pid)
+            timer = threading.Timer(0.1, os.kill, (victims[0], signal.SIGKILL))
+            timer.start()
+            request = dataclasses.replace(request, samples=1, inner=2**31 - 1)
+        return true_sample(kernel, request)
+
+    monkeypatch.setattr(RemoteKernel, "sample", sample)
+    rows = list(session.measure([Case(layer=layer) for layer in (CONV, GEMM, CONV)]))
+    assert [record.status for record in rows] == ["ok", "failed", "ok"]
+    assert rows[1].reason == "the native worker was killed by SIGKILL"
+    assert rows[1].layer == "small/fc"
+    assert rows[1].time is None
+    assert session.worker().pid not in (None, *victims)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (PrimitiveError("oneDNN convolution: run-time error"), "failed"),
+        (WorkerError("ZeroDivisionError"), "failed"),
+        (UnsupportedError("not here"), "skipped"),
+    ],
+)
+def test_an_error_while_sampling_frees_the_kernel(session, monkeypatch, error, status):
+    released = []
+
+    def sample(*_):
+        raise error
+
+    true_release = RemoteKernel.release
+    monkeypatch.setattr(RemoteKernel, "sample", sample)
+    monkeypatch.setattr(
+        RemoteKernel, "release", lambda kernel: released.append(kernel) or true_release(kernel)
+    )
+    record = row(session)
+    assert (record.status, record.reason) == (status, str(error))
+    assert len(released) == 1
+
+
+def test_progress_counts_rows(session):
+    calls = []
+    cases = [Case(layer=GEMM), Case(layer=POOL, pass_="backward-weights")]
+    list(session.measure(cases, progress=lambda *call: calls.append(call)))
+    assert calls == [
+        (0, 2, "small/fc forward fp32"),
+        (1, 2, f"{POOL.problem} backward-weights fp32"),
+        (2, 2, ""),
+    ]
+
+
+def test_memory_is_asked_for_before_anything_is_measured():
+    large = Gemm(m=100_000, k=1000, n=1000, name="large")
+    with Session(QUICK) as session:
+        session.facts = dataclasses.replace(session.facts, memory_available_bytes=100_000_000)
+        with pytest.raises(UsageError) as caught:
+            list(session.measure([Case(layer=GEMM), Case(layer=large)]))
+        assert session.worker().pid is None
+    text = str(caught.value)
+    # 201 million elements: the float32 original and two layouts more.
+    assert text.startswith(
+        "large: needs 2.41 GB of memory, 100 MB are available; nearest: --batch "
+    )
+    # The advice is one that works.
+    fits = large.with_batch(int(text.rpartition(" ")[2]))
+    session._check_memory(Case(layer=fits))
+
+
+def test_memory_that_no_batch_would_save(session, monkeypatch):
+    facts = dataclasses.replace(session.facts, memory_available_bytes=1000)
+    monkeypatch.setattr(session, "facts", facts)
+    with pytest.raises(UsageError, match=r"nearest: a smaller layer$"):
+        row(session, CONV.with_batch(1))
+    monkeypatch.setattr(session, "facts", dataclasses.replace(facts, memory_available_bytes=None))
+    session._check_memory(Case(layer=CONV))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"precision": "fp23"}, "--precision fp23"),
+        ({"pass_": "forwards"}, "--pass forwards"),
+        ({"cache": "warm"}, "--cache warm"),
+        ({"backend": "torhc"}, "--backend torhc"),
+        ({"options": Options(threads=100_000)}, "--threads 100000"),
+        ({"options": Options(budget_s=-1)}, "--budget -1"),
+        ({"options": Options(confidence=95)}, "--confidence 95"),
+    ],
+)
+def test_a_bad_word_starts_nothing(words, message, monkeypatch):
+    monkeypatch.setattr(Worker, "_start", lambda _: pytest.fail("a worker was started"))
+    with pytest.raises(UsageError, match=message):
+        pydlbench.measure(CONV, **words)
+
+
+def test_the_run_says_where_and_with_what(session):
+    row(session)
+    run = session.run
+    assert run.id == session.run.id
+    assert run.device["threads"] == len(session.cpus)
+    assert run.created_utc.endswith("+00:00")
+    assert json.loads(json.dumps(run.to_dict(), allow_nan=False))["environment"]
+
+
+def test_closing_a_session_ends_its_workers():
+    session = Session(QUICK)
+    session.worker().describe()
+    pid = session.worker().pid
+    session.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_probing_a_device():
+    record = probe_device(threads=1, precisions=("fp32",))
+    assert [peak.precision for peak in record.peaks] == ["fp32"]
+    assert len(record.cpus) == 1
+    with pytest.raises(UsageError, match="--device cuda:0: no such device; nearest: cpu"):
+        probe_device("cuda:0")

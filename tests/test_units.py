@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pydlbench import units
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 B"),
+        (1, "1.00 B"),
+        (12.34, "12.3 B"),
+        (999.4, "999 B"),
+        (999.5, "1.00 kB"),
+        (9.994, "9.99 B"),
+        (9.996, "10.0 B"),
+        (99.96, "100 B"),
+        (1e3, "1.00 kB"),
+        (52_600_000, "52.6 MB"),
+        (-2.5e9, "-2.50 GB"),
+        (1e12, "1.00 TB"),
+        (0.0512, "51.2 mB"),
+        (3.1e-6, "3.10 uB"),
+        (4.567e-9, "4.57 nB"),
+        (2e21, "2000 EB"),
+    ],
+)
+def test_three_digits_and_a_prefix(value, text):
+    assert units.si(value, "B") == text
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_is_printed_as_such(value):
+    assert units.si(value, "s") == f"{value} s"
+
+
+def test_digits():
+    assert units.si(1234.5, "s", digits=4) == "1.234 ks"
+    assert units.si(1234.5, "s", digits=2) == "1.2 ks"
+    assert units.si(999.96, "s", digits=4) == "1.000 ks"
+
+
+@given(st.floats(1e-9, 1e20))
+def test_the_text_is_the_number_to_three_digits(value):
+    number, unit = units.si(value, "s").split(" ")
+    factors = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+    factors |= {"P": 1e15, "E": 1e18}
+    assert float(number) * factors[unit.removesuffix("s")] == pytest.approx(value, rel=0.00501)
+    assert len(number.replace(".", "").lstrip("0")) >= 3
+
+
+def test_each_quantity_has_its_unit():
+    assert units.format_seconds(0.0512) == "51.2 ms"
+    assert units.format_flops(28_708_700_160) == "28.7 GFLOP"
+    assert units.format_bytes(52_600_000) == "52.6 MB"
+    assert units.format_hz(4.31e9) == "4.31 GHz"
+
+
+@pytest.mark.parametrize(
+    ("fraction", "text"),
+    [(0.91, "91 %"), (0.003, "0.3 %"), (0.0994, "9.9 %"), (0.0996, "10 %"), (-0.05, "-5.0 %")],
+)
+def test_percentages_below_ten_get_a_decimal(fraction, text):
+    assert units.format_percent(fraction) == text

@@ -1,0 +1,102 @@
+"""A backend for tests of the worker: does what the layer's name says, nothing else."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+
+from pydlbench import errors
+from pydlbench.backends.base import KernelFacts
+from pydlbench.timing.chunk import Chunk
+
+
+def last_words():
+    print("first words\nsomething native went wrong", file=sys.stderr, flush=True)
+
+
+def end(code):
+    last_words()
+    os._exit(code)
+
+
+def crash():
+    last_words()
+    signal.raise_signal(signal.SIGSEGV)
+
+
+def abort():
+    ctypes.CDLL(None).abort()
+
+
+def babble():
+    """Print on every road to standard output that a library has."""
+    print('{"ok": "python"}')
+    os.write(1, b'{"ok": "descriptor"}\n')
+    libc = ctypes.CDLL(None)
+    libc.puts(b'{"ok": "stdio"}')
+    libc.fflush(None)
+
+
+def fail(error):
+    raise error
+
+
+DEEDS = {
+    "works": lambda: None,
+    "babbles": babble,
+    "exits": lambda: end(7),
+    "crashes": crash,
+    "aborts": abort,
+    "hangs": lambda: time.sleep(3600),
+    "lacks": lambda: fail(errors.UnsupportedError("this machine has no such thing")),
+    "refuses": lambda: fail(errors.PrimitiveError("oneDNN convolution: run-time error")),
+    "outgrows": lambda: fail(MemoryError("8 TB")),
+    "stumbles": lambda: fail(ZeroDivisionError("division by zero")),
+    "garbles": lambda: os.write(GARBLED, b"not JSON\n"),
+}
+# The wire's own descriptor: dup(0), dup(1) take the first two that are free.
+GARBLED = 4
+
+
+class Kernel:
+    def __init__(self, deed):
+        self._deed = deed
+        self.facts = KernelFacts(
+            algorithm=deed,
+            layout="nhwc",
+            library="invented 1",
+            accumulate="float32",
+            workspace_bytes=0,
+            reorder_s={},
+            setup_s=0.001,
+            correct={"status": "ok", "rel_error": 0.0, "tolerance": 1e-6, "detail": ""},
+            candidates=[],
+        )
+
+    def sample(self, request):
+        DEEDS[self._deed]()
+        return Chunk(seconds=(0.001,) * request.samples, wall_s=0.001 * request.samples)
+
+
+class Backend:
+    name = "invented"
+
+    def describe(self):
+        babble()
+        return {"name": "invented", "version": "1", "pid": os.getpid()}
+
+    def prepare(self, case, _preparation):
+        when, _, deed = (case.layer.name or "later works").partition(" ")
+        if when == "now":
+            DEEDS[deed]()
+        return Kernel(deed)
+
+    def probe(self, name, arguments):
+        return {"name": name, "stdin": sys.stdin.read(), **arguments}
+
+
+def create(*_):
+    return Backend()

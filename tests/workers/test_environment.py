@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+
+from pydlbench.workers.environment import worker_environment
+
+INHERITED = {
+    "PATH": "/bin",
+    "LD_LIBRARY_PATH": "/opt/lib",
+    "OMP_NUM_THREADS": "99",
+    "OMP_WAIT_POLICY": "passive",
+    "GOMP_SPINCOUNT": "0",
+    "KMP_AFFINITY": "none",
+    "MKL_CBWR": "COMPATIBLE",
+    "OPENBLAS_CORETYPE": "Prescott",
+    "DNNL_MAX_CPU_ISA": "SSE41",
+    "ONEDNN_DEFAULT_FPMATH_MODE": "BF16",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+    "NVIDIA_TF32_OVERRIDE": "1",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1",
+}
+
+
+def test_nothing_that_changes_numerics_or_threads_is_inherited():
+    environment = worker_environment(INHERITED, [0])
+    assert set(environment) & set(INHERITED) == {"PATH", "LD_LIBRARY_PATH", "OMP_NUM_THREADS"}
+    assert environment["OMP_NUM_THREADS"] == "1"
+    assert environment["PATH"] == "/bin"
+
+
+@pytest.mark.parametrize(
+    ("cpus", "places"), [([0], "{0}"), ([0, 1, 2], "{0},{1},{2}"), ([5, 3], "{5},{3}")]
+)
+def test_each_cpu_is_a_place_of_one_thread(cpus, places):
+    environment = worker_environment({}, cpus)
+    assert environment["OMP_NUM_THREADS"] == environment["MKL_NUM_THREADS"] == str(len(cpus))
+    assert environment["OMP_PLACES"] == places
+    assert environment["OMP_PROC_BIND"] == "close"
+    assert environment["OMP_DYNAMIC"] == "false"
+    assert environment["OPENBLAS_NUM_THREADS"] == "1"
+
+
+def test_the_hosts_environment_is_left_alone():
+    inherited = dict(INHERITED)
+    worker_environment(inherited, [0, 1])
+    assert inherited == INHERITED

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from pydlbench import errors
+from pydlbench.workers import wire
+from pydlbench.workers.worker import serve
+
+KINDS = (
+    errors.UsageError,
+    errors.UnsupportedError,
+    errors.PrimitiveError,
+    errors.InsufficientMemoryError,
+    errors.BackendMissingError,
+    errors.WorkerError,
+)
+
+
+def test_a_message_is_one_line():
+    message = {"op": "prepare", "text": "two\nlines, \u00fcmlaut", "number": 1.5, "none": None}
+    line = wire.encode(message)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    assert wire.decode(line) == message
+
+
+@pytest.mark.parametrize("line", [b"garbage\n", b"\xff\xfe\n", b"", b'["a list"]\n', b"3\n"])
+def test_what_is_no_message_is_refused(line):
+    with pytest.raises(errors.WorkerError, match="unreadable message"):
+        wire.decode(line)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_our_errors_cross_the_wire_as_themselves(kind):
+    reply = json.loads(json.dumps(wire.error_reply(kind("what and why"))))
+    with pytest.raises(kind, match=r"^what and why$") as caught:
+        wire.raise_error(reply["error"])
+    assert type(caught.value) is kind
+
+
+def test_any_other_error_arrives_with_its_name():
+    reply = wire.error_reply(ZeroDivisionError("division by zero"))
+    with pytest.raises(errors.WorkerError, match=r"^ZeroDivisionError: division by zero$"):
+        wire.raise_error(reply["error"])
+
+
+def test_out_of_memory_arrives_as_such():
+    with pytest.raises(errors.InsufficientMemoryError, match="out of memory: 8 TB"):
+        wire.raise_error(wire.error_reply(MemoryError("8 TB"))["error"])
+
+
+def test_the_server_answers_each_request_in_order_and_outlives_bad_ones():
+    class Backend:
+        name = "invented"
+
+        def describe(self):
+            return {"version": "1"}
+
+        def probe(self, name, arguments):
+            return {"name": name, **arguments}
+
+    requests = [
+        b'{"op":"describe"}\n',
+        b"garbage\n",
+        b'{"op":"__init__"}\n',
+        b'{"noop":1}\n',
+        b'{"op":"sample","kernel":5,"samples":1,"inner":1,"untimed":0}\n',
+        b'{"op":"probe","name":"clock","arguments":{"n":3}}\n',
+    ]
+    replies = io.BytesIO()
+    serve(Backend(), io.BytesIO(b"".join(requests)), replies)
+    answers = [json.loads(line) for line in replies.getvalue().splitlines()]
+    assert answers[0] == {"ok": {"version": "1"}}
+    assert "unreadable message" in answers[1]["error"]["message"]
+    assert "unknown operation '__init__'" in answers[2]["error"]["message"]
+    assert answers[3]["error"]["type"] == "KeyError"
+    assert answers[4]["error"] == {"type": "KeyError", "message": "KeyError: 5"}
+    assert answers[5] == {"ok": {"name": "clock", "n": 3}}

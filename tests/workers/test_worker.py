@@ -1,0 +1,247 @@
+"""The worker process: whatever happens to it costs one row."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from pydlbench.backends.base import Preparation
+from pydlbench.backends.case import Case
+from pydlbench.errors import (
+    InsufficientMemoryError,
+    PrimitiveError,
+    UnsupportedError,
+    WorkerError,
+)
+from pydlbench.layers import Gemm
+from pydlbench.timing.chunk import Request
+from pydlbench.workers import host
+
+ONE = Request(samples=1)
+GEMM = Gemm(m=64, k=64, n=64)
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+def gone(pid):
+    """Whether a child has ended and was waited for."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def kill_soon(pid, number):
+    timer = threading.Timer(0.1, os.kill, (pid, number))
+    timer.start()
+    return timer
+
+
+@pytest.fixture
+def native(cpus):
+    pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")
+    worker = host.Worker("native", "cpu", cpus, timeout=60)
+    yield worker
+    worker.discard()
+
+
+def test_it_starts_when_first_asked(worker):
+    assert worker.pid is None
+    assert worker.describe()["name"] == "invented"
+    assert worker.pid == worker.describe()["pid"]
+    assert worker.generation == 1
+
+
+def test_a_kernel_is_prepared_sampled_and_released(worker, prepare):
+    kernel = prepare()
+    assert kernel.facts["library"] == "invented 1"
+    assert kernel.sample(Request(samples=3)).seconds == (0.001,) * 3
+    kernel.release()
+    with pytest.raises(WorkerError, match="KeyError"):
+        kernel.sample(ONE)
+    assert worker.generation == 1
+
+
+def test_prints_of_a_library_do_not_break_the_wire(prepare):
+    """``describe`` has babbled already; so does each sample."""
+    kernel = prepare("later babbles")
+    assert [len(kernel.sample(Request(samples=n)).seconds) for n in (1, 2, 3)] == [1, 2, 3]
+
+
+def test_a_library_that_reads_standard_input_finds_nothing(worker):
+    assert worker.probe("any", number=1) == {"name": "any", "stdin": "", "number": 1}
+
+
+@pytest.mark.parametrize(
+    ("deed", "kind", "message"),
+    [
+        ("lacks", UnsupportedError, "^this machine has no such thing$"),
+        ("refuses", PrimitiveError, "^oneDNN convolution: run-time error$"),
+        ("outgrows", InsufficientMemoryError, "^out of memory: 8 TB$"),
+        ("stumbles", WorkerError, "^ZeroDivisionError: division by zero$"),
+    ],
+)
+def test_an_exception_costs_the_row_not_the_process(worker, prepare, deed, kind, message):
+    with pytest.raises(kind, match=message):
+        prepare(f"now {deed}")
+    kernel = prepare(f"later {deed}")
+    with pytest.raises(kind, match=message):
+        kernel.sample(ONE)
+    assert prepare().sample(ONE)
+    assert worker.generation == 1
+
+
+@pytest.mark.parametrize("when", ["now", "later"])
+@pytest.mark.parametrize(
+    ("deed", "message"),
+    [
+        ("exits", r"^the native worker ended with exit code 7: something native went wrong$"),
+        ("crashes", r"^the native worker was killed by SIGSEGV: something native went wrong$"),
+        ("aborts", r"^the native worker was killed by SIGABRT$"),
+    ],
+)
+def test_a_native_crash_costs_the_row(worker, prepare, when, deed, message):
+    with pytest.raises(WorkerError, match=message):
+        prepare(f"{when} {deed}").sample(ONE)
+    assert worker.pid is None
+    assert prepare().sample(ONE)
+    assert worker.generation == 2
+
+
+def test_a_second_death_does_not_repeat_the_first_ones_words(prepare):
+    with pytest.raises(WorkerError, match="something native went wrong"):
+        prepare("now exits")
+    with pytest.raises(WorkerError, match=r"SIGABRT$"):
+        prepare("now aborts")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_signal_from_outside_is_named(worker, prepare, number):
+    kernel = prepare("later hangs")
+    timer = kill_soon(worker.pid, number)
+    with pytest.raises(WorkerError, match=f"^the native worker was killed by {number.name}$"):
+        kernel.sample(ONE)
+    timer.join()
+    assert prepare().sample(ONE)
+
+
+def test_a_worker_that_died_between_two_cases(worker, prepare):
+    prepare()
+    os.kill(worker.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    with pytest.raises(WorkerError, match="SIGKILL"):
+        prepare()
+    assert prepare().sample(ONE)
+
+
+def test_a_kernel_does_not_survive_its_worker(worker, prepare):
+    kernel, other = prepare(), prepare("later exits")
+    with pytest.raises(WorkerError, match="exit code 7"):
+        other.sample(ONE)
+    with pytest.raises(WorkerError, match="worker that held this kernel has died"):
+        kernel.sample(ONE)
+    assert worker.pid is None  # nobody was started in vain
+    prepare()
+    with pytest.raises(WorkerError, match="worker that held this kernel has died"):
+        kernel.sample(ONE)
+    kernel.release()  # nothing to release, and no complaint
+
+
+@pytest.mark.parametrize("when", ["now", "later"])
+def test_a_hung_worker_is_killed(worker, prepare, monkeypatch, when):
+    worker.describe()
+    pid = worker.pid
+    monkeypatch.setattr(worker, "_timeout", 0.2)
+    with pytest.raises(WorkerError, match=r"gave no answer for 0\.2 s and was killed"):
+        prepare(f"{when} hangs").sample(ONE)
+    assert gone(pid)
+    monkeypatch.setattr(worker, "_timeout", 60)
+    assert prepare().sample(ONE)
+
+
+def test_an_unreadable_answer_ends_the_worker(worker, prepare):
+    kernel = prepare("later garbles")
+    with pytest.raises(WorkerError, match="unreadable message b'not JSON'"):
+        kernel.sample(ONE)
+    assert worker.pid is None
+    assert prepare().sample(Request(samples=2)).seconds == (0.001, 0.001)
+
+
+def test_an_interrupt_leaves_no_answer_for_the_next_request(worker, prepare):
+    """Ctrl-C while a sample runs; the session goes on, as a notebook's does."""
+    kernel = prepare("later hangs")
+    pid = worker.pid
+    timer = kill_soon(os.getpid(), signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        kernel.sample(ONE)
+    timer.join()
+    assert gone(pid)
+    assert prepare().facts["algorithm"] == "works"
+
+
+def test_closing_ends_the_process(worker, prepare):
+    prepare()
+    pid = worker.pid
+    worker.close()
+    assert worker.pid is None
+    assert gone(pid)
+
+
+@linux
+def test_ctrl_c_in_the_terminal_does_not_reach_the_worker(worker):
+    worker.describe()
+    assert os.getpgid(worker.pid) != os.getpgid(0)
+
+
+@linux
+def test_the_worker_inherits_no_settings(monkeypatch, native, cpus):
+    monkeypatch.setenv("OMP_NUM_THREADS", "63")
+    monkeypatch.setenv("DNNL_MAX_CPU_ISA", "SSE41")
+    monkeypatch.setenv("DNNL_VERBOSE", "1")
+    description = native.describe()
+    entries = Path(f"/proc/{native.pid}/environ").read_bytes().split(b"\0")
+    environment = dict(entry.decode().split("=", 1) for entry in entries if entry)
+    assert not [name for name in environment if name.startswith("DNNL_")]
+    assert environment["OMP_NUM_THREADS"] == str(len(cpus))
+    assert description["threads"] == len(cpus)
+    assert description["isa"] != "sse41"
+
+
+@linux
+def test_threads_are_pinned_one_per_cpu(native, cpus):
+    native.prepare(Case(layer=GEMM), Preparation()).sample(ONE)
+    tasks = Path(f"/proc/{native.pid}/task").iterdir()
+    pinned = [frozenset(os.sched_getaffinity(int(task.name))) for task in tasks]
+    assert {frozenset([cpu]) for cpu in cpus} <= set(pinned)
+    assert frozenset().union(*pinned) == set(cpus)
+
+
+@linux
+def test_fewer_threads_use_fewer_cpus(cpus):
+    pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")
+    worker = host.Worker("native", "cpu", cpus[-1:], timeout=60)
+    try:
+        assert worker.describe()["threads"] == 1
+        worker.prepare(Case(layer=GEMM), Preparation()).sample(ONE)
+        for task in Path(f"/proc/{worker.pid}/task").iterdir():
+            assert os.sched_getaffinity(int(task.name)) == {cpus[-1]}
+    finally:
+        worker.discard()
+
+
+def test_kill_minus_nine_in_the_middle_of_a_native_sample(native):
+    kernel = native.prepare(Case(layer=GEMM), Preparation())
+    first = native.pid
+    timer = kill_soon(first, signal.SIGKILL)
+    with pytest.raises(WorkerError, match="native worker was killed by SIGKILL"):
+        kernel.sample(Request(samples=1, inner=2**31 - 1))  # would take an hour
+    timer.join()
+    again = native.prepare(Case(layer=GEMM), Preparation())
+    assert native.pid != first
+    assert again.facts["correct"]["status"] == "ok"
+    assert len(again.sample(Request(samples=5)).seconds) == 5
