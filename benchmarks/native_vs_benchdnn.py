@@ -4,8 +4,8 @@
 
 Needs ``benchdnn`` on the PATH (built with oneDNN, no package carries it) and of the oneDNN
 version that pydlbench loads; its version is printed. Both sides run in turn, round by round.
-Rows in which both ran the same implementation must agree within 3 %; where pydlbench found a faster one the
-row says so and is not held to that.
+Rows in which both ran the same implementation must agree within 3 %; where pydlbench found a
+faster one the row says so and is not held to that.
 """
 
 from __future__ import annotations

@@ -61,6 +61,7 @@ class Session:
 
     def __init__(self, options: Options | None = None) -> None:
         from pydlbench.devices.cpu import choose_cpus, read_cpu_facts
+        from pydlbench.devices.probing import start_record
         from pydlbench.timing.policy import Policy
 
         self.options = options or Options()
@@ -68,7 +69,7 @@ class Session:
         self.cpus: tuple[int, ...] = choose_cpus(self.facts, self.options.threads)
         self.policy = Policy(confidence=self.options.confidence, budget_s=self.options.budget_s)
         self._workers: dict[tuple[str, str], Worker] = {}
-        self._device: DeviceRecord | None = None
+        self._device: DeviceRecord = start_record(self.facts, self.cpus)
         self._started = dt.datetime.now(dt.UTC)
         self._id = uuid.uuid4().hex[:12]
 
@@ -108,7 +109,7 @@ class Session:
             id=self._id,
             created_utc=self._started.isoformat(timespec="seconds"),
             command=tuple(sys.argv),
-            device=self._device.to_dict() if self._device else self.facts.to_dict(),
+            device=self._device.to_dict(),
             environment=read_environment(),
         )
 
@@ -126,8 +127,6 @@ class Session:
         worker = self.worker()
         self._device = extend_record(
             self._device,
-            self.facts,
-            self.cpus,
             tuple(precisions),
             worker.describe(),
             worker.probe,

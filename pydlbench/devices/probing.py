@@ -14,7 +14,7 @@ from pydlbench.errors import UnsupportedError
 if TYPE_CHECKING:
     from pydlbench.devices.cpu.facts import CpuFacts
 
-__all__ = ["PATTERNS", "Probe", "extend_record"]
+__all__ = ["PATTERNS", "Probe", "extend_record", "start_record"]
 
 PATTERNS = ("read", "write", "copy", "triad")
 
@@ -40,10 +40,20 @@ class _Reading:
         return cls(**{field.name: reply[field.name] for field in dataclasses.fields(cls)})
 
 
+def start_record(facts: CpuFacts, cpus: Sequence[int]) -> DeviceRecord:
+    """Return the record of a device on which nothing was probed yet.
+
+    Taken before any worker starts: later, our own threads would look like other load.
+
+    Args:
+        facts: of the CPU.
+        cpus: the logical CPUs in use, one pinned thread each.
+    """
+    return DeviceRecord(facts=facts, cpus=tuple(cpus), warnings=cpu_advice(facts, cpus))
+
+
 def extend_record(
-    record: DeviceRecord | None,
-    facts: CpuFacts,
-    cpus: Sequence[int],
+    record: DeviceRecord,
     precisions: Sequence[str],
     library: Mapping[str, Any],
     probe: Probe,
@@ -52,9 +62,7 @@ def extend_record(
     """Return ``record`` with the bandwidths and the peaks of ``precisions``, probing what it lacks.
 
     Args:
-        record: what is known so far, or None.
-        facts: of the CPU.
-        cpus: the logical CPUs in use, one pinned thread each.
+        record: what is known so far.
         precisions: which compute peaks are needed; one that the CPU lacks gets a reason instead.
         library: what the native worker says of its library: ``name``, ``version`` and more.
         probe: runs a native probe: ``probe("fma_peak", precision=..., cpus=..., seconds=...)``.
@@ -63,19 +71,13 @@ def extend_record(
     Raises:
         ImpossiblePeakError: A probe measured more than 1.03 x the theoretical peak.
     """
-    if record is None:
-        record = DeviceRecord(
-            facts=facts,
-            cpus=tuple(cpus),
-            libraries=_libraries(library),
-            warnings=cpu_advice(facts, cpus),
-        )
     known = {peak.precision for peak in record.peaks}
     peaks = [_peak(record, name, probe) for name in dict.fromkeys(precisions) if name not in known]
     warnings = [_shortfall(peak) for peak in peaks]
     clocks = {peak.precision: peak.clock_hz for peak in (*record.peaks, *peaks) if peak.clock_hz}
     return dataclasses.replace(
         record,
+        libraries=record.libraries or _libraries(library),
         clock_hz=clocks.get("fp32") or next(iter(clocks.values()), None),
         peaks=(*record.peaks, *peaks),
         bandwidths=(*record.bandwidths, *_bandwidths(record, patterns, probe)),

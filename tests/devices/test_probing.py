@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pydlbench.devices.cpu import ImpossiblePeakError
-from pydlbench.devices.probing import extend_record
+from pydlbench.devices.probing import extend_record, start_record
 from pydlbench.errors import UnsupportedError
 
 CLOCK = 3.7e9
@@ -36,7 +36,8 @@ class Probes:
 
 def extend(facts, probe, precisions, record=None, **more):
     library = {"name": "oneDNN", "version": "3.2.0", "threads": None, "isa": "AVX-512"}
-    return extend_record(record, facts, (0, 1), precisions, library, probe, **more)
+    record = record or start_record(facts, (0, 1))
+    return extend_record(record, precisions, library, probe, **more)
 
 
 def test_everything_is_probed_once(machine):
