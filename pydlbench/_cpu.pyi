@@ -146,6 +146,7 @@ class Library(TypedDict):
     threads: int | None
 
 def library() -> Library: ...
+def launch_seconds() -> float: ...
 
 class ProbeResult:
     """Rates in FLOP/s or B/s and the clock they ran at."""

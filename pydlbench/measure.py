@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import math
 import sys
@@ -26,13 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Options", "Session", "measure", "probe_device"]
 
-_ITEM_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "fp16-tc": 2, "bf16-tc": 2, "bf16": 2, "fp8-tc": 1}
 # Rotating copies of a cold cache state span this many last-level caches.
 _COLD_FACTOR = 3
 # The roof is the fastest way to move bytes; one of these two is.
 _ROOF_PATTERNS = ("read", "triad")
-# Rounds of a quiet machine agree within 1 to 2 %; from here on the row says that they did not.
-_DRIFT = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,15 +112,19 @@ class Session:
         )
 
     def device(
-        self, precisions: Iterable[str] = (), patterns: Sequence[str] | None = None
+        self,
+        precisions: Iterable[str] = (),
+        patterns: Sequence[str] | None = None,
+        levels: Sequence[str] | None = None,
     ) -> DeviceRecord:
         """Return facts, peaks and bandwidths, probing what has not been probed yet.
 
         Args:
             precisions: which compute peaks are needed.
             patterns: which bandwidths are needed; None is all of them.
+            levels: of which levels of the memory; None is all of them.
         """
-        from pydlbench.devices.probing import PATTERNS, extend_record
+        from pydlbench.devices.probing import LEVELS, PATTERNS, extend_record
 
         worker = self.worker()
         self._device = extend_record(
@@ -131,6 +133,7 @@ class Session:
             worker.describe(),
             worker.probe,
             PATTERNS if patterns is None else patterns,
+            LEVELS if levels is None else levels,
         )
         return self._device
 
@@ -177,6 +180,7 @@ class Session:
         return last_level_bytes(self.facts, self.cpus)
 
     def _measure(self, case: Case) -> Measurement:
+        from pydlbench.rows import empty_row
         from pydlbench.timing.procedure import Sampling
 
         try:
@@ -189,105 +193,32 @@ class Session:
             finally:
                 kernel.release()
         except UnsupportedError as error:
-            return self._empty(case, "skipped", error)
+            return empty_row(case, len(self.cpus), "skipped", str(error))
         except PydlbenchError as error:
-            return self._empty(case, "failed", error)
+            return empty_row(case, len(self.cpus), "failed", str(error))
 
     def _row(self, case: Case, facts: dict[str, Any], samples: Samples) -> Measurement:
-        from pydlbench.results import Correctness, Measurement, Peaks, Roofline
-        from pydlbench.results.summary import time_summary
+        from pydlbench.devices.cpu import private_level_bytes
+        from pydlbench.rows import cached_bytes, measured_row, with_limits
 
-        base = self._base(case)
-        time = time_summary(samples.seconds, samples.confidence)
+        row = measured_row(
+            case,
+            len(self.cpus),
+            facts,
+            samples,
+            keep_samples=self.options.keep_samples,
+            keep_candidates=self.options.algorithms,
+        )
         # Both common precisions, so that the advice to change it can name what that would bring.
-        device = self.device(dict.fromkeys((case.precision, "fp32", "bf16")), _ROOF_PATTERNS)
-        limits = device.limits(case.precision, samples.clock_hz)
-        roof = self._roof(case, base, device, limits.measured)
-        return Measurement(
-            **base,
-            status="ok",
-            accumulate=facts["accumulate"],
-            library=facts["library"],
-            algorithm=facts["algorithm"],
-            layout=facts["layout"],
-            timing=facts["timing"],
-            time=time,
-            tflops=base["flops"] / time.median / 1e12,
-            gbps=base["bytes"] / time.median / 1e9,
-            clock_hz=samples.clock_hz,
-            peak=Peaks(
-                theoretical=limits.theoretical / 1e12 if limits.theoretical else None,
-                measured=limits.measured / 1e12,
-            ),
-            roofline=Roofline(
-                bound=roof.bound,
-                time_s=roof.time_s,
-                efficiency=roof.time_s / time.median,
-                bandwidth=roof.bandwidth,
-            ),
-            correct=Correctness.from_dict(facts["correct"]),
-            contended=samples.contended,
-            contention_reason=samples.contention_reason,
-            stop_reason=samples.stop_detail,
-            workspace_bytes=facts["workspace_bytes"],
-            reorder_s=facts["reorder_s"],
-            setup_s=facts["setup_s"],
-            discarded=samples.discarded,
-            candidates=_candidates(facts["candidates"], samples.confidence)
-            if self.options.algorithms
-            else None,
-            samples_s=samples.all_seconds if self.options.keep_samples else None,
-            warnings=_warnings(samples),
-        )
-
-    def _roof(self, case: Case, base: dict[str, Any], device: DeviceRecord, peak: float) -> Any:
-        from pydlbench.devices.roofline import memory_time, roof
-
-        layer = case.layer
-        cold = {
-            "hot": 0,
-            "weights-cold": layer.weight_elements * _ITEM_BYTES[case.precision],
-            "all-cold": base["bytes"],
-        }[case.cache]
-        move = memory_time(
-            cold_bytes=cold,
-            warm_bytes=base["bytes"] - cold,
-            memory_bps=device.best_bandwidth("memory"),
-            llc_bps=device.best_bandwidth("llc"),
-            llc_bytes=self._llc_bytes(),
-        )
-        return roof(base["flops_executed"], peak, *move)
-
-    def _base(self, case: Case) -> dict[str, Any]:
-        """What a row says whatever happens to it."""
-        layer = case.layer
-        known = case.pass_ in layer.passes
-        flops = layer.flops(case.pass_) if known else 0
-        executed = layer.flops_executed(case.pass_) if known else 0
-        moved = layer.bytes(case.pass_, _ITEM_BYTES[case.precision]) if known else 0
-        return {
-            "layer": layer.name or layer.problem,
-            "kind": layer.kind,
-            "problem": layer.problem,
-            "batch": layer.batch,
-            "pass_": case.pass_,
-            "precision": case.precision,
-            "propagation": case.propagation,
-            "device": case.device,
-            "backend": case.backend,
-            "cache": case.cache,
-            "layout_request": case.layout,
-            "threads": len(self.cpus),
-            "flops": flops,
-            "flops_executed": executed,
-            "bytes": moved,
-            "arithmetic_intensity": executed / moved if moved else None,
-        }
-
-    def _empty(self, case: Case, status: str, error: PydlbenchError) -> Measurement:
-        from pydlbench.results import Measurement
-
-        return Measurement(**self._base(case), status=status, reason=str(error))
+        precisions = dict.fromkeys((case.precision, "fp32", "bf16"))
+        private = private_level_bytes(self.facts, self.cpus) or 0
+        # A large kernel's time hardly depends on what its operands' first megabytes do.
+        near = cached_bytes(case) <= 2 * private
+        levels = ("memory", "llc", "l2") if near else ("memory", "llc")
+        try:
+            return with_limits(row, case, self.device(precisions, _ROOF_PATTERNS, levels))
+        except PydlbenchError as error:  # the time stands without a peak beside it
+            return dataclasses.replace(row, warnings=(*row.warnings, str(error)))
 
     def _check_memory(self, case: Case) -> None:
         available = self.facts.memory_available_bytes
@@ -309,33 +240,12 @@ class Session:
         )
 
     def _memory_for(self, case: Case, layer: Layer) -> int:
+        from pydlbench.rows import ITEM_BYTES
+
         elements = sum(layer.operands(case.pass_).values())
         # The float32 originals, one copy in the kernel's layout, one layout more to compare with.
-        needed = elements * (4 + 2 * _ITEM_BYTES[case.precision])
+        needed = elements * (4 + 2 * ITEM_BYTES[case.precision])
         return needed if case.cache == "hot" else needed + _COLD_FACTOR * self._llc_bytes()
-
-
-def _warnings(samples: Samples) -> tuple[str, ...]:
-    """What no counter of this system saw, but the samples show."""
-    if samples.contended or samples.drift <= _DRIFT:
-        return ()
-    text = (
-        f"the median moved by {100 * samples.drift:.0f} % between rounds although nothing on this "
-        "system was in the way: the clock changed, or a neighbour of the virtual machine was busy"
-    )
-    return (text,)
-
-
-def _candidates(listed: list[dict[str, Any]], confidence: float) -> tuple[dict[str, Any], ...]:
-    from pydlbench.results.summary import time_summary
-
-    rows = []
-    for entry in listed:
-        row = dict(entry)
-        seconds = row.pop("seconds")
-        row["time_s"] = time_summary(seconds, confidence).to_dict() if seconds else None
-        rows.append(row)
-    return tuple(rows)
 
 
 def measure(

@@ -9,6 +9,7 @@
 #endif
 
 #include "bind/registers.hpp"
+#include "cpu/launch.hpp"
 
 namespace py = pybind11;
 
@@ -82,6 +83,8 @@ py::dict library() {
 }  // namespace
 
 void register_library(py::module_& m) {
+  m.def("launch_seconds", &cpu::launch_seconds, py::call_guard<py::gil_scoped_release>(),
+        "Seconds that an empty parallel region of the library's thread pool takes.");
   m.def("library", &library,
         "Version, run time, instruction set and threads of the oneDNN loaded.");
 }

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 _PRECISIONS = ("fp32", "bf16", "fp16")
-_LEVELS = {"memory": "memory", "llc": "last-level cache"}
+_LEVELS = {"memory": "memory", "llc": "last-level cache", "l2": "level before it"}
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -79,6 +79,8 @@ def _to_json(record: DeviceRecord) -> str:
 def _lines(record: DeviceRecord) -> Iterator[str]:
     from tabulate import tabulate
 
+    from pydlbench.units import format_seconds
+
     for label, text in _facts(record):
         yield f"{label:<10}{text}"
     if record.peaks:
@@ -96,6 +98,9 @@ def _lines(record: DeviceRecord) -> Iterator[str]:
             limit = peak.theoretical or peak.nominal
             if limit is not None:
                 yield f"{peak.precision}: {limit.derivation}"
+    if record.launch_s:
+        yield ""
+        yield f"starting and joining the threads takes {format_seconds(record.launch_s)}"
     if record.bandwidths:
         yield ""
         yield _bandwidth_table(record)

@@ -6,7 +6,11 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.devices.cpu.working_set import cache_working_set, memory_working_set
+from pydlbench.devices.cpu.working_set import (
+    cache_working_set,
+    memory_working_set,
+    private_working_set,
+)
 from pydlbench.devices.record import Bandwidth, DeviceRecord, PrecisionPeak, precision_peak
 from pydlbench.devices.reliability import Advice, cpu_advice, peak_advice
 from pydlbench.errors import UnsupportedError
@@ -14,9 +18,10 @@ from pydlbench.errors import UnsupportedError
 if TYPE_CHECKING:
     from pydlbench.devices.cpu.facts import CpuFacts
 
-__all__ = ["PATTERNS", "Probe", "extend_record", "start_record"]
+__all__ = ["LEVELS", "PATTERNS", "Probe", "extend_record", "start_record"]
 
 PATTERNS = ("read", "write", "copy", "triad")
+LEVELS = ("memory", "llc", "l2")
 
 # Every run that times layers pays for these, so they are short; the best round counts.
 _FMA_SECONDS = 0.08
@@ -58,6 +63,7 @@ def extend_record(
     library: Mapping[str, Any],
     probe: Probe,
     patterns: Sequence[str] = PATTERNS,
+    levels: Sequence[str] = LEVELS,
 ) -> DeviceRecord:
     """Return ``record`` with the bandwidths and the peaks of ``precisions``, probing what it lacks.
 
@@ -67,6 +73,7 @@ def extend_record(
         library: what the native worker says of its library: ``name``, ``version`` and more.
         probe: runs a native probe: ``probe("fma_peak", precision=..., cpus=..., seconds=...)``.
         patterns: which bandwidths are needed.
+        levels: of which levels: ``memory``, ``llc`` (the last cache), ``l2`` (the one before it).
 
     Raises:
         ImpossiblePeakError: A probe measured more than 1.03 x the theoretical peak.
@@ -77,10 +84,11 @@ def extend_record(
     clocks = {peak.precision: peak.clock_hz for peak in (*record.peaks, *peaks) if peak.clock_hz}
     return dataclasses.replace(
         record,
+        launch_s=_launch(probe) if record.launch_s is None else record.launch_s,
         libraries=record.libraries or _libraries(library),
         clock_hz=clocks.get("fp32") or next(iter(clocks.values()), None),
         peaks=(*record.peaks, *peaks),
-        bandwidths=(*record.bandwidths, *_bandwidths(record, patterns, probe)),
+        bandwidths=(*record.bandwidths, *_bandwidths(record, patterns, levels, probe)),
         warnings=(*record.warnings, *(advice for advice in warnings if advice is not None)),
     )
 
@@ -95,6 +103,13 @@ def _peak(record: DeviceRecord, precision: str, probe: Probe) -> PrecisionPeak:
     return precision_peak(record.facts, precision, record.cpus, reading)
 
 
+def _launch(probe: Probe) -> float:
+    try:
+        return float(probe("launch")["seconds"])
+    except UnsupportedError:
+        return 0.0  # no thread pool that could be asked: no claim about its cost
+
+
 def _shortfall(peak: PrecisionPeak) -> Advice | None:
     theory = peak.theoretical
     if peak.measured is None or theory is None or theory.assumed:
@@ -102,13 +117,17 @@ def _shortfall(peak: PrecisionPeak) -> Advice | None:
     return peak_advice(peak.precision, peak.measured, theory.flops_per_s)
 
 
-def _bandwidths(record: DeviceRecord, patterns: Sequence[str], probe: Probe) -> list[Bandwidth]:
+def _bandwidths(
+    record: DeviceRecord, patterns: Sequence[str], levels: Sequence[str], probe: Probe
+) -> list[Bandwidth]:
     sizes = {
         "memory": memory_working_set(record.facts, record.cpus),
         "llc": cache_working_set(record.facts, record.cpus),
+        "l2": private_working_set(record.facts, record.cpus),
     }
     found = []
-    for level, size in sizes.items():
+    for level in levels:
+        size = sizes[level]
         for pattern in patterns:
             if size is None or record.bandwidth(level, pattern) is not None:
                 continue

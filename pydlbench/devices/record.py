@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydlbench.devices.cpu.peaks import Peak, check_peak, theoretical_peak
 from pydlbench.devices.cpu.topology import physical_cores
+from pydlbench.devices.cpu.working_set import last_level_bytes, private_level_bytes
+from pydlbench.devices.roofline import Level
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -136,6 +139,7 @@ class DeviceRecord:
         clock_hz: the core clock under load (fp32 FMA), or None if it was not read.
         peaks: compute peaks, one per precision.
         bandwidths: of memory and last-level cache.
+        launch_s: seconds to start and join all threads; None while not probed, 0 if unknown.
         libraries: name to version, of what the kernels come from.
         warnings: what makes timings unreliable here.
         kind: of device.
@@ -146,6 +150,7 @@ class DeviceRecord:
     clock_hz: float | None = None
     peaks: tuple[PrecisionPeak, ...] = ()
     bandwidths: tuple[Bandwidth, ...] = ()
+    launch_s: float | None = None
     libraries: Mapping[str, str] = dataclasses.field(default_factory=dict)
     warnings: tuple[Advice, ...] = ()
     kind: str = "cpu"
@@ -197,6 +202,24 @@ class DeviceRecord:
             raise UnsupportedError(f"{level}: its bandwidth was not probed")
         return found.bytes_per_s
 
+    def levels(self) -> tuple[Level, ...]:
+        """Return the probed levels of the memory hierarchy, from the nearest to the memory.
+
+        Raises:
+            UnsupportedError: The memory's bandwidth was not probed.
+        """
+        capacities = {
+            "l2": private_level_bytes(self.facts, self.cpus),
+            "llc": last_level_bytes(self.facts, self.cpus),
+        }
+        near = [
+            Level(name=name, capacity=size, bytes_per_s=found.bytes_per_s)
+            for name, size in capacities.items()
+            if size is not None and (found := self.bandwidth(name)) is not None
+        ]
+        memory = Level(name="memory", capacity=math.inf, bytes_per_s=self.best_bandwidth("memory"))
+        return (*near, memory)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the record for JSON: FLOP/s, B/s, bytes and Hz."""
         return {
@@ -209,6 +232,7 @@ class DeviceRecord:
             "facts": self.facts.to_dict(),
             "peaks": [peak.to_dict() for peak in self.peaks],
             "bandwidths": [dataclasses.asdict(item) for item in self.bandwidths],
+            "launch_s": self.launch_s,
             "libraries": dict(self.libraries),
             "warnings": [dataclasses.asdict(item) for item in self.warnings],
         }

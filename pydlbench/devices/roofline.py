@@ -7,8 +7,27 @@ for multicore architectures", CACM 52(4), 2009.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-__all__ = ["Roof", "memory_time", "roof"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Level", "Roof", "memory_time", "roof"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """A level of the memory hierarchy.
+
+    Attributes:
+        name: ``l2``, ``llc`` or ``memory``.
+        capacity: what it holds of a kernel's operands, in bytes, over all threads.
+        bytes_per_s: its measured bandwidth in B/s.
+    """
+
+    name: str
+    capacity: float
+    bytes_per_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,9 +35,9 @@ class Roof:
     """The roof over a kernel.
 
     Attributes:
-        bound: ``compute`` or ``memory``: which limit is the higher one.
+        bound: ``compute``, ``memory`` or ``launch``: which limit is the highest one.
         time_s: least time in seconds.
-        bandwidth: which level supplies most of the memory time: ``memory`` or ``llc``.
+        bandwidth: which level takes most of the memory time: ``l2``, ``llc`` or ``memory``.
     """
 
     bound: str
@@ -26,38 +45,44 @@ class Roof:
     bandwidth: str
 
 
-def memory_time(
-    cold_bytes: float, warm_bytes: float, memory_bps: float, llc_bps: float, llc_bytes: float
-) -> tuple[float, str]:
+def memory_time(cold_bytes: float, warm_bytes: float, levels: Sequence[Level]) -> tuple[float, str]:
     """Return the least time to move the operands, in seconds, and the level that takes most of it.
 
-    What does not fit into the last-level cache has to come from memory even when it was used a
-    moment ago; everything that could have stayed is charged at the cache's bandwidth. That is a
-    lower bound: a real replacement policy keeps less.
+    What does not fit into a cache has to come from farther away even when it was used a moment
+    ago; everything that could have stayed is charged at the cache's bandwidth. That is a lower
+    bound: a real replacement policy keeps less.
 
     Args:
         cold_bytes: bytes that are in memory for certain (a cold cache state's rotating operands).
-        warm_bytes: bytes that may be in the cache.
-        memory_bps: memory bandwidth in B/s.
-        llc_bps: last-level-cache bandwidth in B/s.
-        llc_bytes: size of the last-level cache in bytes.
+        warm_bytes: bytes that may be in the caches.
+        levels: from the nearest to the farthest; the last one, the memory, takes what is left.
     """
-    kept = min(warm_bytes, llc_bytes)
-    from_memory = (cold_bytes + warm_bytes - kept) / memory_bps
-    from_cache = kept / llc_bps
-    return from_memory + from_cache, "memory" if from_memory > from_cache else "llc"
+    times: dict[str, float] = {}
+    left = warm_bytes
+    for level in levels[:-1]:
+        kept = min(left, level.capacity)
+        times[level.name] = kept / level.bytes_per_s
+        left -= kept
+    memory = levels[-1]
+    times[memory.name] = (left + cold_bytes) / memory.bytes_per_s
+    return sum(times.values()), max(times, key=lambda name: times[name])
 
 
-def roof(flops: float, flops_per_s: float, move_s: float, bandwidth: str) -> Roof:
-    """Return the higher of the two limits.
+def roof(
+    flops: float, flops_per_s: float, move_s: float, bandwidth: str, launch_s: float = 0.0
+) -> Roof:
+    """Return the highest of the limits.
 
     Args:
         flops: executed FLOPs (without padded taps).
         flops_per_s: compute peak.
         move_s: time to move the operands, see :func:`memory_time`.
         bandwidth: the level named there.
+        launch_s: time to start a kernel that does nothing.
     """
     compute_s = flops / flops_per_s
+    if launch_s > max(compute_s, move_s):
+        return Roof(bound="launch", time_s=launch_s, bandwidth=bandwidth)
     if compute_s >= move_s:
         return Roof(bound="compute", time_s=compute_s, bandwidth=bandwidth)
     return Roof(bound="memory", time_s=move_s, bandwidth=bandwidth)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["next_step", "short_name", "verdict"]
 
 _NEAR_ROOF = 0.8
+_LEVELS = {"llc": "last-level cache", "l2": "L2 cache"}
 _FEW_CHANNELS = 8  # fewer than the lanes of a 256-bit float32 vector
 _SMALL_BATCH = 8
 _PRECISIONS = {"cpu": ("fp32", "bf16", "fp16"), "cuda": ("fp32", "tf32", "fp16-tc", "bf16-tc")}
@@ -38,7 +39,7 @@ def verdict(row: Measurement) -> str:
     if roof.bound == "launch":
         return f"{name} is too short for this {chip}: starting it costs more than computing it."
     if roof.bound == "memory":
-        where = "last-level cache" if roof.bandwidth == "llc" else "memory"
+        where = _LEVELS.get(roof.bandwidth, roof.bandwidth)
         if roof.efficiency >= _NEAR_ROOF:
             return (
                 f"{name} moves its bytes at {reached} of the measured {where} bandwidth: "

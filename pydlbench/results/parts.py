@@ -83,7 +83,7 @@ class Roofline(Part):
         time_s: Least time under that limit, in seconds.
         efficiency: ``time_s`` over the measured median: 1 is the roof. Kernels that need fewer
             FLOPs than a direct one (Winograd, FFT) can exceed it.
-        bandwidth: Which bandwidth the memory roof uses: ``memory`` or ``llc``.
+        bandwidth: Which level takes most of the memory roof: ``memory``, ``llc`` or ``l2``.
     """
 
     bound: str

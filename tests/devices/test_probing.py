@@ -18,6 +18,8 @@ class Probes:
 
     def __call__(self, name, **arguments):
         self.calls.append((name, arguments))
+        if name == "launch":
+            return {"seconds": 2e-6}
         if arguments.get("precision") == "fp16":
             raise UnsupportedError("fp16: not here")
         rate = {"fp32": 32 * 2 * CLOCK, "bf16": 64 * 2 * CLOCK}.get(
@@ -44,13 +46,13 @@ def test_everything_is_probed_once(machine):
     probe = Probes()
     facts = machine(cores=2)
     record = extend(facts, probe, ["fp32"])
-    assert len(probe.calls) == 1 + 2 * 4
+    assert len(probe.calls) == 2 + 3 * 4
     again = extend(facts, probe, ["fp32"], record)
-    assert len(probe.calls) == 9
+    assert len(probe.calls) == 14
     assert again == record
     more = extend(facts, probe, ["fp32", "bf16"], record)
     assert [peak.precision for peak in more.peaks] == ["fp32", "bf16"]
-    assert len(probe.calls) == 10
+    assert len(probe.calls) == 15
 
 
 def test_what_the_cpu_lacks_is_a_reason_not_an_error(machine):
@@ -62,8 +64,10 @@ def test_what_the_cpu_lacks_is_a_reason_not_an_error(machine):
 def test_memory_is_streamed_and_the_cache_is_not(machine):
     probe = Probes()
     extend(machine(cores=2), probe, [], patterns=["copy"])
-    found = {(call["streaming"], call["bytes"]) for _, call in probe.calls}
-    assert found == {(True, 96 << 20), (False, 16 << 20)}
+    moves = [call for name, call in probe.calls if name == "bandwidth"]
+    found = {(call["streaming"], call["bytes"]) for call in moves}
+    # Three times the last level, half of it, half of the level before it.
+    assert found == {(True, 96 << 20), (False, 16 << 20), (False, 1 << 20)}
 
 
 def test_clock_and_library_are_recorded(machine):

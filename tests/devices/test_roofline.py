@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.devices.roofline import memory_time, roof
+from pydlbench.devices.roofline import Level, memory_time, roof
 
 MEMORY, LLC, SIZE = 20e9, 200e9, 32e6  # B/s, B/s, bytes
 
 
 def move(cold, warm):
-    return memory_time(cold, warm, MEMORY, LLC, SIZE)
+    levels = (
+        Level(name="llc", capacity=SIZE, bytes_per_s=LLC),
+        Level(name="memory", capacity=float("inf"), bytes_per_s=MEMORY),
+    )
+    return memory_time(cold, warm, levels)
 
 
 def test_what_fits_into_the_cache_moves_at_its_bandwidth():
@@ -34,6 +38,19 @@ def test_the_level_is_the_one_that_takes_longer():
     assert move(1e6, 20e6)[1] == "llc"
 
 
+def test_each_level_moves_what_it_can_hold():
+    levels = (
+        Level(name="l2", capacity=2e6, bytes_per_s=400e9),
+        Level(name="llc", capacity=32e6, bytes_per_s=LLC),
+        Level(name="memory", capacity=float("inf"), bytes_per_s=MEMORY),
+    )
+    assert memory_time(0, 1e6, levels) == (pytest.approx(1e6 / 400e9), "l2")
+    assert memory_time(0, 12e6, levels) == (pytest.approx(2e6 / 400e9 + 10e6 / LLC), "llc")
+    seconds, level = memory_time(0, 134e6, levels)
+    assert seconds == pytest.approx(2e6 / 400e9 + 32e6 / LLC + 100e6 / MEMORY)
+    assert level == "memory"
+
+
 def test_nothing_to_move_takes_no_time():
     assert move(0, 0)[0] == 0
 
@@ -47,3 +64,10 @@ def test_the_higher_limit_is_the_roof():
 
 def test_the_ridge_belongs_to_compute():
     assert roof(flops=1e9, flops_per_s=1e11, move_s=0.01, bandwidth="llc").bound == "compute"
+
+
+def test_a_kernel_shorter_than_its_start_is_bound_by_that():
+    short = roof(flops=1e4, flops_per_s=1e11, move_s=1e-8, bandwidth="l2", launch_s=2e-6)
+    assert (short.bound, short.time_s) == ("launch", 2e-6)
+    long = roof(flops=1e9, flops_per_s=1e11, move_s=0.001, bandwidth="llc", launch_s=2e-6)
+    assert long.bound == "compute"

@@ -173,12 +173,14 @@ class CpuBackend:
 
     def probe(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Run a CPU probe by name; see ``pydlbench._cpu``."""
+        if name == "launch":
+            return {"seconds": _cpu.launch_seconds()}
         if name == "fma_peak":
             result = _cpu.fma_peak(**arguments)
         elif name == "bandwidth":
             result = _cpu.bandwidth(**arguments)
         else:
-            raise UnsupportedError(f"no such probe: {name}; there is: fma_peak, bandwidth")
+            raise UnsupportedError(f"no such probe: {name}; there is: launch, fma_peak, bandwidth")
         return {
             field: getattr(result, field)
             for field in (

@@ -9,6 +9,8 @@ from pydlbench.devices.cpu.working_set import (
     cache_working_set,
     last_level_bytes,
     memory_working_set,
+    private_level_bytes,
+    private_working_set,
 )
 
 __all__ = [
@@ -27,6 +29,8 @@ __all__ = [
     "last_level_bytes",
     "memory_working_set",
     "physical_cores",
+    "private_level_bytes",
+    "private_working_set",
     "read_cpu_facts",
     "theoretical_peak",
 ]

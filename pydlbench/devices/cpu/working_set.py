@@ -9,7 +9,13 @@ if TYPE_CHECKING:
 
     from pydlbench.devices.cpu.facts import Cache, CpuFacts
 
-__all__ = ["cache_working_set", "last_level_bytes", "memory_working_set"]
+__all__ = [
+    "cache_working_set",
+    "last_level_bytes",
+    "memory_working_set",
+    "private_level_bytes",
+    "private_working_set",
+]
 
 # Where the caches are not told: as much as large desktop chips have.
 _ASSUMED_LAST_LEVEL = 64 << 20
@@ -44,6 +50,18 @@ def cache_working_set(facts: CpuFacts, cpus: Collection[int]) -> int | None:
     nearer = _level_bytes(facts, cpus, levels[-2])
     half = last // 2
     return half if half >= 2 * nearer else nearer + half
+
+
+def private_level_bytes(facts: CpuFacts, cpus: Collection[int]) -> int | None:
+    """Return the bytes of the cache level before the last one, over all cores; None without two."""
+    levels = sorted({cache.level for cache in _data_caches(facts, cpus)})
+    return _level_bytes(facts, cpus, levels[-2]) if len(levels) > 1 else None
+
+
+def private_working_set(facts: CpuFacts, cpus: Collection[int]) -> int | None:
+    """Return the bytes that live in the level before the last one: half of it, or None."""
+    size = private_level_bytes(facts, cpus)
+    return None if size is None else size // 2
 
 
 def _data_caches(facts: CpuFacts, cpus: Collection[int]) -> list[Cache]:

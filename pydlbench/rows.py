@@ -1,0 +1,170 @@
+"""From a case, its kernel's facts and its samples to the row that every output shows."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from pydlbench.results import Correctness, Measurement, Peaks, Roofline
+from pydlbench.results.summary import time_summary
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydlbench.backends.case import Case
+    from pydlbench.devices import DeviceRecord
+    from pydlbench.timing.procedure import Samples
+
+__all__ = ["ITEM_BYTES", "cached_bytes", "empty_row", "measured_row", "with_limits"]
+
+#: Bytes of one stored element, by precision.
+ITEM_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "fp16-tc": 2, "bf16-tc": 2, "bf16": 2, "fp8-tc": 1}
+
+# Rounds of a quiet machine agree within 1 to 2 %; from here on the row says that they did not.
+_DRIFT = 0.05
+
+
+def empty_row(case: Case, threads: int, status: str, reason: str) -> Measurement:
+    """Return the row of a case that was not timed."""
+    return Measurement(**_base(case, threads), status=status, reason=reason)
+
+
+def measured_row(
+    case: Case,
+    threads: int,
+    facts: dict[str, Any],
+    samples: Samples,
+    *,
+    keep_samples: bool = False,
+    keep_candidates: bool = False,
+) -> Measurement:
+    """Return the row of a timed case, still without the limits that it is held against.
+
+    Args:
+        case: what was timed.
+        threads: of the kernel.
+        facts: what the backend says of the kernel (``KernelFacts`` in its JSON form).
+        samples: its times.
+        keep_samples: keep the raw samples.
+        keep_candidates: keep what was tried.
+    """
+    base = _base(case, threads)
+    time = time_summary(samples.seconds, samples.confidence)
+    candidates = _candidates(facts["candidates"], samples.confidence)
+    return Measurement(
+        **base,
+        status="ok",
+        accumulate=facts["accumulate"],
+        library=facts["library"],
+        algorithm=facts["algorithm"],
+        layout=facts["layout"],
+        timing=facts["timing"],
+        time=time,
+        tflops=base["flops"] / time.median / 1e12,
+        gbps=base["bytes"] / time.median / 1e9,
+        clock_hz=samples.clock_hz,
+        correct=Correctness.from_dict(facts["correct"]),
+        contended=samples.contended,
+        contention_reason=samples.contention_reason,
+        stop_reason=samples.stop_detail,
+        workspace_bytes=facts["workspace_bytes"],
+        reorder_s=facts["reorder_s"],
+        setup_s=facts["setup_s"],
+        discarded=samples.discarded,
+        candidates=candidates if keep_candidates else None,
+        samples_s=samples.all_seconds if keep_samples else None,
+        warnings=_warnings(samples),
+    )
+
+
+def cached_bytes(case: Case) -> int:
+    """Return how many bytes of a case's operands its cache state may leave in the caches."""
+    moved = case.layer.bytes(case.pass_, ITEM_BYTES[case.precision])
+    weights = case.layer.weight_elements * ITEM_BYTES[case.precision]
+    return {"hot": moved, "weights-cold": max(0, moved - weights), "all-cold": 0}[case.cache]
+
+
+def with_limits(row: Measurement, case: Case, device: DeviceRecord) -> Measurement:
+    """Return the row with the compute peaks at its clock and the roof over it.
+
+    Args:
+        row: of :func:`measured_row`.
+        case: what was timed.
+        device: with the case's precision and the bandwidths of memory and last-level cache probed;
+            that of the level before it counts where it was probed.
+
+    Raises:
+        UnsupportedError: a peak or a bandwidth was not probed.
+    """
+    import dataclasses
+
+    from pydlbench.devices.roofline import memory_time, roof
+
+    if row.time is None:
+        return row
+    limits = device.limits(case.precision, row.clock_hz)
+    warm = cached_bytes(case)
+    move = memory_time(row.bytes - warm, warm, device.levels())
+    over = roof(row.flops_executed, limits.measured, *move, launch_s=device.launch_s or 0.0)
+    theoretical = limits.theoretical
+    return dataclasses.replace(
+        row,
+        peak=Peaks(
+            theoretical=None if theoretical is None else theoretical / 1e12,
+            measured=limits.measured / 1e12,
+        ),
+        roofline=Roofline(
+            bound=over.bound,
+            time_s=over.time_s,
+            efficiency=over.time_s / row.time.median,
+            bandwidth=over.bandwidth,
+        ),
+    )
+
+
+def _base(case: Case, threads: int) -> dict[str, Any]:
+    """What a row says whatever happens to it."""
+    layer = case.layer
+    known = case.pass_ in layer.passes
+    flops = layer.flops(case.pass_) if known else 0
+    executed = layer.flops_executed(case.pass_) if known else 0
+    moved = layer.bytes(case.pass_, ITEM_BYTES[case.precision]) if known else 0
+    return {
+        "layer": layer.name or layer.problem,
+        "kind": layer.kind,
+        "problem": layer.problem,
+        "batch": layer.batch,
+        "pass_": case.pass_,
+        "precision": case.precision,
+        "propagation": case.propagation,
+        "device": case.device,
+        "backend": case.backend,
+        "cache": case.cache,
+        "layout_request": case.layout,
+        "threads": threads,
+        "flops": flops,
+        "flops_executed": executed,
+        "bytes": moved,
+        "arithmetic_intensity": executed / moved if moved else None,
+    }
+
+
+def _warnings(samples: Samples) -> tuple[str, ...]:
+    """What no counter of this system saw, but the samples show."""
+    if samples.contended or not math.isfinite(samples.drift) or samples.drift <= _DRIFT:
+        return ()
+    text = (
+        f"the median moved by {100 * samples.drift:.0f} % between rounds although nothing on this "
+        "system was in the way: the clock changed, or a neighbour of the virtual machine was busy"
+    )
+    return (text,)
+
+
+def _candidates(listed: Sequence[dict[str, Any]], confidence: float) -> tuple[dict[str, Any], ...]:
+    rows = []
+    for entry in listed:
+        row = dict(entry)
+        seconds = row.pop("seconds")
+        row["time_s"] = time_summary(seconds, confidence).to_dict() if seconds else None
+        rows.append(row)
+    return tuple(rows)
