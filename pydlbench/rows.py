@@ -73,7 +73,7 @@ def measured_row(
         discarded=samples.discarded,
         candidates=candidates if keep_candidates else None,
         samples_s=samples.all_seconds if keep_samples else None,
-        warnings=_warnings(samples),
+        warnings=(*_warnings(samples), *_wrong_ones(facts["candidates"], time.median)),
     )
 
 
@@ -105,7 +105,10 @@ def with_limits(row: Measurement, case: Case, device: DeviceRecord) -> Measureme
     limits = device.limits(case.precision, row.clock_hz)
     warm = cached_bytes(case)
     move = memory_time(row.bytes - warm, warm, device.levels())
-    over = roof(row.flops_executed, limits.measured, *move, launch_s=device.launch_s or 0.0)
+    launch = device.launch_s or 0.0
+    if row.time.median < launch:
+        launch = 0.0  # over before threads could start and join: it ran on one
+    over = roof(row.flops_executed, limits.measured, *move, launch_s=launch)
     theoretical = limits.theoretical
     return dataclasses.replace(
         row,
@@ -154,10 +157,19 @@ def _warnings(samples: Samples) -> tuple[str, ...]:
     if samples.contended or not math.isfinite(samples.drift) or samples.drift <= _DRIFT:
         return ()
     text = (
-        f"the median moved by {100 * samples.drift:.0f} % between rounds although nothing on this "
+        f"the median moved by over {100 * _DRIFT:.0f} % between rounds although nothing on this "
         "system was in the way: the clock changed, or a neighbour of the virtual machine was busy"
     )
     return (text,)
+
+
+def _wrong_ones(candidates: Sequence[dict[str, Any]], median: float) -> tuple[str, ...]:
+    """Faster candidates whose results are not right: others may be using them."""
+    return tuple(
+        f"{entry['algorithm']} is faster but was left out: {entry['reason']}"
+        for entry in candidates
+        if entry["status"] == "failed" and entry["seconds"] and min(entry["seconds"]) < median
+    )
 
 
 def _candidates(listed: Sequence[dict[str, Any]], confidence: float) -> tuple[dict[str, Any], ...]:

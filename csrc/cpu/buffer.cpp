@@ -15,12 +15,14 @@ namespace pydlbench::cpu {
 namespace {
 constexpr std::size_t kLine = 64;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
+// Smaller tensors stay in the nearest caches wherever their pages lie.
+constexpr std::size_t kHugeFrom = std::size_t{256} << 10;
 }  // namespace
 
 void Buffer::Free::operator()(void* pointer) const { std::free(pointer); }
 
 Buffer::Buffer(std::size_t bytes) : size_(bytes) {
-  const std::size_t alignment = bytes >= 2 * kHugePage ? kHugePage : kLine;
+  const std::size_t alignment = bytes >= kHugeFrom ? kHugePage : kLine;
   // aligned_alloc wants a multiple of the alignment; a tensor may be empty, an allocation may not.
   const std::size_t rounded = (bytes / alignment + 1) * alignment;
   data_.reset(std::aligned_alloc(alignment, rounded));

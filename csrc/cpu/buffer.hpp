@@ -6,8 +6,10 @@
 
 namespace pydlbench::cpu {
 
-// Memory aligned to 64 bytes; from 4 MiB on to 2 MiB, with huge pages requested (MADV_HUGEPAGE), so
-// that page-table walks are not part of a kernel's time. Throws OutOfMemory, never returns null.
+// Memory aligned to 64 bytes; from 256 KiB on to 2 MiB, with huge pages requested (MADV_HUGEPAGE):
+// so that page-table walks are not part of a kernel's time, and so that a tensor lies in one piece
+// of physical memory, because with small pages each run would find other lines in conflict in a
+// physically indexed cache. Throws OutOfMemory, never returns null.
 class Buffer {
  public:
   explicit Buffer(std::size_t bytes);

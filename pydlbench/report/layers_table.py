@@ -9,6 +9,7 @@ from pydlbench.report.style import PLAIN, Style
 from pydlbench.results.axes import label, varying
 from pydlbench.results.columns import columns
 from pydlbench.results.heading import heading
+from pydlbench.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -92,7 +93,8 @@ def _by(
 def _stop_of(several: bool) -> Callable[[Measurement], str]:
     if several:
         # "known to 0.43% at" and "known to 0.44% at" are one reason; a column has the figures.
-        return lambda row: re.sub(r" (?:to|at) [\d.]+ ?%", "", row.stop_reason or "")
+        figures = re.compile(r" (?:to|at) [\d.]+ ?%|^[\d.]+ s of ")
+        return lambda row: figures.sub("", row.stop_reason or "")
     return lambda row: row.stop_reason or ""
 
 
@@ -102,6 +104,10 @@ def _footnotes(timed: Sequence[Measurement], axes: Sequence[str]) -> Iterable[st
         yield f"stopped: {stops[0][0]}"
     else:
         yield from (f"stopped: {reason}: {names}" for reason, names in stops)
+    if len(timed) == 1:
+        beside = _beside(timed[0])
+        if beside:
+            yield f"beside the kernel: {beside}"
     disturbed = [row for row in timed if row.contended]
     for reason, names in _by(disturbed, axes, lambda row: row.contention_reason or "other work"):
         yield f"contended: {names}: {reason}"
@@ -111,3 +117,16 @@ def _footnotes(timed: Sequence[Measurement], axes: Sequence[str]) -> Iterable[st
         yield f"discarded: {discarded} disturbed samples of {kept + discarded}"
     if any(row.flops_executed != row.flops for row in timed):
         yield "TFLOP/s counts padding, as papers do; percentages use the executed FLOPs only"
+
+
+def _beside(row: Measurement) -> str:
+    """What the kernel needs and its time leaves out: reorders, memory, creation."""
+    parts = []
+    if row.reorder_s:
+        times = ", ".join(f"{role} {format_seconds(s)}" for role, s in row.reorder_s.items())
+        parts.append(f"reorders from and to plain layouts {times}")
+    if row.workspace_bytes:
+        parts.append(f"workspace {format_bytes(row.workspace_bytes)}")
+    if row.setup_s is not None:
+        parts.append(f"created in {format_seconds(row.setup_s)}")
+    return "; ".join(parts)
