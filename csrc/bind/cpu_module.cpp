@@ -2,13 +2,17 @@
 // probes.
 #include <pybind11/pybind11.h>
 
+#include <oneapi/dnnl/dnnl.hpp>
+
 #include "bind/registers.hpp"
 
 PYBIND11_MODULE(_cpu, m) {
   m.doc() = "oneDNN kernels and CPU probes; see the stub for signatures.";
+  // Each creation is timed, so none may be answered from the library's cache of earlier ones.
+  dnnl::set_primitive_cache_capacity(0);
   pydlbench::register_errors(m);
   pydlbench::register_problems(m);
   pydlbench::register_kernels(m);
   pydlbench::register_library(m);
-  register_probes(m);
+  pydlbench::register_probes(m);
 }

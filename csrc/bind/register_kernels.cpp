@@ -61,7 +61,8 @@ py::array view(const cpu::Tensor& tensor, const dnnl::memory::desc& plain) {
   auto* holder = new std::shared_ptr<cpu::Buffer>(tensor.buffer);
   const py::capsule owner(holder,
                           [](void* p) { delete static_cast<std::shared_ptr<cpu::Buffer>*>(p); });
-  return py::array(py::dtype::of<float>(), shape, byte_strides, tensor.buffer->data(), owner);
+  return py::array(py::dtype::of<float>(), shape, byte_strides, tensor.memory.get_data_handle(),
+                   owner);
 }
 
 bool viewable(const dnnl::memory::desc& desc) {

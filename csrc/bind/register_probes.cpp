@@ -2,17 +2,19 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include "../cpu/probes/bandwidth.hpp"
-#include "../cpu/probes/clock.hpp"
-#include "../cpu/probes/fma_peak.hpp"
-#include "../cpu/probes/isa.hpp"
-#include "../cpu/probes/team.hpp"
+#include "bind/registers.hpp"
+#include "cpu/probes/bandwidth.hpp"
+#include "cpu/probes/clock.hpp"
+#include "cpu/probes/fma_peak.hpp"
+#include "cpu/probes/isa.hpp"
+#include "cpu/probes/team.hpp"
 
 namespace py = pybind11;
 
-// NOLINTNEXTLINE(misc-use-internal-linkage): declared in cpu_module.cpp
+namespace pydlbench {
+
 void register_probes(py::module_& m) {
-  using namespace pydlbench::cpu;
+  using namespace cpu;
   using py::arg;
   // The probes hold no Python object, so that another Python thread may run meanwhile.
   using Release = py::call_guard<py::gil_scoped_release>;
@@ -40,3 +42,5 @@ void register_probes(py::module_& m) {
         "B/s of read, write, copy or triad over a working set of `bytes` on all `cpus`.");
   m.def("isa", &isa_names, "Instruction sets that matter here and that this CPU and system offer.");
 }
+
+}  // namespace pydlbench

@@ -3,11 +3,10 @@
 
 #include <pybind11/pybind11.h>
 
-void register_probes(pybind11::module_& m);
-
 namespace pydlbench {
 void register_errors(pybind11::module_& m);
 void register_problems(pybind11::module_& m);
 void register_kernels(pybind11::module_& m);
 void register_library(pybind11::module_& m);
+void register_probes(pybind11::module_& m);
 }  // namespace pydlbench

@@ -1,11 +1,16 @@
 #include "cpu/buffer.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 
 #ifdef __linux__
 #include <sys/mman.h>
+#endif
+
+#ifdef _OPENMP
+#include <omp.h>
 #endif
 
 #include "core/error.hpp"
@@ -33,6 +38,39 @@ Buffer::Buffer(std::size_t bytes) : size_(bytes) {
 #endif
 }
 
-void Buffer::poison() { std::memset(data_.get(), 0xff, size_); }
+namespace {
+// Calls `work(offset, bytes)` for consecutive pieces, one per thread.
+template <typename Work>
+void for_each_piece(std::size_t bytes, Work&& work) {
+  // Below this a second thread costs more than it saves.
+  constexpr std::size_t kLeast = std::size_t{1} << 20;
+  if (bytes < kLeast) return work(std::size_t{0}, bytes);
+#ifdef _OPENMP
+#pragma omp parallel
+  {
+    const auto threads = static_cast<std::size_t>(omp_get_num_threads());
+    const auto index = static_cast<std::size_t>(omp_get_thread_num());
+    const std::size_t each = (bytes / threads / kLine + 1) * kLine;
+    const std::size_t begin = std::min(bytes, index * each);
+    work(begin, std::min(bytes, begin + each) - begin);
+  }
+#else
+  work(std::size_t{0}, bytes);
+#endif
+}
+}  // namespace
+
+void fill_bytes(void* target, int value, std::size_t bytes) {
+  for_each_piece(bytes, [&](std::size_t offset, std::size_t count) {
+    std::memset(static_cast<char*>(target) + offset, value, count);
+  });
+}
+
+void copy_bytes(void* target, const void* source, std::size_t bytes) {
+  for_each_piece(bytes, [&](std::size_t offset, std::size_t count) {
+    std::memcpy(static_cast<char*>(target) + offset, static_cast<const char*>(source) + offset,
+                count);
+  });
+}
 
 }  // namespace pydlbench::cpu

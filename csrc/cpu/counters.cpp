@@ -19,19 +19,28 @@ long involuntary_switches() {
   return usage.ru_nivcsw;
 }
 
-double run_queue_delay() {
+std::map<long, double> run_queue_delays() {
   // /proc/self/schedstat covers the main thread only, so each task is read. Format: time on the
   // CPU, time waiting for one (both in ns), number of time slices.
+  std::map<long, double> delays;
   const std::unique_ptr<DIR, int (*)(DIR*)> tasks(opendir("/proc/self/task"), closedir);
-  if (!tasks) return 0.0;
-  double total = 0.0;
+  if (!tasks) return delays;
   while (const dirent* entry = readdir(tasks.get())) {
     if (entry->d_name[0] == '.') continue;
     std::ifstream file("/proc/self/task/" + std::string(entry->d_name) + "/schedstat");
     double running = 0.0, waiting = 0.0;
-    if (file >> running >> waiting) total += waiting * 1e-9;
+    if (file >> running >> waiting) delays[std::stol(entry->d_name)] = waiting * 1e-9;
   }
-  return total;
+  return delays;
+}
+
+double longest_delay_since(const std::map<long, double>& before) {
+  double longest = 0.0;
+  for (const auto& [thread, delay] : run_queue_delays()) {
+    const auto earlier = before.find(thread);
+    longest = std::max(longest, delay - (earlier == before.end() ? 0.0 : earlier->second));
+  }
+  return longest;
 }
 
 double stolen_time(const std::vector<int>& cpus) {

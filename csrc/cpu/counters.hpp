@@ -1,6 +1,7 @@
 // What the kernel says about disturbance: who was taken off the CPU, and for how long.
 #pragma once
 
+#include <map>
 #include <vector>
 
 namespace pydlbench::cpu {
@@ -8,9 +9,12 @@ namespace pydlbench::cpu {
 // Involuntary context switches of all threads of this process so far.
 long involuntary_switches();
 
-// Seconds that the threads of this process have waited on a run queue (Linux schedstat); 0 where
-// the system does not tell.
-double run_queue_delay();
+// Seconds that each thread of this process has waited on a run queue so far (Linux schedstat), by
+// thread id; empty where the system does not tell.
+std::map<long, double> run_queue_delays();
+
+// How long the thread that waited most has waited since `before`: one waiting thread holds up all.
+double longest_delay_since(const std::map<long, double>& before);
 
 // Seconds stolen from these CPUs by the hypervisor (Linux /proc/stat); 0 where the system does not
 // tell. An empty list means all CPUs.

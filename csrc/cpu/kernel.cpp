@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <unordered_map>
 #include <utility>
 
 #include "core/error.hpp"
@@ -27,6 +28,17 @@ constexpr int kClockIterations = 8192;
 
 std::size_t padded(std::size_t bytes) { return (bytes / kAlignment + 1) * kAlignment; }
 
+// Appends the core clock, or nothing where it cannot be read (not x86-64).
+void read_clock(std::vector<double>& readings) {
+  static bool readable = true;
+  if (!readable) return;
+  try {
+    readings.push_back(core_clock_hz(kClockIterations));
+  } catch (const Unsupported&) {
+    readable = false;
+  }
+}
+
 bool rotates(const Argument& argument, CacheState cache) {
   return cache == CacheState::all_cold ||
          (cache == CacheState::weights_cold && argument.role == "weights");
@@ -45,7 +57,7 @@ Kernel::Kernel(Candidate candidate, std::shared_ptr<Arena> arena, CacheState cac
     primitive_ = dnnl::primitive(candidate_.run.primitive.get());
     setup_seconds_ = now() - start;
 
-    Arguments base;
+    std::map<int, dnnl::memory> base;
     for (const auto& argument : candidate_.run.arguments) {
       auto tensor = argument.is_output ? arena_->output(argument) : arena_->input(argument);
       if (argument.is_output) output_ = tensor;
@@ -59,21 +71,50 @@ Kernel::Kernel(Candidate candidate, std::shared_ptr<Arena> arena, CacheState cac
       base.emplace(DNNL_ARG_SCRATCHPAD, scratch_.back().memory);
     }
     fill_workspace(base);
-    sets_.push_back(std::move(base));
-    if (cache != CacheState::hot) rotate(cache, cold_bytes);
+    width_ = base.size();
+    if (cache == CacheState::hot) {
+      add_set(base);
+    } else {
+      rotate(base, cache, cold_bytes);
+    }
   } catch (const dnnl::error& error) {
     throw PrimitiveFailure("oneDNN " + candidate_.primitive + " " + candidate_.implementation,
                            describe(error));
   }
 }
 
-void Kernel::fill_workspace(Arguments& base) {
+void Kernel::add_set(const std::map<int, dnnl::memory>& memories) {
+  for (const auto& [index, memory] : memories) {
+    held_.push_back(memory);
+    arguments_.push_back({index, memory.get()});
+  }
+}
+
+void Kernel::execute(std::size_t set) {
+  const auto* arguments = arguments_.data() + set * width_;
+  dnnl::error::wrap_c_api(
+      dnnl_primitive_execute(primitive_.get(), stream_.get(), static_cast<int>(width_), arguments),
+      "could not execute a primitive");
+}
+
+void Kernel::warm_records(int executions) const {
+  const auto sets = std::min(rotating_sets(), static_cast<std::size_t>(executions));
+  for (std::size_t i = 0; i < sets; ++i) {
+    const auto* arguments = arguments_.data() + ((next_ + i) % rotating_sets()) * width_;
+    for (std::size_t j = 0; j < width_; ++j) {
+      void* handle = nullptr;
+      dnnl_memory_get_data_handle(arguments[j].memory, &handle);
+    }
+  }
+}
+
+void Kernel::fill_workspace(std::map<int, dnnl::memory>& base) {
   const auto desc = candidate_.run.primitive.query_md(dnnl::query::workspace_md);
   if (!desc || desc.get_size() == 0) return;
   auto workspace = Arena::scratch(desc);
   base.emplace(DNNL_ARG_WORKSPACE, workspace.memory);
   if (candidate_.forward) {
-    Arguments arguments;
+    std::unordered_map<int, dnnl::memory> arguments;
     arguments.emplace(DNNL_ARG_WORKSPACE, workspace.memory);
     std::vector<Tensor> held;
     for (const auto& argument : candidate_.forward->arguments) {
@@ -94,38 +135,52 @@ void Kernel::fill_workspace(Arguments& base) {
   scratch_.push_back(std::move(workspace));
 }
 
-void Kernel::rotate(CacheState cache, std::size_t cold_bytes) {
-  std::vector<std::pair<int, Tensor>> rotating;
+void Kernel::rotate(const std::map<int, dnnl::memory>& base, CacheState cache,
+                    std::size_t cold_bytes) {
+  struct Rotating {
+    int index;
+    Tensor tensor;
+    bool is_output;
+  };
+  std::vector<Rotating> rotating;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const auto& argument = candidate_.run.arguments[i];
-    if (rotates(argument, cache)) rotating.emplace_back(argument.index, tensors_[i]);
+    if (rotates(argument, cache)) {
+      rotating.push_back({argument.index, tensors_[i], argument.is_output});
+    }
   }
-  if (cache == CacheState::all_cold && sets_.front().count(DNNL_ARG_WORKSPACE) > 0) {
-    rotating.emplace_back(DNNL_ARG_WORKSPACE, scratch_.back());
+  if (cache == CacheState::all_cold && base.count(DNNL_ARG_WORKSPACE) > 0) {
+    rotating.push_back({DNNL_ARG_WORKSPACE, scratch_.back(), false});
   }
   std::size_t bytes = 0;
-  for (const auto& item : rotating) bytes += padded(item.second.buffer->size());
+  for (const auto& item : rotating) bytes += padded(item.tensor.buffer->size());
   if (bytes == 0) throw Unsupported("this layer has no weights to keep out of the cache");
 
-  const auto count = std::min(kMaxSets, cold_bytes / bytes + 2);
+  // A set is cold when all the others, used since its last turn, exceed `cold_bytes`.
+  const auto count = bytes >= cold_bytes ? std::size_t{2} : cold_bytes / bytes + 2;
+  if (count > kMaxSets) {
+    throw Unsupported("tensors of " + std::to_string(bytes) +
+                      " bytes are too small to be kept out of the cache by rotating copies");
+  }
   auto pool = std::make_shared<Buffer>(count * bytes);
   // In memory order the next copy would be prefetched while the last one is in use.
   std::vector<std::size_t> order(count);
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::shuffle(order.begin(), order.end(), std::mt19937_64(count));
 
-  const auto base = sets_.front();
-  sets_.clear();
-  sets_.reserve(count);
   for (const auto slot : order) {
     auto set = base;
     auto* target = static_cast<char*>(pool->data()) + slot * bytes;
-    for (const auto& [index, tensor] : rotating) {
-      std::memcpy(target, tensor.buffer->data(), tensor.buffer->size());
-      set[index] = dnnl::memory(tensor.memory.get_desc(), cpu_engine(), target);
-      target += padded(tensor.buffer->size());
+    for (const auto& item : rotating) {
+      const auto size = item.tensor.buffer->size();
+      copy_bytes(target, item.tensor.buffer->data(), size);
+      dnnl::memory memory(item.tensor.memory.get_desc(), cpu_engine(), target);
+      // What is verified is what is timed: the first set's own output.
+      if (item.is_output && arguments_.empty()) output_ = {pool, memory};
+      set[item.index] = std::move(memory);
+      target += padded(size);
     }
-    sets_.push_back(std::move(set));
+    add_set(set);
   }
   copies_.push_back(std::move(pool));
 }
@@ -135,28 +190,30 @@ Chunk Kernel::sample(int samples, int inner, int untimed) {
   Chunk chunk{};
   chunk.seconds.reserve(static_cast<std::size_t>(samples));
   chunk.involuntary.reserve(static_cast<std::size_t>(samples));
-  const auto execute = [this] {
-    primitive_.execute(stream_, sets_[next_]);
-    next_ = next_ + 1 == sets_.size() ? 0 : next_ + 1;
+  const auto sets = rotating_sets();
+  const auto step = [this, sets] {
+    execute(next_);
+    next_ = next_ + 1 == sets ? 0 : next_ + 1;
   };
-  const double delay_before = run_queue_delay();
+  const auto delays_before = run_queue_delays();
   const double stolen_before = stolen_time(cpus_);
   const double chunk_start = now();
   double clock_read = chunk_start;
   try {
-    for (int i = 0; i < untimed; ++i) execute();
+    for (int i = 0; i < untimed; ++i) step();
     stream_.wait();
     for (int i = 0; i < samples; ++i) {
+      if (sets > 1) warm_records(inner);
       const long switches = involuntary_switches();
       const double start = now();
-      for (int j = 0; j < inner; ++j) execute();
+      for (int j = 0; j < inner; ++j) step();
       stream_.wait();
       const double end = now();
       chunk.involuntary.push_back(involuntary_switches() - switches);
       chunk.seconds.push_back((end - start) / inner);
       // Right behind the load, while the core still runs at the load's clock.
       if (end - clock_read >= kClockPeriod || i + 1 == samples) {
-        chunk.clock_hz.push_back(core_clock_hz(kClockIterations));
+        read_clock(chunk.clock_hz);
         clock_read = now();
       }
     }
@@ -165,31 +222,20 @@ Chunk Kernel::sample(int samples, int inner, int untimed) {
                            describe(error));
   }
   chunk.wall_seconds = now() - chunk_start;
-  chunk.run_delay_seconds = run_queue_delay() - delay_before;
+  chunk.run_delay_seconds = longest_delay_since(delays_before);
   chunk.steal_seconds = stolen_time(cpus_) - stolen_before;
   return chunk;
 }
 
 void Kernel::run_poisoned() {
   try {
-    output_.buffer->poison();
-    auto arguments = sets_.front();
-    for (const auto& argument : candidate_.run.arguments) {
-      if (argument.is_output) arguments[argument.index] = output_.memory;
-    }
-    primitive_.execute(stream_, arguments);
+    fill_bytes(output_.memory.get_data_handle(), 0xff, output_.memory.get_desc().get_size());
+    execute(0);
     stream_.wait();
   } catch (const dnnl::error& error) {
     throw PrimitiveFailure("oneDNN " + candidate_.primitive + " " + candidate_.implementation,
                            describe(error));
   }
-}
-
-bool Kernel::output_is_plain() const {
-  for (const auto& argument : candidate_.run.arguments) {
-    if (argument.is_output) return argument.desc == argument.plain;
-  }
-  return false;
 }
 
 Tensor Kernel::plain_output() const {

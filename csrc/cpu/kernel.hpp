@@ -7,7 +7,6 @@
 #include <memory>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "cpu/arena.hpp"
@@ -23,7 +22,7 @@ struct Chunk {
   std::vector<double> seconds;            // per execution, one per sample
   std::vector<std::int64_t> involuntary;  // context switches forced upon us during each sample
   std::vector<double> clock_hz;           // core clock, read beside the samples
-  double run_delay_seconds;               // run-queue wait, summed over this process's threads
+  double run_delay_seconds;               // longest run-queue wait of a thread
   double steal_seconds;                   // taken by the hypervisor from the CPUs used
   double wall_seconds;
 };
@@ -39,7 +38,7 @@ class Kernel {
   // Times `samples` samples of `inner` executions each, after `untimed` executions.
   Chunk sample(int samples, int inner, int untimed);
 
-  // Fills the output with NaN and runs once on the tensors that output() shows.
+  // Fills an output with NaN and runs once on the set that it belongs to; output() shows it.
   void run_poisoned();
 
   const Candidate& candidate() const { return candidate_; }
@@ -47,18 +46,21 @@ class Kernel {
   Tensor output() const { return output_; }
   // The output as the caller's dense float32 array, converted where the layout differs.
   Tensor plain_output() const;
-  bool output_is_plain() const;
 
   // Seconds to convert each tensor between the dense layout in the same data type and the
   // kernel's layout; the smallest of a few runs. Tensors that need none are left out.
   std::map<std::string, double> reorder_seconds() const;
   double setup_seconds() const { return setup_seconds_; }
-  std::size_t rotating_sets() const { return sets_.size(); }
+  std::size_t rotating_sets() const { return arguments_.size() / width_; }
 
  private:
-  using Arguments = std::unordered_map<int, dnnl::memory>;
-  void rotate(CacheState cache, std::size_t cold_bytes);
-  void fill_workspace(Arguments& base);
+  void add_set(const std::map<int, dnnl::memory>& memories);
+  void rotate(const std::map<int, dnnl::memory>& base, CacheState cache, std::size_t cold_bytes);
+  void fill_workspace(std::map<int, dnnl::memory>& base);
+  void execute(std::size_t set);
+  // Brings the library's own records of the sets that come next into the cache, but not their data:
+  // a network that runs a layer cold has just made those records.
+  void warm_records(int executions) const;
 
   Candidate candidate_;
   std::shared_ptr<Arena> arena_;
@@ -68,8 +70,10 @@ class Kernel {
   std::vector<Tensor> tensors_;                  // in the order of the candidate's arguments
   std::vector<Tensor> scratch_;                  // scratchpad and workspace
   std::vector<std::shared_ptr<Buffer>> copies_;  // behind the rotating sets
-  std::vector<Arguments> sets_;
-  std::size_t next_ = 0;
+  std::vector<dnnl::memory> held_;               // behind the arguments
+  std::vector<dnnl_exec_arg_t> arguments_;       // of all sets, one after another
+  std::size_t width_ = 1;                        // arguments of one set
+  std::size_t next_ = 0;                         // set of the next execution
   Tensor output_;
   double setup_seconds_ = 0.0;
 };

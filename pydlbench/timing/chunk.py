@@ -36,7 +36,7 @@ class Chunk:
         involuntary: involuntary context switches of all threads during each sample; empty where
             the platform does not count them.
         clock_hz: core-clock readings taken in the chunk; may be empty.
-        run_delay_s: time spent runnable but waiting for a CPU, summed over the threads. An
+        run_delay_s: time spent runnable but waiting for a CPU, of the thread that waited most. An
             involuntary switch always waits, so 0 beside switches means "not counted here".
         steal_s: time the hypervisor took from the used CPUs, summed over them.
         wall_s: wall time between the two readings of the counters.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "../../core/error.hpp"
+#include "core/error.hpp"
 #include "stream_kernels.hpp"
 
 #if defined(__linux__)

@@ -1,17 +1,12 @@
-#include "clock.hpp"
+#include "cpu/probes/clock.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 
-#include "../../core/error.hpp"
+#include "core/error.hpp"
+#include "cpu/counters.hpp"
 
 namespace pydlbench::cpu {
-
-double now_seconds() {
-  using Clock = std::chrono::steady_clock;
-  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
-}
 
 #if defined(__x86_64__)
 namespace {
@@ -43,9 +38,9 @@ double core_clock_hz(int iterations) {
   const long loops = (std::max(iterations, 1024) + kUnroll - 1) / kUnroll;
   double best = std::numeric_limits<double>::infinity();
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
-    const double start = now_seconds();
+    const double start = now();
     multiply_chain(loops);
-    best = std::min(best, now_seconds() - start);
+    best = std::min(best, now() - start);
   }
   return static_cast<double>(loops) * kUnroll * kLatency / best;
 }

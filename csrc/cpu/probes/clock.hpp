@@ -16,7 +16,4 @@ inline constexpr int kClockChain = 16384;  // multiplications, about 10 to 20 us
 // std::invalid_argument for iterations < 1.
 double core_clock_hz(int iterations = kClockChain);
 
-// Monotonic time in seconds.
-double now_seconds();
-
 }  // namespace pydlbench::cpu

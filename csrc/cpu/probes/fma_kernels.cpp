@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "../../core/error.hpp"
 #include "amx.hpp"
+#include "core/error.hpp"
 #include "isa.hpp"
 
 namespace pydlbench::cpu {

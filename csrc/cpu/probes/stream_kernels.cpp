@@ -1,6 +1,6 @@
 #include "stream_kernels.hpp"
 
-#include "../../core/error.hpp"
+#include "core/error.hpp"
 #include "isa.hpp"
 
 namespace pydlbench::cpu {

@@ -1,4 +1,4 @@
-#include "team.hpp"
+#include "cpu/probes/team.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -10,8 +10,9 @@
 #include <thread>
 #include <utility>
 
-#include "../../core/error.hpp"
-#include "clock.hpp"
+#include "core/error.hpp"
+#include "cpu/counters.hpp"
+#include "cpu/probes/clock.hpp"
 
 #if defined(__linux__)
 #include <pthread.h>
@@ -181,9 +182,9 @@ void thread_main(int index, int cpu, Shared& shared, Director& director,
   while (shared.barrier.wait()) {
     if (shared.plan.finished) return;
     const long scale = shared.plan.scale;
-    shared.starts[self] = now_seconds();
+    shared.starts[self] = now();
     work(index, scale);
-    shared.ends[self] = now_seconds();
+    shared.ends[self] = now();
     shared.clocks[self] = core_clock_hz();
     if (!shared.barrier.wait()) return;
     if (index == 0) shared.plan = director.after_round(shared, scale);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,7 @@ _CACHES = {
     "all-cold": _cpu.CacheState.all_cold,
 }
 _TRIES = 3
+COLD_FINALISTS = 2
 _WAIT = Policy()
 # Instruction sets without which a data type is only emulated, so that its time would mean nothing.
 _NEEDS = {"bf16": ("avx512_bf16", "amx_bf16"), "fp16": ("avx512_fp16", "amx_fp16")}
@@ -59,11 +61,11 @@ class _Contender:
     def __init__(self, kernel: _cpu.Kernel) -> None:
         self.kernel = kernel
 
-    def seconds(self, samples: int) -> Sequence[float]:
+    def seconds(self, samples: int, untimed: int = 0) -> Sequence[float]:
         """Return times; those of a moment in which others had the CPUs are taken again, twice."""
         seconds: list[float] = []
         for _ in range(_TRIES):
-            raw = self.kernel.sample(samples, 1, 1 if samples > 1 else 0)
+            raw = self.kernel.sample(samples, 1, untimed)
             seconds = raw["seconds"].tolist()
             waited = max(_WAIT.chunk_wait_floor_s, _WAIT.chunk_wait_fraction * raw["wall_s"])
             if raw["run_delay_s"] <= waited:
@@ -100,7 +102,7 @@ class _Search:
     def drop(self, entrant: search.Entrant) -> None:
         """Give back a candidate's kernel, and the shared tensors if they have grown too large."""
         self.kernels.pop(id(entrant), None)
-        if self.arena.bytes > self.preparation.memory_bytes // 2:
+        if self.arena.bytes > self.preparation.memory_bytes // 4:
             self.arena.clear()
 
     def contender(self, entrant: search.Entrant) -> _Contender:
@@ -165,7 +167,9 @@ class CpuBackend:
             if entrant.status == "ok":
                 best = min(best, entrant.time)
             state.drop(entrant)
-        winner = search.race(entrants, state.contender, state.verify)
+        # A cold kernel holds many copies of its tensors.
+        finalists = search.FINALISTS if case.cache == "hot" else COLD_FINALISTS
+        winner = search.race(entrants, state.contender, state.verify, finalists)
         if winner is None:
             reasons = "; ".join(dict.fromkeys(e.reason or "" for e in entrants))
             raise PrimitiveError(f"no candidate gives a right result: {reasons}")
@@ -263,6 +267,6 @@ def _entry(entrant: search.Entrant, state: _Search, chosen: bool) -> dict[str, A
 
 def create() -> CpuBackend:
     """Create the backend for the CPUs that this process may use."""
-    import os
-
-    return CpuBackend(sorted(os.sched_getaffinity(0)))
+    if hasattr(os, "sched_getaffinity"):
+        return CpuBackend(sorted(os.sched_getaffinity(0)))
+    return CpuBackend(range(os.cpu_count() or 1))
