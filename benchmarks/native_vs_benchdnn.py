@@ -73,7 +73,11 @@ def run(tool: str, arguments: list[str], times: int, cpus: tuple[int, ...]) -> t
 
 
 def main() -> int:
-    """Compare; exit 1 if a row with the same implementation is off by more than the limit."""
+    """Compare every layer and pass asked for.
+
+    Exit 1 if a row with the same implementation is off by more than the limit, if a row could not
+    be compared, or if there was none.
+    """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", nargs="+", default=["alexnet-owt/*", "vgg16/*"])
     parser.add_argument("--batch", type=int, default=16)
@@ -89,7 +93,7 @@ def main() -> int:
             "benchdnn is not on the PATH: build oneDNN with its tests and add it", file=sys.stderr
         )
         return 2
-    off = 0
+    done = off = errors = 0
     with Session(Options()) as session:
         print(session.worker().describe())
         for layer in find_layers(args.shape, args.batch):
@@ -98,9 +102,12 @@ def main() -> int:
                     case = Case(layer=layer, pass_=pass_, precision=precision, layout=args.layout)
                     try:
                         off += not _compare(session, tool, case, args)
+                        done += 1
                     except PydlbenchError as error:
+                        errors += 1
                         print(f"{case.label}: {error}")
-    return 1 if off else 0
+    print(f"{done} rows, off by more than {LIMIT:.0%}: {off}, errors: {errors}")
+    return 1 if off or errors or not done else 0
 
 
 def _compare(session: Session, tool: str, case: Case, args: argparse.Namespace) -> bool:

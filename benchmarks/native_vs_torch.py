@@ -86,8 +86,8 @@ class Row:
     torch_s: float
     torch_format: str
     ratio: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     rounds: int
     contended: bool
     algorithm: str
@@ -130,16 +130,43 @@ def compare(session: Session, peer: TorchPeer, case: Case, rounds: int) -> Row:
         torch_s=torches[best].summary().median,
         torch_format=formats[best],
         ratio=ratio.median,
-        low=ratio.interval.low if ratio.interval else math.nan,
-        high=ratio.interval.high if ratio.interval else math.nan,
+        low=ratio.interval.low if ratio.interval else None,
+        high=ratio.interval.high if ratio.interval else None,
         rounds=ratio.n,
         contended=native.contended,
         algorithm=kernel.facts["algorithm"],
     )
 
 
+def line(row: Row) -> str:
+    """One row as text; too few rounds have no interval."""
+    known = row.low is not None and row.high is not None
+    interval = f"[{row.low:.3f}, {row.high:.3f}]" if known else "-"
+    return (
+        f"{row.layer:<22} {row.pass_:<17} {row.precision:<5} "
+        f"{row.native_s * 1e3:>7.3f} ms {row.torch_s * 1e3:>7.3f} ms "
+        f"{row.torch_format:<6} {row.ratio:>6.3f}  {interval:<14}  "
+        f"{row.algorithm}{'  CONTENDED' if row.contended else ''}"
+    )
+
+
+def summary(rows: Sequence[Row], errors: int) -> str:
+    """What all rows say together."""
+    if not rows:
+        return f"no rows, errors: {errors}"
+    mean = math.exp(statistics.fmean(math.log(row.ratio) for row in rows))
+    above = sum(row.ratio > LIMIT for row in rows)
+    return (
+        f"{len(rows)} rows, geometric mean {mean:.3f}, worst "
+        f"{max(row.ratio for row in rows):.3f}, above {LIMIT}: {above}, errors: {errors}"
+    )
+
+
 def main() -> int:
-    """Compare every layer and pass asked for; exit 1 if a ratio is above the limit."""
+    """Compare every layer and pass asked for.
+
+    Exit 1 if a ratio is above the limit, if a row could not be compared, or if there was none.
+    """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", nargs="+", default=["alexnet-owt/*", "vgg16/*"])
     parser.add_argument("--batch", type=int, default=16)
@@ -161,6 +188,7 @@ def main() -> int:
         f"{'ratio':>6}  {'95 % interval':<14}  algorithm"
     )
     rows: list[Row] = []
+    errors = 0
     for layer in find_layers(args.shape, args.batch):
         for precision in args.precision:
             for pass_ in passes:
@@ -172,28 +200,18 @@ def main() -> int:
                 try:
                     row = compare(session, peer, case, args.rounds)
                 except PydlbenchError as error:
+                    errors += 1
                     print(f"{case.label}: {error}")
                     continue
                 rows.append(row)
-                print(
-                    f"{row.layer:<22} {row.pass_:<17} {row.precision:<5} "
-                    f"{row.native_s * 1e3:>7.3f} ms {row.torch_s * 1e3:>7.3f} ms "
-                    f"{row.torch_format:<6} {row.ratio:>6.3f}  [{row.low:.3f}, {row.high:.3f}]  "
-                    f"{row.algorithm}{'  CONTENDED' if row.contended else ''}",
-                    flush=True,
-                )
+                print(line(row), flush=True)
     peer.close()
     session.close()
     if args.json:
         document = {"torch": about, "rows": [dataclasses.asdict(row) for row in rows]}
         Path(args.json).write_text(json.dumps(document, indent=1))
-    above = [row for row in rows if row.ratio > LIMIT]
-    mean = math.exp(statistics.fmean(math.log(row.ratio) for row in rows))
-    print(
-        f"{len(rows)} rows, geometric mean {mean:.3f}, worst "
-        f"{max(row.ratio for row in rows):.3f}, above {LIMIT}: {len(above)}"
-    )
-    return 1 if above else 0
+    print(summary(rows, errors))
+    return 1 if errors or not rows or any(row.ratio > LIMIT for row in rows) else 0
 
 
 if __name__ == "__main__":

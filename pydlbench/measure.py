@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import datetime as dt
-import math
 import sys
 import types
 import uuid
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.backends.case import Case
-from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
+from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,8 +29,8 @@ __all__ = ["Options", "Session", "measure", "probe_device"]
 
 # Rotating copies of a cold cache state span this many last-level caches.
 _COLD_FACTOR = 3
-# The roof is the fastest way to move bytes; one of these two is.
-_ROOF_PATTERNS = ("read", "triad")
+# The roof is the fastest way to move bytes; one of these is, which one depends on the machine.
+_ROOF_PATTERNS = ("read", "copy", "triad")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +68,7 @@ class Session:
         self.policy = Policy(confidence=self.options.confidence, budget_s=self.options.budget_s)
         self._workers: dict[tuple[str, str], Worker] = {}
         self._device: DeviceRecord = start_record(self.facts, self.cpus)
+        self._unprobed: str | None = None
         self._started = dt.datetime.now(dt.UTC)
         self._id = uuid.uuid4().hex[:12]
 
@@ -135,6 +136,14 @@ class Session:
             PATTERNS if patterns is None else patterns,
             LEVELS if levels is None else levels,
         )
+        return self._device
+
+    def unprobed(self, reason: str) -> DeviceRecord:
+        """Return the record with what is known, and the reason why nothing more was probed."""
+        from pydlbench.devices.reliability import unprobed_advice
+
+        warnings = (*self._device.warnings, unprobed_advice(reason))
+        self._device = dataclasses.replace(self._device, warnings=warnings)
         return self._device
 
     def measure(
@@ -216,36 +225,44 @@ class Session:
         near = cached_bytes(case) <= 2 * private
         levels = ("memory", "llc", "l2") if near else ("memory", "llc")
         try:
-            return with_limits(row, case, self.device(precisions, _ROOF_PATTERNS, levels))
+            device = self._probed(precisions, levels)
+            return with_limits(row, case, device, levels)
         except PydlbenchError as error:  # the time stands without a peak beside it
             return dataclasses.replace(row, warnings=(*row.warnings, str(error)))
+
+    def _probed(self, precisions: Iterable[str], levels: Sequence[str]) -> DeviceRecord:
+        """The device for a row's roof; after a failure not every further row probes again."""
+        if self._unprobed is not None:
+            raise PydlbenchError(self._unprobed)
+        try:
+            return self.device(precisions, _ROOF_PATTERNS, levels)
+        except PydlbenchError as error:
+            self._unprobed = str(error)
+            raise
 
     def _check_memory(self, case: Case) -> None:
         available = self.facts.memory_available_bytes
         if available is None or case.pass_ not in case.layer.passes:
             return
-        needed = self._memory_for(case, case.layer)
+        from pydlbench.rows import memory_needed
+
+        cold_bytes = _COLD_FACTOR * self._llc_bytes()
+        needed = memory_needed(case, case.layer, cold_bytes)
         if needed <= available:
             return
         from pydlbench.units import format_bytes
 
+        def fits(batch: int) -> bool:
+            return memory_needed(case, case.layer.with_batch(batch), cold_bytes) <= available
+
         nearest = "a smaller layer"
-        least = self._memory_for(case, case.layer.with_batch(1))
-        if least <= available:
-            each = (needed - least) / (case.layer.batch - 1)
-            nearest = f"--batch {1 + math.floor((available - least) / each)}"
+        batches = range(1, case.layer.batch)
+        if count := bisect.bisect_left(batches, True, key=lambda batch: not fits(batch)):
+            nearest = f"--batch {batches[count - 1]}"
         raise UsageError(
             f"{case.layer.name or case.layer.problem}: needs {format_bytes(needed)} of memory, "
             f"{format_bytes(available)} are available; nearest: {nearest}"
         )
-
-    def _memory_for(self, case: Case, layer: Layer) -> int:
-        from pydlbench.rows import ITEM_BYTES
-
-        elements = sum(layer.operands(case.pass_).values())
-        # The float32 originals, one copy in the kernel's layout, one layout more to compare with.
-        needed = elements * (4 + 2 * ITEM_BYTES[case.precision])
-        return needed if case.cache == "hot" else needed + _COLD_FACTOR * self._llc_bytes()
 
 
 def measure(
@@ -299,6 +316,8 @@ def probe_device(
 ) -> DeviceRecord:
     """Return a device's facts with its theoretical and measured peaks and bandwidths.
 
+    Without the native module the record holds the facts and a warning that says so.
+
     Args:
         device: ``cpu``.
         threads: threads of the probes, one pinned per CPU; None is one per physical core.
@@ -306,11 +325,16 @@ def probe_device(
 
     Raises:
         UsageError: no such device, or more threads than CPUs.
+        ImpossiblePeakError: a probe measured more than the CPU can do.
     """
     if device != "cpu":
         raise UsageError(f"--device {device}: no such device; nearest: cpu")
     with Session(Options(threads=threads)) as session:
-        return session.device(("fp32", "bf16", "fp16") if precisions is None else precisions)
+        wanted = ("fp32", "bf16", "fp16") if precisions is None else precisions
+        try:
+            return session.device(wanted)
+        except BackendMissingError as error:
+            return session.unprobed(str(error))
 
 
 class _Module(types.ModuleType):

@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.results import Correctness, Measurement, Peaks, Roofline
 from pydlbench.results.summary import time_summary
+from pydlbench.timing.statistics import median as _median
+from pydlbench.timing.statistics import median_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from pydlbench.backends.case import Case
     from pydlbench.devices import DeviceRecord
+    from pydlbench.layers import Layer
+    from pydlbench.results.parts import TimeSummary
     from pydlbench.timing.procedure import Samples
 
-__all__ = ["ITEM_BYTES", "cached_bytes", "empty_row", "measured_row", "with_limits"]
+__all__ = [
+    "ITEM_BYTES",
+    "cached_bytes",
+    "empty_row",
+    "measured_row",
+    "memory_needed",
+    "with_limits",
+]
 
 #: Bytes of one stored element, by precision.
 ITEM_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "fp16-tc": 2, "bf16-tc": 2, "bf16": 2, "fp8-tc": 1}
 
+# What a search holds at once: layouts of every operand, and pools of a race of two finalists.
+_LAYOUTS = 3
+_POOLS = 2
+
+# Fewer rounds have no interval at 95 %.
+_ROUNDS = 6
+
 # Rounds of a quiet machine agree within 1 to 2 %; from here on the row says that they did not.
 _DRIFT = 0.05
+_DRIFT_TEXT = (
+    f"the median moved by over {100 * _DRIFT:.0f} % between rounds although nothing on this "
+    "system was in the way: the clock changed, or a neighbour of the virtual machine was busy"
+)
 
 
 def empty_row(case: Case, threads: int, status: str, reason: str) -> Measurement:
@@ -40,6 +63,11 @@ def measured_row(
 ) -> Measurement:
     """Return the row of a timed case, still without the limits that it is held against.
 
+    Samples of one round are not independent: a round's clock and its neighbours are theirs in
+    common, and their interval says nothing of the next round. With six rounds or more, the interval
+    of the median is therefore the wider one of two: that of all samples, and that of the rounds'
+    medians (both distribution-free), extended to the median where that lies outside.
+
     Args:
         case: what was timed.
         threads: of the kernel.
@@ -49,7 +77,7 @@ def measured_row(
         keep_candidates: keep what was tried.
     """
     base = _base(case, threads)
-    time = time_summary(samples.seconds, samples.confidence)
+    time = _time(samples)
     candidates = _candidates(facts["candidates"], samples.confidence)
     return Measurement(
         **base,
@@ -66,7 +94,11 @@ def measured_row(
         correct=Correctness.from_dict(facts["correct"]),
         contended=samples.contended,
         contention_reason=samples.contention_reason,
+        stop_rule=samples.stop_reason,
         stop_reason=samples.stop_detail,
+        inner=samples.inner,
+        retries=samples.retries,
+        cycles=None if samples.clock_hz is None else time.median * samples.clock_hz,
         workspace_bytes=facts["workspace_bytes"],
         reorder_s=facts["reorder_s"],
         setup_s=facts["setup_s"],
@@ -84,7 +116,29 @@ def cached_bytes(case: Case) -> int:
     return {"hot": moved, "weights-cold": max(0, moved - weights), "all-cold": 0}[case.cache]
 
 
-def with_limits(row: Measurement, case: Case, device: DeviceRecord) -> Measurement:
+def memory_needed(case: Case, layer: Layer, cold_bytes: int) -> int:
+    """Return the bytes of memory that measuring a case takes, verification and race included.
+
+    The float32 originals; every operand in up to three layouts in the storage type; a float32 copy
+    of the output; where caches are cold, two pools of rotating copies, each of which spans
+    ``cold_bytes`` and ends with whole copies.
+
+    Args:
+        case: what is to be measured.
+        layer: its layer, or the same with another batch.
+        cold_bytes: what the rotating copies of a cold cache state span at least.
+    """
+    operands = layer.operands(case.pass_)
+    output = {"forward": "dst", "backward-data": "src", "backward-weights": "weights"}[case.pass_]
+    elements = sum(operands.values())
+    stored = elements * ITEM_BYTES[case.precision]
+    needed = 4 * elements + _LAYOUTS * stored + 4 * operands[output]
+    return needed if case.cache == "hot" else needed + _POOLS * (cold_bytes + 2 * stored)
+
+
+def with_limits(
+    row: Measurement, case: Case, device: DeviceRecord, levels: Collection[str] | None = None
+) -> Measurement:
     """Return the row with the compute peaks at its clock and the roof over it.
 
     Args:
@@ -92,23 +146,20 @@ def with_limits(row: Measurement, case: Case, device: DeviceRecord) -> Measureme
         case: what was timed.
         device: with the case's precision and the bandwidths of memory and last-level cache probed;
             that of the level before it counts where it was probed.
+        levels: the levels that count, whatever else was probed for other rows; None is all.
 
     Raises:
         UnsupportedError: a peak or a bandwidth was not probed.
     """
-    import dataclasses
-
-    from pydlbench.devices.roofline import memory_time, roof
+    from pydlbench.devices.roofline import memory_time, roof, with_launch
 
     if row.time is None:
         return row
     limits = device.limits(case.precision, row.clock_hz)
     warm = cached_bytes(case)
-    move = memory_time(row.bytes - warm, warm, device.levels())
-    launch = device.launch_s or 0.0
-    if row.time.median < launch:
-        launch = 0.0  # over before threads could start and join: it ran on one
-    over = roof(row.flops_executed, limits.measured, *move, launch_s=launch)
+    move = memory_time(row.bytes - warm, warm, device.levels(levels))
+    over = roof(row.flops_executed, limits.measured, *move)
+    over = with_launch(over, device.launch_s or 0.0, row.time.median)
     theoretical = limits.theoretical
     return dataclasses.replace(
         row,
@@ -152,15 +203,32 @@ def _base(case: Case, threads: int) -> dict[str, Any]:
     }
 
 
+def _time(samples: Samples) -> TimeSummary:
+    """The samples' summary with the wider interval, see :func:`measured_row`."""
+    summary = time_summary(samples.seconds, samples.confidence)
+    rounds = samples.by_round().values()
+    if len(rounds) < _ROUNDS:
+        return summary
+    between = median_interval(rounds, samples.confidence)
+    if between is None or summary.ci_low is None or summary.ci_high is None:
+        return summary
+    if between.high - between.low <= summary.ci_high - summary.ci_low:
+        return summary
+    return dataclasses.replace(
+        summary,
+        ci_low=min(between.low, summary.median),
+        ci_high=max(between.high, summary.median),
+    )
+
+
 def _warnings(samples: Samples) -> tuple[str, ...]:
     """What no counter of this system saw, but the samples show."""
-    if samples.contended or not math.isfinite(samples.drift) or samples.drift <= _DRIFT:
-        return ()
-    text = (
-        f"the median moved by over {100 * _DRIFT:.0f} % between rounds although nothing on this "
-        "system was in the way: the clock changed, or a neighbour of the virtual machine was busy"
-    )
-    return (text,)
+    found = []
+    if not samples.warmup.steady:
+        found.append(f"the warm-up ended before times were steady: {samples.warmup.detail}")
+    if not samples.contended and math.isfinite(samples.drift) and samples.drift > _DRIFT:
+        found.append(_DRIFT_TEXT)
+    return tuple(found)
 
 
 def _wrong_ones(candidates: Sequence[dict[str, Any]], median: float) -> tuple[str, ...]:
@@ -168,7 +236,7 @@ def _wrong_ones(candidates: Sequence[dict[str, Any]], median: float) -> tuple[st
     return tuple(
         f"{entry['algorithm']} is faster but was left out: {entry['reason']}"
         for entry in candidates
-        if entry["status"] == "failed" and entry["seconds"] and min(entry["seconds"]) < median
+        if entry["status"] == "failed" and entry["seconds"] and _median(entry["seconds"]) < median
     )
 
 

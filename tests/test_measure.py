@@ -12,7 +12,13 @@ import pytest
 
 import pydlbench
 from pydlbench.backends.case import Case
-from pydlbench.errors import PrimitiveError, UnsupportedError, UsageError, WorkerError
+from pydlbench.errors import (
+    BackendMissingError,
+    PrimitiveError,
+    UnsupportedError,
+    UsageError,
+    WorkerError,
+)
 from pydlbench.layers import Conv2d, Gemm, Pool2d
 from pydlbench.measure import Options, Session, probe_device
 from pydlbench.results import Measurement
@@ -203,13 +209,16 @@ def test_memory_is_asked_for_before_anything_is_measured():
             list(session.measure([Case(layer=GEMM), Case(layer=large)]))
         assert session.worker().pid is None
     text = str(caught.value)
-    # 201 million elements: the float32 original and two layouts more.
+    # 201 million elements: the float32 original, three layouts, and a copy of the output.
     assert text.startswith(
-        "large: needs 2.41 GB of memory, 100 MB are available; nearest: --batch "
+        "large: needs 3.62 GB of memory, 100 MB are available; nearest: --batch "
     )
     # The advice is one that works.
     fits = large.with_batch(int(text.rpartition(" ")[2]))
     session._check_memory(Case(layer=fits))
+    more = large.with_batch(fits.batch + 1)
+    with pytest.raises(UsageError):
+        session._check_memory(Case(layer=more))
 
 
 def test_memory_that_no_batch_would_save(session, monkeypatch):
@@ -263,3 +272,38 @@ def test_probing_a_device():
     assert len(record.cpus) == 1
     with pytest.raises(UsageError, match="--device cuda:0: no such device; nearest: cpu"):
         probe_device("cuda:0")
+
+
+def test_a_device_without_the_native_module_still_has_its_facts(monkeypatch):
+    def missing(_):
+        raise BackendMissingError("pydlbench._cpu was not built; pip install pydlbench")
+
+    monkeypatch.setattr(Worker, "_start", missing)
+    record = probe_device(threads=1)
+    assert record.facts.logical_cpus >= 1
+    assert record.peaks == record.bandwidths == ()
+    (advice,) = [item for item in record.warnings if "was not built" in item.symptom]
+    assert advice.symptom.startswith("nothing was probed: pydlbench._cpu was not built")
+
+
+def test_a_failed_probe_is_not_repeated_for_every_row(monkeypatch):
+    probes = []
+
+    def probe(_, name, **_arguments):
+        probes.append(name)
+        raise WorkerError("the probe hung")
+
+    monkeypatch.setattr(Worker, "probe", probe)
+    with Session(QUICK) as session:
+        rows = list(session.measure([Case(layer=GEMM), Case(layer=CONV)]))
+    assert len(probes) == 1
+    assert all(record.status == "ok" and record.roofline is None for record in rows)
+    assert all("the probe hung" in record.warnings for record in rows)
+
+
+def test_a_roof_does_not_depend_on_the_rows_before_it(session):
+    large = Pool2d.of(batch=8, channels=64, in_size=112, kernel=3, stride=2)
+    first = row(session, large)
+    row(session, GEMM)  # small: it has the nearest cache probed
+    again = row(session, large)
+    assert again.roofline.time_s == first.roofline.time_s

@@ -5,8 +5,6 @@ Exit codes: 0 done, 1 an error or no row is ok, 2 usage, 130 interrupted.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -23,8 +21,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments after the program's name; those of the process by default.
     """
     from pydlbench.cli.parser import dispatch
+    from pydlbench.cli.streams import repair_streams, silence_stdout, tell
     from pydlbench.errors import PydlbenchError, UsageError
 
+    repair_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         code = dispatch(arguments)
@@ -35,23 +35,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PydlbenchError as error:
         return _complain(error, 1)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        tell("interrupted")
         return 130
-    except BrokenPipeError:
-        _silence_stdout()
+    except BrokenPipeError:  # `| head` has read enough
+        silence_stdout()
         return 0
+    except (OSError, UnicodeEncodeError) as error:  # `> /dev/full`
+        silence_stdout()
+        return _complain(error, 1)
     return code
 
 
-def _silence_stdout() -> None:
-    """`| head` has read enough; Python would flush once more at exit, and complain."""
-    with contextlib.suppress(OSError, ValueError):
-        sink = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(sink, sys.stdout.fileno())
-        os.close(sink)
-
-
 def _complain(error: Exception, code: int) -> int:
+    from pydlbench.cli.streams import tell
+
     # One line, whatever a library has put into its message.
-    print(f"pydlbench: {' '.join(str(error).split())}", file=sys.stderr)
+    tell(f"pydlbench: {' '.join(str(error).split())}")
     return code

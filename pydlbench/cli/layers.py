@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import argparse
 
     from pydlbench.backends.case import Case
+    from pydlbench.cli.interrupts import OneInterrupt
     from pydlbench.cli.progress import Progress
     from pydlbench.cli.request import Request
     from pydlbench.results import Measurement, RunRecord
@@ -112,26 +114,30 @@ def run(args: argparse.Namespace, session_factory: SessionFactory | None = None)
     Raises:
         UsageError: Bad input; nothing was measured and nothing written.
     """
+    from pydlbench.cli.interrupts import OneInterrupt
     from pydlbench.cli.output import Outputs
     from pydlbench.cli.progress import Progress
     from pydlbench.cli.request import read_request
+    from pydlbench.cli.streams import tell
 
     outputs = Outputs.from_args(args)
     request = read_request(args)
     for note in () if args.quiet else request.notes:
-        print(f"note: {note}", file=sys.stderr)
+        tell(f"note: {note}")
     progress = Progress(sys.stderr, quiet=args.quiet)
     finished = _Finished()
-    try:
-        finished.measure(request, session_factory or _open_session, progress)
-    finally:
-        progress.close()
-    if finished.run is not None:
-        outputs.show(finished.run, finished.rows, interrupted=finished.early)
+    with OneInterrupt() as interrupts:
+        try:
+            finished.measure(request, session_factory or _open_session, progress, interrupts)
+        finally:
+            progress.close()
+        run = finished.record()
+        if run is not None:
+            outputs.show(run, finished.rows, interrupted=finished.early)
     if finished.trouble is not None:
         raise finished.trouble
     if finished.interrupted:
-        print(f"interrupted: {len(finished.rows)} of {request.rows} rows finished", file=sys.stderr)
+        tell(f"interrupted: {len(finished.rows)} of {request.rows} rows finished")
         return 130
     return 0 if any(row.ok for row in finished.rows) else 1
 
@@ -140,7 +146,7 @@ def run(args: argparse.Namespace, session_factory: SessionFactory | None = None)
 class _Finished:
     """What is finished; survives whatever ends the measuring early."""
 
-    run: RunRecord | None = None
+    runs: list[tuple[int, RunRecord]] = field(default_factory=list)
     rows: list[Measurement] = field(default_factory=list)
     interrupted: bool = False
     trouble: PydlbenchError | None = None
@@ -149,29 +155,58 @@ class _Finished:
     def early(self) -> bool:
         return self.interrupted or self.trouble is not None
 
-    def measure(self, request: Request, factory: SessionFactory, progress: Progress) -> None:
+    def record(self) -> RunRecord | None:
+        """Return one record for all sessions: the first's, with the device at most threads."""
+        if not self.runs:
+            return None
+        device = dict(max(self.runs, key=lambda pair: pair[0])[1].device)
+        if len(self.runs) > 1:
+            device["by_threads"] = {str(threads): run.device for threads, run in self.runs}
+        return dataclasses.replace(self.runs[0][1], device=device)
+
+    def measure(
+        self,
+        request: Request,
+        factory: SessionFactory,
+        progress: Progress,
+        interrupts: OneInterrupt,
+    ) -> None:
         """Measure all; what an error leaves behind is kept, if there is anything to show."""
         try:
-            for threads in request.threads:
-                before = len(self.rows)
-
-                def advance(done: int, _total: int, label: str, before: int = before) -> None:
-                    progress(before + done, request.rows, label)
-
-                with factory(**request.options, threads=threads) as session:
-                    try:
-                        # Not a comprehension: Ctrl-C must find the rows that are finished.
-                        for row in session.measure(request.cases, progress=advance):
-                            self.rows.append(row)
-                    finally:
-                        # Only now: peaks and bandwidths are probed while rows are measured.
-                        self.run = self.run or session.run
+            try:
+                for threads in request.threads:
+                    self._one_session(request, threads, factory, progress)
+            finally:
+                # Inside the outer try: no moment is left in which Ctrl-C could get past it.
+                interrupts.ignore()
         except KeyboardInterrupt:
             self.interrupted = True
         except PydlbenchError as error:
             if not self.rows:
                 raise
             self.trouble = error
+
+    def _one_session(
+        self, request: Request, threads: int | None, factory: SessionFactory, progress: Progress
+    ) -> None:
+        before = len(self.rows)
+
+        def advance(done: int, _total: int, label: str) -> None:
+            progress(before + done, request.rows, label)
+
+        with factory(**request.options, threads=threads) as session:
+            try:
+                # Not a comprehension: Ctrl-C must find the rows that are finished.
+                for row in session.measure(request.cases, progress=advance):
+                    self.rows.append(row)
+            finally:
+                # Only now: peaks and bandwidths are probed while rows are measured.
+                try:
+                    run = session.run
+                except KeyboardInterrupt:  # the only one there is: see OneInterrupt
+                    run = session.run
+                    self.interrupted = True
+                self.runs.append((threads or run.device.get("threads") or 0, run))
 
 
 def _open_session(**options: Any) -> AbstractContextManager[_Session]:

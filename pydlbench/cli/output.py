@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.cli.streams import tell
 from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.results.destination import STDOUT, check_writable, write_text
 
@@ -72,13 +73,34 @@ class Outputs:
         Raises:
             PydlbenchError: A file could not be written after all; the table is printed before.
         """
-        from pydlbench.report.conclusion import conclude
-        from pydlbench.report.peaks import measured_peaks
+        bugs: list[Exception] = []
+        conclusion: list[str] = []
+        try:
+            conclusion = _conclusion(run, rows)
+        except Exception as error:  # noqa: BLE001 - a sentence must not cost the measurements
+            bugs.append(error)
+        troubles = self._write_files(run, rows, conclusion, interrupted, bugs)
+        for line in () if self.quiet else _warnings(run, rows):
+            tell(f"warning: {line}")
+        kind_on_stdout = next((kind for kind, to in self.files.items() if to == STDOUT), None)
+        if kind_on_stdout is not None:
+            write_text(STDOUT, _export(kind_on_stdout, run, rows, conclusion, interrupted))
+        elif rows:
+            self._print_table(run, rows, conclusion)
+        if bugs:
+            raise bugs[0]
+        if troubles:
+            raise PydlbenchError("; ".join(troubles))
 
-        if not self.quiet:
-            for line in _warnings(run, rows):
-                print(f"warning: {line}", file=sys.stderr)
-        conclusion = conclude(rows, measured_peaks(run.device)) if rows else []
+    def _write_files(
+        self,
+        run: RunRecord,
+        rows: Sequence[Measurement],
+        conclusion: Sequence[str],
+        interrupted: bool,
+        bugs: list[Exception],
+    ) -> list[str]:
+        """Write as many files as possible; return what the system refused, add bugs to ``bugs``."""
         troubles = []
         for kind, target in self.files.items():
             if target == STDOUT or (interrupted and not rows):
@@ -87,13 +109,9 @@ class Outputs:
                 write_text(target, _export(kind, run, rows, conclusion, interrupted))
             except OSError as error:
                 troubles.append(f"--{kind} {target}: not written: {error.strerror or error}")
-        kind_on_stdout = next((kind for kind, to in self.files.items() if to == STDOUT), None)
-        if kind_on_stdout is not None:
-            write_text(STDOUT, _export(kind_on_stdout, run, rows, conclusion, interrupted))
-        elif rows:
-            self._print_table(run, rows, conclusion)
-        if troubles:
-            raise PydlbenchError("; ".join(troubles))
+            except Exception as error:  # noqa: BLE001 - one format must not cost the others
+                bugs.append(error)
+        return troubles
 
     def _print_table(
         self, run: RunRecord, rows: Sequence[Measurement], conclusion: Sequence[str]
@@ -133,7 +151,7 @@ def _export(
 
 def _warnings(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
     """The device's warnings, then those of rows, each once and with the number of its rows."""
-    lines = [_warning(item) for item in run.device.get("warnings") or ()]
+    lines = _device_warnings(run)
     counts: dict[str, int] = {}
     for row in rows:
         for text in row.warnings:
@@ -142,6 +160,29 @@ def _warnings(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
         few = f" ({count} of {len(rows)} rows)" if len(rows) > 1 else ""
         lines.append(f"{text}{few}")
     return list(dict.fromkeys(lines))
+
+
+def _device_warnings(run: RunRecord) -> list[str]:
+    devices = run.devices()
+    found: dict[str, list[str]] = {}
+    for threads, device in (devices or {"": run.device}).items():
+        for item in device.get("warnings") or ():
+            found.setdefault(_warning(item), []).append(threads)
+    return [
+        text if len(which) >= len(devices) else f"{text} (with --threads {','.join(which)})"
+        for text, which in found.items()
+    ]
+
+
+def _conclusion(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
+    from pydlbench.report.conclusion import conclude
+    from pydlbench.report.peaks import measured_peaks
+
+    if not rows:
+        return []
+    # Only of a single row does the conclusion speak of other peaks.
+    timed = [row for row in rows if row.ok]
+    return conclude(rows, measured_peaks(run.device_for(timed[0].threads if timed else None)))
 
 
 def _warning(item: Any) -> str:

@@ -3,46 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.devices.cpu.working_set import (
-    cache_working_set,
-    memory_working_set,
-    private_working_set,
-)
-from pydlbench.devices.record import Bandwidth, DeviceRecord, PrecisionPeak, precision_peak
-from pydlbench.devices.reliability import Advice, cpu_advice, peak_advice
+from pydlbench.devices.bandwidths import LEVELS, PATTERNS, probe_bandwidths
+from pydlbench.devices.cpu.peaks import theoretical_peak
+from pydlbench.devices.cpu.topology import physical_cores
+from pydlbench.devices.native_reading import NativeReading, Probe
+from pydlbench.devices.record import DeviceRecord, PrecisionPeak, precision_peak
+from pydlbench.devices.reliability import Advice, assumption_advice, cpu_advice, peak_advice
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from pydlbench.devices.cpu.facts import CpuFacts
 
 __all__ = ["LEVELS", "PATTERNS", "Probe", "extend_record", "start_record"]
 
-PATTERNS = ("read", "write", "copy", "triad")
-LEVELS = ("memory", "llc", "l2")
-
 # Every run that times layers pays for these, so they are short; the best round counts.
 _FMA_SECONDS = 0.08
-_BANDWIDTH_SECONDS = 0.03
-
-Probe = Callable[..., Mapping[str, Any]]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Reading:
-    """A native probe's result after its way over the wire."""
-
-    per_second: float
-    median_per_second: float
-    clock_hz: float
-    rounds: int
-    kernel: str
-
-    @classmethod
-    def of(cls, reply: Mapping[str, Any]) -> _Reading:
-        return cls(**{field.name: reply[field.name] for field in dataclasses.fields(cls)})
 
 
 def start_record(facts: CpuFacts, cpus: Sequence[int]) -> DeviceRecord:
@@ -76,11 +55,13 @@ def extend_record(
         levels: of which levels: ``memory``, ``llc`` (the last cache), ``l2`` (the one before it).
 
     Raises:
-        ImpossiblePeakError: A probe measured more than 1.03 x the theoretical peak.
+        ImpossiblePeakError: A probe measured more than 1.03 x the theoretical peak of a CPU whose
+            core is known.
     """
     known = {peak.precision for peak in record.peaks}
     peaks = [_peak(record, name, probe) for name in dict.fromkeys(precisions) if name not in known]
-    warnings = [_shortfall(peak) for peak in peaks]
+    warnings = [_peak_warning(record, peak) for peak in peaks]
+    record, remarks = _bandwidths(record, patterns, levels, probe)
     clocks = {peak.precision: peak.clock_hz for peak in (*record.peaks, *peaks) if peak.clock_hz}
     return dataclasses.replace(
         record,
@@ -88,14 +69,17 @@ def extend_record(
         libraries=record.libraries or _libraries(library),
         clock_hz=clocks.get("fp32") or next(iter(clocks.values()), None),
         peaks=(*record.peaks, *peaks),
-        bandwidths=(*record.bandwidths, *_bandwidths(record, patterns, levels, probe)),
-        warnings=(*record.warnings, *(advice for advice in warnings if advice is not None)),
+        warnings=(
+            *record.warnings,
+            *(advice for advice in warnings if advice is not None),
+            *remarks,
+        ),
     )
 
 
 def _peak(record: DeviceRecord, precision: str, probe: Probe) -> PrecisionPeak:
     try:
-        reading: _Reading | str = _Reading.of(
+        reading: NativeReading | str = NativeReading.of(
             probe("fma_peak", precision=precision, cpus=list(record.cpus), seconds=_FMA_SECONDS)
         )
     except UnsupportedError as error:
@@ -110,38 +94,39 @@ def _launch(probe: Probe) -> float:
         return 0.0  # no thread pool that could be asked: no claim about its cost
 
 
-def _shortfall(peak: PrecisionPeak) -> Advice | None:
+def _peak_warning(record: DeviceRecord, peak: PrecisionPeak) -> Advice | None:
     theory = peak.theoretical
-    if peak.measured is None or theory is None or theory.assumed:
+    if peak.measured is None or peak.clock_hz is None:
+        return None
+    if theory is None:
+        cores = physical_cores(record.facts, record.cpus)
+        dropped = theoretical_peak(record.facts, peak.precision, cores, peak.clock_hz)
+        return (
+            None
+            if dropped is None
+            else assumption_advice(peak.precision, peak.measured, dropped.flops_per_s)
+        )
+    if theory.assumed:
         return None
     return peak_advice(peak.precision, peak.measured, theory.flops_per_s)
 
 
 def _bandwidths(
     record: DeviceRecord, patterns: Sequence[str], levels: Sequence[str], probe: Probe
-) -> list[Bandwidth]:
-    sizes = {
-        "memory": memory_working_set(record.facts, record.cpus),
-        "llc": cache_working_set(record.facts, record.cpus),
-        "l2": private_working_set(record.facts, record.cpus),
-    }
-    found = []
-    for level in levels:
-        size = sizes[level]
-        for pattern in patterns:
-            if size is None or record.bandwidth(level, pattern) is not None:
-                continue
-            reply = probe(
-                "bandwidth",
-                kind=pattern,
-                bytes=size,
-                cpus=list(record.cpus),
-                seconds=_BANDWIDTH_SECONDS,
-                # Non-temporal stores would send to memory what is to stay in the cache.
-                streaming=level == "memory",
-            )
-            found.append(Bandwidth.of(level, pattern, size, _Reading.of(reply)))
-    return found
+) -> tuple[DeviceRecord, tuple[Advice, ...]]:
+    """The record with its bandwidths, or with the reason why it has none; and new warnings."""
+    if record.bandwidth_reason is not None:
+        return record, ()
+    try:
+        found, advice = probe_bandwidths(record, patterns, levels, probe)
+    except UnsupportedError as error:
+        missing = Advice(
+            symptom=f"no bandwidth was probed: {error}",
+            remedy="times and rates are measured all the same; there is no roof to hold them "
+            "against",
+        )
+        return dataclasses.replace(record, bandwidth_reason=str(error)), (missing,)
+    return dataclasses.replace(record, bandwidths=found), advice
 
 
 def _libraries(library: Mapping[str, Any]) -> dict[str, str]:

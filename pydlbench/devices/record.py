@@ -6,14 +6,19 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pydlbench.devices.cpu.peaks import Peak, check_peak, theoretical_peak
+from pydlbench.devices.cpu.peaks import (
+    ImpossiblePeakError,
+    Peak,
+    check_peak,
+    theoretical_peak,
+)
 from pydlbench.devices.cpu.topology import physical_cores
 from pydlbench.devices.cpu.working_set import last_level_bytes, private_level_bytes
 from pydlbench.devices.roofline import Level
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from pydlbench.devices.cpu.facts import CpuFacts
     from pydlbench.devices.reliability import Advice
@@ -88,7 +93,7 @@ class Bandwidth:
     """A measured bandwidth. Bytes are those the pattern names; what stores read first is not.
 
     Attributes:
-        level: ``memory`` or ``llc``.
+        level: ``memory``, ``llc`` or ``l2``.
         pattern: ``read``, ``write``, ``copy`` or ``triad``.
         bytes_per_s: of the best round.
         median_bytes_per_s: of the median round.
@@ -139,6 +144,7 @@ class DeviceRecord:
         clock_hz: the core clock under load (fp32 FMA), or None if it was not read.
         peaks: compute peaks, one per precision.
         bandwidths: of memory and last-level cache.
+        bandwidth_reason: why there are no bandwidths.
         launch_s: seconds to start and join all threads; None while not probed, 0 if unknown.
         libraries: name to version, of what the kernels come from.
         warnings: what makes timings unreliable here.
@@ -150,6 +156,7 @@ class DeviceRecord:
     clock_hz: float | None = None
     peaks: tuple[PrecisionPeak, ...] = ()
     bandwidths: tuple[Bandwidth, ...] = ()
+    bandwidth_reason: str | None = None
     launch_s: float | None = None
     libraries: Mapping[str, str] = dataclasses.field(default_factory=dict)
     warnings: tuple[Advice, ...] = ()
@@ -199,11 +206,16 @@ class DeviceRecord:
         """
         found = self.bandwidth(level) or self.bandwidth("memory")
         if found is None:
-            raise UnsupportedError(f"{level}: its bandwidth was not probed")
+            raise UnsupportedError(
+                self.bandwidth_reason or f"{level}: its bandwidth was not probed"
+            )
         return found.bytes_per_s
 
-    def levels(self) -> tuple[Level, ...]:
+    def levels(self, names: Collection[str] | None = None) -> tuple[Level, ...]:
         """Return the probed levels of the memory hierarchy, from the nearest to the memory.
+
+        Args:
+            names: which of them; None is all. The memory is always there.
 
         Raises:
             UnsupportedError: The memory's bandwidth was not probed.
@@ -215,7 +227,9 @@ class DeviceRecord:
         near = [
             Level(name=name, capacity=size, bytes_per_s=found.bytes_per_s)
             for name, size in capacities.items()
-            if size is not None and (found := self.bandwidth(name)) is not None
+            if (names is None or name in names)
+            and size is not None
+            and (found := self.bandwidth(name)) is not None
         ]
         memory = Level(name="memory", capacity=math.inf, bytes_per_s=self.best_bandwidth("memory"))
         return (*near, memory)
@@ -232,6 +246,7 @@ class DeviceRecord:
             "facts": self.facts.to_dict(),
             "peaks": [peak.to_dict() for peak in self.peaks],
             "bandwidths": [dataclasses.asdict(item) for item in self.bandwidths],
+            "bandwidth_reason": self.bandwidth_reason,
             "launch_s": self.launch_s,
             "libraries": dict(self.libraries),
             "warnings": [dataclasses.asdict(item) for item in self.warnings],
@@ -243,6 +258,9 @@ def precision_peak(
 ) -> PrecisionPeak:
     """Set a probe's reading beside the theory.
 
+    A theory that is only assumed, because the core is unknown, is dropped where the reading
+    exceeds it.
+
     Args:
         facts: of the CPU.
         precision: ``fp32``, ``bf16`` or ``fp16``.
@@ -250,8 +268,8 @@ def precision_peak(
         reading: the probe's, or why there is none.
 
     Raises:
-        ImpossiblePeakError: The probe measured more than 1.03 x the theoretical peak at the clock
-            it ran at.
+        ImpossiblePeakError: The probe measured more than 1.03 x the theoretical peak of a known
+            core at the clock it ran at.
     """
     cores = physical_cores(facts, cpus)
     nominal = None
@@ -261,7 +279,12 @@ def precision_peak(
         return PrecisionPeak(precision=precision, nominal=nominal, reason=reading)
     theoretical = theoretical_peak(facts, precision, cores, reading.clock_hz)
     if theoretical is not None:
-        check_peak(precision, reading.per_second, theoretical)
+        try:
+            check_peak(precision, reading.per_second, theoretical)
+        except ImpossiblePeakError:
+            if not theoretical.assumed:
+                raise
+            theoretical = nominal = None
     return PrecisionPeak(
         precision=precision,
         measured=reading.per_second,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pydlbench.devices.cpu.facts import CpuFacts
 
-__all__ = ["Advice", "cpu_advice", "peak_advice"]
+__all__ = ["Advice", "assumption_advice", "cpu_advice", "peak_advice", "unprobed_advice"]
 
 # The FMA probe loses a few per cent to its start and to interrupts; much more has another cause.
 _EXPECTED_SHARE = 0.90
@@ -71,6 +71,33 @@ def peak_advice(precision: str, measured: float, theoretical: float) -> Advice |
         "the clock it ran at",
         remedy="look for other load; in a virtual machine two CPUs may be threads of one core: try "
         "fewer --threads",
+    )
+
+
+def assumption_advice(precision: str, measured: float, assumed: float) -> Advice:
+    """Return the warning for a probe that beat what was only assumed about an unknown core.
+
+    Args:
+        precision: of both.
+        measured: FLOP/s.
+        assumed: FLOP/s at the clock of the measurement.
+    """
+    return Advice(
+        symptom=f"the {precision} FMA probe reached {measured / assumed:.2f} x what was assumed of "
+        "this unknown core: there is no theoretical peak, only the measured one",
+        remedy="please report this CPU with the output of pydlbench device --json -",
+    )
+
+
+def unprobed_advice(reason: str) -> Advice:
+    """Return the warning for a device of which nothing could be probed.
+
+    Args:
+        reason: why, and what to do about it, as the missing backend says it.
+    """
+    return Advice(
+        symptom=f"nothing was probed: {reason}",
+        remedy="only facts are shown; peaks and bandwidths need the native module",
     )
 
 

@@ -6,13 +6,13 @@ for multicore architectures", CACM 52(4), 2009.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Level", "Roof", "memory_time", "roof"]
+__all__ = ["Level", "Roof", "memory_time", "roof", "with_launch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,21 +68,32 @@ def memory_time(cold_bytes: float, warm_bytes: float, levels: Sequence[Level]) -
     return sum(times.values()), max(times, key=lambda name: times[name])
 
 
-def roof(
-    flops: float, flops_per_s: float, move_s: float, bandwidth: str, launch_s: float = 0.0
-) -> Roof:
-    """Return the highest of the limits.
+def roof(flops: float, flops_per_s: float, move_s: float, bandwidth: str) -> Roof:
+    """Return the higher of the limits.
 
     Args:
         flops: executed FLOPs (without padded taps).
         flops_per_s: compute peak.
         move_s: time to move the operands, see :func:`memory_time`.
         bandwidth: the level named there.
-        launch_s: time to start a kernel that does nothing.
     """
     compute_s = flops / flops_per_s
-    if launch_s > max(compute_s, move_s):
-        return Roof(bound="launch", time_s=launch_s, bandwidth=bandwidth)
     if compute_s >= move_s:
         return Roof(bound="compute", time_s=compute_s, bandwidth=bandwidth)
     return Roof(bound="memory", time_s=move_s, bandwidth=bandwidth)
+
+
+def with_launch(base: Roof, launch_s: float, median_s: float) -> Roof:
+    """Return the roof with the cost of starting and joining the threads taken into account.
+
+    A kernel whose work needs less than that is bound by its start, whatever it moves. Where it was
+    over sooner it ran on fewer threads, and only its work is a lower bound of its time.
+
+    Args:
+        base: the roof over the kernel's work.
+        launch_s: time to start and join all threads without any work, in seconds.
+        median_s: what the kernel took, in seconds.
+    """
+    if launch_s <= base.time_s:
+        return base
+    return replace(base, bound="launch", time_s=launch_s if median_s >= launch_s else base.time_s)

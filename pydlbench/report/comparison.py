@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pydlbench.results.axes import AXES, axis_values, label
-from pydlbench.results.columns import number, percent
-from pydlbench.units import format_seconds
+from pydlbench.results.columns import number, percent, time_in, time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,6 +14,11 @@ if TYPE_CHECKING:
     from pydlbench.results.records import Measurement
 
 __all__ = ["compare_settings"]
+
+# Rows of one run are timed one after another, and the machine drifts in between by several
+# percent, which no interval of a single row shows.
+_CLAIM = 1.10
+_TOO_CLOSE = "too close to tell apart unless interleaved"
 
 
 def compare_settings(timed: Sequence[Measurement], settings: Sequence[str]) -> list[str]:
@@ -35,7 +39,9 @@ def compare_settings(timed: Sequence[Measurement], settings: Sequence[str]) -> l
         fast, slow = ordered[0], ordered[-1]
         ratio = slow.time.median / fast.time.median if slow.time and fast.time else 1.0
         name = label(fast, settings)
-        text = f"fastest of {len(timed)} settings: {name}, {number(ratio)}x faster than "
+        if ratio < _CLAIM:
+            return [f"{len(timed)} settings of {fast.layer} differ by {_gap(ratio)}: {_TOO_CLOSE}."]
+        text = f"fastest of {len(timed)} settings: {name}, {_ratio(ratio)} faster than "
         return [f"{text}{_without_layer(slow, settings)}."]
     known = [row for row in timed if row.roofline is not None]
     if not known:
@@ -57,15 +63,28 @@ def _one_axis(timed: Sequence[Measurement], axis: str) -> list[str]:
         return [f"{len(timed)} rows were timed; no row was timed for every {axis}."]
     sums = {value: _add([group[value] for group in common], axis) for value in values}
     fast = min(values, key=lambda value: sums[value][1])
-    slow = max(values, key=lambda value: sums[value][1])
+    slow = max((value for value in values if value != fast), key=lambda value: sums[value][1])
     over = "" if len(common) == 1 else f", added up over {len(common)} rows each"
     per = " per image" if axis == "batch" else ""
     quick, late = _name(axis, fast), _name(axis, slow)
+    unit = time_unit([sums[fast][1], sums[slow][1]])
+    times = f"{time_in(unit, sums[fast][1])} against {time_in(unit, sums[slow][1])}"
+    ratio = sums[slow][1] / sums[fast][1] if sums[fast][1] > 0 else 1.0
+    if ratio < _CLAIM:
+        return [f"{quick} and {late} differ by {_gap(ratio)}{per}{over} ({times}): {_TOO_CLOSE}."]
     if sums[fast][2] >= sums[slow][0]:
-        return [f"{quick} and {late} do not differ{per} beyond their intervals{over}."]
-    ratio = number(sums[slow][1] / sums[fast][1])
-    times = f"{format_seconds(sums[fast][1])} against {format_seconds(sums[slow][1])}"
-    return [f"{quick} is {ratio}x faster{per} than {late}{over} ({times})."]
+        return [f"{quick} and {late} do not differ{per} beyond their intervals{over} ({times})."]
+    return [f"{quick} is {_ratio(ratio)} faster{per} than {late}{over} ({times})."]
+
+
+def _ratio(value: float) -> str:
+    """Two digits: more would be drift."""
+    return f"{number(float(f'{value:.1e}'), 2)}x"
+
+
+def _gap(ratio: float) -> str:
+    gap = int(100 * (ratio - 1))  # rounded down: 9.9 % is not yet the 10 % of a claim
+    return f"{gap} %" if gap else "less than 1 %"
 
 
 def _add(rows: Sequence[Measurement], axis: str) -> tuple[float, float, float]:
@@ -89,7 +108,8 @@ def _ends(time: TimeSummary) -> tuple[float, float]:
 
 
 def _name(axis: str, value: str) -> str:
-    plain = {"batch": f"batch {value}", "threads": f"{value} threads"}
+    threads = "1 thread" if value == "1" else f"{value} threads"
+    plain = {"batch": f"batch {value}", "threads": threads}
     return plain.get(axis, value or {"propagation": "inference"}.get(axis, f"no {axis}"))
 
 

@@ -71,5 +71,6 @@ def label(row: Measurement, axes: Sequence[str]) -> str:
         value = AXES[axis](row)
         if axis == "layer" or not value:
             continue
-        words.append({"batch": f"batch {value}", "threads": f"{value} threads"}.get(axis, value))
+        threads = "1 thread" if value == "1" else f"{value} threads"
+        words.append({"batch": f"batch {value}", "threads": threads}.get(axis, value))
     return " ".join(words)

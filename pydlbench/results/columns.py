@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pydlbench.results.axes import AXES, axis_values, common_model, varying
+from pydlbench.results.layouts import short_layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from pydlbench.results.records import Measurement
 
 __all__ = ["Column", "columns", "number", "percent", "spread", "time_in", "time_unit"]
+
+
+# What was asked for, beside the layout that the kernel really used.
+_TITLES = {"layout": "asked for"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ def columns(rows: Sequence[Measurement]) -> list[Column]:
         axes.insert(0, "layer")
     model = common_model(rows)
     found = [
-        Column(axis, _cell_of(axis, model), right=axis in {"batch", "threads"})
+        Column(_TITLES.get(axis, axis), _cell_of(axis, model), right=axis in {"batch", "threads"})
         for axis in sorted(axes, key=list(AXES).index)
     ]
     unit = time_unit([row.time.median for row in rows if row.time is not None])
@@ -47,6 +52,8 @@ def columns(rows: Sequence[Measurement]) -> list[Column]:
     several = len(axis_values(rows, "layer")) > 1
     bounds = {row.roofline.bound for row in rows if row.roofline is not None}
     found.append(Column("algorithm", lambda row: row.algorithm or "-", right=False))
+    if len({row.layout for row in rows}) > 1:  # one that all share stands in the heading
+        found.append(Column("layout", short_layout, right=False))
     if several:
         found.append(Column("GFLOP", lambda row: number(row.flops / 1e9)))
     found += [

@@ -19,6 +19,8 @@ from pydlbench.errors import UsageError, nearest
 __all__ = ["STDOUT", "check_writable", "write_text"]
 
 STDOUT = "-"
+# Names from the command line may hold bytes that are no text; JSON knows this notation too.
+_ERRORS = "backslashreplace"
 
 
 def check_writable(option: str, target: str) -> None:
@@ -71,7 +73,13 @@ def write_text(target: str, text: str, stdout: TextIO | None = None) -> None:
     """
     if target == STDOUT:
         stream = sys.stdout if stdout is None else stdout
-        stream.write(text)
+        stream.flush()
+        buffer = getattr(stream, "buffer", None)
+        if buffer is None:
+            stream.write(text)
+        else:
+            # The documents are UTF-8 wherever they go; a terminal's ASCII would spoil JSON.
+            buffer.write(text.encode("utf-8", _ERRORS))
         stream.flush()
         return
     path = _resolve(target)
@@ -79,12 +87,12 @@ def write_text(target: str, text: str, stdout: TextIO | None = None) -> None:
     if path.exists():
         if not path.is_file():
             # Replacing /dev/null or a named pipe by a file would be a disaster.
-            path.write_text(text, encoding="utf-8")
+            path.write_text(text, encoding="utf-8", errors=_ERRORS)
             return
         mode = stat.S_IMODE(path.stat().st_mode)
     handle, temporary = _open_beside(path)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
+        with os.fdopen(handle, "w", encoding="utf-8", errors=_ERRORS, newline="") as stream:
             stream.write(text)
         if mode is not None:
             temporary.chmod(mode)

@@ -27,6 +27,7 @@ CSV_COLUMNS = (
     *("correct_status", "correct_rel_error", "correct_tolerance", "correct_detail"),
     *("contended", "contention_reason", "discarded", "stop_reason"),
     *("workspace_bytes", "reorder_s", "setup_s", "warnings"),
+    *("stop_rule", "inner", "cycles", "retries"),
 )
 _NESTED = ("time_s", "peak_tflops", "roofline", "correct")
 

@@ -68,17 +68,17 @@ def _where(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
     differ = varying(rows)
     device = device_name(run.device)
     threads = {row.threads for row in rows if row.threads}
+    # With SMT, or fewer CPUs than cores, these are two numbers.
+    cores = run.device_for(next(iter(threads))).get("cores") if len(threads) == 1 else None
     clocks = [row.clock_hz for row in rows if row.clock_hz]
     if clocks:
         clock = f"{format_hz(median(clocks))} (measured)"
-        # One pinned thread per core.
-        cores = f"{next(iter(threads))} core{'s' if threads != {1} else ''} at " * (
-            len(threads) == 1
-        )
-        device += f", {cores}{clock}"
+        device += f", {_count(cores, 'core')} at {clock}" if cores else f", {clock}"
+    elif cores:
+        device += f", {_count(cores, 'core')}"
     items = [device]
     if len(threads) == 1:
-        items.append(f"{next(iter(threads))} thread{'s' if threads != {1} else ''}")
+        items.append(_count(next(iter(threads)), "thread"))
     if "cache" not in differ:
         items.append(f"{rows[0].cache} cache".replace("-cold cache", " cold"))
     items += sorted({row.library for row in rows if row.library})
@@ -87,6 +87,10 @@ def _where(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
     if "layout" not in differ and rows[0].layout_request != "best":
         items.append(f"{rows[0].layout_request} layout")
     return items
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _flops(algorithmic: int, executed: int) -> str:

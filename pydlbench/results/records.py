@@ -80,6 +80,11 @@ class Measurement:
         discarded: Samples that were thrown away because they were disturbed.
         warnings: What makes this row less reliable, in words.
         contention_reason: The counters behind ``contended``, in words.
+        stop_rule: The rule behind ``stop_reason``: ``precision``, ``steady-noise``, ``budget`` or
+            ``max-samples``.
+        inner: Executions per sample.
+        cycles: Core cycles per execution: the median in seconds times ``clock_hz``.
+        retries: Chunks of samples that were taken again because other work disturbed them.
     """
 
     layer: str
@@ -123,6 +128,10 @@ class Measurement:
     discarded: int = 0
     warnings: tuple[str, ...] = ()
     contention_reason: str | None = None
+    stop_rule: str | None = None
+    inner: int | None = None
+    cycles: float | None = None
+    retries: int | None = None
 
     @property
     def ok(self) -> bool:
@@ -186,7 +195,9 @@ class RunRecord:
         id: Unique name of the run.
         created_utc: ISO 8601 time of its start, in UTC.
         command: The command line.
-        device: Facts, peaks, bandwidths and warnings of the device.
+        device: Facts, peaks, bandwidths and warnings of the device, as used with the most threads;
+            where several numbers of threads were asked for, ``by_threads`` holds one such object
+            for each.
         environment: Python, system, package versions, environment variables that matter.
     """
 
@@ -195,6 +206,15 @@ class RunRecord:
     command: tuple[str, ...] = ()
     device: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
+
+    def devices(self) -> dict[str, Mapping[str, Any]]:
+        """Return the device by number of threads; empty where there was only one number."""
+        found = self.device.get("by_threads")
+        return dict(found) if isinstance(found, Mapping) else {}
+
+    def device_for(self, threads: int | None) -> Mapping[str, Any]:
+        """Return the device as it was used with ``threads``, else that with the most threads."""
+        return self.devices().get(str(threads), self.device)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object."""

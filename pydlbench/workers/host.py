@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = ["RemoteKernel", "Worker"]
 
-# The slowest honest request is the preparation of a huge layer with all its candidates.
+# A sample or a probe lasts seconds; the preparation of a huge layer with all its candidates, each
+# timed and verified, may honestly take most of an hour.
 DEFAULT_TIMEOUT = 900.0
+PREPARE_TIMEOUT = 3600.0
 
 # The worker sees the module path that the host sees, wherever the host was started from.
 _BOOTSTRAP = (
@@ -44,6 +46,7 @@ class Worker:
         device: ``cpu`` or ``cuda:N``.
         cpus: logical CPUs to pin its threads to, one each.
         timeout: seconds after which a silent worker counts as hung and is killed.
+        prepare_timeout: the same while it prepares a case.
     """
 
     def __init__(
@@ -52,11 +55,13 @@ class Worker:
         device: str,
         cpus: Sequence[int],
         timeout: float = DEFAULT_TIMEOUT,
+        prepare_timeout: float = PREPARE_TIMEOUT,
     ) -> None:
         self.backend = backend
         self.device = device
         self.cpus = tuple(cpus)
         self._timeout = timeout
+        self._prepare_timeout = prepare_timeout
         self._process: subprocess.Popen[bytes] | None = None
         self._selector: selectors.BaseSelector | None = None
         self._pending = b""
@@ -105,7 +110,7 @@ class Worker:
         except BrokenPipeError:
             raise self._died() from None
         try:
-            return self._reply()
+            return self._reply(self._prepare_timeout if operation == "prepare" else self._timeout)
         except KeyboardInterrupt:
             # The answer would be taken for that of the next request.
             self.close(kill=True)
@@ -146,7 +151,8 @@ class Worker:
         self._stderr.truncate()
         self._said = 0
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _BOOTSTRAP, json.dumps(setup), json.dumps(sys.path)],
+            # -P: a json.py in the working directory is not the library's.
+            [sys.executable, "-P", "-c", _BOOTSTRAP, json.dumps(setup), json.dumps(sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -160,13 +166,13 @@ class Worker:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._process.stdout, selectors.EVENT_READ)
         try:
-            self._description = self._reply()
+            self._description = self._reply(self._timeout)
         except BaseException:
             self.close(kill=True)
             raise
 
-    def _reply(self) -> Any:
-        line = self._line()
+    def _reply(self, timeout: float) -> Any:
+        line = self._line(timeout)
         try:
             message = decode(line)
         except WorkerError:
@@ -176,17 +182,16 @@ class Worker:
             raise_error(message["error"])
         return message["ok"]
 
-    def _line(self) -> bytes:
+    def _line(self, timeout: float) -> bytes:
         process, selector = self._process, self._selector
         if process is None or process.stdout is None or selector is None:
             raise WorkerError(f"the {self.backend} worker is not running")
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + timeout
         while b"\n" not in self._pending:
             if not selector.select(max(0.0, deadline - time.monotonic())):
                 self.close(kill=True)
                 raise WorkerError(
-                    f"the {self.backend} worker gave no answer for {self._timeout:g} s "
-                    "and was killed"
+                    f"the {self.backend} worker gave no answer for {timeout:g} s and was killed"
                 )
             data = os.read(process.stdout.fileno(), 1 << 16)
             if not data:

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import json
+import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -346,3 +347,89 @@ def test_progress_counts_over_all_sessions(session, monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
     command.run(parse("--shape", "conv3", "--threads", "1", "2"), session.open)
     assert seen == [(0, 2, "alexnet/conv3"), (1, 2, "alexnet/conv3"), "closed"]
+
+
+class ByThreads(FakeSession):
+    """Its device knows how many threads it was opened with."""
+
+    @property
+    def run(self):
+        count = self.opened[-1]["threads"]
+        warnings = [{"symptom": f"{count} threads"}, {"symptom": "no governor"}]
+        device = {"name": "Invented", "threads": count, "cores": count, "warnings": warnings}
+        return dataclasses.replace(self.record, id=f"run-{count}", device=device)
+
+    @run.setter
+    def run(self, value):
+        self.record = value
+
+
+def test_every_number_of_threads_keeps_its_device(run_record, measurement, monkeypatch, capsys):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)), raising=False)
+    session = ByThreads(run_record, measurement)
+    command.run(parse("--shape", "conv3", "--threads", "1,4,2", "--json", "-"), session.open)
+    out, err = capsys.readouterr()
+    run = json.loads(out)["run"]
+    assert run["id"] == "run-1"
+    assert run["device"]["cores"] == 4
+    cores = {threads: device["cores"] for threads, device in run["device"]["by_threads"].items()}
+    assert cores == {"1": 1, "4": 4, "2": 2}
+    assert "warning: 2 threads (with --threads 2)\n" in err
+    assert "warning: no governor\n" in err
+    command.run(parse("--shape", "conv3", "--threads", "2", "--json", "-"), session.open)
+    assert "by_threads" not in json.loads(capsys.readouterr().out)["run"]["device"]
+
+
+def test_bug_in_a_sentence_costs_no_file(session, capsys, tmp_path, monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("pydlbench.report.conclusion.conclude", broken)
+    files = {kind: tmp_path / f"a.{kind}" for kind in ("json", "csv", "md")}
+    words = [word for kind, path in files.items() for word in (f"--{kind}", str(path))]
+    with pytest.raises(ZeroDivisionError):
+        command.run(parse("--shape", "conv3", *words), session.open)
+    assert all("conv3" in path.read_text() for path in files.values())
+    assert "50.0 ms" in capsys.readouterr().out
+
+
+def test_bug_in_one_format_costs_no_other(session, tmp_path, monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("pydlbench.results.export_csv.to_csv", broken)
+    words = ("--csv", str(tmp_path / "a.csv"), "--json", str(tmp_path / "a.json"))
+    with pytest.raises(ZeroDivisionError):
+        command.run(parse("--shape", "conv3", *words), session.open)
+    assert json.loads((tmp_path / "a.json").read_text())["measurements"]
+
+
+def test_second_interrupt_costs_no_finished_row(run_record, measurement, tmp_path, monkeypatch):
+    class Impatient(FakeSession):
+        @contextmanager
+        def open(self, **_):
+            try:
+                yield self
+            finally:
+                signal.raise_signal(signal.SIGINT)  # while the workers are ended
+
+        def measure(self, cases, progress):
+            yield from super().measure(cases[:1], progress)
+            signal.raise_signal(signal.SIGINT)
+
+    def interrupted(*_):
+        signal.raise_signal(signal.SIGINT)
+        return ["read me"]
+
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        monkeypatch.setattr("pydlbench.report.conclusion.conclude", interrupted)
+        path = tmp_path / "a.json"
+        session = Impatient(run_record, measurement)
+        words = ("--shape", "conv3", "conv4", "--json", str(path))
+        assert command.run(parse(*words), session.open) == 130
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(json.loads(path.read_text())["measurements"]) == 1

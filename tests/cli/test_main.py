@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -161,3 +164,49 @@ def test_help_imports_nothing_heavy():
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stderr == "[]\n"
+
+
+def shell(line, **environment):
+    """Run a line of shell in which ``$P`` is pydlbench."""
+    variables = {**os.environ, "P": f"{sys.executable} -m pydlbench", **environment}
+    return subprocess.run(
+        ["/bin/sh", "-c", line],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env=variables,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_error(closed):
+    done = shell(f"$P shapes conv3 {closed}")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_file_does_not_get_what_a_closed_stream_would(tmp_path):
+    path = tmp_path / "a.json"
+    assert shell(f"$P shapes conv3 --json {path} >&-").returncode == 0
+    assert json.loads(path.read_text())["layers"][0]["layer"] == "alexnet/conv3"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("words", ["shapes conv3", "shapes --json -", "--version"])
+def test_full_disk_is_one_line_and_exit_code_1(words):
+    done = shell(f"$P {words} > /dev/full")
+    assert done.returncode == 1
+    assert done.stderr == "pydlbench: [Errno 28] No space left on device\n"
+    assert shell(f"$P {words} > /dev/full 2>&1").returncode == 1
+
+
+def test_names_that_the_encoding_lacks():
+    name = 'mb1ic3ih8oc4kh3n"caf\u00e9"'
+    done = shell(f"$P shapes '{name}'", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert "caf\\xe9" in done.stdout
+    done = shell(f"$P shapes '{name}' --json -", PYTHONIOENCODING="ascii")
+    assert json.loads(done.stdout)["layers"][0]["layer"].endswith("caf\u00e9")
+    done = shell(f"$P shapes '{name}x'", PYTHONIOENCODING="ascii")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1

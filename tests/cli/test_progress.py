@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import threading
 
 from pydlbench.cli.progress import Progress
 
@@ -32,3 +33,50 @@ def test_bar_appears_later():
 def test_no_bar_without_a_terminal_or_when_quiet():
     assert show(io.StringIO(), [0, 5, 6]) == ""
     assert show(Terminal(), [0, 5, 6], quiet=True) == ""
+
+
+class Watched(Terminal):
+    """Tells when something was drawn."""
+
+    def __init__(self):
+        super().__init__()
+        self.drawn = threading.Semaphore(0)
+
+    def write(self, text):
+        count = super().write(text)
+        if "conv1" in text:
+            self.drawn.release()
+        return count
+
+
+def test_bar_appears_and_moves_within_a_row():
+    stream = Watched()
+    progress = Progress(stream, delay_s=0.01, every_s=0.01)
+    progress(0, 1, "conv1")
+    # Without a second call: a time-out here is a bar that does not move.
+    assert stream.drawn.acquire(timeout=30)
+    assert stream.drawn.acquire(timeout=30)
+    progress.close()
+    length = len(stream.getvalue())
+    assert not any(thread.name == "progress" for thread in threading.enumerate())
+    progress(1, 1, "")
+    assert len(stream.getvalue()) == length
+
+
+def test_no_thread_without_a_terminal_or_when_quiet():
+    for stream, quiet in ((io.StringIO(), False), (Terminal(), True), (None, False)):
+        progress = Progress(stream, quiet=quiet, delay_s=0.0)
+        progress(0, 1, "conv1")
+        assert not any(thread.name == "progress" for thread in threading.enumerate())
+        progress.close()
+
+
+def test_terminal_that_goes_away_costs_nothing():
+    class Gone(Terminal):
+        def write(self, _):
+            raise OSError(5, "Input/output error")
+
+    progress = Progress(Gone(), delay_s=0.0)
+    progress(0, 2, "conv1")
+    progress(1, 2, "conv2")
+    progress.close()

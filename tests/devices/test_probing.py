@@ -86,3 +86,105 @@ def test_a_weak_probe_is_a_warning(machine):
 def test_an_impossible_probe_is_an_error(machine):
     with pytest.raises(ImpossiblePeakError):
         extend(machine(cores=2), Probes(share=1.05), ["fp32"], patterns=())
+
+
+class Bandwidths(Probes):
+    """Answers bandwidth probes from lists of (best, median) by level; the last one stays."""
+
+    def __init__(self, **readings):
+        super().__init__()
+        self.readings = {name: list(pairs) for name, pairs in readings.items()}
+
+    def __call__(self, name, **arguments):
+        reply = super().__call__(name, **arguments)
+        if name != "bandwidth":
+            return reply
+        level = {96 << 20: "memory", 16 << 20: "llc", 1 << 20: "l2"}[arguments["bytes"]]
+        pairs = self.readings[level]
+        best, middle = pairs.pop(0) if len(pairs) > 1 else pairs[0]
+        return {**reply, "per_second": best, "median_per_second": middle}
+
+    def count(self):
+        return sum(name == "bandwidth" for name, _ in self.calls)
+
+
+def read_bandwidths(machine, **readings):
+    probe = Bandwidths(**readings)
+    record = extend(machine(cores=2), probe, [], patterns=["read"])
+    return record, probe
+
+
+def rates(record):
+    return {item.level: item.bytes_per_s for item in record.bandwidths}
+
+
+def slow_levels(record):
+    return [advice for advice in record.warnings if "a nearer level" in advice.symptom]
+
+
+def test_quiet_readings_are_taken_once(machine):
+    record, probe = read_bandwidths(machine, memory=[(30, 25)], llc=[(90, 80)], l2=[(200, 190)])
+    assert probe.count() == 3
+    assert rates(record) == {"memory": 30, "llc": 90, "l2": 200}
+    assert slow_levels(record) == []
+
+
+def test_a_disturbed_window_is_probed_again_and_the_best_is_kept(machine):
+    record, probe = read_bandwidths(
+        machine, memory=[(30, 20), (28, 27)], llc=[(90, 80)], l2=[(200, 10)]
+    )
+    assert rates(record)["memory"] == 30
+    # Memory once more; the level that never quietens twice more, and no further.
+    assert probe.count() == 3 + 1 + 2
+
+
+def test_a_nearer_level_that_reads_slower_is_probed_again(machine):
+    record, probe = read_bandwidths(
+        machine, memory=[(30, 30)], llc=[(20, 20), (90, 90)], l2=[(200, 200)]
+    )
+    assert probe.count() == 4
+    assert rates(record)["llc"] == 90
+    assert slow_levels(record) == []
+
+
+def test_a_nearer_level_that_stays_slower_is_a_warning(machine):
+    record, probe = read_bandwidths(
+        machine, memory=[(30e9, 30e9)], llc=[(20e9, 20e9)], l2=[(25e9, 25e9)]
+    )
+    assert probe.count() == 3 + 2 + 2
+    found = [advice.symptom.partition(":")[0] for advice in slow_levels(record)]
+    assert found == [
+        "the read probe of llc reached 20.0 GB/s, that of memory 30.0",
+        "the read probe of l2 reached 25.0 GB/s, that of memory 30.0",
+    ]
+    again = extend(machine(cores=2), probe, [], record, patterns=["read"])
+    assert again == record
+    assert probe.count() == 7
+
+
+def test_without_a_bandwidth_probe_the_rest_is_kept(machine):
+    calls = []
+
+    def probe(name, **arguments):
+        calls.append(name)
+        if name == "bandwidth":
+            raise UnsupportedError("bandwidth: not on this CPU")
+        return Probes()(name, **arguments)
+
+    record = extend(machine(cores=2), probe, ["fp32"])
+    assert record.peak("fp32").measured
+    assert record.bandwidths == ()
+    assert record.bandwidth_reason == "bandwidth: not on this CPU"
+    symptoms = [advice.symptom for advice in record.warnings]
+    assert symptoms.count("no bandwidth was probed: bandwidth: not on this CPU") == 1
+    assert extend(machine(cores=2), probe, ["fp32"], record) == record
+    assert calls.count("bandwidth") == 1
+
+
+def test_a_probe_that_beats_what_was_only_assumed_is_a_warning(machine):
+    facts = machine(cores=2, family=99, isa=("sse2",))
+    record = extend(facts, Probes(), ["fp32"], patterns=())
+    assert record.peak("fp32").theoretical is None
+    assert record.peak("fp32").measured
+    (advice,) = [item for item in record.warnings if "unknown core" in item.symptom]
+    assert "x what was assumed" in advice.symptom

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -94,3 +95,27 @@ def test_the_dict_is_json(record):
     assert found["peaks"][0]["theoretical"]["flop_per_cycle_per_core"] == 32
     assert found["peaks"][1]["reason"] == "fp16: this CPU has none"
     assert found["warnings"] == [{"symptom": "noise", "remedy": "silence"}]
+
+
+def test_only_the_levels_asked_for_count(record):
+    levels = [("l2", 900e9), ("llc", 200e9)]
+    near = tuple(bandwidth(level, "read", rate) for level, rate in levels)
+    record = dataclasses.replace(record, bandwidths=(*record.bandwidths, *near))
+    assert [level.name for level in record.levels()] == ["l2", "llc", "memory"]
+    assert [level.name for level in record.levels(("memory", "llc"))] == ["llc", "memory"]
+
+
+def test_no_bandwidth_says_why(record):
+    record = dataclasses.replace(record, bandwidths=(), bandwidth_reason="not on this CPU")
+    with pytest.raises(UnsupportedError, match=r"^not on this CPU$"):
+        record.levels()
+    assert record.to_dict()["bandwidth_reason"] == "not on this CPU"
+
+
+def test_a_probe_that_beats_an_assumption_drops_it(machine):
+    facts = machine(cores=2, family=99)
+    within = precision_peak(facts, "fp32", (0, 1), reading(1e9))
+    assert within.theoretical.assumed
+    above = precision_peak(facts, "fp32", (0, 1), reading(2 * within.theoretical.flops_per_s))
+    assert above.theoretical is above.nominal is None
+    assert above.measured == 2 * within.theoretical.flops_per_s

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.devices.roofline import Level, memory_time, roof
+from pydlbench.devices.roofline import Level, memory_time, roof, with_launch
 
 MEMORY, LLC, SIZE = 20e9, 200e9, 32e6  # B/s, B/s, bytes
 
@@ -66,8 +66,21 @@ def test_the_ridge_belongs_to_compute():
     assert roof(flops=1e9, flops_per_s=1e11, move_s=0.01, bandwidth="llc").bound == "compute"
 
 
-def test_a_kernel_shorter_than_its_start_is_bound_by_that():
-    short = roof(flops=1e4, flops_per_s=1e11, move_s=1e-8, bandwidth="l2", launch_s=2e-6)
-    assert (short.bound, short.time_s) == ("launch", 2e-6)
-    long = roof(flops=1e9, flops_per_s=1e11, move_s=0.001, bandwidth="llc", launch_s=2e-6)
-    assert long.bound == "compute"
+def test_work_shorter_than_its_start_is_bound_by_that():
+    base = roof(flops=1e4, flops_per_s=1e11, move_s=5e-8, bandwidth="l2")
+    assert (base.bound, base.time_s) == ("compute", pytest.approx(1e-7))
+    short = with_launch(base, 2e-6, median_s=3e-6)
+    assert (short.bound, short.time_s, short.bandwidth) == ("launch", 2e-6, "l2")
+
+
+def test_a_kernel_that_was_over_sooner_is_held_against_its_work():
+    base = roof(flops=1e3, flops_per_s=1e11, move_s=5e-8, bandwidth="l2")
+    assert base.bound == "memory"
+    short = with_launch(base, 2e-6, median_s=1e-6)
+    assert (short.bound, short.time_s) == ("launch", 5e-8)
+
+
+def test_longer_work_is_not_bound_by_its_start():
+    base = roof(flops=1e9, flops_per_s=1e11, move_s=0.001, bandwidth="llc")
+    assert with_launch(base, 2e-6, median_s=0.02) == base
+    assert with_launch(base, 0.0, median_s=0.02) == base

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from pydlbench.report.conclusion import conclude
@@ -132,17 +134,41 @@ def test_two_precisions_are_compared_where_both_exist(measurement):
         measurement(median=0.02, precision="bf16"),
         measurement(median=9.0, layer="alexnet/conv4"),
     ]
-    assert conclude(rows)[0] == "bf16 is 2.00x faster than fp32 (20.0 ms against 40.0 ms)."
+    assert conclude(rows)[0] == "bf16 is 2.0x faster than fp32 (20.0 ms against 40.0 ms)."
 
 
-def test_no_difference_beyond_the_intervals(measurement):
-    rows = [measurement(median=0.0400), measurement(median=0.0403, cache="all-cold")]
-    assert conclude(rows)[0] == "hot and all-cold do not differ beyond their intervals."
+@pytest.mark.parametrize(
+    ("median", "gap"), [(0.0400, "less than 1 %"), (0.0406, "1 %"), (0.0438, "9 %")]
+)
+def test_rows_timed_one_after_another_may_differ_by_drift(measurement, median, gap):
+    rows = [measurement(median=0.04), measurement(median=median, cache="all-cold")]
+    assert conclude(rows)[0] == (
+        f"hot and all-cold differ by {gap} (40.0 ms against {1e3 * median:.1f} ms): "
+        "too close to tell apart unless interleaved."
+    )
+    rows.append(measurement(median=median, cache="all-cold", precision="bf16"))
+    assert conclude(rows) == [
+        f"3 settings of alexnet/conv3 differ by {gap}: too close to tell apart unless interleaved."
+    ]
+
+
+def test_wide_intervals_keep_larger_differences_open(measurement):
+    slow = measurement(median=0.048, cache="all-cold")
+    slow = dataclasses.replace(slow, time=dataclasses.replace(slow.time, ci_low=0.04))
+    assert conclude([measurement(median=0.04), slow])[0] == (
+        "hot and all-cold do not differ beyond their intervals (40.0 ms against 48.0 ms)."
+    )
+
+
+@pytest.mark.parametrize(("ratio", "text"), [(1.14, "1.1x"), (9.97, "10x"), (123.4, "120x")])
+def test_ratios_have_two_digits(measurement, ratio, text):
+    rows = [measurement(median=0.01), measurement(median=0.01 * ratio, cache="all-cold")]
+    assert conclude(rows)[0].startswith(f"hot is {text} faster than all-cold (")
 
 
 def test_batches_are_compared_per_image(measurement):
     rows = [measurement(median=0.01, batch=1), measurement(median=0.02, batch=4)]
-    assert conclude(rows)[0].startswith("batch 4 is 2.00x faster per image than batch 1")
+    assert conclude(rows)[0].startswith("batch 4 is 2.0x faster per image than batch 1")
 
 
 def test_several_settings_of_one_layer(measurement):
@@ -152,7 +178,7 @@ def test_several_settings_of_one_layer(measurement):
         measurement(median=0.08, cache="all-cold"),
     ]
     assert conclude(rows) == [
-        "fastest of 3 settings: alexnet/conv3 bf16 hot, 4.00x faster than fp32 all-cold."
+        "fastest of 3 settings: alexnet/conv3 bf16 hot, 4.0x faster than fp32 all-cold."
     ]
 
 

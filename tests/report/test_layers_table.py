@@ -13,7 +13,7 @@ def test_report_of_one_layer(run_record, measurement):
     assert text == (
         "alexnet/conv3  mb128ic192ih13oc384oh13kh3ph1  forward  fp32  "
         "28.7 GFLOP (25.8 executed)  52.6 MB\n"
-        "Invented 9000, 2 cores at 4.31 GHz (measured)  2 threads  hot cache  oneDNN 3.2.0\n"
+        "Invented 9000, 4.31 GHz (measured)  2 threads  hot cache  oneDNN 3.2.0\n"
         "layout nhwc\n\n"
         "backend  algorithm            median  95 % CI   n  TFLOP/s  theoretical  measured  "
         "bound    checked\n"

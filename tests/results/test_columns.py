@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from pydlbench.results import Correctness, Roofline, TimeSummary
 from pydlbench.results.axes import label, varying
 from pydlbench.results.columns import columns, number, percent, spread, time_in, time_unit
 from pydlbench.results.heading import device_name, heading
+from pydlbench.results.layouts import short_layout
 
 
 def cells(rows, index=0):
@@ -127,7 +130,7 @@ def test_heading_says_what_and_where(run_record, measurement):
             "alexnet/conv3  mb128ic192ih13oc384oh13kh3ph1  forward  fp32  "
             "28.7 GFLOP (25.8 executed)  52.6 MB"
         ),
-        "Invented 9000, 2 cores at 4.31 GHz (measured)  2 threads  hot cache  oneDNN 3.2.0",
+        "Invented 9000, 4.31 GHz (measured)  2 threads  hot cache  oneDNN 3.2.0",
         "layout nhwc",
     ]
 
@@ -148,7 +151,43 @@ def test_heading_of_training_and_one_thread(run_record, measurement):
     row = measurement(propagation="training", threads=1, cache="weights-cold")
     what, where, _ = heading(run_record, [row])
     assert "forward (training)" in what
-    assert "1 core at 4.31 GHz (measured)  1 thread  weights cold" in where
+    assert ", 4.31 GHz (measured)  1 thread  weights cold" in where
+
+
+def test_heading_tells_cores_from_threads(run_record, measurement):
+    device = {"name": "Invented 9000", "cores": 4, "by_threads": {"1": {"cores": 1}}}
+    run = dataclasses.replace(run_record, device=device)
+    where = heading(run, [measurement(threads=8)])[1]
+    assert where.startswith("Invented 9000, 4 cores at 4.31 GHz (measured)  8 threads")
+    where = heading(run, [measurement(threads=1)])[1]
+    assert where.startswith("Invented 9000, 1 core at 4.31 GHz (measured)  1 thread ")
+    where = heading(run, [measurement(threads=8, clock_hz=None)])[1]
+    assert where.startswith("Invented 9000, 4 cores  8 threads")
+
+
+@pytest.mark.parametrize(
+    ("kind", "layout", "text"),
+    [
+        ("conv2d", "src nhwc, weights Ohwi48o, dst nhwc", "nhwc"),
+        ("conv2d", "src nchw, weights OIhw16i16o, dst nChw16c", "nchw>nChw16c"),
+        ("pool2d", "src nChw16c, dst nChw16c", "nChw16c"),
+        ("gemm", "src mk, weights kn, dst mn", "plain"),
+        ("gemm", "src gmk, weights gNK16k64n, dst gmn", "packed"),
+        ("gemm", "src mk, weights nk, dst mn", "nk"),
+        ("conv2d", "channels-last", "channels-last"),
+        ("conv2d", None, "-"),
+    ],
+)
+def test_layout_in_short(measurement, kind, layout, text):
+    assert short_layout(measurement(kind=kind, layout=layout)) == text
+
+
+def test_layout_is_a_column_unless_all_share_it(measurement):
+    first, other = measurement(layout="src nhwc, dst nhwc"), {"layer": "alexnet/conv4"}
+    assert "layout" not in cells([first, measurement(layout=first.layout, **other)])
+    rows = [first, measurement(layout="src nchw, dst nchw", layout_request="nchw", **other)]
+    assert [cells(rows, index)["layout"] for index in (0, 1)] == ["nhwc", "nchw"]
+    assert [cells(rows, index)["asked for"] for index in (0, 1)] == ["best", "nchw"]
 
 
 def test_device_name_wherever_it_stands():

@@ -67,11 +67,25 @@ def test_link_stays_a_link(tmp_path):
     assert real.read_text() == "new"
 
 
-def test_failed_write_leaves_the_old_file(tmp_path):
+def test_bytes_that_are_no_text_are_escaped_the_way_of_json(tmp_path):
+    path = tmp_path / "a.json"
+    write_text(str(path), '"\udce9"')
+    assert path.read_text() == '"\\udce9"'
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    write_text("-", '"\udce9\u00e9"', stdout=stream)
+    assert raw.getvalue().decode() == '"\\udce9\u00e9"'
+
+
+def test_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
     path = tmp_path / "a.json"
     path.write_text("old")
-    with pytest.raises(UnicodeEncodeError):
-        write_text(str(path), "\ud800")
+    monkeypatch.setattr("pathlib.Path.replace", full)
+    with pytest.raises(OSError, match="No space"):
+        write_text(str(path), "new")
     assert path.read_text() == "old"
     assert [item.name for item in tmp_path.iterdir()] == ["a.json"]
 

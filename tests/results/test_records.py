@@ -126,3 +126,11 @@ def test_no_interval_no_half_width():
 
 def test_unchecked_by_default():
     assert Correctness().status == "unchecked"
+
+
+def test_how_it_was_sampled_reaches_json_and_back(measurement):
+    given = {"stop_rule": "budget", "inner": 3, "cycles": 2.1e8, "retries": 1}
+    row = measurement(**given)
+    assert {name: row.to_dict()[name] for name in given} == given
+    assert Measurement.from_dict(row.to_dict()) == row
+    assert [measurement().to_dict()[name] for name in given] == [None] * 4

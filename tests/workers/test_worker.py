@@ -156,11 +156,34 @@ def test_a_kernel_does_not_survive_its_worker(worker, prepare):
 def test_a_hung_worker_is_killed(worker, prepare, monkeypatch, when):
     worker.describe()
     pid = worker.pid
-    monkeypatch.setattr(worker, "_timeout", 0.2)
+    for name in ("_timeout", "_prepare_timeout"):
+        monkeypatch.setattr(worker, name, 0.2)
     with pytest.raises(WorkerError, match=r"gave no answer for 0\.2 s and was killed"):
         prepare(f"{when} hangs").sample(ONE)
     assert gone(pid)
-    monkeypatch.setattr(worker, "_timeout", 60)
+    for name in ("_timeout", "_prepare_timeout"):
+        monkeypatch.setattr(worker, name, 60)
+    assert prepare().sample(ONE)
+
+
+def test_a_preparation_may_take_longer_than_a_sample(worker, prepare, monkeypatch):
+    assert (host.DEFAULT_TIMEOUT, host.PREPARE_TIMEOUT) == (900, 3600)
+    worker.describe()
+    monkeypatch.setattr(worker, "_prepare_timeout", 0.2)
+    with pytest.raises(WorkerError, match=r"no answer for 0\.2 s"):
+        prepare("now hangs")
+    monkeypatch.setattr(worker, "_prepare_timeout", 60)
+    kernel = prepare("later hangs")
+    monkeypatch.setattr(worker, "_timeout", 0.3)
+    with pytest.raises(WorkerError, match=r"no answer for 0\.3 s"):
+        kernel.sample(ONE)
+
+
+def test_a_module_in_the_working_directory_is_not_taken_for_the_library(
+    prepare, monkeypatch, tmp_path
+):
+    (tmp_path / "json.py").write_text("raise ImportError('not the library')")
+    monkeypatch.chdir(tmp_path)
     assert prepare().sample(ONE)
 
 

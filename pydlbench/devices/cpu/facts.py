@@ -83,7 +83,7 @@ class CpuFacts:
         virtualised: running as a guest.
         hypervisor: its name, if told.
         memory_total_bytes: the machine's memory.
-        memory_available_bytes: what can be had without swapping.
+        memory_available_bytes: what can be had without swapping and within the control group.
         notes: what could not be read, and why.
     """
 

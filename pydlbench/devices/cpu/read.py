@@ -16,7 +16,7 @@ from pydlbench.devices.cpu.kernel_files import (
     read_number,
     read_text,
 )
-from pydlbench.devices.cpu.limits import read_affinity, read_cpu_limit
+from pydlbench.devices.cpu.limits import read_affinity, read_cpu_limit, read_memory_limit
 from pydlbench.devices.cpu.nominal import read_nominal_clock
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def read_cpu_facts(root: str | Path = "/") -> CpuFacts:
         virtualised=_virtualised(root, flags) if blocks else None,
         hypervisor=_hypervisor(root) if "hypervisor" in flags else None,
         memory_total_bytes=memory.get("MemTotal"),
-        memory_available_bytes=memory.get("MemAvailable"),
+        memory_available_bytes=_available(root, memory),
         notes=tuple(notes),
     )
 
@@ -176,3 +176,9 @@ def _memory(root: Path) -> dict[str, int]:
     text = read_text(root / "proc/meminfo") or ""
     found = re.findall(r"^(MemTotal|MemAvailable):\s+([0-9]+) kB", text, re.MULTILINE)
     return {name: int(value) * 1024 for name, value in found}
+
+
+def _available(root: Path, memory: Mapping[str, int]) -> int | None:
+    """What is free on the machine, or what the control group still allows, whichever is less."""
+    known = (memory.get("MemAvailable"), read_memory_limit(root))
+    return min((size for size in known if size is not None), default=None)

@@ -20,7 +20,7 @@ class Invented:
         self.runs = []
         self.order = order if order is not None else []
 
-    def seconds(self, samples, untimed=0):
+    def seconds(self, samples, untimed=0):  # noqa: ARG002 - the real ones warm up
         self.runs.append(samples)
         self.order.append(self)
         return [self.time(next(Invented.executions)) for _ in range(samples)]

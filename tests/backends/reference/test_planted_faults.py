@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from pydlbench.backends.reference import make_inputs, round_to, verify
+from pydlbench.backends.reference import make_inputs, pool_max, round_to, verify
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
@@ -213,3 +213,31 @@ def test_infinite_elements_are_not_called_unwritten(naive: SimpleNamespace) -> N
     verdict = verify(SMALL, "forward", "fp32", inputs, output, 1)
     assert (verdict.status, verdict.unwritten) == ("failed", 0)
     assert verdict.detail == f"1 of {output.size} elements of dst infinite"
+
+
+@pytest.mark.parametrize("image", [0, -1])
+def test_a_shuffled_gradient_in_the_first_or_the_last_of_many_images(
+    naive: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, image: int
+) -> None:
+    """Sums over a plane do not see it, so these images have to be compared one by one."""
+    monkeypatch.setattr(pool_max, "_COMPARISONS", 1)
+    layer = Pool2d.of(batch=40, channels=2, in_size=4, kernel=2)
+    inputs = make_inputs(layer, "backward-data", "fp32", 1)
+    output = naive.pool(layer, "backward-data", inputs)
+    for seed in range(5):
+        assert verify(layer, "backward-data", "fp32", inputs, output, seed).status == "ok"
+    wrong = output.copy()
+    wrong[image] = wrong[image, :, ::-1, ::-1]
+    for seed in range(5):
+        assert verify(layer, "backward-data", "fp32", inputs, wrong, seed).status == "failed"
+
+
+def test_a_single_image_is_compared_once(
+    naive: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_max, "_COMPARISONS", 1)
+    for batch in (1, 2, 3):
+        layer = Pool2d.of(batch=batch, channels=2, in_size=4, kernel=2)
+        inputs = make_inputs(layer, "backward-data", "fp32", 1)
+        output = naive.pool(layer, "backward-data", inputs)
+        assert verify(layer, "backward-data", "fp32", inputs, output, 1).status == "ok"

@@ -155,3 +155,15 @@ def test_this_machine_can_be_read():
     facts = read_cpu_facts()
     assert facts.logical_cpus >= facts.cores >= 1
     assert set(facts.affinity) <= {cpu.index for cpu in facts.cpus}
+
+
+@pytest.mark.parametrize(
+    ("limit", "available"), [("max", 1 << 19), ("700000", 1 << 19), ("300000", 200_000)]
+)
+def test_available_memory_honours_the_control_group(tree, limit, available):
+    files = two_sockets_with_smt() | {
+        "proc/self/cgroup": "0::/",
+        "sys/fs/cgroup/memory.max": limit,
+        "sys/fs/cgroup/memory.current": "100000",
+    }
+    assert read_cpu_facts(tree(files)).memory_available_bytes == available

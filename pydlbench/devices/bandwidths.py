@@ -1,0 +1,133 @@
+"""Bandwidths of the levels of the memory, probed until the readings can be believed."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from pydlbench.devices.cpu.working_set import (
+    cache_working_set,
+    memory_working_set,
+    private_working_set,
+)
+from pydlbench.devices.native_reading import NativeReading, Probe
+from pydlbench.devices.record import Bandwidth, DeviceRecord
+from pydlbench.devices.reliability import Advice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["LEVELS", "PATTERNS", "probe_bandwidths"]
+
+PATTERNS = ("read", "write", "copy", "triad")
+#: From the farthest to the nearest.
+LEVELS = ("memory", "llc", "l2")
+
+# Every run that times layers pays for these, so they are short; the best round counts.
+_SECONDS = 0.03
+# Rounds of a quiet machine agree within a few per cent: one that is so much faster than most of
+# its window was taken in a disturbed one, and may have been disturbed itself.
+_DISTURBED = 1.25
+_REPEATS = 2
+
+
+class _Prober:
+    """Probes bandwidths and counts how often each was repeated."""
+
+    def __init__(self, record: DeviceRecord, probe: Probe) -> None:
+        facts, cpus = record.facts, record.cpus
+        self._cpus = list(cpus)
+        self._probe = probe
+        self._repeats: dict[tuple[str, str], int] = {}
+        self._sizes = {
+            "memory": memory_working_set(facts, cpus),
+            "llc": cache_working_set(facts, cpus),
+            "l2": private_working_set(facts, cpus),
+        }
+        self.known = {(item.level, item.pattern): item for item in record.bandwidths}
+        self.new: set[tuple[str, str]] = set()
+
+    def extend(self, level: str, pattern: str) -> None:
+        """Probe what is not known yet; again while its window looks disturbed."""
+        if (level, pattern) in self.known or self._sizes[level] is None:
+            return
+        self.new.add((level, pattern))
+        latest = self._take(level, pattern)
+        while latest.bytes_per_s > _DISTURBED * latest.median_bytes_per_s:
+            again = self.repeat(level, pattern)
+            if again is None:
+                return
+            latest = again
+
+    def repeat(self, level: str, pattern: str) -> Bandwidth | None:
+        """Probe again, unless that was done often enough; the best of all is kept."""
+        count = self._repeats.get((level, pattern), 0)
+        if count >= _REPEATS:
+            return None
+        self._repeats[level, pattern] = count + 1
+        return self._take(level, pattern)
+
+    def _take(self, level: str, pattern: str) -> Bandwidth:
+        size = self._sizes[level]
+        if size is None:
+            raise ValueError(f"{level}: no such level")
+        reply = self._probe(
+            "bandwidth",
+            kind=pattern,
+            bytes=size,
+            cpus=self._cpus,
+            seconds=_SECONDS,
+            # Non-temporal stores would send to memory what is to stay in the cache.
+            streaming=level == "memory",
+        )
+        found = Bandwidth.of(level, pattern, size, NativeReading.of(reply))
+        best = self.known.get((level, pattern))
+        if best is None or found.bytes_per_s > best.bytes_per_s:
+            self.known[level, pattern] = found
+        return found
+
+    def mistaken(self) -> Iterator[tuple[Bandwidth, Bandwidth]]:
+        """Yield the readings that are slower than one of a farther level, with that one."""
+        for pattern in PATTERNS:
+            items = (self.known.get((level, pattern)) for level in LEVELS)
+            for far, near in itertools.combinations([item for item in items if item], 2):
+                fresh = {(far.level, pattern), (near.level, pattern)} & self.new
+                if fresh and near.bytes_per_s < far.bytes_per_s:
+                    yield near, far
+
+
+def probe_bandwidths(
+    record: DeviceRecord, patterns: Sequence[str], levels: Sequence[str], probe: Probe
+) -> tuple[tuple[Bandwidth, ...], tuple[Advice, ...]]:
+    """Return all bandwidths of ``record`` and those it lacks, and warnings about the new ones.
+
+    One window of some milliseconds would decide every roof, so a reading is taken again, at most
+    twice, where its best round is far above its median, and where a level reads slower than one
+    that is farther away; the best reading is kept.
+
+    Args:
+        record: what is known so far.
+        patterns: which bandwidths are needed.
+        levels: of which levels; one that the machine lacks is left out.
+        probe: runs a native probe.
+
+    Raises:
+        UnsupportedError: the probe cannot run on this machine.
+    """
+    prober = _Prober(record, probe)
+    for level in levels:
+        for pattern in patterns:
+            prober.extend(level, pattern)
+    for _ in range(_REPEATS):
+        for near in dict.fromkeys(near for near, _ in prober.mistaken()):
+            prober.repeat(near.level, near.pattern)
+    advice = tuple(
+        Advice(
+            symptom=f"the {near.pattern} probe of {near.level} reached "
+            f"{near.bytes_per_s / 1e9:.1f} GB/s, that of {far.level} {far.bytes_per_s / 1e9:.1f}: "
+            "a nearer level cannot be slower, so roofs that count on it are too low to believe",
+            remedy="stop other load and measure again",
+        )
+        for near, far in prober.mistaken()
+    )
+    return tuple(prober.known.values()), advice

@@ -1,0 +1,177 @@
+"""From samples to a row: invented samples and devices, so that every number is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from pydlbench.backends.case import Case
+from pydlbench.devices import Bandwidth, DeviceRecord, PrecisionPeak
+from pydlbench.devices.cpu import Cache, CpuFacts, LogicalCpu
+from pydlbench.layers import Conv2d, Gemm
+from pydlbench.rows import measured_row, memory_needed, with_limits
+from pydlbench.timing.procedure import Round, Samples
+from pydlbench.timing.warmup import WarmupOutcome
+
+CASE = Case(layer=Gemm(m=100, k=10, n=20))
+FACTS = {
+    "accumulate": "float32",
+    "library": "oneDNN 3.2.0",
+    "algorithm": "brgemm",
+    "layout": "ab",
+    "timing": "steady",
+    "correct": {"status": "ok", "rel_error": 0.0, "tolerance": 1e-6, "detail": "all"},
+    "workspace_bytes": 0,
+    "reorder_s": {},
+    "setup_s": 0.001,
+    "candidates": [],
+}
+STEADY = WarmupOutcome(reason="steady", chunks=3, seconds=0.15, detail="time and clock steady")
+
+
+def samples(seconds=(1e-3,) * 10, rounds=(1e-3,), **changes):
+    known = {
+        "seconds": tuple(seconds),
+        "all_seconds": tuple(seconds),
+        "discarded": 0,
+        "clock_hz": 3e9,
+        "contended": False,
+        "contention_reason": None,
+        "stop_reason": "precision",
+        "stop_detail": "the interval is within 0.5 %",
+        "warmup": STEADY,
+        "rounds": tuple(
+            Round(index=index, seconds=value, clock_hz=3e9) for index, value in enumerate(rounds)
+        ),
+        "inner": 4,
+        "retries": 1,
+        "spent_s": 0.2,
+        "confidence": 0.95,
+    }
+    return Samples(**{**known, **changes})
+
+
+def row(facts=FACTS, **changes):
+    return measured_row(CASE, 2, facts, samples(**changes))
+
+
+def test_what_sampling_did_is_in_the_row():
+    record = row()
+    assert (record.stop_rule, record.stop_reason) == ("precision", "the interval is within 0.5 %")
+    assert (record.inner, record.retries) == (4, 1)
+    assert record.cycles == pytest.approx(3e6)
+    assert record.warnings == ()
+    assert row(clock_hz=None).cycles is None
+
+
+def test_a_warm_up_that_never_settled_is_a_warning():
+    late = WarmupOutcome(reason="limit", chunks=20, seconds=1.0, detail="clock still not steady")
+    (text,) = row(warmup=late).warnings
+    assert text.endswith("before times were steady: clock still not steady")
+
+
+def test_drift_between_rounds_is_a_warning():
+    (text,) = row(rounds=(1e-3, 1.06e-3)).warnings
+    assert "moved by over 5 %" in text
+    assert row(rounds=(1e-3, 1.04e-3)).warnings == ()
+    assert row(rounds=(1e-3, 1.06e-3), contended=True).warnings == ()
+
+
+def test_rounds_that_drift_widen_the_interval():
+    rounds = (0.97e-3, 0.98e-3, 1e-3, 1e-3, 1.01e-3, 1.02e-3)
+    time = row(rounds=rounds).time
+    assert (time.ci_low, time.median, time.ci_high) == (0.97e-3, 1e-3, 1.02e-3)
+
+
+def test_few_rounds_leave_the_samples_interval():
+    time = row(rounds=(0.97e-3, 0.98e-3, 1e-3, 1.01e-3, 1.02e-3)).time
+    assert (time.ci_low, time.ci_high) == (1e-3, 1e-3)
+
+
+def test_the_wider_interval_is_that_of_noisy_samples():
+    noisy = [1e-3 * (0.9 + 0.02 * i) for i in range(11)]
+    time = row(seconds=noisy, rounds=[1e-3] * 6).time
+    assert time.ci_low < 0.95e-3 < 1.05e-3 < time.ci_high
+
+
+def test_the_interval_holds_the_median():
+    time = row(rounds=(1.01e-3, 1.02e-3, 1.03e-3, 1.03e-3, 1.04e-3, 1.04e-3)).time
+    assert (time.ci_low, time.median, time.ci_high) == (1e-3, 1e-3, 1.04e-3)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "faster"),
+    [((0.5e-3, 2e-3, 2e-3), False), ((0.9e-3, 0.9e-3, 9e-3), True), ((), False)],
+)
+def test_a_wrong_candidate_is_named_if_its_median_is_faster(seconds, faster):
+    wrong = {
+        "algorithm": "winograd",
+        "status": "failed",
+        "reason": "wrong by 0.1",
+        "seconds": list(seconds),
+    }
+    found = row({**FACTS, "candidates": [wrong]}).warnings
+    assert found == (("winograd is faster but was left out: wrong by 0.1",) if faster else ())
+
+
+def device(launch_s=0.0, **rates):
+    rates = {"memory": 20e9, "llc": 100e9} | rates
+    cpu = LogicalCpu(index=0, socket=0, siblings=(0,))
+    caches = (
+        Cache(level=2, type="Unified", size_bytes=1 << 20, shared_cpus=(0,)),
+        Cache(level=3, type="Unified", size_bytes=32 << 20, shared_cpus=(0,)),
+    )
+    return DeviceRecord(
+        facts=CpuFacts(cpus=(cpu,), caches=caches),
+        cpus=(0,),
+        launch_s=launch_s,
+        peaks=(PrecisionPeak(precision="fp32", measured=1e11, clock_hz=3e9),),
+        bandwidths=tuple(
+            Bandwidth(
+                level=level,
+                pattern="copy",
+                bytes_per_s=rate,
+                median_bytes_per_s=rate,
+                working_set_bytes=1,
+                kernel="zmm",
+            )
+            for level, rate in rates.items()
+        ),
+    )
+
+
+def test_a_kernel_shorter_than_its_start_is_bound_by_launch():
+    # 40 000 FLOP at 100 GFLOP/s are 0.4 us.
+    over = with_limits(row(seconds=[4e-6] * 10), CASE, device(launch_s=2e-6)).roofline
+    assert (over.bound, over.time_s, over.efficiency) == ("launch", 2e-6, pytest.approx(0.5))
+    over = with_limits(row(seconds=[1e-6] * 10), CASE, device(launch_s=2e-6)).roofline
+    assert (over.bound, over.time_s) == ("launch", pytest.approx(4e-7))
+    over = with_limits(row(), CASE, device(launch_s=2e-7)).roofline
+    assert over.bound == "compute"
+
+
+def test_levels_that_other_rows_had_probed_do_not_change_the_roof():
+    names = ("memory", "llc")
+    record = row()
+    fewer = with_limits(record, CASE, device(llc=1e9), names)
+    assert with_limits(record, CASE, device(llc=1e9, l2=400e9), names) == fewer
+    assert with_limits(record, CASE, device(llc=1e9, l2=400e9)).roofline != fewer.roofline
+
+
+@pytest.mark.parametrize(
+    ("pass_", "output"),
+    [("forward", 2000), ("backward-data", 1000), ("backward-weights", 200)],
+)
+def test_memory_that_is_needed(pass_, output):
+    case = Case(layer=CASE.layer, pass_=pass_)
+    assert memory_needed(case, case.layer, 777) == 3200 * (4 + 3 * 4) + 4 * output
+
+
+def test_cold_caches_need_two_pools():
+    layer = Conv2d.of(batch=2, in_channels=4, in_size=5, out_channels=8, kernel=3, padding=1)
+    elements = sum(layer.operands("forward").values())
+    hot, cold = (
+        memory_needed(Case(layer=layer, precision="bf16", cache=cache), layer, 1000)
+        for cache in ("hot", "all-cold")
+    )
+    assert hot == elements * (4 + 3 * 2) + 4 * layer.operands("forward")["dst"]
+    assert cold - hot == 2 * (1000 + 2 * elements * 2)
