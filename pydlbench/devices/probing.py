@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["LEVELS", "PATTERNS", "Probe", "extend_record", "start_record"]
 
 # Every run that times layers pays for these, so they are short; the best round counts.
-_FMA_SECONDS = 0.08
+_FMA_SECONDS = 0.05
 
 
 def start_record(facts: CpuFacts, cpus: Sequence[int]) -> DeviceRecord:

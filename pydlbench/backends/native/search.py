@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Contender", "Entrant", "race", "ranking", "trial"]
 
-# A candidate whose first execution is this much slower than the best so far is not run again,
-# provided that it took so many seconds that waking threads and cold code cannot be the cause.
-HOPELESS = 1.5
+# A candidate whose first execution takes longer than the best so far by this factor and by so many
+# seconds more is not run again: cold caches (2 ms for 32 MB), cold code and waking threads, which a
+# first execution pays for, cannot explain that.
+HOPELESS = 1.15
 HOPELESS_SECONDS = 0.005
 # Finalists: at most this many, at most this much slower than the fastest trial. Trials on a busy
 # virtual machine differ by several per cent from what the race then finds.
@@ -30,7 +31,7 @@ FINAL_MARGIN = 1.08
 TRIAL_SECONDS = 0.03
 TRIAL_SAMPLES = 20
 RACE_SECONDS = 0.40
-RACE_ROUNDS = (4, 12)
+RACE_ROUNDS = (3, 12)
 TURN_SECONDS = 0.005
 TURN_SAMPLES = 50
 
@@ -76,7 +77,7 @@ def trial(entrant: Entrant, contender: Contender, best: float, thorough: bool) -
     ``thorough`` times it nevertheless.
     """
     first = contender.seconds(1)[0]
-    if first > max(HOPELESS * best, HOPELESS_SECONDS) and not thorough:
+    if first > HOPELESS * best + HOPELESS_SECONDS and not thorough:
         entrant.times = [first]
         return
     least = 5 if thorough else 1

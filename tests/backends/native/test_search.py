@@ -55,7 +55,7 @@ def test_the_fastest_wins():
 
 
 def test_a_hopeless_one_runs_once():
-    late = 1.01 * max(search.HOPELESS_SECONDS, search.HOPELESS * 0.004)
+    late = 1.01 * (search.HOPELESS * 0.004 + search.HOPELESS_SECONDS)
     fast, hopeless = tried([0.004, late])
     assert hopeless.candidate.runs == [1]
     assert hopeless.times == [late]
