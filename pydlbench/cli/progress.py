@@ -59,7 +59,7 @@ class Progress:
         self._draw()
         if self._thread is None:
             # Here, before anything is timed: its import costs more than all the drawing.
-            import tqdm  # noqa: F401
+            import tqdm  # noqa: F401 - loaded before the clock runs
 
             self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
             self._thread.start()

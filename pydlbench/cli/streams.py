@@ -18,7 +18,7 @@ def repair_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
-            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: PTH123, SIM115
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: PTH123, SIM115 - for good
             if stream.fileno() <= 2:
                 os.set_inheritable(stream.fileno(), True)
             setattr(sys, name, stream)

@@ -74,7 +74,7 @@ class MedianPrecision:
             return f"{len(self._ordered)} samples: no interval at {self._confidence:.0%}"
         return f"median known to {width:.2%} at {self._confidence:.3g} confidence"
 
-    def add_measurement(self, seconds: float, cost_s: float | None = None) -> None:  # noqa: ARG002
+    def add_measurement(self, seconds: float, cost_s: float | None = None) -> None:  # noqa: ARG002 - same call for all rules
         """Add a sample."""
         insort(self._ordered, seconds)
 
@@ -116,7 +116,7 @@ class SteadyNoise:
         noise = self._window[-1] if self._window else 0.0
         return f"noise steady at {noise:.2%} (interquartile range)"
 
-    def add_measurement(self, seconds: float, cost_s: float | None = None) -> None:  # noqa: ARG002
+    def add_measurement(self, seconds: float, cost_s: float | None = None) -> None:  # noqa: ARG002 - same call for all rules
         """Add a sample and the noise estimate after it."""
         insort(self._ordered, seconds)
         self._in_time.append(seconds)
@@ -195,7 +195,7 @@ class MaxSamples:
         """The limit, in words."""
         return f"limit of {self._limit} samples"
 
-    def add_measurement(self, seconds: float, cost_s: float | None = None) -> None:  # noqa: ARG002
+    def add_measurement(self, seconds: float, cost_s: float | None = None) -> None:  # noqa: ARG002 - same call for all rules
         """Count a sample."""
         self._count += 1
 
