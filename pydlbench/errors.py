@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BackendMissingError",
+    "DeviceLostError",
     "InsufficientMemoryError",
     "PrimitiveError",
     "PydlbenchError",
@@ -50,6 +51,10 @@ class BackendMissingError(PydlbenchError, ImportError):
 
 class WorkerError(PydlbenchError, RuntimeError):
     """A worker process died, hung or broke the protocol; costs its row, not the run."""
+
+
+class DeviceLostError(WorkerError):
+    """A kernel's fault has made a GPU's context useless; its worker ends and a new one starts."""
 
 
 def nearest(word: str, choices: Iterable[str], count: int = 3) -> list[str]:

@@ -17,7 +17,7 @@ from pydlbench.backends.base import Preparation
 from pydlbench.errors import WorkerError
 from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.workers.environment import worker_environment
-from pydlbench.workers.wire import decode, encode, raise_error
+from pydlbench.workers.wire import decode, encode, is_fatal, raise_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -179,6 +179,8 @@ class Worker:
             self.close(kill=True)  # who knows what follows
             raise
         if "error" in message:
+            if is_fatal(message["error"]):
+                self.close(kill=True)  # the next request gets a new process
             raise_error(message["error"])
         return message["ok"]
 

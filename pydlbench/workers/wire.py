@@ -11,7 +11,7 @@ from typing import Any
 
 from pydlbench import errors
 
-__all__ = ["decode", "encode", "error_reply", "raise_error"]
+__all__ = ["decode", "encode", "error_reply", "is_fatal", "raise_error"]
 
 # Exceptions that cross the wire as themselves; any other arrives as a WorkerError.
 _TYPES: dict[str, type[errors.PydlbenchError]] = {
@@ -22,6 +22,7 @@ _TYPES: dict[str, type[errors.PydlbenchError]] = {
         errors.PrimitiveError,
         errors.InsufficientMemoryError,
         errors.BackendMissingError,
+        errors.DeviceLostError,
         errors.WorkerError,
     )
 }
@@ -56,6 +57,11 @@ def error_reply(error: BaseException) -> dict[str, Any]:
     if name not in _TYPES:
         text = f"{name}: {text}"
     return {"error": {"type": name, "message": text}}
+
+
+def is_fatal(description: dict[str, str]) -> bool:
+    """Whether the worker that sent :func:`error_reply`'s description can do nothing more."""
+    return description["type"] == errors.DeviceLostError.__name__
 
 
 def raise_error(description: dict[str, str]) -> None:

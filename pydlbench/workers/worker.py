@@ -11,7 +11,7 @@ from pydlbench.backends import registry
 from pydlbench.backends.base import Backend, Kernel, Preparation
 from pydlbench.backends.case import Case
 from pydlbench.timing.chunk import Request
-from pydlbench.workers.wire import decode, encode, error_reply
+from pydlbench.workers.wire import decode, encode, error_reply, is_fatal
 
 __all__ = ["main", "serve"]
 
@@ -62,6 +62,8 @@ def serve(backend: Backend, requests: BinaryIO, replies: BinaryIO) -> None:
             reply = error_reply(error)
         replies.write(encode(reply))
         replies.flush()
+        if "error" in reply and is_fatal(reply["error"]):
+            return  # the context is beyond use: the host starts a fresh process
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ import pytest
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.case import Case
 from pydlbench.errors import (
+    DeviceLostError,
     InsufficientMemoryError,
     PrimitiveError,
     UnsupportedError,
@@ -268,3 +269,16 @@ def test_kill_minus_nine_in_the_middle_of_a_native_sample(native):
     assert native.pid != first
     assert again.facts["correct"]["status"] == "ok"
     assert len(again.sample(Request(samples=5)).seconds) == 5
+
+
+def test_a_lost_device_ends_the_worker_and_the_next_case_gets_a_new_one(worker, prepare):
+    kernel = prepare("later loses the device")
+    other = prepare()
+    first = worker.pid
+    with pytest.raises(DeviceLostError, match="an illegal memory access"):
+        kernel.sample(ONE)
+    assert gone(first)
+    with pytest.raises(WorkerError, match="that held this kernel has died"):
+        other.sample(ONE)
+    assert prepare().sample(ONE).seconds == (0.001,)
+    assert worker.generation == 2

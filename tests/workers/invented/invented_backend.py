@@ -53,6 +53,7 @@ DEEDS = {
     "hangs": lambda: time.sleep(3600),
     "lacks": lambda: fail(errors.UnsupportedError("this machine has no such thing")),
     "refuses": lambda: fail(errors.PrimitiveError("oneDNN convolution: run-time error")),
+    "loses the device": lambda: fail(errors.DeviceLostError("an illegal memory access")),
     "outgrows": lambda: fail(MemoryError("8 TB")),
     "stumbles": lambda: fail(ZeroDivisionError("division by zero")),
     "garbles": lambda: os.write(GARBLED, b"not JSON\n"),
