@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.timing.throttle import GpuReadings
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -41,6 +43,9 @@ class Chunk:
         steal_s: time the hypervisor took from the used CPUs, summed over them.
         wall_s: wall time between the two readings of the counters.
         threads: threads that the kernel ran on.
+        disturbance: what the backend itself saw that speaks against these samples (a GPU that was
+            too hot, another process on it), in words.
+        gpu: what was read from a GPU meanwhile.
 
     Raises:
         ValueError: if there is no sample, a time or counter is negative or not finite,
@@ -54,6 +59,8 @@ class Chunk:
     steal_s: float = 0.0
     wall_s: float = 0.0
     threads: int = 1
+    disturbance: str | None = None
+    gpu: GpuReadings | None = None
 
     def __post_init__(self) -> None:
         if not self.seconds:
@@ -85,11 +92,14 @@ class Chunk:
             "steal_s": self.steal_s,
             "wall_s": self.wall_s,
             "threads": self.threads,
+            "disturbance": self.disturbance,
+            "gpu": None if self.gpu is None else self.gpu.to_dict(),
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Chunk:
         """Read what ``to_dict`` wrote; everything but ``seconds`` may be missing."""
+        gpu = data.get("gpu")
         return cls(
             seconds=tuple(float(x) for x in data["seconds"]),
             involuntary=tuple(int(x) for x in data.get("involuntary", ())),
@@ -98,4 +108,6 @@ class Chunk:
             steal_s=float(data.get("steal_s", 0.0)),
             wall_s=float(data.get("wall_s", 0.0)),
             threads=int(data.get("threads", 1)),
+            disturbance=data.get("disturbance"),
+            gpu=None if gpu is None else GpuReadings.from_dict(gpu),
         )

@@ -61,7 +61,9 @@ def _wall(chunk: Chunk, inner: int) -> float:
 
 
 def judge_chunk(chunk: Chunk, inner: int, policy: Policy) -> ChunkVerdict:
-    """Judge one chunk by the wait for a CPU and the stolen time in it."""
+    """Judge one chunk by what its backend saw, the wait for a CPU and the stolen time in it."""
+    if chunk.disturbance is not None:
+        return ChunkVerdict(disturbed=True, reason=chunk.disturbance)
     wall = _wall(chunk, inner)
     wait_limit = max(policy.chunk_wait_fraction * wall, policy.chunk_wait_floor_s)
     if chunk.run_delay_s > wait_limit:
@@ -123,7 +125,8 @@ def judge(chunks: Sequence[Chunk], inner: int, policy: Policy) -> Verdict:
     ]
     count = sum(map(len, keep))
     if 2 * sum(map(sum, keep)) < count:  # most of the samples: then the rest is the exception
-        reason = "most samples were disturbed: " + _totals(chunks, inner)
+        seen = _seen(chunks)
+        reason = "most samples were disturbed: " + (seen or _totals(chunks, inner))
         keep = [(True,) * len(row) for row in keep]
     return Verdict(
         contended=reason is not None,
@@ -132,6 +135,11 @@ def judge(chunks: Sequence[Chunk], inner: int, policy: Policy) -> Verdict:
         disturbed_chunks=sum(disturbed),
         hit_samples=hit_count,
     )
+
+
+def _seen(chunks: Sequence[Chunk]) -> str:
+    """What backends said of disturbed chunks, each once."""
+    return "; ".join(dict.fromkeys(chunk.disturbance for chunk in chunks if chunk.disturbance))
 
 
 def _totals(chunks: Sequence[Chunk], inner: int) -> str:
@@ -165,6 +173,8 @@ def _contention_reason(
     steal_limit = (policy.total_steal_ticks - 0.5) * policy.steal_tick_s
     if steal >= max(steal_limit, policy.total_steal_fraction * wall):
         return f"another virtual machine was busy: {totals}"
+    if in_disturbed > policy.disturbed_share * wall and (seen := _seen(chunks)):
+        return f"{sum(disturbed)} of {len(chunks)} chunks disturbed: {seen}"
     if in_disturbed > policy.disturbed_share * wall:
         return f"{sum(disturbed)} of {len(chunks)} chunks disturbed: {totals}"
     samples = sum(len(chunk.seconds) for chunk in chunks)

@@ -14,6 +14,7 @@ from pydlbench.timing.guards import Verdict, judge
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import Summary, median, summarize
 from pydlbench.timing.stopping import AnyOf, default_rule
+from pydlbench.timing.throttle import GpuReadings, combine
 from pydlbench.timing.warmup import Warmup, WarmupOutcome
 
 __all__ = ["Round", "Samples", "Sampling"]
@@ -52,6 +53,7 @@ class Samples:
         retries: extra chunks asked for because of contention.
         spent_s: wall time of the rounds.
         confidence: the level for ``summary``.
+        gpu: what was read from a GPU during all rounds.
     """
 
     seconds: tuple[float, ...]
@@ -68,6 +70,7 @@ class Samples:
     retries: int
     spent_s: float
     confidence: float
+    gpu: GpuReadings | None = None
 
     def summary(self) -> Summary:
         """Median, quartiles, extremes and the interval of the kept samples."""
@@ -232,6 +235,7 @@ class Sampling:
             retries=self._retries,
             spent_s=self._spent_s,
             confidence=self.policy.confidence,
+            gpu=combine(chunk.gpu for chunk in self._chunks if chunk.gpu is not None),
         )
 
 
