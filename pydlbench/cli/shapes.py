@@ -27,7 +27,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         nargs="*",
         metavar="PATTERN",
         help="conv3, vgg16/conv3_2, vgg16, 'vgg*/fc*', mb128ic192ih13oc384oh13kh3ph1, "
-        "128x9216:9216x4096 or @FILE with one per line (default: the whole catalog)",
+        "128x9216:9216x4096, relu:mb128ic96ih55 or @FILE with one per line (default: the whole "
+        "catalog)",
     )
     parser.add_argument("--batch", metavar="N", help="this batch instead of each layer's own")
     parser.add_argument(
@@ -87,7 +88,7 @@ def _table(layers: list[Layer]) -> str:
                 layer.name or "-",
                 _shown_problem(layer),
                 format_flops(flops),
-                f"{100 * executed / flops:.1f} %",
+                f"{100 * executed / flops:.1f} %" if flops else "-",
                 format_bytes(size),
                 f"{executed / size:.2f}",
             )

@@ -8,6 +8,7 @@ pooling. A missing width takes the height's value. With an output size the trail
 it, and the leading one too if it is not given (the smaller half); without, padding is symmetric.
 
 Matrix products are ``MxK:KxN`` or ``BxMxK:BxKxN``; see :mod:`pydlbench.layers.matmul_text`.
+Memory-bound layers are ``relu:mb128ic96ih55``; see :mod:`pydlbench.layers.pointwise_text`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pydlbench.errors import UsageError, nearest
 from pydlbench.layers.canonical import derived_pad
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.matmul_text import parse_matmul
+from pydlbench.layers.pointwise_text import looks_like_pointwise, parse_pointwise
 from pydlbench.layers.pool import Pool2d
 from pydlbench.layers.scan import malformed, read_name, read_number
 from pydlbench.layers.windows import extent, output_size
@@ -44,6 +46,8 @@ _START: Final = re.compile(
 
 def looks_like_problem(text: str) -> bool:
     """Whether ``text`` is a descriptor (perhaps a malformed one) rather than a layer's name."""
+    if looks_like_pointwise(text):
+        return True
     return text.startswith("mb") or _START.match(text) is not None
 
 
@@ -62,7 +66,7 @@ def parse_problem(text: str, *, batch: int | None = None, pool: str | None = Non
     """Read a descriptor.
 
     Args:
-        text: ``mb128ic192ih13oc384oh13kh3ph1`` or ``128x9216:9216x4096``.
+        text: ``mb128ic192ih13oc384oh13kh3ph1``, ``128x9216:9216x4096`` or ``relu:mb128ic96ih55``.
         batch: The batch where the descriptor has no ``mb``; 1 without either.
         pool: What pooling does where the descriptor has no ``oc``: one of :data:`POOL_MODES`.
 
@@ -74,6 +78,8 @@ def parse_problem(text: str, *, batch: int | None = None, pool: str | None = Non
     try:
         if re.match(r"[0-9:]", text):
             return parse_matmul(text)
+        if looks_like_pointwise(text):
+            return parse_pointwise(text, batch=1 if batch is None else batch)
         fields, name = _scan(text)
         return _build(text, fields, name, 1 if batch is None else batch, pool)
     except UsageError as error:

@@ -85,3 +85,25 @@ def test_bad_input_is_answered_in_one_line(
     assert captured.out == ""
     assert captured.err.startswith(f"pydlbench: {message}")
     assert captured.err.count("\n") == 1
+
+
+def test_memory_bound_layers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shapes", "relu:mb2ic96ih55", "concat:ic3+4", "lrn:ic3ls5"]) == 0
+    relu, concat, lrn = capsys.readouterr().out.splitlines()[-3:]
+    assert relu.split() == [
+        *("-", "relu:mb2ic96ih55", "581", "kFLOP", "100.0", "%", "4.65", "MB", "0.12"),
+    ]
+    assert concat.split() == ["-", "concat:mb1ic3+4", "0", "FLOP", "-", "56.0", "B", "0.00"]
+    assert lrn.split()[1:6] == ["lrn:mb1ic3", "42.0", "FLOP", "71.4", "%"]
+
+
+def test_memory_bound_layers_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shapes", "bias:mb2ic3ih4", "--json", "-"]) == 0
+    (layer,) = json.loads(capsys.readouterr().out)["layers"]
+    assert (layer["kind"], layer["problem"], layer["pool"]) == ("pointwise", "bias:mb2ic3ih4", None)
+    assert layer["weight_elements"] == 3
+    assert layer["passes"]["backward-weights"] == {
+        "flops": 96,
+        "flops_executed": 96,
+        "bytes": 4 * (96 + 3),
+    }

@@ -9,7 +9,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from pydlbench.layers import Conv2d, Gemm, Pool2d
+from pydlbench.layers import Conv2d, Gemm, Pointwise, Pool2d
+from pydlbench.layers.pointwise_ops import OPERATIONS
 
 small = st.integers(1, 3)
 
@@ -73,6 +74,33 @@ products = st.builds(
     name=st.none(),
 )
 
+real = st.floats(0, 1e6) | st.sampled_from([0.5, 1e-5, 2.0])
+share = st.floats(0, 1)
+numbers: dict[str, st.SearchStrategy[Any]] = {
+    "local_size": st.integers(0, 7).map(lambda half: 2 * half + 1),
+    "k": real.filter(bool),
+    "epsilon": real.filter(bool),
+    "keep": share.filter(bool),
+    "momentum": share,
+    "mu": share,
+    "sources": st.lists(small, min_size=2, max_size=4).map(tuple),
+}
+
+
+@st.composite
+def pointwise(draw: st.DrawFn) -> Pointwise:
+    op = draw(st.sampled_from(sorted(OPERATIONS)))
+    operation = OPERATIONS[op]
+    values = {field: draw(numbers.get(field, real)) for field in operation.parameters}
+    values["channels"] = sum(values.get("sources", ())) or draw(st.integers(1, 9))
+    if not operation.of_weights:
+        values["batch"] = draw(small)
+    if not operation.flat:
+        values |= {"height": draw(st.integers(1, 9)), "width": draw(st.integers(1, 9))}
+    return Pointwise(op=op, **values)
+
+
 st.register_type_strategy(Conv2d, convolutions())
 st.register_type_strategy(Pool2d, poolings())
 st.register_type_strategy(Gemm, products)
+st.register_type_strategy(Pointwise, pointwise())

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pydlbench._cpu as _cpu
-from pydlbench.layers import Conv2d, Gemm, Pool2d
+from pydlbench.errors import UnsupportedError
+from pydlbench.layers import Conv2d, Gemm, Pointwise, Pool2d
 
 if TYPE_CHECKING:
     from pydlbench.backends.case import Case
@@ -57,6 +58,10 @@ def candidates(case: Case) -> list[_cpu.Candidate]:
     if isinstance(layer, Gemm):
         return _cpu.gemm_candidates(
             pass_, precision, batch_count=layer.batch_count, m=layer.m, k=layer.k, n=layer.n
+        )
+    if isinstance(layer, Pointwise):
+        raise UnsupportedError(
+            f"the native CPU backend has no {layer.op}; it has convolutions, products and poolings"
         )
     return _cpu.pool2d_candidates(
         pass_,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,14 +11,17 @@ import numpy as np
 from pydlbench.backends.reference.conv import check_conv
 from pydlbench.backends.reference.conv_weights import check_conv_weights
 from pydlbench.backends.reference.gemm import check_gemm
+from pydlbench.backends.reference.pointwise import check_pointwise
 from pydlbench.backends.reference.pool_average import check_average_pool
 from pydlbench.backends.reference.pool_max import check_max_pool, check_max_pool_gradient
-from pydlbench.backends.reference.shapes import RESULT_ROLE, check_shape
+from pydlbench.backends.reference.shapes import check_shape
 from pydlbench.backends.reference.sketch import pieces
 from pydlbench.backends.reference.tolerance import tolerance
 from pydlbench.errors import UsageError, nearest
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.layer import Layer, result_role
+from pydlbench.layers.pointwise import Pointwise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,7 +63,7 @@ class Verdict:
 
 
 def verify(
-    layer: Conv2d | Gemm | Pool2d,
+    layer: Layer,
     pass_: str,
     precision: str,
     inputs: Mapping[str, NDArray[Any]],
@@ -68,6 +71,8 @@ def verify(
     seed: int,
     accumulate: str = "float32",
     algorithm: str | None = None,
+    extra: Mapping[str, NDArray[Any]] | None = None,
+    propagation: str = "inference",
 ) -> Verdict:
     """Compare a kernel's result with the float64 reference.
 
@@ -80,10 +85,12 @@ def verify(
         precision: Storage and arithmetic; decides the tolerance.
         inputs: What the kernel read, by role, as from
             :func:`~pydlbench.backends.reference.make_inputs`.
-        output: What it wrote, poisoned with NaN beforehand.
+        output: What it wrote, poisoned with NaN beforehand; the main result where there are more.
         seed: Chooses points and checksum weights.
         accumulate: Format of the kernel's partial sums.
         algorithm: The library's name for the kernel; Winograd and FFT get a larger tolerance.
+        extra: Further results by role, where the layer has them; those not given are not compared.
+        propagation: Of a forward pass: ``inference`` or ``training``.
 
     Raises:
         UsageError: The layer has no such pass, an input is missing, or a shape is not the layer's.
@@ -91,20 +98,35 @@ def verify(
     if pass_ not in layer.passes:
         choices = ", ".join(nearest(pass_, layer.passes) or layer.passes)
         raise UsageError(f"pass {pass_}: {layer.kind} has no such pass; nearest: {choices}")
-    role = RESULT_ROLE[pass_]
-    result = check_shape(layer, role, output)
+    role = result_role(layer, pass_)
+    written = layer.writes(pass_, propagation) if isinstance(layer, Pointwise) else (role,)
+    if unknown := [name for name in extra or {} if name not in written]:
+        raise UsageError(f"extra {unknown[0]}: not a result; there is: {', '.join(written)}")
+    results = {name: check_shape(layer, name, array) for name, array in (extra or {}).items()}
+    results |= {role: check_shape(layer, role, output)}
     plain = {name: check_shape(layer, name, array) for name, array in inputs.items()}
     rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, _STREAM])))
     try:
         # What is NaN or infinite is reported in words.
         with np.errstate(invalid="ignore", over="ignore"):
-            evidence = _compare(layer, pass_, plain, result, rng)
+            if isinstance(layer, Pointwise):
+                found = check_pointwise(layer, pass_, propagation, plain, results)
+            else:
+                found = {role: _compare(layer, pass_, plain, results[role], rng)}
     except KeyError as error:
         raise UsageError(f"inputs: {error} is missing; {layer.kind} {pass_} reads it") from None
-    allowed = 0.0
-    if evidence.terms:
-        allowed = tolerance(precision, evidence.terms, accumulate, algorithm)
-    return _judge(evidence, allowed, result, role)
+    verdicts = []
+    for name, evidence in found.items():
+        fixed = isinstance(layer, Pointwise) and layer.in_float32(name)
+        stored = "fp32" if fixed else precision
+        allowed = 0.0
+        if evidence.terms:
+            allowed = tolerance(stored, evidence.terms, accumulate, algorithm)
+        verdicts.append(_judge(evidence, allowed, results[name], name))
+    verdict = verdicts[0] if len(verdicts) == 1 else _worst(verdicts)
+    if missing := [name for name in written if name not in results]:
+        verdict = replace(verdict, detail=f"{verdict.detail}; not compared: {', '.join(missing)}")
+    return verdict
 
 
 def _compare(
@@ -155,6 +177,26 @@ def _judge(evidence: Evidence, allowed: float, output: NDArray[Any], role: str) 
         unwritten=unwritten,
         points=evidence.points,
         checksums=evidence.checksums,
+    )
+
+
+def _worst(verdicts: list[Verdict]) -> Verdict:
+    """Return the verdict on several results: the worst one's, but all that was compared."""
+
+    def badness(verdict: Verdict) -> tuple[bool, float]:
+        failed = verdict.status == "failed"
+        if verdict.rel_error is None:
+            return failed, math.inf
+        return failed, verdict.rel_error / verdict.tolerance if verdict.tolerance else 0.0
+
+    worst = max(verdicts, key=badness)
+    points = sum(verdict.points for verdict in verdicts)
+    detail = f"{points} of {points} elements of {len(verdicts)} results recomputed"
+    return replace(
+        worst,
+        detail=worst.detail if worst.status == "failed" else detail,
+        unwritten=sum(verdict.unwritten for verdict in verdicts),
+        points=points,
     )
 
 

@@ -6,26 +6,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pydlbench.backends.reference.rounding import round_to, significand_bits
+from pydlbench.backends.reference.pointwise_inputs import make_pointwise_inputs
+from pydlbench.backends.reference.rounding import significand_bits
 from pydlbench.backends.reference.shapes import RESULT_ROLE, tensor_shapes
+from pydlbench.backends.reference.uniform import fill_uniform
 from pydlbench.errors import UsageError, nearest
+from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pydlbench.layers.conv import Conv2d
-    from pydlbench.layers.gemm import Gemm
+    from pydlbench.layers.layer import Layer
 
 __all__ = ["make_inputs"]
 
 _ROLES = ("src", "weights", "dst")
-#: Elements made at a time, so that they are rounded while they are in the cache.
-_CHUNK = 1 << 16
 
 
 def make_inputs(
-    layer: Conv2d | Gemm | Pool2d, pass_: str, precision: str, seed: int
+    layer: Layer, pass_: str, precision: str, seed: int, propagation: str = "inference"
 ) -> dict[str, NDArray[np.float32]]:
     """Return what a pass reads: float32 arrays in plain layouts, by role.
 
@@ -35,11 +35,15 @@ def make_inputs(
     Max pooling backward reads the source too, to find the maxima. There its values differ within
     any window, because which of two equal maxima gets the gradient is up to the library.
 
+    Memory-bound layers also read variances, which are positive, and labels, which are whole numbers
+    below the number of classes.
+
     Args:
         layer: What is computed.
         pass_: ``forward``, ``backward-data`` or ``backward-weights``.
         precision: Storage precision, such as ``fp32`` or ``bf16``.
         seed: Non-negative; the same seed gives the same arrays.
+        propagation: ``inference`` or ``training``; a batch normalisation reads other statistics.
 
     Raises:
         UsageError: The layer has no such pass, or there is no such precision.
@@ -48,6 +52,8 @@ def make_inputs(
         choices = ", ".join(nearest(pass_, layer.passes) or layer.passes)
         raise UsageError(f"pass {pass_}: {layer.kind} has no such pass; nearest: {choices}")
     significand_bits(precision)
+    if isinstance(layer, Pointwise):
+        return make_pointwise_inputs(layer, pass_, precision, seed, propagation)
     maxima = isinstance(layer, Pool2d) and layer.mode == "max" and pass_ == "backward-data"
     inputs = {}
     for role, shape in tensor_shapes(layer).items():
@@ -57,23 +63,11 @@ def make_inputs(
             continue
         stream = np.random.SFC64(np.random.SeedSequence([seed, _ROLES.index(role)]))
         array = np.empty(shape, dtype=np.float32)
-        _fill_uniform(array.reshape(-1), stream, precision)
+        fill_uniform(array.reshape(-1), stream, precision)
         if role == "src" and maxima and isinstance(layer, Pool2d):
             _separate(array, layer, precision, np.random.Generator(stream))
         inputs[role] = array
     return inputs
-
-
-def _fill_uniform(flat: NDArray[np.float32], stream: np.random.SFC64, precision: str) -> None:
-    """Fill with uniform values in [-1, 1): random significands of numbers in [2, 4), less 3."""
-    for first in range(0, flat.size, _CHUNK):
-        chunk = flat[first : first + _CHUNK]
-        bits = stream.random_raw((chunk.size + 1) // 2).view(np.uint32)[: chunk.size]
-        bits >>= np.uint32(9)
-        bits |= np.uint32(0x40000000)
-        np.subtract(bits.view(np.float32), np.float32(3), out=chunk)
-        if precision != "fp32":
-            chunk[:] = round_to(precision, chunk)
 
 
 def _separate(

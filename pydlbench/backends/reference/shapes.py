@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 from pydlbench.errors import UsageError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from pydlbench.layers.layer import Layer
 
 __all__ = ["RESULT_ROLE", "check_shape", "tensor_shapes"]
 
@@ -18,12 +21,20 @@ __all__ = ["RESULT_ROLE", "check_shape", "tensor_shapes"]
 RESULT_ROLE = {"forward": "dst", "backward-data": "src", "backward-weights": "weights"}
 
 
-def tensor_shapes(layer: Conv2d | Gemm | Pool2d) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(layer: Layer) -> dict[str, tuple[int, ...]]:
     """Return the shape of each tensor by role (``src``, ``weights``, ``dst``).
 
     Images are NCHW, convolution weights ``(out_channels, in_channels / groups, kernel_height,
     kernel_width)``, and matrices carry their batch in front: ``(batch_count, rows, columns)``.
+    Those of memory-bound layers are all that any of the passes reads or writes.
     """
+    if isinstance(layer, Pointwise):
+        return {
+            role: layer.dims(role)
+            for pass_ in layer.passes
+            for propagation in ("inference", "training")
+            for role in (*layer.reads(pass_, propagation), *layer.writes(pass_, propagation))
+        }
     if isinstance(layer, Gemm):
         return {
             "src": (layer.batch_count, layer.m, layer.k),
@@ -47,7 +58,7 @@ def tensor_shapes(layer: Conv2d | Gemm | Pool2d) -> dict[str, tuple[int, ...]]:
     }
 
 
-def check_shape(layer: Conv2d | Gemm | Pool2d, role: str, tensor: NDArray[Any]) -> NDArray[Any]:
+def check_shape(layer: Layer, role: str, tensor: NDArray[Any]) -> NDArray[Any]:
     """Return ``tensor`` in its plain shape; grouped weights may also come with five axes.
 
     Raises:

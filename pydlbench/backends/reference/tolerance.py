@@ -27,6 +27,13 @@ Fast convolutions (Winograd, FFT) sum transformed data, whose entries are larger
 For Winograd's F(4x4, 3x3) A. Lavin and S. Gray ("Fast algorithms for convolutional neural
 networks", 2016) find errors up to an order of magnitude above those of direct convolution, and
 larger tiles are worse; so the second term is allowed 32 times as much for them.
+
+Tensor cores add a block of products to a float32 accumulator and cut off what does not fit, instead
+of rounding to nearest (M. Fasi, N. Higham, M. Mikaitis and S. Pranesh, "Numerical behavior of
+NVIDIA tensor cores", 2021). Cutting off always points towards zero, so the errors of the partial
+sums do not cancel: with at least 8 products per block, and at most ``2 u`` lost of each partial
+sum, ``sum_j 2 u s sqrt(8 j / K)`` over ``K / 8`` blocks is ``K u s / 6``, half of it on average.
+The accumulator ``float32-tensor`` is allowed ``K / 12`` units more.
 """
 
 from __future__ import annotations
@@ -36,7 +43,11 @@ import math
 from pydlbench.backends.reference.rounding import UNIT_ROUNDOFF, significand_bits
 from pydlbench.errors import UsageError, nearest
 
-__all__ = ["tolerance"]
+__all__ = ["TENSOR_ACCUMULATOR", "tolerance"]
+
+#: The float32 accumulator of a tensor core, which cuts off instead of rounding.
+TENSOR_ACCUMULATOR = "float32-tensor"
+_CUT_OFF = 1 / 12
 
 _TRANSFORMED = ("wino", "fft")
 _TRANSFORM_FACTOR = 32.0
@@ -50,7 +61,8 @@ def tolerance(
     Args:
         precision: Storage and arithmetic, such as ``fp32`` or ``bf16``.
         terms: Length K of the sums.
-        accumulate: Format of the partial sums: ``float32``, ``float16``, ``bfloat16``, ``float64``.
+        accumulate: Format of the partial sums: ``float32``, ``float16``, ``bfloat16``, ``float64``,
+            or ``float32-tensor``.
         algorithm: The library's name for the kernel; Winograd and FFT are recognised.
 
     Raises:
@@ -59,10 +71,12 @@ def tolerance(
     storage = UNIT_ROUNDOFF["float32"]
     if precision != "tf32":
         storage = 2.0 ** -significand_bits(precision)
-    if accumulate not in UNIT_ROUNDOFF:
+    cut_off = _CUT_OFF * terms if accumulate == TENSOR_ACCUMULATOR else 0.0
+    rounding = accumulate.removesuffix("-tensor") if cut_off else accumulate
+    if rounding not in UNIT_ROUNDOFF:
         choices = ", ".join(nearest(accumulate, UNIT_ROUNDOFF) or UNIT_ROUNDOFF)
         raise UsageError(f"accumulate {accumulate}: no such format; nearest: {choices}")
-    summing = (3 * math.sqrt(terms) + 4) * UNIT_ROUNDOFF[accumulate]
+    summing = (3 * math.sqrt(terms) + 4 + cut_off) * UNIT_ROUNDOFF[rounding]
     if algorithm is not None and any(word in algorithm.lower() for word in _TRANSFORMED):
         summing *= _TRANSFORM_FACTOR
     return storage + summing

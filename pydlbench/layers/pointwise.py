@@ -1,0 +1,246 @@
+"""Layers bound by memory: activations, normalisations, losses, and the steps of optimizers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+from pydlbench.layers.checks import check_pass, check_total, set_integers
+from pydlbench.layers.pointwise_checks import (
+    changed,
+    check_operation,
+    check_parameters,
+    check_sides,
+)
+from pydlbench.layers.pointwise_ops import OPERATIONS, SPELLINGS, Operation, Step
+from pydlbench.layers.real_numbers import set_reals, spell
+from pydlbench.layers.windows import Axis
+
+__all__ = ["Pointwise"]
+
+_FLOAT32_BYTES = 4
+_LABEL_BYTES = 4  # int32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pointwise:
+    """An operation on each element of NCHW images ``(batch, channels, height, width)``.
+
+    ``M`` is ``batch * height * width``; ``src``, ``dst`` and so on are the roles of the tensors, a
+    gradient has the role of its tensor, and ``dst`` is the incoming one in backward passes.
+
+    - ``bias``: ``dst = src + bias[c]``; backward-weights sums the gradient over all but channels.
+    - ``relu``: ``max(src, 0)``; backward-data passes the gradient on where ``src > 0``.
+    - ``lrn``: ``dst = src / d**beta`` with ``d = k + alpha / local_size * sum(src**2)`` over the
+      ``local_size`` channels around each one (A. Krizhevsky et al., 2012), alpha being that of
+      cuDNN. TensorFlow's ``alpha`` is this ``alpha / local_size``, its ``depth_radius`` is
+      ``(local_size - 1) / 2``, and its ``bias`` is ``k``.
+    - ``batchnorm``: ``(src - mean) / sqrt(variance + epsilon) * weights + bias`` per channel, with
+      given statistics in inference. Training takes those of the batch (biased), and moves the
+      running ones by ``momentum`` towards them (the variance unbiased, times ``M / (M - 1)``).
+      backward-data is that of training, and gives the gradients of all three.
+    - ``add``: ``src + src2``. Both gradients are the incoming one, so nothing is left to compute.
+    - ``concat``: images of ``sources`` channels each, behind one another; backward-data takes them
+      apart.
+    - ``softmax-xent``: probabilities ``dst`` and the mean cross entropy ``loss`` of ``batch`` rows
+      of ``channels`` logits with integer ``labels``; backward-data is
+      ``(probability - (channel == label)) / batch``, with the probabilities as its ``dst``.
+    - ``dropout``: ``src / keep`` where a hash of the element's index is below ``keep``, else zero.
+      Both passes compute the hash, so there is no mask to move.
+    - ``l2``: ``sum(weights**2) / 2``; backward-weights adds ``decay * weights`` to the gradient.
+    - ``sgd``: ``weights -= rate * gradient``.
+    - ``momentum``: ``velocity = mu * velocity + gradient; weights -= rate * velocity``.
+
+    The last three work on a weight tensor of ``channels`` elements, which has no batch.
+
+    Attributes:
+        op: One of the operations.
+        channels: Of the images; the classes of a softmax; the elements of a weight tensor.
+        batch: Images.
+        height: Rows.
+        width: Columns.
+        local_size: Channels of a neighbourhood, odd.
+        alpha: Factor of the mean square in a neighbourhood.
+        beta: Exponent.
+        k: What the mean square is added to.
+        epsilon: What the variance is added to.
+        momentum: How far running statistics move.
+        sources: Channels of what is joined.
+        keep: Probability of an element to stay.
+        decay: Factor of the weights in their gradient.
+        rate: Learning rate.
+        mu: How much of the velocity stays.
+        name: How to call the layer in tables.
+
+    Raises:
+        UsageError: No such operation, a size below one, a parameter out of its range or not of this
+            operation, or tensors of 2**63 bytes and more.
+    """
+
+    kind: ClassVar[str] = "pointwise"
+
+    op: str
+    channels: int
+    batch: int = 1
+    height: int = 1
+    width: int = 1
+    local_size: int = 5
+    alpha: float = 1e-4
+    beta: float = 0.75
+    k: float = 2.0
+    epsilon: float = 1e-5
+    momentum: float = 0.1
+    sources: tuple[int, ...] = ()
+    keep: float = 0.5
+    decay: float = 5e-4
+    rate: float = 0.01
+    mu: float = 0.9
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        check_operation(self)
+        set_integers(self, 1, "batch", "channels", "height", "width", "local_size")
+        set_reals(self, "k", "epsilon", "keep", above_zero=True)
+        set_reals(self, "alpha", "beta", "momentum", "decay", "rate", "mu")
+        # A list, when it was read from JSON.
+        object.__setattr__(self, "sources", tuple(self.sources))
+        check_sides(self)
+        check_parameters(self)
+        for pass_ in self.passes:
+            check_total(**self.operands(pass_))
+
+    @property
+    def passes(self) -> tuple[str, ...]:
+        """The passes that this operation has."""
+        return tuple(self._operation.steps)
+
+    @property
+    def parameters(self) -> dict[str, float | int | tuple[int, ...]]:
+        """The operation's own parameters by name."""
+        return {field: getattr(self, field) for field in self._operation.parameters}
+
+    @property
+    def weight_elements(self) -> int:
+        """Elements of what is trained: biases, scales, or a weight tensor."""
+        return sum(math.prod(self.dims(role)) for role in self._operation.weights)
+
+    @property
+    def problem(self) -> str:
+        """The canonical descriptor: ``lrn:mb128ic64ih56ls11k2``, ``momentum:ic37748736``.
+
+        Sides of one and parameters at their defaults are left out.
+        """
+        text = "" if self._operation.of_weights else f"mb{self.batch}"
+        text += f"ic{'+'.join(map(str, self.sources)) or self.channels}"
+        if (self.height, self.width) != (1, 1):
+            text += f"ih{self.height}"
+            text += f"iw{self.width}" if self.width != self.height else ""
+        for field, value in changed(self).items():
+            if field in SPELLINGS:
+                text += f"{SPELLINGS[field]}{spell(value)}"
+        return f"{self.op}:{text}"
+
+    def with_batch(self, batch: int) -> Self:
+        """Return the same layer for another number of images; weights are the same for any."""
+        return self if self._operation.of_weights else replace(self, batch=batch)
+
+    def reads(self, pass_: str, propagation: str = "inference") -> tuple[str, ...]:
+        """Return the roles of what a pass reads."""
+        return self._all_sources(self._step(pass_, propagation).reads)
+
+    def writes(self, pass_: str, propagation: str = "inference") -> tuple[str, ...]:
+        """Return the roles of what a pass writes, its main result first."""
+        return self._all_sources(self._step(pass_, propagation).writes)
+
+    def in_float32(self, role: str) -> bool:
+        """Whether a tensor is float32 whatever the precision."""
+        return role in self._operation.in_float32
+
+    def dims(self, role: str) -> tuple[int, ...]:
+        """Return the shape of a tensor: NCHW, or one dimension."""
+        if role in ("loss", "labels"):
+            return (1,) if role == "loss" else (self.batch,)
+        if self._operation.of_weights:
+            return (1,) if role == "dst" else (self.channels,)
+        if not role.startswith(("src", "dst")):
+            return (self.channels,)
+        channels = self.channels
+        if self.sources and role != "dst":
+            channels = self.sources[int(role[3:] or 1) - 1]
+        return self.batch, channels, self.height, self.width
+
+    def flops(self, pass_: str) -> int:
+        """Return the FLOPs, neighbours beyond the first and the last channel counted.
+
+        Per element: bias, relu, add and dropout 1, concat 0, sgd and l2 2, momentum 4; lrn
+        ``4 + 2 local_size`` forward and ``9 + 3 local_size`` backward; batchnorm 2 forward (the
+        statistics of training are 3 more) and 8 backward; softmax-xent 5 forward and 1 backward. A
+        power, a root, an exponential or a comparison counts as one, and what is done once per
+        channel, image or tensor is left out.
+        """
+        step = self._step(pass_)
+        return self._elements * (step.flops + step.tap_flops * self.local_size)
+
+    def flops_executed(self, pass_: str) -> int:
+        """Return the FLOPs without neighbours beyond the first and the last channel."""
+        step = self._step(pass_)
+        taps = 0
+        if step.tap_flops:
+            channels = Axis(
+                size=self.channels,
+                out=self.channels,
+                kernel=self.local_size,
+                stride=1,
+                dilation=1,
+                pad=self.local_size // 2,
+            )
+            taps = self._elements // self.channels * channels.taps()
+        return self._elements * step.flops + taps * step.tap_flops
+
+    def bytes(self, pass_: str, itemsize: int) -> int:
+        """Return the least bytes moved: what is read once, and what is written once.
+
+        The second reading of the source by a batch normalisation of training, which no kernel
+        avoids unless the source fits into a cache, is not counted.
+
+        Args:
+            pass_: One of the layer's passes.
+            itemsize: Bytes per element; those of statistics and losses are four, and of labels too.
+        """
+        return sum(
+            math.prod(self.dims(role)) * self._itemsize(role, itemsize)
+            for role in (*self.reads(pass_), *self.writes(pass_))
+        )
+
+    def operands(self, pass_: str) -> dict[str, int]:
+        """Return the elements of each tensor by role; a gradient goes by its tensor's name."""
+        roles = (*self.reads(pass_), *self.writes(pass_))
+        return {role: math.prod(self.dims(role)) for role in roles}
+
+    @property
+    def _operation(self) -> Operation:
+        return OPERATIONS[self.op]
+
+    @property
+    def _elements(self) -> int:
+        return self.batch * self.channels * self.height * self.width
+
+    def _itemsize(self, role: str, itemsize: int) -> int:
+        if role == "labels":
+            return _LABEL_BYTES
+        return _FLOAT32_BYTES if self.in_float32(role) else itemsize
+
+    def _step(self, pass_: str, propagation: str = "inference") -> Step:
+        check_pass(pass_, self.passes, self.op)
+        training = self._operation.training
+        if training is not None and (pass_, propagation) == ("forward", "training"):
+            return training
+        return self._operation.steps[pass_]
+
+    def _all_sources(self, roles: tuple[str, ...]) -> tuple[str, ...]:
+        """Replace the one source by all that are joined."""
+        if "src" not in roles or not self.sources:
+            return roles
+        return ("src", *(f"src{number}" for number in range(2, len(self.sources) + 1)))

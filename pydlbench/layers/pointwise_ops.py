@@ -1,0 +1,205 @@
+"""What the memory-bound operations read and write, and how many FLOPs each element costs.
+
+An operation that is not listed with a pass has none: the gradient of an addition is the incoming
+gradient itself, for both of its sources, and optimizers have nothing behind them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["OPERATIONS", "SPELLINGS", "Operation", "Step"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One pass of an operation.
+
+    Roles are those of :class:`~pydlbench.layers.Pointwise`. One that is read and written stands for
+    two tensors, a value and the gradient of it, unless it is among ``updates``.
+
+    Attributes:
+        reads: Roles of what is read.
+        writes: Roles of what is written, the main result first.
+        updates: Roles that are read and overwritten.
+        flops: Per element of the largest tensor: an addition, multiplication, division, comparison,
+            root, power, exponential or logarithm is one. What is done only once per channel, image
+            or tensor is left out.
+        tap_flops: Per element and channel of its neighbourhood.
+    """
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    updates: tuple[str, ...] = ()
+    flops: int
+    tap_flops: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One kind of memory-bound layer.
+
+    Attributes:
+        steps: By pass.
+        parameters: Fields of the layer beside its sizes.
+        of_weights: It works on a weight tensor, which has neither batch nor sides.
+        flat: It has no sides.
+        weights: Roles of trained tensors.
+        in_float32: Roles of what is float32 whatever the precision: parameters of a normalisation,
+            and what is summed up over a whole tensor.
+        training: What the forward pass of training does, where that differs from inference.
+    """
+
+    steps: Mapping[str, Step]
+    parameters: tuple[str, ...] = ()
+    of_weights: bool = False
+    flat: bool = False
+    weights: tuple[str, ...] = ()
+    in_float32: tuple[str, ...] = ()
+    training: Step | None = None
+
+
+#: How descriptors spell the parameters; ``ls``, ``alpha``, ``beta`` and ``k`` are benchdnn's.
+SPELLINGS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "local_size": "ls",
+        "alpha": "alpha",
+        "beta": "beta",
+        "k": "k",
+        "epsilon": "eps",
+        "momentum": "mom",
+        "keep": "keep",
+        "decay": "decay",
+        "rate": "lr",
+        "mu": "mu",
+    }
+)
+
+_IMAGES_ONLY: Final = Step(reads=("src",), writes=("dst",), flops=1)
+_GRADIENT_ONLY: Final = Step(reads=("dst",), writes=("src",), flops=1)
+
+OPERATIONS: Final[Mapping[str, Operation]] = MappingProxyType(
+    {
+        "bias": Operation(
+            steps={
+                "forward": Step(reads=("src", "bias"), writes=("dst",), flops=1),
+                "backward-weights": Step(reads=("dst",), writes=("bias",), flops=1),
+            },
+            weights=("bias",),
+        ),
+        "relu": Operation(
+            steps={
+                "forward": _IMAGES_ONLY,
+                "backward-data": Step(reads=("src", "dst"), writes=("src",), flops=1),
+            },
+        ),
+        "lrn": Operation(
+            steps={
+                # Scale the sum of squares, add k, raise, multiply.
+                "forward": Step(reads=("src",), writes=("dst",), flops=4, tap_flops=2),
+                # The same again up to the power; the gradient times it; a ratio of two more, whose
+                # sum over the neighbourhood is scaled, multiplied and subtracted.
+                "backward-data": Step(reads=("src", "dst"), writes=("src",), flops=9, tap_flops=3),
+            },
+            parameters=("local_size", "alpha", "beta", "k"),
+        ),
+        "batchnorm": Operation(
+            steps={
+                "forward": Step(
+                    reads=("src", "weights", "bias", "mean", "variance"), writes=("dst",), flops=2
+                ),
+                # Four for the two sums, four for the combination of gradient and source.
+                "backward-data": Step(
+                    reads=("src", "dst", "weights", "mean", "variance"),
+                    writes=("src", "weights", "bias"),
+                    flops=8,
+                ),
+            },
+            training=Step(
+                reads=("src", "weights", "bias", "running_mean", "running_variance"),
+                writes=("dst", "mean", "variance", "running_mean", "running_variance"),
+                updates=("running_mean", "running_variance"),
+                flops=5,
+            ),
+            parameters=("epsilon", "momentum"),
+            weights=("weights", "bias"),
+            in_float32=(
+                *("weights", "bias", "mean", "variance"),
+                *("running_mean", "running_variance"),
+            ),
+        ),
+        "add": Operation(
+            steps={"forward": Step(reads=("src", "src2"), writes=("dst",), flops=1)},
+        ),
+        # "src" stands for all sources.
+        "concat": Operation(
+            steps={
+                "forward": Step(reads=("src",), writes=("dst",), flops=0),
+                "backward-data": Step(reads=("dst",), writes=("src",), flops=0),
+            },
+            parameters=("sources",),
+        ),
+        "softmax-xent": Operation(
+            steps={
+                # Maximum, difference, exponential, sum, quotient.
+                "forward": Step(reads=("src", "labels"), writes=("dst", "loss"), flops=5),
+                "backward-data": Step(reads=("dst", "labels"), writes=("src",), flops=1),
+            },
+            flat=True,
+            in_float32=("loss",),
+        ),
+        "dropout": Operation(
+            steps={"forward": _IMAGES_ONLY, "backward-data": _GRADIENT_ONLY},
+            parameters=("keep",),
+        ),
+        "l2": Operation(
+            steps={
+                "forward": Step(reads=("weights",), writes=("dst",), flops=2),
+                "backward-weights": Step(
+                    reads=("weights", "gradient"),
+                    writes=("gradient",),
+                    updates=("gradient",),
+                    flops=2,
+                ),
+            },
+            parameters=("decay",),
+            of_weights=True,
+            flat=True,
+            weights=("weights",),
+            in_float32=("dst",),
+        ),
+        "sgd": Operation(
+            steps={
+                "forward": Step(
+                    reads=("weights", "gradient"),
+                    writes=("weights",),
+                    updates=("weights",),
+                    flops=2,
+                ),
+            },
+            parameters=("rate",),
+            of_weights=True,
+            flat=True,
+            weights=("weights",),
+        ),
+        "momentum": Operation(
+            steps={
+                "forward": Step(
+                    reads=("weights", "velocity", "gradient"),
+                    writes=("weights", "velocity"),
+                    updates=("weights", "velocity"),
+                    flops=4,
+                ),
+            },
+            parameters=("rate", "mu"),
+            of_weights=True,
+            flat=True,
+            weights=("weights",),
+        ),
+    }
+)

@@ -1,0 +1,54 @@
+"""The mask of a dropout: the generator's published numbers, whatever piece is asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pydlbench.backends.reference import make_inputs, verify
+from pydlbench.backends.reference.dropout_mask import kept_elements
+from pydlbench.layers import Pointwise
+
+#: Upper halves of SplitMix64's first numbers for the seed 0.
+FIRST = (0xE220A839, 0x6E789E6A, 0x06C45D18, 0xF88BB8A8)
+WHOLE = (slice(None),)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_an_element_stays_where_its_hash_is_below_the_share(number: int) -> None:
+    share = FIRST[number] / 2**32
+    assert not kept_elements((4,), WHOLE, share)[number]
+    assert kept_elements((4,), WHOLE, (FIRST[number] + 1) / 2**32)[number]
+
+
+def test_the_share_is_kept() -> None:
+    shape = (8, 16, 30, 31)
+    for keep in (0.1, 0.5, 0.9):
+        kept = kept_elements(shape, (slice(None),) * 4, keep)
+        assert kept.shape == shape
+        assert abs(kept.mean() - keep) < 0.005
+    assert kept_elements(shape, (slice(None),) * 4, 1.0).all()
+
+
+def test_a_piece_is_a_part_of_the_whole() -> None:
+    shape = (3, 4, 5, 6)
+    whole = kept_elements(shape, (slice(None),) * 4, 0.5)
+    cut = slice(1, 3), slice(0, 2), slice(4, 5), slice(2, 6)
+    np.testing.assert_array_equal(kept_elements(shape, cut, 0.5), whole[cut])
+    flat = kept_elements((360,), WHOLE, 0.5)
+    np.testing.assert_array_equal(whole.reshape(-1), flat)
+
+
+@pytest.mark.parametrize("pass_", ["forward", "backward-data"])
+def test_elements_are_numbered_in_nchw_wherever_they_lie(pass_: str) -> None:
+    layer = Pointwise(op="dropout", batch=2, channels=3, height=4, width=5, keep=0.7)
+    (source,) = make_inputs(layer, pass_, "fp32", 1).values()
+    role = "src" if pass_ == "forward" else "dst"
+    kept = kept_elements(source.shape, (slice(None),) * 4, 0.7)
+    right = np.where(kept, source / np.float32(0.7), np.float32(0))
+    viewed = np.ascontiguousarray(right.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    for output in (right, viewed):
+        assert verify(layer, pass_, "fp32", {role: source}, output, 1).status == "ok"
+    by_pixel = kept.reshape(-1).reshape(2, 4, 5, 3).transpose(0, 3, 1, 2)
+    wrong = np.where(by_pixel, source / np.float32(0.7), np.float32(0))
+    assert verify(layer, pass_, "fp32", {role: source}, wrong, 1).status == "failed"

@@ -1,0 +1,262 @@
+"""Memory-bound layers: PyTorch in float64 says what is right, and in float32 what must pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pydlbench.backends.reference import make_inputs, round_to, tensor_shapes, verify
+from pydlbench.backends.reference.pointwise import expected_pieces
+from pydlbench.layers import Pointwise, parse_problem
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+torch = pytest.importorskip("torch")
+functional = torch.nn.functional
+
+PROBLEMS = (
+    "bias:mb3ic5ih4iw6",
+    "relu:mb3ic5ih4iw6",
+    "lrn:mb3ic7ih4iw6ls5alpha2k1",
+    "lrn:mb2ic3ih4iw6ls11alpha0.5beta0.5",
+    "batchnorm:mb3ic5ih4iw6eps0.1mom0.3",
+    "batchnorm:mb2ic5",
+    "add:mb3ic5ih4iw6",
+    "concat:mb3ic2+3+1ih4",
+    "softmax-xent:mb5ic7",
+    "l2:ic101decay0.25",
+    "sgd:ic101lr0.3",
+    "momentum:ic101lr0.3mu0.75",
+)
+STEPS = [
+    (text, pass_, propagation)
+    for text in PROBLEMS
+    for pass_ in parse_problem(text).passes
+    for propagation in ("inference", "training")
+    if propagation == "inference" or (text.startswith("batchnorm") and pass_ == "forward")
+]
+
+
+def all_expected(
+    layer: Pointwise, pass_: str, inputs: Mapping[str, NDArray[Any]], propagation: str = "inference"
+) -> dict[str, NDArray[np.float64]]:
+    """Put the reference's pieces together; each element must be in one of them, and in one only."""
+    roles = layer.writes(pass_, propagation)
+    results = {role: np.zeros(layer.dims(role)) for role in roles}
+    times = {role: np.zeros(layer.dims(role), np.int64) for role in roles}
+    for piece in expected_pieces(layer, pass_, propagation, inputs):
+        results[piece.role][piece.cut] = piece.value
+        times[piece.role][piece.cut] += 1
+        assert np.all(piece.size >= 0)
+    assert all(np.all(count == 1) for count in times.values())
+    return results
+
+
+def in_torch(
+    layer: Pointwise,
+    pass_: str,
+    inputs: Mapping[str, NDArray[Any]],
+    propagation: str,
+    dtype: Any,
+) -> dict[str, Any]:
+    """Compute a pass with PyTorch's own functions, gradients by its own differentiation."""
+    t = {role: torch.tensor(np.asarray(array), dtype=dtype) for role, array in inputs.items()}
+    if pass_ == "forward":
+        return torch_forward(layer, t, propagation)
+    if layer.op == "batchnorm":
+        inverse = 1 / torch.sqrt(t["variance"] + layer.epsilon)
+        args = t["dst"], t["src"], t["weights"], None, None, t["mean"], inverse, True
+        found = torch.ops.aten.native_batch_norm_backward(*args, layer.epsilon, (True, True, True))
+        return dict(zip(("src", "weights", "bias"), found, strict=True))
+    if layer.op == "softmax-xent":
+        logits = torch.log(t["dst"])[:, :, 0, 0].requires_grad_()
+        functional.cross_entropy(logits, t["labels"].long()).backward()
+        return {"src": logits.grad[:, :, None, None]}
+    if layer.op == "l2":
+        t["weights"].requires_grad_()
+        (layer.decay * t["weights"].square().sum() / 2).backward()
+        return {"gradient": t["gradient"] + t["weights"].grad}
+    if layer.op == "bias":
+        t |= {"src": torch.zeros_like(t["dst"]), "bias": torch.zeros(layer.channels, dtype=dtype)}
+    wanted = layer.writes(pass_)
+    for role in wanted:
+        t[role] = t.get(role, torch.zeros(layer.dims(role), dtype=dtype)).requires_grad_()
+    result = torch_forward(layer, t, propagation)["dst"]
+    result.backward(t["dst"])
+    return {role: t[role].grad for role in wanted}
+
+
+def torch_forward(layer: Pointwise, t: dict[str, Any], propagation: str) -> dict[str, Any]:
+    if layer.op == "bias":
+        return {"dst": t["src"] + t["bias"][:, None, None]}
+    if layer.op == "relu":
+        return {"dst": torch.relu(t["src"])}
+    if layer.op == "lrn":
+        args = t["src"], layer.local_size, layer.alpha, layer.beta, layer.k
+        return {"dst": functional.local_response_norm(*args)}
+    if layer.op == "batchnorm":
+        return torch_batchnorm(layer, t, propagation)
+    if layer.op == "add":
+        return {"dst": t["src"] + t["src2"]}
+    if layer.op == "concat":
+        return {"dst": torch.cat([t[role] for role in layer.reads("forward")], dim=1)}
+    if layer.op == "softmax-xent":
+        logits = t["src"][:, :, 0, 0]
+        loss = functional.cross_entropy(logits, t["labels"].long())
+        return {"dst": torch.softmax(t["src"], dim=1), "loss": loss[None]}
+    if layer.op == "l2":
+        return {"dst": t["weights"].square().sum()[None] / 2}
+    weights = torch.nn.Parameter(t["weights"])
+    mu = layer.mu if layer.op == "momentum" else 0
+    optimizer = torch.optim.SGD([weights], lr=layer.rate, momentum=mu)
+    weights.grad = t["gradient"]
+    if mu:
+        optimizer.state[weights]["momentum_buffer"] = t["velocity"]
+    optimizer.step()
+    return {"weights": weights.detach()} | ({"velocity": t["velocity"]} if mu else {})
+
+
+def torch_batchnorm(layer: Pointwise, t: dict[str, Any], propagation: str) -> dict[str, Any]:
+    if propagation == "inference":
+        args = t["src"], t["mean"], t["variance"], t["weights"], t["bias"]
+        return {"dst": functional.batch_norm(*args, eps=layer.epsilon)}
+    running = t["running_mean"].clone(), t["running_variance"].clone()
+    options = {"training": True, "momentum": layer.momentum, "eps": layer.epsilon}
+    dst = functional.batch_norm(t["src"], *running, t["weights"], t["bias"], **options)
+    over = (0, 2, 3)
+    return {
+        "dst": dst,
+        "mean": t["src"].mean(over),
+        "variance": t["src"].var(over, unbiased=False),
+        "running_mean": running[0],
+        "running_variance": running[1],
+    }
+
+
+@pytest.mark.parametrize(("text", "pass_", "propagation"), STEPS)
+def test_the_reference_is_what_torch_computes(text: str, pass_: str, propagation: str) -> None:
+    layer = parse_problem(text)
+    inputs = make_inputs(layer, pass_, "fp32", 3, propagation)
+    assert set(inputs) == set(layer.reads(pass_, propagation))
+    right = in_torch(layer, pass_, inputs, propagation, torch.float64)
+    expected = all_expected(layer, pass_, inputs, propagation)
+    assert set(right) == set(expected)
+    for role, array in expected.items():
+        if (layer.op, pass_) == ("softmax-xent", "backward-data"):
+            # Rounded probabilities are not quite those of their own logarithms.
+            np.testing.assert_allclose(array, right[role].numpy(), rtol=0, atol=1e-7)
+        else:
+            np.testing.assert_allclose(array, right[role].numpy(), rtol=1e-11, atol=1e-14)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16-tc"])
+@pytest.mark.parametrize(("text", "pass_", "propagation"), STEPS)
+def test_right_results_in_float32_pass(
+    text: str, pass_: str, propagation: str, precision: str
+) -> None:
+    layer = parse_problem(text)
+    inputs = make_inputs(layer, pass_, precision, 3, propagation)
+    found = in_torch(layer, pass_, inputs, propagation, torch.float32)
+    results = {
+        role: round_to("fp32" if layer.in_float32(role) else precision, tensor.numpy())
+        for role, tensor in found.items()
+    }
+    main, *others = layer.writes(pass_, propagation)
+    verdict = verify(
+        layer,
+        pass_,
+        precision,
+        inputs,
+        results[main],
+        3,
+        extra={role: results[role] for role in others},
+        propagation=propagation,
+    )
+    if precision == "fp32" and (layer.op, pass_) == ("softmax-xent", "backward-data"):
+        # Torch starts from logarithms, which cost it some precision.
+        assert verdict.rel_error < 1e-6
+    else:
+        assert verdict.status == "ok", verdict
+    assert verdict.points == sum(array.size for array in results.values())
+    assert verdict.checksums == 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    batch=st.integers(1, 3),
+    channels=st.integers(1, 9),
+    size=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    half=st.integers(0, 6),
+    pass_=st.sampled_from(["forward", "backward-data"]),
+)
+def test_neighbourhoods_of_any_size(
+    batch: int, channels: int, size: tuple[int, int], half: int, pass_: str
+) -> None:
+    layer = Pointwise(
+        op="lrn",
+        batch=batch,
+        channels=channels,
+        height=size[0],
+        width=size[1],
+        local_size=2 * half + 1,
+        alpha=3.0,
+    )
+    inputs = make_inputs(layer, pass_, "fp32", 1)
+    (right,) = in_torch(layer, pass_, inputs, "inference", torch.float64).values()
+    (expected,) = all_expected(layer, pass_, inputs).values()
+    np.testing.assert_allclose(expected, right.numpy(), rtol=1e-11, atol=1e-14)
+
+
+def test_batchnorm_gradients_are_those_of_the_batchs_own_statistics() -> None:
+    layer = parse_problem("batchnorm:mb4ic3ih5eps0.01")
+    inputs = make_inputs(layer, "backward-data", "fp32", 1)
+    source = inputs["src"].astype(np.float64)
+    inputs["mean"] = source.mean(axis=(0, 2, 3))
+    inputs["variance"] = source.var(axis=(0, 2, 3))
+    t = {role: torch.tensor(array, dtype=torch.float64) for role, array in inputs.items()}
+    leaves = [t["src"], t["weights"], torch.zeros(3, dtype=torch.float64)]
+    x, scale, shift = (leaf.requires_grad_() for leaf in leaves)
+    result = functional.batch_norm(x, None, None, scale, shift, training=True, eps=0.01)
+    result.backward(t["dst"])
+    expected = all_expected(layer, "backward-data", inputs)
+    for role, leaf in zip(("src", "weights", "bias"), leaves, strict=True):
+        np.testing.assert_allclose(expected[role], leaf.grad.numpy(), rtol=1e-10, atol=1e-13)
+
+
+def test_one_value_per_channel_has_no_spread() -> None:
+    layer = parse_problem("batchnorm:mb1ic4")
+    inputs = make_inputs(layer, "forward", "fp32", 1, "training")
+    expected = all_expected(layer, "forward", inputs, "training")
+    np.testing.assert_array_equal(expected["variance"], 0)
+    np.testing.assert_array_equal(expected["dst"][0, :, 0, 0], inputs["bias"])
+    np.testing.assert_allclose(
+        expected["running_variance"], 0.9 * inputs["running_variance"].astype(np.float64)
+    )
+
+
+def test_large_layers_are_compared_in_pieces() -> None:
+    for text in ("lrn:mb2ic96ih40iw41", "relu:mb2ic96ih40iw41", "softmax-xent:mb300ic1000"):
+        layer = parse_problem(text)
+        inputs = make_inputs(layer, "forward", "fp32", 1)
+        pieces = list(expected_pieces(layer, "forward", "inference", inputs))
+        assert len(pieces) > 2
+        assert max(piece.value.size for piece in pieces) <= 1 << 17
+        all_expected(layer, "forward", inputs)
+
+
+def test_shapes_are_those_of_all_passes() -> None:
+    layer = parse_problem("batchnorm:mb2ic3ih4")
+    shapes = tensor_shapes(layer)
+    assert shapes["src"] == shapes["dst"] == (2, 3, 4, 4)
+    assert shapes.keys() == {
+        *("src", "dst", "weights", "bias", "mean", "variance"),
+        *("running_mean", "running_variance"),
+    }
+    assert tensor_shapes(parse_problem("concat:ic2+5"))["src2"] == (1, 5, 1, 1)
