@@ -5,17 +5,16 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.errors import UsageError
+
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from pydlbench.devices.cpu.facts import Cache, CpuFacts
-    from pydlbench.devices.record import DeviceRecord, PrecisionPeak
+    from pydlbench.devices import DeviceRecord
+    from pydlbench.devices.gpu import GpuRecord
 
 __all__ = ["add_parser", "run"]
-
-_PRECISIONS = ("fp32", "bf16", "fp16")
-_LEVELS = {"memory": "memory", "llc": "last-level cache", "l2": "level before it"}
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -23,46 +22,125 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser = subparsers.add_parser(
         "device",
         help="facts, peaks (theoretical and measured), bandwidth, clocks, libraries",
-        description="Show what this machine is, what it could do and what probes reach on it.",
+        description="Show what a device is, what it could do and what probes reach on it; or, with "
+        "--known, what was published about known cards.",
     )
-    parser.add_argument("--threads", metavar="N", help="probe with N threads (default: all cores)")
+    parser.add_argument(
+        "--device", metavar="DEVICE", help="cpu or cuda:N; default: the GPU if there is one"
+    )
+    parser.add_argument(
+        "--threads", metavar="N", help="probe a CPU with N threads (default: all cores)"
+    )
     parser.add_argument("--json", metavar="FILE", help="write JSON to FILE, or - for stdout")
     parser.add_argument("--quiet", action="store_true", help="no warnings")
+    known = parser.add_argument_group("known cards")
+    known.add_argument(
+        "--known", action="store_true", help="list known cards; nothing is probed, no GPU needed"
+    )
+    known.add_argument(
+        "--price",
+        action="append",
+        metavar="NAME=USD",
+        help='"RTX 4090=1599": adds TFLOP/s per 1000 USD, FP32 and FP16 on tensor cores; again for '
+        "another card",
+    )
+    known.add_argument(
+        "--throughput",
+        action="append",
+        metavar="NAME=N",
+        help="images per second in a model, measured or published: adds images per second and "
+        "dollar of a card with a price; again for another card",
+    )
 
 
-def run(args: argparse.Namespace, probe: Callable[..., DeviceRecord] | None = None) -> int:
-    """Probe the device and show it.
+def run(
+    args: argparse.Namespace, probe: Callable[..., DeviceRecord | GpuRecord] | None = None
+) -> int:
+    """Probe the device and show it, or list the known cards.
 
     Args:
         args: the parsed options.
         probe: takes the place of ``measure.probe_device`` in tests.
 
     Raises:
-        UsageError: Bad ``--threads``, unwritable file.
+        UsageError: No such device or card, options that exclude each other, unwritable file.
         PydlbenchError: The probes could not run.
     """
-    from pydlbench.cli.values import whole_number
     from pydlbench.results.destination import STDOUT, check_writable, write_text
 
-    threads = None if args.threads is None else whole_number("--threads", args.threads, 1)
+    _check_combination(args)
+    if args.known:
+        from pydlbench.cli.known_cards import run_known
+
+        return run_known(args)
+    arguments, notes = _arguments(args)
     if args.json is not None:
         check_writable("--json", args.json)
     if probe is None:
         from pydlbench.measure import probe_device
 
         probe = probe_device
-    record = probe(device="cpu", threads=threads, precisions=_PRECISIONS)
+    record = probe(**arguments)
     if args.json != STDOUT:
-        print("\n".join(_lines(record)))
+        print(_render(record))
     if args.json is not None:
         write_text(args.json, _to_json(record))
     if not args.quiet:
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
         for advice in record.warnings:
             print(f"warning: {advice.symptom}; {advice.remedy}", file=sys.stderr)
     return 0
 
 
-def _to_json(record: DeviceRecord) -> str:
+def _check_combination(args: argparse.Namespace) -> None:
+    if args.known:
+        for option, value in (("--device", args.device), ("--threads", args.threads)):
+            if value is not None:
+                raise UsageError(
+                    f"{option} {value}: --known probes no device; nearest: leave {option} out"
+                )
+        return
+    for option, value in (("--price", args.price), ("--throughput", args.throughput)):
+        if value:
+            raise UsageError(
+                f"{option} {value[0]}: counts with --known only; nearest: --known {option} "
+                f"'{value[0]}'"
+            )
+
+
+def _arguments(args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The arguments of ``probe_device``, and a note where a GPU that is there is left out."""
+    from pydlbench.backends.case import CPU_PRECISIONS, GPU_PRECISIONS, check_device
+    from pydlbench.backends.native.presence import default_device
+    from pydlbench.cli.values import whole_number
+
+    device, notes = default_device() if args.device is None else (args.device, ())
+    check_device(device)
+    if device != "cpu":
+        if args.threads is not None:
+            raise UsageError(
+                f"--threads {args.threads}: cannot be combined with {device}, only a CPU's probes "
+                "have threads; nearest: --device cpu"
+            )
+        return {"device": device, "precisions": GPU_PRECISIONS}, notes
+    threads = None if args.threads is None else whole_number("--threads", args.threads, 1)
+    return {"device": device, "threads": threads, "precisions": CPU_PRECISIONS}, notes
+
+
+def _render(record: DeviceRecord | GpuRecord) -> str:
+    from pydlbench.devices import DeviceRecord
+
+    if isinstance(record, DeviceRecord):
+        from pydlbench.report.device_cpu import render_cpu
+
+        return render_cpu(record)
+    from pydlbench.report.device_gpu import render_gpu
+
+    return render_gpu(record)
+
+
+def _to_json(record: DeviceRecord | GpuRecord) -> str:
     import json
 
     from pydlbench.devices.environment import read_environment
@@ -74,148 +152,3 @@ def _to_json(record: DeviceRecord) -> str:
         "environment": read_environment(),
     }
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-
-
-def _lines(record: DeviceRecord) -> Iterator[str]:
-    from tabulate import tabulate
-
-    from pydlbench.units import format_seconds
-
-    for label, text in _facts(record):
-        yield f"{label:<10}{text}"
-    if record.peaks:
-        yield ""
-        headers = ("precision", "measured", "theoretical", "share", "nominal", "clock", "probe")
-        rows = [_peak_row(peak) for peak in record.peaks]
-        yield tabulate(
-            rows,
-            headers,
-            tablefmt="simple",
-            colalign=("left", *["right"] * 5, "left"),
-            disable_numparse=True,
-        )
-        for peak in record.peaks:
-            limit = peak.theoretical or peak.nominal
-            if limit is not None:
-                yield f"{peak.precision}: {limit.derivation}"
-    if record.launch_s:
-        yield ""
-        yield f"starting and joining the threads takes {format_seconds(record.launch_s)}"
-    if record.bandwidths:
-        yield ""
-        yield _bandwidth_table(record)
-        yield "GB/s as the pattern counts its arrays; what plain stores read first is not counted."
-
-
-def _facts(record: DeviceRecord) -> Iterator[tuple[str, str]]:
-    from pydlbench.devices.cpu import format_cpus
-    from pydlbench.units import format_bytes, format_hz
-
-    facts = record.facts
-    ident = (
-        f"{name} {value}"
-        for name, value in (
-            ("family", facts.family),
-            ("model", facts.model),
-            ("stepping", facts.stepping),
-        )
-        if value is not None
-    )
-    yield "CPU", "  ".join(filter(None, (facts.name, facts.vendor, *ident)))
-    yield "cores", _cores(facts)
-    yield "used", f"{len(record.cpus)} thread(s), one each on CPU {format_cpus(record.cpus)}"
-    yield "limits", _limits(facts)
-    yield "ISA", " ".join(facts.isa) or "unknown"
-    yield "caches", _caches(facts.caches) or "unknown"
-    if facts.memory_total_bytes is not None:
-        available = facts.memory_available_bytes
-        free = "" if available is None else f", {format_bytes(available)} available"
-        nodes = len(facts.numa_nodes) or 1
-        yield "memory", f"{format_bytes(facts.memory_total_bytes)}{free}, {nodes} NUMA node(s)"
-    clocks = []
-    if record.clock_hz is not None:
-        clocks.append(f"{format_hz(record.clock_hz)} under load (measured)")
-    if facts.nominal_hz is not None:
-        clocks.append(f"{format_hz(facts.nominal_hz)} nominal ({facts.nominal_source})")
-    clocks.append(f"governor {facts.governor or 'unknown'}")
-    if facts.turbo is not None:
-        clocks.append(f"turbo {'on' if facts.turbo else 'off'}")
-    yield "clock", ", ".join(clocks)
-    if record.libraries:
-        versions = (f"{name} {version}" for name, version in record.libraries.items())
-        yield "libraries", ", ".join(versions)
-    for note in facts.notes:
-        yield "note", note
-
-
-def _cores(facts: CpuFacts) -> str:
-    smt = f"{facts.threads_per_core} threads per core" if facts.threads_per_core > 1 else "no SMT"
-    where = ""
-    if facts.virtualised:
-        where = f", virtual machine{f' ({facts.hypervisor})' if facts.hypervisor else ''}"
-    return f"{facts.cores} in {facts.sockets} socket(s), {smt}{where}"
-
-
-def _limits(facts: CpuFacts) -> str:
-    quota = "no CPU quota" if facts.cpu_limit is None else f"CPU quota {facts.cpu_limit:g}"
-    return f"affinity mask holds {len(facts.affinity)} of {facts.logical_cpus} CPUs, {quota}"
-
-
-def _caches(caches: tuple[Cache, ...]) -> str:
-    kinds: dict[tuple[int, str, int], int] = {}
-    for cache in caches:
-        key = (cache.level, cache.type, cache.size_bytes)
-        kinds[key] = kinds.get(key, 0) + 1
-    letters = {"Data": "d", "Instruction": "i"}
-    return ", ".join(
-        f"{count} x L{level}{letters.get(type_, '')} {_cache_size(size)}"
-        for (level, type_, size), count in sorted(kinds.items())
-    )
-
-
-def _cache_size(size: int) -> str:
-    """Caches come in powers of two, and everyone knows them by these."""
-    mib, rest = divmod(size, 1 << 20)
-    return f"{mib} MiB" if mib and not rest else f"{size / 1024:g} KiB"
-
-
-def _peak_row(peak: PrecisionPeak) -> tuple[str, ...]:
-    from pydlbench.units import format_hz, format_percent, si
-
-    nominal = "-" if peak.nominal is None else si(peak.nominal.flops_per_s, "FLOP/s")
-    if peak.measured is None:
-        return (peak.precision, "-", "-", "-", nominal, "-", peak.reason or "not probed")
-    limit = peak.theoretical
-    return (
-        peak.precision,
-        si(peak.measured, "FLOP/s"),
-        "-" if limit is None else si(limit.flops_per_s, "FLOP/s"),
-        "-" if limit is None else format_percent(peak.measured / limit.flops_per_s),
-        nominal,
-        "-" if peak.clock_hz is None else format_hz(peak.clock_hz),
-        peak.kernel or "-",
-    )
-
-
-def _bandwidth_table(record: DeviceRecord) -> str:
-    from tabulate import tabulate
-
-    from pydlbench.units import format_bytes
-
-    patterns = list(dict.fromkeys(item.pattern for item in record.bandwidths))
-    rows = []
-    for level in dict.fromkeys(item.level for item in record.bandwidths):
-        found = {item.pattern: item for item in record.bandwidths if item.level == level}
-        size = max(item.working_set_bytes for item in found.values())
-        cells = [
-            f"{found[pattern].bytes_per_s / 1e9:.1f}" if pattern in found else "-"
-            for pattern in patterns
-        ]
-        rows.append((_LEVELS.get(level, level), format_bytes(size), *cells))
-    return tabulate(
-        rows,
-        ("GB/s from", "working set", *patterns),
-        tablefmt="simple",
-        colalign=("left", *["right"] * (len(patterns) + 1)),
-        disable_numparse=True,
-    )

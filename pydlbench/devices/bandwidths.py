@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pydlbench.devices.cpu.working_set import (
     cache_working_set,
     memory_working_set,
     private_working_set,
 )
+from pydlbench.devices.findings import Bandwidth
 from pydlbench.devices.native_reading import NativeReading, Probe
-from pydlbench.devices.record import Bandwidth, DeviceRecord
+from pydlbench.devices.probed import ProbedDevice
 from pydlbench.devices.reliability import Advice
+from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any
 
-__all__ = ["LEVELS", "PATTERNS", "probe_bandwidths"]
+    from pydlbench.devices.record import DeviceRecord
+
+__all__ = ["LEVELS", "PATTERNS", "extend_bandwidths", "probe_bandwidths", "probe_levels"]
+
+_Device = TypeVar("_Device", bound=ProbedDevice)
 
 PATTERNS = ("read", "write", "copy", "triad")
 #: From the farthest to the nearest.
@@ -34,22 +42,21 @@ _REPEATS = 2
 class _Prober:
     """Probes bandwidths and counts how often each was repeated."""
 
-    def __init__(self, record: DeviceRecord, probe: Probe) -> None:
-        facts, cpus = record.facts, record.cpus
-        self._cpus = list(cpus)
-        self._probe = probe
+    def __init__(
+        self,
+        known: Sequence[Bandwidth],
+        sizes: Mapping[str, int | None],
+        ask: Callable[[str, str, int], Mapping[str, Any]],
+    ) -> None:
+        self._sizes = sizes
+        self._ask = ask
         self._repeats: dict[tuple[str, str], int] = {}
-        self._sizes = {
-            "memory": memory_working_set(facts, cpus),
-            "llc": cache_working_set(facts, cpus),
-            "l2": private_working_set(facts, cpus),
-        }
-        self.known = {(item.level, item.pattern): item for item in record.bandwidths}
+        self.known = {(item.level, item.pattern): item for item in known}
         self.new: set[tuple[str, str]] = set()
 
     def extend(self, level: str, pattern: str) -> None:
         """Probe what is not known yet; again while its window looks disturbed."""
-        if (level, pattern) in self.known or self._sizes[level] is None:
+        if (level, pattern) in self.known or self._sizes.get(level) is None:
             return
         self.new.add((level, pattern))
         latest = self._take(level, pattern)
@@ -68,18 +75,10 @@ class _Prober:
         return self._take(level, pattern)
 
     def _take(self, level: str, pattern: str) -> Bandwidth:
-        size = self._sizes[level]
+        size = self._sizes.get(level)
         if size is None:
             raise ValueError(f"{level}: no such level")
-        reply = self._probe(
-            "bandwidth",
-            kind=pattern,
-            bytes=size,
-            cpus=self._cpus,
-            seconds=_SECONDS,
-            # Non-temporal stores would send to memory what is to stay in the cache.
-            streaming=level == "memory",
-        )
+        reply = self._ask(level, pattern, size)
         found = Bandwidth.of(level, pattern, size, NativeReading.of(reply))
         best = self.known.get((level, pattern))
         if best is None or found.bytes_per_s > best.bytes_per_s:
@@ -88,8 +87,8 @@ class _Prober:
 
     def mistaken(self) -> Iterator[tuple[Bandwidth, Bandwidth]]:
         """Yield the readings that are slower than one of a farther level, with that one."""
-        for pattern in PATTERNS:
-            items = (self.known.get((level, pattern)) for level in LEVELS)
+        for pattern in dict.fromkeys(pattern for _, pattern in self.known):
+            items = (self.known.get((level, pattern)) for level in self._sizes)
             for far, near in itertools.combinations([item for item in items if item], 2):
                 fresh = {(far.level, pattern), (near.level, pattern)} & self.new
                 if fresh and near.bytes_per_s < far.bytes_per_s:
@@ -99,11 +98,7 @@ class _Prober:
 def probe_bandwidths(
     record: DeviceRecord, patterns: Sequence[str], levels: Sequence[str], probe: Probe
 ) -> tuple[tuple[Bandwidth, ...], tuple[Advice, ...]]:
-    """Return all bandwidths of ``record`` and those it lacks, and warnings about the new ones.
-
-    One window of some milliseconds would decide every roof, so a reading is taken again, at most
-    twice, where its best round is far above its median, and where a level reads slower than one
-    that is farther away; the best reading is kept.
+    """Return all bandwidths of a CPU's record and those it lacks; see :func:`probe_levels`.
 
     Args:
         record: what is known so far.
@@ -114,7 +109,49 @@ def probe_bandwidths(
     Raises:
         UnsupportedError: the probe cannot run on this machine.
     """
-    prober = _Prober(record, probe)
+    facts, cpus = record.facts, record.cpus
+    sizes = {
+        "memory": memory_working_set(facts, cpus),
+        "llc": cache_working_set(facts, cpus),
+        "l2": private_working_set(facts, cpus),
+    }
+
+    def ask(level: str, pattern: str, size: int) -> Mapping[str, Any]:
+        return probe(
+            "bandwidth",
+            kind=pattern,
+            bytes=size,
+            cpus=list(cpus),
+            seconds=_SECONDS,
+            # Non-temporal stores would send to memory what is to stay in the cache.
+            streaming=level == "memory",
+        )
+
+    return probe_levels(record.bandwidths, sizes, patterns, levels, ask)
+
+
+def probe_levels(
+    known: Sequence[Bandwidth],
+    sizes: Mapping[str, int | None],
+    patterns: Sequence[str],
+    levels: Sequence[str],
+    ask: Callable[[str, str, int], Mapping[str, Any]],
+) -> tuple[tuple[Bandwidth, ...], tuple[Advice, ...]]:
+    """Return what is known with what was lacking, and warnings about the new ones.
+
+    One window of some milliseconds would decide every roof, so a reading is taken again, at most
+    twice, where its best round is far above its median, and where a level reads slower than one
+    that is farther away; the best reading is kept.
+
+    Args:
+        known: the bandwidths known so far.
+        sizes: the device's levels, from the farthest to the nearest, each with the bytes that a
+            probe of it moves; None where the device lacks the level.
+        patterns: which bandwidths are needed.
+        levels: of which levels; one that the device lacks is left out.
+        ask: runs a native probe of a level, a pattern and so many bytes.
+    """
+    prober = _Prober(known, sizes, ask)
     for level in levels:
         for pattern in patterns:
             prober.extend(level, pattern)
@@ -131,3 +168,27 @@ def probe_bandwidths(
         for near, far in prober.mistaken()
     )
     return tuple(prober.known.values()), advice
+
+
+def extend_bandwidths(
+    record: _Device,
+    probe: Callable[[], tuple[tuple[Bandwidth, ...], tuple[Advice, ...]]],
+) -> tuple[_Device, tuple[Advice, ...]]:
+    """Return the record with its bandwidths, or with the reason why it has none; and new warnings.
+
+    Args:
+        record: what is known so far.
+        probe: returns all bandwidths and what is remarkable about them.
+    """
+    if record.bandwidth_reason is not None:
+        return record, ()
+    try:
+        found, advice = probe()
+    except UnsupportedError as error:
+        missing = Advice(
+            symptom=f"no bandwidth was probed: {error}",
+            remedy="times and rates are measured all the same; there is no roof to hold them "
+            "against",
+        )
+        return dataclasses.replace(record, bandwidth_reason=str(error)), (missing,)
+    return dataclasses.replace(record, bandwidths=found), advice

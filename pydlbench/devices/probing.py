@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.devices.bandwidths import LEVELS, PATTERNS, probe_bandwidths
+from pydlbench.devices.bandwidths import LEVELS, PATTERNS, extend_bandwidths, probe_bandwidths
 from pydlbench.devices.cpu.peaks import theoretical_peak
 from pydlbench.devices.cpu.topology import physical_cores
 from pydlbench.devices.native_reading import NativeReading, Probe
@@ -61,7 +61,10 @@ def extend_record(
     known = {peak.precision for peak in record.peaks}
     peaks = [_peak(record, name, probe) for name in dict.fromkeys(precisions) if name not in known]
     warnings = [_peak_warning(record, peak) for peak in peaks]
-    record, remarks = _bandwidths(record, patterns, levels, probe)
+    before = record
+    record, remarks = extend_bandwidths(
+        record, lambda: probe_bandwidths(before, patterns, levels, probe)
+    )
     clocks = {peak.precision: peak.clock_hz for peak in (*record.peaks, *peaks) if peak.clock_hz}
     return dataclasses.replace(
         record,
@@ -109,24 +112,6 @@ def _peak_warning(record: DeviceRecord, peak: PrecisionPeak) -> Advice | None:
     if theory.assumed:
         return None
     return peak_advice(peak.precision, peak.measured, theory.flops_per_s)
-
-
-def _bandwidths(
-    record: DeviceRecord, patterns: Sequence[str], levels: Sequence[str], probe: Probe
-) -> tuple[DeviceRecord, tuple[Advice, ...]]:
-    """The record with its bandwidths, or with the reason why it has none; and new warnings."""
-    if record.bandwidth_reason is not None:
-        return record, ()
-    try:
-        found, advice = probe_bandwidths(record, patterns, levels, probe)
-    except UnsupportedError as error:
-        missing = Advice(
-            symptom=f"no bandwidth was probed: {error}",
-            remedy="times and rates are measured all the same; there is no roof to hold them "
-            "against",
-        )
-        return dataclasses.replace(record, bandwidth_reason=str(error)), (missing,)
-    return dataclasses.replace(record, bandwidths=found), advice
 
 
 def _libraries(library: Mapping[str, Any]) -> dict[str, str]:

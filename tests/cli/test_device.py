@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from pydlbench.backends.native import presence
 from pydlbench.cli import device
 from pydlbench.devices import Advice, Bandwidth, DeviceRecord
 from pydlbench.devices.cpu import CpuFacts, LogicalCpu
@@ -55,6 +56,11 @@ def record(**_arguments):
     )
 
 
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(presence, "default_device", lambda: ("cpu", ()))
+
+
 def run(*words, probe=record):
     parser = argparse.ArgumentParser()
     device.add_parser(parser.add_subparsers())
@@ -103,7 +109,7 @@ def test_threads_reach_the_probes():
         seen.update(arguments)
         return record()
 
-    run("--threads", "1", probe=probe)
+    run("--device", "cpu", "--threads", "1", probe=probe)
     assert seen == {"device": "cpu", "threads": 1, "precisions": ("fp32", "bf16", "fp16")}
 
 
@@ -113,4 +119,41 @@ def test_bad_input_is_refused_before_anything_is_probed(words):
         pytest.fail("probed")
 
     with pytest.raises(UsageError):
+        run(*words, probe=probe)
+
+
+def test_the_default_is_the_gpu_that_is_there(monkeypatch):
+    seen = {}
+
+    def probe(**arguments):
+        seen.update(arguments)
+        return record()
+
+    monkeypatch.setattr(presence, "default_device", lambda: ("cuda:0", ()))
+    run(probe=probe)
+    assert seen["device"] == "cuda:0"
+
+
+def test_a_gpu_that_is_left_out_is_mentioned(monkeypatch, capsys):
+    monkeypatch.setattr(presence, "default_device", lambda: ("cpu", ("there is a GPU, but",)))
+    run()
+    assert "note: there is a GPU, but\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--device", "gpu"), "nearest: c"),
+        (("--device", "cuda:0", "--threads", "2"), "nearest: --device cpu"),
+        (("--known", "--threads", "2"), "--known probes no device"),
+        (("--known", "--device", "cpu"), "--known probes no device"),
+        (("--price", "T4=1"), "nearest: --known --price 'T4=1'"),
+        (("--throughput", "T4=1"), "nearest: --known --throughput 'T4=1'"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_refused(words, said):
+    def probe(**_arguments):
+        pytest.fail("probed")
+
+    with pytest.raises(UsageError, match=said):
         run(*words, probe=probe)

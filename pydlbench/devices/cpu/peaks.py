@@ -1,4 +1,4 @@
-"""Theoretical compute peaks, and the test of a measured peak against them."""
+"""Theoretical compute peaks of CPUs."""
 
 from __future__ import annotations
 
@@ -6,21 +6,13 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.devices.cpu.microarch import flop_rate
-from pydlbench.errors import PydlbenchError
-from pydlbench.units import format_hz, si
+from pydlbench.devices.peak_check import TOLERANCE, ImpossiblePeakError, check_peak
+from pydlbench.units import format_hz
 
 if TYPE_CHECKING:
     from pydlbench.devices.cpu.facts import CpuFacts
 
 __all__ = ["TOLERANCE", "ImpossiblePeakError", "Peak", "check_peak", "theoretical_peak"]
-
-# A measured peak may lie this factor above the theoretical one: the clock is read beside the load,
-# not during it, and wanders a little.
-TOLERANCE = 1.03
-
-
-class ImpossiblePeakError(PydlbenchError, AssertionError):
-    """A probe measured more than the hardware can do: the table or the probe is wrong."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,23 +62,3 @@ def theoretical_peak(facts: CpuFacts, precision: str, cores: int, hz: float) -> 
         f"({rate.derivation})",
         assumed=rate.assumed,
     )
-
-
-def check_peak(precision: str, measured: float, peak: Peak) -> None:
-    """Make sure that a measured peak is possible.
-
-    Args:
-        precision: for the message.
-        measured: FLOP/s.
-        peak: the theoretical peak at the clock at which ``measured`` ran.
-
-    Raises:
-        ImpossiblePeakError: It is more than 1.03 x the theoretical one.
-    """
-    if measured > TOLERANCE * peak.flops_per_s:
-        raise ImpossiblePeakError(
-            f"{precision}: the probe measured {si(measured, 'FLOP/s')}, "
-            f"{measured / peak.flops_per_s:.2f} x the theoretical {si(peak.flops_per_s, 'FLOP/s')} "
-            f"= {peak.derivation}: either this CPU's entry in the table of FMA pipes or the probe "
-            "is wrong; please report it with the output of pydlbench device --json -"
-        )

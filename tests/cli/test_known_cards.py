@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import argparse
+import json
+
+import pytest
+
+from pydlbench.cli import device
+from pydlbench.errors import UsageError
+
+
+def run(*words):
+    parser = argparse.ArgumentParser()
+    device.add_parser(parser.add_subparsers())
+
+    def probe(**_arguments):
+        pytest.fail("probed")
+
+    return device.run(parser.parse_args(["device", "--known", *words]), probe)
+
+
+def table(capsys):
+    lines = capsys.readouterr().out.splitlines()
+    head = lines.index("") + 1
+    return lines[head].split(), {line.split("  ")[0]: line for line in lines[head + 1 :]}
+
+
+def cards(capsys):
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema_version"] >= 1
+    return {card["name"]: card for card in found["cards"]}
+
+
+def test_known_cards_stand_with_their_figures(capsys):
+    assert run() == 0
+    titles, rows = table(capsys)
+    assert titles[:6] == ["card", "year", "cc", "SMs", "memory", "GB/s"]
+    figures = rows["H100 SXM"].removeprefix("H100 SXM").split()
+    assert figures == [
+        *("2022", "9.0", "132", "80", "GB", "HBM3", "3350"),
+        *("66.9", "133.8", "494.7", "989.4", "989.4", "1979", "700"),
+    ]
+
+
+def test_what_was_not_published_is_marked_and_what_is_lacking_is_not_shown(capsys):
+    run()
+    _, rows = table(capsys)
+    # FP16 on CUDA cores: 40 SMs x 256 FLOP x 1.59 GHz. No TF32, bfloat16 or FP8.
+    assert rows["T4"].split()[-7:] == ["8.1", "16.3*", "-", "65", "-", "-", "70"]
+
+
+def test_prices_add_columns(capsys):
+    run("--price", "rtx 4090=1599", "--price", "T4=1000", "--throughput", "RTX 4090=3198")
+    titles, rows = table(capsys)
+    assert titles[-2:] == ["images/s", "images/s/USD"]
+    assert rows["RTX 4090"].split()[-5:] == ["1599", "51.66", "103.3", "3198", "2"]
+    assert rows["T4"].split()[-5:] == ["1000", "8.1", "65", "-", "-"]
+    assert rows["L4"].split()[-5:] == ["-"] * 5
+
+
+def test_without_a_price_there_are_no_such_columns(capsys):
+    run()
+    titles, _ = table(capsys)
+    assert titles[-1] == "W"
+
+
+def test_the_json_of_known_cards(capsys):
+    run("--json", "-", "--price", "H200 SXM=30000", "--throughput", "H200 SXM=6000")
+    card = cards(capsys)["H200 SXM"]
+    assert card["tflops"]["bf16-tc"] == 989.5
+    assert card["tflops_derived"]["fp16"] == pytest.approx(133.8, rel=1e-3)
+    assert card["tflops_per_kusd"]["fp32"] == pytest.approx(67 / 30)
+    assert card["images_per_s_per_usd"] == pytest.approx(0.2)
+    assert card["bandwidth_gb_per_s"] == 4800
+
+
+def test_json_into_a_file_leaves_the_table(tmp_path, capsys):
+    target = tmp_path / "cards.json"
+    run("--json", str(target))
+    assert "RTX 4090" in capsys.readouterr().out
+    assert len(json.loads(target.read_text())["cards"]) > 40
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--price", "RTX 409=1"), r"--price RTX 409: no such card; nearest: RTX 4090"),
+        (("--price", "zzz=1"), r"no such card; nearest: .*RTX 5090"),
+        (("--price", "T4"), r"--price T4: not NAME=NUMBER; nearest: 'T4=1000'"),
+        (("--price", "T4=cheap"), r"T4=cheap: not a number"),
+        (("--price", "T4=nan"), r"T4=nan: not a number"),
+        (("--price", "T4=0"), r"T4=0: must be above 0"),
+        (("--throughput", "T4=100"), r"need a price; nearest: --price 'T4=USD'"),
+    ],
+)
+def test_bad_prices_are_refused(words, said):
+    with pytest.raises(UsageError, match=said):
+        run(*words)

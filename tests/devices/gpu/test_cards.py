@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from pydlbench.devices.gpu import GpuFacts, find_card, known_cards
+from pydlbench.devices.gpu.peaks import theoretical_peak
+from pydlbench.devices.gpu.rates import PRECISIONS, accumulator
+
+CARDS = known_cards()
+
+
+def facts_of(card):
+    return GpuFacts(
+        name=f"NVIDIA {card.driver_names[0]}",
+        capability=card.capability,
+        multiprocessors=card.multiprocessors,
+        memory_bytes=int(card.memory_gb * 1e9),
+    )
+
+
+def published():
+    for card in CARDS:
+        for name, value in card.tflops.items():
+            yield pytest.param(card, name, accumulator(name), value, id=f"{card.name} {name}")
+        for name, value in card.tflops_float16.items():
+            yield pytest.param(card, name, "float16", value, id=f"{card.name} {name} float16")
+
+
+@pytest.mark.parametrize(("card", "precision", "accumulate", "tflops"), list(published()))
+def test_the_derived_peak_is_the_published_one(card, precision, accumulate, tflops):
+    peak = theoretical_peak(facts_of(card), precision, accumulate=accumulate)
+    assert peak.flops_per_s / 1e12 == pytest.approx(tflops, rel=0.02)
+    assert not peak.assumed
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
+def test_every_name_of_a_card_finds_it(card):
+    for prefix in ("", "NVIDIA ", "Tesla ", "NVIDIA Tesla "):
+        for name in card.driver_names:
+            facts = GpuFacts(
+                name=prefix + name,
+                capability=card.capability,
+                memory_bytes=int(0.95 * card.memory_gb * 2**30),
+            )
+            assert find_card(facts) is card
+
+
+def test_figures_are_of_known_precisions_and_names_are_distinct():
+    for card in CARDS:
+        assert set(card.tflops) | set(card.tflops_float16) <= set(PRECISIONS)
+    assert max(Counter(card.name.casefold() for card in CARDS).values()) == 1
+
+
+def test_the_memory_decides_between_cards_of_one_name(gpu):
+    for size, processors in ((10, 68), (12, 70)):
+        card = find_card(
+            gpu(name="NVIDIA GeForce RTX 3080", capability="8.6", memory_bytes=size * 10**9)
+        )
+        assert card.multiprocessors == processors
+
+
+def test_a_slice_is_a_part_of_its_card(gpu):
+    facts = gpu(name="NVIDIA H200 MIG 1g.18gb", multiprocessors=16)
+    assert find_card(facts).name == "H200 SXM"
+    peak = theoretical_peak(facts, "fp32")
+    assert peak.flops_per_s == 16 * 256 * 1.98e9
+
+
+@pytest.mark.parametrize("name", ["NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA H20", "A10 G"])
+def test_similar_names_are_other_cards(gpu, name):
+    assert find_card(gpu(name=name)) is None
+    assert find_card(gpu(name=name, capability="8.9")) is None

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import pytest
+
+from pydlbench.devices.gpu import GpuFacts, flop_rate, lacks, rated_clock, theoretical_peak
+
+# Dense TFLOP/s as the documents print them: V100, A100, H100 and Ada whitepapers, T4, H200 and
+# L40S datasheets; written here a second time, so that a slip in the table is found.
+PUBLISHED = [
+    ("V100 SXM2 16GB", "fp32", 15.7),
+    ("V100 SXM2 16GB", "fp16", 31.4),
+    ("V100 SXM2 16GB", "fp16-tc", 125),
+    ("T4", "fp32", 8.1),
+    ("T4", "fp16-tc", 65),
+    ("RTX 2080 Ti", "fp16-tc", 53.8),
+    ("A100 SXM 80GB", "fp32", 19.5),
+    ("A100 SXM 80GB", "fp16", 78),
+    ("A100 SXM 80GB", "tf32", 156),
+    ("A100 SXM 80GB", "bf16-tc", 312),
+    ("RTX 3090", "fp32", 35.6),
+    ("RTX 3090", "fp16-tc", 71),
+    ("RTX 4090", "fp32", 82.6),
+    ("RTX 4090", "tf32", 82.6),
+    ("RTX 4090", "fp16-tc", 165.2),
+    ("RTX 4090", "fp8-tc", 330.3),
+    ("L40S", "fp32", 91.6),
+    ("L40S", "tf32", 183),
+    ("L40S", "bf16-tc", 362.05),
+    ("L40S", "fp8-tc", 733),
+    ("H100 SXM", "fp32", 66.9),
+    ("H100 SXM", "fp16", 133.8),
+    ("H100 SXM", "tf32", 494.7),
+    ("H100 PCIe", "fp32", 51.2),
+    ("H100 PCIe", "fp16-tc", 756),
+    ("H200 SXM", "fp32", 67),
+    ("H200 SXM", "bf16-tc", 989.5),
+    ("H200 SXM", "fp8-tc", 1979),
+]
+
+
+@pytest.mark.parametrize(("name", "precision", "tflops"), PUBLISHED)
+def test_peaks_are_those_of_the_datasheets(sold, name, precision, tflops):
+    accumulate = "float16" if precision == "fp16" else "float32"
+    peak = theoretical_peak(sold(name), precision, accumulate=accumulate)
+    assert peak.flops_per_s / 1e12 == pytest.approx(tflops, rel=0.02)
+
+
+def test_the_derivation_names_the_factors(gpu):
+    peak = theoretical_peak(gpu(), "bf16-tc")
+    assert peak.derivation == (
+        "132 SMs x 4096 FLOP/clock x 1.83 GHz (4 tensor cores x 512 multiply-adds x 2 FLOP)"
+    )
+    assert peak.flops_per_s == 132 * 4096 * 1.83e9
+    assert peak.to_dict()["multiprocessors"] == 132
+
+
+def test_the_measured_clock_scales_it(gpu):
+    assert theoretical_peak(gpu(), "bf16-tc", 1.5e9).flops_per_s == 132 * 4096 * 1.5e9
+
+
+def test_the_rated_clock_depends_on_the_units(gpu):
+    assert rated_clock(gpu(), "fp32") == 1.98e9
+    assert rated_clock(gpu(), "fp16-tc") == 1.83e9
+    assert rated_clock(gpu(name="NVIDIA H300", clock_hz=2e9), "fp16-tc") == 2e9
+
+
+def test_geforce_cards_accumulate_in_float32_at_half_rate(sold):
+    card = sold("RTX 4090")
+    full = theoretical_peak(card, "fp16-tc", accumulate="float16")
+    half = theoretical_peak(card, "fp16-tc")
+    assert full.flops_per_s == 2 * half.flops_per_s
+    assert "half of it with float32 accumulation" in half.derivation
+    assert half.accumulate == "float32"
+    # The same chip without the halving.
+    assert flop_rate(sold("L40S"), "fp16-tc").flop_per_clock == 1024
+    assert flop_rate(sold("L40S"), "fp16-tc", "float16").flop_per_clock == 1024
+    # bfloat16 and TF32 know float32 accumulation only.
+    assert flop_rate(card, "bf16-tc", "float16").flop_per_clock == 512
+    assert flop_rate(card, "tf32", "float16").flop_per_clock == 256
+
+
+def test_float32_accumulation_of_float16_on_cuda_cores_runs_at_the_fp32_rate(sold):
+    card = sold("A100 SXM 40GB")
+    assert flop_rate(card, "fp16", "float16").flop_per_clock == 512
+    assert flop_rate(card, "fp16", "float32").flop_per_clock == 128
+
+
+@pytest.mark.parametrize(
+    ("name", "flop_per_clock"),
+    [("NVIDIA GeForce RTX 4070", 512), ("NVIDIA RTX 4000 Ada Generation", 1024)],
+)
+def test_an_unknown_product_is_judged_by_its_name(gpu, name, flop_per_clock):
+    rate = flop_rate(gpu(name=name, capability="8.9"), "fp16-tc")
+    assert rate.flop_per_clock == flop_per_clock
+    assert rate.assumed
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "precision", "reason"),
+    [
+        (
+            "Tesla V100",
+            "7.0",
+            "bf16-tc",
+            "cuda:0 (Tesla V100, compute capability 7.0) has no bf16-tc: it needs 8.0",
+        ),
+        ("NVIDIA A100", "8.0", "fp8-tc", "it needs 8.9"),
+        ("Tesla T4", "7.5", "tf32", "it needs 8.0"),
+        ("GeForce GTX 1080 Ti", "6.1", "fp16-tc", "it needs 7.0"),
+        ("GeForce GTX TITAN X", "5.2", "fp16", "it needs 6.0"),
+        ("GeForce GTX 1660", "7.5", "fp16-tc", "this chip has no tensor cores"),
+        ("Quadro T1000", "7.5", "fp16-tc", "this chip has no tensor cores"),
+        ("Orin", "8.7", "fp32", "is not in the table of FLOP rates"),
+        ("NVIDIA H200", "9.0", "fp64", "fp64: no mode of GPUs"),
+    ],
+)
+def test_what_a_gpu_lacks_has_a_reason(gpu, name, capability, precision, reason):
+    facts = gpu(name=name, capability=capability)
+    assert reason in lacks(facts, precision)
+    assert flop_rate(facts, precision) is None
+    assert theoretical_peak(facts, precision) is None
+
+
+def test_what_a_gpu_has_needs_no_reason(gpu):
+    assert lacks(gpu(), "fp8-tc") is None
+    assert lacks(gpu(name="Tesla T4", capability="7.5"), "fp16-tc") is None
+
+
+def test_without_a_clock_there_is_no_peak():
+    facts = GpuFacts(name="NVIDIA H300", capability="9.0", multiprocessors=1)
+    assert theoretical_peak(facts, "fp32") is None
+    assert theoretical_peak(facts, "fp32", 1e9).flops_per_s == 256e9

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import pytest
+
+from pydlbench.devices.cpu import ImpossiblePeakError
+from pydlbench.devices.gpu import theoretical_peak
+from pydlbench.devices.gpu.probing import (
+    extend_record,
+    l2_working_set,
+    memory_working_set,
+    start_record,
+)
+from pydlbench.devices.gpu.rates import PRECISIONS, accumulator
+from pydlbench.errors import UnsupportedError
+
+CLOCK = 1.7e9
+LIBRARIES = {
+    "cudnn": {"version": "9.28.0", "path": "/lib/libcudnn.so.9"},
+    "cublaslt": {"version": "13.1.0", "path": ""},
+}
+
+
+class Probes:
+    """Answers like the native worker; the arithmetic units reach ``share`` of the theory."""
+
+    def __init__(self, facts, share=0.97, clock=CLOCK):
+        self.facts, self.share, self.clock = facts, share, clock
+        self.calls = []
+
+    def __call__(self, name, **arguments):
+        self.calls.append((name, arguments))
+        if name == "launch":
+            return {"empty_kernel_s": 2e-6, "host_s": 3e-6, "graph_node_s": 1e-6, "more": 1}
+        if name == "bandwidth":
+            rate = 4e12 if arguments["bytes"] >= 1 << 30 else 9e12
+        else:
+            rate = self.rate(**arguments)
+        return {
+            "per_second": rate,
+            "median_per_second": rate,
+            "clock_hz": self.clock,
+            "median_clock_hz": self.clock,
+            "seconds": 0.1,
+            "rounds": 9,
+            "kernel": name,
+        }
+
+    def rate(self, precision, **_arguments):
+        peak = theoretical_peak(self.facts, precision, self.clock, accumulator(precision))
+        return 1e12 if peak is None else self.share * peak.flops_per_s
+
+    def named(self, name):
+        return [arguments for called, arguments in self.calls if called == name]
+
+
+def extend(probe, precisions, record=None, **more):
+    record = record or start_record(probe.facts)
+    return extend_record(record, precisions, LIBRARIES, probe, **more)
+
+
+def test_everything_is_probed_once(gpu):
+    probe = Probes(gpu())
+    record = extend(probe, PRECISIONS)
+    assert len(probe.calls) == 6 + 2 * 3 + 1
+    assert {call["precision"] for call in probe.named("fma_peak")} == {"fp32", "fp16"}
+    assert [call["precision"] for call in probe.named("gemm_peak")] == [
+        "tf32",
+        "fp16-tc",
+        "bf16-tc",
+        "fp8-tc",
+    ]
+    assert extend(probe, PRECISIONS, record) == record
+    assert len(probe.calls) == 13
+    assert record.launch_s == 2e-6
+    assert record.clock_hz == CLOCK
+    assert record.warnings == ()
+
+
+def test_what_is_not_asked_for_is_not_probed(gpu):
+    probe = Probes(gpu())
+    record = extend(probe, (), levels=())
+    assert [name for name, _ in probe.calls] == ["launch"]
+    assert record.peaks == record.bandwidths == ()
+
+
+def test_a_mode_that_the_card_lacks_is_a_reason_and_no_probe(gpu):
+    probe = Probes(gpu(name="Tesla V100-SXM2-16GB", capability="7.0", multiprocessors=80))
+    record = extend(probe, ["bf16-tc"], levels=())
+    assert probe.named("gemm_peak") == []
+    assert record.peak("bf16-tc").reason == (
+        "cuda:0 (Tesla V100-SXM2-16GB, compute capability 7.0) has no bf16-tc: it needs 8.0"
+    )
+
+
+def test_a_product_that_the_library_lacks_is_a_reason(gpu):
+    probe = Probes(gpu())
+
+    def ask(name, **arguments):
+        if name == "gemm_peak":
+            raise UnsupportedError("cuBLASLt has no such product")
+        return probe(name, **arguments)
+
+    record = extend_record(start_record(gpu()), ["fp8-tc"], {}, ask, levels=())
+    assert record.peak("fp8-tc").reason == "cuBLASLt has no such product"
+    assert record.peak("fp8-tc").nominal is not None
+
+
+def test_an_unknown_capability_is_measured_without_a_theory(gpu):
+    probe = Probes(gpu(name="NVIDIA Thor", capability="11.0"))
+    record = extend(probe, ["fp32"], levels=())
+    assert record.peak("fp32").measured == 1e12
+    assert record.peak("fp32").theoretical is None
+    assert any("not in the table of FLOP rates" in advice.symptom for advice in record.warnings)
+
+
+def test_an_impossible_probe_is_an_error(gpu):
+    with pytest.raises(ImpossiblePeakError):
+        extend(Probes(gpu(), share=1.05), ["fp32"], levels=())
+
+
+def test_a_probe_that_beats_what_was_only_assumed_is_a_warning(gpu):
+    record = extend(Probes(gpu(name="NVIDIA H300"), share=1.5), ["fp32"], levels=())
+    assert record.peak("fp32").theoretical is None
+    (advice,) = record.warnings
+    assert "1.50 x of what was assumed of this unknown product" in advice.symptom
+
+
+@pytest.mark.parametrize(
+    ("share", "precision", "warned"),
+    [(0.85, "fp32", True), (0.92, "fp32", False), (0.8, "tf32", False), (0.5, "tf32", True)],
+)
+def test_a_weak_probe_is_a_warning(gpu, share, precision, warned):
+    record = extend(Probes(gpu(), share=share), [precision], levels=())
+    found = [advice for advice in record.warnings if "of the theoretical peak" in advice.symptom]
+    assert len(found) == warned
+
+
+def test_a_clock_far_below_the_rated_one_is_a_warning(gpu):
+    (advice,) = extend(Probes(gpu(), clock=1.2e9), ["fp32"], levels=()).warnings
+    assert "ran at 1.20 GHz, 61 % of the rated 1.98 GHz" in advice.symptom
+    assert "nvidia-smi -i 0" in advice.remedy
+    # Large products are at the power cap by nature.
+    assert extend(Probes(gpu(), clock=1.2e9), ["bf16-tc"], levels=()).warnings == ()
+
+
+def test_sizes_suit_the_levels(gpu):
+    probe = Probes(gpu())
+    extend(probe, (), patterns=("read", "copy", "triad"))
+    calls = probe.named("bandwidth")
+    assert {call["kind"] for call in calls} == {"read", "copy"}
+    assert {call["bytes"] for call in calls} == {1 << 30, 20 << 20}
+
+
+def test_working_sets(gpu):
+    assert memory_working_set(gpu(l2_bytes=512 << 20)) == 2 << 30
+    assert memory_working_set(gpu(memory_bytes=2 << 30)) == 512 << 20
+    assert l2_working_set(gpu(l2_bytes=4 << 20)) == 21 << 16
+    assert l2_working_set(gpu(l2_bytes=0)) is None
+    probe = Probes(gpu(l2_bytes=0))
+    record = extend(probe, ())
+    assert {item.level for item in record.bandwidths} == {"memory"}
+
+
+def test_without_a_bandwidth_probe_the_rest_is_kept(gpu):
+    probe = Probes(gpu())
+
+    def ask(name, **arguments):
+        if name in ("bandwidth", "launch"):
+            raise UnsupportedError(f"{name}: not here")
+        return probe(name, **arguments)
+
+    record = extend_record(start_record(gpu()), ["fp32"], {}, ask)
+    assert record.peak("fp32").measured
+    assert record.bandwidth_reason == "bandwidth: not here"
+    assert record.launch_s is None
+
+
+def test_libraries_are_added_as_they_are_loaded(gpu):
+    probe = Probes(gpu())
+    record = extend_record(start_record(gpu()), (), {"built with": "13.0"}, probe, levels=())
+    record = extend(probe, (), record, levels=())
+    assert record.libraries == {
+        "built with": "13.0",
+        "cuDNN": "9.28.0",
+        "cuDNN path": "/lib/libcudnn.so.9",
+        "cuBLASLt": "13.1.0",
+    }
+
+
+def test_what_nvml_told_is_kept(gpu):
+    record = start_record(gpu(), {"power_limit_w": 400.0})
+    assert record.nvml == {"power_limit_w": 400.0}
+    assert len(record.warnings) == 1
