@@ -1,0 +1,199 @@
+#include "cuda/sampling/real_calls.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "cuda/runtime/check.hpp"
+#include "cuda/runtime/handles.hpp"
+#include "cuda/sampling/gate_flags.hpp"
+#include "cuda/sampling/kernels.hpp"
+
+namespace pydlbench::cuda {
+
+namespace {
+
+// The L2 cache does not replace its oldest line but nearly any: after reading n times its size,
+// about exp(-n) of the former lines are left.
+constexpr std::size_t kFlushFactor = 4;
+constexpr std::size_t kLeastFlushBytes = std::size_t{16} << 20;
+
+struct RealCaptured final : Calls::Captured {
+  explicit RealCaptured(cudaGraph_t handle) : graph(handle) {}
+  Graph graph;
+};
+
+struct RealExecutable final : Calls::Executable {
+  GraphExec exec;
+};
+
+}  // namespace
+
+struct RealCalls::State {
+  const Device& device;
+  std::uint64_t timeout_ns;
+  Event first, last;
+  PinnedMemory gate, stamps;
+  DeviceMemory sum, flush;
+  std::uint32_t ticket = 0;
+  bool capturing = false;
+
+  GateFlags& flags() const { return *static_cast<GateFlags*>(gate.data()); }
+  cudaEvent_t event(Mark mark) const { return (mark == Mark::first ? first : last).get(); }
+  static std::size_t offset(Mark mark) { return mark == Mark::first ? 0 : kStampSlots; }
+};
+
+RealCalls::RealCalls(const Device& device, double gate_timeout_seconds) {
+  device.make_current();
+  state_ = std::make_unique<State>(
+      State{device, static_cast<std::uint64_t>(1e9 * gate_timeout_seconds), Event::create(),
+            Event::create(), PinnedMemory::create(sizeof(GateFlags)),
+            PinnedMemory::create(2 * kStampSlots * sizeof(ClockStamp)),
+            DeviceMemory(device, sizeof(std::uint32_t), "the sum of what is read into the cache"),
+            DeviceMemory()});
+  state_->sum.fill(0, stream());
+  stamp(Mark::first);
+  touch({state_->sum.data(), state_->sum.bytes()});
+  close_gate();
+  open_gate();
+  wait();
+}
+
+RealCalls::~RealCalls() {
+  abandon_capture();
+  open_gate();
+  drain();
+}
+
+CUstream_st* RealCalls::stream() { return state_->device.stream(); }
+
+double RealCalls::host_seconds() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
+}
+
+void RealCalls::flush_l2() {
+  auto& state = *state_;
+  if (state.flush.data() == nullptr) {
+    const auto bytes = std::max(kLeastFlushBytes, kFlushFactor * state.device.facts().l2_bytes);
+    state.flush = DeviceMemory(state.device, bytes, "flushing the L2 cache");
+    state.flush.fill(0x5a, stream());
+  }
+  touch({state.flush.data(), state.flush.bytes()});
+}
+
+void RealCalls::touch(const Touch& touch) {
+  state_->device.make_current();
+  launch_read(touch.data, touch.bytes, state_->device.facts().multiprocessors,
+              static_cast<std::uint32_t*>(state_->sum.data()), stream());
+}
+
+void RealCalls::close_gate() {
+  state_->device.make_current();
+  launch_gate(static_cast<GateFlags*>(state_->gate.device_data()), ++state_->ticket,
+              state_->timeout_ns, stream());
+}
+
+void RealCalls::open_gate() noexcept {
+  __atomic_store_n(&state_->flags().opened, state_->ticket, __ATOMIC_SEQ_CST);
+}
+
+bool RealCalls::gate_timed_out() {
+  return __atomic_load_n(&state_->flags().timed_out, __ATOMIC_SEQ_CST) == state_->ticket;
+}
+
+void RealCalls::stamp(Mark mark) {
+  // Nothing is under way, so both can be forgotten: what is not written again is missing.
+  if (mark == Mark::first) std::memset(state_->stamps.data(), 0, state_->stamps.bytes());
+  auto* stamps = static_cast<ClockStamp*>(state_->stamps.device_data());
+  launch_stamp(stamps + State::offset(mark), state_->device.facts().multiprocessors, stream());
+}
+
+std::optional<ClockInterval> RealCalls::clock_interval() {
+  const auto* stamps = static_cast<const ClockStamp*>(state_->stamps.data());
+  return cuda::clock_interval(stamps + State::offset(Mark::first),
+                              stamps + State::offset(Mark::last), kStampSlots);
+}
+
+void RealCalls::record(Mark mark) {
+  PYDLBENCH_CUDA_CHECK(cudaEventRecord(state_->event(mark), stream()));
+}
+
+double RealCalls::elapsed_seconds() {
+  float milliseconds = 0;
+  PYDLBENCH_CUDA_CHECK(
+      cudaEventElapsedTime(&milliseconds, state_->first.get(), state_->last.get()));
+  return 1e-3 * static_cast<double>(milliseconds);
+}
+
+void RealCalls::wait() { PYDLBENCH_CUDA_CHECK(cudaStreamSynchronize(stream())); }
+
+void RealCalls::drain() noexcept {
+  static_cast<void>(cudaStreamSynchronize(stream()));
+  static_cast<void>(cudaGetLastError());
+}
+
+void RealCalls::begin_capture() {
+  state_->device.make_current();
+  // Only calls of this thread that a capture forbids are errors, not those of others.
+  PYDLBENCH_CUDA_CHECK(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal));
+  state_->capturing = true;
+}
+
+std::unique_ptr<Calls::Captured> RealCalls::end_capture() {
+  cudaGraph_t graph = nullptr;
+  const auto code = cudaStreamEndCapture(stream(), &graph);
+  state_->capturing = false;  // ended, and invalid where it failed
+  auto captured = std::make_unique<RealCaptured>(graph);
+  PYDLBENCH_CUDA_CHECK(code);
+  std::size_t nodes = 0;
+  PYDLBENCH_CUDA_CHECK(cudaGraphGetNodes(graph, nullptr, &nodes));
+  if (nodes == 0) {
+    throw PrimitiveFailure("CUDA graph", "the execution left nothing in the captured stream");
+  }
+  return captured;
+}
+
+void RealCalls::abandon_capture() noexcept {
+  if (!state_->capturing) return;
+  cudaGraph_t graph = nullptr;
+  static_cast<void>(cudaStreamEndCapture(stream(), &graph));
+  if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
+  static_cast<void>(cudaGetLastError());
+  state_->capturing = false;
+}
+
+std::unique_ptr<Calls::Executable> RealCalls::instantiate(Captured& captured) {
+  auto executable = std::make_unique<RealExecutable>();
+  cudaGraphExec_t exec = nullptr;
+  auto& graph = static_cast<RealCaptured&>(captured).graph;
+  PYDLBENCH_CUDA_CHECK(cudaGraphInstantiate(&exec, graph.get(), 0));
+  executable->exec = GraphExec(exec);
+  return executable;
+}
+
+void RealCalls::upload(Executable& executable) {
+  auto& exec = static_cast<RealExecutable&>(executable).exec;
+  PYDLBENCH_CUDA_CHECK(cudaGraphUpload(exec.get(), stream()));
+}
+
+void RealCalls::launch(Executable& executable) {
+  auto& exec = static_cast<RealExecutable&>(executable).exec;
+  PYDLBENCH_CUDA_CHECK(cudaGraphLaunch(exec.get(), stream()));
+}
+
+std::shared_ptr<RealCalls> shared_calls(const Device& device) {
+  static std::mutex mutex;
+  static std::map<CUstream_st*, std::weak_ptr<RealCalls>> known;
+  const std::lock_guard<std::mutex> lock(mutex);
+  auto& kept = known[device.stream()];
+  auto calls = kept.lock();
+  if (!calls) kept = calls = std::make_shared<RealCalls>(device);
+  return calls;
+}
+
+}  // namespace pydlbench::cuda

@@ -1,0 +1,221 @@
+#include "cuda/sampling/sampler.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "core/error.hpp"
+#include "cuda/sampling/guards.hpp"
+
+namespace pydlbench::cuda {
+
+namespace {
+
+// Long enough to be timed well, in launch_times(); and the most launches of one loop there.
+constexpr double kLoopSeconds = 2e-3;
+constexpr double kMostLoopLaunches = 32;
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  return 0.5 * (*middle + *std::max_element(values.begin(), middle));
+}
+
+std::size_t rounded_up(std::size_t count, std::size_t multiple) {
+  return (count + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+Sampler::Sampler(Calls& calls, Work& work, CacheState cache, Timing timing,
+                 std::vector<Touch> touches)
+    : calls_(calls), work_(work), cache_(cache), timing_(timing), touches_(std::move(touches)) {
+  PYDLBENCH_CHECK(work.sets() >= 1, "a work without operands");
+  PYDLBENCH_CHECK(cache == CacheState::hot || timing == Timing::events || work.sets() >= 2,
+                  "a cold graph needs two sets of operands or more to rotate");
+}
+
+SampleResult Sampler::sample(const SampleRequest& request) {
+  const bool cold = cache_ != CacheState::hot;
+  PYDLBENCH_CHECK(request.samples >= 1 && request.inner >= 1 && request.untimed >= 0,
+                  "samples and inner must be at least 1, untimed at least 0");
+  PYDLBENCH_CHECK(!cold || timing_ == Timing::graph || request.inner == 1,
+                  "a cold sample on events is one execution: inner must be 1");
+  const double begin = calls_.host_seconds();
+  auto inner = static_cast<std::size_t>(request.inner);
+  if (timing_ == Timing::graph) inner = rounded_up(inner, work_.sets());
+  SampleResult result;
+  std::vector<std::optional<ClockInterval>> clocks;
+  result.seconds.reserve(static_cast<std::size_t>(request.samples));
+  clocks.reserve(static_cast<std::size_t>(request.samples));
+
+  run_once_ungated();
+  run_untimed(static_cast<std::size_t>(request.untimed), inner);
+  const bool flush = cold && timing_ == Timing::events;
+  for (int i = 0; i < request.samples; ++i) {
+    const auto reading = take(inner, timing_, flush, true, &result.gate_timeouts);
+    result.seconds.push_back(reading.seconds / static_cast<double>(inner));
+    clocks.push_back(reading.clock);
+  }
+  result.clock_hz = clock_readings(clocks);
+  result.wall_seconds = calls_.host_seconds() - begin;
+  return result;
+}
+
+LaunchTimes Sampler::launch_times(int repetitions) {
+  PYDLBENCH_CHECK(repetitions >= 1, "repetitions must be at least 1");
+  run_once_ungated();
+  int timeouts = 0;
+  const double one = take(1, Timing::events, false, false, &timeouts).seconds;
+  const auto count =
+      static_cast<std::size_t>(std::clamp(std::ceil(kLoopSeconds / one), 1.0, kMostLoopLaunches));
+  const auto each = static_cast<double>(count);
+
+  std::vector<double> event, graph, host, wall;
+  for (int i = 0; i < repetitions; ++i) {
+    event.push_back(take(count, Timing::events, false, false, &timeouts).seconds / each);
+    graph.push_back(take(count, Timing::graph, false, false, &timeouts).seconds / each);
+    Draining stream(calls_);
+    const double begin = calls_.host_seconds();
+    for (std::size_t j = 0; j < count; ++j) work_.enqueue(0, calls_.stream());
+    const double enqueued = calls_.host_seconds();
+    stream.wait();
+    host.push_back((enqueued - begin) / each);
+    wall.push_back((calls_.host_seconds() - begin) / each);
+  }
+  return {median(event), median(graph), median(host), median(wall)};
+}
+
+void Sampler::run_once_ungated() {
+  if (ran_) return;
+  Draining stream(calls_);
+  work_.enqueue(0, calls_.stream());
+  stream.wait();
+  ran_ = true;
+}
+
+// As they are timed later: a graph leaves its sets as the next launch of it wants to find them.
+void Sampler::run_untimed(std::size_t executions, std::size_t inner) {
+  const bool in_graph = timing_ == Timing::graph;
+  const auto most = most_per_round(timing_, true);
+  for (std::size_t done = 0; done < executions;) {
+    const auto now = in_graph ? std::min(inner, most) : std::min(executions - done, most);
+    const Round round{now, timing_, false, true};
+    auto* executable = in_graph ? &graph(now, true) : nullptr;
+    Draining stream(calls_);
+    enqueue(round, executable);
+    stream.wait();
+    done += now;
+  }
+}
+
+// One sample, however often its gate times out.
+Sampler::Reading Sampler::take(std::size_t executions, Timing timing, bool cold, bool rotate,
+                               int* timeouts) {
+  for (int attempt = 0; attempt <= kMostGateRepeats; ++attempt) {
+    if (const auto reading = try_rounds(executions, timing, cold, rotate)) return *reading;
+    ++*timeouts;
+    // Most likely the launches filled the queue, and the host waited for the gate.
+    auto& most = timing == Timing::events ? most_gated_ : most_in_graph_;
+    if (executions > 1) most = std::max<std::size_t>(1, std::min(most, executions) / 2);
+  }
+  throw PrimitiveFailure("launch gate", "timed out " + std::to_string(kMostGateRepeats + 1) +
+                                            " times: enqueueing the kernel waits for the device");
+}
+
+std::optional<Sampler::Reading> Sampler::try_rounds(std::size_t executions, Timing timing,
+                                                    bool cold, bool rotate) {
+  const auto most = most_per_round(timing, rotate);
+  Reading sum;
+  sum.clock = ClockInterval{0, 0};
+  for (std::size_t done = 0; done < executions;) {
+    const auto now = std::min(executions - done, most);
+    const auto reading = try_round({now, timing, cold, rotate});
+    if (!reading) return std::nullopt;
+    done += now;
+    sum.seconds += reading->seconds;
+    if (!reading->clock) continue;
+    sum.clock->cycles += reading->clock->cycles;
+    sum.clock->seconds += reading->clock->seconds;
+  }
+  if (sum.clock->seconds == 0) sum.clock.reset();
+  return sum;
+}
+
+std::optional<Sampler::Reading> Sampler::try_round(const Round& round) {
+  // A graph is made before anything is timed; so is the cache's state.
+  auto* executable =
+      round.timing == Timing::graph ? &graph(round.executions, round.rotate) : nullptr;
+  if (round.cold) {
+    Draining stream(calls_);
+    calls_.flush_l2();
+    if (cache_ == CacheState::weights_cold) {
+      for (const auto& tensor : touches_) calls_.touch(tensor);
+    }
+    stream.wait();
+  }
+  ClosedGate gate(calls_);
+  gate.close();
+  calls_.stamp(Mark::first);
+  calls_.record(Mark::first);
+  enqueue(round, executable);
+  calls_.record(Mark::last);
+  calls_.stamp(Mark::last);
+  gate.open_and_wait();
+  if (calls_.gate_timed_out()) return std::nullopt;
+  const double seconds = calls_.elapsed_seconds();
+  if (!std::isfinite(seconds) || seconds <= 0) {
+    throw PrimitiveFailure("CUDA events",
+                           "an elapsed time of " + std::to_string(seconds) + " s is none");
+  }
+  return Reading{seconds, calls_.clock_interval()};
+}
+
+void Sampler::enqueue(const Round& round, Calls::Executable* executable) {
+  if (executable != nullptr) {
+    calls_.launch(*executable);
+    return;
+  }
+  for (std::size_t i = 0; i < round.executions; ++i) {
+    work_.enqueue(next_set(round.rotate), calls_.stream());
+  }
+}
+
+// A graph of so many executions, from the first set on. It has been launched once: the first launch
+// of a graph is slower than the others, and after that its sets are as cold, or as hot, as later
+// on.
+Calls::Executable& Sampler::graph(std::size_t executions, bool rotate) {
+  auto& kept = graphs_[{executions, rotate}];
+  if (kept) return *kept;
+  std::unique_ptr<Calls::Captured> captured;
+  {
+    Capture capture(calls_);
+    capture.begin();
+    for (std::size_t i = 0; i < executions; ++i) {
+      work_.enqueue(rotate ? i % work_.sets() : 0, calls_.stream());
+    }
+    captured = capture.end();
+  }
+  auto executable = calls_.instantiate(*captured);
+  Draining stream(calls_);
+  calls_.upload(*executable);
+  calls_.launch(*executable);
+  stream.wait();
+  kept = std::move(executable);
+  return *kept;
+}
+
+std::size_t Sampler::most_per_round(Timing timing, bool rotate) const {
+  if (timing == Timing::events) return most_gated_;
+  // A graph that ends with the last set can be followed by one that begins with the first.
+  const auto sets = rotate ? work_.sets() : 1;
+  return std::max<std::size_t>(1, most_in_graph_ / sets) * sets;
+}
+
+std::size_t Sampler::next_set(bool rotate) {
+  if (!rotate) return 0;
+  return std::exchange(next_, (next_ + 1) % work_.sets());
+}
+
+}  // namespace pydlbench::cuda

@@ -1,0 +1,119 @@
+// Times executions on a GPU: the order of flush, gate, stamps, events and work, and what happens
+// when one of them fails. Knows no CUDA: see calls.hpp.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "cuda/sampling/calls.hpp"
+
+namespace pydlbench::cuda {
+
+// What is timed: one execution on one of `sets()` sets of operands.
+struct Work {
+  virtual ~Work() = default;
+  virtual void enqueue(std::size_t set, CUstream_st* stream) = 0;
+  virtual std::size_t sets() const = 0;
+};
+
+enum class Timing { events, graph };
+enum class CacheState { hot, weights_cold, all_cold };
+
+struct SampleRequest {
+  int samples = 1;
+  int inner = 1;    // executions per sample
+  int untimed = 0;  // executions before the first sample
+};
+
+struct SampleResult {
+  std::vector<double> seconds;   // per execution, one per sample
+  std::vector<double> clock_hz;  // one per sample, or one for all, or none: see clock_readings()
+  double wall_seconds = 0;       // of the whole call, on the host's clock
+  int gate_timeouts = 0;         // samples that were thrown away and repeated
+};
+
+// Medians in seconds per execution, on hot data.
+struct LaunchTimes {
+  double event_s;  // between two events, launches back to back behind the gate
+  double graph_s;  // the same launches as one CUDA graph
+  // The host's time to enqueue one execution, in a loop without synchronisation that ends before
+  // the launch queue can be full: what a framework's thread pays, whatever the GPU does meanwhile.
+  double host_s;
+  double wall_s;  // that loop together with waiting for its end: what a host's clock would report
+};
+
+// Most executions that are enqueued behind a closed gate. The driver's queue takes about a thousand
+// launches, and blocks the host in the next one: behind a closed gate, until its time-out. An
+// execution may be several launches. A sample of more executions is taken in several rounds, each
+// with a gate and events of its own, and its times add up. A time-out halves the bound.
+inline constexpr std::size_t kMostGatedLaunches = 128;
+inline constexpr std::size_t kMostGraphLaunches = 1024;
+// A sample whose gate timed out is repeated so often before the kernel is given up.
+inline constexpr int kMostGateRepeats = 3;
+
+// With events, per round: [cold: flush, weights-cold: touch; wait], gate closed, stamp, event,
+// executions, event, stamp, gate opened, wait. With graphs the executions are one launch of a
+// graph, and coldness comes from sets that rotate: no flush, no touch.
+//
+// Sets rotate from sample to sample. A graph always runs through all of them, so `inner` is rounded
+// up to a multiple of sets(); seconds stay seconds per execution.
+//
+// The first execution of a work runs without a gate: loading a kernel waits for the device, and
+// behind a closed gate that would be a deadlock.
+//
+// Whatever throws, the gate is open afterwards, the stream is empty, no capture is open, and the
+// sampler can be used again (unless the device is lost).
+class Sampler {
+ public:
+  // `calls` and `work` must outlive it. Throws std::invalid_argument for a cold graph without at
+  // least two sets.
+  Sampler(Calls& calls, Work& work, CacheState cache, Timing timing, std::vector<Touch> touches);
+  Sampler(const Sampler&) = delete;
+  Sampler& operator=(const Sampler&) = delete;
+
+  // Throws std::invalid_argument for counts that make no sense, among them inner > 1 for cold
+  // samples on events; PrimitiveFailure for a gate that keeps timing out or an elapsed time that
+  // is none; and what the calls and the work throw.
+  SampleResult sample(const SampleRequest& request);
+
+  LaunchTimes launch_times(int repetitions);
+
+ private:
+  // Executions of one round: how many, and how they are launched.
+  struct Round {
+    std::size_t executions;
+    Timing timing;
+    bool cold;
+    bool rotate;
+  };
+  struct Reading {
+    double seconds = 0;  // summed over executions
+    std::optional<ClockInterval> clock;
+  };
+
+  void run_once_ungated();
+  void run_untimed(std::size_t executions, std::size_t inner);
+  Reading take(std::size_t executions, Timing timing, bool cold, bool rotate, int* timeouts);
+  std::optional<Reading> try_rounds(std::size_t executions, Timing timing, bool cold, bool rotate);
+  std::optional<Reading> try_round(const Round& round);
+  void enqueue(const Round& round, Calls::Executable* graph);
+  Calls::Executable& graph(std::size_t executions, bool rotate);
+  std::size_t most_per_round(Timing timing, bool rotate) const;
+  std::size_t next_set(bool rotate);
+
+  Calls& calls_;
+  Work& work_;
+  const CacheState cache_;
+  const Timing timing_;
+  const std::vector<Touch> touches_;
+  std::map<std::pair<std::size_t, bool>, std::unique_ptr<Calls::Executable>> graphs_;
+  std::size_t most_gated_ = kMostGatedLaunches, most_in_graph_ = kMostGraphLaunches;
+  std::size_t next_ = 0;
+  bool ran_ = false;
+};
+
+}  // namespace pydlbench::cuda

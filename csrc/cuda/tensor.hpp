@@ -1,0 +1,61 @@
+// A tensor as a plan wants it in device memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cuda/mode.hpp"
+
+namespace pydlbench::cuda {
+
+enum class Use {
+  input,    // comes from the caller's array of the same role
+  output,   // poisoned with NaN before it is verified
+  in_out,   // comes from the caller's array and is overwritten: restored before it is verified
+  derived,  // an input that the plan computes itself, from the inputs: see Plan::derive
+};
+
+// `dims` are in the order of the caller's dense float32 array (batch, channels, height, width; out
+// channels, channels per group, kernel height, kernel width; batch, rows, columns; or one
+// dimension). `strides` say where the elements are, in elements.
+struct TensorSpec {
+  std::string role;  // "src", "weights", "dst", "bias"; gradients keep their tensor's name
+  DataType type;
+  std::vector<std::int64_t> dims, strides;
+  Use use;
+
+  std::int64_t elements() const {
+    std::int64_t count = 1;
+    for (const auto dim : dims) count *= dim;
+    return count;
+  }
+  // Elements of memory from the first to the last one.
+  std::int64_t span() const {
+    std::int64_t last = 0;
+    for (std::size_t i = 0; i < dims.size(); ++i) last += (dims[i] - 1) * strides[i];
+    return last + 1;
+  }
+  std::size_t bytes() const { return static_cast<std::size_t>(span()) * bytes_of(type); }
+  // The same elements at the same places, whoever reads or writes them.
+  bool same_memory_as(const TensorSpec& other) const {
+    return role == other.role && type == other.type && dims == other.dims &&
+           strides == other.strides;
+  }
+};
+
+// Row-major strides: the last dimension is contiguous (NCHW, KCRS).
+inline std::vector<std::int64_t> plain_strides(const std::vector<std::int64_t>& dims) {
+  std::vector<std::int64_t> strides(dims.size(), 1);
+  for (std::size_t i = dims.size(); i-- > 1;) strides[i - 1] = strides[i] * dims[i];
+  return strides;
+}
+
+// Strides of four dimensions with the second one contiguous (NHWC, KRSC).
+inline std::vector<std::int64_t> channels_last_strides(const std::vector<std::int64_t>& dims) {
+  const auto channels = dims[1], height = dims[2], width = dims[3];
+  return {height * width * channels, 1, width * channels, channels};
+}
+
+}  // namespace pydlbench::cuda
