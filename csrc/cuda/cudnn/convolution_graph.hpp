@@ -1,0 +1,47 @@
+// A convolution as cuDNN's operation graph: its tensors in one layout, one storage format, one
+// format to compute in.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/problem.hpp"
+#include "cuda/cudnn/descriptor.hpp"
+#include "cuda/cudnn/target.hpp"
+#include "cuda/tensor.hpp"
+
+namespace pydlbench::cuda::cudnn {
+
+enum class Layout { nchw, nhwc };
+
+struct Convolution {
+  Conv2dProblem problem;
+  Pass pass;
+  Layout layout;
+  Mode mode;
+  DataType compute;  // of products and sums
+  bool fused;        // forward with bias and ReLU
+};
+
+// src, weights, bias where it is fused, dst; the result is the only output. The order of pointers.
+std::vector<TensorSpec> convolution_tensors(const Convolution& convolution);
+
+// "src nhwc, weights krsc, dst nhwc".
+std::string layout_text(Layout layout);
+
+// "convolution forward", "convolution + bias + ReLU forward", ...
+std::string primitive_text(const Convolution& convolution);
+
+struct OperationGraph {
+  Descriptor graph;
+  std::vector<Descriptor> parts;    // what the graph refers to
+  std::vector<std::int64_t> names;  // of convolution_tensors(), as a variant pack wants them
+};
+
+// Throws Unsupported or PrimitiveFailure where cuDNN refuses the problem as such.
+std::shared_ptr<const OperationGraph> operation_graph(const Convolution& convolution,
+                                                      const Target& target);
+
+}  // namespace pydlbench::cuda::cudnn

@@ -1,0 +1,111 @@
+"""Run by test_conv2d_plans.py in a process of its own: lists and builds plans for a described GPU.
+
+Arguments: the device properties, the libraries cuDNN and cuBLASLt, and the file for the results
+(JSON). A process of its own, because the driver that cuDNN links to may be a stand-in.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydlbench import _cuda
+from pydlbench.errors import PrimitiveError, UnsupportedError
+from pydlbench.layers import Conv2d
+
+PASSES = ("forward-inference", "forward-training", "backward-data", "backward-weights")
+MODES = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc")
+LAYERS = {
+    "dense": Conv2d.of(batch=4, in_channels=16, in_size=9, out_channels=24, kernel=3, padding=1),
+    "odd": Conv2d.of(batch=1, in_channels=5, in_size=(9, 7), out_channels=7, kernel=(3, 1)),
+    "grouped": Conv2d.of(
+        batch=4, in_channels=32, in_size=8, out_channels=32, kernel=3, padding=1, groups=4
+    ),
+    "depthwise": Conv2d.of(
+        batch=2, in_channels=32, in_size=8, out_channels=32, kernel=3, padding=1, groups=32
+    ),
+    "dilated": Conv2d.of(
+        batch=2, in_channels=8, in_size=12, out_channels=8, kernel=3, padding=2, dilation=2
+    ),
+    "asymmetric": Conv2d.of(
+        batch=2,
+        in_channels=16,
+        in_size=14,
+        out_channels=8,
+        kernel=3,
+        stride=2,
+        padding=(0, 1, 0, 1),
+    ),
+}
+
+
+def sizes(layer: Conv2d) -> dict[str, int]:
+    """Return the keywords of ``conv2d_plans``."""
+    names = ("batch", "groups", "in_channels", "in_height", "in_width", "out_channels")
+    names += ("out_height", "out_width", "kernel_height", "kernel_width", "stride_height")
+    names += ("stride_width", "pad_top", "pad_left", "pad_bottom", "pad_right")
+    names += ("dilation_height", "dilation_width")
+    return {name: getattr(layer, name) for name in names}
+
+
+def facts(plan: Any) -> dict[str, Any]:
+    """Build a plan and return what it says of itself."""
+    listed = plan.workspace_bytes
+    try:
+        seconds = plan.build()
+    except (UnsupportedError, PrimitiveError) as error:
+        built: dict[str, Any] = {"error": str(error)}
+    else:
+        built = {"seconds": seconds, "error": None}
+    names = ("primitive", "algorithm", "library", "variant", "layout", "accumulate")
+    names += ("tensor_cores", "notes", "runtime_compiled", "workspace_bytes", "tensors")
+    return {**{name: getattr(plan, name) for name in names}, "listed_bytes": listed, **built}
+
+
+def plans(properties: str, layer: str, pass_: str, mode: str, **options: Any) -> Any:
+    """Return the facts of all plans, or the sentence that there are none."""
+    try:
+        found = _cuda.conv2d_plans(
+            None, pass_, mode, **sizes(LAYERS[layer]), device_properties=properties, **options
+        )
+    except UnsupportedError as error:
+        return str(error)
+    return [facts(plan) for plan in found]
+
+
+def main(properties_file: str, cudnn: str, cublaslt: str, results_file: str) -> None:
+    """Write all lists that the tests look at."""
+    _cuda.load_libraries(cudnn, cublaslt)
+    properties = Path(properties_file).read_text(encoding="utf-8")
+    turing = properties.replace('"deviceVer": 900', '"deviceVer": 750')
+    dense = (properties, "dense", "forward-inference")
+    results = {
+        "lists": [
+            {
+                "layer": layer,
+                "pass": pass_,
+                "mode": mode,
+                "plans": plans(properties, layer, pass_, mode),
+            }
+            for layer in LAYERS
+            for pass_ in PASSES
+            for mode in MODES
+        ],
+        "fused": {mode: plans(*dense, mode, fused=True) for mode in MODES},
+        "nhwc": plans(*dense, "fp32", layout="nhwc"),
+        "listed only": plans(*dense, "fp32", sweep=False),
+        "no workspace": plans(*dense, "fp32", workspace_limit=0),
+        "fp8": plans(*dense, "fp8-tc"),
+        "fused backward": plans(properties, "dense", "backward-data", "fp32", fused=True),
+        "bf16 on Turing": plans(turing, "dense", "forward-inference", "bf16-tc"),
+        "too little": plans(
+            properties, "dense", "backward-data", "tf32", workspace_limit=0, layout="nchw"
+        ),
+    }
+    Path(results_file).write_text(json.dumps(results), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,287 @@
+"""Convolution plans of cuDNN for a GPU that is described, not there: lists, modes, layouts, names.
+
+cuDNN makes plans from a GPU's serialised properties. Where there is no driver, an empty stand-in
+for libcuda.so.1 lets it load its library of compiled engines; nothing here runs a kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_HERE = Path(__file__).parent
+_PROPERTIES = _HERE / "data" / "hopper_132_by_hand.json"
+# What libcudnn_engines_runtime_compiled.so.9 wants of the driver; 34 is CUDA_ERROR_STUB_LIBRARY.
+_DRIVER_FUNCTIONS = (
+    "cuGetErrorString",
+    "cuModuleGetFunction",
+    "cuModuleLoadData",
+    "cuModuleUnload",
+    "cuTensorMapEncodeIm2col",
+    "cuTensorMapEncodeTiled",
+)
+TENSOR_CORE_MODES = ("tf32", "fp16-tc", "bf16-tc")
+
+
+def _wheel_file(package: str, pattern: str) -> Path | None:
+    """Return a file of an NVIDIA wheel."""
+    try:
+        spec = importlib.util.find_spec("nvidia")
+    except (ImportError, ValueError):
+        return None
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        for file in sorted((Path(folder) / package / "lib").glob(pattern)):
+            return file
+    return None
+
+
+def _driver_folder(folder: Path) -> dict[str, str]:
+    """Return the environment in which libcuda.so.1 is found: the driver's, or a stand-in."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        pass
+    else:
+        return dict(os.environ)
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
+        pytest.fail("no C++ compiler for the driver's stand-in; set CXX")
+    source = folder / "driver.cpp"
+    functions = "".join(f"int {name}() {{ return 34; }}\n" for name in _DRIVER_FUNCTIONS)
+    source.write_text(f'extern "C" {{\n{functions}}}\n', encoding="utf-8")
+    target = folder / "libcuda.so.1"
+    options = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", str(source), "-o", str(target)]
+    subprocess.run([compiler, *options], check=True)
+    paths = [str(folder), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    return {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(paths)}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """All lists, made once in another process."""
+    if importlib.util.find_spec("pydlbench._cuda") is None:
+        pytest.skip("built without CUDA")
+    cudnn = _wheel_file("cudnn", "libcudnn.so.9")
+    cublaslt = _wheel_file("cu13", "libcublasLt.so.13") or _wheel_file("cublas", "libcublasLt.so.*")
+    if cudnn is None or cublaslt is None:
+        pytest.skip("no cuDNN and cuBLASLt wheels")
+    folder = tmp_path_factory.mktemp("plans")
+    written = folder / "results.json"
+    arguments = [str(_PROPERTIES), str(cudnn), str(cublaslt), str(written)]
+    done = subprocess.run(
+        [sys.executable, str(_HERE / "plan_lists.py"), *arguments],
+        env=_driver_folder(folder),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(written.read_text(encoding="utf-8"))
+    return found
+
+
+def lists(results: dict[str, Any], **where: str) -> list[dict[str, Any]]:
+    """Return the lists of plans with these values of layer, pass and mode."""
+    chosen = [
+        one for one in results["lists"] if all(one[key] == value for key, value in where.items())
+    ]
+    assert chosen
+    return chosen
+
+
+def plans(results: dict[str, Any], **where: str) -> list[dict[str, Any]]:
+    return [plan for one in lists(results, **where) for plan in one["plans"]]
+
+
+def test_every_layer_pass_and_mode_has_plans_in_both_layouts(results: dict[str, Any]) -> None:
+    for one in results["lists"]:
+        assert isinstance(one["plans"], list), one["plans"]
+        working = {plan["variant"] for plan in one["plans"] if plan["error"] is None}
+        assert working == {"nchw", "nhwc"}, one
+
+
+def test_plans_that_need_no_compiler_can_all_be_built(results: dict[str, Any]) -> None:
+    failed = {
+        (one["layer"], one["pass"], one["mode"], plan["algorithm"]): plan["error"]
+        for one in results["lists"]
+        for plan in one["plans"]
+        if plan["error"] is not None and not plan["runtime_compiled"]
+    }
+    assert not failed
+
+
+@pytest.mark.parametrize("mode", ["fp32", "fp16"])
+def test_modes_of_the_cuda_cores_have_no_tensor_core_plan(
+    results: dict[str, Any], mode: str
+) -> None:
+    for plan in plans(results, mode=mode):
+        assert plan["tensor_cores"] is False
+        assert "TENSOR_CORE" not in plan["notes"]
+        assert "DOWN_CONVERT_INPUTS" not in plan["notes"]
+
+
+@pytest.mark.parametrize("mode", TENSOR_CORE_MODES)
+def test_tensor_core_modes_have_only_such_plans_and_sum_in_float32(
+    results: dict[str, Any], mode: str
+) -> None:
+    for plan in plans(results, mode=mode):
+        assert plan["tensor_cores"] is True
+        assert "TENSOR_CORE" in plan["notes"]
+        assert "DOWN_CONVERT_INPUTS" not in plan["notes"]
+        assert plan["accumulate"] == "float32"
+
+
+def test_fp16_offers_both_accumulators_and_says_which(results: dict[str, Any]) -> None:
+    found = plans(results, mode="fp16", layer="dense", **{"pass": "forward-inference"})
+    assert {plan["accumulate"] for plan in found} == {"float32", "float16"}
+    for plan in plans(results, mode="fp16"):
+        half = "computing in float16" in plan["algorithm"]
+        half = half or "REDUCED_PRECISION_REDUCTION" in plan["notes"]
+        assert plan["accumulate"] == ("float16" if half else "float32")
+
+
+def test_tensors_have_the_storage_the_mode_says(results: dict[str, Any]) -> None:
+    expected = {"fp32": "float32", "tf32": "float32", "bf16-tc": "bfloat16"}
+    for one in results["lists"]:
+        for plan in one["plans"]:
+            types = {tensor["type"] for tensor in plan["tensors"]}
+            assert types == {expected.get(one["mode"], "float16")}
+
+
+def test_the_result_of_a_pass_is_its_output(results: dict[str, Any]) -> None:
+    written = {"backward-data": "src", "backward-weights": "weights"}
+    for one in results["lists"]:
+        for plan in one["plans"]:
+            roles = [tensor["role"] for tensor in plan["tensors"]]
+            assert roles == ["src", "weights", "dst"]
+            outputs = [t["role"] for t in plan["tensors"] if t["use"] == "output"]
+            assert outputs == [written.get(one["pass"], "dst")]
+
+
+def test_strides_follow_the_layout(results: dict[str, Any]) -> None:
+    for plan in plans(results, layer="dense", mode="fp32"):
+        src, weights, _ = plan["tensors"]
+        assert src["dims"] == [4, 16, 9, 9]
+        assert weights["dims"] == [24, 16, 3, 3]
+        if plan["variant"] == "nchw":
+            assert plan["layout"] == "src nchw, weights kcrs, dst nchw"
+            assert src["strides"] == [1296, 81, 9, 1]
+        else:
+            assert plan["layout"] == "src nhwc, weights krsc, dst nhwc"
+            assert src["strides"] == [1296, 1, 144, 16]
+            assert weights["strides"] == [144, 1, 48, 16]
+
+
+def test_no_plan_is_listed_twice(results: dict[str, Any]) -> None:
+    for one in results["lists"]:
+        names = [(plan["algorithm"], plan["variant"]) for plan in one["plans"]]
+        assert len(names) == len(set(names))
+
+
+def test_padding_is_done_apart_only_where_sides_differ(results: dict[str, Any]) -> None:
+    for one in results["lists"]:
+        backward_data = one["pass"] == "backward-data"
+        apart = [p for p in one["plans"] if done_apart(p["algorithm"], backward_data=backward_data)]
+        other = len(one["plans"]) - len(apart)
+        assert other > 0
+        if one["layer"] != "asymmetric":
+            assert apart == []
+            continue
+        assert apart
+        size = 2 if one["mode"] in ("fp16", "fp16-tc", "bf16-tc") else 4
+        padded = 2 * 16 * 15 * 15 * size
+        for plan in apart:
+            assert plan["workspace_bytes"] >= padded
+            # The caller's tensor is the one without the padding.
+            assert plan["tensors"][0]["dims"] == [2, 16, 14, 14]
+
+
+def done_apart(algorithm: str, *, backward_data: bool) -> bool:
+    if backward_data:
+        return algorithm.endswith(" + crop 0,1,0,1")
+    return algorithm.startswith("pad 0,1,0,1 + engine ")
+
+
+def test_the_workspace_is_known_before_the_plan_is_built(results: dict[str, Any]) -> None:
+    known = [plan for plan in plans(results) if plan["error"] is None]
+    assert all(plan["listed_bytes"] == plan["workspace_bytes"] for plan in known)
+
+
+def test_a_layout_can_be_asked_for(results: dict[str, Any]) -> None:
+    assert {plan["variant"] for plan in results["nhwc"]} == {"nhwc"}
+    both = plans(results, layer="dense", mode="fp32", **{"pass": "forward-inference"})
+    assert [p["algorithm"] for p in results["nhwc"]] == [
+        p["algorithm"] for p in both if p["variant"] == "nhwc"
+    ]
+
+
+def test_the_sweep_adds_to_what_cudnn_lists(results: dict[str, Any]) -> None:
+    everything = plans(results, layer="dense", mode="fp32", **{"pass": "forward-inference"})
+    names = [(p["variant"], p["algorithm"]) for p in everything]
+    listed = [(p["variant"], p["algorithm"]) for p in results["listed only"]]
+    assert len(listed) < len(names)
+    assert set(listed) < set(names)
+    for variant in ("nchw", "nhwc"):
+        first = [name for name in listed if name[0] == variant]
+        assert [name for name in names if name[0] == variant][: len(first)] == first
+
+
+def test_the_workspace_limit_holds(results: dict[str, Any]) -> None:
+    assert results["no workspace"]
+    assert all(plan["workspace_bytes"] == 0 for plan in results["no workspace"])
+    everything = plans(results, layer="dense", mode="fp32", **{"pass": "forward-inference"})
+    assert any(plan["workspace_bytes"] > 0 for plan in everything)
+
+
+@pytest.mark.parametrize("mode", ["fp32", "tf32", "fp16", "fp16-tc", "bf16-tc"])
+def test_bias_and_relu_are_fused(results: dict[str, Any], mode: str) -> None:
+    working = [plan for plan in results["fused"][mode] if plan["error"] is None]
+    assert {plan["variant"] for plan in working} == {"nchw", "nhwc"}
+    for plan in working:
+        assert plan["primitive"] == "convolution + bias + ReLU forward"
+        assert plan["tensor_cores"] is (mode in TENSOR_CORE_MODES)
+        assert plan["accumulate"] == "float32"
+        roles = {tensor["role"]: tensor for tensor in plan["tensors"]}
+        assert list(roles) == ["src", "weights", "bias", "dst"]
+        assert roles["bias"]["dims"] == [1, 24, 1, 1]
+        assert roles["bias"]["use"] == "input"
+
+
+def test_what_there_is_no_plan_for_is_said_in_one_sentence(results: dict[str, Any]) -> None:
+    assert results["fp8"].startswith("fp8-tc is for GEMM")
+    assert results["fused backward"].endswith("fused in the forward pass only")
+    assert "compute capability 7.5" in results["bf16 on Turing"]
+    assert "has no bf16-tc" in results["bf16 on Turing"]
+    assert results["too little"].startswith(
+        "cuDNN has no tf32 plan for convolution backward data: "
+    )
+    assert "more workspace than the limit" in results["too little"]
+    assert not any("\n" in results[name] for name in ("fp8", "bf16 on Turing", "too little"))
+
+
+@pytest.mark.gpu
+def test_properties_of_a_gpu_give_the_plans_of_that_gpu() -> None:
+    cuda = pytest.importorskip("pydlbench._cuda", reason="built without CUDA")
+    cuda.load_libraries(None, None)
+    device = cuda.Device(0)
+    properties = cuda.device_properties(device)
+    assert json.loads(properties)["multiProcessorCount"] == device.facts["multiprocessors"]
+    sizes = {"batch": 4, "groups": 1, "in_channels": 16, "out_channels": 24}
+    for axis in ("height", "width"):
+        sizes |= {f"in_{axis}": 9, f"out_{axis}": 9, f"kernel_{axis}": 3}
+        sizes |= {f"stride_{axis}": 1, f"dilation_{axis}": 1}
+    sizes |= dict.fromkeys(("pad_top", "pad_left", "pad_bottom", "pad_right"), 1)
+    there = cuda.conv2d_plans(device, "forward-inference", "fp16-tc", **sizes)
+    described = cuda.conv2d_plans(
+        None, "forward-inference", "fp16-tc", **sizes, device_properties=properties
+    )
+    assert [plan.algorithm for plan in described] == [plan.algorithm for plan in there]
