@@ -1,0 +1,39 @@
+// The search on a real device, with the loaded library.
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <utility>
+
+#include "cuda/cublaslt/plans.hpp"
+#include "cuda/cublaslt/search.hpp"
+#include "cuda/runtime/check.hpp"
+#include "cuda/runtime/device.hpp"
+
+namespace pydlbench::cuda {
+
+namespace {
+
+std::shared_ptr<const void> one_on(const Device& device) {
+  auto memory = std::make_shared<DeviceMemory>(device, sizeof(float), "the scale of FP8 matrices");
+  constexpr float one = 1.0f;
+  PYDLBENCH_CUDA_CHECK(
+      cudaMemcpyAsync(memory->data(), &one, sizeof one, cudaMemcpyHostToDevice, device.stream()));
+  device.synchronize();
+  return {memory, memory->data()};
+}
+
+}  // namespace
+
+std::vector<std::shared_ptr<Plan>> gemm_plans(const Device& device, const GemmProblem& problem,
+                                              Pass pass, Mode mode, std::size_t workspace_limit,
+                                              bool fused) {
+  const int capability = device.facts().capability();
+  // Before the library is asked for: a mode that the GPU lacks is the better answer.
+  cublaslt::check_mode(mode, problem, capability);
+  device.make_current();
+  auto session = std::make_shared<cublaslt::Session>(cublaslt::Lt::loaded());
+  if (mode == Mode::fp8_tc) session->one = one_on(device);
+  return cublaslt::plans(session, problem, pass, mode, capability, workspace_limit, fused);
+}
+
+}  // namespace pydlbench::cuda

@@ -1,0 +1,143 @@
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "core/error.hpp"
+#include "cuda/capability.hpp"
+#include "cuda/cublaslt/search.hpp"
+
+namespace pydlbench::cuda::cublaslt {
+
+namespace {
+
+bool is_forward(Pass pass) {
+  return pass == Pass::forward_inference || pass == Pass::forward_training;
+}
+
+class GemmPlan final : public Plan {
+ public:
+  GemmPlan(std::shared_ptr<const Described> described, const Found& found, PlanFacts facts)
+      : described_(std::move(described)),
+        algorithm_(found.algorithm),
+        workspace_bytes_(found.workspace_bytes),
+        facts_(std::move(facts)) {}
+
+  const PlanFacts& facts() const override { return facts_; }
+  const std::vector<TensorSpec>& tensors() const override { return described_->product.tensors; }
+  std::size_t workspace_bytes() const override { return workspace_bytes_; }
+  void build() override {}  // the library has its kernels ready
+
+  void enqueue(const std::vector<void*>& pointers, void* workspace, CUstream_st* stream) override {
+    const auto& d = *described_;
+    const auto& lt = d.session->lt;
+    const auto& product = d.product;
+    PYDLBENCH_CHECK(pointers.size() == product.tensors.size(), "one pointer for each tensor");
+    if (d.fused) {
+      // Part of the description, which all plans for it share: set for each run.
+      set(lt, d.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+          static_cast<const void*>(pointers[product.bias]));
+    }
+    constexpr float one = 1.0f, zero = 0.0f;
+    constexpr std::uint16_t half_one = 0x3c00, half_zero = 0;
+    const bool half = d.compute == Compute::float16;
+    const auto* alpha = half ? static_cast<const void*>(&half_one) : &one;
+    const auto* beta = half ? static_cast<const void*>(&half_zero) : &zero;
+    void* result = pointers[product.d.tensor];
+    // beta is zero, so C is not read; it is the result itself where the types agree.
+    const bool same_type = product.tensors[product.d.tensor].type != DataType::float8_e4m3;
+    lt.check(lt.matmul(d.session->handle.get(), d.operation.get(), alpha,
+                       pointers[product.a.tensor], d.a.get(), pointers[product.b.tensor], d.b.get(),
+                       beta, same_type ? result : nullptr, d.c.get(), result, d.d.get(),
+                       &algorithm_, workspace, workspace_bytes_, stream),
+             "cublasLtMatmul");
+  }
+
+ private:
+  std::shared_ptr<const Described> described_;
+  cublasLtMatmulAlgo_t algorithm_;
+  std::size_t workspace_bytes_;
+  PlanFacts facts_;
+};
+
+PlanFacts facts(const Described& described, const Found& found, Pass pass, bool plain) {
+  PlanFacts facts;
+  facts.primitive = is_forward(pass)              ? "matrix product"
+                    : pass == Pass::backward_data ? "matrix product backward-data"
+                                                  : "matrix product backward-weights";
+  if (described.fused) facts.primitive += " with bias and ReLU";
+  facts.algorithm = text(found.config);
+  facts.library = described.session->lt.version;
+  facts.variant = plain ? "plain" : "transposed";
+  facts.layout = described.product.layout;
+  facts.accumulate = accumulate(described.compute, found.flags);
+  facts.tensor_cores = (found.flags & flag::tensor_operations) != 0;
+  facts.notes = names(found.flags);
+  return facts;
+}
+
+std::string bytes_of(const cublasLtMatmulAlgo_t& algorithm) {
+  std::string bytes(sizeof algorithm, '\0');
+  std::memcpy(bytes.data(), &algorithm, sizeof algorithm);
+  return bytes;
+}
+
+// Drops what the library offered twice, and numbers what its texts do not tell apart.
+class Names {
+ public:
+  // Nothing where the same algorithm is there already.
+  bool give(PlanFacts& facts, const Found& found) {
+    if (!seen_.insert({facts.layout, facts.accumulate, bytes_of(found.algorithm)}).second) {
+      return false;
+    }
+    const auto plain = facts.algorithm;
+    for (int i = 2; !taken_.insert({facts.layout, facts.accumulate, facts.algorithm}).second; ++i) {
+      facts.algorithm = plain + " (" + std::to_string(i) + ")";
+    }
+    return true;
+  }
+
+ private:
+  using Key = std::tuple<std::string, std::string, std::string>;
+  std::set<Key> seen_, taken_;
+};
+
+}  // namespace
+
+std::vector<std::shared_ptr<Plan>> plans(const std::shared_ptr<const Session>& session,
+                                         const GemmProblem& problem, Pass pass, Mode mode,
+                                         int capability, std::size_t workspace_limit, bool fused) {
+  if (fused && !is_forward(pass)) {
+    throw Unsupported("bias and ReLU are fused into the forward pass only");
+  }
+  check_mode(mode, problem, capability);
+  const auto type = storage(mode);
+  const auto bias_type = mode == Mode::fp8_tc ? DataType::bfloat16 : type;
+
+  std::vector<std::shared_ptr<Plan>> plans;
+  Names names;
+  int offered = 0;
+  std::string refused;
+  for (const auto& storage : storages(pass, mode)) {
+    for (const auto compute : computes(mode)) {
+      const auto described = describe(
+          session, product(problem, pass, storage, type, fused, bias_type), mode, compute, fused);
+      const auto searched = search(*described, mode, workspace_limit);
+      offered += searched.offered;
+      if (!searched.refused.empty()) refused = searched.refused;
+      for (const auto& found : searched.found) {
+        auto named = facts(*described, found, pass, storage.plain());
+        if (!names.give(named, found)) continue;
+        plans.push_back(std::make_shared<GemmPlan>(described, found, std::move(named)));
+      }
+    }
+  }
+  if (!plans.empty()) return plans;
+  auto reason = session->lt.version + " has no " + name_of(mode) + " algorithm for this product";
+  if (offered > 0) reason += ": none of " + std::to_string(offered) + " offered is of the mode";
+  if (!refused.empty()) reason += "; " + refused;
+  throw Unsupported(reason);
+}
+
+}  // namespace pydlbench::cuda::cublaslt

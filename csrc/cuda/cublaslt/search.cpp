@@ -1,0 +1,161 @@
+#include "cuda/cublaslt/search.hpp"
+
+#include <array>
+#include <utility>
+
+#include "core/error.hpp"
+
+namespace pydlbench::cuda::cublaslt {
+
+namespace {
+
+constexpr int kRequested = 64;  // at most so many algorithms per question
+
+cublasComputeType_t library_type(Compute compute) {
+  switch (compute) {
+    case Compute::float32:
+      return CUBLAS_COMPUTE_32F;
+    case Compute::float32_pedantic:
+      return CUBLAS_COMPUTE_32F_PEDANTIC;
+    case Compute::fast_tf32:
+      return CUBLAS_COMPUTE_32F_FAST_TF32;
+    case Compute::float16:
+      return CUBLAS_COMPUTE_16F;
+  }
+  throw Unsupported("unknown compute type");
+}
+
+cudaDataType_t library_type(DataType type) {
+  switch (type) {
+    case DataType::float32:
+      return CUDA_R_32F;
+    case DataType::float16:
+      return CUDA_R_16F;
+    case DataType::bfloat16:
+      return CUDA_R_16BF;
+    case DataType::float8_e4m3:
+      return CUDA_R_8F_E4M3;
+    case DataType::int32:
+      return CUDA_R_32I;
+    case DataType::int8:
+      return CUDA_R_8I;
+  }
+  throw Unsupported("unknown data type");
+}
+
+Layout layout(const Lt& lt, const Product& product, const Seen& seen, DataType type) {
+  return make_layout(lt, library_type(type), seen.rows, seen.columns, seen.leading(), product.batch,
+                     seen.batch_stride());
+}
+
+// The scale of the operands and of the result is one: uniform values in [-1, 1] need no other.
+void set_fp8(const Session& session, const Operation& operation) {
+  const auto& lt = session.lt;
+  const void* one = session.one.get();
+  for (const auto attribute :
+       {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+        CUBLASLT_MATMUL_DESC_D_SCALE_POINTER}) {
+    set(lt, operation, attribute, one);
+  }
+  // Fast accumulation keeps fewer bits than float32 between promotions.
+  set(lt, operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{0});
+}
+
+AlgorithmConfig config_of(const Lt& lt, const cublasLtMatmulAlgo_t& algorithm) {
+  AlgorithmConfig c;
+  c.id = configuration(lt, algorithm, CUBLASLT_ALGO_CONFIG_ID, c.id);
+  c.tile = configuration(lt, algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID, c.tile);
+  c.stages = configuration(lt, algorithm, CUBLASLT_ALGO_CONFIG_STAGES_ID, c.stages);
+  c.split_k = configuration(lt, algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, c.split_k);
+  c.reduction_scheme =
+      configuration(lt, algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, c.reduction_scheme);
+  c.swizzle = configuration(lt, algorithm, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, c.swizzle);
+  c.custom_option =
+      configuration(lt, algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, c.custom_option);
+  c.inner_shape = configuration(lt, algorithm, CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, c.inner_shape);
+  c.cluster = configuration(lt, algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, c.cluster);
+  return c;
+}
+
+// What the heuristics answer; the library's own reason in `refused` where it is nothing.
+std::vector<cublasLtMatmulHeuristicResult_t> ask(const Described& d, const Preference& preference,
+                                                 std::string& refused) {
+  const auto& lt = d.session->lt;
+  std::vector<cublasLtMatmulHeuristicResult_t> results(kRequested);
+  int count = 0;
+  const auto status =
+      lt.heuristic(d.session->handle.get(), d.operation.get(), d.a.get(), d.b.get(), d.c.get(),
+                   d.d.get(), preference.get(), kRequested, results.data(), &count);
+  // Either says that there is nothing for these types, sizes and transpositions.
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
+    refused = std::string("the heuristics say: ") + lt.status_string(status);
+    return {};
+  }
+  lt.check(status, "cublasLtMatmulAlgoGetHeuristic");
+  results.resize(static_cast<std::size_t>(count));
+  return results;
+}
+
+}  // namespace
+
+std::shared_ptr<const Described> describe(std::shared_ptr<const Session> session, Product product,
+                                          Mode mode, Compute compute, bool fused) {
+  const auto& lt = session->lt;
+  const auto scale = compute == Compute::float16 ? CUDA_R_16F : CUDA_R_32F;
+  auto operation = make_operation(lt, library_type(compute), scale);
+  set(lt, operation, CUBLASLT_MATMUL_DESC_TRANSA,
+      std::int32_t{product.a.transpose ? CUBLAS_OP_T : CUBLAS_OP_N});
+  set(lt, operation, CUBLASLT_MATMUL_DESC_TRANSB,
+      std::int32_t{product.b.transpose ? CUBLAS_OP_T : CUBLAS_OP_N});
+  if (mode == Mode::fp8_tc) set_fp8(*session, operation);
+  if (fused) {
+    set(lt, operation, CUBLASLT_MATMUL_DESC_EPILOGUE,
+        static_cast<std::uint32_t>(CUBLASLT_EPILOGUE_RELU_BIAS));
+    set(lt, operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+        static_cast<std::int32_t>(library_type(product.tensors[product.bias].type)));
+    // Not read until the product runs, but its alignment decides which algorithms are offered; all
+    // device memory of ours is aligned to 256 bytes.
+    set(lt, operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(256));
+  }
+  const auto type = storage(mode);
+  // With an FP8 result the library wants a 16-bit C, although beta is zero and nothing reads it.
+  const auto c_type = mode == Mode::fp8_tc ? DataType::bfloat16 : type;
+  auto a = layout(lt, product, product.a, type), b = layout(lt, product, product.b, type);
+  auto c = layout(lt, product, product.d, c_type), d = layout(lt, product, product.d, type);
+  return std::make_shared<Described>(Described{std::move(session), std::move(product), compute,
+                                               fused, std::move(operation), std::move(a),
+                                               std::move(b), std::move(c), std::move(d)});
+}
+
+Search search(const Described& described, Mode mode, std::size_t workspace_limit) {
+  const auto& lt = described.session->lt;
+  const auto preference = make_preference(lt);
+  set(lt, preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+      static_cast<std::uint64_t>(workspace_limit));
+  set(lt, preference, CUBLASLT_MATMUL_PREF_IMPL_MASK, allowed_implementations(mode));
+  set(lt, preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      allowed_reductions(mode, described.compute));
+
+  Search result;
+  for (const auto& candidate : ask(described, preference, result.refused)) {
+    if (candidate.state != CUBLAS_STATUS_SUCCESS) continue;
+    ++result.offered;
+    const auto config = config_of(lt, candidate.algo);
+    const auto flags = numerical_flags(lt, candidate.algo);
+    // The library was told what is allowed; that it kept to it is checked here.
+    auto reason = refusal(mode, described.compute, flags, config.reduction_scheme);
+    if (!reason && candidate.workspaceSize > workspace_limit) {
+      reason = "needs more workspace than is allowed";
+    }
+    if (reason) {
+      std::string all;
+      for (const auto& name : names(flags)) all += (all.empty() ? "" : " ") + name;
+      result.refused = text(config) + " " + *reason + " (" + (all.empty() ? "no flags" : all) + ")";
+      continue;
+    }
+    result.found.push_back({candidate.algo, config, flags, candidate.workspaceSize});
+  }
+  return result;
+}
+
+}  // namespace pydlbench::cuda::cublaslt

@@ -1,0 +1,62 @@
+// From a problem to cuBLASLt's algorithms for it. Needs no device by itself: the library is a table
+// of functions, so that a test can put an invented one in its place.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/cublaslt/algorithm.hpp"
+#include "cuda/cublaslt/functions.hpp"
+#include "cuda/cublaslt/product.hpp"
+#include "cuda/cublaslt/rules.hpp"
+#include "cuda/plan.hpp"
+
+namespace pydlbench::cuda::cublaslt {
+
+// The library as one search and its plans use it.
+struct Session {
+  explicit Session(Lt functions) : lt(std::move(functions)), handle(make_handle(lt)) {}
+
+  Lt lt;
+  Handle handle;
+  std::shared_ptr<const void> one;  // 1.0f in device memory, for FP8's scales
+};
+
+// A product described to the library; its plans share it.
+struct Described {
+  std::shared_ptr<const Session> session;
+  Product product;
+  Compute compute;
+  bool fused;
+  Operation operation;
+  Layout a, b, c, d;
+};
+
+std::shared_ptr<const Described> describe(std::shared_ptr<const Session> session, Product product,
+                                          Mode mode, Compute compute, bool fused);
+
+struct Found {
+  cublasLtMatmulAlgo_t algorithm;
+  AlgorithmConfig config;
+  std::uint64_t flags;
+  std::size_t workspace_bytes;
+};
+
+struct Search {
+  std::vector<Found> found;  // of the mode, in the library's order
+  int offered = 0;           // by the library, of whatever mode
+  std::string refused;       // why the last of the others is not of the mode, or none was offered
+};
+
+// Asks the heuristics and keeps what belongs to the mode.
+Search search(const Described& described, Mode mode, std::size_t workspace_limit);
+
+// As gemm_plans() of plans.hpp, for a GPU of this compute capability.
+std::vector<std::shared_ptr<Plan>> plans(const std::shared_ptr<const Session>& session,
+                                         const GemmProblem& problem, Pass pass, Mode mode,
+                                         int capability, std::size_t workspace_limit, bool fused);
+
+}  // namespace pydlbench::cuda::cublaslt

@@ -1,0 +1,34 @@
+// What cuDNN's pooling can express. Needs neither its header nor a device.
+#include <cstdint>
+
+#include "cuda/pooling/cudnn_plans.hpp"
+
+namespace pydlbench::cuda::pooling {
+
+namespace {
+
+// cuDNN pads the end as much as the start and rounds down: whether that leaves as many windows.
+// (Padding at the end that no window reaches may differ; so may fewer rows than fit.)
+bool same_windows(std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t stride,
+                  std::int64_t pad) {
+  const auto padded = in + 2 * pad;
+  return padded >= kernel && (padded - kernel) / stride + 1 == out;
+}
+
+}  // namespace
+
+const char* beyond_cudnn(const Pool2dProblem& p) {
+  if (!same_windows(p.in_height, p.out_height, p.kernel_height, p.stride_height, p.pad_top) ||
+      !same_windows(p.in_width, p.out_width, p.kernel_width, p.stride_width, p.pad_left)) {
+    return "cuDNN pads both ends alike";
+  }
+  const auto most = [&](std::int64_t height, std::int64_t width) {
+    return p.batch * p.channels * height * width;
+  };
+  if (most(p.in_height, p.in_width) > INT32_MAX || most(p.out_height, p.out_width) > INT32_MAX) {
+    return "cuDNN's pooling counts elements in 32 bits";
+  }
+  return nullptr;
+}
+
+}  // namespace pydlbench::cuda::pooling

@@ -1,0 +1,200 @@
+// cuDNN's pooling through its older interface of descriptors and one call.
+#include "cuda/pooling/cudnn_plans.hpp"
+
+#include <cudnn.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "core/error.hpp"
+#include "cuda/cudnn/api.hpp"
+#include "cuda/cudnn/handle.hpp"
+#include "cuda/libraries/loader.hpp"
+#include "cuda/pooling/tensors.hpp"
+
+namespace pydlbench::cuda::pooling {
+
+namespace {
+
+struct Functions {
+  decltype(&cudnnCreatePoolingDescriptor) create_pooling;
+  decltype(&cudnnDestroyPoolingDescriptor) destroy_pooling;
+  decltype(&cudnnSetPooling2dDescriptor) set_pooling;
+  decltype(&cudnnCreateTensorDescriptor) create_tensor;
+  decltype(&cudnnDestroyTensorDescriptor) destroy_tensor;
+  decltype(&cudnnSetTensor4dDescriptor) set_tensor;
+  decltype(&cudnnPoolingForward) forward;
+  decltype(&cudnnPoolingBackward) backward;
+};
+
+template <typename Function>
+void look_up(Function*& function, const char* name) {
+  function = reinterpret_cast<Function*>(cudnn_symbol(name));
+}
+
+const Functions& functions() {
+  static const Functions table = [] {
+    Functions found{};
+    look_up(found.create_pooling, "cudnnCreatePoolingDescriptor");
+    look_up(found.destroy_pooling, "cudnnDestroyPoolingDescriptor");
+    look_up(found.set_pooling, "cudnnSetPooling2dDescriptor");
+    look_up(found.create_tensor, "cudnnCreateTensorDescriptor");
+    look_up(found.destroy_tensor, "cudnnDestroyTensorDescriptor");
+    look_up(found.set_tensor, "cudnnSetTensor4dDescriptor");
+    look_up(found.forward, "cudnnPoolingForward");
+    look_up(found.backward, "cudnnPoolingBackward");
+    return found;
+  }();
+  return table;
+}
+
+template <typename Descriptor>
+using Owned = std::unique_ptr<std::remove_pointer_t<Descriptor>, cudnnStatus_t (*)(Descriptor)>;
+using PoolingDescriptor = Owned<cudnnPoolingDescriptor_t>;
+using TensorDescriptor = Owned<cudnnTensorDescriptor_t>;
+
+int narrow(std::int64_t size) { return static_cast<int>(size); }
+
+cudnnDataType_t library_type(DataType type) {
+  switch (type) {
+    case DataType::float32:
+      return CUDNN_DATA_FLOAT;
+    case DataType::float16:
+      return CUDNN_DATA_HALF;
+    case DataType::bfloat16:
+      return CUDNN_DATA_BFLOAT16;
+    default:
+      throw Unsupported("cuDNN has no pooling in this data type");
+  }
+}
+
+PoolingDescriptor describe(const Pool2dProblem& p, cudnnPoolingMode_t mode) {
+  cudnnPoolingDescriptor_t created = nullptr;
+  cudnn::check(functions().create_pooling(&created), "cudnnCreatePoolingDescriptor");
+  PoolingDescriptor descriptor{created, functions().destroy_pooling};
+  cudnn::check(
+      functions().set_pooling(created, mode, CUDNN_NOT_PROPAGATE_NAN, narrow(p.kernel_height),
+                              narrow(p.kernel_width), narrow(p.pad_top), narrow(p.pad_left),
+                              narrow(p.stride_height), narrow(p.stride_width)),
+      "cudnnSetPooling2dDescriptor");
+  return descriptor;
+}
+
+TensorDescriptor describe(const TensorSpec& spec, bool channels_last) {
+  cudnnTensorDescriptor_t created = nullptr;
+  cudnn::check(functions().create_tensor(&created), "cudnnCreateTensorDescriptor");
+  TensorDescriptor descriptor{created, functions().destroy_tensor};
+  cudnn::check(
+      functions().set_tensor(created, channels_last ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW,
+                             library_type(spec.type), narrow(spec.dims[0]), narrow(spec.dims[1]),
+                             narrow(spec.dims[2]), narrow(spec.dims[3])),
+      "cudnnSetTensor4dDescriptor");
+  return descriptor;
+}
+
+// Forward: src, dst. Backward: dst and src; for maxima with the forward pass's source and its
+// result, which is derived, before them.
+class CudnnPlan final : public Plan {
+ public:
+  CudnnPlan(const Device& device, const Pool2dProblem& problem, Pass pass, DataType type,
+            bool channels_last, cudnnPoolingMode_t mode)
+      : handle_(cudnn::handle_of(device)),
+        forward_(is_forward(pass)),
+        reads_forward_(!forward_ && problem.mode == PoolMode::max),
+        facts_(pooling::facts(pass, channels_last)),
+        pooling_(describe(problem, mode)),
+        src_(describe(src_tensor(problem, type, channels_last, Use::input), channels_last)),
+        dst_(describe(dst_tensor("dst", problem, type, channels_last, Use::input), channels_last)) {
+    facts_.library = cudnn_version_text();
+    facts_.algorithm = forward_ ? "cudnnPoolingForward" : "cudnnPoolingBackward";
+    if (mode == CUDNN_POOLING_MAX_DETERMINISTIC) facts_.algorithm += ", deterministic";
+    const auto src = [&](Use use) {
+      tensors_.push_back(src_tensor(problem, type, channels_last, use));
+    };
+    const auto dst = [&](const char* role, Use use) {
+      tensors_.push_back(dst_tensor(role, problem, type, channels_last, use));
+    };
+    if (forward_) {
+      src(Use::input);
+      dst("dst", Use::output);
+      return;
+    }
+    if (reads_forward_) {
+      facts_.notes.emplace_back("reads the forward pass's source and result");
+      src(Use::input);
+      dst("maxima", Use::derived);
+    }
+    dst("dst", Use::input);
+    src(Use::output);
+  }
+
+  const PlanFacts& facts() const override { return facts_; }
+  const std::vector<TensorSpec>& tensors() const override { return tensors_; }
+  std::size_t workspace_bytes() const override { return 0; }
+  void build() override {}  // the library has its kernels ready
+
+  void derive(const std::vector<void*>& pointers, void*, CUstream_st* stream) override {
+    if (reads_forward_) run_forward(pointers.at(0), pointers.at(1), stream);
+  }
+
+  void enqueue(const std::vector<void*>& pointers, void*, CUstream_st* stream) override {
+    PYDLBENCH_CHECK(pointers.size() == tensors_.size(), "one pointer for each tensor");
+    if (forward_) return run_forward(pointers[0], pointers[1], stream);
+    if (reads_forward_) {
+      return run_backward(pointers[0], pointers[1], pointers[2], pointers[3], stream);
+    }
+    // An average's gradient needs neither source nor result, only valid places for them.
+    run_backward(pointers[1], pointers[0], pointers[0], pointers[1], stream);
+  }
+
+ private:
+  void run_forward(const void* x, void* y, CUstream_st* stream) {
+    constexpr float one = 1.0f, zero = 0.0f;
+    handle_->use(stream);
+    cudnn::check(functions().forward(handle_->get(), pooling_.get(), &one, src_.get(), x, &zero,
+                                     dst_.get(), y),
+                 "cudnnPoolingForward");
+  }
+
+  void run_backward(const void* x, const void* y, const void* dy, void* dx, CUstream_st* stream) {
+    constexpr float one = 1.0f, zero = 0.0f;
+    handle_->use(stream);
+    cudnn::check(functions().backward(handle_->get(), pooling_.get(), &one, dst_.get(), y,
+                                      dst_.get(), dy, src_.get(), x, &zero, src_.get(), dx),
+                 "cudnnPoolingBackward");
+  }
+
+  std::shared_ptr<cudnn::Handle> handle_;
+  bool forward_, reads_forward_;
+  PlanFacts facts_;
+  PoolingDescriptor pooling_;
+  TensorDescriptor src_, dst_;
+  std::vector<TensorSpec> tensors_;
+};
+
+std::vector<cudnnPoolingMode_t> modes(PoolMode mode) {
+  switch (mode) {
+    case PoolMode::max:
+      return {CUDNN_POOLING_MAX_DETERMINISTIC, CUDNN_POOLING_MAX};
+    case PoolMode::avg_include_padding:
+      return {CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING};
+    case PoolMode::avg_exclude_padding:
+      return {CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING};
+  }
+  throw Unsupported("unknown pooling mode");
+}
+
+}  // namespace
+
+std::vector<std::shared_ptr<Plan>> cudnn_plans(const Device& device, const Pool2dProblem& problem,
+                                               Pass pass, DataType type, bool channels_last) {
+  std::vector<std::shared_ptr<Plan>> plans;
+  if (beyond_cudnn(problem) != nullptr) return plans;
+  for (const auto mode : modes(problem.mode)) {
+    plans.push_back(std::make_shared<CudnnPlan>(device, problem, pass, type, channels_last, mode));
+  }
+  return plans;
+}
+
+}  // namespace pydlbench::cuda::pooling

@@ -1,0 +1,40 @@
+#include "cuda/pooling/plans.hpp"
+
+#include <utility>
+
+#include "core/error.hpp"
+#include "cuda/capability.hpp"
+#include "cuda/libraries/loader.hpp"
+#include "cuda/pooling/cudnn_plans.hpp"
+#include "cuda/pooling/own_plans.hpp"
+#include "cuda/runtime/device.hpp"
+
+namespace pydlbench::cuda {
+
+std::vector<std::shared_ptr<Plan>> pool2d_plans(const Device& device, const Pool2dProblem& problem,
+                                                Pass pass, Mode mode, const std::string& layout) {
+  if (pass == Pass::backward_weights) throw Unsupported("pooling has no weights");
+  if (mode == Mode::fp8_tc)
+    throw Unsupported("fp8-tc is for matrix products only, not for pooling");
+  require_capability(mode, device.facts().capability());
+  const bool both = layout == "best" || layout == "any";
+  if (!both && layout != "nchw" && layout != "nhwc") {
+    throw Unsupported("pooling has no layout " + layout + "; there is: best, any, nchw, nhwc");
+  }
+  device.make_current();
+
+  const auto type = storage(mode);
+  std::vector<std::shared_ptr<Plan>> plans;
+  const auto append = [&](std::vector<std::shared_ptr<Plan>> more) {
+    for (auto& plan : more) plans.push_back(std::move(plan));
+  };
+  for (const bool channels_last : {true, false}) {
+    if (!both && channels_last != (layout == "nhwc")) continue;
+    append(pooling::own_plans(problem, pass, type, channels_last));
+    // Ours do without cuDNN; where it is not there, its plans are missing and nothing else.
+    if (loaded_cudnn()) append(pooling::cudnn_plans(device, problem, pass, type, channels_last));
+  }
+  return plans;
+}
+
+}  // namespace pydlbench::cuda

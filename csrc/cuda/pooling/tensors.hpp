@@ -1,0 +1,42 @@
+// The tensors of a pooling, and what its plans say alike.
+#pragma once
+
+#include <string>
+
+#include "core/problem.hpp"
+#include "cuda/plan.hpp"
+#include "cuda/tensor.hpp"
+
+namespace pydlbench::cuda::pooling {
+
+inline bool is_forward(Pass pass) {
+  return pass == Pass::forward_inference || pass == Pass::forward_training;
+}
+
+inline TensorSpec tensor(const char* role, DataType type, std::vector<std::int64_t> dims,
+                         bool channels_last, Use use) {
+  auto strides = channels_last ? channels_last_strides(dims) : plain_strides(dims);
+  return {role, type, std::move(dims), std::move(strides), use};
+}
+
+inline TensorSpec src_tensor(const Pool2dProblem& p, DataType type, bool channels_last, Use use) {
+  return tensor("src", type, {p.batch, p.channels, p.in_height, p.in_width}, channels_last, use);
+}
+
+// A tensor with one element per element of the result.
+inline TensorSpec dst_tensor(const char* role, const Pool2dProblem& p, DataType type,
+                             bool channels_last, Use use) {
+  return tensor(role, type, {p.batch, p.channels, p.out_height, p.out_width}, channels_last, use);
+}
+
+inline PlanFacts facts(Pass pass, bool channels_last) {
+  PlanFacts facts;
+  facts.primitive = is_forward(pass) ? "pooling forward" : "pooling backward-data";
+  facts.variant = channels_last ? "nhwc" : "nchw";
+  facts.layout = "src " + facts.variant + ", dst " + facts.variant;
+  facts.accumulate = "float32";
+  facts.tensor_cores = false;
+  return facts;
+}
+
+}  // namespace pydlbench::cuda::pooling
