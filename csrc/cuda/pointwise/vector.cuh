@@ -1,0 +1,89 @@
+// Sixteen bytes at a time, whatever they hold: memory-bound kernels move vectors and compute in
+// float.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "cuda/pointwise/divider.hpp"
+#include "cuda/simt/number.hpp"
+#include "cuda/simt/simt.hpp"
+
+namespace pydlbench::cuda::pointwise {
+
+#ifdef __CUDACC__
+using Bits16 = uint4;
+#else
+struct alignas(16) Bits16 {
+  std::uint32_t x, y, z, w;
+};
+#endif
+
+// Elements in sixteen bytes.
+template <typename T>
+inline constexpr int kLanes = 16 / static_cast<int>(sizeof(T));
+
+template <typename T>
+__host__ __device__ __forceinline__ bool is_aligned(const T* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % sizeof(Bits16) == 0;
+}
+
+// A whole vector on the sixteen-byte grid.
+template <typename T>
+__device__ __forceinline__ Bits16 load_whole(const T* from, std::int64_t first) {
+  return *reinterpret_cast<const Bits16*>(from + first);
+}
+
+// Elements first .. first + kLanes - 1, of which there are `count` in all; what lies beyond is
+// zero. Off the sixteen-byte grid, and at the end, element by element.
+template <typename T>
+__device__ __forceinline__ Bits16 load_bits(const T* from, std::int64_t first, std::int64_t count,
+                                            bool aligned) {
+  constexpr int n = kLanes<T>;
+  if (aligned && first + n <= count) {
+    return load_whole(from, first);
+  }
+  T lanes[n];
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    lanes[i] = first + i < count ? from[first + i] : from_float<T>(0.0f);
+  }
+  Bits16 bits;
+  memcpy(&bits, lanes, sizeof bits);
+  return bits;
+}
+
+template <typename T>
+__device__ __forceinline__ void unpack(const Bits16& bits, float (&lanes)[kLanes<T>]) {
+  T stored[kLanes<T>];
+  memcpy(stored, &bits, sizeof bits);
+#pragma unroll
+  for (int i = 0; i < kLanes<T>; ++i) lanes[i] = to_float(stored[i]);
+}
+
+template <typename T>
+__device__ __forceinline__ void load_lanes(const T* from, std::int64_t first, std::int64_t count,
+                                           bool aligned, float (&lanes)[kLanes<T>]) {
+  unpack<T>(load_bits(from, first, count, aligned), lanes);
+}
+
+template <typename T>
+__device__ __forceinline__ void store_lanes(T* to, std::int64_t first, std::int64_t count,
+                                            bool aligned, const float (&lanes)[kLanes<T>]) {
+  constexpr int n = kLanes<T>;
+  T stored[n];
+#pragma unroll
+  for (int i = 0; i < n; ++i) stored[i] = from_float<T>(lanes[i]);
+  if (aligned && first + n <= count) {
+    Bits16 bits;
+    memcpy(&bits, stored, sizeof bits);
+    *reinterpret_cast<Bits16*>(to + first) = bits;
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    if (first + i < count) to[first + i] = stored[i];
+  }
+}
+
+}  // namespace pydlbench::cuda::pointwise

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+#: Storage, and whether tensors start on the sixteen-byte grid.
+MODES = [("fp32", True), ("fp32", False), ("fp16", True), ("bf16-tc", False)]
+#: One element per channel; planes shorter than a vector; whole vectors; enough for several blocks.
+SIZES = [(1, 1, 1, 1), (2, 3, 1, 1), (1, 5, 3, 7), (2, 33, 5, 5), (3, 32, 4, 4), (3, 3, 37, 41),
+         (5, 8, 31, 29)]  # fmt: skip
+ULP = 2.0**-24
+
+
+def by_channel(values: Any) -> Any:
+    return values.reshape(1, -1, 1, 1)
+
+
+def over_channel(values: Any) -> Any:
+    return values.sum(axis=(0, 2, 3))
+
+
+@pytest.mark.parametrize(("mode", "aligned"), MODES)
+@pytest.mark.parametrize("sizes", SIZES)
+def test_bias(pointwise: Any, random: Any, sizes: Any, mode: str, aligned: bool) -> None:
+    inputs = {
+        "src": random.uniform(-1, 1, sizes),
+        "dst": random.uniform(-1, 1, sizes),
+        "bias": random.uniform(-1, 1, sizes[1]),
+    }
+    pointwise.check(
+        "bias", "forward-inference", sizes, inputs,
+        lambda x: {"dst": (x["src"] + by_channel(x["bias"]), 2 * ULP)}, mode=mode, aligned=aligned,
+    )  # fmt: skip
+    terms = sizes[0] * sizes[2] * sizes[3]
+    pointwise.check(
+        "bias", "backward-weights", sizes, inputs,
+        lambda x: {"bias": (over_channel(x["dst"]), 3 * terms * ULP)}, mode=mode, aligned=aligned,
+    )  # fmt: skip
+
+
+def statistics(random: Any, sizes: tuple[int, ...]) -> dict[str, Any]:
+    """Inputs of every batch normalisation; the mean is far from zero."""
+    channels = sizes[1]
+    return {
+        "src": random.uniform(2, 4, sizes),
+        "dst": random.uniform(-1, 1, sizes),
+        "weights": random.uniform(-1, 1, channels),
+        "bias": random.uniform(-1, 1, channels),
+        "mean": random.uniform(-1, 1, channels),
+        "variance": random.uniform(0.5, 1.5, channels),
+        "running_mean": random.uniform(-1, 1, channels),
+        "running_variance": random.uniform(0.5, 1.5, channels),
+    }
+
+
+PARAMETERS = {"epsilon": 1e-3, "momentum": 0.25}
+
+
+@pytest.mark.parametrize(("mode", "aligned"), MODES)
+@pytest.mark.parametrize("sizes", SIZES)
+def test_batchnorm_inference(
+    pointwise: Any, random: Any, sizes: Any, mode: str, aligned: bool
+) -> None:
+    def expect(x: Any) -> Any:
+        inverse = 1 / np.sqrt(by_channel(x["variance"]) + 1e-3)
+        scale = inverse * by_channel(x["weights"])
+        result = (x["src"] - by_channel(x["mean"])) * scale + by_channel(x["bias"])
+        return {"dst": (result, 60 * ULP)}
+
+    pointwise.check("batchnorm", "forward-inference", sizes, statistics(random, sizes), expect,
+                    mode=mode, aligned=aligned, **PARAMETERS)  # fmt: skip
+
+
+@pytest.mark.parametrize(("mode", "aligned"), MODES)
+@pytest.mark.parametrize("sizes", SIZES)
+def test_batchnorm_training(
+    pointwise: Any, random: Any, sizes: Any, mode: str, aligned: bool
+) -> None:
+    count = sizes[0] * sizes[2] * sizes[3]
+
+    def expect(x: Any) -> Any:
+        mean = over_channel(x["src"]) / count
+        variance = over_channel((x["src"] - by_channel(mean)) ** 2) / count
+        inverse = 1 / np.sqrt(by_channel(variance) + 1e-3)
+        centred = (x["src"] - by_channel(mean)) * inverse
+        unbiased = variance * count / max(1, count - 1)
+        off = 40 * ULP
+        return {
+            "dst": (centred * by_channel(x["weights"]) + by_channel(x["bias"]), 10 * off * inverse),
+            "mean": (mean, off),
+            "variance": (variance, off),
+            "running_mean": (0.75 * x["running_mean"] + 0.25 * mean, off),
+            "running_variance": (0.75 * x["running_variance"] + 0.25 * unbiased, off),
+        }
+
+    seen = pointwise.check("batchnorm", "forward-training", sizes, statistics(random, sizes),
+                           expect, mode=mode, aligned=aligned, **PARAMETERS)  # fmt: skip
+    assert any("one kernel" in label for label in seen)
+
+
+@pytest.mark.parametrize(("mode", "aligned"), MODES)
+@pytest.mark.parametrize("sizes", SIZES)
+def test_batchnorm_backward(
+    pointwise: Any, random: Any, sizes: Any, mode: str, aligned: bool
+) -> None:
+    count = sizes[0] * sizes[2] * sizes[3]
+
+    def expect(x: Any) -> Any:
+        inverse = 1 / np.sqrt(by_channel(x["variance"]) + 1e-3)
+        centred = (x["src"] - by_channel(x["mean"])) * inverse
+        bias, weights = over_channel(x["dst"]), over_channel(x["dst"] * centred)
+        inner = x["dst"] - by_channel(bias) / count - centred * by_channel(weights) / count
+        sums = 8 * count * ULP * 8
+        return {
+            "src": (by_channel(x["weights"]) * inverse * inner, 1000 * ULP),
+            "weights": (weights, sums),
+            "bias": (bias, sums),
+        }
+
+    seen = pointwise.check("batchnorm", "backward-data", sizes, statistics(random, sizes), expect,
+                           mode=mode, aligned=aligned, **PARAMETERS)  # fmt: skip
+    assert any("one kernel" in label for label in seen)
+
+
+def test_variance_survives_a_large_mean(pointwise: Any, random: Any) -> None:
+    """Sums of squares in float32 would lose all digits of a variance of 1/12 beside 4096**2."""
+    sizes = (2, 3, 9, 11)
+    inputs = statistics(random, sizes) | {"src": 4096 + random.uniform(0, 1, sizes)}
+
+    def expect(x: Any) -> Any:
+        return {"variance": (x["src"].var(axis=(0, 2, 3)), 1e-5)}
+
+    for plan in pointwise.plans("batchnorm", "forward-training", sizes, **PARAMETERS):
+        found = plan.run(inputs)["variance"]
+        wanted, allowed = expect(plan.stored(inputs))["variance"]
+        assert np.abs(found - wanted).max() < allowed, plan.facts["algorithm"]
+
+
+def test_channels_are_cut_until_the_gpu_is_full(pointwise: Any) -> None:
+    plans = pointwise.plans("bias", "backward-weights", (3, 3, 37, 41), layout="nchw")
+    assert [p.facts["algorithm"] for p in plans] == [
+        "pydlbench bias block per channel",
+        "pydlbench bias 3 blocks per channel",
+    ]
+    assert [p.facts["workspace_bytes"] for p in plans] == [0, 3 * 3 * 4]
+    # Channels enough for every multiprocessor: nothing to cut.
+    assert len(pointwise.plans("bias", "backward-weights", (3, 64, 37, 41), layout="nchw")) == 1

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+SIZES = (2, 8, 3, 3)
+LRN = {"local_size": 5, "alpha": 1e-4, "beta": 0.75, "k": 2.0}
+
+
+def test_facts(pointwise: Any) -> None:
+    first = pointwise.plans("relu", "backward-data", SIZES)[0].facts
+    assert first["primitive"] == "relu backward-data"
+    assert first["algorithm"] == "pydlbench relu 1 vector per thread"
+    assert first["library"] == "pydlbench 0"
+    assert (first["accumulate"], first["tensor_cores"]) == ("float32", False)
+    assert (first["variant"], first["layout"]) == ("nchw", "src nchw, dst nchw")
+    assert [(t["role"], t["use"]) for t in first["tensors"]] == [
+        ("src", "input"), ("dst", "input"), ("src", "output"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("layout", "variants"),
+    [("best", {"nchw", "nhwc"}), ("any", {"nchw", "nhwc"}), ("nchw", {"nchw"}), ("nhwc", {"nhwc"})],
+)
+def test_layouts(pointwise: Any, layout: str, variants: set[str]) -> None:
+    plans = pointwise.plans("lrn", "forward-training", SIZES, layout=layout, **LRN)
+    assert {plan.facts["variant"] for plan in plans} == variants
+
+
+def test_strides_follow_the_layout(pointwise: Any) -> None:
+    (nchw,) = pointwise.plans("relu", "forward-training", SIZES, layout="nchw")
+    (nhwc,) = pointwise.plans("relu", "forward-training", SIZES, layout="nhwc")
+    assert nchw.facts["tensors"][0]["strides"] == [72, 9, 3, 1]
+    assert nhwc.facts["tensors"][0]["strides"] == [72, 1, 24, 8]
+
+
+def test_one_layout_where_both_are_the_same(pointwise: Any) -> None:
+    assert {p.facts["variant"] for p in pointwise.plans("add", "forward-training", SIZES)} == {
+        "nchw"
+    }
+    flat = pointwise.plans("bias", "forward-training", (2, 8, 1, 1))
+    assert {p.facts["variant"] for p in flat} == {"plain"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "types"),
+    [("fp32", [0]), ("tf32", [0]), ("fp16", [1]), ("fp16-tc", [1]), ("bf16-tc", [2])],
+)
+def test_storage_by_mode(pointwise: Any, mode: str, types: list[int]) -> None:
+    for plan in pointwise.plans("add", "forward-training", SIZES, mode):
+        assert sorted({t["type"] for t in plan.facts["tensors"]}) == types
+
+
+def test_statistics_are_float32_in_every_mode(pointwise: Any) -> None:
+    plans = pointwise.plans(
+        "batchnorm", "forward-training", SIZES, "bf16-tc", epsilon=1e-5, momentum=0.1
+    )
+    for plan in plans:
+        types = {t["role"]: t["type"] for t in plan.facts["tensors"]}
+        assert types == {"src": 2, "dst": 2} | dict.fromkeys(
+            ("weights", "bias", "mean", "variance", "running_mean", "running_variance"), 0
+        )
+        uses = {t["role"]: t["use"] for t in plan.facts["tensors"]}
+        assert uses["running_mean"] == uses["running_variance"] == "in-out"
+
+
+@pytest.mark.parametrize(
+    ("op", "pass_", "mode", "capability", "message"),
+    [
+        ("relu", "forward-training", "fp8-tc", 90, "fp8-tc"),
+        ("relu", "forward-training", "bf16-tc", 75, "7.5"),
+        ("relu", "backward-weights", "fp32", 90, "relu has no backward-weights pass"),
+        ("add", "backward-data", "fp32", 90, "add has no backward-data pass"),
+        ("gelu", "forward-training", "fp32", 90, "gelu"),
+        ("dropout", "forward-training", "fp32", 90, "keep"),
+    ],
+)
+def test_refusals(
+    pointwise: Any, op: str, pass_: str, mode: str, capability: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        pointwise.plans(op, pass_, SIZES, mode, capability=capability)
+
+
+def test_unknown_parameters_and_layouts_are_refused(pointwise: Any) -> None:
+    with pytest.raises(ValueError, match="relu has no parameter slope"):
+        pointwise.plans("relu", "forward-training", SIZES, slope=0.1)
+    with pytest.raises(ValueError, match="blocked"):
+        pointwise.plans("relu", "forward-training", SIZES, layout="blocked")
+    with pytest.raises(ValueError, match="add up"):
+        pointwise.plans("concat", "forward-training", SIZES, sources=(3, 4))
+
+
+@given(
+    divisor=st.integers(1, 2**40),
+    limit=st.one_of(st.integers(1, 2**31), st.integers(1, 2**50)),
+    data=st.data(),
+)
+def test_division_by_multiplication(pointwise: Any, divisor: int, limit: int, data: Any) -> None:
+    near = st.integers(0, limit // divisor).map(lambda n: min(max(n * divisor - 1, 0), limit - 1))
+    dividend = data.draw(st.one_of(st.integers(0, limit - 1), near))
+    both = (ctypes.c_int64 * 2)()
+    arguments = [ctypes.c_int64(n) for n in (divisor, limit, dividend)]
+    pointwise.library.divide(*arguments, both)
+    assert tuple(both) == divmod(dividend, divisor)
