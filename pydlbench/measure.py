@@ -11,7 +11,8 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.backends.case import Case
+from pydlbench.backends.base import DEFAULT_WORKSPACE
+from pydlbench.backends.case import CPU_PRECISIONS, GPU_PRECISIONS, Case, check_device
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from pydlbench.devices import DeviceRecord
     from pydlbench.devices.cpu import CpuFacts
+    from pydlbench.devices.gpu import GpuRecord
     from pydlbench.layers import Layer
     from pydlbench.results import Measurement, RunRecord
     from pydlbench.timing.procedure import Samples
@@ -31,6 +33,8 @@ __all__ = ["Options", "Session", "measure", "probe_device"]
 _COLD_FACTOR = 3
 # The roof is the fastest way to move bytes; one of these is, which one depends on the machine.
 _ROOF_PATTERNS = ("read", "copy", "triad")
+# Rotating copies on a GPU span this many L2 caches; a flush writes as much.
+_COLD_L2 = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +48,10 @@ class Options:
         confidence: level of the median's interval.
         keep_samples: keep the raw samples in the record.
         algorithms: time, verify and list every candidate.
+        workspace_bytes: scratch memory that a GPU's kernel may ask for at most.
+        energy: measure the energy of an execution, where a GPU can tell.
+        timeout_s: after so many seconds without an answer a worker counts as hung and is killed;
+            None is 15 minutes, and an hour while it prepares a case.
     """
 
     threads: int | None = None
@@ -52,6 +60,9 @@ class Options:
     confidence: float = 0.95
     keep_samples: bool = False
     algorithms: bool = False
+    workspace_bytes: int = DEFAULT_WORKSPACE
+    energy: bool = False
+    timeout_s: float | None = None
 
 
 class Session:
@@ -68,6 +79,8 @@ class Session:
         self.policy = Policy(confidence=self.options.confidence, budget_s=self.options.budget_s)
         self._workers: dict[tuple[str, str], Worker] = {}
         self._device: DeviceRecord = start_record(self.facts, self.cpus)
+        self._gpus: dict[str, GpuRecord] = {}
+        self._main = "cpu"
         self._unprobed: str | None = None
         self._started = dt.datetime.now(dt.UTC)
         self._id = uuid.uuid4().hex[:12]
@@ -95,7 +108,9 @@ class Session:
 
         key = (backend, device)
         if key not in self._workers:
-            self._workers[key] = Worker(backend, device, self.cpus)
+            limit = self.options.timeout_s
+            limits = {} if limit is None else {"timeout": limit, "prepare_timeout": limit}
+            self._workers[key] = Worker(backend, device, self.cpus, **limits)
         return self._workers[key]
 
     @property
@@ -108,9 +123,16 @@ class Session:
             id=self._id,
             created_utc=self._started.isoformat(timespec="seconds"),
             command=tuple(sys.argv),
-            device=self._device.to_dict(),
+            device=self._described(),
             environment=read_environment(),
         )
+
+    def _described(self) -> dict[str, Any]:
+        """The device that was measured, with the host beside a GPU."""
+        record = self._gpus.get(self._main)
+        if record is None:
+            return self._device.to_dict()
+        return {**record.to_dict(), "host": self._device.to_dict()}
 
     def device(
         self,
@@ -138,6 +160,43 @@ class Session:
         )
         return self._device
 
+    def gpu(
+        self,
+        device: str,
+        precisions: Iterable[str] = (),
+        patterns: Sequence[str] | None = None,
+        levels: Sequence[str] | None = None,
+    ) -> GpuRecord:
+        """Return a GPU's facts, peaks and bandwidths, probing what has not been probed yet.
+
+        Args:
+            device: ``cuda:N``.
+            precisions: which compute peaks are needed.
+            patterns: which bandwidths are needed; None is all of them.
+            levels: of which levels of the memory; None is all of them.
+
+        Raises:
+            BackendMissingError: the CUDA module or a library is missing.
+            UnsupportedError: there is no driver or no such GPU.
+        """
+        from pydlbench.devices.gpu import GpuFacts
+        from pydlbench.devices.gpu.probing import LEVELS, PATTERNS, extend_record, start_record
+
+        worker = self.worker("native", device)
+        told = worker.describe()
+        self._main = device
+        if device not in self._gpus:
+            self._gpus[device] = start_record(GpuFacts.of(told["device"]), told["nvml"])
+        self._gpus[device] = extend_record(
+            self._gpus[device],
+            tuple(precisions),
+            told["libraries"],
+            worker.probe,
+            PATTERNS if patterns is None else patterns,
+            LEVELS if levels is None else levels,
+        )
+        return self._gpus[device]
+
     def unprobed(self, reason: str) -> DeviceRecord:
         """Return the record with what is known, and the reason why nothing more was probed."""
         from pydlbench.devices.reliability import unprobed_advice
@@ -159,9 +218,13 @@ class Session:
 
         Raises:
             UsageError: a case needs more memory than there is; before anything is measured.
+            BackendMissingError: the CUDA module or a library is missing; no row could be measured.
+            UnsupportedError: there is no driver or no such GPU; likewise.
         """
         for case in cases:
             self._check_memory(case)
+        for device in dict.fromkeys(case.device for case in cases if case.on_gpu):
+            self.gpu(device, levels=())
         for done, case in enumerate(cases):
             if progress:
                 progress(done, len(cases), case.label)
@@ -177,11 +240,19 @@ class Session:
             case,
             Preparation(
                 seed=self.options.seed,
-                cold_bytes=_COLD_FACTOR * self._llc_bytes(),
+                cold_bytes=self._cold_bytes(case),
                 memory_bytes=self.facts.memory_available_bytes or (1 << 62),
                 all_candidates=self.options.algorithms,
+                workspace_bytes=self.options.workspace_bytes,
+                energy=self.options.energy,
             ),
         )
+
+    def _cold_bytes(self, case: Case) -> int:
+        if case.on_gpu:
+            facts = self.gpu(case.device, levels=()).facts
+            return _COLD_L2 * facts.l2_bytes
+        return _COLD_FACTOR * self._llc_bytes()
 
     def _llc_bytes(self) -> int:
         from pydlbench.devices.cpu import last_level_bytes
@@ -190,21 +261,27 @@ class Session:
 
     def _measure(self, case: Case) -> Measurement:
         from pydlbench.rows import empty_row
+        from pydlbench.timing.policy import gpu_policy
         from pydlbench.timing.procedure import Sampling
+
+        threads = None if case.on_gpu else len(self.cpus)
 
         try:
             kernel = self.prepare(case)
             try:
-                sampling = Sampling(self.policy, alone=True)
+                policy = self.policy
+                if case.on_gpu:
+                    policy = gpu_policy(policy, kernel.facts, case.cache)
+                sampling = Sampling(policy, alone=True)
                 while request := sampling.next_request():
                     sampling.feed(kernel.sample(request))
                 return self._row(case, kernel.facts, sampling.result())
             finally:
                 kernel.release()
         except UnsupportedError as error:
-            return empty_row(case, len(self.cpus), "skipped", str(error))
+            return empty_row(case, threads, "skipped", str(error))
         except PydlbenchError as error:
-            return empty_row(case, len(self.cpus), "failed", str(error))
+            return empty_row(case, threads, "failed", str(error))
 
     def _row(self, case: Case, facts: dict[str, Any], samples: Samples) -> Measurement:
         from pydlbench.devices.cpu import private_level_bytes
@@ -212,29 +289,37 @@ class Session:
 
         row = measured_row(
             case,
-            len(self.cpus),
+            None if case.on_gpu else len(self.cpus),
             facts,
             samples,
             keep_samples=self.options.keep_samples,
             keep_candidates=self.options.algorithms,
         )
-        # Both common precisions, so that the advice to change it can name what that would bring.
-        precisions = dict.fromkeys((case.precision, "fp32", "bf16"))
-        private = private_level_bytes(self.facts, self.cpus) or 0
-        # A large kernel's time hardly depends on what its operands' first megabytes do.
-        near = cached_bytes(case) <= 2 * private
-        levels = ("memory", "llc", "l2") if near else ("memory", "llc")
+        if case.on_gpu:
+            # Those that the advice to change the precision can name.
+            precisions = dict.fromkeys((case.precision, "fp32", "bf16-tc"))
+            levels: tuple[str, ...] = ("memory", "l2")
+        else:
+            precisions = dict.fromkeys((case.precision, "fp32", "bf16"))
+            private = private_level_bytes(self.facts, self.cpus) or 0
+            # A large kernel's time hardly depends on what its operands' first megabytes do.
+            near = cached_bytes(case) <= 2 * private
+            levels = ("memory", "llc", "l2") if near else ("memory", "llc")
         try:
-            device = self._probed(precisions, levels)
+            device = self._probed(case, precisions, levels)
             return with_limits(row, case, device, levels)
         except PydlbenchError as error:  # the time stands without a peak beside it
             return dataclasses.replace(row, warnings=(*row.warnings, str(error)))
 
-    def _probed(self, precisions: Iterable[str], levels: Sequence[str]) -> DeviceRecord:
+    def _probed(
+        self, case: Case, precisions: Iterable[str], levels: Sequence[str]
+    ) -> DeviceRecord | GpuRecord:
         """The device for a row's roof; after a failure not every further row probes again."""
         if self._unprobed is not None:
             raise PydlbenchError(self._unprobed)
         try:
+            if case.on_gpu:
+                return self.gpu(case.device, precisions, levels=levels)
             return self.device(precisions, _ROOF_PATTERNS, levels)
         except PydlbenchError as error:
             self._unprobed = str(error)
@@ -246,7 +331,8 @@ class Session:
             return
         from pydlbench.rows import memory_needed
 
-        cold_bytes = _COLD_FACTOR * self._llc_bytes()
+        # Of a GPU's row the host holds the originals; the card is asked when it takes its part.
+        cold_bytes = 0 if case.on_gpu else _COLD_FACTOR * self._llc_bytes()
         needed = memory_needed(case, case.layer, cold_bytes)
         if needed <= available:
             return
@@ -275,19 +361,24 @@ def measure(
     layout: str = "best",
     backend: str = "native",
     device: str = "cpu",
+    timing: str = "auto",
+    fuse: str = "none",
     options: Options | None = None,
 ) -> Measurement:
     """Measure one layer and return the record that the command line prints.
 
     Args:
         layer: the problem, for example ``pydlbench.Conv2d.of(...)``.
-        precision: storage and arithmetic: ``fp32``, ``bf16``, ``fp16``.
+        precision: storage and arithmetic: ``fp32``, ``bf16``, ``fp16`` on a CPU; ``fp32``,
+            ``tf32``, ``fp16``, ``fp16-tc``, ``bf16-tc``, ``fp8-tc`` on a GPU.
         pass_: ``forward``, ``backward-data`` or ``backward-weights``.
         propagation: ``inference`` or ``training``, for the forward pass.
         cache: ``hot``, ``weights-cold`` or ``all-cold``.
         layout: ``best`` or one of ``any``, ``nchw``, ``nhwc``, ``blocked``.
         backend: who computes it.
-        device: where.
+        device: ``cpu`` or ``cuda:N``.
+        timing: ``events`` or ``cuda-graph`` on a GPU; ``auto`` is what suits the cache state.
+        fuse: ``bias-relu`` computes conv + bias + ReLU in one kernel on a GPU.
         options: threads, seed, budget, confidence, what to keep.
 
     Returns:
@@ -306,6 +397,8 @@ def measure(
         layout=layout,
         backend=backend,
         device=device,
+        timing=timing,
+        fuse=fuse,
     )
     with Session(options) as session:
         return next(session.measure([case]))
@@ -313,26 +406,28 @@ def measure(
 
 def probe_device(
     device: str = "cpu", threads: int | None = None, precisions: Sequence[str] | None = None
-) -> DeviceRecord:
+) -> DeviceRecord | GpuRecord:
     """Return a device's facts with its theoretical and measured peaks and bandwidths.
 
-    Without the native module the record holds the facts and a warning that says so.
+    Without its native module a CPU's record holds the facts and a warning that says so.
 
     Args:
-        device: ``cpu``.
-        threads: threads of the probes, one pinned per CPU; None is one per physical core.
-        precisions: which peaks to measure; None is every one that the CPU has.
+        device: ``cpu`` or ``cuda:N``.
+        threads: threads of a CPU's probes, one pinned per CPU; None is one per physical core.
+        precisions: which peaks to measure; None is every one that the device has.
 
     Raises:
         UsageError: no such device, or more threads than CPUs.
-        ImpossiblePeakError: a probe measured more than the CPU can do.
+        BackendMissingError: the CUDA module or one of its libraries is missing.
+        UnsupportedError: there is no NVIDIA driver, or no such GPU.
+        ImpossiblePeakError: a probe measured more than the device can do.
     """
-    if device != "cpu":
-        raise UsageError(f"--device {device}: no such device; nearest: cpu")
+    check_device(device)
     with Session(Options(threads=threads)) as session:
-        wanted = ("fp32", "bf16", "fp16") if precisions is None else precisions
+        if device != "cpu":
+            return session.gpu(device, GPU_PRECISIONS if precisions is None else precisions)
         try:
-            return session.device(wanted)
+            return session.device(CPU_PRECISIONS if precisions is None else precisions)
         except BackendMissingError as error:
             return session.unprobed(str(error))
 

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.layers import result_role
 from pydlbench.results import Correctness, Measurement, Peaks, Roofline
 from pydlbench.results.summary import time_summary
 from pydlbench.timing.statistics import median as _median
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.case import Case
     from pydlbench.devices import DeviceRecord
+    from pydlbench.devices.gpu import GpuRecord
     from pydlbench.layers import Layer
     from pydlbench.results.parts import TimeSummary
     from pydlbench.timing.procedure import Samples
@@ -47,14 +49,14 @@ _DRIFT_TEXT = (
 )
 
 
-def empty_row(case: Case, threads: int, status: str, reason: str) -> Measurement:
+def empty_row(case: Case, threads: int | None, status: str, reason: str) -> Measurement:
     """Return the row of a case that was not timed."""
     return Measurement(**_base(case, threads), status=status, reason=reason)
 
 
 def measured_row(
     case: Case,
-    threads: int,
+    threads: int | None,
     facts: dict[str, Any],
     samples: Samples,
     *,
@@ -70,7 +72,7 @@ def measured_row(
 
     Args:
         case: what was timed.
-        threads: of the kernel.
+        threads: of the kernel; None on a GPU.
         facts: what the backend says of the kernel (``KernelFacts`` in its JSON form).
         samples: its times.
         keep_samples: keep the raw samples.
@@ -105,6 +107,12 @@ def measured_row(
         discarded=samples.discarded,
         candidates=candidates if keep_candidates else None,
         samples_s=samples.all_seconds if keep_samples else None,
+        tensor_cores=facts.get("tensor_cores"),
+        notes=tuple(facts.get("notes", ())),
+        launch_s=facts.get("launch_s"),
+        energy_j=facts.get("energy_j"),
+        power_w=facts.get("power_w"),
+        gpu=None if samples.gpu is None else samples.gpu.to_dict(),
         warnings=(*_warnings(samples), *_wrong_ones(facts["candidates"], time.median)),
     )
 
@@ -129,7 +137,7 @@ def memory_needed(case: Case, layer: Layer, cold_bytes: int) -> int:
         cold_bytes: what the rotating copies of a cold cache state span at least.
     """
     operands = layer.operands(case.pass_)
-    output = {"forward": "dst", "backward-data": "src", "backward-weights": "weights"}[case.pass_]
+    output = result_role(layer, case.pass_)
     elements = sum(operands.values())
     stored = elements * ITEM_BYTES[case.precision]
     needed = 4 * elements + _LAYOUTS * stored + 4 * operands[output]
@@ -137,7 +145,10 @@ def memory_needed(case: Case, layer: Layer, cold_bytes: int) -> int:
 
 
 def with_limits(
-    row: Measurement, case: Case, device: DeviceRecord, levels: Collection[str] | None = None
+    row: Measurement,
+    case: Case,
+    device: DeviceRecord | GpuRecord,
+    levels: Collection[str] | None = None,
 ) -> Measurement:
     """Return the row with the compute peaks at its clock and the roof over it.
 
@@ -151,11 +162,15 @@ def with_limits(
     Raises:
         UnsupportedError: a peak or a bandwidth was not probed.
     """
+    from pydlbench.devices.gpu import GpuRecord
     from pydlbench.devices.roofline import memory_time, roof, with_launch
 
     if row.time is None:
         return row
-    limits = device.limits(case.precision, row.clock_hz)
+    if isinstance(device, GpuRecord):
+        limits = device.limits(case.precision, row.clock_hz, row.accumulate)
+    else:
+        limits = device.limits(case.precision, row.clock_hz)
     warm = cached_bytes(case)
     move = memory_time(row.bytes - warm, warm, device.levels(levels))
     over = roof(row.flops_executed, limits.measured, *move)
@@ -176,7 +191,7 @@ def with_limits(
     )
 
 
-def _base(case: Case, threads: int) -> dict[str, Any]:
+def _base(case: Case, threads: int | None) -> dict[str, Any]:
     """What a row says whatever happens to it."""
     layer = case.layer
     known = case.pass_ in layer.passes
@@ -196,6 +211,7 @@ def _base(case: Case, threads: int) -> dict[str, Any]:
         "cache": case.cache,
         "layout_request": case.layout,
         "threads": threads,
+        "fuse": case.fuse,
         "flops": flops,
         "flops_executed": executed,
         "bytes": moved,

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pydlbench.errors import PydlbenchError
 from pydlbench.results import Correctness, Measurement, Peaks, Roofline, RunRecord, TimeSummary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip every test that is marked gpu if there is none: asked once, before anything runs.
+
+    Before, because the driver reads CUDA_VISIBLE_DEVICES when it is first asked and never again,
+    and other tests change that.
+    """
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked or (reason := _missing()) is None:
+        return
+    for item in marked:
+        item.add_marker(pytest.mark.skip(reason=f"no GPU: {reason.partition(',')[0]}"))
+
+
+def _missing() -> str | None:
+    try:
+        importlib.import_module("pydlbench._cuda").device_count()
+    except ImportError as error:
+        return f"pydlbench._cuda cannot be imported ({error})"
+    except PydlbenchError as error:
+        return str(error)
+    return None
 
 
 def _measurement(
@@ -53,6 +78,13 @@ def _measurement(
         "threads": 2,
     }
     return Measurement(**{**values, **changes})
+
+
+@pytest.fixture(autouse=True)
+def _on_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is a GPU, only tests that are marked so may take it for the default device."""
+    if request.node.get_closest_marker("gpu") is None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
 @pytest.fixture

@@ -270,8 +270,14 @@ def test_probing_a_device():
     record = probe_device(threads=1, precisions=("fp32",))
     assert [peak.precision for peak in record.peaks] == ["fp32"]
     assert len(record.cpus) == 1
-    with pytest.raises(UsageError, match="--device cuda:0: no such device; nearest: cpu"):
+    with pytest.raises(UsageError, match="--device gpu: no such device; nearest: cuda:0"):
+        probe_device("gpu")
+
+
+def test_a_gpu_that_is_hidden_or_not_there_is_one_sentence():
+    with pytest.raises((BackendMissingError, UnsupportedError)) as caught:
         probe_device("cuda:0")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_device_without_the_native_module_still_has_its_facts(monkeypatch):

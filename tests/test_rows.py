@@ -7,7 +7,7 @@ import pytest
 from pydlbench.backends.case import Case
 from pydlbench.devices import Bandwidth, DeviceRecord, PrecisionPeak
 from pydlbench.devices.cpu import Cache, CpuFacts, LogicalCpu
-from pydlbench.layers import Conv2d, Gemm
+from pydlbench.layers import Conv2d, Gemm, parse_problem
 from pydlbench.rows import measured_row, memory_needed, with_limits
 from pydlbench.timing.procedure import Round, Samples
 from pydlbench.timing.warmup import WarmupOutcome
@@ -164,6 +164,12 @@ def test_levels_that_other_rows_had_probed_do_not_change_the_roof():
 def test_memory_that_is_needed(pass_, output):
     case = Case(layer=CASE.layer, pass_=pass_)
     assert memory_needed(case, case.layer, 777) == 3200 * (4 + 3 * 4) + 4 * output
+
+
+def test_memory_of_a_result_that_is_not_the_weights():
+    layer = parse_problem("bias:mb2ic5ih10")
+    case = Case(layer=layer, pass_="backward-weights")
+    assert memory_needed(case, layer, 0) == 1005 * (4 + 3 * 4) + 4 * 5
 
 
 def test_cold_caches_need_two_pools():

@@ -9,7 +9,10 @@ if TYPE_CHECKING:
     from pydlbench.backends.case import Case
     from pydlbench.timing.chunk import Chunk, Request
 
-__all__ = ["Backend", "Kernel", "KernelFacts", "Preparation"]
+__all__ = ["DEFAULT_WORKSPACE", "Backend", "Kernel", "KernelFacts", "Preparation"]
+
+#: What frameworks allow a convolution at the most, in bytes, if nobody says otherwise.
+DEFAULT_WORKSPACE = 1 << 33
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +25,16 @@ class Preparation:
             bytes: at least three times the last-level cache.
         memory_bytes: how much memory the preparation may take at most.
         all_candidates: time and verify every candidate, not only those that may win.
+        workspace_bytes: scratch memory that a candidate may ask for at most; GPUs only.
+        energy: measure the energy of an execution as well, where the device can tell.
     """
 
     seed: int = 0
     cold_bytes: int = 0
     memory_bytes: int = 0
     all_candidates: bool = False
+    workspace_bytes: int = DEFAULT_WORKSPACE
+    energy: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +51,15 @@ class KernelFacts:
         setup_s: creation of the primitive, including generated code.
         correct: a correctness record, in its JSON form.
         candidates: all that were tried, fastest first, in JSON form.
-        timing: how samples are taken (``steady``: the monotonic clock of the host).
+        timing: how samples are taken: ``steady`` (the monotonic clock of the host), ``events``,
+            ``cuda-graph``.
+        tensor_cores: whether tensor cores did it, as the library says; None where it does not.
+        notes: the library's numerical and behaviour notes.
+        launch_s: seconds per execution by three clocks: ``event`` (between two events), ``graph``
+            (in a graph of many) and ``host`` (on the host's clock, launched one by one, waiting for
+            the last); and ``enqueue``, what the host needs to launch one.
+        energy_j: energy of one execution in joules.
+        power_w: mean power during that measurement, in watts.
     """
 
     algorithm: str
@@ -57,6 +72,11 @@ class KernelFacts:
     correct: dict[str, Any]
     candidates: list[dict[str, Any]]
     timing: str = "steady"
+    tensor_cores: bool | None = None
+    notes: list[str] = dataclasses.field(default_factory=list)
+    launch_s: dict[str, float] | None = None
+    energy_j: float | None = None
+    power_w: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able form."""

@@ -3,25 +3,45 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 from pydlbench.errors import UsageError, nearest
-from pydlbench.layers import Conv2d, Gemm, Layer, Pool2d
+from pydlbench.layers import Conv2d, Gemm, Layer, Pointwise, Pool2d
 
-__all__ = ["BACKENDS", "CACHES", "CPU_PRECISIONS", "LAYOUTS", "PRECISIONS", "PROPAGATIONS", "Case"]
+__all__ = [
+    "BACKENDS",
+    "CACHES",
+    "CPU_PRECISIONS",
+    "FUSIONS",
+    "GPU_PRECISIONS",
+    "LAYOUTS",
+    "PRECISIONS",
+    "PROPAGATIONS",
+    "TIMINGS",
+    "Case",
+    "check_device",
+]
 
 PRECISIONS = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc", "bf16")
 #: Precisions that exist on CPUs; the others are modes of GPUs.
 CPU_PRECISIONS = ("fp32", "bf16", "fp16")
+#: Precisions that exist on GPUs.
+GPU_PRECISIONS = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc")
 PROPAGATIONS = ("inference", "training")
 CACHES = ("hot", "weights-cold", "all-cold")
 LAYOUTS = ("best", "any", "nchw", "nhwc", "blocked")
 BACKENDS = ("native",)
+#: How samples are taken on a GPU; ``auto`` is what suits the cache state.
+TIMINGS = ("auto", "events", "cuda-graph")
+#: What is computed in the same kernel after a forward pass.
+FUSIONS = ("none", "bias-relu")
 
-_LAYERS: dict[str, type[Conv2d] | type[Gemm] | type[Pool2d]] = {
+_LAYERS: dict[str, type[Layer]] = {
     "conv2d": Conv2d,
     "gemm": Gemm,
     "pool2d": Pool2d,
+    "pointwise": Pointwise,
 }
 
 
@@ -39,6 +59,10 @@ class Case:
         layout: ``best`` lets all layouts compete; the others restrict the choice.
         backend: who computes it.
         device: ``cpu`` or ``cuda:N``.
+        timing: ``events`` (each sample behind a closed gate, between two CUDA events),
+            ``cuda-graph`` (many launches in a graph) or ``auto``: a graph where caches are hot,
+            events behind a cache flush where they are not. CPUs know ``auto`` only.
+        fuse: ``bias-relu`` adds a bias and clips at zero in the same kernel (forward only).
 
     Raises:
         UsageError: a word that is not among its choices.
@@ -52,6 +76,8 @@ class Case:
     layout: str = "best"
     backend: str = "native"
     device: str = "cpu"
+    timing: str = "auto"
+    fuse: str = "none"
 
     def __post_init__(self) -> None:
         for option, value, choices in (
@@ -61,12 +87,20 @@ class Case:
             ("--cache", self.cache, CACHES),
             ("--layout", self.layout, LAYOUTS),
             ("--backend", self.backend, BACKENDS),
+            ("--timing", self.timing, TIMINGS),
+            ("--fuse", self.fuse, FUSIONS),
         ):
             if value not in choices:
                 near = nearest(str(value), choices) or list(choices)
                 raise UsageError(
                     f"{option} {value}: not one of {', '.join(choices)}; nearest: {near[0]}"
                 )
+        check_device(self.device)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether its device is a GPU."""
+        return self.device.startswith("cuda")
 
     @property
     def label(self) -> str:
@@ -85,3 +119,15 @@ class Case:
         layer = dict(fields["layer"])
         kind = _LAYERS[layer.pop("kind")]
         return cls(**{**fields, "layer": kind(**layer)})
+
+
+def check_device(device: str) -> None:
+    """Make sure that a word names a device, whether it is there or not.
+
+    Raises:
+        UsageError: it is neither ``cpu`` nor ``cuda:N``.
+    """
+    if device == "cpu" or re.fullmatch(r"cuda:(0|[1-9][0-9]{0,3})", device):
+        return
+    near = "cuda:0" if nearest(device, ("cuda:0", "gpu:0"), 1) else "cpu"
+    raise UsageError(f"--device {device}: no such device; nearest: {near}; choices: cpu, cuda:N")

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["load"]
 
 #: Where each backend's ``create()`` lives, and the native module that it stands on.
-_MODULES = {("native", "cpu"): ("pydlbench.backends.native.cpu", "_cpu")}
+_MODULES = {
+    ("native", "cpu"): ("pydlbench.backends.native.cpu", "_cpu"),
+    ("native", "cuda"): ("pydlbench.backends.native.cuda", "_cuda"),
+}
 
 
 def load(name: str, device: str) -> Backend:
@@ -31,4 +34,4 @@ def load(name: str, device: str) -> Backend:
         raise UsageError(f"backend {name} on {device}: no such backend; there is: {known}")
     module, native = found
     native_module(native)
-    return cast("Backend", importlib.import_module(module).create())
+    return cast("Backend", importlib.import_module(module).create(device))

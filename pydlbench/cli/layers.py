@@ -63,7 +63,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="forward, backward-data, backward-weights or all; default: forward",
     )
     what.add_argument(
-        "--precision", **many, metavar="P", help="fp32, bf16, fp16 or all; default: fp32"
+        "--precision",
+        **many,
+        metavar="P",
+        help="fp32, bf16, fp16 or all; on a GPU fp32, tf32, fp16, fp16-tc, bf16-tc, fp8-tc or all; "
+        "default: fp32",
     )
     what.add_argument("--propagation", metavar="KIND", help="inference (default) or training")
     what.add_argument("--pool", metavar="MODE", help="max or avg, for descriptors of pooling")
@@ -79,7 +83,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="best (default: tries them all), any (the library's choice), nchw, nhwc or blocked",
     )
     how.add_argument("--threads", **many, metavar="N", help="default: one per physical core")
-    how.add_argument("--device", metavar="DEVICE", help="cpu")
+    how.add_argument(
+        "--device", metavar="DEVICE", help="cpu or cuda:N; default: the GPU if there is one"
+    )
     how.add_argument("--backend", **many, metavar="NAME", help="native")
     how.add_argument(
         "--budget", metavar="S", default="2", help="seconds of sampling per kernel (2)"
@@ -88,6 +94,27 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--confidence", metavar="C", default="0.95", help="level of the median's interval (0.95)"
     )
     how.add_argument("--seed", metavar="N", default="0", help="seed of data and order (0)")
+
+    gpu = parser.add_argument_group("on a GPU")
+    gpu.add_argument(
+        "--timing",
+        **many,
+        metavar="HOW",
+        help="events (each sample behind a closed gate), cuda-graph (many launches in a graph); "
+        "default: a graph where caches are hot, events where they are cold",
+    )
+    gpu.add_argument(
+        "--fuse",
+        **many,
+        metavar="WHAT",
+        help="none (default), bias-relu (in the same kernel) or all",
+    )
+    gpu.add_argument(
+        "--workspace-limit",
+        metavar="BYTES",
+        help="scratch memory that a kernel may ask for: 64M, 2GiB...; default: 8GiB",
+    )
+    gpu.add_argument("--energy", action="store_true", help="measure joules per execution as well")
 
     output = parser.add_argument_group("what is shown")
     output.add_argument(

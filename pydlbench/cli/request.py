@@ -7,8 +7,21 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.backends.case import BACKENDS, CACHES, CPU_PRECISIONS, LAYOUTS, PROPAGATIONS, Case
+from pydlbench.backends.case import (
+    BACKENDS,
+    CACHES,
+    CPU_PRECISIONS,
+    FUSIONS,
+    GPU_PRECISIONS,
+    LAYOUTS,
+    PROPAGATIONS,
+    TIMINGS,
+    Case,
+    check_device,
+)
+from pydlbench.backends.native.presence import default_device
 from pydlbench.cli.values import (
+    byte_count,
     choices,
     fraction,
     positive_seconds,
@@ -17,7 +30,7 @@ from pydlbench.cli.values import (
     wholes,
 )
 from pydlbench.errors import UsageError, nearest
-from pydlbench.layers import PASSES, POOL_MODES, Layer, find_layers, model_names
+from pydlbench.layers import PASSES, POOL_MODES, Layer, Pointwise, find_layers, model_names
 
 if TYPE_CHECKING:
     import argparse
@@ -56,12 +69,21 @@ def read_request(args: argparse.Namespace) -> Request:
     Raises:
         UsageError: A value is bad, or two options exclude each other.
     """
-    device = choices("--device", [args.device or "cpu"], ("cpu",))[0]
+    device, notes = _device(args.device)
+    on_gpu = device != "cpu"
     backends = choices("--backend", args.backend or ["native"], BACKENDS, "all")
     passes = choices("--pass", args.pass_ or ["forward"], PASSES, "all")
-    precisions = choices("--precision", args.precision or ["fp32"], CPU_PRECISIONS, "all")
+    precisions = choices(
+        "--precision",
+        args.precision or ["fp32"],
+        GPU_PRECISIONS if on_gpu else CPU_PRECISIONS,
+        "all",
+    )
     caches = choices("--cache", args.cache or ["hot"], CACHES, "all")
     layouts = choices("--layout", args.layout or ["best"], LAYOUTS, "all")
+    layouts = _for_gpus(on_gpu, args, layouts)
+    timings = choices("--timing", args.timing or ["auto"], TIMINGS)
+    fusions = choices("--fuse", args.fuse or ["none"], FUSIONS, "all")
     kinds = choices("--propagation", [args.propagation or "inference"], PROPAGATIONS, "both")
     if args.propagation is not None and "forward" not in passes:
         raise UsageError(
@@ -74,6 +96,8 @@ def read_request(args: argparse.Namespace) -> Request:
         "confidence": fraction("--confidence", args.confidence, 0.5, 1.0),
         "keep_samples": args.samples,
         "algorithms": args.algorithms,
+        "workspace_bytes": byte_count("--workspace-limit", args.workspace_limit),
+        "energy": args.energy,
     }
     threads = _threads(args.threads)
     layers = _layers(args)
@@ -89,18 +113,53 @@ def read_request(args: argparse.Namespace) -> Request:
             layout=layout,
             backend=backend,
             device=device,
+            timing=timing,
+            fuse=fuse,
         )
-        for (layer, pass_), precision, kind, cache, layout, backend in product(
-            wanted, precisions, kinds, caches, layouts, backends
+        for (layer, pass_), precision, kind, cache, layout, backend, timing, fuse in product(
+            wanted, precisions, kinds, caches, layouts, backends, timings, fusions
         )
         # Backward passes know one kind only.
-        if pass_ == "forward" or kind == kinds[0]
+        if pass_ == "forward" or (kind == kinds[0] and fuse == fusions[0])
     ]
     if not cases:
         valid = ", ".join(dict.fromkeys(pass_ for layer in layers for pass_ in layer.passes))
-        raise UsageError(f"--pass {','.join(passes)}: pooling has no such pass; choices: {valid}")
-    notes = () if every else _left_out(layers, passes)
+        words = ", ".join(dict.fromkeys(_word(layer) for layer in layers))
+        raise UsageError(f"--pass {','.join(passes)}: {words} has no such pass; choices: {valid}")
+    notes += () if every else _left_out(layers, passes)
     return Request(cases=tuple(cases), threads=threads, options=options, notes=notes)
+
+
+def _device(given: str | None) -> tuple[str, tuple[str, ...]]:
+    """The device to use, and a note where a GPU that is there is left out."""
+    if given is None:
+        return default_device()
+    check_device(given)
+    return given, ()
+
+
+def _for_gpus(on_gpu: bool, args: argparse.Namespace, layouts: list[str]) -> list[str]:
+    """Refuse what only the other kind of device knows, and narrow ``all`` to what this one has."""
+    if on_gpu:
+        if "blocked" in (args.layout or ()):
+            raise UsageError("--layout blocked: for CPUs only; nearest: --layout nhwc")
+        if args.threads:
+            raise UsageError(f"--threads {args.threads[0]}: for CPUs only; nearest: leave it out")
+        return [layout for layout in layouts if layout != "blocked"]
+    for option, value, idle in (
+        ("--timing", args.timing, None),
+        ("--fuse", args.fuse, None),
+        ("--energy", args.energy, False),
+        ("--workspace-limit", args.workspace_limit, None),
+    ):
+        if value != idle:
+            text = (
+                option
+                if value is True
+                else f"{option} {value if isinstance(value, str) else value[0]}"
+            )
+            raise UsageError(f"{text}: for GPUs only; nearest: --device cuda:0")
+    return layouts
 
 
 def _layers(args: argparse.Namespace) -> list[Layer]:
@@ -153,7 +212,13 @@ def _threads(given: Sequence[str] | None) -> tuple[int | None, ...]:
 def _left_out(layers: Sequence[Layer], passes: Sequence[str]) -> tuple[str, ...]:
     notes = []
     for pass_ in passes:
-        names = [layer.name or layer.problem for layer in layers if pass_ not in layer.passes]
-        if names:
-            notes.append(f"pooling has no {pass_} pass, left out: {', '.join(names)}")
+        without = [layer for layer in layers if pass_ not in layer.passes]
+        for word in dict.fromkeys(map(_word, without)):
+            names = [layer.name or layer.problem for layer in without if _word(layer) == word]
+            notes.append(f"{word} has no {pass_} pass, left out: {', '.join(names)}")
     return tuple(notes)
+
+
+def _word(layer: Layer) -> str:
+    """Return what a layer without all three passes is called."""
+    return layer.op if isinstance(layer, Pointwise) else "pooling"

@@ -11,7 +11,17 @@ from pydlbench.errors import UsageError, nearest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["choices", "fraction", "positive_seconds", "split_patterns", "whole_number", "wholes"]
+__all__ = [
+    "byte_count",
+    "choices",
+    "fraction",
+    "positive_seconds",
+    "split_patterns",
+    "whole_number",
+    "wholes",
+]
+
+_BYTES = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 def choices(
@@ -35,7 +45,10 @@ def choices(
         elif value in allowed:
             found[value] = None
         else:
-            near = nearest(value, allowed, 1)
+            # What only lacks its end comes first: bf16 means bf16-tc.
+            near = [name for name in allowed if name.startswith(value)] or nearest(
+                value, allowed, 1
+            )
             hint = f"nearest: {near[0]}; choices" if near else "choices"
             names = ", ".join([*allowed, every] if every else allowed)
             raise UsageError(f"{option} {value}: not a valid choice; {hint}: {names}")
@@ -73,6 +86,25 @@ def positive_seconds(option: str, text: str) -> float:
         near = "0.1" if value <= 0 else "86400"
         raise UsageError(f"{option} {text}: must lie between 0 and 86400 s; nearest: {near}")
     return value
+
+
+def byte_count(option: str, text: str | None, default: int = 1 << 33) -> int:
+    """Return a number of bytes: ``4096``, ``64M``, ``64MiB``, ``2g`` (powers of 1024).
+
+    Args:
+        option: Its name, for messages.
+        text: What was given; ``None`` is the default.
+        default: In bytes.
+
+    Raises:
+        UsageError: It is no such number.
+    """
+    if text is None:
+        return default
+    found = re.fullmatch(r"([0-9]{1,12})\s*([KMGT]?)(?:I?B)?", text.strip().upper())
+    if not found:
+        raise UsageError(f"{option} {text}: not a number of bytes; nearest: 64M")
+    return int(found[1]) << _BYTES[found[2]]
 
 
 def fraction(option: str, text: str, low: float, high: float) -> float:

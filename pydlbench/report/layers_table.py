@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from pydlbench.report.gpu_notes import gpu_notes
 from pydlbench.report.style import PLAIN, Style
 from pydlbench.results.axes import label, varying
 from pydlbench.results.columns import columns
@@ -111,6 +112,7 @@ def _footnotes(timed: Sequence[Measurement], axes: Sequence[str]) -> Iterable[st
     disturbed = [row for row in timed if row.contended]
     for reason, names in _by(disturbed, axes, lambda row: row.contention_reason or "other work"):
         yield f"contended: {names}: {reason}"
+    yield from gpu_notes(timed, lambda row: label(row, axes))
     discarded = sum(row.discarded for row in timed)
     if discarded:
         kept = sum(row.time.n for row in timed if row.time is not None)

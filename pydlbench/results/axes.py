@@ -27,13 +27,18 @@ AXES: dict[str, Callable[[Measurement], str]] = {
     "device": lambda row: row.device,
     "threads": lambda row: "" if row.threads is None else str(row.threads),
     "cache": lambda row: row.cache,
+    "timing": lambda row: row.timing if row.ok else "",
+    "fuse": lambda row: row.fuse,
     "layout": lambda row: row.layout_request,
     "backend": lambda row: row.backend,
     "mode": lambda row: row.mode or "",
 }
 
 # These follow from others, or are empty in a row that was never run: no difference by themselves.
-_BLANK_IS_NO_VALUE = {"threads", "accumulate"}
+_BLANK_IS_NO_VALUE = {"threads", "accumulate", "timing"}
+# One that follows from another says nothing more: bf16 beside fp32 differs in the accumulator too,
+# and cold caches on a GPU are timed otherwise than hot ones.
+_FOLLOWS = {"accumulate": "precision", "timing": "cache"}
 
 
 def axis_values(rows: Sequence[Measurement], axis: str) -> list[str]:
@@ -49,12 +54,11 @@ def axis_values(rows: Sequence[Measurement], axis: str) -> list[str]:
 def varying(rows: Sequence[Measurement]) -> list[str]:
     """Return the axes along which ``rows`` differ, in the order of their columns."""
     found = [axis for axis in AXES if len(axis_values(rows, axis)) > 1]
-    if "precision" in found and "accumulate" in found:
-        # bf16 beside fp32 differs in both; the precision alone says it, if one follows from the
-        # other.
-        pairs = {(row.precision, row.accumulate) for row in rows if row.accumulate}
-        if len(pairs) == len({precision for precision, _ in pairs}):
-            found.remove("accumulate")
+    for axis, leader in _FOLLOWS.items():
+        if axis in found and leader in found:
+            pairs = {(AXES[leader](row), AXES[axis](row)) for row in rows if AXES[axis](row)}
+            if len(pairs) == len({value for value, _ in pairs}):
+                found.remove(axis)
     return found
 
 

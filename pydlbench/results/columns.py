@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pydlbench.results.axes import AXES, axis_values, common_model, varying
 from pydlbench.results.layouts import short_layout
+from pydlbench.units import si
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,6 +76,11 @@ def columns(rows: Sequence[Measurement]) -> list[Column]:
         Column("bound", lambda row: row.roofline.bound if row.roofline else "-", right=False),
         Column("checked", _checked, right=False),
     ]
+    if any(row.energy_j for row in rows):
+        found[-1:-1] = [
+            Column("energy", lambda row: si(row.energy_j, "J") if row.energy_j else "-"),
+            Column("GFLOP/s/W", lambda row: number(row.gflops_per_watt)),
+        ]
     if any(row.contended for row in rows):
         found.append(Column("note", lambda row: "contended" if row.contended else "", right=False))
     return found

@@ -28,8 +28,14 @@ CSV_COLUMNS = (
     *("contended", "contention_reason", "discarded", "stop_reason"),
     *("workspace_bytes", "reorder_s", "setup_s", "warnings"),
     *("stop_rule", "inner", "cycles", "retries"),
+    *("fuse", "tensor_cores", "notes", "launch_s_event", "launch_s_graph", "launch_s_host"),
+    "launch_s_enqueue",
+    *("energy_j", "power_w", "gflops_per_watt"),
+    *("gpu_sm_clock_hz", "gpu_memory_clock_hz", "gpu_power_w", "gpu_temperature_c", "gpu_reasons"),
+    *("gpu_others", "gpu_readings"),
 )
-_NESTED = ("time_s", "peak_tflops", "roofline", "correct")
+_NESTED = ("time_s", "peak_tflops", "roofline", "correct", "launch_s", "gpu")
+_LISTS = ("warnings", "notes", "gpu_reasons", "gpu_others")
 
 
 def to_csv(run: RunRecord, measurements: Sequence[Measurement]) -> str:
@@ -48,7 +54,8 @@ def to_csv(run: RunRecord, measurements: Sequence[Measurement]) -> str:
             for key, value in (row[name] or {}).items():
                 row[f"{name}_{key}"] = value
         row["reorder_s"] = sum(measurement.reorder_s.values()) if measurement.reorder_s else None
-        row["warnings"] = "; ".join(measurement.warnings)
+        for name in _LISTS:
+            row[name] = "; ".join(map(str, row.get(name) or ()))
         writer.writerow({name: _cell(row.get(name)) for name in CSV_COLUMNS})
     return buffer.getvalue()
 

@@ -37,7 +37,7 @@ class Measurement:
 
     Attributes:
         layer: Name (``alexnet/conv3``), or the problem itself where the layer has no name.
-        kind: ``conv2d``, ``gemm`` or ``pool2d``.
+        kind: ``conv2d``, ``gemm``, ``pool2d`` or ``pointwise``.
         problem: Canonical descriptor, batch included.
         batch: Images, or rows of a matrix product.
         pass_: ``forward``, ``backward-data`` or ``backward-weights`` (JSON: ``pass``).
@@ -85,6 +85,16 @@ class Measurement:
         inner: Executions per sample.
         cycles: Core cycles per execution: the median in seconds times ``clock_hz``.
         retries: Chunks of samples that were taken again because other work disturbed them.
+        fuse: What the same kernel computed besides: ``none`` or ``bias-relu``.
+        tensor_cores: Whether a GPU's tensor cores did it; ``None`` where the library does not say.
+        notes: The library's numerical and behaviour notes on the algorithm.
+        launch_s: Seconds per execution by three clocks: ``event`` (between CUDA events), ``graph``
+            (in a CUDA graph), ``host`` (launched one by one, on the host's clock); and ``enqueue``,
+            what the host needs to launch one.
+        energy_j: Energy of one execution in joules, with ``--energy``.
+        power_w: Mean power during that measurement, in watts.
+        gpu: What was read from the GPU beside the samples: clocks in Hz, power in W, temperature in
+            degrees Celsius, what held the clock down.
     """
 
     layer: str
@@ -132,6 +142,18 @@ class Measurement:
     inner: int | None = None
     cycles: float | None = None
     retries: int | None = None
+    fuse: str = "none"
+    tensor_cores: bool | None = None
+    notes: tuple[str, ...] = ()
+    launch_s: Mapping[str, float] | None = None
+    energy_j: float | None = None
+    power_w: float | None = None
+    gpu: Mapping[str, Any] | None = None
+
+    @property
+    def gflops_per_watt(self) -> float | None:
+        """Algorithmic GFLOP/s per watt, which is GFLOP per joule; None without an energy."""
+        return self.flops / self.energy_j / 1e9 if self.energy_j else None
 
     @property
     def ok(self) -> bool:
@@ -159,6 +181,7 @@ class Measurement:
             if item.name in {"candidates", "samples_s"} and value is None:
                 continue
             out[_JSON_NAMES.get(item.name, item.name)] = _plain(value)
+        out["gflops_per_watt"] = self.gflops_per_watt
         return out
 
     @classmethod
@@ -178,7 +201,7 @@ class Measurement:
                 values[name] = part.from_dict(values[name])
             else:
                 values.pop(name, None)
-        for name in ("candidates", "samples_s", "warnings"):
+        for name in ("candidates", "samples_s", "warnings", "notes"):
             if values.get(name) is not None:
                 values[name] = tuple(values[name])
         missing = [name for name in _REQUIRED if name not in values]

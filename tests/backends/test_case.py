@@ -8,7 +8,7 @@ import pytest
 
 from pydlbench.backends.case import CACHES, LAYOUTS, PRECISIONS, PROPAGATIONS, Case
 from pydlbench.errors import UsageError
-from pydlbench.layers import Conv2d, Gemm, Pool2d
+from pydlbench.layers import Conv2d, Gemm, Pointwise, Pool2d
 
 CONV = Conv2d.of(
     batch=2,
@@ -28,6 +28,7 @@ LAYERS = [
     Pool2d.of(
         batch=1, channels=3, in_size=8, kernel=3, stride=2, mode="avg", count_include_pad=True
     ),
+    Pointwise(op="concat", batch=2, channels=7, sources=(3, 4), height=5),
 ]
 
 

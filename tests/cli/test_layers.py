@@ -78,6 +78,8 @@ def test_default_is_alexnet_forward_fp32_hot(session):
             "confidence": 0.95,
             "keep_samples": False,
             "algorithms": False,
+            "workspace_bytes": 1 << 33,
+            "energy": False,
             "threads": None,
         }
     ]
@@ -139,6 +141,15 @@ def test_pooling_leaves_out_the_pass_it_lacks_and_says_so(session, capsys):
     assert (
         "pooling has no backward-weights pass, left out: alexnet/pool1" in capsys.readouterr().err
     )
+
+
+def test_each_kind_of_layer_says_which_pass_it_lacks(session, capsys):
+    words = ("--shape", "conv3", "pool1", "relu:ic3", "--pass", "backward-weights")
+    command.run(parse(*words), session.open)
+    assert [case.layer.name for case in session.cases] == ["alexnet/conv3"]
+    err = capsys.readouterr().err
+    assert "pooling has no backward-weights pass, left out: alexnet/pool1" in err
+    assert "relu has no backward-weights pass, left out: relu:mb1ic3" in err
 
 
 def test_both_propagations_do_not_double_backward_passes(session):
@@ -237,7 +248,17 @@ def test_files_are_written_beside_the_table(session, capsys, tmp_path):
         ("--cache warm", "--cache warm: .*hot, weights-cold, all-cold"),
         ("--layout nhcw", "--layout nhcw: .*nearest: n"),
         ("--backend nativ", "--backend nativ: .*nearest: native"),
-        ("--device cuda:0", "--device cuda:0: .*choices: cpu"),
+        ("--device gpu", "--device gpu: no such device; nearest: cuda:0; choices: cpu, cuda:N"),
+        ("--device cuda:-1", "--device cuda:-1: no such device; nearest: cuda:0"),
+        ("--device cpu --timing events", "--timing events: for GPUs only; nearest: --device cuda"),
+        ("--device cpu --fuse bias-relu", "--fuse bias-relu: for GPUs only"),
+        ("--device cpu --energy", "--energy: for GPUs only"),
+        ("--device cpu --workspace-limit 1G", "--workspace-limit 1G: for GPUs only"),
+        ("--device cuda:0 --workspace-limit 1Q", "--workspace-limit 1Q: not a number of bytes"),
+        ("--device cuda:0 --threads 2", "--threads 2: for CPUs only"),
+        ("--device cuda:0 --layout blocked", "--layout blocked: for CPUs only"),
+        ("--device cuda:0 --precision bf16", "--precision bf16: .*nearest: bf16-tc"),
+        ("--device cuda:0 --timing event", "--timing event: .*nearest: events"),
         ("--batch 0", "--batch 0: too small; nearest: 1"),
         ("--batch 3.5", "--batch 3.5: not a whole number; nearest: 4"),
         ("--batch 1,,2", "--batch .*empty value"),

@@ -11,6 +11,7 @@ from pydlbench.results import Correctness
 from pydlbench.results.export_csv import CSV_COLUMNS, to_csv
 from pydlbench.results.export_json import from_json, to_json
 from pydlbench.results.export_markdown import to_markdown
+from pydlbench.timing.throttle import GpuReadings
 
 
 def test_json_document_and_back(run_record, measurement, without_time):
@@ -61,13 +62,15 @@ def test_csv_has_one_line_per_measurement(run_record, measurement, without_time)
 
 
 def test_csv_columns_cover_the_record(measurement):
-    data = measurement(reorder_s={"src": 1.0}).to_dict()
+    launch_s = dict.fromkeys(("event", "graph", "host", "enqueue"), 1e-5)
+    gpu = GpuReadings(readings=1).to_dict()
+    data = measurement(reorder_s={"src": 1.0}, launch_s=launch_s, gpu=gpu).to_dict()
     for name, value in data.items():
         names = [f"{name}_{key}" for key in value] if name in _NESTED else [name]
         assert set(names) <= set(CSV_COLUMNS)
 
 
-_NESTED = ("time_s", "peak_tflops", "roofline", "correct")
+_NESTED = ("time_s", "peak_tflops", "roofline", "correct", "launch_s", "gpu")
 
 
 def test_markdown_table_and_reasons(run_record, measurement, without_time):

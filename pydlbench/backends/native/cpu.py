@@ -156,7 +156,11 @@ class CpuBackend:
         for entrant in entrants:
             try:
                 search.trial(
-                    entrant, state.contender(entrant), best, thorough=preparation.all_candidates
+                    entrant,
+                    state.contender(entrant),
+                    best,
+                    thorough=preparation.all_candidates,
+                    effort=search.CPU_EFFORT,
                 )
                 if preparation.all_candidates:
                     state.reorders[id(entrant)] = state.kernel(entrant).reorder_seconds()
@@ -168,8 +172,8 @@ class CpuBackend:
                 best = min(best, entrant.time)
             state.drop(entrant)
         # A cold kernel holds many copies of its tensors.
-        finalists = search.FINALISTS if case.cache == "hot" else COLD_FINALISTS
-        winner = search.race(entrants, state.contender, state.verify, finalists)
+        finalists = None if case.cache == "hot" else COLD_FINALISTS
+        winner = search.race(entrants, state.contender, state.verify, finalists, search.CPU_EFFORT)
         if winner is None:
             reasons = "; ".join(dict.fromkeys(e.reason or "" for e in entrants))
             raise PrimitiveError(f"no candidate gives a right result: {reasons}")
@@ -208,6 +212,10 @@ class CpuBackend:
             raise UnsupportedError(
                 f"this CPU has no {case.precision}: it lacks {' and '.join(needs)}"
             )
+        if case.timing != "auto":
+            raise UnsupportedError(f"--timing {case.timing} is for GPUs; CPUs have one clock")
+        if case.fuse != "none":
+            raise UnsupportedError(f"--fuse {case.fuse} is for GPUs so far")
         if case.pass_ not in case.layer.passes:
             raise UnsupportedError(f"{case.layer.kind} has no {case.pass_} pass")
         if case.cache == "weights-cold" and not case.layer.weight_elements:
@@ -265,8 +273,14 @@ def _entry(entrant: search.Entrant, state: _Search, chosen: bool) -> dict[str, A
     }
 
 
-def create() -> CpuBackend:
-    """Create the backend for the CPUs that this process may use."""
+def create(device: str = "cpu") -> CpuBackend:
+    """Create the backend for the CPUs that this process may use.
+
+    Args:
+        device: ``cpu``, the only one.
+    """
+    if device != "cpu":
+        raise UnsupportedError(f"{device}: the CPU backend serves the device cpu only")
     if hasattr(os, "sched_getaffinity"):
         return CpuBackend(sorted(os.sched_getaffinity(0)))
     return CpuBackend(range(os.cpu_count() or 1))

@@ -15,25 +15,74 @@ from pydlbench.errors import PydlbenchError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Contender", "Entrant", "race", "ranking", "trial"]
+__all__ = [
+    "CPU_EFFORT",
+    "GPU_EFFORT",
+    "Contender",
+    "Effort",
+    "Entrant",
+    "race",
+    "ranking",
+    "trial",
+]
 
-# A candidate whose first execution takes longer than the best so far by this factor and by so many
-# seconds more is not run again: cold caches (2 ms for 32 MB), cold code and waking threads, which a
-# first execution pays for, cannot explain that.
+# A candidate whose first execution takes longer than the best so far by this factor and by the
+# effort's allowance more is not run again.
 HOPELESS = 1.15
-HOPELESS_SECONDS = 0.005
-# Finalists: at most this many, at most this much slower than the fastest trial. Trials on a busy
-# virtual machine differ by several per cent from what the race then finds.
-FINALISTS = 4
+# Finalists: at most this much slower than the fastest trial. Trials on a busy virtual machine
+# differ by several per cent from what the race then finds.
 FINAL_MARGIN = 1.08
-# Time for a candidate's trial, for the whole race and for one turn in it, in seconds; a turn holds
-# several executions of a short kernel, because each turn starts with caches full of other data.
-TRIAL_SECONDS = 0.03
-TRIAL_SAMPLES = 20
-RACE_SECONDS = 0.40
-RACE_ROUNDS = (3, 12)
-TURN_SECONDS = 0.005
-TURN_SAMPLES = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How long candidates are tried and raced. Times in seconds.
+
+    Attributes:
+        hopeless_s: what a first execution may take longer than the best without being given up:
+            cold caches, cold code and waking threads explain so much.
+        trial_s: of one candidate's trial.
+        trial_samples: at most.
+        finalists: how many enter the race at most.
+        race_s: of the whole race.
+        race_rounds: least and most rounds.
+        turn_s: of one turn in a round; it holds several executions of a short kernel, because each
+            turn starts with caches full of other data.
+        turn_samples: at most.
+    """
+
+    hopeless_s: float
+    trial_s: float
+    trial_samples: int
+    finalists: int
+    race_s: float
+    race_rounds: tuple[int, int]
+    turn_s: float
+    turn_samples: int
+
+
+#: On a CPU: 2 ms bring 32 MB into the cache, and a pool's threads take as long to wake.
+CPU_EFFORT = Effort(
+    hopeless_s=0.005,
+    trial_s=0.03,
+    trial_samples=20,
+    finalists=4,
+    race_s=0.40,
+    race_rounds=(3, 12),
+    turn_s=0.005,
+    turn_samples=50,
+)
+#: On a GPU: candidates are many (a cuDNN convolution has up to a hundred plans) and quiet.
+GPU_EFFORT = Effort(
+    hopeless_s=20e-6,
+    trial_s=0.003,
+    trial_samples=5,
+    finalists=3,
+    race_s=0.06,
+    race_rounds=(5, 15),
+    turn_s=0.001,
+    turn_samples=10,
+)
 
 
 class Contender(Protocol):
@@ -70,25 +119,33 @@ class Entrant:
         self.reason = str(error)
 
 
-def trial(entrant: Entrant, contender: Contender, best: float, thorough: bool) -> None:
+def trial(
+    entrant: Entrant,
+    contender: Contender,
+    best: float,
+    thorough: bool,
+    effort: Effort,
+) -> None:
     """Run a candidate a few times; ``best`` is the fastest trial so far, in seconds.
 
     The first execution pays for page faults and only shows whether the candidate is hopeless;
     ``thorough`` times it nevertheless.
     """
     first = contender.seconds(1)[0]
-    if first > HOPELESS * best + HOPELESS_SECONDS and not thorough:
+    if first > HOPELESS * best + effort.hopeless_s and not thorough:
         entrant.times = [first]
         return
     least = 5 if thorough else 1
-    entrant.times = list(contender.seconds(_count(TRIAL_SECONDS / first, least, TRIAL_SAMPLES)))
+    samples = _count(effort.trial_s / first, least, effort.trial_samples)
+    entrant.times = list(contender.seconds(samples))
 
 
 def race(
     entrants: Sequence[Entrant],
     enter: Callable[[Entrant], Contender],
     verify: Callable[[Entrant], str | None],
-    finalists_at_most: int = FINALISTS,
+    finalists_at_most: int | None,
+    effort: Effort,
 ) -> Entrant | None:
     """Race the best entrants in turn and return the fastest that ``verify`` finds right.
 
@@ -96,7 +153,9 @@ def race(
         entrants: all that had a trial.
         enter: makes an entrant runnable again.
         verify: returns ``None`` for a right result, else what is wrong.
-        finalists_at_most: how many may hold their memory at the same time.
+        finalists_at_most: how many may hold their memory at the same time; None is as many as the
+            effort has.
+        effort: how long to race.
 
     Returns:
         The winner, or ``None`` if no candidate gives a right result.
@@ -107,9 +166,9 @@ def race(
         finalists = sorted(
             (entrant for entrant in remaining if entrant.time <= FINAL_MARGIN * best),
             key=lambda entrant: entrant.time,
-        )[:finalists_at_most]
+        )[: finalists_at_most or effort.finalists]
         if len(finalists) > 1:
-            _run(finalists, enter, best)
+            _run(finalists, enter, best, effort)
         for entrant in sorted(finalists, key=lambda entrant: entrant.time):
             try:
                 wrong = verify(entrant) if entrant.status == "ok" else entrant.reason
@@ -122,15 +181,20 @@ def race(
     return None
 
 
-def _run(finalists: Sequence[Entrant], enter: Callable[[Entrant], Contender], best: float) -> None:
+def _run(
+    finalists: Sequence[Entrant],
+    enter: Callable[[Entrant], Contender],
+    best: float,
+    effort: Effort,
+) -> None:
     runners: list[tuple[Entrant, Contender, list[float]]] = []
     for entrant in finalists:
         try:
             runners.append((entrant, enter(entrant), []))
         except PydlbenchError as error:  # all at once they may not fit into memory
             entrant.disqualify(error)
-    per_turn = _count(TURN_SECONDS / best, 1, TURN_SAMPLES)
-    rounds = _count(RACE_SECONDS / (best * per_turn * len(finalists)), *RACE_ROUNDS)
+    per_turn = _count(effort.turn_s / best, 1, effort.turn_samples)
+    rounds = _count(effort.race_s / (best * per_turn * len(finalists)), *effort.race_rounds)
     for turn in range(rounds):
         # Who follows whom must not decide.
         for _, contender, lap in reversed(runners) if turn % 2 else runners:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 
@@ -14,7 +15,7 @@ from pydlbench.backends.case import Case
 from pydlbench.backends.native import cpu, search
 from pydlbench.backends.reference import Verdict
 from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.layers import Conv2d, Gemm, Pool2d
+from pydlbench.layers import Conv2d, Gemm, Pointwise, Pool2d
 from pydlbench.timing.chunk import Request
 
 CONV = Conv2d.of(batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)
@@ -30,8 +31,8 @@ def backend():
 @pytest.fixture(autouse=True)
 def _short(monkeypatch):
     """Short trials and races: who wins does not matter here."""
-    monkeypatch.setattr(search, "TRIAL_SECONDS", 0.001)
-    monkeypatch.setattr(search, "RACE_SECONDS", 0.001)
+    quick = dataclasses.replace(search.CPU_EFFORT, trial_s=0.001, race_s=0.001)
+    monkeypatch.setattr(search, "CPU_EFFORT", quick)
 
 
 def prepare(backend, layer=CONV, preparation=None, **words):
@@ -214,3 +215,8 @@ def test_probes_by_name(backend):
     assert json.loads(json.dumps(speed)) == speed
     with pytest.raises(UnsupportedError, match="no such probe: latency"):
         backend.probe("latency", {})
+
+
+def test_memory_bound_layers_are_left_to_gpus(backend):
+    with pytest.raises(UnsupportedError, match="the native CPU backend has no lrn; it has conv"):
+        prepare(backend, Pointwise(op="lrn", channels=4))

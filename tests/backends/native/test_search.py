@@ -9,6 +9,8 @@ import pytest
 from pydlbench.backends.native import search
 from pydlbench.errors import InsufficientMemoryError, PrimitiveError
 
+EFFORT = search.CPU_EFFORT
+
 
 class Invented:
     """A contender of a known time; ``time`` may be a function of the executions so far by all."""
@@ -36,7 +38,7 @@ def tried(times, thorough=False):
     entrants = [search.Entrant(Invented(time)) for time in times]
     best = float("inf")
     for entrant in entrants:
-        search.trial(entrant, entrant.candidate, best, thorough=thorough)
+        search.trial(entrant, entrant.candidate, best, thorough=thorough, effort=EFFORT)
         best = min(best, entrant.time)
     return entrants
 
@@ -51,11 +53,11 @@ def all_right(_entrant):
 
 def test_the_fastest_wins():
     entrants = tried([0.003, 0.001, 0.002])
-    assert search.race(entrants, enter, all_right) is entrants[1]
+    assert search.race(entrants, enter, all_right, None, EFFORT) is entrants[1]
 
 
 def test_a_hopeless_one_runs_once():
-    late = 1.01 * (search.HOPELESS * 0.004 + search.HOPELESS_SECONDS)
+    late = 1.01 * (search.HOPELESS * 0.004 + EFFORT.hopeless_s)
     fast, hopeless = tried([0.004, late])
     assert hopeless.candidate.runs == [1]
     assert hopeless.times == [late]
@@ -67,7 +69,7 @@ def test_a_first_execution_that_only_woke_the_threads_is_not_held_against_it():
         return 0.002 if execution == 0 else 0.00005
 
     entrant = search.Entrant(Invented(cold_first))
-    search.trial(entrant, entrant.candidate, best=0.0001, thorough=False)
+    search.trial(entrant, entrant.candidate, best=0.0001, thorough=False, effort=EFFORT)
     assert entrant.time == 0.00005
 
 
@@ -76,7 +78,7 @@ def test_a_hopeful_one_is_timed_without_its_first_execution():
         return 0.0014 if execution == 0 else 0.001
 
     entrant = search.Entrant(Invented(cold_first))
-    search.trial(entrant, entrant.candidate, best=0.001, thorough=False)
+    search.trial(entrant, entrant.candidate, best=0.001, thorough=False, effort=EFFORT)
     assert set(entrant.times) == {0.001}
 
 
@@ -95,7 +97,7 @@ def test_only_finalists_race():
     near = (1 + search.FINAL_MARGIN) / 2
     entrants = tried([0.001, 0.001 * near, 0.0011 * search.FINAL_MARGIN])
     before = [list(entrant.candidate.runs) for entrant in entrants]
-    search.race(entrants, enter, all_right)
+    search.race(entrants, enter, all_right, None, EFFORT)
     after = [entrant.candidate.runs for entrant in entrants]
     assert [len(b) > len(a) for a, b in zip(before, after, strict=True)] == [True, True, False]
 
@@ -103,14 +105,14 @@ def test_only_finalists_race():
 def test_at_most_four_race():
     entrants = tried([0.001 + 1e-6 * i for i in range(7)])
     entered = []
-    search.race(entrants, lambda e: entered.append(e) or e.candidate, all_right)
-    assert entered == entrants[: search.FINALISTS]
+    search.race(entrants, lambda e: entered.append(e) or e.candidate, all_right, None, EFFORT)
+    assert entered == entrants[: EFFORT.finalists]
 
 
 def test_a_single_finalist_needs_no_race():
     entrants = tried([0.001, 0.01])
     before = list(entrants[0].candidate.runs)
-    assert search.race(entrants, enter, all_right) is entrants[0]
+    assert search.race(entrants, enter, all_right, None, EFFORT) is entrants[0]
     assert entrants[0].candidate.runs == before
 
 
@@ -120,7 +122,7 @@ def test_the_fastest_wrong_one_is_disqualified_and_the_next_wins():
     def verify(entrant):
         return "an unwritten tile" if entrant is entrants[0] else None
 
-    assert search.race(entrants, enter, verify) is entrants[1]
+    assert search.race(entrants, enter, verify, None, EFFORT) is entrants[1]
     assert (entrants[0].status, entrants[0].reason) == ("failed", "an unwritten tile")
     assert entrants[2].status == "ok"
 
@@ -131,24 +133,24 @@ def test_a_slow_right_one_wins_when_all_finalists_are_wrong():
     def verify(entrant):
         return "wrong" if entrant in entrants[:2] else None
 
-    assert search.race(entrants, enter, verify) is entrants[2]
+    assert search.race(entrants, enter, verify, None, EFFORT) is entrants[2]
     assert [entrant.status for entrant in entrants] == ["failed", "failed", "ok", "ok"]
 
 
 def test_all_wrong_gives_none():
     entrants = tried([0.001, 0.00101, 0.005])
-    assert search.race(entrants, enter, lambda _: "wrong") is None
+    assert search.race(entrants, enter, lambda _: "wrong", None, EFFORT) is None
     assert {entrant.status for entrant in entrants} == {"failed"}
 
 
 def test_nobody_gives_none():
-    assert search.race([], enter, all_right) is None
+    assert search.race([], enter, all_right, None, EFFORT) is None
 
 
 def test_who_is_out_already_does_not_race():
     entrants = tried([0.001, 0.00101])
     entrants[0].disqualify(PrimitiveError("oneDNN refused"))
-    assert search.race(entrants, enter, all_right) is entrants[1]
+    assert search.race(entrants, enter, all_right, None, EFFORT) is entrants[1]
     assert entrants[0].reason == "oneDNN refused"
 
 
@@ -164,7 +166,7 @@ def test_a_failure_in_the_race_costs_the_candidate_not_the_case():
         if entrant is entrants[1]:
             raise PrimitiveError("run-time error")
 
-    assert search.race(entrants, out_of_memory, fails_too) is entrants[2]
+    assert search.race(entrants, out_of_memory, fails_too, None, EFFORT) is entrants[2]
     reasons = [entrant.reason for entrant in entrants]
     assert reasons == ["cannot allocate 1000 bytes", "run-time error", None]
 
@@ -182,7 +184,7 @@ def test_the_race_undoes_a_drift_between_trials():
     ]
     # Tried early and late.
     entrants[0].times, entrants[1].times = [0.001], [0.001 * search.FINAL_MARGIN]
-    assert search.race(entrants, enter, all_right) is entrants[1]
+    assert search.race(entrants, enter, all_right, None, EFFORT) is entrants[1]
     # Turns alternate, and so does who begins.
     first, second = (entrant.candidate for entrant in entrants)
     assert order[:6] == [first, second, second, first, first, second]
@@ -191,7 +193,7 @@ def test_the_race_undoes_a_drift_between_trials():
 def test_the_races_times_replace_the_trials():
     entrants = tried([0.001, 0.00101])
     entrants[0].times = [0.00099]
-    search.race(entrants, enter, all_right)
+    search.race(entrants, enter, all_right, None, EFFORT)
     assert set(entrants[0].times) == {0.001}
 
 

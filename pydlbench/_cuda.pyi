@@ -1,0 +1,302 @@
+"""CUDA kernels, their sampler and GPU probes (C++ and CUDA; see ``csrc/bind``)."""
+
+from collections.abc import Mapping
+from typing import TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+class BuiltWith(TypedDict):
+    """The toolkit that this module was compiled with."""
+
+    cuda: str
+    architectures: str
+    compiler: str
+
+class Library(TypedDict):
+    """A library that was loaded at run time."""
+
+    version: str
+    path: str
+
+def built_with() -> BuiltWith: ...
+def device_count() -> int: ...
+def device_facts(index: int) -> dict[str, object]: ...
+def load_libraries(cudnn: str | None = None, cublaslt: str | None = None) -> None: ...
+def libraries() -> dict[str, Library]: ...
+
+class Device:
+    """One GPU as this process uses it."""
+
+    def __init__(self, index: int) -> None: ...
+    @property
+    def facts(self) -> dict[str, object]: ...
+    @property
+    def free_bytes(self) -> int: ...
+    def synchronize(self) -> None: ...
+
+class Tensor(TypedDict):
+    """A tensor as a plan wants it; strides in elements."""
+
+    role: str
+    type: str
+    dims: list[int]
+    strides: list[int]
+    use: str
+
+class Plan:
+    """One way to compute a problem on a GPU."""
+
+    @property
+    def primitive(self) -> str: ...
+    @property
+    def algorithm(self) -> str: ...
+    @property
+    def library(self) -> str: ...
+    @property
+    def variant(self) -> str: ...
+    @property
+    def layout(self) -> str: ...
+    @property
+    def accumulate(self) -> str: ...
+    @property
+    def tensor_cores(self) -> bool | None: ...
+    @property
+    def notes(self) -> list[str]: ...
+    @property
+    def runtime_compiled(self) -> bool: ...
+    @property
+    def workspace_bytes(self) -> int: ...
+    @property
+    def tensors(self) -> list[Tensor]: ...
+    def build(self) -> float: ...
+
+def conv2d_plans(
+    device: Device | None,
+    pass_: str,
+    mode: str,
+    *,
+    batch: int,
+    groups: int,
+    in_channels: int,
+    in_height: int,
+    in_width: int,
+    out_channels: int,
+    out_height: int,
+    out_width: int,
+    kernel_height: int,
+    kernel_width: int,
+    stride_height: int,
+    stride_width: int,
+    pad_top: int,
+    pad_left: int,
+    pad_bottom: int,
+    pad_right: int,
+    dilation_height: int,
+    dilation_width: int,
+    layout: str = "best",
+    workspace_limit: int = ...,
+    fused: bool = False,
+    sweep: bool = True,
+    device_properties: str | None = None,
+) -> list[Plan]: ...
+def device_properties(device: Device) -> str: ...
+def gemm_plans(
+    device: Device,
+    pass_: str,
+    mode: str,
+    *,
+    batch_count: int,
+    m: int,
+    k: int,
+    n: int,
+    workspace_limit: int = ...,
+    fused: bool = False,
+) -> list[Plan]: ...
+def pool2d_plans(
+    device: Device,
+    pass_: str,
+    mode: str,
+    pool_mode: str,
+    *,
+    batch: int,
+    channels: int,
+    in_height: int,
+    in_width: int,
+    out_height: int,
+    out_width: int,
+    kernel_height: int,
+    kernel_width: int,
+    stride_height: int,
+    stride_width: int,
+    pad_top: int,
+    pad_left: int,
+    pad_bottom: int,
+    pad_right: int,
+    layout: str = "best",
+) -> list[Plan]: ...
+def pointwise_plans(
+    device: Device,
+    pass_: str,
+    mode: str,
+    op: str,
+    *,
+    batch: int,
+    channels: int,
+    height: int,
+    width: int,
+    layout: str = "best",
+    **parameters: object,
+) -> list[Plan]: ...
+
+class Arena:
+    """The tensors of one layer in device memory, in every layout that its plans need."""
+
+    def __init__(self, device: Device, inputs: Mapping[str, npt.NDArray[np.float32]]) -> None: ...
+    def clear(self) -> None: ...
+    @property
+    def bytes(self) -> int: ...
+
+class RawChunk(TypedDict):
+    """Samples in seconds per execution, and the SM clock read around them."""
+
+    seconds: npt.NDArray[np.float64]
+    clock_hz: npt.NDArray[np.float64]
+    wall_s: float
+    gate_timeouts: int
+
+class LaunchTimes(TypedDict):
+    """Seconds per execution by several clocks; ``wall_s`` is the host's, waiting included."""
+
+    event_s: float
+    graph_s: float
+    host_s: float
+    wall_s: float
+
+class Steady(TypedDict):
+    """Executions back to back."""
+
+    executions: int
+    seconds: float
+
+class Comparison(TypedDict):
+    """The largest error of all elements against the float64 reference."""
+
+    max_error: float
+    where: list[int]
+    got: float
+    expected: float
+    unwritten: int
+    infinite: int
+    elements: int
+    terms: int
+
+class Reference:
+    """A layer's float64 reference on the device."""
+
+class Kernel:
+    """A plan with its memory, ready to be timed."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        arena: Arena,
+        cache: str = "hot",
+        timing: str = "events",
+        cold_bytes: int = 0,
+    ) -> None: ...
+    def sample(self, samples: int, inner: int = 1, untimed: int = 0) -> RawChunk: ...
+    def run_poisoned(self) -> None: ...
+    def output(self) -> npt.NDArray[np.float32]: ...
+    def outputs(self) -> dict[str, npt.NDArray[np.float32]]: ...
+    def verify(self, reference: Reference, arena: Arena) -> Comparison: ...
+    def launch_times(self, repetitions: int = 20) -> LaunchTimes: ...
+    def run_for(self, seconds: float) -> Steady: ...
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def build_seconds(self) -> float: ...
+    @property
+    def rotating_sets(self) -> int: ...
+
+def conv2d_reference(
+    device: Device,
+    pass_: str,
+    *,
+    batch: int,
+    groups: int,
+    in_channels: int,
+    in_height: int,
+    in_width: int,
+    out_channels: int,
+    out_height: int,
+    out_width: int,
+    kernel_height: int,
+    kernel_width: int,
+    stride_height: int,
+    stride_width: int,
+    pad_top: int,
+    pad_left: int,
+    pad_bottom: int,
+    pad_right: int,
+    dilation_height: int,
+    dilation_width: int,
+    fused: bool = False,
+) -> Reference: ...
+def gemm_reference(
+    device: Device,
+    pass_: str,
+    *,
+    batch_count: int,
+    m: int,
+    k: int,
+    n: int,
+    fused: bool = False,
+) -> Reference: ...
+def pool2d_reference(
+    device: Device,
+    pass_: str,
+    pool_mode: str,
+    *,
+    batch: int,
+    channels: int,
+    in_height: int,
+    in_width: int,
+    out_height: int,
+    out_width: int,
+    kernel_height: int,
+    kernel_width: int,
+    stride_height: int,
+    stride_width: int,
+    pad_top: int,
+    pad_left: int,
+    pad_bottom: int,
+    pad_right: int,
+) -> Reference: ...
+
+class Reading(TypedDict):
+    """A probe's rates in FLOP/s or B/s, and the clock that they ran at."""
+
+    per_second: float
+    median_per_second: float
+    clock_hz: float
+    median_clock_hz: float
+    seconds: float
+    rounds: int
+    kernel: str
+
+class Launch(TypedDict):
+    """What it costs to start an empty kernel, in seconds."""
+
+    empty_kernel_s: float
+    host_s: float
+    graph_node_s: float
+
+def fma_peak(device: Device, precision: str, seconds: float = 0.1) -> Reading: ...
+def bandwidth(
+    device: Device,
+    kind: str,
+    bytes: int,  # noqa: A002 - what it counts
+    seconds: float = 0.1,
+) -> Reading: ...
+def launch_seconds(device: Device) -> Launch: ...

@@ -1,0 +1,189 @@
+"""The native GPU backend: cuDNN, cuBLASLt and our own kernels through ``pydlbench._cuda``."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+import pydlbench._cuda as _cuda
+from pydlbench.backends.base import KernelFacts, Preparation
+from pydlbench.backends.case import GPU_PRECISIONS, Case
+from pydlbench.backends.native import cuda_libraries, cuda_probes, nvml, search
+from pydlbench.backends.native.cuda_choice import Choice
+from pydlbench.backends.native.cuda_problems import plans
+from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, UnsupportedError
+from pydlbench.timing.chunk import Chunk, Request
+from pydlbench.timing.throttle import disturbance
+
+__all__ = ["CudaBackend", "CudaKernel", "create"]
+
+# How often each of the three clocks is read for a row; they are compared, not ranked.
+_LAUNCH_REPETITIONS = 20
+# The card updates its energy counter about every 100 ms.
+_ENERGY_SECONDS = 1.0
+
+
+class CudaKernel:
+    """A kernel on a GPU, ready to be timed."""
+
+    def __init__(self, kernel: _cuda.Kernel, facts: KernelFacts, monitor: nvml.Monitor) -> None:
+        self._kernel = kernel
+        self._monitor = monitor
+        self.facts = facts
+
+    def sample(self, request: Request) -> Chunk:
+        """Time the requested samples; the GIL is released meanwhile.
+
+        What the host does meanwhile is no part of them: a closed gate, or a graph, hides it.
+        """
+        mark = self._monitor.mark()
+        raw = self._kernel.sample(request.samples, request.inner, request.untimed)
+        readings = self._monitor.since(mark)
+        return Chunk(
+            seconds=tuple(raw["seconds"].tolist()),
+            clock_hz=tuple(raw["clock_hz"].tolist()),
+            wall_s=raw["wall_s"],
+            disturbance=disturbance(readings),
+            gpu=readings,
+        )
+
+
+class CudaBackend:
+    """One GPU, with the libraries that were found for it."""
+
+    name = "native"
+
+    def __init__(self, index: int) -> None:
+        self._device = _cuda.Device(index)
+        cuda_libraries.load()
+        self._monitor = nvml.Monitor(str(self._device.facts["uuid"]))
+
+    def describe(self) -> dict[str, Any]:
+        """Return the GPU's facts, the libraries with their paths, and what NVML tells."""
+        return {
+            "name": "CUDA",
+            "version": _cuda.built_with()["cuda"],
+            "device": self._device.facts,
+            "libraries": _cuda.libraries(),
+            "built_with": _cuda.built_with(),
+            "nvml": self._monitor.snapshot(),
+            "numpy": np.__version__,
+        }
+
+    def prepare(self, case: Case, preparation: Preparation) -> CudaKernel:
+        """Find the fastest right plan of a case; see :class:`Backend`."""
+        self._check_support(case)
+        found = plans(self._device, case, preparation.workspace_bytes, preparation.all_candidates)
+        if not found:
+            raise UnsupportedError(f"no plan with --layout {case.layout}")
+        choice = Choice(self._device, case, preparation)
+        entrants = [search.Entrant(plan) for plan in found]
+        best = float("inf")
+        for entrant in entrants:
+            best = min(best, self._try(choice, entrant, best, preparation.all_candidates))
+        winner = search.race(
+            entrants, choice.contender, choice.verify, None, effort=search.GPU_EFFORT
+        )
+        if winner is None:
+            reasons = "; ".join(dict.fromkeys(e.reason or "" for e in entrants))
+            raise PrimitiveError(f"no plan gives a right result: {reasons}")
+        return self._finish(choice, entrants, winner, preparation)
+
+    def probe(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Run a GPU probe by name; see :mod:`pydlbench.backends.native.cuda_probes`."""
+        return cuda_probes.run(self._device, name, arguments)
+
+    def _try(self, choice: Choice, entrant: search.Entrant, best: float, thorough: bool) -> float:
+        """Give a plan its trial and return its time; what goes wrong costs this plan only."""
+        try:
+            contender = choice.contender(entrant)
+            search.trial(entrant, contender, best, thorough=thorough, effort=search.GPU_EFFORT)
+            if thorough and (wrong := choice.verify(entrant)):
+                entrant.disqualify(wrong)
+        except DeviceLostError:
+            raise  # nothing after it can be believed
+        except PydlbenchError as error:
+            entrant.disqualify(error)
+        choice.drop(entrant)
+        return entrant.time if entrant.status == "ok" else float("inf")
+
+    def _check_support(self, case: Case) -> None:
+        if case.precision not in GPU_PRECISIONS:
+            raise UnsupportedError(
+                f"{case.precision} is a CPU mode; on a GPU there is: {', '.join(GPU_PRECISIONS)}"
+            )
+        if case.layout == "blocked":
+            raise UnsupportedError("--layout blocked is for CPUs; on a GPU there is: nchw, nhwc")
+        if case.pass_ not in case.layer.passes:
+            raise UnsupportedError(f"{case.layer.kind} has no {case.pass_} pass")
+        if case.cache == "weights-cold" and not case.layer.weight_elements:
+            raise UnsupportedError(f"{case.layer.kind} has no weights to keep out of the cache")
+        if case.fuse != "none" and (
+            case.pass_ != "forward" or case.layer.kind not in ("conv2d", "gemm")
+        ):
+            raise UnsupportedError(
+                f"--fuse {case.fuse} is for the forward pass of convolutions and matrix products"
+            )
+
+    def _finish(
+        self,
+        choice: Choice,
+        entrants: list[search.Entrant],
+        winner: search.Entrant,
+        preparation: Preparation,
+    ) -> CudaKernel:
+        plan: _cuda.Plan = winner.candidate
+        listed = [
+            choice.entry(entrant, chosen=entrant is winner) for entrant in search.ranking(entrants)
+        ]
+        times = choice.kernel(winner).launch_times(_LAUNCH_REPETITIONS)
+        kernel = choice.final(winner)
+        energy_j = power_w = None
+        if preparation.energy:
+            energy_j, power_w = self._energy(kernel)
+        facts = KernelFacts(
+            algorithm=plan.algorithm,
+            layout=plan.layout,
+            library=plan.library,
+            accumulate=plan.accumulate,
+            workspace_bytes=plan.workspace_bytes,
+            reorder_s={},
+            setup_s=choice.setup_s(winner),
+            correct=dataclasses.asdict(choice.verdict(winner)),
+            candidates=listed,
+            timing=choice.timing,
+            tensor_cores=plan.tensor_cores,
+            notes=list(plan.notes),
+            launch_s={
+                "event": times["event_s"],
+                "graph": times["graph_s"],
+                "host": times["wall_s"],
+                "enqueue": times["host_s"],
+            },
+            energy_j=energy_j,
+            power_w=power_w,
+        )
+        return CudaKernel(kernel, facts, self._monitor)
+
+    def _energy(self, kernel: _cuda.Kernel) -> tuple[float | None, float | None]:
+        """Return joules per execution and mean watts, over a second of executions in a row."""
+        before = self._monitor.energy_j()
+        steady = kernel.run_for(_ENERGY_SECONDS)
+        after = self._monitor.energy_j()
+        if before is None or after is None or not steady["executions"]:
+            return None, None
+        joules = after - before
+        return joules / steady["executions"], joules / steady["seconds"]
+
+
+def create(device: str) -> CudaBackend:
+    """Create the backend for ``cuda:N``.
+
+    Raises:
+        UnsupportedError: no driver, no such GPU.
+        BackendMissingError: cuDNN or cuBLASLt is not installed.
+    """
+    number = device.partition(":")[2]
+    return CudaBackend(int(number or 0))

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from pydlbench.backends.native import presence
+
+
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    """A driver's device node, and nothing that hides it."""
+    node = tmp_path / "nvidiactl"
+    node.touch()
+    monkeypatch.setattr(presence, "_DRIVER_NODES", (str(node), str(tmp_path / "dxg")))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return node
+
+
+@pytest.fixture
+def built(monkeypatch):
+    def build(missing):
+        monkeypatch.setitem(sys.modules, "pydlbench._build", SimpleNamespace(CUDA_MISSING=missing))
+
+    return build
+
+
+def test_a_gpu_that_can_be_used_is_the_default(driver, built):
+    assert driver.exists()
+    built("")
+    assert presence.default_device() == ("cuda:0", ())
+
+
+def test_without_a_driver_it_is_the_cpu(driver, built):
+    built("")
+    driver.unlink()
+    assert presence.default_device() == ("cpu", ())
+
+
+@pytest.mark.parametrize("hidden", ["", "-1", " "])
+def test_a_hidden_gpu_is_not_there(driver, built, monkeypatch, hidden):
+    assert driver.exists()
+    built("")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    assert presence.default_device() == ("cpu", ())
+
+
+def test_a_gpu_that_cannot_be_used_is_not_passed_over_in_silence(driver, built):
+    assert driver.exists()
+    built("built without CUDA")
+    device, notes = presence.default_device()
+    assert device == "cpu"
+    assert notes == ("there is a GPU, but the CPU is measured: built without CUDA",)

@@ -1,0 +1,191 @@
+"""What the tests on a GPU have in common. Where there is no GPU they are skipped, saying why."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from pydlbench.backends.case import Case
+from pydlbench.backends.reference import Verdict, make_inputs, round_to, verify
+from pydlbench.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pydlbench.layers import Layer
+
+_WORKSPACE = 1 << 30
+
+
+class Checked:
+    """A plan that was run on poisoned outputs, and the two verdicts on what it wrote.
+
+    ``host`` is None where the host's reference does not know the layer (a fused one); ``device``
+    where the device has none.
+    """
+
+    def __init__(self, plan: Any, device: Verdict | None, host: Verdict | None) -> None:
+        self.plan = plan
+        self.device = device
+        self.host = host
+
+    def __str__(self) -> str:
+        return f"{self.plan.algorithm} [{self.plan.layout}]: {self.device}; {self.host}"
+
+    @property
+    def error(self) -> float:
+        """The relative error, by whoever has one."""
+        verdict = self.device or self.host
+        assert verdict is not None
+        assert verdict.rel_error is not None, str(self)
+        return verdict.rel_error
+
+    @property
+    def right(self) -> bool:
+        """Whether all who judged agree that it is right."""
+        return all(one.status == "ok" for one in (self.device, self.host) if one is not None)
+
+
+class Gpu:
+    """The first GPU with its libraries, and the functions that the product itself uses on it."""
+
+    def __init__(self) -> None:
+        self.native = importlib.import_module("pydlbench._cuda")
+        self.device = self.native.Device(0)
+        name = "pydlbench.backends.native"
+        importlib.import_module(f"{name}.cuda_libraries").load()
+        self._problems = importlib.import_module(f"{name}.cuda_problems")
+        self._choice = importlib.import_module(f"{name}.cuda_choice")
+
+    def plans(self, case: Case, workspace: int = _WORKSPACE) -> list[Any]:
+        """Return all plans of a case."""
+        found: list[Any] = self._problems.plans(self.device, case, workspace)
+        return found
+
+    def inputs(self, case: Case, seed: int = 0) -> dict[str, Any]:
+        """Return what a case reads."""
+        inputs = make_inputs(case.layer, case.pass_, case.precision, seed, case.propagation)
+        if case.fuse == "bias-relu":
+            shape = (1, case.layer.out_channels, 1, 1) if _is_conv(case) else (1, 1, case.layer.n)
+            rng = np.random.default_rng(seed)
+            bias = rng.uniform(-1, 1, shape).astype(np.float32)
+            inputs["bias"] = round_to(case.precision, bias)
+        return inputs
+
+    def kernel(self, case: Case, plan: Any = None, **words: Any) -> Any:
+        """Return a kernel of a case: of one plan, or of the first that can be built."""
+        arena = self.native.Arena(self.device, self.inputs(case))
+        for one in [plan] if plan is not None else self.plans(case):
+            try:
+                return self.native.Kernel(one, arena, **words)
+            except UnsupportedError:
+                if plan is not None:
+                    raise
+        raise AssertionError(f"no plan of {case.label} can be built")
+
+    def check(self, case: Case, inputs: dict[str, Any] | None = None) -> list[Checked]:
+        """Run every plan that can be built and judge it on the device and on the host."""
+        inputs = self.inputs(case) if inputs is None else inputs
+        arena = self.native.Arena(self.device, inputs)
+        reference = self._problems.reference(self.device, case)
+        checked = []
+        for plan in self.plans(case):
+            try:
+                kernel = self.native.Kernel(plan, arena)
+            except UnsupportedError:
+                continue
+            kernel.run_poisoned()
+            on_device = None
+            if reference is not None:
+                on_device = self._judge(case, plan, kernel.verify(reference, arena))
+            on_host = None if case.fuse != "none" else self._on_host(case, plan, inputs, kernel)
+            checked.append(Checked(plan, on_device, on_host))
+        return checked
+
+    def _judge(self, case: Case, plan: Any, comparison: Any) -> Verdict:
+        accumulate = self._choice.accumulator(plan)
+        found: Verdict = self._choice.judge(comparison, case.precision, accumulate, plan.algorithm)
+        return found
+
+    def _on_host(self, case: Case, plan: Any, inputs: dict[str, Any], kernel: Any) -> Verdict:
+        return verify(
+            case.layer,
+            case.pass_,
+            case.precision,
+            inputs,
+            kernel.output(),
+            seed=1,
+            accumulate=self._choice.accumulator(plan),
+            algorithm=plan.algorithm,
+            extra=kernel.outputs() if case.layer.kind == "pointwise" else None,
+            propagation=case.propagation,
+        )
+
+
+def _is_conv(case: Case) -> bool:
+    return case.layer.kind == "conv2d"
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Iterator[Gpu]:
+    """The GPU; its memory is given back after each file."""
+    one = Gpu()
+    yield one
+    one.device.synchronize()
+
+
+@pytest.fixture(scope="module")
+def device(gpu: Gpu) -> Any:
+    """The GPU as the native module knows it."""
+    return gpu.device
+
+
+@pytest.fixture
+def all_right(gpu: Gpu) -> Callable[..., list[Checked]]:
+    """Run every plan of a case, or show that the GPU refuses the mode in a sentence."""
+
+    def check(layer: Layer, **words: str) -> list[Checked]:
+        case = Case(layer=layer, device="cuda:0", **words)
+        try:
+            found = gpu.check(case)
+        except UnsupportedError as error:
+            text = _sentence(error)
+            # Libraries may have nothing for a shape; our own kernels have something for every one.
+            assert "it needs" in text or layer.kind in ("conv2d", "gemm"), text
+            pytest.skip(text)
+        wrong = [str(one) for one in found if not one.right]
+        assert wrong == [], f"{len(wrong)} of {len(found)} plans"
+        assert found, f"no plan of {case.label} can be built"
+        for one in found:
+            _compare(one)
+        return found
+
+    return check
+
+
+def _sentence(error: UnsupportedError) -> str:
+    """Return the reason, if it is one that a user can read."""
+    text = str(error)
+    assert text
+    assert "\n" not in text
+    assert "cudaError" not in text
+    assert "CUDNN_STATUS" not in text
+    return text
+
+
+def _compare(one: Checked) -> None:
+    """Hold the two verdicts against each other where both recomputed every element."""
+    if one.device is None or one.host is None:
+        return
+    assert one.device.unwritten == one.host.unwritten == 0, str(one)
+    assert one.device.rel_error is not None
+    assert one.host.rel_error is not None
+    assert one.device.tolerance == pytest.approx(one.host.tolerance), str(one)
+    if one.host.points == one.device.points:
+        # The host's may be larger: it holds checksums against the reference, too.
+        assert one.host.rel_error >= 0.5 * one.device.rel_error - 1e-12, str(one)
+    if one.host.checksums == 0:
+        assert one.device.rel_error >= 0.5 * one.host.rel_error - 1e-12, str(one)

@@ -1,0 +1,75 @@
+"""Every plan of small matrix products is right, to the device's judgement and to the host's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pydlbench.backends.case import GPU_PRECISIONS, Case
+from pydlbench.errors import UnsupportedError
+from pydlbench.layers import PASSES, Gemm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.gpu
+
+LAYERS = {
+    "odd": Gemm(m=7, k=33, n=5),
+    "a row": Gemm(m=1, k=100, n=17),
+    "even": Gemm(m=32, k=48, n=80),
+    "3 odd": Gemm(m=9, k=31, n=13, batch_count=3),
+    "5 aligned": Gemm(m=16, k=64, n=32, batch_count=5),
+    "aligned": Gemm(m=128, k=256, n=64),
+    "long": Gemm(m=16, k=4096, n=16),
+}
+
+
+@pytest.mark.parametrize("mode", GPU_PRECISIONS)
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_plan_is_right(
+    all_right: Callable[..., list[Any]], name: str, pass_: str, mode: str
+) -> None:
+    found = all_right(LAYERS[name], pass_=pass_, precision=mode)
+    tensor = mode not in ("fp32", "fp16")
+    # Where the library does not tell, the mode has been asked for and the error must fit it.
+    assert {one.plan.tensor_cores for one in found} <= {tensor, None}
+
+
+@pytest.mark.parametrize("mode", [mode for mode in GPU_PRECISIONS if mode != "fp8-tc"])
+@pytest.mark.parametrize("name", ["odd", "even", "aligned"])
+def test_bias_and_relu_in_the_same_kernel(
+    all_right: Callable[..., list[Any]], name: str, mode: str
+) -> None:
+    for one in all_right(LAYERS[name], precision=mode, fuse="bias-relu"):
+        assert "bias" in {tensor["role"] for tensor in one.plan.tensors}
+
+
+@pytest.mark.parametrize("mode", ["fp32"])
+def test_transposed_storage_is_among_the_plans(gpu: Any, mode: str) -> None:
+    case = Case(layer=LAYERS["aligned"], precision=mode, device="cuda:0")
+    assert {plan.variant for plan in gpu.plans(case)} >= {"plain", "transposed"}
+
+
+@pytest.mark.parametrize("mode", GPU_PRECISIONS)
+def test_aligned_products_exist_in_every_mode_of_the_card(gpu: Any, mode: str) -> None:
+    least = {"fp32": 50, "fp16": 53, "fp16-tc": 70, "tf32": 80, "bf16-tc": 80, "fp8-tc": 89}[mode]
+    facts = gpu.device.facts
+    case = Case(layer=LAYERS["aligned"], precision=mode, device="cuda:0")
+    if 10 * facts["major"] + facts["minor"] < least:
+        with pytest.raises(UnsupportedError, match=f"has no {mode}: it needs"):
+            gpu.plans(case)
+    else:
+        assert gpu.check(case)
+
+
+@pytest.mark.parametrize("layer", [Gemm(m=16, k=24, n=32), Gemm(m=16, k=32, n=33)])
+def test_fp8_needs_multiples_of_16(gpu: Any, layer: Gemm) -> None:
+    case = Case(layer=layer, precision="fp8-tc", device="cuda:0")
+    with pytest.raises(UnsupportedError, match="fp8-tc") as caught:
+        gpu.plans(case)
+    facts = gpu.device.facts
+    if (facts["major"], facts["minor"]) >= (8, 9):
+        assert "16" in str(caught.value)

@@ -1,0 +1,167 @@
+"""Kernels on a GPU: poisoned runs, samples, rotating sets, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
+
+pytestmark = pytest.mark.gpu
+
+DIMS = {"batch": 4, "channels": 6, "height": 9, "width": 5}
+SHAPE = tuple(DIMS.values())
+MB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def cuda() -> Any:
+    """The module, where it was built."""
+    return pytest.importorskip("pydlbench._cuda", reason="built without CUDA")
+
+
+@pytest.fixture(scope="module")
+def device(cuda: Any) -> Any:
+    try:
+        return cuda.Device(0)
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+
+
+def uniform(seed: int, *shape: int) -> Any:
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
+
+
+def relu(cuda: Any, device: Any, **dims: int) -> Any:
+    sizes = {**DIMS, **dims}
+    return cuda.pointwise_plans(device, "forward-inference", "fp32", "relu", **sizes)[0]
+
+
+@pytest.fixture
+def arena(cuda: Any, device: Any) -> Any:
+    return cuda.Arena(device, {"src": uniform(1, *SHAPE)})
+
+
+@pytest.mark.parametrize("timing", ["events", "cuda-graph"])
+@pytest.mark.parametrize("cache", ["hot", "all-cold"])
+def test_a_poisoned_run_writes_every_element(
+    cuda: Any, device: Any, arena: Any, cache: str, timing: str
+) -> None:
+    kernel = cuda.Kernel(relu(cuda, device), arena, cache, timing, MB)
+    for _ in range(2):
+        kernel.run_poisoned()
+        np.testing.assert_array_equal(kernel.output(), np.maximum(uniform(1, *SHAPE), 0))
+        kernel.sample(2)
+    assert list(kernel.outputs()) == ["dst"]
+
+
+@pytest.mark.parametrize("timing", ["events", "cuda-graph"])
+@pytest.mark.parametrize("cache", ["hot", "all-cold"])
+def test_samples_are_seconds_per_execution(
+    cuda: Any, device: Any, arena: Any, cache: str, timing: str
+) -> None:
+    kernel = cuda.Kernel(relu(cuda, device), arena, cache, timing, MB)
+    chunk = kernel.sample(7, untimed=3)
+    assert chunk["seconds"].shape == (7,)
+    assert chunk["seconds"].dtype == np.float64
+    assert (chunk["seconds"] > 0).all()
+    assert chunk["seconds"].sum() < chunk["wall_s"]
+    assert chunk["gate_timeouts"] == 0
+    assert ((chunk["clock_hz"] > 1e8) & (chunk["clock_hz"] < 5e9)).all()
+
+
+def test_only_cold_graphs_rotate(cuda: Any, device: Any, arena: Any) -> None:
+    plan = relu(cuda, device)
+    each = 2 * -(-uniform(1, *SHAPE).nbytes // 256) * 256  # src and dst, aligned
+    for cache, timing, sets in (
+        ("hot", "events", 1),
+        ("hot", "cuda-graph", 1),
+        ("all-cold", "events", 1),
+        ("all-cold", "cuda-graph", -(-MB // each) + 1),
+    ):
+        assert cuda.Kernel(plan, arena, cache, timing, MB).rotating_sets == sets
+
+
+def test_without_weights_they_cannot_be_cold(cuda: Any, device: Any, arena: Any) -> None:
+    with pytest.raises(UnsupportedError, match="no weights"):
+        cuda.Kernel(relu(cuda, device), arena, "weights-cold")
+
+
+@pytest.mark.parametrize(("cache", "timing"), [("warm", "events"), ("hot", "stopwatch")])
+def test_what_there_is_not_is_answered_with_what_there_is(
+    cuda: Any, device: Any, arena: Any, cache: str, timing: str
+) -> None:
+    with pytest.raises(ValueError, match="there is: "):
+        cuda.Kernel(relu(cuda, device), arena, cache, timing)
+
+
+def test_a_plan_is_built_once(cuda: Any, device: Any, arena: Any) -> None:
+    plan = relu(cuda, device)
+    seconds = plan.build()
+    assert seconds >= 0
+    assert plan.build() == seconds
+    kernel = cuda.Kernel(plan, arena)
+    assert kernel.build_seconds == seconds
+    assert kernel.plan is plan
+
+
+def test_what_is_overwritten_is_restored_before_it_is_verified(cuda: Any, device: Any) -> None:
+    count = 1000
+    given = {role: uniform(seed, count) for seed, role in enumerate(("weights", "velocity"))}
+    gradient = uniform(9, count)
+    plan = cuda.pointwise_plans(
+        *(device, "forward-training", "fp32", "momentum"),
+        batch=1,
+        channels=count,
+        height=1,
+        width=1,
+        rate=0.25,
+        mu=0.5,
+    )[0]
+    arena = cuda.Arena(device, {**given, "gradient": gradient})
+    kernel = cuda.Kernel(plan, arena)
+    velocity = 0.5 * given["velocity"] + gradient
+    for _ in range(2):
+        kernel.sample(3, inner=4)
+        kernel.run_poisoned()
+        found = kernel.outputs()
+        assert set(found) == {"weights", "velocity"}
+        np.testing.assert_allclose(found["velocity"], velocity, atol=1e-6)
+        np.testing.assert_allclose(found["weights"], given["weights"] - 0.25 * velocity, atol=1e-6)
+
+
+def test_copies_beyond_the_memory_are_refused_and_leave_it_usable(cuda: Any, device: Any) -> None:
+    dims = {"batch": 16, "channels": 64, "height": 128, "width": 128}
+    arena = cuda.Arena(device, {"src": uniform(1, *dims.values())})
+    plan = relu(cuda, device, **dims)
+    free = device.free_bytes
+    with pytest.raises(InsufficientMemoryError, match="copies"):
+        cuda.Kernel(plan, arena, "all-cold", "cuda-graph", 2 * device.facts["memory_bytes"])
+    assert device.free_bytes >= free - 256 * MB  # the input stays
+    kernel = cuda.Kernel(plan, arena)
+    kernel.run_poisoned()
+    assert kernel.output().min() == 0
+
+
+def test_a_device_is_kept_busy_for_as_long_as_wanted(cuda: Any, device: Any, arena: Any) -> None:
+    kernel = cuda.Kernel(relu(cuda, device), arena)
+    load = kernel.run_for(0.05)
+    assert load["seconds"] >= 0.05
+    assert load["executions"] > 100  # of microseconds each
+
+
+def test_three_clocks_time_a_launch(cuda: Any, device: Any, arena: Any) -> None:
+    times = cuda.Kernel(relu(cuda, device), arena).launch_times(5)
+    assert {"event_s", "graph_s", "host_s"} <= set(times)
+    assert all(0 < one < 1e-2 for one in times.values())
+
+
+def test_a_kernel_that_writes_something_else_is_not_verified(
+    cuda: Any, device: Any, arena: Any
+) -> None:
+    kernel = cuda.Kernel(relu(cuda, device), arena)
+    reference = cuda.gemm_reference(device, "backward-weights", batch_count=1, m=2, k=3, n=4)
+    with pytest.raises(PrimitiveError, match="writes no weights"):
+        kernel.verify(reference, arena)
