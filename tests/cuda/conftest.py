@@ -95,9 +95,9 @@ class Gpu:
         for plan in self.plans(case):
             try:
                 kernel = self.native.Kernel(plan, arena)
+                kernel.run_poisoned()  # cuDNN's pooling tells only now what it cannot do
             except UnsupportedError:
                 continue
-            kernel.run_poisoned()
             on_device = None
             if reference is not None:
                 on_device = self._judge(case, plan, kernel.verify(reference, arena))
@@ -106,7 +106,7 @@ class Gpu:
         return checked
 
     def _judge(self, case: Case, plan: Any, comparison: Any) -> Verdict:
-        accumulate = self._choice.accumulator(plan)
+        accumulate = self._choice.accumulator(plan, case.precision)
         found: Verdict = self._choice.judge(comparison, case.precision, accumulate, plan.algorithm)
         return found
 
@@ -118,7 +118,7 @@ class Gpu:
             inputs,
             kernel.output(),
             seed=1,
-            accumulate=self._choice.accumulator(plan),
+            accumulate=self._choice.accumulator(plan, case.precision),
             algorithm=plan.algorithm,
             extra=kernel.outputs() if case.layer.kind == "pointwise" else None,
             propagation=case.propagation,
@@ -172,7 +172,6 @@ def _sentence(error: UnsupportedError) -> str:
     assert text
     assert "\n" not in text
     assert "cudaError" not in text
-    assert "CUDNN_STATUS" not in text
     return text
 
 

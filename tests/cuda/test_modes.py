@@ -19,7 +19,7 @@ pytestmark = pytest.mark.gpu
 
 CONV = Conv2d.of(batch=4, in_channels=64, in_size=14, out_channels=64, kernel=3, padding=1)
 GEMM = Gemm(m=96, k=512, n=128)
-LAYERS = {"conv": CONV, "gemm": GEMM}
+LAYERS: dict[str, Conv2d | Gemm] = {"conv": CONV, "gemm": GEMM}
 
 _TF32 = 2.0**-11
 # The largest of thousands of errors is about 1.5 * 2**-11 in TF32, and below 2**-18 in float32.
@@ -43,13 +43,18 @@ def _plans(gpu: Any, case: Case) -> list[Any]:
     return found
 
 
+def _is_silent(plan: Any) -> bool:
+    """Whether the library tells nothing of the plan's arithmetic; fp16 takes no such plan."""
+    return any("names no operations" in note for note in plan.notes)
+
+
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("name", LAYERS)
 def test_no_fp32_plan_has_a_tf32_in_it(gpu: Any, name: str, pass_: str) -> None:
     found = gpu.check(_case(name, pass_, "fp32"))
     assert found
     for one in found:
-        assert one.plan.tensor_cores is False, str(one)
+        assert one.plan.tensor_cores is not True, str(one)
         transformed = any(word in one.plan.algorithm.lower() for word in _TRANSFORMED)
         assert one.error < (_MOST_TRANSFORMED if transformed else _MOST_FP32), str(one)
         assert one.right, str(one)
@@ -64,7 +69,7 @@ def test_the_check_sees_tf32_where_it_is(gpu: Any, name: str, pass_: str) -> Non
     found = gpu.check(case, gpu.inputs(_case(name, pass_, "fp32")))
     assert found
     for one in found:
-        assert one.plan.tensor_cores, str(one)
+        assert one.plan.tensor_cores is not False, str(one)
         assert one.error > _LEAST_TF32, str(one)
         assert not one.right, str(one)
 
@@ -83,7 +88,7 @@ def test_tf32_numbers_lose_nothing_in_tf32(gpu: Any, name: str, pass_: str) -> N
 @pytest.mark.parametrize("name", LAYERS)
 def test_modes_without_tensor_cores(gpu: Any, name: str, pass_: str, mode: str) -> None:
     for plan in _plans(gpu, _case(name, pass_, mode)):
-        assert plan.tensor_cores is False, plan.algorithm
+        assert plan.tensor_cores is (None if _is_silent(plan) else False), plan.algorithm
         assert "TENSOR_CORE" not in plan.notes
 
 
@@ -92,13 +97,13 @@ def test_modes_without_tensor_cores(gpu: Any, name: str, pass_: str, mode: str) 
 @pytest.mark.parametrize("name", LAYERS)
 def test_modes_on_tensor_cores(gpu: Any, name: str, pass_: str, mode: str) -> None:
     for plan in _plans(gpu, _case(name, pass_, mode)):
-        assert plan.tensor_cores is True, plan.algorithm
+        assert plan.tensor_cores is (None if _is_silent(plan) else True), plan.algorithm
         assert plan.accumulate == "float32", plan.algorithm
 
 
 def test_fp8_is_on_tensor_cores_too(gpu: Any) -> None:
     for plan in _plans(gpu, _case("gemm", "forward", "fp8-tc")):
-        assert plan.tensor_cores is True, plan.algorithm
+        assert plan.tensor_cores is (None if _is_silent(plan) else True), plan.algorithm
         types = {tensor["role"]: tensor["type"] for tensor in plan.tensors}
         assert types["src"] == types["weights"] == "float8_e4m3"
 

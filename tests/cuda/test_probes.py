@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -58,6 +61,21 @@ def test_starting_a_kernel_takes_microseconds(gpu: Any) -> None:
     assert set(found) == {"empty_kernel_s", "host_s", "graph_node_s"}
     assert all(1e-8 < seconds < 1e-3 for seconds in found.values())
     assert found["graph_node_s"] <= 1.5 * found["empty_kernel_s"]
+
+
+@pytest.mark.usefixtures("gpu")
+def test_launches_that_wait_for_the_device_are_found_out() -> None:
+    code = "import pydlbench._cuda as c; c.launch_seconds(c.Device(0))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "CUDA_LAUNCH_BLOCKING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode != 0
+    assert "starting a kernel waits for the device" in done.stderr
 
 
 @pytest.mark.parametrize(

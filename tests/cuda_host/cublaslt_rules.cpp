@@ -77,6 +77,11 @@ const char* refusal_of(const char* mode, int compute, std::uint64_t flags, std::
           .value_or(""));
 }
 
+int tensor_cores_of(std::uint64_t flags) {
+  const auto known = cublaslt::tensor_cores(flags);
+  return known ? *known : -1;
+}
+
 const char* accumulate_of(int compute, std::uint64_t flags) {
   return kept(cublaslt::accumulate(static_cast<cublaslt::Compute>(compute), flags));
 }

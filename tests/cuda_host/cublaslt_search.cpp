@@ -31,10 +31,15 @@ struct FakeLayout : cublasLtMatrixLayoutOpaque_t {
   std::int64_t rows, columns, leading, batch_stride = 0;
 };
 
+struct FakePreference : cublasLtMatmulPreferenceOpaque_t {
+  std::uint64_t implementations = ~std::uint64_t{0};
+};
+
 std::ostringstream record;
 std::string answer;
 std::vector<cublasLtMatmulHeuristicResult_t> offers;
 cublasStatus_t heuristic_status, matmul_status;
+bool gives_flags, restricts;  // whether the library tells its flags and heeds the restriction
 int live = 0;
 
 const char* kept(std::string text) {
@@ -142,12 +147,15 @@ cublasStatus_t fake_layout_set(cublasLtMatrixLayout_t descriptor,
 }
 
 cublasStatus_t fake_preference_create(cublasLtMatmulPreference_t* out) {
-  return created(out, new cublasLtMatmulPreferenceOpaque_t{});
+  return created(out, new FakePreference{});
 }
 
-cublasStatus_t fake_preference_set(cublasLtMatmulPreference_t,
+cublasStatus_t fake_preference_set(cublasLtMatmulPreference_t descriptor,
                                    cublasLtMatmulPreferenceAttributes_t attribute,
                                    const void* value, std::size_t bytes) {
+  if (attribute == CUBLASLT_MATMUL_PREF_IMPL_MASK) {
+    static_cast<FakePreference*>(descriptor)->implementations = read<std::uint64_t>(value, bytes);
+  }
   record << "preference " << attribute << " is "
          << (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK
                  ? read<std::uint32_t>(value, bytes)
@@ -156,18 +164,23 @@ cublasStatus_t fake_preference_set(cublasLtMatmulPreference_t,
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t fake_heuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
-                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                              cublasLtMatrixLayout_t, cublasLtMatmulPreference_t, int requested,
-                              cublasLtMatmulHeuristicResult_t results[], int* count) {
-  if (heuristic_status != CUBLAS_STATUS_SUCCESS) return heuristic_status;
-  *count = std::min(requested, static_cast<int>(offers.size()));
-  std::copy_n(offers.begin(), *count, results);
-  return CUBLAS_STATUS_SUCCESS;
-}
-
 // An invented algorithm keeps its configuration and its flags in its own words.
 enum Word { id_word, tile_word, stages_word, split_word, scheme_word, option_word, flags_word };
+
+cublasStatus_t fake_heuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                              cublasLtMatrixLayout_t, cublasLtMatmulPreference_t preference,
+                              int requested, cublasLtMatmulHeuristicResult_t results[],
+                              int* count) {
+  if (heuristic_status != CUBLAS_STATUS_SUCCESS) return heuristic_status;
+  const auto allowed = static_cast<FakePreference*>(preference)->implementations;
+  *count = 0;
+  for (const auto& offer : offers) {
+    if (*count == requested || (restricts && (offer.algo.data[flags_word] & ~allowed))) continue;
+    results[(*count)++] = offer;
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
 
 cublasStatus_t fake_capability(const cublasLtMatmulAlgo_t* algorithm,
                                cublasLtMatmulAlgoCapAttributes_t attribute, void* out,
@@ -175,6 +188,7 @@ cublasStatus_t fake_capability(const cublasLtMatmulAlgo_t* algorithm,
   if (attribute != CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS || bytes != 8) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
+  if (!gives_flags) return CUBLAS_STATUS_NOT_SUPPORTED;
   std::memcpy(out, &algorithm->data[flags_word], 8);
   *written = 8;
   return CUBLAS_STATUS_SUCCESS;
@@ -280,7 +294,7 @@ Lt invented() {
           &destroyed<FakeLayout, cublasLtMatrixLayoutOpaque_t>,
           &fake_layout_set,
           &fake_preference_create,
-          &destroyed<cublasLtMatmulPreferenceOpaque_t, cublasLtMatmulPreferenceOpaque_t>,
+          &destroyed<FakePreference, cublasLtMatmulPreferenceOpaque_t>,
           &fake_preference_set,
           &fake_heuristic,
           &fake_capability,
@@ -314,7 +328,10 @@ void reset(int heuristic, int matmul) {
   record.str("");
   heuristic_status = static_cast<cublasStatus_t>(heuristic);
   matmul_status = static_cast<cublasStatus_t>(matmul);
+  gives_flags = true, restricts = false;
 }
+
+void behave(int flags, int restriction) { gives_flags = flags != 0, restricts = restriction != 0; }
 
 void offer(std::uint64_t id, std::uint64_t tile, std::uint64_t split_k, std::uint64_t scheme,
            std::uint64_t option, std::uint64_t flags, std::uint64_t workspace, int state) {
@@ -344,8 +361,8 @@ const char* find_plans(const char* pass, const char* mode, std::int64_t batch, s
     for (const auto& plan : made) {
       const auto& facts = plan->facts();
       lines << facts.primitive << "|" << facts.variant << "|" << facts.layout << "|"
-            << facts.algorithm << "|" << facts.accumulate << "|" << facts.tensor_cores.value()
-            << "|";
+            << facts.algorithm << "|" << facts.accumulate << "|"
+            << (facts.tensor_cores ? int{*facts.tensor_cores} : -1) << "|";
       for (const auto& note : facts.notes) lines << note << " ";
       lines << "|" << plan->workspace_bytes() << "|";
       for (const auto& tensor : plan->tensors()) lines << tensor.role << " ";

@@ -4,6 +4,7 @@
 
 #include "cuda/cudnn/engine_choice.hpp"
 #include "cuda/cudnn/notes.hpp"
+#include "cuda/cudnn/operand_cache.hpp"
 #include "cuda/cudnn/padding.hpp"
 
 using namespace pydlbench;
@@ -74,5 +75,28 @@ int explicit_sides(const long* in, long* out) {
                          padding.bottom,   padding.right};
   std::memcpy(out, values, sizeof values);
   return is_asymmetric(problem);
+}
+
+// Launches on `sets` sets of operands in turn, `rounds` times over, of which `most` are kept.
+// Returns how many values had to be made; in `out`, how many entries were looked at in the last
+// round, and how often a value of another set was found.
+long rotate(long sets, long rounds, long most, long* out) {
+  OperandCache<long> cache(static_cast<std::size_t>(most));
+  std::vector<char> memory(static_cast<std::size_t>(sets));
+  long made = 0;
+  std::size_t before = 0;
+  out[1] = 0;
+  for (long round = 0; round < rounds; ++round) {
+    before = cache.looked_at();
+    for (long set = 0; set < sets; ++set) {
+      // Sets share their first pointer, as those whose weights only are cold do.
+      const std::vector<void*> pointers{memory.data(), memory.data() + set};
+      const auto* found = cache.find(pointers, nullptr);
+      if (found == nullptr) found = &cache.add(pointers, nullptr, set), ++made;
+      out[1] += *found != set;
+    }
+  }
+  out[0] = static_cast<long>(cache.looked_at() - before);
+  return made;
 }
 }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/error.hpp"
 #include "cuda/sampling/clock.hpp"
 #include "cuda/sampling/gate.cuh"
 #include "cuda/sampling/sampler.hpp"
@@ -39,6 +40,7 @@ extern "C" struct Scenario {
   int gate_timeouts;      // so many gates time out, from the first on
   int queue;              // most launches behind a closed gate, the next one waits for its time-out
   int again;              // sample a second time, without failures, and record that instead
+  int uncapturable;       // the work is refused while a stream is captured
 };
 
 namespace {
@@ -156,6 +158,9 @@ class Fake final : public Calls {
   // One execution of the work.
   void work(std::size_t set) {
     call("work " + std::to_string(set), [&] {
+      if (capturing && scenario_.uncapturable) {
+        throw pydlbench::PrimitiveFailure("library", "not while a stream is captured");
+      }
       now_ += kHostSecondsPerLaunch;
       capturing ? void(++captured_) : run(1, scenario_.seconds);
     });

@@ -52,6 +52,12 @@ def _refusal(library: ctypes.CDLL, mode: str, compute: int, flags: int, scheme: 
         ("fp16-tc", FLOAT32, HMMA | ACC32 | IN16),
         ("bf16-tc", FLOAT32, HMMA | ACC32 | INBF),
         ("fp8-tc", FLOAT32, HMMA | ACC32 | INFP8),
+        # What has been seen: bfloat16 inputs by another name.
+        ("bf16-tc", FLOAT32, HMMA | ACC32 | IN16),
+        ("tf32", TF32, HMMA | ACC32 | IN32),
+        # Operations that this header has no name for.
+        ("bf16-tc", FLOAT32, 0x10 | ACC32 | INBF),
+        ("fp8-tc", FLOAT32, 0x10 | ACC32 | INFP8),
     ],
 )
 def test_algorithms_of_the_mode_are_kept(
@@ -70,7 +76,9 @@ def test_algorithms_of_the_mode_are_kept(
         ("fp32", FLOAT32, FMA | ACC32 | INBF, "rounds its inputs"),
         ("fp32", FLOAT32, FMA | ACC32 | IN16, "rounds its inputs"),
         ("fp32", FLOAT32, FMA | ACC16 | IN32, "accumulates in float16"),
-        ("fp32", FLOAT32, 0, "is not plain FMA"),
+        ("fp32", FLOAT32, INTF32, "rounds its inputs"),
+        ("fp16", FLOAT32, 0, "does not say whether it uses tensor cores"),
+        ("fp16", FLOAT16, ACC16 | IN16, "does not say whether it uses tensor cores"),
         ("tf32", TF32, FMA | ACC32 | IN32, "uses no floating-point tensor cores"),
         ("tf32", TF32, HMMA | ACC32 | IN16, "does not compute in TF32"),
         ("fp16", FLOAT32, HMMA | ACC32 | IN16, "is not plain FMA"),
@@ -79,7 +87,8 @@ def test_algorithms_of_the_mode_are_kept(
         ("fp16-tc", FLOAT32, IMMA | ACC32 | IN16, "uses no floating-point tensor cores"),
         ("fp16-tc", FLOAT32, HMMA | ACC16 | IN16, "does not accumulate in float32"),
         ("fp16-tc", FLOAT32, HMMA | ACC16 | ACC32 | IN16, "accumulates in float16"),
-        ("bf16-tc", FLOAT32, HMMA | INBF, "does not accumulate in float32"),
+        ("bf16-tc", FLOAT32, ACC16 | INBF, "does not accumulate in float32"),
+        ("tf32", TF32, INTF32 | INBF, "does not compute in TF32"),
         ("fp8-tc", FLOAT32, FMA | ACC32 | INFP8, "uses no tensor cores"),
     ],
 )
@@ -88,6 +97,34 @@ def test_other_algorithms_are_refused_with_a_reason(
 ) -> None:
     """The library's answer is checked, whatever was asked for."""
     assert _refusal(library, mode, compute, flags) == reason
+
+
+@pytest.mark.parametrize(
+    ("mode", "compute"),
+    [
+        ("fp32", FLOAT32),
+        ("fp32", PEDANTIC),
+        ("tf32", TF32),
+        ("fp16-tc", FLOAT32),
+        ("bf16-tc", FLOAT32),
+        ("fp8-tc", FLOAT32),
+    ],
+)
+def test_a_library_that_gives_no_flags_is_taken_by_what_was_asked_for(
+    library: ctypes.CDLL, mode: str, compute: int
+) -> None:
+    """The compute type says the rest; a mode must not lose all of its algorithms to silence."""
+    assert _refusal(library, mode, compute, 0) == ""
+    assert _refusal(library, mode, compute, ACC32) == ""
+
+
+def test_whether_tensor_cores_are_used_is_only_said_where_it_is_known(
+    library: ctypes.CDLL,
+) -> None:
+    """1, 0, or -1 for nothing."""
+    assert library.tensor_cores_of(ctypes.c_uint64(HMMA | ACC32)) == 1
+    assert library.tensor_cores_of(ctypes.c_uint64(FMA | ACC32)) == 0
+    assert library.tensor_cores_of(ctypes.c_uint64(ACC32 | INBF)) == -1
 
 
 @pytest.mark.parametrize("scheme", [IN_PLACE, OUTPUT_TYPE])

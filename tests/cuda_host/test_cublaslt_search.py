@@ -34,6 +34,7 @@ NATIVE = {
 }
 # cublasStatus_t.
 SUCCESS, ALLOC_FAILED, INVALID_VALUE, EXECUTION_FAILED, NOT_SUPPORTED = 0, 3, 7, 13, 15
+INTERNAL_ERROR = 14
 # cublasComputeType_t and cudaDataType_t.
 COMPUTE_32F, COMPUTE_32F_PEDANTIC, COMPUTE_TF32, COMPUTE_16F = 68, 69, 77, 64
 R_32F, R_16F, R_16BF, R_8F_E4M3 = 0, 2, 14, 28
@@ -70,7 +71,7 @@ class Plan:
     layout: str
     algorithm: str
     accumulate: str
-    tensor_cores: bool
+    tensor_cores: bool | None
     notes: list[str]
     workspace: int
     roles: list[str]
@@ -89,6 +90,10 @@ class Library:
     def reset(self, heuristic: int = SUCCESS, matmul: int = SUCCESS) -> None:
         """Forget all offers, plans and records."""
         self.c.reset(heuristic, matmul)
+
+    def behave(self, *, gives_flags: bool = True, restricts: bool = False) -> None:
+        """Let the library keep its flags to itself, or heed the restriction that it is given."""
+        self.c.behave(int(gives_flags), int(restricts))
 
     def offer(
         self,
@@ -139,7 +144,7 @@ class Library:
                     layout,
                     algorithm,
                     accumulate,
-                    tensor_cores=cores == "1",
+                    tensor_cores={"1": True, "0": False}.get(cores),
                     notes=notes.split(),
                     workspace=int(size),
                     roles=roles.split(),
@@ -237,7 +242,6 @@ def test_tf32_never_passes_for_fp32(library: Library) -> None:
     library.offer(1, NATIVE["tf32"])
     library.offer(2, NATIVE["fp32"])
     library.offer(3, HMMA | ACC32 | INBF)  # emulation in bfloat16 parts
-    library.offer(4, 0)
     plans = library.plans("fp32")
     assert {plan.algorithm for plan in plans} == {"algo 2"}
     assert not any(plan.tensor_cores for plan in plans)
@@ -245,8 +249,73 @@ def test_tf32_never_passes_for_fp32(library: Library) -> None:
     masks = [line for line in library.record if line.startswith(f"preference {IMPLEMENTATIONS}")]
     assert masks
     assert all(int(line.split()[-1]) & 0xFF == FMA for line in masks)
-    computes = {int(line.split()[2]) for line in library.record if line.startswith("operation")}
-    assert computes == {COMPUTE_32F, COMPUTE_32F_PEDANTIC}
+    assert _computes(library) == {COMPUTE_32F}
+
+
+def test_the_pedantic_compute_type_is_for_products_without_other_algorithms(
+    library: Library,
+) -> None:
+    """Asked for both, each kernel would be tried twice."""
+    library.offer(1, NATIVE["fp32"])
+    assert len(library.plans("fp32")) == 2  # one for each storage
+    assert _computes(library) == {COMPUTE_32F}
+    library.reset()
+    library.offer(1, NATIVE["tf32"])
+    with pytest.raises(RuntimeError, match="is not plain FMA"):
+        library.plans("fp32")
+    assert _computes(library) == {COMPUTE_32F, COMPUTE_32F_PEDANTIC}
+
+
+def _computes(library: Library) -> set[int]:
+    """Return the compute types that the library was told."""
+    return {int(line.split()[2]) for line in library.record if line.startswith("operation")}
+
+
+@pytest.mark.parametrize("mode", ["fp32", "tf32", "fp16-tc", "bf16-tc", "fp8-tc"])
+def test_a_library_that_gives_no_flags_leaves_the_modes_their_algorithms(
+    library: Library, mode: str
+) -> None:
+    """They are of the compute type that was asked for; nothing is claimed of tensor cores."""
+    library.behave(gives_flags=False)
+    library.offer(1, NATIVE[mode])
+    plans = library.plans(mode)
+    assert plans
+    assert {plan.tensor_cores for plan in plans} == {None}
+    assert {plan.accumulate for plan in plans} == {"float32"}
+    assert all("the library names no operations" in " ".join(plan.notes) for plan in plans)
+
+
+def test_without_flags_nothing_is_of_the_mode_that_avoids_tensor_cores(library: Library) -> None:
+    """CUBLAS_COMPUTE_32F on float16 may be either."""
+    library.behave(gives_flags=False)
+    library.offer(1, NATIVE["fp16"])
+    with pytest.raises(RuntimeError, match=r"does not say whether it uses tensor cores \(no flags"):
+        library.plans("fp16")
+
+
+def test_a_restriction_that_leaves_nothing_is_lifted(library: Library) -> None:
+    """A library may count a kernel's flags otherwise; what it then answers is checked as ever."""
+    library.behave(restricts=True)
+    odd = FMA | HMMA | ACC32 | INBF
+    library.offer(1, odd)
+    (plan, *_) = library.plans("bf16-tc")
+    assert (plan.algorithm, plan.tensor_cores) == ("algo 1", True)
+    with pytest.raises(RuntimeError, match="algo 1 is not plain FMA"):
+        library.plans("fp32")
+
+
+def test_both_questions_together_list_an_algorithm_once(library: Library) -> None:
+    """Tensor modes ask with and without the restriction."""
+    library.behave(restricts=True)
+    library.offer(1, NATIVE["fp16"])
+    library.offer(2, NATIVE["bf16-tc"])
+    plans = library.plans("bf16-tc")
+    assert [(plan.algorithm, plan.variant) for plan in plans] == [
+        ("algo 2", "plain"),
+        ("algo 2", "transposed"),
+    ]
+    masks = [line for line in library.record if line.startswith(f"preference {IMPLEMENTATIONS}")]
+    assert {int(line.split()[-1]) & 0xFF for line in masks} == {0xFE, 0xFF}
 
 
 @pytest.mark.parametrize(
@@ -334,6 +403,12 @@ def test_narrow_partial_sums_are_not_asked_for(library: Library) -> None:
     assert f"preference {REDUCTIONS} is 2" in library.record
 
 
+def test_a_reduction_scheme_without_a_split_means_nothing(library: Library) -> None:
+    """Some algorithms carry one although there are no partial sums."""
+    library.offer(1, NATIVE["bf16-tc"], split_k=1, scheme=4)
+    assert {plan.algorithm for plan in library.plans("bf16-tc")} == {"algo 1"}
+
+
 def test_twins(library: Library) -> None:
     """The same algorithm is listed once; different ones with one text are numbered."""
     library.offer(1, NATIVE["fp32"], tile=20)
@@ -343,7 +418,7 @@ def test_twins(library: Library) -> None:
     assert plain == ["algo 1 tile 128x128", "algo 1 tile 128x128 (2)"]
 
 
-@pytest.mark.parametrize("status", [NOT_SUPPORTED, INVALID_VALUE])
+@pytest.mark.parametrize("status", [NOT_SUPPORTED, INVALID_VALUE, INTERNAL_ERROR])
 def test_no_algorithm_is_one_sentence(library: Library, status: int) -> None:
     """The library's own reason is part of it."""
     library.reset(heuristic=status)

@@ -178,3 +178,30 @@ def test_padding_done_apart_leaves_the_library_a_symmetric_rest(
     assert height + in_top + in_bottom == 14 + top + bottom
     assert width + in_left + in_right == 15 + left + right
     assert any(extra) is bool(differs)
+
+
+@pytest.mark.parametrize(
+    ("sets", "most", "made", "looked_at"),
+    [
+        (1, 4096, 1, 1),
+        (3, 3, 3, 3),
+        # What a launch costs does not grow with the number of sets.
+        (1000, 4096, 1000, 1000),
+    ],
+)
+def test_what_was_made_for_operands_is_found_again(
+    rules: ctypes.CDLL, sets: int, most: int, made: int, looked_at: int
+) -> None:
+    out = (ctypes.c_long * 2)()
+    rules.rotate.restype = ctypes.c_long
+    arguments = [ctypes.c_long(number) for number in (sets, 3, most)]
+    assert rules.rotate(*arguments, out) == made
+    assert list(out) == [looked_at, 0]
+
+
+def test_more_operands_than_are_kept_are_made_anew(rules: ctypes.CDLL) -> None:
+    out = (ctypes.c_long * 2)()
+    rules.rotate.restype = ctypes.c_long
+    made = rules.rotate(ctypes.c_long(5), ctypes.c_long(2), ctypes.c_long(4), out)
+    assert 5 < made <= 10
+    assert out[1] == 0

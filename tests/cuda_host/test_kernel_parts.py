@@ -74,8 +74,8 @@ def test_without_weights_none_can_be_cold(library: ctypes.CDLL, timing: int) -> 
 
 def test_tensors_too_small_to_rotate_are_refused(library: ctypes.CDLL) -> None:
     assert sets_for(library, ALL_COLD, GRAPH, 256, 0, 1 << 30) == -1
-    assert sets_for(library, ALL_COLD, GRAPH, 256, 0, 65535 * 256) == 65536
-    assert sets_for(library, ALL_COLD, GRAPH, 256, 0, 65535 * 256 + 1) == -1
+    assert sets_for(library, ALL_COLD, GRAPH, 256, 0, 1023 * 256) == 1024
+    assert sets_for(library, ALL_COLD, GRAPH, 256, 0, 1023 * 256 + 1) == -1
 
 
 def test_copies_are_aligned(library: ctypes.CDLL) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -34,7 +35,7 @@ class _Scenario(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("samples", "inner", "untimed", "launch_times")),
         *((name, ctypes.c_double) for name in ("seconds", "elapsed", "clock_seconds")),
         *((name, ctypes.c_int) for name in ("fail_at", "fail_after_effect", "gate_timeouts")),
-        *((name, ctypes.c_int) for name in ("queue", "again")),
+        *((name, ctypes.c_int) for name in ("queue", "again", "uncapturable")),
     )
 
 
@@ -68,7 +69,8 @@ def play(library: ctypes.CDLL) -> Play:
     def run(cache: str = "hot", timing: str = "events", **changes: float) -> dict[str, Any]:
         values = {"sets": 1, "samples": 1, "inner": 1, "seconds": 1e-3, **changes}
         scenario = _Scenario(cache=_CACHE[cache], timing=_TIMING[timing], **values)
-        answer: dict[str, Any] = json.loads(library.play_scenario(ctypes.byref(scenario)))
+        text = library.play_scenario(ctypes.byref(scenario)).replace(b"nan", b"NaN")
+        answer: dict[str, Any] = json.loads(text)
         assert answer["faults"] == []
         return answer
 
@@ -288,6 +290,27 @@ def test_three_times_of_one_execution(play: Play) -> None:
     assert "begin capture" in answer["trace"]
     works = [len(list(g)) for key, g in itertools.groupby(answer["trace"]) if key == "work 0"]
     assert max(works) == 20
+
+
+def test_a_work_that_cannot_be_captured_has_two_times_of_three(play: Play) -> None:
+    answer = play(launch_times=4, seconds=1e-4, uncapturable=1)
+    assert answer["error"] == ""
+    event, graph, host, wall = answer["times"]
+    assert math.isnan(graph)
+    assert (event, host, wall) == pytest.approx((1e-4, 2e-6, 1.02e-4))
+    assert (answer["capturing"], answer["pending"], answer["alive"]) == (0, 0, 0)
+    assert answer["trace"].count("begin capture") == 1
+    # Sampled in a graph, it is a failure.
+    assert "not while a stream" in play(timing="graph", uncapturable=1)["error"]
+
+
+def test_slow_executions_are_repeated_less_often(play: Play) -> None:
+    def looked(**words: float) -> int:
+        return play(launch_times=20, **words)["trace"].count("elapsed")
+
+    # One to find out how long it takes, then two per repetition.
+    assert looked(seconds=1e-3) == 1 + 2 * 20
+    assert looked(seconds=1.0) == 1 + 2 * 3
 
 
 def test_a_loop_of_short_executions_cannot_fill_the_launch_queue(play: Play) -> None:

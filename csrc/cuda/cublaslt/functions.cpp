@@ -24,6 +24,8 @@ static_assert(flag::input_64f == CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_64F);
 static_assert(flag::input_8i == CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_8I);
 static_assert(flag::input_e4m3 == CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_8F_E4M3);
 static_assert(flag::input_e5m2 == CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_8F_E5M2);
+static_assert(flag::accumulators == CUBLASLT_NUMERICAL_IMPL_FLAGS_ACCUMULATOR_TYPE_MASK);
+static_assert(flag::inputs == CUBLASLT_NUMERICAL_IMPL_FLAGS_OP_INPUT_TYPE_MASK);
 static_assert(flag::gaussian == CUBLASLT_NUMERICAL_IMPL_FLAGS_GAUSSIAN);
 static_assert(reduction::in_place == CUBLASLT_REDUCTION_SCHEME_INPLACE);
 static_assert(reduction::compute_type == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
@@ -85,7 +87,7 @@ std::uint64_t numerical_flags(const Lt& lt, const cublasLtMatmulAlgo_t& algorith
   std::size_t written = 0;
   const auto status = lt.capability(&algorithm, CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS, &flags,
                                     sizeof flags, &written);
-  return status == CUBLAS_STATUS_SUCCESS ? flags : 0;
+  return status == CUBLAS_STATUS_SUCCESS && written == sizeof flags ? flags : 0;
 }
 
 }  // namespace pydlbench::cuda::cublaslt

@@ -73,8 +73,7 @@ Value configuration(const Lt& lt, const cublasLtMatmulAlgo_t& algorithm,
   return status == CUBLAS_STATUS_SUCCESS && written == sizeof value ? value : otherwise;
 }
 
-// CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS; 0, which belongs to no mode, where the library does not
-// tell.
+// CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS; 0 where the library does not tell.
 std::uint64_t numerical_flags(const Lt& lt, const cublasLtMatmulAlgo_t& algorithm);
 
 }  // namespace pydlbench::cuda::cublaslt

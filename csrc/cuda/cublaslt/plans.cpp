@@ -72,8 +72,11 @@ PlanFacts facts(const Described& described, const Found& found, Pass pass, bool 
   facts.variant = plain ? "plain" : "transposed";
   facts.layout = described.product.layout;
   facts.accumulate = accumulate(described.compute, found.flags);
-  facts.tensor_cores = (found.flags & flag::tensor_operations) != 0;
+  facts.tensor_cores = tensor_cores(found.flags);
   facts.notes = names(found.flags);
+  if (!facts.tensor_cores) {
+    facts.notes.emplace_back("the library names no operations: the mode is what was asked for");
+  }
   return facts;
 }
 
@@ -120,12 +123,16 @@ std::vector<std::shared_ptr<Plan>> plans(const std::shared_ptr<const Session>& s
   int offered = 0;
   std::string refused;
   for (const auto& storage : storages(pass, mode)) {
+    bool is_answered = false;
     for (const auto compute : computes(mode)) {
+      // Stricter than fp32 needs, and mostly the same kernels over again, under other algorithms.
+      if (compute == Compute::float32_pedantic && is_answered) continue;
       const auto described = describe(
           session, product(problem, pass, storage, type, fused, bias_type), mode, compute, fused);
       const auto searched = search(*described, mode, workspace_limit);
       offered += searched.offered;
       if (!searched.refused.empty()) refused = searched.refused;
+      is_answered = is_answered || !searched.found.empty();
       for (const auto& found : searched.found) {
         auto named = facts(*described, found, pass, storage.plain());
         if (!names.give(named, found)) continue;

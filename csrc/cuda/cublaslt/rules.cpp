@@ -10,7 +10,7 @@ namespace pydlbench::cuda::cublaslt {
 std::vector<Compute> computes(Mode mode) {
   switch (mode) {
     case Mode::fp32:
-      // The second only adds what the first did not offer.
+      // The second for products that the first has nothing for.
       return {Compute::float32, Compute::float32_pedantic};
     case Mode::tf32:
       return {Compute::fast_tf32};
@@ -39,26 +39,42 @@ std::uint32_t allowed_reductions(Mode mode, Compute compute) {
 
 std::optional<std::string> refusal(Mode mode, Compute compute, std::uint64_t flags,
                                    std::uint32_t reduction_scheme) {
+  const auto operations = flags & flag::operations;
+  const auto accumulators = flags & flag::accumulators;
+  const auto inputs = flags & flag::inputs;
   if (!on_tensor_cores(mode)) {
-    if ((flags & flag::operations) != flag::fma) return "is not plain FMA";
+    // CUBLAS_COMPUTE_32F on float32 is float32 by contract, flags or none; on 16 bits it is not.
+    if (operations == 0 && mode == Mode::fp16) return "does not say whether it uses tensor cores";
+    if (operations != 0 && operations != flag::fma) return "is not plain FMA";
     const auto others =
         flag::input_tf32 | flag::input_16bf | (mode == Mode::fp32 ? flag::input_16f : 0);
-    if (flags & others) return "rounds its inputs";
-  } else if (mode == Mode::fp8_tc) {
-    if (!(flags & flag::tensor_operations)) return "uses no tensor cores";
-  } else {
-    if (!(flags & flag::hmma)) return "uses no floating-point tensor cores";
-    if (mode == Mode::tf32 && !(flags & flag::input_tf32)) return "does not compute in TF32";
+    if (inputs & others) return "rounds its inputs";
+  } else if (operations != 0) {
+    // Integer and float64 units apart; bits that newer libraries add are units of some kind.
+    const auto others = mode == Mode::fp8_tc ? 0 : flag::imma | flag::dmma;
+    if (!(operations & flag::tensor_operations & ~others)) {
+      return mode == Mode::fp8_tc ? "uses no tensor cores" : "uses no floating-point tensor cores";
+    }
   }
-  const bool wide = compute != Compute::float16;
-  if (on_tensor_cores(mode) && !(flags & flag::accumulator_32f)) {
+  // bfloat16 kernels have been seen to call their inputs float16; the compute type decides there.
+  if (mode == Mode::tf32 && (inputs & ~(flag::input_tf32 | flag::input_32f))) {
+    return "does not compute in TF32";
+  }
+  if (on_tensor_cores(mode) && accumulators != 0 && !(accumulators & flag::accumulator_32f)) {
     return "does not accumulate in float32";
   }
-  if (wide && (flags & flag::accumulator_16f)) return "accumulates in float16";
+  if (compute != Compute::float16 && (accumulators & flag::accumulator_16f)) {
+    return "accumulates in float16";
+  }
   if (reduction_scheme & ~allowed_reductions(mode, compute)) {
     return "adds partial sums in the output's type";
   }
   return std::nullopt;
+}
+
+std::optional<bool> tensor_cores(std::uint64_t flags) {
+  if (!(flags & flag::operations)) return std::nullopt;
+  return (flags & flag::tensor_operations) != 0;
 }
 
 std::string accumulate(Compute compute, std::uint64_t flags) {

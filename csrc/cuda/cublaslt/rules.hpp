@@ -18,10 +18,11 @@ namespace flag {
 constexpr std::uint64_t fma = 0x01, hmma = 0x02, imma = 0x04, dmma = 0x08;
 constexpr std::uint64_t tensor_operations = 0xfe, operations = 0xff;
 constexpr std::uint64_t accumulator_16f = 0x01 << 8, accumulator_32f = 0x02 << 8,
-                        accumulator_64f = 0x04 << 8, accumulator_32i = 0x08 << 8;
+                        accumulator_64f = 0x04 << 8, accumulator_32i = 0x08 << 8,
+                        accumulators = 0xff << 8;
 constexpr std::uint64_t input_16f = 0x01 << 16, input_16bf = 0x02 << 16, input_tf32 = 0x04 << 16,
                         input_32f = 0x08 << 16, input_64f = 0x10 << 16, input_8i = 0x20 << 16,
-                        input_e4m3 = 0x40 << 16, input_e5m2 = 0x80 << 16;
+                        input_e4m3 = 0x40 << 16, input_e5m2 = 0x80 << 16, inputs = 0xff << 16;
 constexpr std::uint64_t gaussian = std::uint64_t{1} << 32;
 }  // namespace flag
 
@@ -41,8 +42,15 @@ std::uint64_t allowed_implementations(Mode mode);
 std::uint32_t allowed_reductions(Mode mode, Compute compute);
 
 // Why an algorithm with these flags and this reduction is not of the mode; nothing where it is.
+//
+// What the flags say counts; what they leave open (a library may give none for its newest kernels)
+// is settled by the compute type that was asked for, and by the check of the result. Only fp16
+// needs the flags' word: the same compute type may run on tensor cores.
 std::optional<std::string> refusal(Mode mode, Compute compute, std::uint64_t flags,
                                    std::uint32_t reduction_scheme);
+
+// Whether the flags name tensor cores; nothing where they name no operation at all.
+std::optional<bool> tensor_cores(std::uint64_t flags);
 
 // "float32" or "float16": the accumulator that the flags name, else that of the compute type.
 std::string accumulate(Compute compute, std::uint64_t flags);

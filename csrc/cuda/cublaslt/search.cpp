@@ -1,6 +1,6 @@
 #include "cuda/cublaslt/search.hpp"
 
-#include <array>
+#include <algorithm>
 #include <utility>
 
 #include "core/error.hpp"
@@ -77,6 +77,12 @@ AlgorithmConfig config_of(const Lt& lt, const cublasLtMatmulAlgo_t& algorithm) {
   return c;
 }
 
+// A question without an answer costs its own storage and compute type only.
+bool is_no_answer(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
+         status == CUBLAS_STATUS_ARCH_MISMATCH || status == CUBLAS_STATUS_INTERNAL_ERROR;
+}
+
 // What the heuristics answer; the library's own reason in `refused` where it is nothing.
 std::vector<cublasLtMatmulHeuristicResult_t> ask(const Described& d, const Preference& preference,
                                                  std::string& refused) {
@@ -86,14 +92,48 @@ std::vector<cublasLtMatmulHeuristicResult_t> ask(const Described& d, const Prefe
   const auto status =
       lt.heuristic(d.session->handle.get(), d.operation.get(), d.a.get(), d.b.get(), d.c.get(),
                    d.d.get(), preference.get(), kRequested, results.data(), &count);
-  // Either says that there is nothing for these types, sizes and transpositions.
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
+  if (is_no_answer(status)) {
     refused = std::string("the heuristics say: ") + lt.status_string(status);
     return {};
   }
   lt.check(status, "cublasLtMatmulAlgoGetHeuristic");
   results.resize(static_cast<std::size_t>(count));
   return results;
+}
+
+// The answers to one question, with `implementations` allowed.
+Search search_among(const Described& described, Mode mode, std::size_t workspace_limit,
+                    std::uint64_t implementations) {
+  const auto& lt = described.session->lt;
+  const auto preference = make_preference(lt);
+  set(lt, preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+      static_cast<std::uint64_t>(workspace_limit));
+  set(lt, preference, CUBLASLT_MATMUL_PREF_IMPL_MASK, implementations);
+  set(lt, preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      allowed_reductions(mode, described.compute));
+
+  Search result;
+  for (const auto& candidate : ask(described, preference, result.refused)) {
+    if (candidate.state != CUBLAS_STATUS_SUCCESS) continue;
+    ++result.offered;
+    const auto config = config_of(lt, candidate.algo);
+    const auto flags = numerical_flags(lt, candidate.algo);
+    // Where nothing is split there are no partial sums, whatever scheme stands in the algorithm.
+    const auto scheme = config.split_k == 1 ? reduction::none : config.reduction_scheme;
+    // The library was told what is allowed; that it kept to it is checked here.
+    auto reason = refusal(mode, described.compute, flags, scheme);
+    if (!reason && candidate.workspaceSize > workspace_limit) {
+      reason = "needs more workspace than is allowed";
+    }
+    if (reason) {
+      std::string all;
+      for (const auto& name : names(flags)) all += (all.empty() ? "" : " ") + name;
+      result.refused = text(config) + " " + *reason + " (" + (all.empty() ? "no flags" : all) + ")";
+      continue;
+    }
+    result.found.push_back({candidate.algo, config, flags, candidate.workspaceSize});
+  }
+  return result;
 }
 
 }  // namespace
@@ -128,33 +168,16 @@ std::shared_ptr<const Described> describe(std::shared_ptr<const Session> session
 }
 
 Search search(const Described& described, Mode mode, std::size_t workspace_limit) {
-  const auto& lt = described.session->lt;
-  const auto preference = make_preference(lt);
-  set(lt, preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-      static_cast<std::uint64_t>(workspace_limit));
-  set(lt, preference, CUBLASLT_MATMUL_PREF_IMPL_MASK, allowed_implementations(mode));
-  set(lt, preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-      allowed_reductions(mode, described.compute));
-
-  Search result;
-  for (const auto& candidate : ask(described, preference, result.refused)) {
-    if (candidate.state != CUBLAS_STATUS_SUCCESS) continue;
-    ++result.offered;
-    const auto config = config_of(lt, candidate.algo);
-    const auto flags = numerical_flags(lt, candidate.algo);
-    // The library was told what is allowed; that it kept to it is checked here.
-    auto reason = refusal(mode, described.compute, flags, config.reduction_scheme);
-    if (!reason && candidate.workspaceSize > workspace_limit) {
-      reason = "needs more workspace than is allowed";
-    }
-    if (reason) {
-      std::string all;
-      for (const auto& name : names(flags)) all += (all.empty() ? "" : " ") + name;
-      result.refused = text(config) + " " + *reason + " (" + (all.empty() ? "no flags" : all) + ")";
-      continue;
-    }
-    result.found.push_back({candidate.algo, config, flags, candidate.workspaceSize});
-  }
+  auto result = search_among(described, mode, workspace_limit, allowed_implementations(mode));
+  // For CUDA cores, what the restriction keeps out is of another mode. Tensor modes ask without it
+  // as well: tensor cores are what the library chooses first by itself, and a list that was tuned
+  // for the plain question must not be lost to how the restriction works inside. Algorithms that
+  // both answers have are listed once: see Names in plans.cpp.
+  if (!on_tensor_cores(mode) && !result.found.empty()) return result;
+  auto more = search_among(described, mode, workspace_limit, ~std::uint64_t{0});
+  for (const auto& found : more.found) result.found.push_back(found);
+  result.offered = std::max(result.offered, more.offered);
+  if (!more.refused.empty()) result.refused = std::move(more.refused);
   return result;
 }
 

@@ -13,8 +13,8 @@ namespace {
 
 // What follows it in the workspace keeps the alignment that the allocator gave the whole.
 constexpr std::size_t kWorkspaceAlignment = 256;
-// More sets of operands than any sampler rotates among: beyond, packs are made anew.
-constexpr std::size_t kMostPacks = 64;
+// Sets of operands whose packs are kept, a few kilobytes each. Layers above 50 kB have fewer sets.
+constexpr std::size_t kMostPacks = 4096;
 
 std::size_t scratch_bytes(const Convolution& convolution, const ExplicitPadding& padding) {
   const auto& inner = padding.inner;
@@ -60,7 +60,8 @@ ConvolutionPlan::ConvolutionPlan(const Target& target, const Convolution& convol
       facts_(facts_of(convolution_, padding_, engine_)),
       tensors_(convolution_tensors(convolution_)),
       scratch_bytes_(padding_ ? scratch_bytes(convolution_, *padding_) : 0),
-      library_bytes_(engine_.workspace_bytes) {}
+      library_bytes_(engine_.workspace_bytes),
+      packs_(kMostPacks) {}
 
 void ConvolutionPlan::build() {
   auto plan = execution_plan(*engine_.configuration, target_);
@@ -73,9 +74,7 @@ void ConvolutionPlan::build() {
 }
 
 const Descriptor& ConvolutionPlan::pack(const std::vector<void*>& pointers, void* workspace) {
-  for (const auto& pack : packs_) {
-    if (pack.workspace == workspace && pack.pointers == pointers) return pack.descriptor;
-  }
+  if (const auto* found = packs_.find(pointers, workspace)) return *found;
   auto* const library_workspace = static_cast<char*>(workspace) + scratch_bytes_;
   auto operands = pointers;
   if (padding_) operands[0] = workspace;  // the padded source, or its gradient
@@ -85,8 +84,7 @@ const Descriptor& ConvolutionPlan::pack(const std::vector<void*>& pointers, void
       .set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
            std::vector<void*>{library_bytes_ > 0 ? library_workspace : nullptr});
   descriptor.finalize();
-  if (packs_.size() == kMostPacks) packs_.clear();
-  return packs_.emplace_back(Pack{pointers, workspace, std::move(descriptor)}).descriptor;
+  return packs_.add(pointers, workspace, std::move(descriptor));
 }
 
 void ConvolutionPlan::enqueue(const std::vector<void*>& pointers, void* workspace,

@@ -7,6 +7,7 @@
 
 #include "cuda/cudnn/convolution_graph.hpp"
 #include "cuda/cudnn/engines.hpp"
+#include "cuda/cudnn/operand_cache.hpp"
 #include "cuda/cudnn/padding.hpp"
 #include "cuda/cudnn/target.hpp"
 #include "cuda/plan.hpp"
@@ -30,11 +31,6 @@ class ConvolutionPlan : public Plan {
  private:
   // Pointers as cuDNN wants them. Made once for each set of operands, so that a launch costs no
   // more than it must.
-  struct Pack {
-    std::vector<void*> pointers;
-    void* workspace;
-    Descriptor descriptor;
-  };
   const Descriptor& pack(const std::vector<void*>& pointers, void* workspace);
 
   Target target_;
@@ -48,7 +44,7 @@ class ConvolutionPlan : public Plan {
   std::size_t scratch_bytes_ = 0;  // of the padded source, before cuDNN's part of the workspace
   std::size_t library_bytes_ = 0;
   std::optional<Descriptor> plan_;
-  std::vector<Pack> packs_;
+  OperandCache<Descriptor> packs_;
 };
 
 }  // namespace pydlbench::cuda::cudnn

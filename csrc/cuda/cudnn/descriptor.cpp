@@ -87,6 +87,13 @@ std::int64_t Descriptor::integer(cudnnBackendAttributeName_t name) const {
   return value;
 }
 
+std::int64_t Descriptor::integer_or(cudnnBackendAttributeName_t name,
+                                    std::int64_t otherwise) const {
+  std::int64_t value = 0, found = 0;
+  const auto status = api().get_attribute(descriptor_, name, CUDNN_TYPE_INT64, 1, &found, &value);
+  return status == CUDNN_STATUS_SUCCESS && found == 1 ? value : otherwise;
+}
+
 int Descriptor::enumeration(cudnnBackendAttributeName_t name,
                             cudnnBackendAttributeType_t type) const {
   const auto values = enumerations(name, type, 1);

@@ -43,6 +43,8 @@ class Descriptor {
   bool try_finalize();
 
   std::int64_t integer(cudnnBackendAttributeName_t name) const;
+  // The same, or `otherwise` where this version of cuDNN has no such attribute.
+  std::int64_t integer_or(cudnnBackendAttributeName_t name, std::int64_t otherwise) const;
   int enumeration(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type) const;
   std::vector<int> enumerations(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                                 std::size_t most) const;

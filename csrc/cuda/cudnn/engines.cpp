@@ -1,8 +1,10 @@
 #include "cuda/cudnn/engines.hpp"
 
+#include <optional>
 #include <set>
 #include <utility>
 
+#include "core/error.hpp"
 #include "cuda/cudnn/api.hpp"
 
 namespace pydlbench::cuda::cudnn {
@@ -63,8 +65,9 @@ std::vector<KnobRange> knob_ranges(const Descriptor& engine) {
   return ranges;
 }
 
+// 0 where cuDNN cannot tell yet (before 9.2): the built plan knows.
 std::size_t workspace_of(const Descriptor& configuration) {
-  const auto bytes = configuration.integer(CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE);
+  const auto bytes = configuration.integer_or(CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, 0);
   return bytes > 0 ? static_cast<std::size_t>(bytes) : 0;
 }
 
@@ -81,7 +84,8 @@ std::vector<Descriptor> listed(const OperationGraph& graph, const Target& target
                              count);
 }
 
-Descriptor configured(const Descriptor& engine, const EngineChoice& choice) {
+// Nothing where the engine does not take these knob values.
+std::optional<Descriptor> configured(const Descriptor& engine, const EngineChoice& choice) {
   Descriptor configuration(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, "cuDNN engine configuration");
   configuration.set(CUDNN_ATTR_ENGINECFG_ENGINE, engine);
   std::vector<Descriptor> knobs;
@@ -94,6 +98,8 @@ Descriptor configured(const Descriptor& engine, const EngineChoice& choice) {
   std::vector<const Descriptor*> pointers;
   for (const auto& knob : knobs) pointers.push_back(&knob);
   if (!pointers.empty()) configuration.set(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, pointers);
+  // While the knobs are there: cuDNN does not promise to have copied them before.
+  if (!configuration.try_finalize()) return std::nullopt;
   return configuration;
 }
 
@@ -104,31 +110,21 @@ class Collection {
 
   void add_list(cudnnBackendHeurMode_t mode) {
     for (auto& configuration : listed(graph_, target_, mode)) {
-      const auto of_configuration =
-          configuration.children(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1);
-      const auto& engine = of_configuration.at(0);
-      // Read before it is moved from.
-      EngineChoice choice{engine.integer(CUDNN_ATTR_ENGINE_GLOBAL_INDEX), knobs_of(configuration)};
-      add(std::move(choice), numerical_notes(engine), behavior_notes(engine),
-          std::move(configuration));
+      try {
+        add_listed(std::move(configuration));
+      } catch (const PrimitiveFailure&) {
+        // A configuration that cannot be read costs itself, not the whole graph.
+      }
     }
   }
 
   void add_unlisted() {
     const auto count = graph_.graph.integer(CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT);
     for (std::int64_t index = 0; index < count; ++index) {
-      Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR, "cuDNN engine");
-      engine.set(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph_.graph)
-          .set(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, std::vector<std::int64_t>{index});
-      target_.tell_engine(engine);
-      if (!engine.try_finalize()) continue;  // not for this graph
-      const auto numerical = numerical_notes(engine);
-      if (unwanted_(numerical)) continue;
-      const auto behavior = behavior_notes(engine);
-      if (known_.count(index) == 0) try_choice(engine, {index, {}}, numerical, behavior);
-      if (has(numerical, "TENSOR_CORE") || has(behavior, "RUNTIME_COMPILATION")) continue;
-      for (const auto& choice : combinations(index, knob_ranges(engine), kMostCombinations)) {
-        try_choice(engine, choice, numerical, behavior);
+      try {
+        add_engine(index);
+      } catch (const PrimitiveFailure&) {
+        // As above.
       }
     }
   }
@@ -136,19 +132,46 @@ class Collection {
   std::vector<Engine> result;
 
  private:
+  void add_listed(Descriptor configuration) {
+    const auto of_configuration =
+        configuration.children(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1);
+    PYDLBENCH_CHECK(!of_configuration.empty(), "a configuration has an engine");
+    const auto& engine = of_configuration.front();
+    // Read before it is moved from.
+    EngineChoice choice{engine.integer(CUDNN_ATTR_ENGINE_GLOBAL_INDEX), knobs_of(configuration)};
+    add(std::move(choice), numerical_notes(engine), behavior_notes(engine),
+        std::move(configuration));
+  }
+
+  void add_engine(std::int64_t index) {
+    Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR, "cuDNN engine");
+    engine.set(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph_.graph)
+        .set(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, std::vector<std::int64_t>{index});
+    target_.tell_engine(engine);
+    if (!engine.try_finalize()) return;  // not for this graph
+    const auto numerical = numerical_notes(engine);
+    if (unwanted_(numerical)) return;
+    const auto behavior = behavior_notes(engine);
+    if (known_.count(index) == 0) try_choice(engine, {index, {}}, numerical, behavior);
+    if (has(numerical, "TENSOR_CORE") || has(behavior, "RUNTIME_COMPILATION")) return;
+    for (const auto& choice : combinations(index, knob_ranges(engine), kMostCombinations)) {
+      try_choice(engine, choice, numerical, behavior);
+    }
+  }
+
   // Knob values that do not go together show when the plan is made, which is quick where nothing is
   // compiled; code that has to be compiled is left to Plan::build.
   void try_choice(const Descriptor& engine, const EngineChoice& choice, const Notes& numerical,
                   const Notes& behavior) {
     auto configuration = configured(engine, choice);
-    if (!configuration.try_finalize()) return;
+    if (!configuration) return;
     if (!has(behavior, "RUNTIME_COMPILATION")) {
       Descriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "cuDNN execution plan");
       target_.tell_plan(plan);
-      plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
+      plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, *configuration);
       if (!plan.try_finalize()) return;
     }
-    add(choice, numerical, behavior, std::move(configuration));
+    add(choice, numerical, behavior, std::move(*configuration));
   }
 
   void add(EngineChoice choice, Notes numerical, Notes behavior, Descriptor configuration) {

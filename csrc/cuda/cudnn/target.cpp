@@ -25,6 +25,7 @@ int capability_of(const std::string& json) {
 }  // namespace
 
 Target Target::of(const Device& device) {
+  device.make_current();
   Target target;
   target.handle_ = handle_of(device);
   target.capability_ = device.facts().capability();

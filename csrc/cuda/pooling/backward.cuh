@@ -92,6 +92,7 @@ void backward_by_overlap(const Shape& s, const Places& places, const T* dst, con
     const int rows = overlap(s.kernel_height, s.stride_height);
     const int columns = overlap(s.kernel_width, s.stride_width);
     const int most = rows > columns ? rows : columns;
+    if (most == 1) kernel = &backward_per_thread<T, Argmax, kKind, kLanes, 1>;
     if (most == 2) kernel = &backward_per_thread<T, Argmax, kKind, kLanes, 2>;
     if (most == 3) kernel = &backward_per_thread<T, Argmax, kKind, kLanes, 3>;
   }
