@@ -41,6 +41,12 @@ endif()
 if(nvcc_version VERSION_LESS 13)
   set(how "PYDLBENCH_CUDA=12 pip install '.[cuda12]'")
 endif()
+set(switch_major "$ENV{PYDLBENCH_CUDA}")
+if(switch_major MATCHES "^(1|13)$" AND nvcc_version VERSION_LESS 13
+   OR switch_major STREQUAL "12" AND NOT nvcc_version VERSION_LESS 13)
+  message(WARNING "nvcc ${nvcc_version} was found, but PYDLBENCH_CUDA=${switch_major} takes the \
+libraries of another CUDA, which an older driver may refuse: ${how} is the one for this nvcc")
+endif()
 
 # Set before the language is enabled, which would choose one old architecture otherwise. Each is built
 # as machine code; the newest as PTX too, for what comes after it.

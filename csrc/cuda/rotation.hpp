@@ -13,8 +13,8 @@ namespace pydlbench::cuda {
 
 // What device memory is aligned to, and so every copy: kernels for aligned operands take them too.
 inline constexpr std::size_t kAlignment = 256;
-// Bounds the bookkeeping of tiny tensors; 65536 copies of 3 kB still exceed 180 MB.
-inline constexpr std::size_t kMostSets = 65536;
+// A graph runs through all sets behind one gate, so there are no more than it may launch there.
+inline constexpr std::size_t kMostSets = kMostGraphLaunches;
 
 constexpr std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -47,7 +47,8 @@ inline std::size_t set_count(const std::vector<TensorSpec>& tensors, CacheState 
   const auto count = (cold_bytes + bytes - 1) / bytes + 1;
   if (count > kMostSets) {
     throw Unsupported("tensors of " + std::to_string(bytes) +
-                      " bytes are too small to be kept out of the cache by rotating copies");
+                      " bytes are too small to be kept out of the cache by rotating copies; "
+                      "--timing events flushes it instead");
   }
   return count < 2 ? 2 : count;
 }

@@ -10,7 +10,7 @@ namespace {
 
 std::string no_driver(const std::string& why) {
   return "no NVIDIA driver: " + why +
-         ", so there is no cuda:0; install the driver on the host (in a container, start it with "
+         ", so no GPU can be used; install the driver on the host (in a container, start it with "
          "access to the GPU) or use --device cpu";
 }
 
@@ -40,7 +40,7 @@ std::string lacking(cudaError_t code) {
     case cudaErrorStubLibrary:
       return no_driver("libcuda.so.1 is the toolkit's stub, not a driver");
     case cudaErrorNoDevice:
-      return "the NVIDIA driver shows no GPU to this process, so there is no cuda:0; check "
+      return "the NVIDIA driver shows no GPU to this process, so no GPU can be used; check "
              "nvidia-smi and CUDA_VISIBLE_DEVICES, or use --device cpu";
     case cudaErrorInvalidDevice:
       return "there is no GPU of this number; `nvidia-smi -L` lists those of this machine";

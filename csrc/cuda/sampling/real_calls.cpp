@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 
+#include "core/error.hpp"
 #include "cuda/runtime/check.hpp"
 #include "cuda/runtime/handles.hpp"
 #include "cuda/sampling/gate_flags.hpp"
@@ -21,6 +22,20 @@ namespace {
 // about exp(-n) of the former lines are left.
 constexpr std::size_t kFlushFactor = 4;
 constexpr std::size_t kLeastFlushBytes = std::size_t{16} << 20;
+// Of the trial of the gate: a launch takes microseconds.
+constexpr double kTrialSeconds = 1.0;
+// Where a GPU also drives a display, the driver kills a kernel that runs for some seconds, and the
+// context with it: a gate that nobody opens has to end before.
+constexpr double kBesideDisplaySeconds = 1.0;
+
+std::uint64_t nanoseconds(double seconds) { return static_cast<std::uint64_t>(1e9 * seconds); }
+
+double bounded_timeout(const Device& device, double seconds) {
+  int limited = 0;
+  PYDLBENCH_CUDA_CHECK(
+      cudaDeviceGetAttribute(&limited, cudaDevAttrKernelExecTimeout, device.facts().index));
+  return limited != 0 ? std::min(seconds, kBesideDisplaySeconds) : seconds;
+}
 
 struct RealCaptured final : Calls::Captured {
   explicit RealCaptured(cudaGraph_t handle) : graph(handle) {}
@@ -50,17 +65,27 @@ struct RealCalls::State {
 RealCalls::RealCalls(const Device& device, double gate_timeout_seconds) {
   device.make_current();
   state_ = std::make_unique<State>(
-      State{device, static_cast<std::uint64_t>(1e9 * gate_timeout_seconds), Event::create(),
-            Event::create(), PinnedMemory::create(sizeof(GateFlags)),
+      State{device, nanoseconds(kTrialSeconds), Event::create(), Event::create(),
+            PinnedMemory::create(sizeof(GateFlags)),
             PinnedMemory::create(2 * kStampSlots * sizeof(ClockStamp)),
             DeviceMemory(device, sizeof(std::uint32_t), "the sum of what is read into the cache"),
             DeviceMemory()});
   state_->sum.fill(0, stream());
   stamp(Mark::first);
   touch({state_->sum.data(), state_->sum.bytes()});
+  // With all kernels loaded, a launch behind a closed gate returns at once, unless somebody makes
+  // launches wait for the device. Found out here, that costs a second; later, each plan's
+  // time-outs.
   close_gate();
+  stamp(Mark::last);
   open_gate();
   wait();
+  if (gate_timed_out()) {
+    throw Unsupported(
+        "starting a kernel waits for the device, so times would include the host's: unset "
+        "CUDA_LAUNCH_BLOCKING, or leave the profiler that runs kernels one by one");
+  }
+  state_->timeout_ns = nanoseconds(bounded_timeout(device, gate_timeout_seconds));
 }
 
 RealCalls::~RealCalls() {

@@ -8,7 +8,7 @@
 
 namespace pydlbench::cuda {
 
-// How long a closed gate holds what is behind it.
+// How long a closed gate holds what is behind it; less where the GPU drives a display.
 inline constexpr double kGateTimeoutSeconds = 10.0;
 
 // Owns the gate's flags, the events, the stamps and the buffer that flushes the L2 cache (the
@@ -16,7 +16,7 @@ inline constexpr double kGateTimeoutSeconds = 10.0;
 // loaded behind a closed gate would wait for it.
 class RealCalls final : public Calls {
  public:
-  // `device` must outlive it.
+  // `device` must outlive it. Throws Unsupported where launches wait for the device.
   explicit RealCalls(const Device& device, double gate_timeout_seconds = kGateTimeoutSeconds);
   ~RealCalls() override;
 

@@ -39,7 +39,7 @@ struct SampleResult {
 // Medians in seconds per execution, on hot data.
 struct LaunchTimes {
   double event_s;  // between two events, launches back to back behind the gate
-  double graph_s;  // the same launches as one CUDA graph
+  double graph_s;  // the same launches as one CUDA graph; NaN where they cannot be captured
   // The host's time to enqueue one execution, in a loop without synchronisation that ends before
   // the launch queue can be full: what a framework's thread pays, whatever the GPU does meanwhile.
   double host_s;
@@ -80,6 +80,7 @@ class Sampler {
   // is none; and what the calls and the work throw.
   SampleResult sample(const SampleRequest& request);
 
+  // Of slow executions there are fewer repetitions than asked for.
   LaunchTimes launch_times(int repetitions);
 
  private:
@@ -95,6 +96,7 @@ class Sampler {
     std::optional<ClockInterval> clock;
   };
 
+  bool can_be_captured(std::size_t executions);
   void run_once_ungated();
   void run_untimed(std::size_t executions, std::size_t inner);
   Reading take(std::size_t executions, Timing timing, bool cold, bool rotate, int* timeouts);

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -12,6 +16,7 @@ from pydlbench.backends.base import KernelFacts, Preparation
 from pydlbench.backends.case import GPU_PRECISIONS, Case
 from pydlbench.backends.native import cuda_libraries, cuda_probes, nvml, search
 from pydlbench.backends.native.cuda_choice import Choice
+from pydlbench.backends.native.cuda_inputs import RecentInputs
 from pydlbench.backends.native.cuda_problems import plans
 from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, UnsupportedError
 from pydlbench.timing.chunk import Chunk, Request
@@ -21,8 +26,10 @@ __all__ = ["CudaBackend", "CudaKernel", "create"]
 
 # How often each of the three clocks is read for a row; they are compared, not ranked.
 _LAUNCH_REPETITIONS = 20
-# The card updates its energy counter about every 100 ms.
-_ENERGY_SECONDS = 1.0
+# The card updates its energy counter about every 100 ms, and so ten times in the load behind its
+# start, while which graphs are made and the clock finds its place.
+_ENERGY_SECONDS = 1.2
+_ENERGY_START_SECONDS = 0.2
 
 
 class CudaKernel:
@@ -59,6 +66,7 @@ class CudaBackend:
         self._device = _cuda.Device(index)
         cuda_libraries.load()
         self._monitor = nvml.Monitor(str(self._device.facts["uuid"]))
+        self._inputs = RecentInputs()
 
     def describe(self) -> dict[str, Any]:
         """Return the GPU's facts, the libraries with their paths, and what NVML tells."""
@@ -78,7 +86,7 @@ class CudaBackend:
         found = plans(self._device, case, preparation.workspace_bytes, preparation.all_candidates)
         if not found:
             raise UnsupportedError(f"no plan with --layout {case.layout}")
-        choice = Choice(self._device, case, preparation)
+        choice = Choice(self._device, case, preparation, self._inputs)
         entrants = [search.Entrant(plan) for plan in found]
         best = float("inf")
         for entrant in entrants:
@@ -87,6 +95,8 @@ class CudaBackend:
             entrants, choice.contender, choice.verify, None, effort=search.GPU_EFFORT
         )
         if winner is None:
+            # After a lost device every plan is wrong, for no fault of its own: this says so.
+            self._device.synchronize()
             reasons = "; ".join(dict.fromkeys(e.reason or "" for e in entrants))
             raise PrimitiveError(f"no plan gives a right result: {reasons}")
         return self._finish(choice, entrants, winner, preparation)
@@ -139,6 +149,15 @@ class CudaBackend:
             choice.entry(entrant, chosen=entrant is winner) for entrant in search.ranking(entrants)
         ]
         times = choice.kernel(winner).launch_times(_LAUNCH_REPETITIONS)
+        launch_s = {
+            "event": times["event_s"],
+            "graph": times["graph_s"],
+            "host": times["wall_s"],
+            "enqueue": times["host_s"],
+        }
+        if math.isnan(times["graph_s"]):
+            del launch_s["graph"]
+            choice.avoid_graphs(winner)
         kernel = choice.final(winner)
         energy_j = power_w = None
         if preparation.energy:
@@ -156,34 +175,50 @@ class CudaBackend:
             timing=choice.timing,
             tensor_cores=plan.tensor_cores,
             notes=list(plan.notes),
-            launch_s={
-                "event": times["event_s"],
-                "graph": times["graph_s"],
-                "host": times["wall_s"],
-                "enqueue": times["host_s"],
-            },
+            launch_s=launch_s,
             energy_j=energy_j,
             power_w=power_w,
         )
         return CudaKernel(kernel, facts, self._monitor)
 
     def _energy(self, kernel: _cuda.Kernel) -> tuple[float | None, float | None]:
-        """Return joules per execution and mean watts, over a second of executions in a row."""
-        before = self._monitor.energy_j()
-        steady = kernel.run_for(_ENERGY_SECONDS)
-        after = self._monitor.energy_j()
-        if before is None or after is None or not steady["executions"]:
+        """Return joules per execution and mean watts, over a second of executions in a row.
+
+        The counter is read beside the executions, from one of its steps to another: from before the
+        first one to a step after the last one it would count up to 100 ms of an idle GPU too.
+        """
+        steps: list[tuple[float, float]] = []
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            load = pool.submit(kernel.run_for, _ENERGY_SECONDS)
+            time.sleep(_ENERGY_START_SECONDS)
+            while not load.done():
+                joules = self._monitor.energy_j()
+                now = time.monotonic()
+                if joules is None:
+                    break
+                if not load.done():
+                    steps.append((joules, now))
+            try:
+                steady = load.result()
+            except (PrimitiveError, UnsupportedError):
+                return None, None  # the load is a graph, which the plan may not be captured into
+        if len(steps) < 2 or not steady["executions"]:
             return None, None
-        joules = after - before
-        return joules / steady["executions"], joules / steady["seconds"]
+        watts = (steps[-1][0] - steps[0][0]) / (steps[-1][1] - steps[0][1])
+        return watts * steady["seconds"] / steady["executions"], watts
 
 
 def create(device: str) -> CudaBackend:
     """Create the backend for ``cuda:N``.
 
     Raises:
-        UnsupportedError: no driver, no such GPU.
+        UnsupportedError: no driver, no such GPU, or launches that wait for the device.
         BackendMissingError: cuDNN or cuBLASLt is not installed.
     """
+    if os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
+        raise UnsupportedError(
+            "CUDA_LAUNCH_BLOCKING is set: starting a kernel waits for the device, so times would "
+            "include the host's; unset it"
+        )
     number = device.partition(":")[2]
     return CudaBackend(int(number or 0))

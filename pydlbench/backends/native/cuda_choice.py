@@ -6,19 +6,15 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 import pydlbench._cuda as _cuda
+from pydlbench.backends.native.cuda_inputs import RecentInputs
 from pydlbench.backends.native.cuda_problems import reference
-from pydlbench.backends.reference import Verdict, make_inputs, round_to, verify
+from pydlbench.backends.reference import Verdict, verify
 from pydlbench.backends.reference.tolerance import TENSOR_ACCUMULATOR, tolerance
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers import Conv2d, Gemm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
     from pydlbench.backends.base import Preparation
     from pydlbench.backends.case import Case
@@ -29,8 +25,6 @@ __all__ = ["Choice", "judge"]
 # A sample of a trial lasts so long at least: events tick every half microsecond.
 _TRIAL_SAMPLE_S = 50e-6
 _TRIAL_INNER = 64
-# The bias of a fused kernel has a random stream of its own.
-_BIAS_STREAM = 7
 
 
 class _Contender:
@@ -54,30 +48,42 @@ class _Contender:
 class Choice:
     """Inputs, kernels and verdicts of one case."""
 
-    def __init__(self, device: _cuda.Device, case: Case, preparation: Preparation) -> None:
+    def __init__(
+        self,
+        device: _cuda.Device,
+        case: Case,
+        preparation: Preparation,
+        recent: RecentInputs | None = None,
+    ) -> None:
         self._case = case
         self._preparation = preparation
-        self._inputs = make_inputs(
-            case.layer,
-            case.pass_,
-            case.precision,
-            preparation.seed,
-            propagation=case.propagation,
-        )
-        if case.fuse == "bias-relu":
-            self._inputs["bias"] = _bias(case, preparation.seed)
+        self._inputs = (recent or RecentInputs()).of(case, preparation.seed)
         self._arena = _cuda.Arena(device, self._inputs)
         self._reference = reference(device, case)
         self._kernels: dict[int, _cuda.Kernel] = {}
         self._setup_s: dict[int, float] = {}
         self._verdicts: dict[int, Verdict] = {}
+        self._graphs = True
 
     @property
     def timing(self) -> str:
         """How the case is timed in the end."""
         if self._case.timing != "auto":
             return self._case.timing
-        return "cuda-graph" if self._case.cache == "hot" else "events"
+        return "cuda-graph" if self._graphs and self._case.cache == "hot" else "events"
+
+    def avoid_graphs(self, entrant: search.Entrant) -> None:
+        """Learn that a plan cannot be captured into a graph.
+
+        Raises:
+            UnsupportedError: the case asks for one.
+        """
+        if self._case.timing == "cuda-graph":
+            raise UnsupportedError(
+                f"{entrant.candidate.library} {entrant.candidate.algorithm}, the fastest plan, "
+                "cannot be captured into a CUDA graph; --timing events times it"
+            )
+        self._graphs = False
 
     def kernel(self, entrant: search.Entrant) -> _cuda.Kernel:
         """Return the plan's kernel for trials and verification, made when first asked for."""
@@ -125,18 +131,18 @@ class Choice:
         """Run a plan on poisoned outputs and compare; returns what is wrong with it."""
         kernel, plan = self.kernel(entrant), entrant.candidate
         kernel.run_poisoned()
-        accumulate = accumulator(plan)
+        accumulate = accumulator(plan, self._case.precision)
         if self._reference is not None:
             comparison = kernel.verify(self._reference, self._arena)
             verdict = judge(comparison, self._case.precision, accumulate, plan.algorithm)
         else:
-            results = kernel.outputs()
+            results = kernel.outputs()  # the main one first
             verdict = verify(
                 self._case.layer,
                 self._case.pass_,
                 self._case.precision,
                 self._inputs,
-                kernel.output(),
+                next(iter(results.values())),
                 seed=self._preparation.seed,
                 accumulate=accumulate,
                 algorithm=plan.algorithm,
@@ -168,9 +174,15 @@ class Choice:
         }
 
 
-def accumulator(plan: _cuda.Plan) -> str:
-    """Return the format of a plan's partial sums, by the name that the tolerance knows."""
-    if plan.tensor_cores and plan.accumulate == "float32":
+def accumulator(plan: _cuda.Plan, precision: str) -> str:
+    """Return the format of a plan's partial sums, by the name that the tolerance knows.
+
+    Where the library does not tell whether tensor cores are at work, the mode decides.
+    """
+    tensor_cores = plan.tensor_cores
+    if tensor_cores is None:
+        tensor_cores = precision not in ("fp32", "fp16")
+    if tensor_cores and plan.accumulate == "float32":
         return TENSOR_ACCUMULATOR
     return plan.accumulate
 
@@ -212,18 +224,3 @@ def judge(comparison: _cuda.Comparison, precision: str, accumulate: str, algorit
         points=count,
         checksums=0,
     )
-
-
-def _bias(case: Case, seed: int) -> NDArray[np.float32]:
-    """Return one random value per output channel, or per column of a product."""
-    layer = case.layer
-    shape: tuple[int, ...]
-    if isinstance(layer, Conv2d):
-        count, shape = layer.out_channels, (1, layer.out_channels, 1, 1)
-    elif isinstance(layer, Gemm):
-        count, shape = layer.n, (1, 1, layer.n)
-    else:
-        raise UnsupportedError(f"--fuse {case.fuse}: {layer.kind} has no bias")
-    rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, _BIAS_STREAM])))
-    values = rng.uniform(-1, 1, count).astype(np.float32)
-    return round_to(case.precision, values).reshape(shape)

@@ -67,6 +67,7 @@ def _gemm_peak(device: _cuda.Device, precision: str, size: int = GEMM_SIZE) -> d
         if seconds < best:
             best, kernel = seconds, contender
     if kernel is None:
+        device.synchronize()  # says so where the device is lost: no fault of the plans
         raise UnsupportedError("; ".join(dict.fromkeys(reasons)) or f"no {precision} product")
     raw = kernel.sample(_SAMPLES, 1, 1)
     seconds_all = raw["seconds"].tolist()

@@ -10,6 +10,7 @@ import importlib
 import os
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.timing.statistics import median
@@ -24,6 +25,8 @@ __all__ = ["Monitor"]
 _PERIOD_S = 0.02
 # The energy counter moves at least ten times a second; after a second it never will.
 _ENERGY_WAIT_S = 1.0
+# Between two looks at it: the thread that launches may have the same CPU.
+_ENERGY_LOOK_S = 0.0005
 
 
 class Monitor:
@@ -113,6 +116,7 @@ class Monitor:
             now = self._ask("nvmlDeviceGetTotalEnergyConsumption")
             if now is not None and now != first:
                 return float(now) / 1e3
+            time.sleep(_ENERGY_LOOK_S)
         return None
 
     def snapshot(self) -> dict[str, Any]:
@@ -159,7 +163,8 @@ class Monitor:
         """Other processes that used this GPU's multiprocessors since the last time.
 
         In a container the driver may know this process by another number; then it cannot be told
-        from others, and nothing is said about them.
+        from others, and nothing is said about them. Nor about this run's own workers: they compute
+        in turn with this one, but the driver dates their use up to a second too late.
         """
         running = self._ask("nvmlDeviceGetComputeRunningProcesses") or []
         if os.getpid() not in {one.pid for one in running}:
@@ -167,7 +172,8 @@ class Monitor:
         samples = self._ask("nvmlDeviceGetProcessUtilization", self._seen) or []
         fresh = [one for one in samples if one.timeStamp > self._seen]
         self._seen = max([self._seen, *(one.timeStamp for one in fresh)])
-        return tuple(sorted({one.pid for one in fresh if one.smUtil} - {os.getpid()}))
+        busy = {one.pid for one in fresh if one.smUtil} - {os.getpid()}
+        return tuple(sorted(pid for pid in busy if not _is_sibling(pid)))
 
     def _ask(self, call: str, *arguments: Any) -> Any:
         if self.reason is not None:
@@ -176,3 +182,14 @@ class Monitor:
             return getattr(self._library, call)(self._handle, *arguments)
         except Exception:  # noqa: BLE001 - a sensor that this GPU lacks is a reading that is not there
             return None
+
+
+def _is_sibling(pid: int) -> bool:
+    """Whether the process that started this one has started that one too."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    # "pid (name) state parent ...", where the name may hold anything, brackets too. Orphans of all
+    # runs have process 1 as their parent.
+    return int(stat.rpartition(")")[2].split()[1]) == os.getppid() != 1

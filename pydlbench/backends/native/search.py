@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pydlbench.errors import PydlbenchError
+from pydlbench.errors import DeviceLostError, PydlbenchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -172,6 +172,8 @@ def race(
         for entrant in sorted(finalists, key=lambda entrant: entrant.time):
             try:
                 wrong = verify(entrant) if entrant.status == "ok" else entrant.reason
+            except DeviceLostError:
+                raise  # nothing after it can be believed
             except PydlbenchError as error:
                 wrong = str(error)
             if wrong is None:
@@ -191,17 +193,26 @@ def _run(
     for entrant in finalists:
         try:
             runners.append((entrant, enter(entrant), []))
+        except DeviceLostError:
+            raise
         except PydlbenchError as error:  # all at once they may not fit into memory
             entrant.disqualify(error)
     per_turn = _count(effort.turn_s / best, 1, effort.turn_samples)
     rounds = _count(effort.race_s / (best * per_turn * len(finalists)), *effort.race_rounds)
     for turn in range(rounds):
         # Who follows whom must not decide.
-        for _, contender, lap in reversed(runners) if turn % 2 else runners:
-            # The last one's data is in the caches: an untimed execution brings back its own.
-            lap.extend(contender.seconds(per_turn, untimed=1))
+        for entrant, contender, lap in reversed(runners) if turn % 2 else runners:
+            if entrant.status != "ok":
+                continue
+            try:
+                # The last one's data is in the caches: an untimed execution brings back its own.
+                lap.extend(contender.seconds(per_turn, untimed=1))
+            except DeviceLostError:
+                raise
+            except PydlbenchError as error:
+                entrant.disqualify(error)
     for entrant, _, lap in runners:
-        entrant.times = lap
+        entrant.times = lap or entrant.times
 
 
 def _count(wanted: float, least: int, most: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import numpy as np
@@ -26,6 +27,7 @@ class Plan:
         self.time = time
         self.error = 1e-7
         self.accumulate = "float32"
+        self.device = None
         self.tensor_cores = False
         self.fails = None
         self.unwritten = 0
@@ -61,9 +63,15 @@ class Kernel:
 
     def run_poisoned(self):
         self.poisoned = True
+        if self.plan.fails == "run":
+            self.plan.device.lost = True
+            raise DeviceLostError("an illegal memory access")
 
     def output(self):
-        raise AssertionError("the device compares: nothing is downloaded")
+        raise AssertionError("the device compares, or outputs() has it: nothing is downloaded")
+
+    def outputs(self):
+        return self.plan.results
 
     def verify(self, reference, arena):
         assert self.poisoned
@@ -83,7 +91,7 @@ class Kernel:
     def launch_times(self, repetitions=20):  # noqa: ARG002 - the real one repeats
         return {
             "event_s": self.plan.time,
-            "graph_s": self.plan.time,
+            "graph_s": math.nan if self.plan.fails == "capture" else self.plan.time,
             "host_s": 5e-6,
             "wall_s": self.plan.time,
         }
@@ -108,6 +116,11 @@ class Device:
     def __init__(self, index):
         self.index = index
         self.facts = {"uuid": "GPU-0", "index": index}
+        self.lost = False
+
+    def synchronize(self):
+        if self.lost:
+            raise DeviceLostError("the context is lost")
 
 
 class Module:

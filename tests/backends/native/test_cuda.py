@@ -5,14 +5,21 @@ from __future__ import annotations
 import importlib
 import math
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.case import Case
+from pydlbench.backends.native import cuda_inputs
+from pydlbench.backends.native.cuda_inputs import RecentInputs
+from pydlbench.backends.reference import make_inputs
 from pydlbench.errors import DeviceLostError, PrimitiveError, UnsupportedError
-from pydlbench.layers import Conv2d, Gemm, Pool2d
+from pydlbench.layers import Conv2d, Gemm, Pointwise, Pool2d
 from pydlbench.timing.chunk import Request
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -91,6 +98,160 @@ def test_after_a_lost_device_nothing_more_is_tried(native, backend):
     assert fake_cuda.Kernel.made == []
 
 
+def test_a_device_lost_in_the_race_is_no_fault_of_the_plans(native, backend):
+    native.offer = [
+        fake_cuda.Plan(name, fails="run", device=backend._device) for name in ("one", "two")
+    ]
+    with pytest.raises(DeviceLostError):
+        prepare(backend)
+
+
+def test_a_device_lost_in_the_peak_product_is_no_fault_of_the_plans(native, backend):
+    native.gemm_plans = lambda *_, **__: [fake_cuda.Plan("bad", fails="build")]
+    with pytest.raises(UnsupportedError):
+        backend.probe("gemm_peak", {"precision": "bf16-tc", "size": 64})
+    backend._device.lost = True
+    with pytest.raises(DeviceLostError):
+        backend.probe("gemm_peak", {"precision": "bf16-tc", "size": 64})
+
+
+def test_a_plan_that_cannot_be_captured_is_timed_by_events(native, backend):
+    native.offer = [fake_cuda.Plan("plain", fails="capture")]
+    kernel = prepare(backend)
+    assert kernel.facts.timing == "events"
+    assert "graph" not in kernel.facts.launch_s
+    assert fake_cuda.Kernel.made[-1].settings == ("hot", "events", 0)
+    with pytest.raises(UnsupportedError, match="plain, the fastest plan, cannot be captured"):
+        prepare(backend, timing="cuda-graph")
+
+
+class Counter:
+    """A GPU of 500 W under load and 100 W without, whose counter steps with each look."""
+
+    def __init__(self, fake_time):
+        self.time = fake_time
+        self.joules = 0.0
+
+    def energy_j(self):
+        self.time.now += 0.1
+        self.joules += 0.1 * (500 if self.time.loaded else 100)
+        if self.time.now >= self.time.end:
+            self.time.finish()
+        return self.joules
+
+
+class FakeTime:
+    """Seconds that pass when somebody sleeps or looks; the load lasts until ``end``."""
+
+    def __init__(self):
+        self.now, self.end, self.loaded = 0.0, 1.25, False
+        self.started, self.over = threading.Event(), threading.Event()
+
+    def run_for(self, _seconds):
+        self.loaded = True
+        self.started.set()
+        self.over.wait(20)
+        return {"executions": 100, "seconds": self.end}
+
+    def finish(self):
+        self.over.set()
+
+    def sleep(self, seconds):
+        self.started.wait(20)
+        self.now += seconds
+
+    def monotonic(self):
+        if self.now >= self.end:  # the look that ends the load is after it
+            while not self.load_is_over():
+                pass
+        return self.now
+
+
+def test_energy_is_that_of_the_load_alone(backend, monkeypatch):
+    cuda = sys.modules["pydlbench.backends.native.cuda"]
+    fake = FakeTime()
+
+    class Pool(ThreadPoolExecutor):
+        def submit(self, *arguments):
+            load = super().submit(*arguments)
+            fake.load_is_over = load.done
+            return load
+
+    monkeypatch.setattr(cuda, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(cuda, "time", fake)
+    backend._monitor = Counter(fake)
+    kernel = SimpleNamespace(run_for=fake.run_for)
+    joules, watts = backend._energy(kernel)
+    assert watts == pytest.approx(500)
+    assert joules == pytest.approx(500 * 1.25 / 100)
+
+
+def test_a_plan_that_cannot_be_captured_has_no_energy(backend, monkeypatch):
+    monkeypatch.setattr(sys.modules["pydlbench.backends.native.cuda"], "_ENERGY_START_SECONDS", 0)
+
+    def run_for(_seconds):
+        raise PrimitiveError("not while a stream is captured")
+
+    assert backend._energy(SimpleNamespace(run_for=run_for)) == (None, None)
+
+
+def test_without_a_counter_there_is_no_energy(native, backend):
+    native.offer = [fake_cuda.Plan("only")]
+    kernel = prepare(backend, Preparation(energy=True))
+    assert (kernel.facts.energy_j, kernel.facts.power_w) == (None, None)
+
+
+def test_launches_that_wait_are_refused(native, monkeypatch):
+    assert native.offer == []
+    cuda = importlib.import_module("pydlbench.backends.native.cuda")
+    monkeypatch.setattr(cuda.cuda_libraries, "load", dict)
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    with pytest.raises(UnsupportedError, match="CUDA_LAUNCH_BLOCKING is set"):
+        cuda.create("cuda:0")
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "0")
+    assert cuda.create("cuda:0").name == "native"
+
+
+def test_inputs_of_the_row_before_are_used_again(native, backend, monkeypatch):
+    asked = []
+
+    def counting(*arguments, **words):
+        asked.append(arguments[2])
+        return make_inputs(*arguments, **words)
+
+    monkeypatch.setattr(cuda_inputs, "make_inputs", counting)
+    native.offer = [fake_cuda.Plan("only")]
+    steps = (
+        {"precision": "fp32"},
+        {"precision": "fp32", "cache": "all-cold"},
+        {"precision": "fp32", "fuse": "bias-relu"},
+        {"precision": "tf32"},
+        {"precision": "fp16-tc"},
+        {"precision": "fp16-tc", "pass_": "backward-data"},
+    )
+    for words in steps:
+        prepare(backend, **words)
+    assert asked == ["fp32", "tf32", "fp16-tc"]
+    prepare(backend, Preparation(seed=1), **steps[-1])
+    assert asked[3:] == ["fp16-tc"]
+
+
+def test_a_result_is_downloaded_once(native, backend):
+    layer = Pointwise(op="relu", channels=3, batch=2, height=4, width=5)
+    source = make_inputs(layer, "forward", "fp32", 0)["src"]
+    plan = fake_cuda.Plan("own", results={"dst": np.maximum(source, 0)})
+    native.pointwise_plans = lambda *_, **__: [plan]
+    kernel = backend.prepare(Case(layer=layer, device="cuda:0"), Preparation())
+    assert kernel.facts.correct["status"] == "ok"
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp16-tc"])
+def test_formats_of_equal_significands_have_equal_inputs(precision):
+    layer = Gemm(m=1024, k=1024, n=1)
+    expected, found = (make_inputs(layer, "forward", name, 3) for name in ("tf32", precision))
+    assert all(np.array_equal(found[role], expected[role]) for role in expected)
+
+
 def test_no_right_plan_is_a_failure_that_says_why(native, backend):
     native.offer = [fake_cuda.Plan("wrong", error=0.1)]
     with pytest.raises(PrimitiveError, match="no plan gives a right result: element"):
@@ -144,10 +305,8 @@ def test_all_candidates_are_verified_when_asked_for(native, backend):
 
 def test_a_fused_bias_is_an_input_of_its_own(native, backend):
     native.offer = [fake_cuda.Plan("fused")]
-    choice = importlib.import_module("pydlbench.backends.native.cuda_choice")
     case = Case(layer=CONV, device="cuda:0", fuse="bias-relu")
-    made = choice.Choice(fake_cuda.Device(0), case, Preparation(seed=4))
-    bias = made._arena.inputs["bias"]
+    bias = RecentInputs().of(case, seed=4)["bias"]
     assert bias.shape == (1, 4, 1, 1)
     assert abs(bias).max() <= 1
     prepare(backend, fuse="bias-relu")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -136,6 +138,22 @@ def test_where_the_driver_knows_us_by_another_number_nobody_is_accused():
     monitor = Monitor(UUID, library, period_s=3600)
     for _ in range(3):
         assert monitor.since(monitor.mark()).others == ()
+
+
+def test_this_runs_own_workers_are_not_others(monkeypatch):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as worker:
+        stamps = iter(range(1, 100))
+        library = Invented(
+            nvmlDeviceGetComputeRunningProcesses=[process(os.getpid())],
+            nvmlDeviceGetProcessUtilization=lambda *_: [
+                process(worker.pid, smUtil=50, timeStamp=next(stamps))
+            ],
+        )
+        monitor = Monitor(UUID, library, period_s=3600)
+        assert monitor.since(monitor.mark()).others == (worker.pid,)
+        monkeypatch.setattr(os, "getppid", os.getpid)  # now we are its sibling, not its parent
+        assert monitor.since(monitor.mark()).others == ()
+        worker.communicate(b"\n")
 
 
 def test_energy_is_read_when_its_counter_moves():

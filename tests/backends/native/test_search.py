@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from pydlbench.backends.native import search
-from pydlbench.errors import InsufficientMemoryError, PrimitiveError
+from pydlbench.errors import DeviceLostError, InsufficientMemoryError, PrimitiveError
 
 EFFORT = search.CPU_EFFORT
 
@@ -203,3 +203,32 @@ def test_ranking_puts_the_fastest_first_and_failures_last():
     never = search.Entrant(None, status="failed")
     ranked = search.ranking([never, *entrants])
     assert ranked == [entrants[2], entrants[0], entrants[1], never]
+
+
+def test_one_that_fails_in_the_race_costs_itself_only():
+    def once(execution):
+        if execution > 40:
+            raise PrimitiveError("gave up")
+        return 0.0009
+
+    entrants = tried([0.001, 0.00101])
+    Invented.executions = itertools.count()
+    entrants[0].candidate.time = once
+    assert search.race(entrants, enter, all_right, None, EFFORT) is entrants[1]
+    assert entrants[0].reason == "gave up"
+
+
+@pytest.mark.parametrize("where", ["enter", "verify"])
+def test_a_lost_device_ends_the_race(where):
+    def lost(*_):
+        raise DeviceLostError("an illegal memory access")
+
+    entrants = tried([0.001, 0.00101])
+    with pytest.raises(DeviceLostError):
+        search.race(
+            entrants,
+            lost if where == "enter" else enter,
+            lost if where == "verify" else all_right,
+            None,
+            EFFORT,
+        )
