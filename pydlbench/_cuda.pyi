@@ -166,7 +166,10 @@ class RawChunk(TypedDict):
     gate_timeouts: int
 
 class LaunchTimes(TypedDict):
-    """Seconds per execution by several clocks; ``wall_s`` is the host's, waiting included."""
+    """Seconds per execution by several clocks; ``wall_s`` is the host's, waiting included.
+
+    ``graph_s`` is NaN where the plan cannot be captured into a graph.
+    """
 
     event_s: float
     graph_s: float

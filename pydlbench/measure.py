@@ -33,8 +33,9 @@ __all__ = ["Options", "Session", "measure", "probe_device"]
 _COLD_FACTOR = 3
 # The roof is the fastest way to move bytes; one of these is, which one depends on the machine.
 _ROOF_PATTERNS = ("read", "copy", "triad")
-# Rotating copies on a GPU span this many L2 caches; a flush writes as much.
-_COLD_L2 = 2
+# Rotating copies on a GPU span this many L2 caches: its replacement is not strictly the oldest
+# line's, so that after twice its size one line in eight is still there.
+_COLD_L2 = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,7 @@ class Session:
         self._device: DeviceRecord = start_record(self.facts, self.cpus)
         self._gpus: dict[str, GpuRecord] = {}
         self._main = "cpu"
-        self._unprobed: str | None = None
+        self._unprobed: dict[str, str] = {}
         self._started = dt.datetime.now(dt.UTC)
         self._id = uuid.uuid4().hex[:12]
 
@@ -296,8 +297,7 @@ class Session:
             keep_candidates=self.options.algorithms,
         )
         if case.on_gpu:
-            # Those that the advice to change the precision can name.
-            precisions = dict.fromkeys((case.precision, "fp32", "bf16-tc"))
+            precisions = dict.fromkeys((case.precision, *self._advisable(case)))
             levels: tuple[str, ...] = ("memory", "l2")
         else:
             precisions = dict.fromkeys((case.precision, "fp32", "bf16"))
@@ -311,18 +311,26 @@ class Session:
         except PydlbenchError as error:  # the time stands without a peak beside it
             return dataclasses.replace(row, warnings=(*row.warnings, str(error)))
 
+    def _advisable(self, case: Case) -> tuple[str, ...]:
+        """The precisions of a GPU that the advice to change the precision can name."""
+        from pydlbench.devices.gpu import lacks
+
+        half = "fp16-tc" if lacks(self._gpus[case.device].facts, "bf16-tc") else "bf16-tc"
+        products = case.layer.kind == "gemm" and case.precision in ("fp16-tc", "bf16-tc")
+        return ("fp32", half, "fp8-tc") if products else ("fp32", half)
+
     def _probed(
         self, case: Case, precisions: Iterable[str], levels: Sequence[str]
     ) -> DeviceRecord | GpuRecord:
         """The device for a row's roof; after a failure not every further row probes again."""
-        if self._unprobed is not None:
-            raise PydlbenchError(self._unprobed)
+        if case.device in self._unprobed:
+            raise PydlbenchError(self._unprobed[case.device])
         try:
             if case.on_gpu:
                 return self.gpu(case.device, precisions, levels=levels)
             return self.device(precisions, _ROOF_PATTERNS, levels)
         except PydlbenchError as error:
-            self._unprobed = str(error)
+            self._unprobed[case.device] = str(error)
             raise
 
     def _check_memory(self, case: Case) -> None:

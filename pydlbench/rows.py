@@ -47,11 +47,17 @@ _DRIFT_TEXT = (
     f"the median moved by over {100 * _DRIFT:.0f} % between rounds although nothing on this "
     "system was in the way: the clock changed, or a neighbour of the virtual machine was busy"
 )
+_GPU_DRIFT_TEXT = (
+    f"the median moved by over {100 * _DRIFT:.0f} % between rounds although nothing else was seen "
+    "on the GPU: its clock follows power and heat; compare cycles rather than times"
+)
 
 
 def empty_row(case: Case, threads: int | None, status: str, reason: str) -> Measurement:
     """Return the row of a case that was not timed."""
-    return Measurement(**_base(case, threads), status=status, reason=reason)
+    return Measurement(
+        **_base(case, threads), status=status, reason=reason, timing=_intended_timing(case)
+    )
 
 
 def measured_row(
@@ -113,7 +119,7 @@ def measured_row(
         energy_j=facts.get("energy_j"),
         power_w=facts.get("power_w"),
         gpu=None if samples.gpu is None else samples.gpu.to_dict(),
-        warnings=(*_warnings(samples), *_wrong_ones(facts["candidates"], time.median)),
+        warnings=(*_warnings(samples, case.on_gpu), *_wrong_ones(facts["candidates"], time.median)),
     )
 
 
@@ -169,12 +175,14 @@ def with_limits(
         return row
     if isinstance(device, GpuRecord):
         limits = device.limits(case.precision, row.clock_hz, row.accumulate)
+        launch = device.launch_in(row.timing)
     else:
         limits = device.limits(case.precision, row.clock_hz)
+        launch = device.launch_s or 0.0
     warm = cached_bytes(case)
     move = memory_time(row.bytes - warm, warm, device.levels(levels))
     over = roof(row.flops_executed, limits.measured, *move)
-    over = with_launch(over, device.launch_s or 0.0, row.time.median)
+    over = with_launch(over, launch, row.time.median)
     theoretical = limits.theoretical
     return dataclasses.replace(
         row,
@@ -189,6 +197,15 @@ def with_limits(
             bandwidth=over.bandwidth,
         ),
     )
+
+
+def _intended_timing(case: Case) -> str:
+    """How a row without samples would have been sampled."""
+    if not case.on_gpu:
+        return "steady"
+    if case.timing != "auto":
+        return case.timing
+    return "cuda-graph" if case.cache == "hot" else "events"
 
 
 def _base(case: Case, threads: int | None) -> dict[str, Any]:
@@ -237,13 +254,13 @@ def _time(samples: Samples) -> TimeSummary:
     )
 
 
-def _warnings(samples: Samples) -> tuple[str, ...]:
+def _warnings(samples: Samples, on_gpu: bool) -> tuple[str, ...]:
     """What no counter of this system saw, but the samples show."""
     found = []
     if not samples.warmup.steady:
         found.append(f"the warm-up ended before times were steady: {samples.warmup.detail}")
     if not samples.contended and math.isfinite(samples.drift) and samples.drift > _DRIFT:
-        found.append(_DRIFT_TEXT)
+        found.append(_GPU_DRIFT_TEXT if on_gpu else _DRIFT_TEXT)
     return tuple(found)
 
 

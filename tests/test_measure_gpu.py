@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import ClassVar
 
 import pytest
 
@@ -82,6 +83,8 @@ class Kernel:
 class Worker:
     """Stands for ``workers.host.Worker`` of ``cuda:0``."""
 
+    rates: ClassVar[dict[str, float]] = {}  # in the place of an H200's
+
     def __init__(self):
         self.probes = []
         self.prepared = []
@@ -104,7 +107,7 @@ class Worker:
             raise WorkerError(f"the {name} probe hung")
         if name == "launch":
             return {"empty_kernel_s": 2e-6, "host_s": 4e-6, "graph_node_s": 1e-6}
-        rates = {"fma_peak": 55e12, "gemm_peak": 700e12, "bandwidth": 4.3e12}
+        rates = {"fma_peak": 55e12, "gemm_peak": 700e12, "bandwidth": 4.3e12, **self.rates}
         return {
             "per_second": rates[name],
             "median_per_second": 0.99 * rates[name],
@@ -179,7 +182,29 @@ def test_its_limits_come_from_the_probes(session, worker):
     assert names.count("launch") == 1
     # fp32 by multiply-adds, and bf16-tc for the advice to change to it.
     assert ("fma_peak", "fp32") in [one[:2] for one in worker.probes]
-    assert ("gemm_peak", "bf16-tc") in [one[:2] for one in worker.probes]
+    assert [one[1] for one in worker.probes if one[0] == "gemm_peak"] == ["bf16-tc"]
+
+
+def test_the_peaks_that_advice_can_name_are_probed(session, worker):
+    list(session.measure([case(GEMM, precision="bf16-tc")]))
+    products = [one[1] for one in worker.probes if one[0] == "gemm_peak"]
+    assert products == ["bf16-tc", "fp8-tc"]
+
+
+def test_a_card_without_bf16_is_probed_in_fp16(session, worker, monkeypatch):
+    monkeypatch.setitem(FACTS, "name", "Tesla V100-SXM2-16GB")
+    monkeypatch.setitem(FACTS, "capability", "7.0")
+    monkeypatch.setattr(Worker, "rates", {"fma_peak": 10e12, "gemm_peak": 90e12})
+    (row,) = session.measure([case()])
+    assert [one[1] for one in worker.probes if one[0] == "gemm_peak"] == ["fp16-tc"]
+    assert row.peak.measured == pytest.approx(10.0)
+
+
+def test_a_launch_between_events_costs_more_than_a_node_of_a_graph(session):
+    tiny = Gemm(m=1, k=4, n=4)
+    hot, cold = session.measure([case(tiny), case(tiny, cache="all-cold")])
+    assert (hot.roofline.bound, hot.roofline.time_s) == ("launch", 1e-6)
+    assert (cold.roofline.bound, cold.roofline.time_s) == ("launch", 2e-6)
 
 
 def test_nothing_is_probed_twice(session, worker):
@@ -194,7 +219,7 @@ def test_a_cold_sample_is_one_execution(session, worker):
     assert {request.inner for request in worker.requests} == {1}
     ((_, preparation),) = worker.prepared
     # A flush, or copies: twice the L2 cache.
-    assert preparation.cold_bytes == 2 * FACTS["l2_bytes"]
+    assert preparation.cold_bytes == 4 * FACTS["l2_bytes"]
 
 
 def test_options_reach_the_backend(worker, monkeypatch):
@@ -255,6 +280,7 @@ def test_what_cannot_be_prepared_costs_its_row(session, worker, error, status):
     assert (first.status, last.status) == ("ok", "ok")
     assert (lost.status, lost.reason) == (status, str(error))
     assert lost.threads is None
+    assert (lost.timing, last.timing) == ("cuda-graph", "cuda-graph")
     assert lost.time is None
 
 

@@ -76,6 +76,14 @@ def test_drift_between_rounds_is_a_warning():
     assert row(rounds=(1e-3, 1.06e-3), contended=True).warnings == ()
 
 
+def test_drift_on_a_gpu_has_causes_of_its_own():
+    case = Case(layer=Gemm(m=100, k=10, n=20), device="cuda:0")
+    (text,) = measured_row(case, None, FACTS, samples(rounds=(1e-3, 1.06e-3))).warnings
+    assert text.startswith("the median moved by over 5 % between rounds")
+    assert "neighbour" not in text
+    assert text.endswith("its clock follows power and heat; compare cycles rather than times")
+
+
 def test_rounds_that_drift_widen_the_interval():
     rounds = (0.97e-3, 0.98e-3, 1e-3, 1e-3, 1.01e-3, 1.02e-3)
     time = row(rounds=rounds).time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING
 
 from pydlbench.devices.gpu import known_cards
@@ -49,13 +50,23 @@ def _by_card(option: str, given: Iterable[str]) -> dict[str, float]:
     found = {}
     for text in given:
         name, separator, number = (part.strip() for part in text.rpartition("="))
-        if not separator:
-            raise UsageError(f"{option} {text}: not NAME=NUMBER; nearest: '{text}=1000'")
+        if not separator or not name:
+            example = f"{text.strip(' =') or 'H200 SXM'}=1000"
+            raise UsageError(
+                f"{option} {text or repr(text)}: not NAME=NUMBER; nearest: '{example}'"
+            )
         if name.casefold() not in names:
-            near = nearest(name, names.values()) or list(names.values())[-3:]
+            near = _near(name, list(names.values()))
             raise UsageError(f"{option} {name}: no such card; nearest: {', '.join(near)}")
         found[names[name.casefold()]] = _positive(option, name, number)
     return found
+
+
+def _near(name: str, names: Sequence[str]) -> list[str]:
+    """The cards that may be meant: those of the family first, A100 PCIe for A100."""
+    family = re.sub(r"^(?:nvidia|tesla|geforce)\s+|\s+", " ", name.casefold()).strip()
+    beginning = [card for card in names if card.casefold().startswith(family)]
+    return beginning or list(nearest(family, names)) or list(names)[-3:]
 
 
 def _positive(option: str, name: str, text: str) -> float:

@@ -73,12 +73,7 @@ def read_request(args: argparse.Namespace) -> Request:
     on_gpu = device != "cpu"
     backends = choices("--backend", args.backend or ["native"], BACKENDS, "all")
     passes = choices("--pass", args.pass_ or ["forward"], PASSES, "all")
-    precisions = choices(
-        "--precision",
-        args.precision or ["fp32"],
-        GPU_PRECISIONS if on_gpu else CPU_PRECISIONS,
-        "all",
-    )
+    precisions = _precisions(on_gpu, args.precision or ["fp32"])
     caches = choices("--cache", args.cache or ["hot"], CACHES, "all")
     layouts = choices("--layout", args.layout or ["best"], LAYOUTS, "all")
     layouts = _for_gpus(on_gpu, args, layouts)
@@ -136,6 +131,18 @@ def _device(given: str | None) -> tuple[str, tuple[str, ...]]:
         return default_device()
     check_device(given)
     return given, ()
+
+
+def _precisions(on_gpu: bool, given: list[str]) -> list[str]:
+    """The precisions of this kind of device; those of GPUs name the option that is lacking."""
+    if not on_gpu:
+        for value in (part.strip() for word in given for part in word.split(",")):
+            if value in GPU_PRECISIONS and value not in CPU_PRECISIONS:
+                raise UsageError(
+                    f"--precision {value}: for GPUs only; nearest: --device cuda:0; choices: "
+                    f"{', '.join(CPU_PRECISIONS)}, all"
+                )
+    return choices("--precision", given, GPU_PRECISIONS if on_gpu else CPU_PRECISIONS, "all")
 
 
 def _for_gpus(on_gpu: bool, args: argparse.Namespace, layouts: list[str]) -> list[str]:

@@ -22,6 +22,8 @@ __all__ = [
 ]
 
 _BYTES = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+# More than any memory holds, and what the native modules can still count.
+_MOST_BYTES = 1 << 62
 
 
 def choices(
@@ -89,7 +91,7 @@ def positive_seconds(option: str, text: str) -> float:
 
 
 def byte_count(option: str, text: str | None, default: int = 1 << 33) -> int:
-    """Return a number of bytes: ``4096``, ``64M``, ``64MiB``, ``2g`` (powers of 1024).
+    """Return a number of bytes: ``4096``, ``64M``, ``64MiB``, ``1.5g`` (powers of 1024).
 
     Args:
         option: Its name, for messages.
@@ -101,10 +103,16 @@ def byte_count(option: str, text: str | None, default: int = 1 << 33) -> int:
     """
     if text is None:
         return default
-    found = re.fullmatch(r"([0-9]{1,12})\s*([KMGT]?)(?:I?B)?", text.strip().upper())
+    pattern = r"([0-9]{1,18}(?:\.[0-9]{1,6})?)\s*([KMGT]?)(?:I?B)?"
+    found = re.fullmatch(pattern, text.strip().upper())
     if not found:
-        raise UsageError(f"{option} {text}: not a number of bytes; nearest: 64M")
-    return int(found[1]) << _BYTES[found[2]]
+        raise UsageError(f"{option} {text or repr(text)}: not a number of bytes; nearest: 64M")
+    whole, _, part = found[1].partition(".")
+    factor = 1 << _BYTES[found[2]]
+    count: int = int(whole) * factor + int(part or 0) * factor // 10 ** len(part)
+    if count > _MOST_BYTES:
+        raise UsageError(f"{option} {text}: more than there can be; nearest: 1T")
+    return count
 
 
 def fraction(option: str, text: str, low: float, high: float) -> float:

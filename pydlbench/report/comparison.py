@@ -48,7 +48,9 @@ def compare_settings(timed: Sequence[Measurement], settings: Sequence[str]) -> l
         return [f"{len(timed)} rows were timed."]
     worst = min(known, key=lambda row: row.roofline.efficiency if row.roofline else 0.0)
     reached = percent(worst.roofline.efficiency) if worst.roofline else "-"
-    return [f"furthest from its roof: {label(worst, settings)} with {reached} of it."]
+    passes = ["pass"] if len({row.pass_ for row in timed}) > 1 else []
+    name = label(worst, [*passes, *settings])
+    return [f"furthest from its roof: {name} with {reached} of it."]
 
 
 def _one_axis(timed: Sequence[Measurement], axis: str) -> list[str]:

@@ -8,6 +8,7 @@ from pydlbench.report.comparison import compare_settings
 from pydlbench.report.kernel import next_step, short_name, verdict
 from pydlbench.results.axes import varying
 from pydlbench.results.columns import percent
+from pydlbench.timing.throttle import HARMFUL
 from pydlbench.units import format_seconds
 
 if TYPE_CHECKING:
@@ -43,13 +44,21 @@ def conclude(rows: Sequence[Measurement], peaks: Mapping[str, float] | None = No
         add_up = not settings and one_model
         lines = [_sum(timed)] if add_up else compare_settings(timed, settings)
     if disturbed:
-        which = "this time" if len(timed) == 1 else f"{len(disturbed)} of {len(timed)} times"
-        few = "is an upper bound" if len(disturbed) == 1 else "are upper bounds"
-        lines.append(f"other work disturbed the run: {which} {few}; repeat on an idle machine.")
+        lines.append(_disturbed(disturbed, len(timed)))
     failed = sum(row.status == "failed" for row in rows)
     if failed:
         lines.append(f"{failed} of {len(rows)} rows failed; their reasons stand above.")
     return lines
+
+
+def _disturbed(rows: Sequence[Measurement], timed: int) -> str:
+    which = "this time" if timed == 1 else f"{len(rows)} of {timed} times"
+    few = "is an upper bound" if len(rows) == 1 else "are upper bounds"
+    slowed = [any(name in (row.contention_reason or "") for name in HARMFUL) for row in rows]
+    if all(slowed):
+        return f"the GPU was slowed down: {which} {few}; repeat when it is cool."
+    what = "heat and other work" if any(slowed) else "other work"
+    return f"{what} disturbed the run: {which} {few}; repeat on an idle machine."
 
 
 def _same_layer_in_two_batches(rows: Sequence[Measurement]) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydlbench.devices.gpu import find_card
+from pydlbench.devices.gpu import find_card, other_accumulators
 from pydlbench.report.device_tables import bandwidth_table, fact_lines, peak_lines
-from pydlbench.units import format_bytes, format_hz, format_seconds
+from pydlbench.units import format_bytes, format_hz, format_seconds, si
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +26,9 @@ def render_gpu(record: GpuRecord) -> str:
 def _lines(record: GpuRecord) -> Iterator[str]:
     yield from fact_lines(_facts(record))
     yield from peak_lines(record.peaks, "rated")
+    for precision, peak in other_accumulators(record.facts).items() if record.peaks else ():
+        figure = si(peak.flops_per_s, "FLOP/s")
+        yield f"{precision} with {peak.accumulate} accumulation: {figure}, {peak.derivation}"
     if record.launch is not None:
         yield ""
         yield (

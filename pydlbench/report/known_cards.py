@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydlbench.devices.gpu import GpuFacts, theoretical_peak
 from pydlbench.devices.gpu.rates import accumulator
-from pydlbench.report.layers_table import plain_table
+from pydlbench.report.plain_table import plain_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pydlbench.report.gpu_notes import gpu_notes
+from pydlbench.report.plain_table import plain_table
 from pydlbench.report.style import PLAIN, Style
 from pydlbench.results.axes import label, varying
 from pydlbench.results.columns import columns
@@ -57,23 +58,6 @@ def render_layers(run: RunRecord, rows: Sequence[Measurement], style: Style = PL
     if notes:
         blocks.append("\n".join(notes))
     return "\n\n".join(blocks)
-
-
-def plain_table(
-    titles: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool]
-) -> str:
-    """Return an aligned table without rules: readable in a terminal, in a pipe and in a mail."""
-    from tabulate import tabulate  # imported here: not every command prints a table
-
-    # The titles go in as a row: tabulate pads headers by two more blanks, which many columns of
-    # few digits cannot afford.
-    text = tabulate(
-        [titles, *cells],
-        tablefmt="plain",
-        disable_numparse=True,
-        colalign=["right" if flag else "left" for flag in right],
-    )
-    return "\n".join(line.rstrip() for line in text.splitlines())
 
 
 def _by(

@@ -16,11 +16,22 @@ if TYPE_CHECKING:
     from pydlbench.results.parts import TimeSummary
     from pydlbench.results.records import Measurement
 
-__all__ = ["Column", "columns", "number", "percent", "spread", "time_in", "time_unit"]
+__all__ = [
+    "Column",
+    "columns",
+    "number",
+    "percent",
+    "scientific",
+    "spread",
+    "time_in",
+    "time_unit",
+]
 
 
 # What was asked for, beside the layout that the kernel really used.
 _TITLES = {"layout": "asked for"}
+# Of an algorithm's name in a table of several layers.
+_WIDE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +63,7 @@ def columns(rows: Sequence[Measurement]) -> list[Column]:
     interval = f"{100 * levels.pop():g} % CI" if len(levels) == 1 else "CI"
     several = len(axis_values(rows, "layer")) > 1
     bounds = {row.roofline.bound for row in rows if row.roofline is not None}
-    found.append(Column("algorithm", lambda row: row.algorithm or "-", right=False))
+    found.append(Column("algorithm", _algorithm if several else _whole_algorithm, right=False))
     if len({row.layout for row in rows}) > 1:  # one that all share stands in the heading
         found.append(Column("layout", short_layout, right=False))
     if several:
@@ -96,6 +107,12 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:.{min(decimals, 6)}f}"
 
 
+def scientific(value: float) -> str:
+    """Format an error with one digit: ``2e-7``."""
+    mantissa, exponent = f"{value:.0e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
 def percent(fraction: float | None) -> str:
     """Format a fraction: ``93 %``, ``0.3 %``, ``<0.1 %``."""
     if fraction is None or not math.isfinite(fraction):
@@ -135,6 +152,16 @@ def _cell_of(axis: str, model: str) -> Callable[[Measurement], str]:
     return AXES[axis]
 
 
+def _whole_algorithm(row: Measurement) -> str:
+    return row.algorithm or "-"
+
+
+def _algorithm(row: Measurement) -> str:
+    """An engine with ten knobs would leave no place for its time; JSON and CSV have them all."""
+    text = _whole_algorithm(row)
+    return text if len(text) <= _WIDE else f"{text[: _WIDE - 3].rstrip(' ,{')}..."
+
+
 def _efficiency(row: Measurement) -> float | None:
     return row.roofline.efficiency if row.roofline else None
 
@@ -143,5 +170,5 @@ def _checked(row: Measurement) -> str:
     verdict = row.correct
     if verdict.rel_error is None or verdict.status == "unchecked":
         return verdict.status
-    mantissa, exponent = f"{verdict.rel_error:.0e}".split("e")
-    return f"{verdict.status} {mantissa}e{int(exponent)}" if verdict.rel_error else verdict.status
+    error = verdict.rel_error
+    return f"{verdict.status} {scientific(error)}" if error else verdict.status

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["device_name", "heading"]
 
+_TIMINGS = {"events": "CUDA events", "cuda-graph": "CUDA graph", "host-sync": "host clock"}
+
 
 def heading(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
     """Return the lines above a table of ``rows``; two spaces part the items of a line."""
@@ -54,6 +56,8 @@ def _what(rows: Sequence[Measurement]) -> list[str]:
         items.append(first.pass_)
         if "propagation" not in differ and first.propagation == "training":
             items[-1] += " (training)" if first.pass_ == "forward" else ""
+    if "fuse" not in differ and first.fuse != "none":
+        items.append(f"with {first.fuse}")
     if "precision" not in differ:
         items.append(first.precision)
     if len(problems) == 1 and len({(row.flops, row.flops_executed) for row in rows}) == 1:
@@ -81,12 +85,26 @@ def _where(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
         items.append(_count(next(iter(threads)), "thread"))
     if "cache" not in differ:
         items.append(f"{rows[0].cache} cache".replace("-cold cache", " cold"))
+    items += filter(None, [_timing(rows, differ)])
     items += sorted({row.library for row in rows if row.library})
     if "backend" not in differ and "layer" in differ:
         items.append(f"{rows[0].backend} backend")
     if "layout" not in differ and rows[0].layout_request != "best":
         items.append(f"{rows[0].layout_request} layout")
     return items
+
+
+def _timing(rows: Sequence[Measurement], differ: Sequence[str]) -> str:
+    """How samples were taken on a GPU; where that follows from the cache state, for each of them.
+
+    Nothing where a column says it, and for CPUs, which know one way only.
+    """
+    if "timing" in differ:
+        return ""
+    ways = {row.cache: _TIMINGS[row.timing] for row in rows if row.timing in _TIMINGS}
+    if len(set(ways.values())) == 1:
+        return next(iter(ways.values()))
+    return ", ".join(f"{cache}: {way}" for cache, way in ways.items())
 
 
 def _count(number: int, noun: str) -> str:

@@ -55,6 +55,9 @@ class Policy:
     # Long against a scheduler slice (3 to 4 ms here), so that contention shows in every chunk;
     # short enough that interleaved kernels see the same drift.
     chunk_s: float = 0.05
+    # A sample costs no more than its own time on a CPU. Elsewhere a cache flush and a gate can
+    # take a hundred times longer than what they are there for, and the chunk counts them.
+    chunk_by_wall: bool = False
     # Executions before the first timed one of a chunk, because the kernel that ran before left
     # other data in the caches and the thread pool asleep: refilling 32 MB takes about 2 ms.
     settle_s: float = 0.002
@@ -132,8 +135,9 @@ def gpu_policy(policy: Policy, facts: Mapping[str, Any], cache: str = "hot") -> 
     single = cache != "hot" and facts["timing"] == "events"
     return replace(
         policy,
-        # CUDA events tick every half microsecond: 0.5 % of 100 us.
-        min_sample_s=0.0 if single else policy.min_sample_s,
+        # Events tick every half microsecond and a graph's start takes one to three: 0.3 % of 1 ms.
+        min_sample_s=0.0 if single else 0.001,
         # A launch refills what it needs; there are no threads to wake.
         settle_s=0.0002,
+        chunk_by_wall=True,
     )

@@ -106,6 +106,7 @@ class Sampling:
         self.phase = "calibrate"  # then "warm-up", "rounds", "done"
         self._inner = 1
         self._execution_s = 0.0  # latest estimate of one execution, 0 = unknown
+        self._sample_wall_s = 0.0  # latest wall time per sample, whatever it was spent on
         self._calibrations = 0
         self._warmup = Warmup(self.policy)
         self._chunks: list[Chunk] = []
@@ -131,6 +132,8 @@ class Sampling:
         policy = self.policy
         chunk_s = min(policy.chunk_s, policy.budget_s / policy.min_rounds)
         sample_s = max(self._execution_s * self._inner, 1e-9)
+        if policy.chunk_by_wall:
+            sample_s = max(sample_s, self._sample_wall_s)
         samples = max(1, min(round(chunk_s / sample_s), policy.max_samples))
         untimed = 0
         limit = policy.settle_s if self._alone else policy.settle_limit_s
@@ -152,6 +155,7 @@ class Sampling:
         """
         if self.phase == "done":
             raise RuntimeError("sampling is done: no chunk was asked for")
+        self._sample_wall_s = self._wall(chunk) / len(chunk.seconds)
         if self.phase == "calibrate":
             self._feed_calibration(chunk)
         elif self.phase == "warm-up":

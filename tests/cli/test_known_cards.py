@@ -86,6 +86,11 @@ def test_json_into_a_file_leaves_the_table(tmp_path, capsys):
     [
         (("--price", "RTX 409=1"), r"--price RTX 409: no such card; nearest: RTX 4090"),
         (("--price", "zzz=1"), r"no such card; nearest: .*RTX 5090"),
+        (("--price", "A100=1"), r"nearest: A100 SXM 40GB, A100 SXM 80GB, A100 PCIe 40GB"),
+        (("--price", "NVIDIA H200=1"), r"no such card; nearest: H200 SXM, H200 NVL$"),
+        (("--price", "GeForce RTX  4090=1"), r"no such card; nearest: RTX 4090$"),
+        (("--price", ""), r"--price '': not NAME=NUMBER; nearest: 'H200 SXM=1000'"),
+        (("--price", "=5"), r"--price =5: not NAME=NUMBER; nearest"),
         (("--price", "T4"), r"--price T4: not NAME=NUMBER; nearest: 'T4=1000'"),
         (("--price", "T4=cheap"), r"T4=cheap: not a number"),
         (("--price", "T4=nan"), r"T4=nan: not a number"),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydlbench.cli.values import choices, split_patterns, whole_number
+from pydlbench.cli.values import byte_count, choices, split_patterns, whole_number
 from pydlbench.errors import UsageError
 
 
@@ -37,3 +37,32 @@ def test_any_text_is_a_number_or_one_line(text):
 def test_only_plain_digits_are_numbers(text):
     with pytest.raises(UsageError):
         whole_number("--n", text, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("0", 0),
+        ("4096", 4096),
+        ("64M", 64 << 20),
+        ("64 MiB", 64 << 20),
+        ("2g", 2 << 30),
+        ("1.5G", 3 << 29),
+        ("0.1k", 102),
+        ("1TB", 1 << 40),
+        (None, 7),
+    ],
+)
+def test_bytes_in_powers_of_1024(text, count):
+    assert byte_count("--x", text, 7) == count
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1P", "M", "1.5.2G", "1e9", ".5G", "٣M"])
+def test_what_is_no_number_of_bytes(text):
+    with pytest.raises(UsageError, match="not a number of bytes; nearest: 64M"):
+        byte_count("--x", text)
+
+
+def test_more_bytes_than_can_be_counted():
+    with pytest.raises(UsageError, match="more than there can be; nearest: 1T"):
+        byte_count("--x", "999999999999T")

@@ -3,8 +3,9 @@ from __future__ import annotations
 import io
 
 from pydlbench.report.algorithms_table import render_algorithms
-from pydlbench.report.layers_table import plain_table, render_layers
+from pydlbench.report.layers_table import render_layers
 from pydlbench.report.peaks import measured_peaks
+from pydlbench.report.plain_table import plain_table
 from pydlbench.report.style import Style
 
 

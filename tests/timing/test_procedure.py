@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pydlbench.errors import UsageError
 from pydlbench.timing import Chunk, Policy, Request, Sampling
+from pydlbench.timing.policy import gpu_policy
 
 
 def test_quiet_kernel_stops_by_precision(machine: Any, quiet_kernel: Any) -> None:
@@ -32,7 +33,7 @@ def test_an_idle_machine_is_practically_never_contended(
 ) -> None:
     flagged = 0
     for seed in range(60):
-        ticks = lambda rng: int(rng.random() < 0.02)  # noqa: E731
+        ticks = lambda rng: int(rng.random() < 0.02)  # noqa: E731 - a name for the argument below
         idle = machine(quiet_kernel(mean), seed=seed, steal_ticks=ticks)
         flagged += idle.drive(Sampling()).contended
     assert flagged == 0
@@ -198,7 +199,9 @@ def test_it_always_ends_with_a_result_that_adds_up(
         assert chunks < 300
         sampling.feed(
             Chunk(
-                seconds=tuple((w + slice_s * h) / request.inner for w, h in zip(work, hit)),  # noqa: B905
+                seconds=tuple(
+                    (w + slice_s * h) / request.inner for w, h in zip(work, hit, strict=True)
+                ),
                 involuntary=tuple(hit),
                 run_delay_s=slice_s * sum(hit),
                 steal_s=0.01 * int(rng.random() < steal),
@@ -243,3 +246,21 @@ def test_a_short_kernel_wakes_the_threads_even_alone():
     sampling = Sampling(alone=True)
     sampling.feed(Chunk(seconds=(0.001,)))
     assert sampling.next_request() == Request(samples=50, inner=1, untimed=2)
+
+
+def test_where_a_sample_costs_more_than_it_shows_chunks_are_sized_by_their_wall_time() -> None:
+    """Cold caches on a GPU: a flush and a gate of 150 us around a kernel of 2 us."""
+    policy = gpu_policy(Policy(), {"timing": "events"}, "all-cold")
+    sampling = Sampling(policy, alone=True)
+    rng = random.Random(1)
+    asked = []
+    while request := sampling.next_request():
+        asked.append(request.samples)
+        seconds = tuple(2e-6 * rng.uniform(0.998, 1.002) for _ in range(request.samples))
+        sampling.feed(Chunk(seconds=seconds, wall_s=1e-4 + 150e-6 * request.samples))
+    samples = sampling.result()
+    assert samples.warmup.steady
+    assert samples.stop_reason == "precision"
+    assert all(count * 150e-6 <= policy.chunk_s for count in asked)
+    assert max(asked) * 150e-6 > policy.chunk_s / 2
+    assert samples.spent_s < policy.budget_s / 2

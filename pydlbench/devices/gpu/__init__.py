@@ -2,7 +2,12 @@
 
 from pydlbench.devices.gpu.cards import KnownCard, find_card, known_cards
 from pydlbench.devices.gpu.facts import GpuFacts
-from pydlbench.devices.gpu.peaks import GpuPeak, rated_clock, theoretical_peak
+from pydlbench.devices.gpu.peaks import (
+    GpuPeak,
+    other_accumulators,
+    rated_clock,
+    theoretical_peak,
+)
 from pydlbench.devices.gpu.rates import GpuRate, flop_rate, lacks
 from pydlbench.devices.gpu.record import GpuRecord, LaunchCost, gpu_peak
 
@@ -18,6 +23,7 @@ __all__ = [
     "gpu_peak",
     "known_cards",
     "lacks",
+    "other_accumulators",
     "rated_clock",
     "theoretical_peak",
 ]

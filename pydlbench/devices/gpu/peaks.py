@@ -6,13 +6,16 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.devices.gpu.cards import find_card
-from pydlbench.devices.gpu.rates import flop_rate, on_tensor_cores
+from pydlbench.devices.gpu.rates import accumulator, flop_rate, on_tensor_cores
 from pydlbench.units import format_hz
 
 if TYPE_CHECKING:
     from pydlbench.devices.gpu.facts import GpuFacts
 
-__all__ = ["GpuPeak", "rated_clock", "theoretical_peak"]
+__all__ = ["GpuPeak", "other_accumulators", "rated_clock", "theoretical_peak"]
+
+# Modes that some products know with another accumulator too, at another rate.
+_OTHERS = (("fp16", "float32"), ("fp16-tc", "float16"), ("fp8-tc", "float16"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,3 +86,18 @@ def theoretical_peak(
         f"{format_hz(hz)} ({rate.derivation})",
         assumed=rate.assumed,
     )
+
+
+def other_accumulators(facts: GpuFacts) -> dict[str, GpuPeak]:
+    """Return the peaks at the rated clock with the accumulator that a mode does not stand for.
+
+    By precision; only where it makes a difference. Kernels of ours accumulate the tensor modes in
+    float32, but published figures of GeForce cards often count float16.
+    """
+    found = {}
+    for precision, accumulate in _OTHERS:
+        usual = theoretical_peak(facts, precision, accumulate=accumulator(precision))
+        other = theoretical_peak(facts, precision, accumulate=accumulate)
+        if usual and other and usual.flops_per_s != other.flops_per_s:
+            found[precision] = other
+    return found

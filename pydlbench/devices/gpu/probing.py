@@ -16,7 +16,7 @@ from pydlbench.devices.gpu.peaks import rated_clock, theoretical_peak
 from pydlbench.devices.gpu.rates import accumulator, lacks, on_tensor_cores, unknown_capability
 from pydlbench.devices.gpu.record import GpuRecord, LaunchCost, gpu_peak
 from pydlbench.devices.native_reading import NativeReading, Probe
-from pydlbench.errors import UnsupportedError
+from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -125,7 +125,8 @@ def _peak(facts: GpuFacts, precision: str, probe: Probe) -> PrecisionPeak:
         else:
             reply = probe("fma_peak", precision=precision, seconds=_SECONDS)
         reading: NativeReading | str = NativeReading.of(reply)
-    except UnsupportedError as error:
+    except (UnsupportedError, PrimitiveError, InsufficientMemoryError) as error:
+        # What one mode's probe lacks must not cost the others their roofs.
         reading = str(error)
     return gpu_peak(facts, precision, reading)
 

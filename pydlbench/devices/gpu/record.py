@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydlbench.devices.findings import PrecisionPeak, Reading
 from pydlbench.devices.gpu.cards import find_card
-from pydlbench.devices.gpu.peaks import theoretical_peak
+from pydlbench.devices.gpu.peaks import other_accumulators, theoretical_peak
 from pydlbench.devices.gpu.rates import accumulator
 from pydlbench.devices.peak_check import ImpossiblePeakError, check_peak
 from pydlbench.devices.probed import ProbedDevice
@@ -64,6 +64,17 @@ class GpuRecord(ProbedDevice):
         """Seconds that an empty kernel takes on the device; None while not probed."""
         return None if self.launch is None else self.launch.empty_kernel_s
 
+    def launch_in(self, timing: str) -> float:
+        """Return the seconds that a kernel takes at least, whatever it does; 0 while not probed.
+
+        Args:
+            timing: ``cuda-graph``, where a node starts sooner than a launch, or ``events``.
+        """
+        if self.launch is None:
+            return 0.0
+        both = self.launch.graph_node_s, self.launch.empty_kernel_s
+        return min(both) if timing == "cuda-graph" else self.launch.empty_kernel_s
+
     def limits(
         self, precision: str, clock_hz: float | None = None, accumulate: str | None = None
     ) -> Limits:
@@ -110,6 +121,9 @@ class GpuRecord(ProbedDevice):
             "facts": self.facts.to_dict(),
             "product": None if card is None else card.to_dict(),
             "peaks": [peak.to_dict() for peak in self.peaks],
+            "peaks_other_accumulator": {
+                name: peak.to_dict() for name, peak in other_accumulators(self.facts).items()
+            },
             "bandwidths": [dataclasses.asdict(item) for item in self.bandwidths],
             "bandwidth_reason": self.bandwidth_reason,
             "launch_s": self.launch_s,

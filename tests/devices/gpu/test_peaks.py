@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.devices.gpu import GpuFacts, flop_rate, lacks, rated_clock, theoretical_peak
+from pydlbench.devices.gpu import (
+    GpuFacts,
+    flop_rate,
+    lacks,
+    other_accumulators,
+    rated_clock,
+    theoretical_peak,
+)
 
 # Dense TFLOP/s as the documents print them: V100, A100, H100 and Ada whitepapers, T4, H200 and
 # L40S datasheets; written here a second time, so that a slip in the table is found.
@@ -130,3 +137,17 @@ def test_without_a_clock_there_is_no_peak():
     facts = GpuFacts(name="NVIDIA H300", capability="9.0", multiprocessors=1)
     assert theoretical_peak(facts, "fp32") is None
     assert theoretical_peak(facts, "fp32", 1e9).flops_per_s == 256e9
+
+
+def test_the_other_accumulator_where_it_makes_a_difference(gpu, sold):
+    found = other_accumulators(sold("RTX 4090"))
+    assert {
+        name: (peak.accumulate, round(peak.flops_per_s / 1e12)) for name, peak in found.items()
+    } == {
+        "fp16-tc": ("float16", 330),
+        "fp8-tc": ("float16", 661),
+    }
+    found = other_accumulators(gpu())
+    assert list(found) == ["fp16"]
+    assert found["fp16"].accumulate == "float32"
+    assert found["fp16"].flops_per_s == theoretical_peak(gpu(), "fp32").flops_per_s

@@ -11,7 +11,7 @@ from pydlbench.devices.gpu.probing import (
     start_record,
 )
 from pydlbench.devices.gpu.rates import PRECISIONS, accumulator
-from pydlbench.errors import UnsupportedError
+from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
 
 CLOCK = 1.7e9
 LIBRARIES = {
@@ -92,17 +92,21 @@ def test_a_mode_that_the_card_lacks_is_a_reason_and_no_probe(gpu):
     )
 
 
-def test_a_product_that_the_library_lacks_is_a_reason(gpu):
+@pytest.mark.parametrize(
+    "error", [UnsupportedError, PrimitiveError, InsufficientMemoryError], ids=lambda e: e.__name__
+)
+def test_a_product_that_the_library_cannot_give_is_a_reason(gpu, error):
     probe = Probes(gpu())
 
     def ask(name, **arguments):
         if name == "gemm_peak":
-            raise UnsupportedError("cuBLASLt has no such product")
+            raise error("cuBLASLt has no such product")
         return probe(name, **arguments)
 
-    record = extend_record(start_record(gpu()), ["fp8-tc"], {}, ask, levels=())
+    record = extend_record(start_record(gpu()), ["fp8-tc", "fp32"], {}, ask, levels=())
     assert record.peak("fp8-tc").reason == "cuBLASLt has no such product"
     assert record.peak("fp8-tc").nominal is not None
+    assert record.peak("fp32").measured is not None
 
 
 def test_an_unknown_capability_is_measured_without_a_theory(gpu):

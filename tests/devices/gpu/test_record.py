@@ -129,3 +129,9 @@ def test_the_dict_is_json(record):
     assert found["peaks"][0]["theoretical"]["flop_per_clock_per_multiprocessor"] == 256
     assert found["launch"]["host_s"] == 3e-6
     assert found["bandwidths"][1]["bytes_per_s"] == 4.3e12
+
+
+def test_a_node_of_a_graph_starts_sooner_than_a_launch(record):
+    assert record.launch_in("events") == 2e-6
+    assert record.launch_in("cuda-graph") == 1.5e-6
+    assert dataclasses.replace(record, launch=None).launch_in("events") == 0.0

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import pytest
+
+from pydlbench.report.gpu_notes import disagreement, gpu_notes
+from pydlbench.report.layers_table import render_layers
+from pydlbench.results.heading import heading
+
+TIMES = {"event": 4.4e-6, "graph": 3.4e-6, "host": 6.2e-6, "enqueue": 4.8e-6}
+SAME = dict.fromkeys(("event", "graph", "host"), 1e-3)
+
+
+@pytest.fixture
+def gpu_row(measurement):
+    def build(**changes):
+        about = {"device": "cuda:0", "threads": None, "timing": "cuda-graph", "tensor_cores": True}
+        return measurement(**{**about, "precision": "bf16-tc", "launch_s": SAME, **changes})
+
+    return build
+
+
+def notes(*rows):
+    return list(gpu_notes(rows, lambda row: row.layer))
+
+
+def test_clocks_that_agree_say_nothing(gpu_row):
+    assert notes(gpu_row()) == []
+    assert disagreement(gpu_row(launch_s={**SAME, "host": 1.1e-3})) is None
+    assert disagreement(gpu_row(launch_s=None)) is None
+
+
+def test_three_clocks_are_shown_from_ten_per_cent_on(gpu_row):
+    (line,) = notes(gpu_row(launch_s=TIMES))
+    assert line == (
+        "alexnet/conv3: 4.40 us between events, 3.40 us in a graph, 6.20 us on the host's clock "
+        "(launching it takes the host 4.80 us)"
+    )
+    assert disagreement(gpu_row(launch_s={**SAME, "host": 1.11e-3})) is not None
+
+
+def test_of_many_rows_each_has_its_three_times(gpu_row):
+    rows = [gpu_row(layer=f"net/fc{i}", launch_s=TIMES) for i in range(7)]
+    title, columns, *lines = notes(*rows, gpu_row())
+    assert title == "7 rows whose time depends on the clock by over 10 %:"
+    assert columns.split("  ")[-1] == "launching it"
+    assert [line.split()[0] for line in lines] == [row.layer for row in rows]
+    assert all(line.endswith("4.40 us     3.40 us       6.20 us       4.80 us") for line in lines)
+
+
+def test_what_held_the_clock_down_is_told_once(gpu_row):
+    capped = {"reasons": ["power cap", "idle"]}
+    rows = [gpu_row(layer=f"net/conv{i}", gpu=capped) for i in range(8)]
+    assert notes(*rows) == ["clock held down by power cap: all 8 rows"]
+    assert notes(*rows, gpu_row()) == [
+        "clock held down by power cap: net/conv0, net/conv1, net/conv2, net/conv3 and 4 more"
+    ]
+    assert notes(rows[0]) == ["clock held down by power cap: net/conv0"]
+
+
+def test_units_that_the_precision_does_not_suggest(gpu_row):
+    (line,) = notes(gpu_row(precision="fp16", accumulate="float32", tensor_cores=False))
+    assert line == "fp16 accumulated in float32, so held against the fp32 peak: alexnet/conv3"
+    (line,) = notes(gpu_row(tensor_cores=False))
+    assert line == "the fastest right kernel uses no tensor cores: alexnet/conv3"
+    assert notes(gpu_row(precision="fp16", accumulate="float16", tensor_cores=False)) == []
+    assert notes(gpu_row(precision="fp32", tensor_cores=False)) == []
+    assert notes(gpu_row(kind="pool2d", tensor_cores=False)) == []
+    assert notes(gpu_row(tensor_cores=None)) == []
+
+
+def test_energy_names_its_power(gpu_row):
+    (line,) = notes(gpu_row(energy_j=0.03, power_w=600.0))
+    assert line == "energy of executions back to back, at 600 W"
+    lines = notes(gpu_row(energy_j=0.03, power_w=600.0), gpu_row(energy_j=0.02, power_w=451.0))
+    assert lines == ["energy of executions back to back, at 451 to 600 W"]
+
+
+def test_a_cpu_row_has_no_notes(measurement):
+    assert notes(measurement()) == []
+
+
+def test_the_heading_says_how_samples_were_taken(run_record, gpu_row, measurement):
+    hot, cold = gpu_row(), gpu_row(cache="all-cold", timing="events")
+    assert "  hot cache  CUDA graph  " in heading(run_record, [hot])[1]
+    assert "  all cold  CUDA events  " in heading(run_record, [cold])[1]
+    assert "  hot: CUDA graph, all-cold: CUDA events  " in heading(run_record, [hot, cold])[1]
+    assert "CUDA" not in heading(run_record, [measurement()])[1]
+    # Here a column says it.
+    assert "CUDA" not in heading(run_record, [hot, gpu_row(timing="events")])[1]
+
+
+def test_long_names_of_algorithms_are_cut_where_they_share_a_table(run_record, gpu_row):
+    long = "engine 70 {tile 12, idx_mode 1, split_k 4, stages 3, warp_spec 2}"
+    rows = [gpu_row(algorithm=long), gpu_row(algorithm=long, layer="alexnet/conv4")]
+    text = render_layers(run_record, rows)
+    assert long not in text
+    assert "  engine 70 {tile 12, idx_mode...  " in text
+    assert long in render_layers(run_record, rows[:1])
+
+
+def test_the_heading_says_what_is_fused(run_record, gpu_row):
+    fused = gpu_row(fuse="bias-relu")
+    assert "  forward  with bias-relu  bf16-tc  " in heading(run_record, [fused])[0]
+    assert "bias-relu" not in heading(run_record, [fused, gpu_row()])[0]  # a column says it
