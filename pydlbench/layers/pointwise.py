@@ -202,8 +202,9 @@ class Pointwise:
     def bytes(self, pass_: str, itemsize: int) -> int:
         """Return the least bytes moved: what is read once, and what is written once.
 
-        The second reading of the source by a batch normalisation of training, which no kernel
-        avoids unless the source fits into a cache, is not counted.
+        The second reading of images by a batch normalisation, of training and backward, which no
+        kernel avoids unless they fit into a cache, is not counted; nor are the running statistics
+        of training.
 
         Args:
             pass_: One of the layer's passes.

@@ -26,11 +26,18 @@ struct Normalise {
   template <int n>
   __device__ __forceinline__ void operator()(std::int64_t first, const float (&in)[1][n],
                                              float (&out)[1][n]) const {
+    if (map.inner > 1) {
+      map.each(
+          first, [&](int channel) { return at(channel); },
+          [&](const NormaliseOne& one, int i) { return one(in[0][i]); }, out[0]);
+      return;
+    }
+    const auto place = map.place(first);
     float mean[n], variance[n], weights[n], bias[n];
-    map.gather(p.mean, first, mean);
-    map.gather(p.variance, first, variance);
-    map.gather(p.weights, first, weights);
-    map.gather(p.bias, first, bias);
+    map.gather(p.mean, place, mean);
+    map.gather(p.variance, place, variance);
+    map.gather(p.weights, place, weights);
+    map.gather(p.bias, place, bias);
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       out[0][i] = NormaliseOne(p, mean[i], variance[i], weights[i], bias[i])(in[0][i]);
@@ -123,12 +130,19 @@ struct InputGradient {
   template <int n>
   __device__ __forceinline__ void operator()(std::int64_t first, const float (&in)[2][n],
                                              float (&out)[1][n]) const {
+    if (map.inner > 1) {
+      map.each(
+          first, [&](int channel) { return at(channel); },
+          [&](const InputGradientOne& one, int i) { return one(in[0][i], in[1][i]); }, out[0]);
+      return;
+    }
+    const auto place = map.place(first);
     float mean[n], variance[n], weights[n], dw[n], db[n];
-    map.gather(p.mean, first, mean);
-    map.gather(p.variance, first, variance);
-    map.gather(p.weights, first, weights);
-    map.gather(dweights, first, dw);
-    map.gather(dbias, first, db);
+    map.gather(p.mean, place, mean);
+    map.gather(p.variance, place, variance);
+    map.gather(p.weights, place, weights);
+    map.gather(dweights, place, dw);
+    map.gather(dbias, place, db);
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       out[0][i] = InputGradientOne(p, mean[i], variance[i], weights[i], dw[i], db[i],

@@ -14,7 +14,7 @@ struct AddBias {
   __device__ __forceinline__ void operator()(std::int64_t first, const float (&in)[1][n],
                                              float (&out)[1][n]) const {
     float values[n];
-    map.gather(bias, first, values);
+    map.gather(bias, map.place(first), values);
 #pragma unroll
     for (int i = 0; i < n; ++i) out[0][i] = in[0][i] + values[i];
   }

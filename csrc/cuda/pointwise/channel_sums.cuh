@@ -29,15 +29,19 @@ __device__ __forceinline__ void sum_planes(const Inputs<T, Terms::kInputs>& inpu
   for (int k = 0; k < Terms::kSums; ++k) sums[k] = 0.0f;
   for_plane_vectors(inputs, planes, channel, from, to, aligned,
                     [&](const float (&in)[kInputs][lanes], const PlaneVector& at) {
+                      // A vector's own sums first: shorter chains of roundings.
+                      float own[Terms::kSums] = {};
 #pragma unroll
                       for (int lane = 0; lane < lanes; ++lane) {
                         float values[kInputs];
 #pragma unroll
                         for (int i = 0; i < kInputs; ++i) values[i] = in[i][lane];
                         if (lane >= at.begin && lane < at.end) {
-                          Terms::add(reference, values, sums);
+                          Terms::add(reference, values, own);
                         }
                       }
+#pragma unroll
+                      for (int k = 0; k < Terms::kSums; ++k) sums[k] += own[k];
                     });
   block_sum(sums, scratch);
 }
@@ -88,8 +92,9 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks)
 #pragma unroll
     for (int k = 0; k < Terms::kSums; ++k) sums[k][w] = 0.0f;
   }
-  // kRows rows, each `down` below the last, all loaded before the first is used.
-  const auto add_rows = [&](auto rows_at_once, std::int64_t row) {
+  // Adds kRows rows, each `down` below the last, all loaded before the first is used.
+  const auto add_rows = [&](auto rows_at_once, std::int64_t row,
+                            float (&to_sums)[Terms::kSums][kWidth]) {
     constexpr int kRows = decltype(rows_at_once)::value;
     std::conditional_t<kWidth == 1, T, Bits16> stored[kRows][Terms::kInputs];
 #pragma unroll
@@ -121,19 +126,30 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks)
 #pragma unroll
         for (int i = 0; i < Terms::kInputs; ++i) values[i] = in[i][w];
 #pragma unroll
-        for (int k = 0; k < Terms::kSums; ++k) own[k] = sums[k][w];
+        for (int k = 0; k < Terms::kSums; ++k) own[k] = to_sums[k][w];
         Terms::add(reference[w], values, own);
 #pragma unroll
-        for (int k = 0; k < Terms::kSums; ++k) sums[k][w] = own[k];
+        for (int k = 0; k < Terms::kSums; ++k) to_sums[k][w] = own[k];
       }
     }
   };
   if (channel < channels) {
+    // Runs of rows have sums of their own: the roundings of one long chain would add up.
+    constexpr int run = 32;
+    const std::int64_t last = to - (unroll - 1) * down;
     std::int64_t row = from + line;
-    for (; row + (unroll - 1) * down < to; row += unroll * down) {
-      add_rows(std::integral_constant<int, unroll>{}, row);
+    while (row < last) {
+      float own[Terms::kSums][kWidth] = {};
+      for (int n = 0; n < run && row < last; ++n, row += unroll * down) {
+        add_rows(std::integral_constant<int, unroll>{}, row, own);
+      }
+#pragma unroll
+      for (int k = 0; k < Terms::kSums; ++k) {
+#pragma unroll
+        for (int w = 0; w < kWidth; ++w) sums[k][w] += own[k][w];
+      }
     }
-    for (; row < to; row += down) add_rows(std::integral_constant<int, 1>{}, row);
+    for (; row < to; row += down) add_rows(std::integral_constant<int, 1>{}, row, sums);
   }
 #pragma unroll
   for (int k = 0; k < Terms::kSums; ++k) {

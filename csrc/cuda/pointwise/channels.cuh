@@ -19,16 +19,70 @@ struct ChannelMap {
         by_inner(inner_, elements),
         by_channels(channels_, elements) {}
 
-  // One parameter per lane of the vector that starts at element `first`.
+  // The channel of an element, and how many elements from there on belong to it.
+  struct Place {
+    int channel;
+    std::int64_t left;
+  };
+  __device__ __forceinline__ Place place(std::int64_t element) const {
+    const std::int64_t block = inner == 1 ? element : by_inner.quotient(element);
+    return {static_cast<int>(by_channels.remainder(block)), inner - (element - block * inner)};
+  }
+  __device__ __forceinline__ int after(int channel) const {
+    return channel + 1 < channels ? channel + 1 : 0;
+  }
+
+  // out[i] = apply(at(channel), i) for the lanes of the vector that starts at element `first`. What
+  // follows from a channel's parameters is computed once per vector, or twice where a vector may
+  // reach into the next channel.
+  template <int kCount, typename At, typename Apply>
+  __device__ __forceinline__ void each(std::int64_t first, const At& at, const Apply& apply,
+                                       float (&out)[kCount]) const {
+    const Place start = place(first);
+    auto one = at(start.channel);
+    if (inner % kCount == 0) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) out[i] = apply(one, i);
+      return;
+    }
+    if (inner >= kCount) {
+      const auto next = at(after(start.channel));
+      const int mine = start.left < kCount ? static_cast<int>(start.left) : kCount;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) out[i] = i < mine ? apply(one, i) : apply(next, i);
+      return;
+    }
+    std::int64_t left = start.left;
+    int channel = start.channel;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      out[i] = apply(one, i);
+      if (--left == 0 && i + 1 < kCount) {
+        left = inner;
+        channel = after(channel);
+        one = at(channel);
+      }
+    }
+  }
+
+  // One parameter per lane of the vector that starts at a place.
   template <int kCount, typename P>
-  __device__ __forceinline__ void gather(const P* parameters, std::int64_t first,
+  __device__ __forceinline__ void gather(const P* parameters, const Place& start,
                                          float (&values)[kCount]) const {
-    const std::int64_t block = by_inner.quotient(first);
-    const auto channel = static_cast<int>(by_channels.remainder(block));
+    const int channel = start.channel;
     if (inner % kCount == 0) {  // a vector lies within one channel
       const float value = to_float(parameters[channel]);
 #pragma unroll
       for (int i = 0; i < kCount; ++i) values[i] = value;
+      return;
+    }
+    if (inner >= kCount) {
+      // Within two channels: no branches.
+      const int mine = start.left < kCount ? static_cast<int>(start.left) : kCount;
+      const float here = to_float(parameters[channel]);
+      const float next = to_float(parameters[after(channel)]);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) values[i] = i < mine ? here : next;
       return;
     }
     if (inner == 1 && channels % kCount == 0 && is_aligned(parameters)) {
@@ -44,7 +98,7 @@ struct ChannelMap {
         return;
       }
     }
-    auto left = inner - (first - block * inner);  // elements until the channel changes
+    auto left = start.left;
     int current = channel;
     float value = to_float(parameters[current]);
 #pragma unroll
@@ -52,7 +106,7 @@ struct ChannelMap {
       values[i] = value;
       if (--left == 0 && i + 1 < kCount) {
         left = inner;
-        current = current + 1 == channels ? 0 : current + 1;
+        current = after(current);
         value = to_float(parameters[current]);
       }
     }

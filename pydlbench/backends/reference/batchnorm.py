@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["batchnorm", "batchnorm_gradient"]
 
 _ALL = (slice(None),)
+_SHIFTED = 4
 
 
 def batchnorm(layer: Pointwise, inputs: Inputs, propagation: str) -> Iterator[Piece]:
@@ -92,7 +93,11 @@ def batchnorm_gradient(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
 def _statistics(layer: Pointwise, images: NDArray[Any]) -> tuple[F64, F64, F64, F64]:
     """Return mean and biased variance of each channel, each with the size of its terms.
 
-    Those of the variance are the squares of the elements and that of the mean: many kernels
+    Kernels sum differences from some value, by Welford's updates or to keep the digits of the
+    variance. Their last few additions round numbers as large as an element, which is sqrt(M) times
+    the size of the mean's own terms; counted four times, the tolerance is 12 units of an element.
+
+    Terms of the variance are the squares of the elements and that of the mean: many kernels
     subtract one from the other.
     """
     count = _elements(layer)
@@ -104,7 +109,7 @@ def _statistics(layer: Pointwise, images: NDArray[Any]) -> tuple[F64, F64, F64, 
         variance[cut[1]] += ((here - per_channel(mean, cut[1])) ** 2).sum(axis=(0, 2, 3))
         fourths[cut[1]] += (here**4).sum(axis=(0, 2, 3))
     spread = np.sqrt(fourths / count**2 + mean**4)
-    return mean, np.sqrt(squares) / count, variance / count, spread
+    return mean, _SHIFTED * np.sqrt(squares) / count, variance / count, spread
 
 
 def _running(

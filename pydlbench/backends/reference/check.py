@@ -110,7 +110,7 @@ def verify(
         # What is NaN or infinite is reported in words.
         with np.errstate(invalid="ignore", over="ignore"):
             if isinstance(layer, Pointwise):
-                found = check_pointwise(layer, pass_, propagation, plain, results)
+                found = check_pointwise(layer, pass_, propagation, plain, results, precision)
             else:
                 found = {role: _compare(layer, pass_, plain, results[role], rng)}
     except KeyError as error:

@@ -1,8 +1,10 @@
 """The elements that a dropout keeps: those whose index has a small hash.
 
-The hash is the upper half of SplitMix64's output number ``index + 1`` (G. Steele, D. Lea and
-C. Flood, "Fast splittable pseudorandom number generators", 2014). It needs no state, so any thread
-finds it for any element, and the backward pass finds the same one.
+The hash is C. Wellons' of 32 bits ("Prospecting for hash functions", 2018; "lowbias32") without its
+last step, which leaves the upper half of the result as it is. What is hashed is the lower half of
+the index, xor the upper half times 0x9E3779B9 plus 0x85EBCA6B. It needs no state, so any thread
+finds it for any element, and the backward pass finds the same one; and it is short enough for a GPU
+to be done with it before memory is with the elements.
 """
 
 from __future__ import annotations
@@ -35,10 +37,10 @@ def kept_elements(shape: tuple[int, ...], cut: tuple[slice, ...], keep: float) -
     return kept
 
 
-def _hash(index: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _hash(index: NDArray[np.uint64]) -> NDArray[np.uint32]:
     with np.errstate(over="ignore"):
-        mixed = (index + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed ^= mixed >> np.uint64(31)
-    return mixed >> np.uint64(32)
+        upper = (index >> np.uint64(32)).astype(np.uint32) * np.uint32(0x9E3779B9)
+        mixed = index.astype(np.uint32) ^ (upper + np.uint32(0x85EBCA6B))
+        mixed = (mixed ^ (mixed >> np.uint32(16))) * np.uint32(0x7FEB352D)
+        mixed = (mixed ^ (mixed >> np.uint32(15))) * np.uint32(0x846CA68B)
+    return np.asarray(mixed)

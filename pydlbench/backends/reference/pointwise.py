@@ -11,6 +11,7 @@ from pydlbench.backends.reference import pointwise_maps as maps
 from pydlbench.backends.reference import pointwise_sums as sums
 from pydlbench.backends.reference.batchnorm import batchnorm, batchnorm_gradient
 from pydlbench.backends.reference.evidence import Deviation, Evidence, larger, worst_of
+from pydlbench.backends.reference.expected_piece import EXACT
 from pydlbench.backends.reference.lrn import lrn
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def check_pointwise(
     propagation: str,
     inputs: Inputs,
     results: Mapping[str, NDArray[Any]],
+    precision: str = "fp32",
 ) -> dict[str, Evidence]:
     """Compare the results of a pass with the reference.
 
@@ -41,6 +43,9 @@ def check_pointwise(
         propagation: ``inference`` or ``training``; batch normalisation forward differs.
         inputs: What the kernel read, by role.
         results: What it wrote, by role; what is not given is not compared.
+        precision: Storage. Below its smallest normal number results have fewer digits, so what is
+            rounded is measured against that number at least. (In float16 it is 6e-5: the gradients
+            of a softmax over 1000 classes are smaller.)
 
     Returns:
         What was found for each of ``results``.
@@ -49,12 +54,11 @@ def check_pointwise(
     for piece in expected_pieces(layer, pass_, propagation, inputs):
         if piece.role not in results:
             continue
-        worst = worst_of(
-            results[piece.role][piece.cut],
-            piece.value,
-            np.abs(piece.value) + piece.size,
-            _namer(piece),
-        )
+        scale = np.abs(piece.value) + piece.size
+        if piece.terms != EXACT:
+            stored = "fp32" if layer.in_float32(piece.role) else precision
+            scale = np.maximum(scale, _smallest_normal(stored))
+        worst = worst_of(results[piece.role][piece.cut], piece.value, scale, _namer(piece))
         before = found.get(piece.role)
         found[piece.role] = Evidence(
             terms=piece.terms,
@@ -104,7 +108,12 @@ _OF_LAYER: Final[Mapping[tuple[str, str], Callable[[Pointwise, Inputs], Iterator
     ("sgd", "forward"): maps.sgd,
     ("momentum", "forward"): maps.momentum,
 }
+
 _NOTHING = Deviation(error=0.0, where="", got=0.0, expected=0.0)
+
+
+def _smallest_normal(precision: str) -> float:
+    return 2.0**-14 if precision.startswith("fp16") else 2.0**-126
 
 
 def _namer(piece: Piece) -> Callable[[Sequence[int]], str]:

@@ -1,4 +1,4 @@
-"""The mask of a dropout: the generator's published numbers, whatever piece is asked for."""
+"""The mask of a dropout: the same whatever piece of it is asked for."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pydlbench.backends.reference import make_inputs, verify
 from pydlbench.backends.reference.dropout_mask import kept_elements
 from pydlbench.layers import Pointwise
 
-#: Upper halves of SplitMix64's first numbers for the seed 0.
-FIRST = (0xE220A839, 0x6E789E6A, 0x06C45D18, 0xF88BB8A8)
+#: Hashes of the first indices, computed apart with whole numbers.
+FIRST = (0x1EFEF68C, 0xC92A6A32, 0x70179679, 0x11E93E85)
 WHOLE = (slice(None),)
 
 
@@ -19,6 +19,22 @@ def test_an_element_stays_where_its_hash_is_below_the_share(number: int) -> None
     share = FIRST[number] / 2**32
     assert not kept_elements((4,), WHOLE, share)[number]
     assert kept_elements((4,), WHOLE, (FIRST[number] + 1) / 2**32)[number]
+
+
+def test_indices_beyond_32_bits_have_hashes_of_their_own() -> None:
+    shape = (6, 1 << 16, 1 << 16)
+    for row, column, value in ((1, 5, 0x1DE8BDC2), (5, 7, 0xBA51F0D3)):
+        cut = slice(row, row + 1), slice(0, 1), slice(column, column + 1)
+        assert not kept_elements(shape, cut, value / 2**32).any()
+        assert kept_elements(shape, cut, (value + 1) / 2**32).all()
+
+
+def test_neighbours_are_independent() -> None:
+    """In any direction of an image: a correlation would be a pattern."""
+    kept = kept_elements((1 << 20,), WHOLE, 0.5) - 0.5
+    for distance in (1, 2, 3, 4, 7, 8, 16, 32, 49, 64, 3136, 65536):
+        correlation = float((kept[:-distance] * kept[distance:]).mean()) * 4
+        assert abs(correlation) < 5 / 2**10, distance
 
 
 def test_the_share_is_kept() -> None:

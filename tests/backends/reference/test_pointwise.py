@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pydlbench.backends.reference import make_inputs, round_to, tensor_shapes, verify
-from pydlbench.backends.reference.pointwise import expected_pieces
+from pydlbench.backends.reference.pointwise import check_pointwise, expected_pieces
+from pydlbench.backends.reference.tolerance import tolerance
 from pydlbench.layers import Pointwise, parse_problem
 
 if TYPE_CHECKING:
@@ -260,3 +261,53 @@ def test_shapes_are_those_of_all_passes() -> None:
         *("running_mean", "running_variance"),
     }
     assert tensor_shapes(parse_problem("concat:ic2+5"))["src2"] == (1, 5, 1, 1)
+
+
+@pytest.mark.parametrize("text", ["softmax-xent:mb64ic1000", "dropout:mb64ic32ih32keep0.9"])
+def test_results_below_the_smallest_normal_number_of_float16(text: str) -> None:
+    """They have fewer digits: rounded right, they are off by more than the unit roundoff."""
+    layer = parse_problem(text)
+    inputs = make_inputs(layer, "backward-data", "fp16", 1)
+    exact = all_expected(layer, "backward-data", inputs)["src"]
+    assert np.any((exact != 0) & (np.abs(exact) < 2.0**-14))
+    found = {}
+    for precision in ("fp16", "fp16-tc", "bf16-tc", "fp32"):
+        right = {"src": round_to("fp16", exact.astype(np.float32))}
+        evidence = check_pointwise(layer, "backward-data", "inference", inputs, right, precision)
+        found[precision] = evidence["src"].worst.error
+    allowed = tolerance("fp16", 2)
+    assert found["fp16"] == found["fp16-tc"] < allowed
+    # Other formats do have these digits.
+    assert found["bf16-tc"] == found["fp32"] > allowed
+
+
+def test_small_results_in_float16_are_not_anything() -> None:
+    layer = parse_problem("softmax-xent:mb64ic1000")
+    inputs = make_inputs(layer, "backward-data", "fp16", 1)
+    exact = all_expected(layer, "backward-data", inputs)["src"]
+    for factor in (0.97, 1.03):
+        wrong = {"src": np.where(np.abs(exact) < 2.0**-14, exact * factor, exact)}
+        evidence = check_pointwise(layer, "backward-data", "inference", inputs, wrong, "fp16")
+        assert evidence["src"].worst.error > tolerance("fp16", 2)
+
+
+def test_a_mean_of_differences_from_an_element_is_right() -> None:
+    """As kernels add them up that want to keep the digits of the variance."""
+    layer = parse_problem("batchnorm:mb4ic256ih28")
+    inputs = make_inputs(layer, "forward", "fp32", 1, "training")
+    by_channel = inputs["src"].transpose(1, 0, 2, 3).reshape(256, -1)
+    first = by_channel[:, :1]
+    # 64 threads, and then a tree.
+    sums = np.zeros((256, 64), np.float32)
+    for part in np.split(by_channel - first, by_channel.shape[1] // 64, axis=1):
+        sums += part
+    while sums.shape[1] > 1:
+        sums = sums[:, : sums.shape[1] // 2] + sums[:, sums.shape[1] // 2 :]
+    mean = first[:, 0] + sums[:, 0] / np.float32(by_channel.shape[1])
+    found = check_pointwise(layer, "forward", "training", inputs, {"mean": mean})["mean"]
+    allowed = tolerance("fp32", found.terms)
+    assert found.worst.error < allowed / 2
+    wrong = mean.copy()
+    wrong[7] += np.float32(2e-6)  # an element of 3136 off by 0.006
+    found = check_pointwise(layer, "forward", "training", inputs, {"mean": wrong})["mean"]
+    assert found.worst.error > allowed

@@ -147,3 +147,15 @@ def test_channels_are_cut_until_the_gpu_is_full(pointwise: Any) -> None:
     assert [p.facts["workspace_bytes"] for p in plans] == [0, 3 * 3 * 4]
     # Channels enough for every multiprocessor: nothing to cut.
     assert len(pointwise.plans("bias", "backward-weights", (3, 64, 37, 41), layout="nchw")) == 1
+
+
+def test_long_channels_do_not_wear_out_the_mean(pointwise: Any, random: Any) -> None:
+    """A thread adds up 2500 rows, less a first one that is far from the mean."""
+    sizes = (8, 128, 1, 2500)
+    inputs = statistics(random, sizes)
+    inputs["src"] = random.uniform(-1, 1, sizes).astype(np.float32).astype(np.float64)
+    inputs["src"][0, :, 0, 0] = 1.0
+    plans = pointwise.plans("batchnorm", "forward-training", sizes, layout="nhwc", **PARAMETERS)
+    plan = next(plan for plan in plans if "block per channel" in plan.facts["algorithm"])
+    off = np.abs(plan.run(inputs)["mean"] - inputs["src"].mean(axis=(0, 2, 3)))
+    assert off.max() < 5 * ULP

@@ -43,20 +43,23 @@ def test_add(pointwise: Any, random: Any, sizes: Any, mode: str, aligned: bool) 
 
 def kept(count: int, keep: float) -> Any:
     """The mask of the first elements, in unbounded integers."""
-    full, mask = 2**64, []
+    full, mask = 2**32, []
     for i in range(count):
-        z = (i + 1) * 0x9E3779B97F4A7C15 % full
-        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % full
-        z = (z ^ z >> 27) * 0x94D049BB133111EB % full
-        z ^= z >> 31
-        mask.append(z >> 32 < int(keep * 2**32))
+        h = i ^ 0x85EBCA6B
+        h = (h ^ h >> 16) * 0x7FEB352D % full
+        h = (h ^ h >> 15) * 0x846CA68B % full
+        mask.append(h < int(keep * 2**32))
     return np.array(mask)
 
 
-def test_the_dropout_mask_has_published_values() -> None:
-    # The first numbers of SplitMix64 from 0: E220A8397B1DCDAF, 6E789E6AA1B965F4, 06C45D188009454F.
-    assert list(kept(3, 0x6E789E6B / 2**32)) == [False, True, True]
-    assert list(kept(3, 0x6E789E6A / 2**32)) == [False, False, True]
+def test_the_largest_hash_that_is_kept(pointwise: Any) -> None:
+    # The hashes of elements 0, 1 and 2 are 1EFEF68C, C92A6A32 and 70179679.
+    source = {"src": np.ones((1, 3, 1, 1))}
+    for limit, right in ((0x70179679, [1, 0, 0]), (0x7017967A, [1, 0, 1]), (0.5, [0, 0, 0])):
+        keep = limit / 2**32
+        assert list(kept(3, keep)) == right
+        for plan in pointwise.plans("dropout", "forward-training", (1, 3, 1, 1), keep=keep):
+            assert list(plan.run(source)["dst"].reshape(3) > 0) == right
 
 
 @pytest.mark.parametrize("keep", [0.5, 0.1, 1.0])

@@ -1,0 +1,149 @@
+"""From a case to its verdict without a GPU: every plan, run by the emulation, as the product does.
+
+The plans come from ``cuda_problems`` and are judged by ``cuda_choice`` on seeded inputs against the
+host's reference. The native module is invented, but its plans are the real ones: names, shapes,
+formats and roles must agree on both sides.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import pydlbench
+from pydlbench.backends.base import Preparation
+from pydlbench.backends.case import Case
+from pydlbench.layers import Pointwise, parse_problem
+from pydlbench.layers.pointwise_ops import OPERATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MODES = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc")
+_BACKEND = "pydlbench.backends.native"
+_MODULES = ("cuda_choice", "cuda_problems")
+PROBLEMS = (
+    *("bias:mb2ic5ih3iw7", "bias:mb3ic16ih4", "bias:mb5ic8"),
+    *("relu:mb2ic5ih3iw7", "add:mb2ic5ih3iw7", "add:mb33ic16"),
+    *("lrn:mb2ic9ih3iw5", "lrn:mb1ic16ih4ls3alpha2beta0.5k1", "lrn:mb3ic7ls7alpha0.5"),
+    *("batchnorm:mb2ic5ih3iw7", "batchnorm:mb3ic16ih8eps0.1mom0.3", "batchnorm:mb33ic7"),
+    *("concat:mb2ic1+4+3ih3iw5", "concat:mb3ic8+16ih4", "concat:mb3ic8+8"),
+    *("softmax-xent:mb3ic5", "softmax-xent:mb9ic101", "softmax-xent:mb17ic1001"),
+    *("dropout:mb2ic5ih3iw7", "dropout:mb3ic16ih4keep0.9", "dropout:mb3ic9keep1"),
+    *("l2:ic37", "l2:ic9001decay0.1", "sgd:ic37", "sgd:ic2049lr0.3"),
+    *("momentum:ic37", "momentum:ic2049lr0.3mu0.5"),
+)
+STEPS = [
+    (text, pass_, propagation)
+    for text in PROBLEMS
+    for pass_ in parse_problem(text).passes
+    for propagation in ("inference", "training")
+]
+
+
+class Plan:
+    """What ``_cuda`` shows of a plan."""
+
+    def __init__(self, emulated: Any) -> None:
+        self.emulated = emulated
+        self.tensors = emulated.facts["tensors"]
+        for name in ("algorithm", "library", "variant", "layout", "accumulate", "tensor_cores"):
+            setattr(self, name, emulated.facts[name])
+
+
+class Kernel:
+    """What ``_cuda`` makes of a plan and an arena: inputs by role, results in the plan's order."""
+
+    build_seconds = 0.0
+
+    def __init__(self, plan: Plan, arena: Any, _cache: str, _timing: str) -> None:
+        self.plan, self.inputs = plan, arena
+        for tensor in plan.tensors:
+            if tensor["use"] != "output":
+                given = arena[tensor["role"]]
+                assert given.dtype == np.float32
+                assert given.flags.c_contiguous
+                # The arena counts elements only.
+                assert list(given.shape) == tensor["dims"], tensor["role"]
+
+    def run_poisoned(self) -> None:
+        inputs = {role: array.astype(np.float64) for role, array in self.inputs.items()}
+        stored = self.plan.emulated.stored(inputs)
+        for role, array in stored.items():
+            np.testing.assert_array_equal(array, inputs[role], f"{role} loses digits when stored")
+        self.results = self.plan.emulated.run(inputs)
+
+    def outputs(self) -> dict[str, Any]:
+        return {role: array.astype(np.float32) for role, array in self.results.items()}
+
+    def output(self) -> Any:
+        return next(iter(self.outputs().values()))
+
+
+@pytest.fixture
+def product(pointwise: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """The backend's own modules, on a native module whose kernels are emulated."""
+    native = ModuleType("pydlbench._cuda")
+
+    def plans(_device: Any, pass_: str, mode: str, op: str, **words: Any) -> list[Plan]:
+        sizes = tuple(words.pop(size) for size in ("batch", "channels", "height", "width"))
+        return [Plan(plan) for plan in pointwise.plans(op, pass_, sizes, mode, **words)]
+
+    vars(native).update(pointwise_plans=plans, Arena=lambda _device, inputs: inputs, Kernel=Kernel)
+    monkeypatch.setitem(sys.modules, "pydlbench._cuda", native)
+    monkeypatch.setattr(pydlbench, "_cuda", native, raising=False)
+    package = importlib.import_module(_BACKEND)
+    for name in _MODULES:
+        monkeypatch.delitem(sys.modules, f"{_BACKEND}.{name}", raising=False)
+        monkeypatch.delattr(package, name, raising=False)
+    yield SimpleNamespace(
+        plans=importlib.import_module(f"{_BACKEND}.cuda_problems").plans,
+        choice=importlib.import_module(f"{_BACKEND}.cuda_choice").Choice,
+    )
+    for name in _MODULES:  # built on the invented one: nobody else may see them
+        sys.modules.pop(f"{_BACKEND}.{name}", None)
+        vars(package).pop(name, None)
+
+
+def test_every_operation_is_among_the_problems() -> None:
+    assert {text.partition(":")[0] for text in PROBLEMS} == set(OPERATIONS)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("text", "pass_", "propagation"), STEPS)
+def test_every_plan_is_right_by_the_products_own_judgement(
+    product: SimpleNamespace, text: str, pass_: str, propagation: str, mode: str
+) -> None:
+    layer = parse_problem(text)
+    assert isinstance(layer, Pointwise)
+    case = Case(layer=layer, pass_=pass_, propagation=propagation, precision=mode, device="cuda:0")
+    choice = product.choice(None, case, Preparation(seed=3))
+    plans = product.plans(None, case, 0)
+    assert plans
+    for plan in plans:
+        # The formats of the layer's own roles, as bytes() counts them.
+        for tensor in plan.tensors:
+            wide = layer.in_float32(tensor["role"]) or mode in ("fp32", "tf32")
+            wanted = 4 if tensor["role"] == "labels" else 0 if wide else 2 if mode[0] == "b" else 1
+            assert tensor["type"] == wanted, tensor["role"]
+        read = [t["role"] for t in plan.tensors if t["use"] != "output"]
+        written = [t["role"] for t in plan.tensors if t["use"] != "input"]
+        assert sorted(read) == sorted(layer.reads(pass_, propagation))
+        assert written == list(layer.writes(pass_, propagation))
+        updated = {t["role"] for t in plan.tensors if t["use"] == "in-out"}
+        step = OPERATIONS[layer.op].steps[pass_]
+        if (layer.op, pass_, propagation) == ("batchnorm", "forward", "training"):
+            assert OPERATIONS[layer.op].training is not None
+            step = OPERATIONS[layer.op].training
+        assert updated == set(step.updates)
+        entrant = SimpleNamespace(candidate=plan)
+        assert choice.verify(entrant) is None, plan.algorithm
+        verdict = choice.verdict(entrant)
+        assert "not compared" not in verdict.detail
+        elements = sum(np.prod(layer.dims(role)) for role in written)
+        assert (verdict.status, verdict.points) == ("ok", elements)
