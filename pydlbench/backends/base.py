@@ -27,6 +27,8 @@ class Preparation:
         all_candidates: time and verify every candidate, not only those that may win.
         workspace_bytes: scratch memory that a candidate may ask for at most; GPUs only.
         energy: measure the energy of an execution as well, where the device can tell.
+        variant: the only way to run it, by the name that an earlier kernel's ``evidence`` gave
+            (``variant``); None lets all compete. Frameworks only.
     """
 
     seed: int = 0
@@ -35,6 +37,7 @@ class Preparation:
     all_candidates: bool = False
     workspace_bytes: int = DEFAULT_WORKSPACE
     energy: bool = False
+    variant: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,8 @@ class KernelFacts:
             the last); and ``enqueue``, what the host needs to launch one.
         energy_j: energy of one execution in joules.
         power_w: mean power during that measurement, in watts.
+        evidence: of a framework's operator, what was seen from below: ``kernel`` (by the library's
+            own name), ``kernel_s`` and ``reorder_s`` (by the library's own log).
     """
 
     algorithm: str
@@ -77,6 +82,7 @@ class KernelFacts:
     launch_s: dict[str, float] | None = None
     energy_j: float | None = None
     power_w: float | None = None
+    evidence: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able form."""

@@ -16,6 +16,7 @@ __all__ = [
     "FUSIONS",
     "GPU_PRECISIONS",
     "LAYOUTS",
+    "MODES",
     "PRECISIONS",
     "PROPAGATIONS",
     "TIMINGS",
@@ -31,7 +32,9 @@ GPU_PRECISIONS = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc")
 PROPAGATIONS = ("inference", "training")
 CACHES = ("hot", "weights-cold", "all-cold")
 LAYOUTS = ("best", "any", "nchw", "nhwc", "blocked")
-BACKENDS = ("native",)
+BACKENDS = ("native", "torch", "tensorflow", "cupy", "numba")
+#: How frameworks run a layer.
+MODES = ("eager", "compiled", "graph", "xla")
 #: How samples are taken on a GPU; ``auto`` is what suits the cache state.
 TIMINGS = ("auto", "events", "cuda-graph")
 #: What is computed in the same kernel after a forward pass.
@@ -63,6 +66,7 @@ class Case:
             ``cuda-graph`` (many launches in a graph) or ``auto``: a graph where caches are hot,
             events behind a cache flush where they are not. CPUs know ``auto`` only.
         fuse: ``bias-relu`` adds a bias and clips at zero in the same kernel (forward only).
+        mode: how a framework runs it (``eager``, ``compiled``, ``graph``, ``xla``); None natively.
 
     Raises:
         UsageError: a word that is not among its choices.
@@ -78,6 +82,7 @@ class Case:
     device: str = "cpu"
     timing: str = "auto"
     fuse: str = "none"
+    mode: str | None = None
 
     def __post_init__(self) -> None:
         for option, value, choices in (
@@ -89,6 +94,7 @@ class Case:
             ("--backend", self.backend, BACKENDS),
             ("--timing", self.timing, TIMINGS),
             ("--fuse", self.fuse, FUSIONS),
+            ("--mode", self.mode or MODES[0], MODES),
         ):
             if value not in choices:
                 near = nearest(str(value), choices) or list(choices)
@@ -105,7 +111,9 @@ class Case:
     @property
     def label(self) -> str:
         """A short name for progress lines: ``alexnet/conv3 forward fp32``."""
-        return f"{self.layer.name or self.layer.problem} {self.pass_} {self.precision}"
+        who = [] if self.backend == "native" else [self.backend, *filter(None, [self.mode])]
+        name = self.layer.name or self.layer.problem
+        return " ".join([name, self.pass_, self.precision, *who])
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able form that :meth:`from_dict` reads back."""

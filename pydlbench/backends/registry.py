@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, cast
 
 from pydlbench.backends.native import native_module
-from pydlbench.errors import UsageError
+from pydlbench.backends.offers import offer
+from pydlbench.errors import BackendMissingError, UsageError
 
 if TYPE_CHECKING:
     from pydlbench.backends.base import Backend
@@ -14,9 +16,17 @@ if TYPE_CHECKING:
 __all__ = ["load"]
 
 #: Where each backend's ``create()`` lives, and the native module that it stands on.
-_MODULES = {
+_MODULES: dict[tuple[str, str], tuple[str, str | None]] = {
     ("native", "cpu"): ("pydlbench.backends.native.cpu", "_cpu"),
     ("native", "cuda"): ("pydlbench.backends.native.cuda", "_cuda"),
+    ("torch", "cpu"): ("pydlbench.backends.torch.backend", None),
+    ("torch", "cuda"): ("pydlbench.backends.torch.backend", None),
+    ("tensorflow", "cpu"): ("pydlbench.backends.tensorflow.backend", None),
+    ("tensorflow", "cuda"): ("pydlbench.backends.tensorflow.backend", None),
+    ("cupy", "cpu"): ("pydlbench.backends.cupy.backend", None),
+    ("cupy", "cuda"): ("pydlbench.backends.cupy.backend", None),
+    ("numba", "cpu"): ("pydlbench.backends.numba.backend", None),
+    ("numba", "cuda"): ("pydlbench.backends.numba.backend", None),
 }
 
 
@@ -33,5 +43,13 @@ def load(name: str, device: str) -> Backend:
         known = ", ".join(sorted(f"{backend} on {where}" for backend, where in _MODULES))
         raise UsageError(f"backend {name} on {device}: no such backend; there is: {known}")
     module, native = found
-    native_module(native)
-    return cast("Backend", importlib.import_module(module).create(device))
+    if native is not None:
+        native_module(native)
+    elif importlib.util.find_spec(name) is None:
+        raise BackendMissingError(f"{name} is not installed; get it with: {offer(name).install}")
+    try:
+        imported = importlib.import_module(module)
+    except ImportError as error:
+        text = " ".join(str(error).split())
+        raise BackendMissingError(f"{name} cannot be imported: {text}") from error
+    return cast("Backend", imported.create(device))

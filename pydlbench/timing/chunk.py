@@ -46,6 +46,7 @@ class Chunk:
         disturbance: what the backend itself saw that speaks against these samples (a GPU that was
             too hot, another process on it), in words.
         gpu: what was read from a GPU meanwhile.
+        faults: page faults per execution; None where nobody counted.
 
     Raises:
         ValueError: if there is no sample, a time or counter is negative or not finite,
@@ -61,6 +62,7 @@ class Chunk:
     threads: int = 1
     disturbance: str | None = None
     gpu: GpuReadings | None = None
+    faults: float | None = None
 
     def __post_init__(self) -> None:
         if not self.seconds:
@@ -94,6 +96,7 @@ class Chunk:
             "threads": self.threads,
             "disturbance": self.disturbance,
             "gpu": None if self.gpu is None else self.gpu.to_dict(),
+            "faults": self.faults,
         }
 
     @classmethod
@@ -110,4 +113,5 @@ class Chunk:
             threads=int(data.get("threads", 1)),
             disturbance=data.get("disturbance"),
             gpu=None if gpu is None else GpuReadings.from_dict(gpu),
+            faults=data.get("faults"),
         )

@@ -54,6 +54,7 @@ class Samples:
         spent_s: wall time of the rounds.
         confidence: the level for ``summary``.
         gpu: what was read from a GPU during all rounds.
+        faults: page faults per execution, in the median of the rounds; None where nobody counted.
     """
 
     seconds: tuple[float, ...]
@@ -71,6 +72,7 @@ class Samples:
     spent_s: float
     confidence: float
     gpu: GpuReadings | None = None
+    faults: float | None = None
 
     def summary(self) -> Summary:
         """Median, quartiles, extremes and the interval of the kept samples."""
@@ -224,6 +226,7 @@ class Sampling:
         finished = self.phase == "done"
         rounds = _rounds(self._chunks, self._indexes, self._verdict)
         clocks = [r.clock_hz for r in rounds if r.clock_hz is not None]
+        faults = [chunk.faults for chunk in self._chunks if chunk.faults is not None]
         return Samples(
             seconds=tuple(_kept(self._chunks, self._verdict)),
             all_seconds=tuple(x for chunk in self._chunks for x in chunk.seconds),
@@ -240,6 +243,7 @@ class Sampling:
             spent_s=self._spent_s,
             confidence=self.policy.confidence,
             gpu=combine(chunk.gpu for chunk in self._chunks if chunk.gpu is not None),
+            faults=median(faults) if faults else None,
         )
 
 

@@ -6,9 +6,10 @@ from pydlbench.backends import native, registry
 from pydlbench.errors import BackendMissingError, UsageError
 
 
-@pytest.mark.parametrize(("name", "device"), [("native", "tpu"), ("torch", "cpu")])
+@pytest.mark.parametrize(("name", "device"), [("native", "tpu"), ("jax", "cpu")])
 def test_an_unknown_backend_is_refused_with_what_there_is(name, device):
-    with pytest.raises(UsageError, match=f"backend {name} on {device}: .*there is: native on cpu"):
+    message = f"backend {name} on {device}: .*there is: .*native on cpu"
+    with pytest.raises(UsageError, match=message):
         registry.load(name, device)
 
 

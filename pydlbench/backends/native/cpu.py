@@ -263,6 +263,7 @@ def _entry(entrant: search.Entrant, state: _Search, chosen: bool) -> dict[str, A
     return {
         "algorithm": candidate.implementation,
         "layout": candidate.layout,
+        "variant": candidate.variant,
         "status": entrant.status,
         "reason": entrant.reason,
         "seconds": list(entrant.times),

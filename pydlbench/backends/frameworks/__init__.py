@@ -1,0 +1,1 @@
+"""What all frameworks have in common: one operator called from Python, timed as users run it."""

@@ -1,0 +1,96 @@
+"""The system's counters around samples that Python takes: waiting threads, faults, stolen time.
+
+The native module reads the same ones around its own samples. Absence is normal: what a system does
+not count is zero.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+__all__ = ["Faults", "StolenTime", "WaitingThreads", "faults", "involuntary_switches"]
+
+_TASKS = Path("/proc/self/task")
+_STAT = Path("/proc/stat")
+
+
+def involuntary_switches() -> int:
+    """Return how often threads of this process were taken off their CPU until now."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Page faults of this process until now.
+
+    Attributes:
+        minor: served without reading: first touch of fresh memory.
+        major: that waited for a disk.
+    """
+
+    minor: int
+    major: int
+
+
+def faults() -> Faults:
+    """Return the page faults until now."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return Faults(usage.ru_minflt, usage.ru_majflt)
+
+
+class WaitingThreads:
+    """Run-queue waits from its making on, of the thread of this process that waited most."""
+
+    def __init__(self) -> None:
+        self._before = _delays()
+
+    def longest_s(self) -> float:
+        """Return the longest wait since, in seconds; a thread that is new counts from zero."""
+        waits = [delay - self._before.get(task, 0) for task, delay in _delays().items()]
+        return max(0, *waits, 0) / 1e9
+
+
+class StolenTime:
+    """Time that the hypervisor took from some CPUs, from its making on.
+
+    Args:
+        cpus: their numbers.
+    """
+
+    def __init__(self, cpus: Collection[int]) -> None:
+        self._names = {f"cpu{cpu}" for cpu in cpus}
+        self._before = self._ticks()
+
+    def seconds(self) -> float:
+        """Return the stolen time since, summed over the CPUs."""
+        return max(0, self._ticks() - self._before) / os.sysconf("SC_CLK_TCK")
+
+    def _ticks(self) -> int:
+        try:
+            lines = _STAT.read_text().splitlines()
+        except OSError:
+            return 0
+        fields = (line.split() for line in lines)
+        return sum(int(one[8]) for one in fields if len(one) > 8 and one[0] in self._names)
+
+
+def _delays() -> dict[str, int]:
+    """Nanoseconds that each thread spent waiting for a CPU."""
+    found: dict[str, int] = {}
+    try:
+        tasks = list(_TASKS.iterdir())
+    except OSError:
+        return found
+    for task in tasks:
+        try:
+            found[task.name] = int((task / "schedstat").read_text().split()[1])
+        except (OSError, IndexError, ValueError):
+            continue  # the thread has ended, or the kernel does not count
+    return found

@@ -1,0 +1,87 @@
+"""A framework's operator under the clock of the host."""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import TYPE_CHECKING
+
+from pydlbench.backends.frameworks.counters import (
+    StolenTime,
+    WaitingThreads,
+    faults,
+    involuntary_switches,
+)
+from pydlbench.timing.chunk import Chunk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pydlbench.backends.frameworks.operator import Operator
+    from pydlbench.timing.chunk import Request
+
+__all__ = ["HostClock"]
+
+
+class HostClock:
+    """Times an operator with the host's monotonic clock, its counters read around each chunk.
+
+    Inside the timed region stands a loop of plain calls and nothing else; what an iteration of that
+    loop costs is known from an empty operator and subtracted nowhere.
+
+    Args:
+        operator: what is timed.
+        cpus: those that the process is pinned to, for the account of stolen time.
+        clock_hz: reads the core clock; None where there is no such reading.
+    """
+
+    def __init__(
+        self,
+        operator: Operator,
+        cpus: Sequence[int],
+        clock_hz: Callable[[], float] | None = None,
+    ) -> None:
+        self._operator = operator
+        self._cpus = tuple(cpus)
+        self._clock_hz = clock_hz
+
+    def sample(self, request: Request) -> Chunk:
+        """Time the requested samples, after the calls that are not timed."""
+        call, wait = self._operator.call, self._operator.wait
+        for _ in range(request.untimed):
+            call()
+        wait()
+        seconds: list[float] = []
+        switches: list[int] = []
+        inner = range(request.inner)
+        # A collection in the middle of a sample is Python's, not the operator's.
+        collecting = gc.isenabled()
+        gc.disable()
+        waiting, stolen, before = WaitingThreads(), StolenTime(self._cpus), faults()
+        begin = time.monotonic()
+        try:
+            for _ in range(request.samples):
+                forced = involuntary_switches()
+                start = time.perf_counter()
+                for _ in inner:
+                    call()
+                wait()
+                end = time.perf_counter()
+                switches.append(involuntary_switches() - forced)
+                seconds.append((end - start) / request.inner)
+        finally:
+            if collecting:
+                gc.enable()
+        wall = time.monotonic() - begin
+        touched = faults().minor - before.minor
+        calls = request.samples * request.inner
+        return Chunk(
+            seconds=tuple(seconds),
+            involuntary=tuple(switches),
+            clock_hz=() if self._clock_hz is None else (self._clock_hz(),),
+            run_delay_s=waiting.longest_s(),
+            steal_s=stolen.seconds(),
+            wall_s=wall,
+            threads=len(self._cpus),
+            faults=touched / calls,
+        )
