@@ -1,0 +1,212 @@
+"""PyTorch as a backend: its operators on the CPU, and what both devices share."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import dataclasses
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from pydlbench.backends.frameworks.backend import FrameworkBackend
+from pydlbench.backends.frameworks.operator import Operator, Variant
+from pydlbench.backends.torch import settings, support, verbose
+from pydlbench.backends.torch.capture import library_output
+from pydlbench.backends.torch.clock import GuardedClock
+from pydlbench.backends.torch.operator import TorchOperator, build, empty
+from pydlbench.backends.torch.recipe import Place
+from pydlbench.errors import UnsupportedError
+from pydlbench.layers.layer import result_role
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from pydlbench.backends.base import KernelFacts
+    from pydlbench.backends.case import Case
+    from pydlbench.backends.frameworks.kernel import HostClock
+    from pydlbench.backends.torch.recipe import Recipe
+
+__all__ = ["Behind", "TorchBackend", "TorchCpuBackend", "create"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Behind:
+    """A call seen from below.
+
+    Attributes:
+        kernels: the library's names of what computes; None where it does not tell.
+        remarks: what a reader has to know about them.
+        evidence: for the causes of a slow row, see ``KernelFacts``.
+    """
+
+    kernels: str | None
+    remarks: tuple[str, ...]
+    evidence: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class TorchBackend(FrameworkBackend):
+    """PyTorch on one device.
+
+    Args:
+        device: ``cpu`` or ``cuda:N``.
+        cpus: logical CPUs that the process is pinned to; one thread for each.
+    """
+
+    name = "torch"
+    library = f"torch {torch.__version__}"
+
+    def __init__(self, device: str, cpus: Sequence[int]) -> None:
+        super().__init__(device, cpus)
+        self._place = torch.device(device)
+        settings.choose(len(self.cpus))
+
+    def describe(self) -> dict[str, Any]:
+        """Return version, threads, settings and the libraries that PyTorch was built with."""
+        return {
+            "name": self.name,
+            "version": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "settings": settings.in_words(),
+            "modes": list(support.MODES),
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+            "built_with": _built_with(),
+            "numpy": np.__version__,
+        }
+
+    def variants(self, case: Case) -> list[Variant]:
+        """List the ways to run a case; see :class:`FrameworkBackend`."""
+        return [self._variant(recipe, case) for recipe in support.recipes(case)]
+
+    def empty(self, mode: str | None) -> Operator:
+        """Return an operator that does as good as nothing, in a mode.
+
+        Raises:
+            UnsupportedError: There is no such mode.
+        """
+        if mode not in (None, *support.MODES):
+            raise UnsupportedError(
+                f"torch has no mode {mode}; it has {' and '.join(support.MODES)}"
+            )
+        return empty(self._place, mode or "eager", _inference, self.wait)
+
+    @abc.abstractmethod
+    def wait(self) -> None:
+        """Return when the device has done everything that was called."""
+
+    @abc.abstractmethod
+    def behind(self, operator: TorchOperator, case: Case) -> Behind:
+        """Look at a call from below."""
+
+    def accumulator(self, recipe: Recipe, case: Case) -> str:
+        """Return what sums are kept in."""
+        del case
+        return recipe.accumulate
+
+    def _variant(self, recipe: Recipe, case: Case) -> Variant:
+        place = Place(self._place, settings.DTYPES[case.precision])
+        mode = case.mode or "eager"
+
+        def make(inputs: Mapping[str, NDArray[Any]]) -> Operator:
+            return build(
+                recipe,
+                inputs,
+                place,
+                role=result_role(case.layer, case.pass_),
+                mode=mode,
+                guard=settings.guard(case),
+                wait=self.wait,
+                timing="events" if case.timing == "events" else "cuda-graph",
+            )
+
+        return Variant(
+            algorithm=recipe.algorithm,
+            layout=recipe.layout,
+            variant=recipe.variant,
+            build=make,
+            accumulate=self.accumulator(recipe, case),
+            notes=recipe.notes,
+        )
+
+    def completed(self, facts: KernelFacts, operator: Operator, case: Case) -> KernelFacts:
+        """Return the facts with the library's kernels behind the call."""
+        assert isinstance(operator, TorchOperator)
+        found = self.behind(operator, case)
+        algorithm = f"{facts.algorithm} ({found.kernels})" if found.kernels else facts.algorithm
+        candidates = [
+            {**entry, "algorithm": algorithm} if entry["chosen"] else entry
+            for entry in facts.candidates
+        ]
+        return dataclasses.replace(
+            facts,
+            algorithm=algorithm,
+            candidates=candidates,
+            notes=[*facts.notes, *found.remarks],
+            evidence=found.evidence,
+        )
+
+
+class TorchCpuBackend(TorchBackend):
+    """PyTorch on the CPUs that this process may use."""
+
+    def clock(self, operator: Operator) -> HostClock:
+        """Return what times an operator: the host's clock."""
+        assert isinstance(operator, TorchOperator)
+        return GuardedClock(operator, self.cpus)
+
+    def wait(self) -> None:
+        """Return at once: a call returns when it is done."""
+
+    def behind(self, operator: TorchOperator, case: Case) -> Behind:
+        """Ask oneDNN and MKL what they did in one call."""
+        with operator.guard():
+            executions = verbose.parse(library_output(operator.call))
+        inference = case.pass_ == "forward" and case.propagation == "inference"
+        remarks = verbose.remarks(executions, threads=len(self.cpus), inference=inference)
+        kernels = verbose.kernels(executions)
+        return Behind(kernels=kernels, remarks=remarks, evidence=_evidence(kernels, executions))
+
+
+def _evidence(kernels: str | None, executions: list[verbose.Execution]) -> dict[str, Any]:
+    if not kernels:
+        return {}
+    reorders = [one.seconds for one in executions if one.primitive == "reorder"]
+    return {
+        "kernel": kernels,
+        "kernel_s": sum(one.seconds for one in executions) - sum(reorders),
+        "reorder_s": sum(reorders),
+    }
+
+
+@contextlib.contextmanager
+def _inference() -> Any:
+    with torch.inference_mode():
+        yield
+
+
+def _built_with() -> list[str]:
+    """The libraries in PyTorch's own words, without compiler flags."""
+    lines = (line.strip("- ") for line in torch.__config__.show().splitlines())
+    words = ("Math Kernel", "MKL-DNN", "OpenMP", "CUDA Runtime", "CuDNN")
+    return [line for line in lines if any(word in line for word in words) and len(line) < 200]
+
+
+def create(device: str) -> TorchBackend:
+    """Create the backend for ``cpu`` or ``cuda:N``.
+
+    Raises:
+        UnsupportedError: PyTorch sees no such device.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        cpus = sorted(os.sched_getaffinity(0))
+    else:
+        cpus = list(range(os.cpu_count() or 1))
+    if device == "cpu":
+        return TorchCpuBackend(device, cpus)
+    from pydlbench.backends.torch.gpu_backend import TorchCudaBackend
+
+    return TorchCudaBackend(device, cpus)

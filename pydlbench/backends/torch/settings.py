@@ -1,0 +1,128 @@
+"""PyTorch's global settings: what we choose, what a case changes for itself, and what they are."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pydlbench.backends.case import Case
+
+__all__ = ["DTYPES", "choose", "emulated", "guard", "in_words"]
+
+#: Data type of all tensors by precision.
+DTYPES = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "bf16-tc": torch.bfloat16,
+    "fp16-tc": torch.float16,
+    "fp8-tc": torch.float8_e4m3fn,
+}
+# Instruction sets without which a data type is only emulated, so that its time would mean nothing.
+_NEEDS = {"bf16": ("avx512_bf16", "amx_bf16"), "fp16": ("avx512_fp16", "amx_fp16")}
+
+
+def choose(threads: int) -> None:
+    """Set what holds for all cases: exact arithmetic, fastest algorithms, every thread.
+
+    Args:
+        threads: Of operators.
+    """
+    torch.set_num_threads(threads)
+    # Also decides what oneDNN may round to on a CPU; "high" would let it take bfloat16.
+    torch.set_float32_matmul_precision("highest")
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.deterministic = False
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = False
+    matmul = torch.backends.cuda.matmul
+    matmul.allow_tf32 = False
+    # Our precisions accumulate in float32.
+    matmul.allow_fp16_reduced_precision_reduction = False
+    matmul.allow_bf16_reduced_precision_reduction = False
+
+
+def in_words() -> dict[str, Any]:
+    """Read the settings back, by the names that PyTorch's users know."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    return {
+        "num_threads": torch.get_num_threads(),
+        "num_interop_threads": torch.get_num_interop_threads(),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "autocast": torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"),
+        "cudnn.benchmark": cudnn.benchmark,
+        "cudnn.deterministic": cudnn.deterministic,
+        "cudnn.allow_tf32": f"{cudnn.allow_tf32}; True for tf32 only",
+        "cuda.matmul.allow_tf32": f"{matmul.allow_tf32}; True for tf32 only",
+        "fp16_reduced_precision_reduction": matmul.allow_fp16_reduced_precision_reduction,
+        "bf16_reduced_precision_reduction": matmul.allow_bf16_reduced_precision_reduction,
+    }
+
+
+def guard(case: Case) -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """Return what makes a context in which a case is run, as its user would run it.
+
+    An inference runs in inference mode; a training's forward pass does not, but nothing asks for
+    gradients; its backward passes run without grad mode, as autograd runs them.
+    """
+
+    @contextlib.contextmanager
+    def context() -> Iterator[None]:
+        with _tf32(case.precision == "tf32"), _grad(case):
+            yield
+
+    return context
+
+
+def _grad(case: Case) -> contextlib.AbstractContextManager[Any]:
+    mode: contextlib.AbstractContextManager[Any] = torch.inference_mode()
+    if case.pass_ != "forward":
+        mode = torch.no_grad()
+    elif case.propagation == "training":
+        mode = contextlib.nullcontext()
+    return mode
+
+
+@contextlib.contextmanager
+def _tf32(allowed: bool) -> Iterator[None]:
+    """Let GPUs round float32 to TF32, in products and convolutions alike."""
+    if not allowed:
+        yield
+        return
+    switches: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    for switch in switches:
+        switch.allow_tf32 = True
+    try:
+        yield
+    finally:
+        for switch in switches:
+            switch.allow_tf32 = False
+
+
+def emulated(precision: str) -> tuple[str, ...]:
+    """Return the instruction sets that this CPU lacks for a precision; none if it has one."""
+    needed = _NEEDS.get(precision, ())
+    return () if any(_has(name) for name in needed) else needed
+
+
+def _has(instructions: str) -> bool:
+    known = getattr(torch.cpu, "get_capabilities", None)
+    if known is not None:
+        return bool(known().get(instructions))
+    # Before PyTorch 2.12 there are single questions, and none for amx_bf16, which all AMX has.
+    place: Any = torch.cpu
+    question = {
+        "avx512_bf16": "_is_avx512_bf16_supported",
+        "amx_bf16": "_is_amx_tile_supported",
+        "amx_fp16": "_is_amx_fp16_supported",
+    }.get(instructions)
+    if question is None:
+        question, place = "_is_mkldnn_fp16_supported", torch.ops.mkldnn
+    return bool(getattr(place, question, bool)())

@@ -1,0 +1,131 @@
+"""What oneDNN and MKL print about their calls, read: which kernel stands behind an operator.
+
+A line of oneDNN names the primitive, its implementation, its memory descriptors, the problem and
+the time of one execution in milliseconds::
+
+    onednn_verbose,v1,primitive,exec,cpu,convolution,brg_conv_fwd:avx512_core,forward_training,
+    src:f32::blocked:acdb::f0 ...,attr-scratchpad:user,alg:convolution_direct,mb2_ic16...,0.032
+
+(older ones leave out ``v1`` and ``primitive``); one of MKL the routine with its arguments, the time
+and the threads::
+
+    MKL_VERBOSE SGEMM(T,N,48,64,32,...) 1.76ms CNR:OFF Dyn:0 FastMM:1 TID:0  NThr:2
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["Execution", "kernels", "parse", "remarks"]
+
+_MKL = re.compile(r"MKL_VERBOSE (\w+)\(([^)]*)\) ([\d.]+)(ns|us|ms|s)\b(?:.*\bNThr:(\d+))?")
+_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+_DESCRIPTOR = re.compile(r"(\w+):(\w+):[^:]*:[^:]*:(\w*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """One execution of a library's kernel.
+
+    Attributes:
+        library: ``oneDNN`` or ``MKL``.
+        primitive: ``convolution``, ``reorder``, ``SGEMM`` and so on.
+        implementation: the kernel: ``brg_conv_fwd:avx512_core``, ``SGEMM(T,N)``.
+        seconds: of this execution.
+        propagation: what a primitive is to do: ``forward_training``, ``backward_data``.
+        problem: sizes, as the library writes them.
+        formats: of source and destination: ``abcd -> aBcd16b``.
+        threads: how many it used, where it says so.
+    """
+
+    library: str
+    primitive: str
+    implementation: str
+    seconds: float
+    propagation: str = ""
+    problem: str = ""
+    formats: str = ""
+    threads: int | None = None
+
+
+def parse(text: str) -> list[Execution]:
+    """Read the executions from what was printed, in their order; other lines are passed over."""
+    found = (_onednn(line) or _mkl(line) for line in text.splitlines())
+    return [one for one in found if one is not None]
+
+
+def _onednn(line: str) -> Execution | None:
+    fields = line.strip().split(",")
+    if fields[0] not in ("onednn_verbose", "dnnl_verbose") or "exec" not in fields[:5]:
+        return None
+    # engine, primitive, implementation, propagation, descriptors, attributes, algorithm, problem,
+    # milliseconds
+    rest = fields[fields.index("exec") + 1 :]
+    if len(rest) < 6:
+        return None
+    try:
+        seconds = float(rest[-1]) / 1e3
+    except ValueError:
+        return None
+    formats = {role: order for role, _, order in _DESCRIPTOR.findall(rest[4])}
+    ends = [formats[role] for role in ("src", "dst") if formats.get(role)]
+    return Execution(
+        library="oneDNN",
+        primitive=rest[1],
+        implementation=rest[2],
+        seconds=seconds,
+        propagation=rest[3],
+        problem=rest[-2],
+        formats=" -> ".join(ends),
+    )
+
+
+def _mkl(line: str) -> Execution | None:
+    match = _MKL.search(line)
+    if match is None:
+        return None
+    routine, arguments, time, unit, threads = match.groups()
+    words = [word for word in arguments.split(",") if word.isalpha()]
+    return Execution(
+        library="MKL",
+        primitive=routine,
+        implementation=f"{routine}({','.join(words)})" if words else routine,
+        seconds=float(time) * _UNITS[unit],
+        threads=None if threads is None else int(threads),
+    )
+
+
+def kernels(executions: list[Execution]) -> str | None:
+    """Name the kernels that computed, in their order, conversions of layouts left out.
+
+    Returns:
+        ``brg_conv_fwd:avx512_core``, or several with `` + `` between, or None if there is none.
+    """
+    names = (
+        one.implementation if one.library == "oneDNN" else f"{one.library} {one.implementation}"
+        for one in executions
+        if one.primitive != "reorder"
+    )
+    return " + ".join(dict.fromkeys(names)) or None
+
+
+def remarks(executions: list[Execution], *, threads: int, inference: bool) -> tuple[str, ...]:
+    """Say what a reader has to know: conversions of layouts in each call, threads left idle.
+
+    Args:
+        executions: of one call.
+        threads: how many there are.
+        inference: whether nothing is kept for a backward pass.
+    """
+    found = []
+    reorders = [one for one in executions if one.primitive == "reorder"]
+    if reorders:
+        what = "; ".join(f"{one.problem} {one.formats}" for one in reorders)
+        found.append(f"oneDNN converts layouts in each call: {what}")
+    if inference and any(one.propagation == "forward_training" for one in executions):
+        found.append("oneDNN was asked for its forward_training kernel, although this is inference")
+    idle = [one for one in executions if one.threads is not None and one.threads < threads]
+    if idle:
+        found.append(f"MKL used {idle[0].threads} of {threads} threads")
+    return tuple(found)

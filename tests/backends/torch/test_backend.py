@@ -1,0 +1,170 @@
+"""Settings, modes, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+import torch
+
+from pydlbench.backends.base import Preparation
+from pydlbench.backends.case import Case
+from pydlbench.backends.reference import make_inputs
+from pydlbench.backends.torch import conv, settings
+from pydlbench.backends.torch.clock import GuardedClock
+from pydlbench.backends.torch.compiled import compiled
+from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
+from pydlbench.layers import Conv2d, Gemm
+from pydlbench.timing.chunk import Request
+
+CONV = Conv2d.of(batch=2, in_channels=16, in_size=9, out_channels=16, kernel=3, padding=1)
+GEMM = Gemm(m=64, k=64, n=64)
+
+
+def built(backend, case, variant=0):
+    found = backend.variants(case)[variant]
+    inputs = make_inputs(case.layer, case.pass_, case.precision, 0)
+    return found, found.build(inputs)
+
+
+def test_the_description_records_the_settings(backend):
+    said = json.loads(json.dumps(backend.describe()))
+    assert (said["name"], said["version"]) == ("torch", torch.__version__)
+    assert said["threads"] == len(os.sched_getaffinity(0))
+    assert said["modes"] == ["eager", "compiled"]
+    read = said["settings"]
+    assert read["num_threads"] == said["threads"]
+    assert read["float32_matmul_precision"] == "highest"
+    assert read["cudnn.benchmark"] is True
+    assert read["cudnn.deterministic"] is False
+    assert read["deterministic_algorithms"] is False
+    assert read["autocast"] is False
+    assert read["cudnn.allow_tf32"].startswith("False")
+    assert read["cuda.matmul.allow_tf32"].startswith("False")
+
+
+def test_settings_that_others_left_are_replaced(backend):
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = False
+    settings.choose(len(backend.cpus))
+    read = settings.in_words()
+    assert read["float32_matmul_precision"] == "highest"
+    assert read["cudnn.benchmark"] is True
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
+def test_the_kernel_behind_an_operator_is_named(backend):
+    facts = backend.prepare(Case(layer=CONV, layout="nhwc"), Preparation()).facts
+    name, _, kernel = facts.algorithm.partition(" (")
+    assert facts.evidence["kernel"] == kernel.removesuffix(")")
+    assert facts.evidence["kernel_s"] > 0
+    assert facts.evidence["reorder_s"] >= 0
+    assert name == "aten::convolution"
+    assert kernel.endswith(")")
+    assert ":" in kernel  # as in brg_conv_fwd:avx512_core
+
+
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="torch without MKL")
+def test_a_product_in_float32_is_mkl(backend):
+    facts = backend.prepare(Case(layer=GEMM), Preparation()).facts
+    assert facts.algorithm.startswith("aten::")
+    assert "(MKL SGEMM(" in facts.algorithm
+
+
+def test_a_case_finds_the_grad_mode_of_its_users(backend):
+    for words, expected in (
+        ({}, (True, False)),
+        ({"propagation": "training"}, (False, True)),
+        ({"pass_": "backward-data"}, (False, False)),
+    ):
+        _, operator = built(backend, Case(layer=CONV, **words))
+        seen = []
+        operator.call = lambda seen=seen: seen.append(
+            (torch.is_inference_mode_enabled(), torch.is_grad_enabled())
+        )
+        GuardedClock(operator, backend.cpus).sample(Request(samples=2, inner=3, untimed=1))
+        assert seen[0] == seen[-1] == expected
+        assert len(seen) == 7
+        assert not torch.is_inference_mode_enabled()
+
+
+def test_a_chunk_counts_its_calls(backend):
+    _, operator = built(backend, Case(layer=GEMM))
+    chunk = backend.clock(operator).sample(Request(samples=4, inner=2))
+    assert len(chunk.seconds) == len(chunk.involuntary) == 4
+    assert chunk.threads == len(backend.cpus)
+    assert all(one > 0 for one in chunk.seconds)
+
+
+def test_outputs_belong_to_the_call(backend):
+    _, operator = built(backend, Case(layer=GEMM))
+    with operator.guard():
+        first, second = operator.call(), operator.call()
+    assert first.data_ptr() != second.data_ptr()
+
+
+def test_a_wrong_operator_is_a_failure(backend, monkeypatch):
+    right = torch.conv2d
+
+    def wrong(*operands):
+        result = right(*operands)
+        result[0, 3, 4, 5] += 0.01
+        return result
+
+    monkeypatch.setattr(conv.torch, "conv2d", wrong)
+    with pytest.raises(PrimitiveError, match="torch: "):
+        backend.prepare(Case(layer=CONV, layout="nhwc"), Preparation())
+
+
+def test_a_refusal_costs_the_variant_and_names_it(backend, monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("could not create\na primitive")
+
+    monkeypatch.setattr(conv.torch, "conv2d", refuse)
+    with pytest.raises(PrimitiveError, match=r"aten::convolution: .*could not create a primitive"):
+        backend.prepare(Case(layer=CONV), Preparation())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+        torch.OutOfMemoryError("CUDA out of memory"),
+    ],
+)
+def test_memory_that_is_not_there_has_an_error_of_its_own(backend, monkeypatch, error):
+    def refuse(*_):
+        raise error
+
+    monkeypatch.setattr(conv.torch, "conv2d", refuse)
+    with pytest.raises(InsufficientMemoryError, match="aten::convolution: "):
+        built(backend, Case(layer=CONV))
+
+
+@pytest.mark.filterwarnings("default")
+def test_compiled_functions_do_not_share_what_was_compiled():
+    # Made by one def, they share a code object, of which the compiler takes eight at the most.
+    def adder(number):
+        def add(x):
+            return x + number
+
+        return add
+
+    one = torch.ones(3)
+    functions = [compiled(adder(number)) for number in range(10)]
+    assert [function(one)[0].item() for function in functions] == [n + 1 for n in range(10)]
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("mode", [None, "eager", "compiled"])
+def test_an_empty_call(backend, mode):
+    operator = backend.empty(mode)
+    assert operator.outputs()["dst"].shape == (1,)
+    found = backend.probe("empty_call", {"mode": mode})
+    assert 0 < found["least_s"] <= found["seconds"]
+
+
+def test_an_empty_call_in_a_mode_that_is_not_there(backend):
+    with pytest.raises(UnsupportedError, match="no mode xla"):
+        backend.empty("xla")

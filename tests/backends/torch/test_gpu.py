@@ -1,0 +1,186 @@
+"""The GPU's side of the backend, as far as a CPU can run it: order of launches, facts, numbers."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from pydlbench.backends.base import Preparation
+from pydlbench.backends.case import Case
+from pydlbench.backends.torch import gpu_runtime, settings
+from pydlbench.backends.torch.gpu_clock import GpuClock
+from pydlbench.layers import Conv2d, Gemm, Pool2d
+from pydlbench.timing.chunk import Request
+from pydlbench.timing.throttle import GpuReadings
+
+CONV = Conv2d.of(batch=2, in_channels=4, in_size=6, out_channels=8, kernel=3, padding=1)
+POOL = Pool2d.of(batch=2, channels=3, in_size=7, kernel=3, stride=2)
+
+
+def clock(runtime, monitor, timing):
+    operator = SimpleNamespace(
+        call=runtime.launched, wait=runtime.wait, guard=contextlib.nullcontext, timing=timing
+    )
+    return GpuClock(operator, runtime, monitor)
+
+
+def test_a_sample_is_one_replay_between_two_events(runtime, monitor):
+    timer = clock(runtime, monitor, "cuda-graph")
+    chunk = timer.sample(Request(samples=3, inner=4, untimed=9))
+    assert chunk.seconds == pytest.approx([2e-3] * 3)
+    pairs = ["replay", "event"] * 3
+    assert runtime.log == ["capture 4", "call", *["replay"] * 3, "event", *pairs, "wait"]
+    runtime.log.clear()
+    timer.sample(Request(samples=1, inner=4))
+    assert "capture 4" not in runtime.log
+    timer.sample(Request(samples=1, inner=2))
+    timer.sample(Request(samples=1, inner=4))
+    # One graph at a time holds its memory.
+    assert [line for line in runtime.log if "capture" in line] == ["capture 2", "capture 4"]
+
+
+def test_launches_hide_behind_a_sleep(runtime, monitor):
+    timer = clock(runtime, monitor, "events")
+    chunk = timer.sample(Request(samples=2, inner=3, untimed=1))
+    assert chunk.seconds == pytest.approx([2e-3] * 2)
+    sample = ["sleep", "event", *["call"] * 3, "event", "wait"]
+    assert runtime.log == ["call", "wait", *["call"] * 10, "wait", *sample, *sample]
+    # What the host needs to launch is asked once.
+    runtime.log.clear()
+    timer.sample(Request(samples=1, inner=3))
+    assert runtime.log == sample
+
+
+def test_the_sleep_outlasts_the_launches(runtime, monitor):
+    slept = []
+    runtime.sleep = slept.append
+    clock(runtime, monitor, "events").sample(Request(samples=1, inner=1000))
+    assert slept == [pytest.approx(1.5 * 1000 * 10e-6 + 50e-6)]
+    clock(runtime, monitor, "events").sample(Request(samples=1, inner=1000000))
+    assert slept[1] == 0.5
+
+
+def test_launch_times_by_three_clocks(runtime, monitor):
+    found = clock(runtime, monitor, "cuda-graph").launch_times(3)
+    assert found == {
+        "event": pytest.approx(2e-3),
+        "graph": pytest.approx(2e-3),
+        "host": pytest.approx(2e-3, rel=0.01),
+        "enqueue": pytest.approx(10e-6),
+    }
+
+
+def test_readings_of_the_card_come_with_the_chunk(runtime):
+    readings = GpuReadings(sm_clock_hz=1.7e9, reasons=("hardware thermal slowdown",), readings=3)
+    monitor = SimpleNamespace(mark=lambda: 0.5, since=lambda mark: readings if mark else None)
+    chunk = clock(runtime, monitor, "cuda-graph").sample(Request(samples=2))
+    assert chunk.gpu is readings
+    assert chunk.clock_hz == (1.7e9,)
+    assert "thermal" in chunk.disturbance
+
+
+@pytest.mark.parametrize(
+    ("words", "timing"),
+    [
+        ({"layer": CONV, "precision": "fp32"}, "cuda-graph"),
+        ({"layer": CONV, "precision": "bf16-tc", "timing": "events"}, "events"),
+        ({"layer": Gemm(m=5, k=7, n=3), "precision": "tf32"}, "cuda-graph"),
+        ({"layer": POOL, "precision": "bf16-tc", "pass_": "backward-data"}, "cuda-graph"),
+    ],
+)
+def test_facts_of_a_row(gpu_backend, monkeypatch, words, timing):
+    case = Case(device="cuda:0", **words)
+    found = gpu_backend.variants(case)[:1]
+    if case.layer.weight_elements and case.precision != "fp32":
+        assert found[0].accumulate == "float32-tensor"
+    if case.layer is POOL:
+        # This one really runs on a CPU, where sums are kept in what is stored.
+        object.__setattr__(found[0], "accumulate", "bfloat16")
+    monkeypatch.setattr(gpu_backend, "variants", lambda _: found)
+    kernel = gpu_backend.prepare(case, Preparation())
+    facts = kernel.facts
+    assert facts.correct["status"] == "ok"
+    assert facts.timing == timing
+    assert facts.accumulate == ("bfloat16" if case.layer is POOL else "float32")
+    assert facts.algorithm.endswith("(sm90_xmma_fprop)")
+    assert set(facts.launch_s) == {"event", "graph", "host", "enqueue"}
+    switches = {"fp32": "allow_tf32 off", "tf32": "allow_tf32 on"}
+    if case.precision in switches:
+        assert switches[case.precision] in facts.notes
+    assert any("cudnn.benchmark" in note for note in facts.notes) is (case.layer is CONV)
+    chunk = kernel.sample(Request(samples=2))
+    assert len(chunk.seconds) == 2
+
+
+@pytest.mark.parametrize("pass_", Gemm.passes)
+def test_fp8_products_have_both_factors_along_the_sum(gpu_backend, monkeypatch, pass_):
+    case = Case(layer=Gemm(m=32, k=48, n=16), device="cuda:0", precision="fp8-tc", pass_=pass_)
+    (variant,) = gpu_backend.variants(case)
+    monkeypatch.setattr(gpu_backend, "variants", lambda _: [variant])
+    asked = []
+    multiply = torch._scaled_mm
+
+    def scaled(a, b, *scales, **words):
+        asked.append((a.stride(1), b.stride(0), words["use_fast_accum"]))
+        return multiply(a, b, *scales, **words)
+
+    monkeypatch.setattr(torch, "_scaled_mm", scaled)
+    facts = gpu_backend.prepare(case, Preparation()).facts
+    assert facts.correct["status"] == "ok"
+    assert set(asked) == {(1, 1, False)}
+
+
+def test_tf32_is_allowed_inside_only():
+    def switches():
+        return torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+
+    settings.choose(1)
+    with settings.guard(Case(layer=CONV, precision="tf32", device="cuda:0"))():
+        assert switches() == (True, True)
+    assert switches() == (False, False)
+    with settings.guard(Case(layer=CONV, device="cuda:0"))():
+        assert switches() == (False, False)
+
+
+def test_kernels_are_named_by_their_share(monkeypatch):
+    def event(name, device_time, device="DeviceType.CUDA"):
+        return SimpleNamespace(name=name, device_time_total=device_time, device_type=device)
+
+    events = [
+        event("Memset (Device)", 9),
+        event("void cudnn::nchwToNhwcKernel<float, (int)3>(params)", 2),
+        event("sm90_xmma_fprop_implicit_gemm_f32", 5),
+        event("void cudnn::nchwToNhwcKernel<float, (int)4>(params)", 1),
+        event("aten::convolution", 99, "DeviceType.CPU"),
+    ]
+    profile = SimpleNamespace(events=lambda: events)
+    monkeypatch.setattr(torch.profiler, "profile", lambda **_: contextlib.nullcontext(profile))
+    monkeypatch.setattr(gpu_runtime._cuda, "synchronize", lambda: None)
+    names = gpu_runtime.kernel_names(lambda: None)
+    assert names == ["sm90_xmma_fprop_implicit_gemm_f32", "cudnn::nchwToNhwcKernel"]
+
+
+def test_without_a_profiler_no_kernel_is_named(monkeypatch):
+    def refuse(**_):
+        raise RuntimeError("CUPTI_ERROR_INSUFFICIENT_PRIVILEGES")
+
+    monkeypatch.setattr(torch.profiler, "profile", refuse)
+    assert gpu_runtime.kernel_names(lambda: None) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16-tc", "bf16-tc"])
+@pytest.mark.parametrize("layer", [CONV, POOL, Gemm(m=64, k=64, n=32)], ids=lambda x: x.kind)
+def test_on_a_gpu(layer, precision):
+    from pydlbench.backends.torch.backend import create
+
+    made = create("cuda:0")
+    for pass_ in layer.passes:
+        case = Case(layer=layer, device="cuda:0", precision=precision, pass_=pass_)
+        kernel = made.prepare(case, Preparation())
+        assert kernel.facts.correct["status"] == "ok"
+        assert kernel.facts.timing == "cuda-graph"
+        assert all(one > 0 for one in kernel.sample(Request(samples=3, inner=4)).seconds)

@@ -1,0 +1,135 @@
+"""Every layer, pass, layout and mode gives the reference's result."""
+
+from __future__ import annotations
+
+import pytest
+
+from pydlbench.backends.base import Preparation
+from pydlbench.backends.case import Case
+from pydlbench.errors import UnsupportedError
+from pydlbench.layers import Conv2d, Gemm, Pool2d
+
+CONV = Conv2d.of(batch=2, in_channels=4, in_size=(7, 5), out_channels=6, kernel=3, padding=1)
+GROUPED = Conv2d.of(
+    batch=2, in_channels=4, in_size=(9, 7), out_channels=6, kernel=(3, 2), groups=2, dilation=(2, 1)
+)
+UNEVEN = Conv2d.of(
+    batch=2, in_channels=3, in_size=(8, 6), out_channels=5, kernel=3, stride=2, padding=(0, 1, 0, 1)
+)
+GEMM = Gemm(m=5, k=7, n=3)
+BATCHED = Gemm(m=5, k=7, n=3, batch_count=2)
+MAX = Pool2d.of(batch=2, channels=3, in_size=(7, 5), kernel=3, stride=2, padding=1)
+MEAN = Pool2d.of(batch=2, channels=3, in_size=(7, 5), kernel=3, stride=2, padding=1, mode="avg")
+MEAN_OF_ALL = Pool2d.of(
+    batch=2,
+    channels=3,
+    in_size=(7, 5),
+    kernel=3,
+    stride=2,
+    padding=1,
+    mode="avg",
+    count_include_pad=True,
+)
+UNEVEN_MAX = Pool2d.of(
+    batch=2, channels=3, in_size=(6, 5), kernel=3, stride=2, padding=(0, 1, 0, 2)
+)
+UNEVEN_MEAN = Pool2d.of(
+    batch=2,
+    channels=3,
+    in_size=(6, 5),
+    kernel=3,
+    padding=(2, 0, 2, 1),
+    mode="avg",
+    count_include_pad=True,
+)
+LAYERS = (
+    CONV,
+    GROUPED,
+    UNEVEN,
+    GEMM,
+    BATCHED,
+    MAX,
+    MEAN,
+    MEAN_OF_ALL,
+    UNEVEN_MAX,
+    UNEVEN_MEAN,
+)
+
+
+def variants(layer):
+    return ("plain", "transposed") if layer.kind == "gemm" else ("nchw", "nhwc")
+
+
+def prepared(backend, monkeypatch, variant, **words):
+    """Prepare a case with one of its variants only: no race, so that it takes no time."""
+    case = Case(**words)
+    found = [one for one in backend.variants(case) if one.variant == variant]
+    assert len(found) == 1
+    monkeypatch.setattr(backend, "variants", lambda _: found)
+    return backend.prepare(case, Preparation(seed=3)).facts
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.problem)
+def test_eager(backend, monkeypatch, layer, precision):
+    for pass_ in layer.passes:
+        for variant in variants(layer):
+            with monkeypatch.context() as patch:
+                patch.setattr("pydlbench.backends.torch.support.emulated", lambda _: ())
+                words = {"layer": layer, "pass_": pass_, "precision": precision}
+                facts = prepared(backend, patch, variant, mode="eager", **words)
+            assert facts.correct["status"] == "ok", (pass_, variant, facts.correct)
+            assert facts.library.startswith("torch ")
+            if layer.kind == "gemm":
+                assert ("nk" if variant == "transposed" else "kn") in facts.layout
+            else:
+                assert f"src {variant}" in facts.layout
+
+
+@pytest.mark.filterwarnings("default")  # of the compiler's
+@pytest.mark.parametrize("layer", [CONV, GEMM, MAX], ids=lambda layer: layer.problem)
+def test_compiled(backend, monkeypatch, layer):
+    for pass_ in layer.passes:
+        for variant in variants(layer):
+            with monkeypatch.context() as patch:
+                facts = prepared(backend, patch, variant, layer=layer, pass_=pass_, mode="compiled")
+            assert facts.correct["status"] == "ok", (pass_, variant, facts.correct)
+            assert facts.setup_s > 0
+
+
+@pytest.mark.filterwarnings("default")  # of the compiler's
+def test_compiled_with_uneven_padding(backend, monkeypatch):
+    facts = prepared(backend, monkeypatch, "nhwc", layer=UNEVEN, mode="compiled")
+    assert facts.correct["status"] == "ok"
+    assert facts.algorithm.startswith("aten::constant_pad_nd + aten::convolution")
+
+
+@pytest.mark.parametrize("layer", [CONV, MAX, UNEVEN_MAX, MEAN], ids=lambda layer: layer.problem)
+def test_forward_of_a_training(backend, monkeypatch, layer):
+    facts = prepared(backend, monkeypatch, "nhwc", layer=layer, propagation="training")
+    assert facts.correct["status"] == "ok"
+    if layer.kind == "pool2d" and layer.mode == "max":
+        assert "aten::max_pool2d_with_indices" in facts.algorithm
+
+
+def test_uneven_padding_is_part_of_the_call_and_named(backend, monkeypatch):
+    names = {}
+    for pass_ in UNEVEN.passes:
+        with monkeypatch.context() as patch:
+            facts = prepared(backend, patch, "nchw", layer=UNEVEN, pass_=pass_)
+        names[pass_] = facts.algorithm.partition(" (")[0]
+        assert any("top 0, bottom 1, left 0, right 1" in note for note in facts.notes)
+    assert names == {
+        "forward": "aten::constant_pad_nd + aten::convolution",
+        "backward-data": "aten::convolution_backward + aten::constant_pad_nd",
+        "backward-weights": "aten::convolution_backward",
+    }
+
+
+def test_padding_beyond_half_a_window_is_made_beforehand(backend):
+    layer = Pool2d.of(batch=1, channels=2, in_size=6, kernel=3, padding=2)
+    names = {one.algorithm for one in backend.variants(Case(layer=layer))}
+    assert names == {"aten::constant_pad_nd + aten::max_pool2d"}
+    left_out = Pool2d.of(batch=1, channels=2, in_size=6, kernel=3, padding=2, mode="avg")
+    with pytest.raises(UnsupportedError, match="no average that leaves out"):
+        backend.variants(Case(layer=left_out))

@@ -1,0 +1,113 @@
+"""What PyTorch lacks costs a row, in one sentence."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pydlbench.backends.base import Preparation
+from pydlbench.backends.case import Case
+from pydlbench.backends.torch import settings
+from pydlbench.backends.torch.backend import create
+from pydlbench.errors import UnsupportedError
+from pydlbench.layers import Conv2d, Gemm, Pointwise, Pool2d
+
+CONV = Conv2d.of(batch=2, in_channels=4, in_size=6, out_channels=8, kernel=3)
+POOL = Pool2d.of(batch=1, channels=2, in_size=6, kernel=3)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"layer": Pointwise(op="relu", channels=3)}, "come with whole models"),
+        ({"layer": CONV, "mode": "xla"}, "torch has no mode xla; it has eager and compiled"),
+        ({"layer": CONV, "mode": "graph"}, "torch has no mode graph"),
+        ({"layer": CONV, "precision": "tf32"}, "tf32 is a GPU mode"),
+        ({"layer": CONV, "timing": "events"}, "--timing events is for GPUs"),
+        ({"layer": CONV, "fuse": "bias-relu"}, "--fuse bias-relu"),
+        ({"layer": CONV, "device": "cuda:0", "precision": "bf16"}, "bf16 is a CPU mode"),
+        ({"layer": CONV, "device": "cuda:0", "precision": "fp16"}, "cannot keep fp16 off"),
+        ({"layer": CONV, "device": "cuda:0", "precision": "fp8-tc"}, "matrix products only"),
+        (
+            {"layer": Gemm(m=16, k=16, n=8), "device": "cuda:0", "precision": "fp8-tc"},
+            "multiples of 16",
+        ),
+        (
+            {
+                "layer": Gemm(m=16, k=16, n=16, batch_count=2),
+                "device": "cuda:0",
+                "precision": "fp8-tc",
+            },
+            "no batched product",
+        ),
+    ],
+)
+def test_a_word_that_torch_lacks(backend, words, sentence):
+    with pytest.raises(UnsupportedError, match=sentence):
+        backend.variants(Case(**words))
+
+
+def test_cold_caches_and_blocked_layouts_and_missing_passes(backend):
+    for words in (
+        {"layer": CONV, "cache": "all-cold"},
+        {"layer": CONV, "layout": "blocked"},
+        {"layer": POOL, "pass_": "backward-weights"},
+    ):
+        with pytest.raises(UnsupportedError):
+            backend.prepare(Case(**words), Preparation())
+
+
+@pytest.mark.parametrize(
+    ("precision", "flags", "lacking"),
+    [
+        ("bf16", {}, ("avx512_bf16", "amx_bf16")),
+        ("bf16", {"avx512_bf16": True}, ()),
+        ("bf16", {"amx_bf16": True}, ()),
+        ("fp16", {"avx512_bf16": True}, ("avx512_fp16", "amx_fp16")),
+        ("fp16", {"avx512_fp16": True}, ()),
+        ("fp32", {}, ()),
+    ],
+)
+def test_a_data_type_needs_its_instructions(backend, monkeypatch, precision, flags, lacking):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: flags, raising=False)
+    assert settings.emulated(precision) == lacking
+    case = Case(layer=CONV, precision=precision)
+    if not lacking:
+        assert backend.variants(case)
+        return
+    with pytest.raises(UnsupportedError, match=f"this CPU has no {precision}: it lacks"):
+        backend.variants(case)
+
+
+@pytest.mark.parametrize(
+    ("precision", "flags", "lacking"),
+    [
+        ("bf16", {}, ("avx512_bf16", "amx_bf16")),
+        ("bf16", {"_is_amx_tile_supported"}, ()),
+        ("bf16", {"_is_avx512_bf16_supported"}, ()),
+        ("fp16", {"_is_amx_fp16_supported"}, ()),
+    ],
+)
+def test_older_versions_are_asked_one_by_one(monkeypatch, precision, flags, lacking):
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    for name in (
+        "_is_avx512_bf16_supported",
+        "_is_amx_tile_supported",
+        "_is_amx_fp16_supported",
+    ):
+        monkeypatch.setattr(torch.cpu, name, lambda name=name: name in flags, raising=False)
+    assert settings.emulated(precision) == lacking
+
+
+def test_a_gpu_that_torch_does_not_see(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(UnsupportedError, match="was built without CUDA"):
+        create("cuda:0")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UnsupportedError, match="sees no GPU"):
+        create("cuda:0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(UnsupportedError, match="sees 2 GPUs, and cuda:2 is not among them"):
+        create("cuda:2")

@@ -1,0 +1,137 @@
+"""Reports of oneDNN and MKL, as they were printed."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from pydlbench.backends.torch import capture
+from pydlbench.backends.torch.verbose import kernels, parse, remarks
+
+HEADER = """\
+onednn_verbose,v1,info,oneDNN v3.12.0 (commit 80afa71049cd69a3df32adcccb623b12cd7baa22)
+onednn_verbose,v1,info,cpu,isa:Intel AVX-512 with Intel DL Boost and bfloat16 support
+onednn_verbose,v1,primitive,info,template:operation,engine,primitive,implementation,prop_kind,\
+memory_descriptors,attributes,auxiliary,problem_desc,exec_time
+"""
+REORDER = (
+    "onednn_verbose,v1,primitive,exec,cpu,reorder,jit:uni,undef,src:f32::blocked:abcd::f0 "
+    "dst:f32:p:blocked:ABcd16b16a::f0,attr-scratchpad:user,,8x16x3x3,0.5"
+)
+CONVOLUTION = (
+    "onednn_verbose,v1,primitive,exec,cpu,convolution,jit:avx512_core,forward_training,"
+    "src:f32:a:blocked:aBcd16b::f0 wei:f32:ap:blocked:ABcd16b16a::f0 bia:undef::undef::: "
+    "dst:f32:ap:blocked:aBcd16b::f0,attr-scratchpad:user,alg:convolution_direct,"
+    "mb2_ic16oc8_ih9oh9kh3sh1dh0ph1_iw9ow9kw3sw1dw0pw1,1.5"
+)
+NESTED = (
+    "onednn_verbose,v1,primitive,create_nested:cache_miss,cpu,convolution,"
+    "brg_conv_fwd:avx512_core,forward_training,src:f32::blocked:acdb::f0,"
+    "attr-scratchpad:user,alg:convolution_direct,mb2_ic8oc16,0.08"
+)
+OLD = (
+    "onednn_verbose,exec,cpu,matmul,brg:avx512_core,undef,src_f32::blocked:ab:f0 "
+    "wei_f32::blocked:ba:f0 dst_f32::blocked:ab:f0,,,64x32:32x48,0.25"
+)
+MKL_HEADER = (
+    "MKL_VERBOSE oneMKL 2024.0 Update 2 Product build 20240605 for Intel(R) 64 architecture "
+    "Intel(R) Architecture processors, Lnx 2.60GHz lp64 gnu_thread"
+)
+SGEMM = (
+    "MKL_VERBOSE SGEMM(T,N,48,64,32,0x7fff6e2b0420,0x556d373c4b80,32,0x556d373c2b40,32,"
+    "0x7fff6e2b0440,0x556d373c8a00,48) 12.50us CNR:OFF Dyn:0 FastMM:1 TID:0  NThr:1"
+)
+
+
+def test_an_execution_is_read_and_everything_else_passed_over():
+    found = parse(f"{HEADER}\n{REORDER}\n{NESTED}\n{CONVOLUTION}\nhello\n")
+    assert [one.primitive for one in found] == ["reorder", "convolution"]
+    reorder, convolution = found
+    assert reorder.problem == "8x16x3x3"
+    assert reorder.formats == "abcd -> ABcd16b16a"
+    assert reorder.seconds == pytest.approx(0.5e-3)
+    assert convolution.implementation == "jit:avx512_core"
+    assert convolution.propagation == "forward_training"
+    assert convolution.seconds == pytest.approx(1.5e-3)
+    assert kernels(found) == "jit:avx512_core"
+
+
+def test_older_versions_leave_out_two_words():
+    (one,) = parse(OLD)
+    assert (one.library, one.implementation) == ("oneDNN", "brg:avx512_core")
+    assert one.problem == "64x32:32x48"
+    assert one.seconds == pytest.approx(0.25e-3)
+
+
+def test_mkl():
+    (one,) = parse(f"{MKL_HEADER}\n{SGEMM}\n")
+    assert one.library == "MKL"
+    assert one.implementation == "SGEMM(T,N)"
+    assert one.seconds == pytest.approx(12.5e-6)
+    assert one.threads == 1
+    assert kernels([one]) == "MKL SGEMM(T,N)"
+    assert remarks([one], threads=2, inference=True) == ("MKL used 1 of 2 threads",)
+    assert remarks([one], threads=1, inference=True) == ()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "onednn_verbose",
+        "onednn_verbose,v1,primitive,exec,cpu",
+        CONVOLUTION.rpartition(",")[0] + ",soon",
+        "MKL_VERBOSE SGEMM(T,N",
+        "someone_verbose,v1,primitive,exec,cpu,convolution,a,b,c,d,e,f,1",
+    ],
+)
+def test_a_torn_line_is_no_execution(line):
+    assert parse(line) == []
+
+
+def test_kernels_are_named_once_and_in_order():
+    assert kernels(parse(f"{CONVOLUTION}\n{REORDER}\n{SGEMM}\n{CONVOLUTION}")) == (
+        "jit:avx512_core + MKL SGEMM(T,N)"
+    )
+    assert kernels(parse(REORDER)) is None
+    assert kernels([]) is None
+
+
+def test_remarks_tell_of_conversions_and_of_kernels_for_training():
+    found = parse(f"{REORDER}\n{CONVOLUTION}")
+    conversion = "oneDNN converts layouts in each call: 8x16x3x3 abcd -> ABcd16b16a"
+    assert remarks(found, threads=2, inference=False) == (conversion,)
+    first, second = remarks(found, threads=2, inference=True)
+    assert first == conversion
+    assert "forward_training" in second
+    assert remarks([], threads=2, inference=True) == ()
+
+
+def test_what_is_written_to_the_descriptor_is_caught_and_nothing_after(capfd):
+    print("before")
+    with capture.printed() as lines:
+        os.write(1, b"from a library\n")
+    print("after")
+    assert "".join(lines) == "from a library\n"
+    assert capfd.readouterr().out == "before\nafter\n"
+
+
+def test_the_descriptor_comes_back_after_an_error(capfd):
+    with pytest.raises(ValueError, match="no"), capture.printed():
+        raise ValueError("no")
+    print("after")
+    assert capfd.readouterr().out == "after\n"
+
+
+def test_reports_are_off_again(capfd):
+    x, w = torch.rand(2, 16, 9, 9), torch.rand(8, 16, 3, 3)
+    with torch.inference_mode():
+        said = capture.library_output(lambda: torch.conv2d(x, w))
+        torch.conv2d(x, w)
+    assert capfd.readouterr().out == ""
+    if torch.backends.mkldnn.is_available():
+        assert [one.primitive for one in parse(said) if one.primitive != "reorder"] == [
+            "convolution"
+        ]
