@@ -1,0 +1,187 @@
+"""The TensorFlow backend: layers through ``tf.function``, one operator at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pydlbench.backends.case import CPU_PRECISIONS, GPU_PRECISIONS, Case
+from pydlbench.backends.frameworks.backend import FrameworkBackend
+from pydlbench.backends.frameworks.operator import Operator, Variant
+from pydlbench.backends.tensorflow.arithmetic import Arithmetic, arithmetic
+from pydlbench.backends.tensorflow.convolution import convolutions
+from pydlbench.backends.tensorflow.kernels import kernels_behind
+from pydlbench.backends.tensorflow.operator import Clock, FunctionOperator, identity, upload
+from pydlbench.backends.tensorflow.pooling import poolings
+from pydlbench.backends.tensorflow.product import products
+from pydlbench.backends.tensorflow.recipe import Recipe
+from pydlbench.backends.tensorflow.refusals import translated
+from pydlbench.backends.tensorflow.runtime import configure, settings, tf
+from pydlbench.devices.cpu.read import read_cpu_facts
+from pydlbench.errors import UnsupportedError
+from pydlbench.layers import Conv2d, Gemm, Pool2d
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydlbench.backends.base import KernelFacts
+    from pydlbench.backends.frameworks.kernel import HostClock
+
+__all__ = ["MODES", "TensorflowBackend", "create"]
+
+#: How TensorFlow runs a function; the first is what a case without a mode gets.
+MODES = ("graph", "xla")
+
+
+class TensorflowBackend(FrameworkBackend):
+    """TensorFlow on one device.
+
+    Args:
+        device: ``cpu`` or ``cuda:N``.
+        cpus: logical CPUs that the process is pinned to; as many threads compute.
+
+    Raises:
+        UnsupportedError: TensorFlow cannot use the device.
+    """
+
+    name = "tensorflow"
+
+    def __init__(self, device: str, cpus: Sequence[int]) -> None:
+        super().__init__(device, cpus)
+        self.library = f"TensorFlow {tf.__version__}"
+        self._place = configure(device, len(self.cpus))
+        self._isa = frozenset(read_cpu_facts().isa)
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.device != "cpu"
+
+    def describe(self) -> dict[str, Any]:
+        """Return version, threads, settings, and what it can do here."""
+        precisions: dict[str, str | None] = {}
+        for precision in GPU_PRECISIONS if self._on_gpu else CPU_PRECISIONS:
+            try:
+                arithmetic(precision, self._on_gpu, self._isa)
+                precisions[precision] = None
+            except UnsupportedError as error:
+                precisions[precision] = str(error)
+        return {
+            "name": self.name,
+            **settings(),
+            "device": self.device,
+            "numpy": np.__version__,
+            "modes": list(MODES),
+            "precisions": [name for name, reason in precisions.items() if reason is None],
+            "refused": {name: reason for name, reason in precisions.items() if reason},
+            "timing": self._timing,
+        }
+
+    @property
+    def _timing(self) -> str:
+        return "host-sync" if self._on_gpu else "steady"
+
+    def variants(self, case: Case) -> list[Variant]:
+        """List the ways to run a case; see :class:`FrameworkBackend`."""
+        mode = _checked_mode(case.mode)
+        if case.fuse != "none":
+            raise UnsupportedError("tensorflow: layers are run alone, without a fused bias or ReLU")
+        if case.timing != "auto":
+            raise UnsupportedError(
+                f"tensorflow: its runtime takes no stream of ours, so no --timing {case.timing}"
+            )
+        numbers = arithmetic(case.precision, self._on_gpu, self._isa)
+        return [
+            Variant(
+                algorithm=recipe.algorithm,
+                layout=recipe.layout,
+                variant=recipe.variant,
+                build=functools.partial(self._build, recipe, numbers, mode),
+                accumulate=numbers.accumulator(recipe.sums),
+            )
+            for recipe in _recipes(case)
+        ]
+
+    def empty(self, mode: str | None) -> Operator:
+        """Return a function of a scalar that returns it, called as the others are."""
+        mode = _checked_mode(mode)
+        recipe = Recipe(
+            algorithm="Identity",
+            layout="",
+            variant="",
+            function=identity,
+            operands=lambda _: (),
+            result="dst",
+            plain=np.atleast_1d,
+        )
+        scalar = upload(np.ones((), np.float32), "float32", self._place)
+        operator = FunctionOperator(recipe, [scalar], mode, self._place)
+        operator.call()
+        operator.wait()
+        return operator
+
+    def clock(self, operator: Operator) -> HostClock:
+        """Return what times an operator: the host's clock, behind its switches."""
+        return Clock(operator, self.cpus, getattr(operator, "settle", None))
+
+    def completed(self, facts: KernelFacts, operator: Operator, case: Case) -> KernelFacts:
+        """Return the facts with the kernel behind the function."""
+        assert isinstance(operator, FunctionOperator)
+        notes = list(facts.notes)
+        algorithm = facts.algorithm
+        behind = kernels_behind(operator)
+        if behind and behind != algorithm:
+            algorithm = f"{algorithm}: {behind}"
+        stored = case.precision.removesuffix("-tc")
+        if self._on_gpu and case.precision in ("fp32", "tf32"):
+            notes.append(f"TF32 switched {'on' if case.precision == 'tf32' else 'off'}")
+        if case.mode == "xla" and stored in ("bf16", "fp16") and behind and "f32" in behind:
+            notes.append(f"XLA converts {stored} operands to float32 and computes in that")
+        candidates = [
+            {**entry, "algorithm": algorithm} if entry["chosen"] else entry
+            for entry in facts.candidates
+        ]
+        return dataclasses.replace(
+            facts,
+            algorithm=algorithm,
+            candidates=candidates,
+            notes=notes,
+            timing=self._timing,
+            evidence={"kernel": behind} if behind else {},
+        )
+
+    def _build(
+        self, recipe: Recipe, numbers: Arithmetic, mode: str, inputs: dict[str, Any]
+    ) -> FunctionOperator:
+        what = " ".join(filter(None, (recipe.algorithm, recipe.detail, f"({mode})")))
+        try:
+            return FunctionOperator.of(recipe, inputs, numbers, mode, self._place)
+        except tf.errors.OpError as error:
+            raise translated(error, what) from error
+
+
+def _checked_mode(mode: str | None) -> str:
+    if mode is None:
+        return MODES[0]
+    if mode not in MODES:
+        raise UnsupportedError(f"tensorflow has no mode {mode} here, only {' and '.join(MODES)}")
+    return mode
+
+
+def _recipes(case: Case) -> list[Recipe]:
+    layer = case.layer
+    if isinstance(layer, Conv2d):
+        return convolutions(layer, case.pass_)
+    if isinstance(layer, Gemm):
+        return products(layer, case.pass_)
+    if isinstance(layer, Pool2d):
+        return poolings(layer, case.pass_)
+    raise UnsupportedError("tensorflow: memory-bound layers come with whole models")
+
+
+def create(device: str) -> TensorflowBackend:
+    """Make the backend on the CPUs that this process is pinned to."""
+    return TensorflowBackend(device, sorted(os.sched_getaffinity(0)))

@@ -1,0 +1,262 @@
+"""Every kind of layer, pass and mode against the float64 reference; and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pydlbench.backends.base import Preparation
+from pydlbench.backends.case import Case
+from pydlbench.devices.cpu.read import read_cpu_facts
+from pydlbench.errors import PrimitiveError, UnsupportedError
+from pydlbench.layers import Conv2d, Gemm, Pointwise, Pool2d
+from pydlbench.timing.chunk import Request
+
+if TYPE_CHECKING:
+    from pydlbench.backends.tensorflow.backend import TensorflowBackend
+    from pydlbench.layers import Layer
+
+THOROUGH = Preparation(seed=3, all_candidates=True)
+PLAIN = Conv2d.of(batch=2, in_channels=3, in_size=(7, 6), out_channels=5, kernel=3, padding=1)
+STRIDED = Conv2d.of(
+    batch=2, in_channels=3, in_size=(7, 6), out_channels=5, kernel=3, stride=(1, 2), padding=1
+)
+UNEVEN = Conv2d.of(
+    batch=2, in_channels=3, in_size=(7, 6), out_channels=5, kernel=(3, 2), padding=(1, 0, 2, 1)
+)
+DILATED = Conv2d.of(batch=1, in_channels=3, in_size=9, out_channels=4, kernel=3, dilation=2)
+GROUPED = Conv2d.of(
+    batch=2, in_channels=4, in_size=6, out_channels=6, kernel=3, padding=1, groups=2
+)
+DEPTHWISE = Conv2d.of(
+    batch=2, in_channels=4, in_size=7, out_channels=8, kernel=3, stride=2, padding=1, groups=4
+)
+SAME_POOL = Pool2d.of(batch=2, channels=3, in_size=(7, 8), kernel=3, stride=2, padding=(1, 1, 0, 1))
+MODES = ("graph", "xla")
+PASSES = ("forward", "backward-data", "backward-weights")
+
+
+def prepare(backend: TensorflowBackend, layer: Layer, pass_: str, mode: str | None, **more: str):
+    case = Case(layer=layer, pass_=pass_, mode=mode, **more)
+    return backend.prepare(case, THOROUGH)
+
+
+def wrong(entries: list[dict]) -> list[dict]:
+    return [entry for entry in entries if (entry["correct"] or {}).get("status") == "failed"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        PLAIN,
+        STRIDED,
+        UNEVEN,
+        Gemm(m=5, k=7, n=3),
+        Gemm(m=4, k=3, n=5, batch_count=2),
+        Pool2d.of(batch=2, channels=3, in_size=(7, 6), kernel=3, stride=2),
+        SAME_POOL,
+        dataclasses.replace(SAME_POOL, mode="avg"),
+    ],
+    ids=["conv", "strided", "uneven", "gemm", "gemms", "max", "max-same", "avg-same"],
+)
+def test_every_pass_is_right(
+    backend: TensorflowBackend, layer: Layer, pass_: str, mode: str, precision: str
+) -> None:
+    if pass_ not in layer.passes:
+        with pytest.raises(UnsupportedError, match="pool2d has no backward-weights pass"):
+            prepare(backend, layer, pass_, mode)
+        return
+    if precision == "bf16" and not {"avx512_bf16", "amx_bf16"} & set(read_cpu_facts().isa):
+        with pytest.raises(UnsupportedError, match="emulate"):
+            prepare(backend, layer, pass_, mode, precision=precision)
+        return
+    facts = prepare(backend, layer, pass_, mode, precision=precision).facts
+    assert facts.correct["status"] == "ok"
+    assert facts.correct["points"] > 0
+    assert facts.timing == "steady"
+    assert facts.library.startswith("TensorFlow 2")
+    assert facts.setup_s > 0
+    if precision == "fp32":
+        assert wrong(facts.candidates) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "layer", [DILATED, GROUPED, DEPTHWISE], ids=["dilated", "grouped", "depthwise"]
+)
+@pytest.mark.parametrize("pass_", PASSES)
+def test_special_convolutions_are_right(
+    backend: TensorflowBackend, layer: Conv2d, pass_: str, mode: str
+) -> None:
+    facts = prepare(backend, layer, pass_, mode).facts
+    assert facts.correct["status"] == "ok"
+    assert wrong(facts.candidates) == []
+    own = [one for one in facts.candidates if one["algorithm"].startswith("Depthwise")]
+    assert len(own) == (2 if layer is DEPTHWISE else 0)
+
+
+def test_a_refused_variant_says_why_and_another_takes_its_place(
+    backend: TensorflowBackend,
+) -> None:
+    layer = dataclasses.replace(GROUPED, pad_top=2)
+    facts = prepare(backend, layer, "backward-data", "graph").facts
+    reasons = {one["algorithm"]: one["reason"] for one in facts.candidates if one["reason"]}
+    assert facts.correct["status"] == "ok"
+    assert facts.algorithm.startswith("Pad, Conv2DBackpropInput")
+    refusal = reasons["Conv2DBackpropInput"]
+    assert refusal.startswith("TensorFlow, Conv2DBackpropInput with 2 groups (graph): ")
+    assert "\n" not in refusal
+    assert "[[" not in refusal
+
+
+def test_a_mode_is_graph_unless_said_otherwise(backend: TensorflowBackend) -> None:
+    assert "xla" not in prepare(backend, PLAIN, "forward", None).facts.algorithm.lower()
+
+
+@pytest.mark.parametrize("pass_", PASSES)
+def test_uneven_padding_may_be_an_operator_of_its_own(
+    backend: TensorflowBackend, pass_: str
+) -> None:
+    facts = prepare(backend, UNEVEN, pass_, "xla").facts
+    padded = [one for one in facts.candidates if "Pad, " in one["algorithm"]]
+    assert {one["correct"]["status"] for one in padded} == {"ok"}
+    assert len(padded) == 2
+    even = prepare(backend, DILATED, pass_, "xla").facts
+    assert not [one for one in even.candidates if one["algorithm"].startswith("Pad, ")]
+
+
+def test_the_kernel_behind_is_named(backend: TensorflowBackend) -> None:
+    graph = prepare(backend, PLAIN, "forward", "graph").facts
+    xla = prepare(backend, PLAIN, "forward", "xla").facts
+    assert graph.algorithm.startswith("Conv2D")
+    assert xla.algorithm.endswith("convolution f32")
+    again = prepare(backend, Gemm(m=3, k=4, n=2), "forward", "graph").facts
+    assert "MatMul" in again.algorithm
+    assert "Conv" not in again.algorithm
+    chosen = [entry["algorithm"] for entry in graph.candidates if entry["chosen"]]
+    assert chosen == [graph.algorithm]
+
+
+def test_layouts_compete_and_can_be_chosen(backend: TensorflowBackend) -> None:
+    best = prepare(backend, PLAIN, "forward", "xla").facts
+    assert {entry["layout"] for entry in best.candidates} == {
+        "src nhwc, weights hwio, dst nhwc",
+        "src nchw, weights hwio, dst nchw",
+    }
+    only = prepare(backend, PLAIN, "forward", "xla", layout="nchw").facts
+    assert [entry["layout"] for entry in only.candidates] == ["src nchw, weights hwio, dst nchw"]
+
+
+def test_weights_lie_both_ways(backend: TensorflowBackend) -> None:
+    facts = prepare(backend, Gemm(m=3, k=4, n=2), "backward-weights", "graph").facts
+    assert {entry["layout"] for entry in facts.candidates} == {
+        "src mk, weights kn, dst mn",
+        "src mk, weights nk, dst mn",
+    }
+
+
+def test_samples_are_counted_and_positive(backend: TensorflowBackend) -> None:
+    kernel = prepare(backend, Gemm(m=3, k=4, n=2), "forward", "graph")
+    chunk = kernel.sample(Request(samples=4, inner=3, untimed=2))
+    assert len(chunk.seconds) == 4
+    assert min(chunk.seconds) > 0
+    assert chunk.threads == len(backend.cpus)
+
+
+@pytest.mark.parametrize(
+    ("layer", "words", "reason"),
+    [
+        (PLAIN, {"mode": "eager"}, "no mode eager here, only graph and xla"),
+        (PLAIN, {"mode": "compiled"}, "no mode compiled"),
+        (PLAIN, {"precision": "tf32"}, "tf32 is a precision of GPUs"),
+        (PLAIN, {"fuse": "bias-relu"}, "without a fused bias"),
+        (PLAIN, {"cache": "all-cold"}, "hot caches only"),
+        (PLAIN, {"layout": "blocked"}, "no operator with --layout blocked"),
+        (PLAIN, {"timing": "events"}, "no --timing events"),
+        (
+            Pool2d.of(
+                batch=1,
+                channels=2,
+                in_size=6,
+                kernel=3,
+                padding=1,
+                mode="avg",
+                count_include_pad=True,
+            ),
+            {},
+            "leave padding out of the count",
+        ),
+        (
+            Pool2d.of(batch=1, channels=2, in_size=6, kernel=3, stride=2, padding=1, mode="avg"),
+            {},
+            "SAME or VALID, not 1 above",
+        ),
+        (Pointwise(op="relu", batch=1, channels=2, height=3, width=3), {}, "memory-bound layers"),
+    ],
+)
+def test_what_it_lacks_is_unsupported_with_a_reason(
+    backend: TensorflowBackend, layer: Layer, words: dict[str, str], reason: str
+) -> None:
+    case = Case(layer=layer, **{"mode": "graph", **words})
+    with pytest.raises(UnsupportedError, match=reason):
+        backend.prepare(case, THOROUGH)
+
+
+def test_what_xla_refuses_is_unsupported_in_its_own_words(backend: TensorflowBackend) -> None:
+    layer = Pool2d.of(batch=1, channels=2, in_size=6, kernel=3, stride=2, padding=1)
+    with pytest.raises(UnsupportedError) as raised:
+        prepare(backend, layer, "forward", "xla")
+    expected = "TensorFlow, MaxPool (xla): XLA does not support pooling ops with explicit padding"
+    assert str(raised.value) == expected
+    assert prepare(backend, layer, "forward", "graph").facts.correct["status"] == "ok"
+
+
+def test_a_wrong_operator_fails(
+    backend: TensorflowBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pydlbench.backends.tensorflow import backend as module
+
+    real = module.convolutions
+
+    def planted(layer: Conv2d, pass_: str) -> list:
+        def off(recipe):
+            return lambda *tensors: recipe.function(*tensors) * 1.001
+
+        return [dataclasses.replace(one, function=off(one)) for one in real(layer, pass_)]
+
+    monkeypatch.setattr(module, "convolutions", planted)
+    with pytest.raises(PrimitiveError, match=r"tensorflow: .* expected"):
+        prepare(backend, PLAIN, "forward", "graph")
+
+
+def test_it_describes_itself(backend: TensorflowBackend) -> None:
+    described = backend.describe()
+    assert described["name"] == "tensorflow"
+    assert described["version"].startswith("2.")
+    assert described["intra_op_threads"] == len(backend.cpus)
+    assert described["inter_op_threads"] == 1
+    assert described["synchronous"] is True
+    assert described["onednn"] in (True, False, None)
+    assert described["modes"] == ["graph", "xla"]
+    assert set(described["precisions"]) | set(described["refused"]) == {"fp32", "bf16", "fp16"}
+
+
+@pytest.mark.usefixtures("backend")
+def test_a_gpu_that_is_not_there_is_unsupported() -> None:
+    from pydlbench.backends.tensorflow.backend import create
+
+    with pytest.raises(UnsupportedError, match="TensorFlow cannot use cuda:999: "):
+        create("cuda:999")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_empty_call_can_be_timed(backend: TensorflowBackend, mode: str) -> None:
+    found = backend.probe("empty_call", {"mode": mode})
+    assert 0 < found["least_s"] <= found["seconds"]
+    with pytest.raises(UnsupportedError, match="no mode eager"):
+        backend.probe("empty_call", {"mode": "eager"})
