@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["worker_environment"]
+__all__ = ["KEEP_PAGES", "worker_environment"]
 
 # Settings of thread pools and math libraries: a worker gets ours, whatever the shell says.
 _DROPPED = (
@@ -21,7 +21,13 @@ _DROPPED = (
     "TF_ENABLE_ONEDNN_",
     "NVIDIA_TF32_",
     "TORCH_ALLOW_TF32_",
+    # The allocator is a part of what frameworks are measured with.
+    "GLIBC_TUNABLES",
+    "MALLOC_",
 )
+
+#: Makes the C library's allocator keep the pages that were freed, so that the next call finds them.
+KEEP_PAGES = {"GLIBC_TUNABLES": f"glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold={2**62}"}
 
 
 def worker_environment(inherited: Mapping[str, str], cpus: Sequence[int]) -> dict[str, str]:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.backends.base import Preparation
 from pydlbench.errors import WorkerError
 from pydlbench.timing.chunk import Chunk, Request
+from pydlbench.workers import deaths
+from pydlbench.workers.beats import BEAT_S
 from pydlbench.workers.environment import worker_environment
-from pydlbench.workers.wire import decode, encode, is_fatal, raise_error
+from pydlbench.workers.listening import EndOfWorkerError, Listener, OverdueError, SilentError
+from pydlbench.workers.wire import encode, is_fatal, raise_error
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pydlbench.backends.case import Case
 
@@ -30,6 +30,10 @@ __all__ = ["RemoteKernel", "Worker"]
 # timed and verified, may honestly take most of an hour.
 DEFAULT_TIMEOUT = 900.0
 PREPARE_TIMEOUT = 3600.0
+# A thread of the worker beats while it serves. What keeps Python's lock for long keeps it silent:
+# loading libraries of gigabytes from a cold disk, compiling in a framework that does not let go.
+# That takes tens of seconds at the worst; a process that is stopped or swapped out takes for ever.
+SILENCE_TIMEOUT = 120.0
 
 # The worker sees the module path that the host sees, wherever the host was started from.
 _BOOTSTRAP = (
@@ -45,8 +49,11 @@ class Worker:
         backend: name of the backend.
         device: ``cpu`` or ``cuda:N``.
         cpus: logical CPUs to pin its threads to, one each.
-        timeout: seconds after which a silent worker counts as hung and is killed.
+        timeout: seconds after which a worker without an answer counts as hung and is killed.
         prepare_timeout: the same while it prepares a case.
+        environment: variables that are set for it besides those that every worker gets.
+        silence: seconds without a beat after which a serving worker is killed.
+        beat_s: seconds between its beats.
     """
 
     def __init__(
@@ -56,15 +63,20 @@ class Worker:
         cpus: Sequence[int],
         timeout: float = DEFAULT_TIMEOUT,
         prepare_timeout: float = PREPARE_TIMEOUT,
+        environment: Mapping[str, str] | None = None,
+        silence: float = SILENCE_TIMEOUT,
+        beat_s: float = BEAT_S,
     ) -> None:
         self.backend = backend
         self.device = device
         self.cpus = tuple(cpus)
         self._timeout = timeout
         self._prepare_timeout = prepare_timeout
+        self._environment = dict(environment or {})
+        self._silence = silence
+        self._beat_s = beat_s
         self._process: subprocess.Popen[bytes] | None = None
-        self._selector: selectors.BaseSelector | None = None
-        self._pending = b""
+        self._listener: Listener | None = None
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         self._said = 0  # bytes of standard error that belong to earlier requests
         self._description: dict[str, Any] = {}
@@ -119,10 +131,9 @@ class Worker:
     def close(self, kill: bool = False) -> None:
         """End the process: politely, or at once with ``kill``."""
         process, self._process = self._process, None
-        if self._selector is not None:
-            self._selector.close()
-            self._selector = None
-        self._pending = b""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
         if process is None:
             return
         if kill:
@@ -146,25 +157,25 @@ class Worker:
     def _start(self) -> None:
         if self._process is not None:
             return
-        setup = {"backend": self.backend, "device": self.device, "cpus": list(self.cpus)}
+        setup = {"backend": self.backend, "device": self.device}
+        setup_line = json.dumps({**setup, "cpus": self.cpus, "beat_s": self._beat_s})
         self._stderr.seek(0)
         self._stderr.truncate()
         self._said = 0
         self._process = subprocess.Popen(
             # -P: a json.py in the working directory is not the library's.
-            [sys.executable, "-P", "-c", _BOOTSTRAP, json.dumps(setup), json.dumps(sys.path)],
+            [sys.executable, "-P", "-c", _BOOTSTRAP, setup_line, json.dumps(sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env=worker_environment(os.environ, self.cpus),
+            env={**worker_environment(os.environ, self.cpus), **self._environment},
             # Ctrl-C in the terminal is the host's to handle.
             start_new_session=True,
         )
         self.generation += 1
         if self._process.stdout is None:
             raise WorkerError(f"the {self.backend} worker has no output")
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._process.stdout, selectors.EVENT_READ)
+        self._listener = Listener(self._process.stdout)
         try:
             self._description = self._reply(self._timeout)
         except BaseException:
@@ -172,9 +183,24 @@ class Worker:
             raise
 
     def _reply(self, timeout: float) -> Any:
-        line = self._line(timeout)
+        if self._listener is None:
+            raise WorkerError(f"the {self.backend} worker is not running")
         try:
-            message = decode(line)
+            message = self._listener.reply(timeout, self._silence)
+        except EndOfWorkerError:
+            raise self._died() from None
+        except OverdueError:
+            self.close(kill=True)
+            raise WorkerError(
+                f"the {self.backend} worker gave no answer for {timeout:g} s and was killed; "
+                "a larger timeout_s in the options allows more"
+            ) from None
+        except SilentError:
+            self.close(kill=True)
+            raise WorkerError(
+                f"the {self.backend} worker gave no sign of life for {self._silence:g} s and was "
+                "killed: stopped, swapped out (try a smaller --batch), or hung in its library"
+            ) from None
         except WorkerError:
             self.close(kill=True)  # who knows what follows
             raise
@@ -184,39 +210,13 @@ class Worker:
             raise_error(message["error"])
         return message["ok"]
 
-    def _line(self, timeout: float) -> bytes:
-        process, selector = self._process, self._selector
-        if process is None or process.stdout is None or selector is None:
-            raise WorkerError(f"the {self.backend} worker is not running")
-        deadline = time.monotonic() + timeout
-        while b"\n" not in self._pending:
-            if not selector.select(max(0.0, deadline - time.monotonic())):
-                self.close(kill=True)
-                raise WorkerError(
-                    f"the {self.backend} worker gave no answer for {timeout:g} s and was killed"
-                )
-            data = os.read(process.stdout.fileno(), 1 << 16)
-            if not data:
-                raise self._died()
-            self._pending += data
-        line, _, self._pending = self._pending.partition(b"\n")
-        return line
-
     def _died(self) -> WorkerError:
         process = self._process
         self.close()
         code = process.returncode if process else None
-        if code is not None and code < 0:
-            try:
-                how = f"was killed by {signal.Signals(-code).name}"
-            except ValueError:
-                how = f"was killed by signal {-code}"
-        else:
-            how = f"ended with exit code {code}"
         self._stderr.seek(self._said)
-        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
-        last = f": {lines[-1]}" if lines else ""
-        return WorkerError(f"the {self.backend} worker {how}{last}")
+        said = self._stderr.read().decode(errors="replace")
+        return WorkerError(f"the {self.backend} worker {deaths.in_words(code, said)}")
 
 
 class RemoteKernel:

@@ -1,7 +1,8 @@
 """The wire format between host and worker: one JSON object per line.
 
 Requests are ``{"op": name, ...arguments}``. Replies are ``{"ok": result}`` or
-``{"error": {"type": exception name, "message": text}}``, one per request, in order.
+``{"error": {"type": exception name, "message": text}}``, one per request, in order. Between a
+request and its reply there may be lines ``{"beat": number}``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 from typing import Any
 
 from pydlbench import errors
+from pydlbench.backends.memory import insufficient_memory, is_out_of_memory
 
 __all__ = ["decode", "encode", "error_reply", "is_fatal", "raise_error"]
 
@@ -50,8 +52,8 @@ def decode(line: bytes) -> dict[str, Any]:
 
 def error_reply(error: BaseException) -> dict[str, Any]:
     """Describe an exception for the host."""
-    if isinstance(error, MemoryError) and not isinstance(error, errors.PydlbenchError):
-        error = errors.InsufficientMemoryError(f"out of memory: {error}")
+    if not isinstance(error, errors.PydlbenchError) and is_out_of_memory(error):
+        error = insufficient_memory(error)
     name = type(error).__name__
     text = str(error)
     if name not in _TYPES:

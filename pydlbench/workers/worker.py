@@ -11,7 +11,8 @@ from pydlbench.backends import registry
 from pydlbench.backends.base import Backend, Kernel, Preparation
 from pydlbench.backends.case import Case
 from pydlbench.timing.chunk import Request
-from pydlbench.workers.wire import decode, encode, error_reply, is_fatal
+from pydlbench.workers.beats import Replies
+from pydlbench.workers.wire import decode, error_reply, is_fatal
 
 __all__ = ["main", "serve"]
 
@@ -48,10 +49,11 @@ class _Server:
 _OPERATIONS = ("describe", "prepare", "sample", "release", "probe")
 
 
-def serve(backend: Backend, requests: BinaryIO, replies: BinaryIO) -> None:
+def serve(backend: Backend, requests: BinaryIO, replies: Replies) -> None:
     """Answer requests until the host closes its end."""
     server = _Server(backend)
     for line in requests:
+        replies.begin()
         try:
             message = decode(line)
             operation = message.pop("op")
@@ -60,8 +62,7 @@ def serve(backend: Backend, requests: BinaryIO, replies: BinaryIO) -> None:
             reply = {"ok": getattr(server, operation)(**message)}
         except Exception as error:  # noqa: BLE001 - whatever goes wrong here costs a row, not the run
             reply = error_reply(error)
-        replies.write(encode(reply))
-        replies.flush()
+        replies.answer(reply)
         if "error" in reply and is_fatal(reply["error"]):
             return  # the context is beyond use: the host starts a fresh process
 
@@ -74,17 +75,21 @@ def main() -> None:
         os.sched_setaffinity(0, setup["cpus"])
     # Libraries print where they please; the wire gets descriptors of its own.
     requests = os.fdopen(os.dup(0), "rb")
-    replies = os.fdopen(os.dup(1), "wb")
+    replies = Replies(os.fdopen(os.dup(1), "wb", buffering=0), setup["beat_s"])
+    # Before the backend is imported: frameworks take their time.
+    replies.begin()
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
     try:
-        backend = registry.load(setup["backend"], setup["device"])
-    except Exception as error:  # noqa: BLE001 - the host turns it into the row's reason
-        replies.write(encode(error_reply(error)))
-        replies.flush()
-        return
-    replies.write(encode({"ok": backend.describe()}))
-    replies.flush()
-    serve(backend, requests, replies)
+        try:
+            backend = registry.load(setup["backend"], setup["device"])
+            described = backend.describe()
+        except Exception as error:  # noqa: BLE001 - the host turns it into the row's reason
+            replies.answer(error_reply(error))
+            return
+        replies.answer({"ok": described})
+        serve(backend, requests, replies)
+    finally:
+        replies.close()

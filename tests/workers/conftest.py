@@ -27,21 +27,43 @@ def cpus():
 
 
 @pytest.fixture
-def worker(monkeypatch, cpus):
-    """A worker that serves the invented backend."""
+def make_worker(monkeypatch, cpus):
+    """Make workers that serve the invented backend."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "invented"))
     monkeypatch.setattr(host, "_BOOTSTRAP", _BOOTSTRAP)
-    worker = host.Worker("native", "cpu", cpus, timeout=60)
-    yield worker
-    worker.discard()
+    made = []
+
+    def make(**limits):
+        made.append(host.Worker("native", "cpu", cpus, **{"timeout": 60, **limits}))
+        return made[-1]
+
+    yield make
+    for worker in made:
+        worker.discard()
 
 
 @pytest.fixture
-def prepare(worker):
-    """Prepare the case whose deed is given: ``now crashes``, ``later hangs``."""
+def worker(make_worker):
+    """A worker that serves the invented backend."""
+    return make_worker()
 
-    def ask(deed="later works"):
+
+@pytest.fixture
+def prepare_in():
+    """Prepare the case whose deed is given in a worker: ``now crashes``, ``later hangs``."""
+
+    def ask(worker, deed="later works"):
         case = Case(layer=dataclasses.replace(_LAYER, name=deed))
         return worker.prepare(case, Preparation())
+
+    return ask
+
+
+@pytest.fixture
+def prepare(worker, prepare_in):
+    """The same in the one worker."""
+
+    def ask(deed="later works"):
+        return prepare_in(worker, deed)
 
     return ask

@@ -7,6 +7,7 @@ import pytest
 
 from pydlbench import errors
 from pydlbench.workers import wire
+from pydlbench.workers.beats import Replies
 from pydlbench.workers.worker import serve
 
 KINDS = (
@@ -52,6 +53,31 @@ def test_out_of_memory_arrives_as_such():
         wire.raise_error(wire.error_reply(MemoryError("8 TB"))["error"])
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        RuntimeError("Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY"),
+        type("OutOfMemoryError", (RuntimeError,), {})("CUDA: tried to allocate 9 GiB"),
+        type("ResourceExhaustedError", (Exception,), {})("failed to allocate"),
+        RuntimeError("std::bad_alloc"),
+    ],
+)
+def test_every_frameworks_word_for_it_is_out_of_memory_with_advice(error):
+    with pytest.raises(errors.InsufficientMemoryError) as caught:
+        wire.raise_error(wire.error_reply(error)["error"])
+    text = str(caught.value)
+    assert text.startswith("out of memory")
+    assert text.endswith("; try a smaller --batch")
+    assert str(error) in text
+
+
+def test_a_case_that_does_not_fit_keeps_its_own_words():
+    error = errors.InsufficientMemoryError("needs 3 GB; try --batch 4")
+    assert wire.error_reply(error)["error"]["message"] == "needs 3 GB; try --batch 4"
+
+
 def test_the_server_answers_each_request_in_order_and_outlives_bad_ones():
     class Backend:
         name = "invented"
@@ -70,9 +96,11 @@ def test_the_server_answers_each_request_in_order_and_outlives_bad_ones():
         b'{"op":"sample","kernel":5,"samples":1,"inner":1,"untimed":0}\n',
         b'{"op":"probe","name":"clock","arguments":{"n":3}}\n',
     ]
-    replies = io.BytesIO()
+    stream = io.BytesIO()
+    replies = Replies(stream)
     serve(Backend(), io.BytesIO(b"".join(requests)), replies)
-    answers = [json.loads(line) for line in replies.getvalue().splitlines()]
+    replies.close()
+    answers = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert answers[0] == {"ok": {"version": "1"}}
     assert "unreadable message" in answers[1]["error"]["message"]
     assert "unknown operation '__init__'" in answers[2]["error"]["message"]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import sys
 import time
+from pathlib import Path
 
 from pydlbench import errors
 from pydlbench.backends.base import KernelFacts
@@ -40,6 +42,17 @@ def babble():
     libc.fflush(None)
 
 
+def allocate():
+    """Ask for more than ``ulimit -v`` allows."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + (64 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    try:
+        bytearray(1 << 30)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.getrlimit(resource.RLIMIT_AS)[1],) * 2)
+
+
 def fail(error):
     raise error
 
@@ -51,6 +64,11 @@ DEEDS = {
     "crashes": crash,
     "aborts": abort,
     "hangs": lambda: time.sleep(3600),
+    "takes its time": lambda: time.sleep(0.5),
+    "keeps the lock": lambda: ctypes.PyDLL(None).sleep(3600),
+    "is stopped": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "is killed": lambda: signal.raise_signal(signal.SIGKILL),
+    "allocates": allocate,
     "lacks": lambda: fail(errors.UnsupportedError("this machine has no such thing")),
     "refuses": lambda: fail(errors.PrimitiveError("oneDNN convolution: run-time error")),
     "loses the device": lambda: fail(errors.DeviceLostError("an illegal memory access")),
@@ -96,8 +114,12 @@ class Backend:
         return Kernel(deed)
 
     def probe(self, name, arguments):
+        if name == "empty_call":
+            return {"seconds": 1e-6, "least_s": 1e-6}
         return {"name": name, "stdin": sys.stdin.read(), **arguments}
 
 
 def create(*_):
+    # As a framework whose import takes long.
+    time.sleep(float(os.environ.get("INVENTED_START_S", "0")))
     return Backend()

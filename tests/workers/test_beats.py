@@ -1,0 +1,154 @@
+"""Signs of life, on a stream of the test's own: when they come, and where they never do."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from pydlbench.workers.beats import Replies
+
+BEAT_S = 0.01
+
+
+class Stream(io.RawIOBase):
+    """A pipe that takes three bytes at a time, slowly; whoever beats has time to get between."""
+
+    def __init__(self):
+        self.written = bytearray()
+        self.beaten = threading.Event()
+
+    def write(self, line):
+        part = bytes(line[:3])
+        self.written += part
+        time.sleep(1e-4)
+        if b'"beat":3' in self.written:
+            self.beaten.set()
+        return len(part)
+
+
+def messages(stream):
+    return [json.loads(line) for line in bytes(stream.written).splitlines()]
+
+
+@pytest.fixture
+def stream():
+    return Stream()
+
+
+@pytest.fixture
+def replies(stream):
+    replies = Replies(stream, BEAT_S)
+    yield replies
+    replies.close()
+
+
+def test_a_long_request_beats_until_it_is_answered(stream, replies):
+    replies.begin()
+    assert stream.beaten.wait(30)
+    replies.answer({"ok": 1})
+    before = len(stream.written)
+    *beats, reply = messages(stream)
+    assert [one["beat"] for one in beats] == list(range(1, len(beats) + 1))
+    assert len(beats) >= 3
+    assert reply == {"ok": 1}
+    time.sleep(5 * BEAT_S)
+    assert len(stream.written) == before
+
+
+def test_nobody_beats_without_a_request(stream, replies):
+    time.sleep(5 * BEAT_S)
+    assert not stream.written
+    assert replies._thread.is_alive()
+
+
+def test_short_requests_do_not_beat():
+    stream = Stream()
+    replies = Replies(stream, 30.0)
+    for number in range(3):
+        replies.begin()
+        replies.answer({"ok": number})
+    replies.close()
+    assert messages(stream) == [{"ok": 0}, {"ok": 1}, {"ok": 2}]
+
+
+def test_a_later_request_beats_again(stream, replies):
+    replies.begin()
+    replies.answer({"ok": 0})
+    time.sleep(5 * BEAT_S)  # the thread has gone to sleep for good
+    replies.begin()
+    assert stream.beaten.wait(30)
+
+
+def test_beats_never_land_inside_a_reply(stream):
+    """Replies of 3 KB take 0.1 s on this stream, ten times as long as the beats are apart."""
+    replies = Replies(stream, BEAT_S)
+    text = "x" * 3000
+    for number in range(5):
+        replies.begin()
+        time.sleep(3 * BEAT_S)
+        replies.answer({"ok": number, "text": text})
+    replies.close()
+    found = messages(stream)
+    assert [one["ok"] for one in found if "ok" in one] == [0, 1, 2, 3, 4]
+    assert any("beat" in one for one in found)
+    assert all(one["text"] == text for one in found if "ok" in one)
+
+
+def test_closing_ends_the_thread(stream):
+    replies = Replies(stream, 3600.0)
+    replies.begin()
+    replies.close()
+    assert not replies._thread.is_alive()
+
+
+_PROCESS = """
+import os, sys, time
+from pydlbench.workers.beats import Replies
+replies = Replies(os.fdopen(os.dup(1), "wb", buffering=0), 0.05)
+replies.begin()
+time.sleep(float(sys.argv[1]))
+"""
+
+
+def test_the_thread_keeps_no_process_alive():
+    """Its owner ends without a word to it, in the middle of a request."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PROCESS, "0"], capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 0
+    assert done.stderr == b""
+
+
+def test_a_worker_whose_host_is_gone_ends():
+    """Nobody will read the reply, so nobody needs the rest of an hour's work."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _PROCESS, "3600"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        process.stdout.readline()  # it beats
+        process.stdout.close()
+        assert process.wait(60) == 1
+    finally:
+        process.kill()
+        process.stderr.close()
+
+
+def test_a_large_reply_fits_through_a_real_pipe():
+    reader, writer = os.pipe()
+    replies = Replies(os.fdopen(writer, "wb", buffering=0), BEAT_S)
+    line = []
+    with os.fdopen(reader, "rb") as ear:
+        thread = threading.Thread(target=lambda: line.append(ear.readline()))
+        thread.start()
+        replies.answer({"ok": "x" * 300_000})
+        thread.join(60)
+    replies.close()
+    replies._stream.close()
+    assert len(json.loads(line[0])["ok"]) == 300_000
