@@ -1,0 +1,124 @@
+"""The Numba backend: the CPU through compiled parallel loops, GPUs through kernels in Python."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+import numba
+import numpy as np
+from numba import prange
+
+from pydlbench.backends.frameworks.backend import FrameworkBackend
+from pydlbench.backends.numba.build import host_variants
+from pydlbench.backends.numba.compiled import parallel
+from pydlbench.backends.numba.operator import HostOperator
+from pydlbench.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from pydlbench.backends.case import Case
+    from pydlbench.backends.frameworks.operator import Operator, Variant
+
+__all__ = ["NumbaBackend", "create"]
+
+_numba: Any = numba  # partly without types
+_llvm = importlib.import_module("llvmlite.binding")
+_LACKING = {
+    "bf16": "Numba has no bf16 on the CPU",
+    "fp16": "Numba has no fp16 arithmetic on the CPU",
+}
+
+
+@parallel
+def _touch(y: NDArray[np.float32]) -> None:
+    """Do next to nothing, on all threads."""
+    for i in prange(y.size):
+        y[i] = 0
+
+
+class NumbaBackend(FrameworkBackend):
+    """Numba on this process's CPUs.
+
+    Args:
+        cpus: logical CPUs that the process is pinned to; as many threads are used.
+
+    Raises:
+        UnsupportedError: ``NUMBA_NUM_THREADS`` allows fewer threads.
+    """
+
+    name = "numba"
+
+    def __init__(self, cpus: Sequence[int]) -> None:
+        super().__init__("cpu", cpus)
+        self.library = f"Numba {numba.__version__}"
+        allowed = int(_numba.config.NUMBA_NUM_THREADS)
+        if allowed < len(self.cpus):
+            raise UnsupportedError(
+                f"NUMBA_NUM_THREADS={allowed} is fewer than the {len(self.cpus)} CPUs: unset it"
+            )
+        # OpenMP first: its threads are pinned by the worker's environment.
+        _numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
+        _numba.set_num_threads(len(self.cpus))
+        _touch(np.empty(len(self.cpus), np.float32))  # starts the threads
+
+    def describe(self) -> dict[str, Any]:
+        """Return versions, threads and their layer, and what LLVM compiles for."""
+        return {
+            "name": "Numba",
+            "version": numba.__version__,
+            "llvm": ".".join(str(part) for part in _llvm.llvm_version_info),
+            "numpy": np.__version__,
+            "threads": _numba.get_num_threads(),
+            "threading_layer": _numba.threading_layer(),
+            "isa": _llvm.get_host_cpu_name(),
+            "settings": {"fastmath": True, "parallel": True},
+        }
+
+    def variants(self, case: Case) -> list[Variant]:
+        """List the ways to run a case; see the base class."""
+        if case.precision != "fp32":
+            reason = _LACKING.get(case.precision, f"{case.precision} is a GPU mode")
+            raise UnsupportedError(reason)
+        check_common(case)
+        if case.timing != "auto":
+            raise UnsupportedError(f"--timing {case.timing} is for GPUs; CPUs have one clock")
+        found = host_variants(case)
+        if not found:
+            raise UnsupportedError("numba: memory-bound layers come with whole models")
+        return found
+
+    def empty(self, mode: str | None) -> Operator:  # noqa: ARG002 - there is one way to call
+        """Return a parallel loop of one element per thread."""
+        shape = (len(self.cpus),)
+        return HostOperator(_touch, (), [(shape, np.float32)], "dst", lambda result: result)
+
+
+def check_common(case: Case) -> None:
+    """Refuse what Numba lacks on every device.
+
+    Raises:
+        UnsupportedError: a mode, or a fusion.
+    """
+    if case.mode is not None:
+        raise UnsupportedError(f"numba has no mode {case.mode}: its functions are always compiled")
+    if case.fuse != "none":
+        raise UnsupportedError(f"numba has no kernel for --fuse {case.fuse}")
+
+
+def create(device: str) -> FrameworkBackend:
+    """Create the backend for the CPUs that this process may use, or for a GPU.
+
+    Raises:
+        UnsupportedError: there is no such GPU, or Numba cannot use it.
+    """
+    cpus = sorted(os.sched_getaffinity(0))
+    if device == "cpu":
+        return NumbaBackend(cpus)
+    from pydlbench.backends.numba.cuda.backend import NumbaCudaBackend
+
+    return NumbaCudaBackend(device, cpus)

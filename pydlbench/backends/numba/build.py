@@ -1,0 +1,227 @@
+"""From a layer to its kernels on the CPU: operands laid out, results described."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pydlbench.backends.frameworks.operator import Variant
+from pydlbench.backends.numba import conv_nchw, conv_nhwc, gemm, pool_nchw, pool_nhwc
+from pydlbench.backends.numba.operator import HostOperator
+from pydlbench.backends.reference import tensor_shapes
+from pydlbench.layers import Conv2d, Gemm, Pool2d
+from pydlbench.layers.layer import result_role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from pydlbench.backends.case import Case
+
+    Array = NDArray[Any]
+    Inputs = dict[str, Array]
+
+__all__ = ["host_variants"]
+
+#: How the weights of a convolution lie with channels innermost, by pass.
+_WEIGHTS = {"forward": "hwio", "backward-data": "hwoi", "backward-weights": "hwio"}
+
+
+def host_variants(case: Case) -> list[Variant]:
+    """Return the ways to compute a case on the CPU; nothing for layers that have none."""
+    layer = case.layer
+    if isinstance(layer, Conv2d):
+        weights = _WEIGHTS[case.pass_]
+        return [
+            Variant(
+                algorithm="numba prange: direct convolution",
+                layout=f"src {image}, weights {filters}, dst {image}",
+                variant=image,
+                build=partial(build, layer, case.pass_),
+            )
+            for image, filters, build in (("nchw", "oihw", _planes), ("nhwc", weights, _pixels))
+        ]
+    if isinstance(layer, Gemm):
+        return [
+            Variant(
+                algorithm="numba prange: blocked product",
+                layout=f"src mk, weights {matrix}, dst mn",
+                variant=name,
+                build=partial(_gemm, layer, case.pass_, name == "transposed"),
+            )
+            for name, matrix in (("plain", "kn"), ("transposed", "nk"))
+        ]
+    if isinstance(layer, Pool2d):
+        return [
+            Variant(
+                algorithm=f"numba prange: {layer.mode} pooling",
+                layout=f"src {image}, dst {image}",
+                variant=image,
+                build=partial(_pool, layer, case.pass_, case.propagation, image),
+            )
+            for image in ("nchw", "nhwc")
+        ]
+    return []
+
+
+def _arguments(layer: Conv2d) -> tuple[tuple[int, int], ...]:
+    return (
+        (layer.stride_height, layer.stride_width),
+        (layer.pad_top, layer.pad_left),
+        (layer.dilation_height, layer.dilation_width),
+    )
+
+
+def _planes(layer: Conv2d, pass_: str, inputs: Inputs) -> HostOperator:
+    """Build a convolution with the width innermost; groups get an axis of their own."""
+    groups = layer.groups
+
+    def split(role: str) -> tuple[int, ...]:
+        first, second, *rest = tensor_shapes(layer)[role]
+        if role == "weights":
+            return groups, first // groups, second, *rest
+        return first, groups, second // groups, *rest
+
+    kernel, reads = {
+        "forward": (conv_nchw.forward, ("src", "weights")),
+        "backward-data": (conv_nchw.backward_data, ("dst", "weights")),
+        "backward-weights": (conv_nchw.backward_weights, ("src", "dst")),
+    }[pass_]
+    role = result_role(layer, pass_)
+    operands = [np.ascontiguousarray(inputs[name]).reshape(split(name)) for name in reads]
+    shape = tensor_shapes(layer)[role]
+    return HostOperator(
+        kernel,
+        [*operands, *_arguments(layer)],
+        [(split(role), np.float32)],
+        role,
+        lambda result: result.reshape(shape),
+    )
+
+
+def _pixels(layer: Conv2d, pass_: str, inputs: Inputs) -> HostOperator:
+    """Build a convolution with channels innermost."""
+    groups = layer.groups
+    role = result_role(layer, pass_)
+    shapes = tensor_shapes(layer)
+
+    def laid(name: str) -> Array:
+        tensor = inputs[name]
+        if name != "weights":
+            return _split_last(_nhwc(tensor), groups)
+        outs, ins, rows, columns = tensor.shape
+        five = tensor.reshape(groups, outs // groups, ins, rows, columns)
+        order = (0, 3, 4, 2, 1) if pass_ == "forward" else (0, 3, 4, 1, 2)
+        return np.ascontiguousarray(five.transpose(order))
+
+    def plain(result: Array) -> Array:
+        if role != "weights":
+            images, height, width, _, _ = result.shape
+            return result.reshape(images, height, width, -1).transpose(0, 3, 1, 2)
+        return result.transpose(0, 4, 3, 1, 2).reshape(shapes["weights"])
+
+    if role == "weights":
+        outs, ins, rows, columns = shapes["weights"]
+        shape: tuple[int, ...] = groups, rows, columns, ins, outs // groups
+    else:
+        images, channels, height, width = shapes[role]
+        shape = images, height, width, groups, channels // groups
+    kernel, reads = {
+        "forward": (conv_nhwc.forward, ("src", "weights")),
+        "backward-data": (conv_nhwc.backward_data, ("dst", "weights")),
+        "backward-weights": (conv_nhwc.backward_weights, ("src", "dst")),
+    }[pass_]
+    operands = [laid(name) for name in reads]
+    return HostOperator(kernel, [*operands, *_arguments(layer)], [(shape, np.float32)], role, plain)
+
+
+def _gemm(layer: Gemm, pass_: str, transposed: bool, inputs: Inputs) -> HostOperator:
+    """Build a product whose weights lie as (terms, columns), or the other way round."""
+    weights = inputs.get("weights")
+    if weights is not None and transposed:
+        weights = np.ascontiguousarray(_turned(weights))
+    if pass_ == "forward":
+        kernel = gemm.product_transposed if transposed else gemm.product
+        operands = inputs["src"], weights
+    elif pass_ == "backward-data":
+        kernel = gemm.product if transposed else gemm.product_transposed
+        operands = inputs["dst"], weights
+    else:
+        kernel = gemm.product
+        source, gradient = inputs["src"], inputs["dst"]
+        operands = (_turned(gradient), source) if transposed else (_turned(source), gradient)
+    role = result_role(layer, pass_)
+    batch, rows, columns = tensor_shapes(layer)[role]
+    turned = transposed and role == "weights"
+    shape = (batch, columns, rows) if turned else (batch, rows, columns)
+    return HostOperator(
+        kernel, operands, [(shape, np.float32)], role, _turned if turned else _itself
+    )
+
+
+def _pool(layer: Pool2d, pass_: str, propagation: str, image: str, inputs: Inputs) -> HostOperator:
+    """Build a pooling; one for training keeps where the maxima are, as its backward pass needs."""
+    kernels: Any = pool_nchw if image == "nchw" else pool_nhwc
+    role = result_role(layer, pass_)
+    plain_shape = tensor_shapes(layer)[role]
+    plain: Callable[[Array], Array] = partial(np.reshape, shape=plain_shape)
+    if image == "nhwc":
+        plain = _nchw
+
+    def laid(tensor: Array) -> Array:
+        return _flat(tensor) if image == "nchw" else _nhwc(tensor)
+
+    def shape(name: str) -> tuple[int, ...]:
+        images, channels, height, width = tensor_shapes(layer)[name]
+        if image == "nchw":
+            return images * channels, height, width
+        return images, height, width, channels
+
+    window = (
+        (layer.kernel_height, layer.kernel_width),
+        (layer.stride_height, layer.stride_width),
+        (layer.pad_top, layer.pad_left),
+    )
+    result: list[tuple[tuple[int, ...], type[np.generic]]] = [(shape(role), np.float32)]
+    if layer.mode == "avg":
+        kernel = kernels.average if pass_ == "forward" else kernels.average_backward
+        read = laid(inputs["src" if pass_ == "forward" else "dst"])
+        return HostOperator(kernel, [read, *window, layer.count_include_pad], result, role, plain)
+    source = laid(inputs["src"])
+    if pass_ == "forward":
+        if propagation == "inference":
+            return HostOperator(kernels.maximum, [source, *window], result, role, plain)
+        result.append((shape("dst"), np.int32))
+        return HostOperator(kernels.maximum_where, [source, *window], result, role, plain)
+    maxima = np.empty(shape("dst"), np.float32)
+    where = np.empty(shape("dst"), np.int32)
+    kernels.maximum_where(maxima, where, source, *window)
+    operands = [laid(inputs["dst"]), where, *(window if image == "nhwc" else ())]
+    return HostOperator(kernels.maximum_backward, operands, result, role, plain)
+
+
+def _nhwc(tensor: Array) -> Array:
+    return np.ascontiguousarray(tensor.transpose(0, 2, 3, 1))
+
+
+def _nchw(tensor: Array) -> Array:
+    return tensor.transpose(0, 3, 1, 2)
+
+
+def _flat(tensor: Array) -> Array:
+    return np.ascontiguousarray(tensor).reshape(-1, *tensor.shape[2:])
+
+
+def _split_last(tensor: Array, groups: int) -> Array:
+    return tensor.reshape(*tensor.shape[:-1], groups, tensor.shape[-1] // groups)
+
+
+def _turned(matrices: Array) -> Array:
+    return matrices.transpose(0, 2, 1)
+
+
+def _itself(matrices: Array) -> Array:
+    return matrices

@@ -1,0 +1,1 @@
+"""Kernels for GPUs in Python: a tiled product, direct convolution, pooling."""
