@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 from dataclasses import dataclass
 
-__all__ = ["OFFERS", "Offer", "installed_version", "offer"]
+__all__ = ["OFFERS", "Offer", "installed_version", "is_there", "offer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +106,11 @@ def installed_version(one: Offer) -> str | None:
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
+
+
+def is_there(one: Offer) -> bool:
+    """Whether a backend can be imported, whatever the package is called that brought it."""
+    return one.name == "native" or importlib.util.find_spec(one.name) is not None
 
 
 _BY_NAME = {one.name: one for one in OFFERS}

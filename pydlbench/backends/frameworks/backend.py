@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydlbench.backends.base import KernelFacts, Preparation
 from pydlbench.backends.frameworks.kernel import HostClock
+from pydlbench.backends.memory import insufficient_memory, is_out_of_memory
 from pydlbench.backends.native import search
 from pydlbench.backends.reference import Verdict, make_inputs, verify
 from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, UnsupportedError
@@ -195,6 +196,8 @@ def _built(variant: Variant, inputs: dict[str, Any]) -> Operator:
     except PydlbenchError:
         raise
     except Exception as error:
+        if is_out_of_memory(error):
+            raise insufficient_memory(error) from error
         text = " ".join(str(error).split())
         raise PrimitiveError(
             f"{variant.algorithm}: {type(error).__name__}: {text[:300]}"

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["Execution", "kernels", "parse", "remarks"]
+__all__ = ["Execution", "evidence", "kernels", "parse", "remarks", "total_s"]
 
 _MKL = re.compile(r"MKL_VERBOSE (\w+)\(([^)]*)\) ([\d.]+)(ns|us|ms|s)\b(?:.*\bNThr:(\d+))?")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -96,6 +97,11 @@ def _mkl(line: str) -> Execution | None:
     )
 
 
+def total_s(executions: list[Execution]) -> float:
+    """Return the seconds that all executions took together."""
+    return sum(one.seconds for one in executions)
+
+
 def kernels(executions: list[Execution]) -> str | None:
     """Name the kernels that computed, in their order, conversions of layouts left out.
 
@@ -108,6 +114,29 @@ def kernels(executions: list[Execution]) -> str | None:
         if one.primitive != "reorder"
     )
     return " + ".join(dict.fromkeys(names)) or None
+
+
+def evidence(executions: list[Execution], calls: int) -> dict[str, Any]:
+    """Return what a log tells about the causes of a slow row, see ``KernelFacts.evidence``.
+
+    Args:
+        executions: of so many equal calls.
+        calls: how many.
+
+    Returns:
+        ``kernel``, and ``kernel_s`` and ``reorder_s`` in seconds per call; nothing where no kernel
+        was logged.
+    """
+    name = kernels(executions)
+    if name is None:
+        return {}
+    reorders = sum(one.seconds for one in executions if one.primitive == "reorder")
+    total = total_s(executions)
+    return {
+        "kernel": name,
+        "kernel_s": (total - reorders) / calls,
+        "reorder_s": reorders / calls,
+    }
 
 
 def remarks(executions: list[Execution], *, threads: int, inference: bool) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ import os
 import pytest
 import torch
 
+from pydlbench.backends.frameworks.verbose import Execution, evidence, kernels, parse, remarks
 from pydlbench.backends.torch import capture
-from pydlbench.backends.torch.verbose import kernels, parse, remarks
 
 HEADER = """\
 onednn_verbose,v1,info,oneDNN v3.12.0 (commit 80afa71049cd69a3df32adcccb623b12cd7baa22)
@@ -135,3 +135,19 @@ def test_reports_are_off_again(capfd):
         assert [one.primitive for one in parse(said) if one.primitive != "reorder"] == [
             "convolution"
         ]
+
+
+def test_evidence_is_per_call_and_keeps_reorders_apart():
+    kernel = Execution(
+        library="oneDNN", primitive="convolution", implementation="brg:avx512", seconds=0.004
+    )
+    reorder = Execution(
+        library="oneDNN", primitive="reorder", implementation="jit:uni", seconds=0.001
+    )
+    found = evidence([reorder, kernel, reorder, kernel], calls=2)
+    assert found == {
+        "kernel": "brg:avx512",
+        "kernel_s": pytest.approx(0.004),
+        "reorder_s": pytest.approx(0.001),
+    }
+    assert evidence([reorder], calls=1) == {}

@@ -1,0 +1,136 @@
+"""Time between events on a GPU, for frameworks that are given no gate of ours.
+
+Before each sample the stream is put to sleep for as long as the host needs to launch what follows:
+the device finds all of it in its queue, and the host's launches are hidden. A sleep needs no flag
+that somebody must set, so nothing can hang. Where the host is slower than the sleep, the gaps show.
+
+Knows no framework: what it needs of one comes as a runtime, and tests put in a fake.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pydlbench.backends.frameworks.kernel import HostClock
+from pydlbench.timing.chunk import Chunk
+from pydlbench.timing.throttle import disturbance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pydlbench.backends.frameworks.operator import Operator
+    from pydlbench.timing.chunk import Request
+    from pydlbench.timing.throttle import GpuReadings
+
+__all__ = ["EventClock", "EventRuntime", "Watcher"]
+
+# The sleep is as long as the launches took, and so much more.
+_SLEEP_FACTOR = 1.5
+_SLEEP_LEAST_S = 50e-6
+_SLEEP_MOST_S = 0.5
+#: Launches from which the host's cost of one is taken.
+_LAUNCHES = 10
+
+
+class EventRuntime(Protocol):
+    """What timing needs of a framework: its stream, events in it, and the host's clock."""
+
+    def record(self) -> Any:
+        """Put a new event into the stream and return it."""
+
+    def between(self, start: Any, end: Any) -> float:
+        """Return the seconds between two events that have passed."""
+
+    def wait(self) -> None:
+        """Return when the stream is empty."""
+
+    def sleep(self, seconds: float) -> None:
+        """Keep the stream busy for about so long; the host goes on at once."""
+
+    def now(self) -> float:
+        """Return the host's time in seconds."""
+
+
+class Watcher(Protocol):
+    """Reads a GPU while samples are taken."""
+
+    def mark(self) -> float:
+        """Start."""
+
+    def since(self, mark: float) -> GpuReadings | None:
+        """Return what was read since then."""
+
+
+class EventClock(HostClock):
+    """Times an operator between events.
+
+    Args:
+        operator: what is timed.
+        runtime: of its framework.
+        watcher: of the GPU; None where nobody watches.
+    """
+
+    timing = "events"
+
+    def __init__(
+        self, operator: Operator, runtime: EventRuntime, watcher: Watcher | None = None
+    ) -> None:
+        super().__init__(operator, ())
+        self._call = operator.call
+        self._runtime = runtime
+        self._watcher = watcher
+        self._launch_s: float | None = None
+
+    def sample(self, request: Request) -> Chunk:
+        """Time the requested samples, after the calls that are not timed."""
+        mark = None if self._watcher is None else self._watcher.mark()
+        begin = self._runtime.now()
+        seconds = self.seconds(request.samples, request.inner, request.untimed)
+        wall = self._runtime.now() - begin
+        readings = None
+        if self._watcher is not None and mark is not None:
+            readings = self._watcher.since(mark)
+        clock = None if readings is None else readings.sm_clock_hz
+        return Chunk(
+            seconds=tuple(seconds),
+            clock_hz=(clock,) if clock else (),
+            wall_s=wall,
+            disturbance=disturbance(readings),
+            gpu=readings,
+        )
+
+    def seconds(self, samples: int, inner: int, untimed: int) -> list[float]:
+        """Return seconds per call, one for each sample of ``inner`` calls."""
+        for _ in range(untimed):
+            self._call()
+        pause = self._launch() * inner * _SLEEP_FACTOR + _SLEEP_LEAST_S
+        return self.spans(samples, inner, min(pause, _SLEEP_MOST_S), lambda: self._many(inner))
+
+    def spans(
+        self, samples: int, inner: int, pause: float, launch: Callable[[], None]
+    ) -> list[float]:
+        """Return seconds per call of what ``launch`` puts into the stream, behind a sleep."""
+        found = []
+        for _ in range(samples):
+            self._runtime.sleep(pause)
+            start = self._runtime.record()
+            launch()
+            end = self._runtime.record()
+            self._runtime.wait()  # else the queue fills up, and later launches wait for room
+            found.append(self._runtime.between(start, end) / inner)
+        return found
+
+    def _many(self, inner: int) -> None:
+        for _ in range(inner):
+            self._call()
+
+    def _launch(self) -> float:
+        """Return what the host needs to launch one call, in seconds; measured once."""
+        if self._launch_s is None:
+            self._call()  # loads what is loaded lazily
+            self._runtime.wait()
+            start = self._runtime.now()
+            self._many(_LAUNCHES)
+            self._launch_s = (self._runtime.now() - start) / _LAUNCHES
+            self._runtime.wait()
+        return self._launch_s

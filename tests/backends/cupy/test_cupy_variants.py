@@ -1,0 +1,187 @@
+"""CuPy's operators on NumPy's arrays, with the CUDA kernels compiled for the CPU."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pydlbench.backends.base import Preparation
+from pydlbench.backends.case import Case
+from pydlbench.backends.cupy.backend import CupyBackend, create
+from pydlbench.backends.frameworks.kernel import HostClock
+from pydlbench.backends.reference import make_inputs, verify
+from pydlbench.errors import UnsupportedError
+from pydlbench.layers import Conv2d, Gemm, Pool2d
+
+if TYPE_CHECKING:
+    from pydlbench.layers.layer import Layer
+
+LAYERS: dict[str, Conv2d | Gemm | Pool2d] = {
+    "uneven padding, stride": Conv2d.of(
+        batch=3,
+        in_channels=3,
+        in_size=(7, 5),
+        out_channels=4,
+        kernel=3,
+        padding=(1, 0, 2, 1),
+        stride=(2, 1),
+    ),
+    "groups, dilation": Conv2d.of(
+        batch=2,
+        in_channels=6,
+        in_size=(6, 9),
+        out_channels=4,
+        kernel=(3, 2),
+        padding=(1, 2, 0, 3),
+        stride=(1, 2),
+        dilation=(2, 3),
+        groups=2,
+    ),
+    "1x1, stride leaves gaps": Conv2d.of(
+        batch=1, in_channels=3, in_size=(5, 4), out_channels=2, kernel=1, stride=(3, 2)
+    ),
+    "product": Gemm(m=5, k=7, n=3),
+    "batched product": Gemm(m=3, k=5, n=4, batch_count=2),
+    "max": Pool2d.of(batch=2, channels=3, in_size=(7, 9), kernel=3, stride=2, padding=(1, 0, 1, 1)),
+    "max, gaps": Pool2d.of(batch=1, channels=2, in_size=(8, 7), kernel=(2, 1), stride=(3, 4)),
+    "avg": Pool2d.of(
+        batch=2,
+        channels=2,
+        in_size=(7, 9),
+        kernel=(3, 2),
+        stride=(2, 1),
+        padding=(1, 2, 0, 1),
+        mode="avg",
+    ),
+    "avg, padding counted": Pool2d.of(
+        batch=1,
+        channels=2,
+        in_size=(7, 9),
+        kernel=(3, 4),
+        stride=(2, 3),
+        padding=(1, 2, 0, 3),
+        mode="avg",
+        count_include_pad=True,
+    ),
+}
+PROBLEMS = [(name, pass_) for name, one in LAYERS.items() for pass_ in one.passes]
+
+
+class OnTheCpu(CupyBackend):
+    """The backend without a GPU under it."""
+
+    def __init__(self) -> None:
+        self.device, self.cpus, self.library = "cuda:0", (0,), "CuPy"
+        self._capability = 90
+
+    def clock(self, operator: Any) -> HostClock:
+        return HostClock(operator, self.cpus)
+
+
+@pytest.fixture
+def backend(cupy: Any) -> CupyBackend:  # noqa: ARG001 - the stand-in must be in place
+    return OnTheCpu()
+
+
+@pytest.mark.parametrize(("name", "pass_"), PROBLEMS)
+def test_every_variant_of_every_pass_is_right(backend: CupyBackend, name: str, pass_: str) -> None:
+    case = Case(layer=LAYERS[name], pass_=pass_)
+    kernel = backend.prepare(case, Preparation(seed=3, all_candidates=True))
+    assert {one["status"] for one in kernel.facts.candidates} == {"ok"}
+    assert kernel.facts.correct["unwritten"] == 0
+    assert kernel.facts.timing == ("cuda-graph" if name.startswith(("max", "avg")) else "events")
+
+
+@pytest.mark.parametrize(("name", "pass_"), PROBLEMS)
+def test_a_graph_gets_the_same_into_memory_that_is_kept(
+    backend: CupyBackend, name: str, pass_: str
+) -> None:
+    layer: Layer = LAYERS[name]
+    inputs = make_inputs(layer, pass_, "fp32", 3)
+    operator: Any = backend.variants(Case(layer=layer, pass_=pass_))[0].build(inputs)
+    operator.again()
+    kept = operator._result
+    operator.again()
+    assert operator._result is kept
+    assert verify(layer, pass_, "fp32", inputs, operator._plain(kept), seed=3).status == "ok"
+
+
+def test_the_historical_baseline_is_called_so(backend: CupyBackend) -> None:
+    one, many = backend.variants(Case(layer=LAYERS["groups, dilation"]))
+    assert one.algorithm == "im2col + cuBLAS, image by image"
+    assert many.algorithm == "im2col + cuBLAS, all images at once"
+    assert "historical" in one.notes[0]
+
+
+def test_columns_that_are_too_large_are_not_held_at_once(backend: CupyBackend) -> None:
+    large = Conv2d.of(batch=256, in_channels=64, in_size=224, out_channels=64, kernel=3, padding=1)
+    (only,) = backend.variants(Case(layer=large))
+    assert only.algorithm.endswith("image by image")
+
+
+@pytest.mark.parametrize(
+    ("precision", "wanted"),
+    [
+        ("fp32", [("float32", "fp32"), ("handle", 0)]),
+        ("tf32", [("float32", "tf32"), ("handle", 3)]),
+        ("fp16-tc", [("float32", "fp32"), ("handle", 0)]),
+    ],
+)
+def test_tf32_is_off_unless_asked_for(cupy: Any, precision: str, wanted: list[Any]) -> None:
+    module = importlib.import_module("pydlbench.backends.cupy.precision")
+    module.settle(precision)
+    assert cupy.settings == wanted
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"precision": "fp16"}, "kept off tensor cores"),
+        ({"precision": "bf16-tc"}, "no products in bf16-tc; there is: fp32, tf32, fp16-tc"),
+        ({"mode": "eager"}, "no mode eager"),
+        ({"timing": "cuda-graph"}, "refuses to capture cuBLAS"),
+        ({"fuse": "bias-relu"}, "no kernel for --fuse"),
+        ({"layout": "nhwc"}, "no operator with --layout nhwc"),
+        ({"layer": LAYERS["max"], "precision": "tf32"}, "fp32 and fp16, not tf32"),
+    ],
+)
+def test_what_it_lacks_is_one_sentence(
+    backend: CupyBackend, changes: dict[str, Any], sentence: str
+) -> None:
+    case = Case(**{"layer": LAYERS["1x1, stride leaves gaps"], **changes})
+    with pytest.raises(UnsupportedError, match=sentence):
+        backend.prepare(case, Preparation())
+
+
+def test_old_gpus_have_no_tf32(backend: CupyBackend) -> None:
+    backend._capability = 75
+    case = Case(layer=LAYERS["product"], precision="tf32")
+    with pytest.raises(UnsupportedError, match=r"capability 8\.0"):
+        backend.variants(case)
+
+
+def test_on_a_cpu_it_asks_for_a_gpu() -> None:
+    with pytest.raises(UnsupportedError, match="cupy needs an NVIDIA GPU; ask for"):
+        create("cpu")
+
+
+def test_without_a_driver_it_says_so_in_one_line(cupy: Any) -> None:
+    def fail() -> int:
+        raise RuntimeError("cudaErrorInsufficientDriver:\nCUDA driver version is insufficient")
+
+    cupy.cuda.runtime = SimpleNamespace(getDeviceCount=fail)
+    with pytest.raises(UnsupportedError) as caught:
+        create("cuda:0")
+    assert str(caught.value) == (
+        "cupy needs an NVIDIA GPU; it says: "
+        "cudaErrorInsufficientDriver: CUDA driver version is insufficient"
+    )
+
+
+def test_a_gpu_that_is_not_there(cupy: Any) -> None:
+    cupy.cuda.runtime = SimpleNamespace(getDeviceCount=lambda: 2)
+    with pytest.raises(UnsupportedError, match="sees 2 GPUs, and cuda:2 is not among them"):
+        create("cuda:2")
