@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pydlbench.devices.gpu import GpuRecord
     from pydlbench.layers import Layer
     from pydlbench.results import Measurement, RunRecord
+    from pydlbench.timing.policy import Policy
     from pydlbench.timing.procedure import Samples
     from pydlbench.workers.host import RemoteKernel, Worker
 
@@ -78,7 +79,8 @@ class Session:
         self.facts: CpuFacts = read_cpu_facts()
         self.cpus: tuple[int, ...] = choose_cpus(self.facts, self.options.threads)
         self.policy = Policy(confidence=self.options.confidence, budget_s=self.options.budget_s)
-        self._workers: dict[tuple[str, str], Worker] = {}
+        self._workers: dict[tuple[str, str, bool], Worker] = {}
+        self._empty_calls: dict[tuple[str, str, str | None], float | None] = {}
         self._device: DeviceRecord = start_record(self.facts, self.cpus)
         self._gpus: dict[str, GpuRecord] = {}
         self._main = "cpu"
@@ -103,15 +105,23 @@ class Session:
             worker.discard()
         self._workers.clear()
 
-    def worker(self, backend: str = "native", device: str = "cpu") -> Worker:
-        """Return the worker of a backend; its process starts when it is first asked."""
+    def worker(self, backend: str = "native", device: str = "cpu", *, warm: bool = False) -> Worker:
+        """Return the worker of a backend; its process starts when it is first asked.
+
+        Args:
+            backend: its name.
+            device: ``cpu`` or ``cuda:N``.
+            warm: one whose C library keeps the pages that were freed.
+        """
+        from pydlbench.workers.environment import KEEP_PAGES
         from pydlbench.workers.host import Worker
 
-        key = (backend, device)
+        key = (backend, device, warm)
         if key not in self._workers:
             limit = self.options.timeout_s
             limits = {} if limit is None else {"timeout": limit, "prepare_timeout": limit}
-            self._workers[key] = Worker(backend, device, self.cpus, **limits)
+            extra = KEEP_PAGES if warm else None
+            self._workers[key] = Worker(backend, device, self.cpus, environment=extra, **limits)
         return self._workers[key]
 
     @property
@@ -226,18 +236,60 @@ class Session:
             self._check_memory(case)
         for device in dict.fromkeys(case.device for case in cases if case.on_gpu):
             self.gpu(device, levels=())
-        for done, case in enumerate(cases):
+        from pydlbench.contest import contest, groups
+
+        done = 0
+        for group in groups(cases):
             if progress:
-                progress(done, len(cases), case.label)
-            yield self._measure(case)
+                progress(done, len(cases), group[0].label)
+            yield from [self._measure(group[0])] if len(group) == 1 else contest(self, group)
+            done += len(group)
         if progress:
             progress(len(cases), len(cases), "")
 
-    def prepare(self, case: Case) -> RemoteKernel:
-        """Have a case made ready in its worker; raises what the backend raises."""
+    @property
+    def seed(self) -> int:
+        """Of the inputs and of the order of rounds."""
+        return self.options.seed
+
+    def threads(self, case: Case) -> int | None:
+        """Return the threads of a row; None on a GPU."""
+        return None if case.on_gpu else len(self.cpus)
+
+    def allocates(self, case: Case) -> bool:
+        """Whether a backend allocates its outputs in each call, from the C library."""
+        return not case.on_gpu and case.backend in ("torch", "tensorflow")
+
+    def empty_call_s(self, case: Case) -> float | None:
+        """Return the seconds of a call that does nothing, made as this case's backend calls."""
+        key = (case.backend, case.device, case.mode)
+        if key not in self._empty_calls:
+            worker = self.worker(case.backend, case.device)
+            try:
+                self._empty_calls[key] = worker.probe("empty_call", mode=case.mode)["seconds"]
+            except PydlbenchError:
+                self._empty_calls[key] = None
+        return self._empty_calls[key]
+
+    def sampling_policy(self, case: Case, facts: dict[str, Any]) -> Policy:
+        """Return the constants of sampling for a kernel."""
+        from pydlbench.timing.policy import gpu_policy
+
+        return gpu_policy(self.policy, facts, case.cache) if case.on_gpu else self.policy
+
+    def prepare(
+        self, case: Case, *, warm: bool = False, variant: str | None = None
+    ) -> RemoteKernel:
+        """Have a case made ready in its worker; raises what the backend raises.
+
+        Args:
+            case: what is to be computed.
+            warm: in a process of its own whose allocator keeps the pages that were freed.
+            variant: see ``Preparation``.
+        """
         from pydlbench.backends.base import Preparation
 
-        return self.worker(case.backend, case.device).prepare(
+        return self.worker(case.backend, case.device, warm=warm).prepare(
             case,
             Preparation(
                 seed=self.options.seed,
@@ -246,6 +298,7 @@ class Session:
                 all_candidates=self.options.algorithms,
                 workspace_bytes=self.options.workspace_bytes,
                 energy=self.options.energy,
+                variant=variant,
             ),
         )
 
@@ -262,21 +315,16 @@ class Session:
 
     def _measure(self, case: Case) -> Measurement:
         from pydlbench.rows import empty_row
-        from pydlbench.timing.policy import gpu_policy
         from pydlbench.timing.procedure import Sampling
 
-        threads = None if case.on_gpu else len(self.cpus)
-
+        threads = self.threads(case)
         try:
             kernel = self.prepare(case)
             try:
-                policy = self.policy
-                if case.on_gpu:
-                    policy = gpu_policy(policy, kernel.facts, case.cache)
-                sampling = Sampling(policy, alone=True)
+                sampling = Sampling(self.sampling_policy(case, kernel.facts), alone=True)
                 while request := sampling.next_request():
                     sampling.feed(kernel.sample(request))
-                return self._row(case, kernel.facts, sampling.result())
+                return self.row(case, kernel.facts, sampling.result())
             finally:
                 kernel.release()
         except UnsupportedError as error:
@@ -284,7 +332,14 @@ class Session:
         except PydlbenchError as error:
             return empty_row(case, threads, "failed", str(error))
 
-    def _row(self, case: Case, facts: dict[str, Any], samples: Samples) -> Measurement:
+    def row(self, case: Case, facts: dict[str, Any], samples: Samples) -> Measurement:
+        """Return the row of a timed case, held against the limits of its device.
+
+        Args:
+            case: what was timed.
+            facts: what its backend says of the kernel.
+            samples: its times.
+        """
         from pydlbench.devices.cpu import private_level_bytes
         from pydlbench.rows import cached_bytes, measured_row, with_limits
 

@@ -225,6 +225,7 @@ def _base(case: Case, threads: int | None) -> dict[str, Any]:
         "propagation": case.propagation,
         "device": case.device,
         "backend": case.backend,
+        "mode": case.mode,
         "cache": case.cache,
         "layout_request": case.layout,
         "threads": threads,

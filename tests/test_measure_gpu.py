@@ -135,8 +135,9 @@ def worker():
 
 @pytest.fixture
 def session(worker, monkeypatch):
-    def only(_, backend="native", device="cpu"):
-        assert (backend, device) == ("native", "cuda:0"), "nothing of a GPU's row needs another"
+    def only(_, backend="native", device="cpu", *, warm=False):
+        needed = (backend, device, warm)
+        assert needed == ("native", "cuda:0", False), "nothing of a GPU's row needs another"
         return worker
 
     monkeypatch.setattr(Session, "worker", only)

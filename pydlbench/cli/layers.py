@@ -87,7 +87,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     how.add_argument(
         "--device", metavar="DEVICE", help="cpu or cuda:N; default: the GPU if there is one"
     )
-    how.add_argument("--backend", **many, metavar="NAME", help="native")
+    how.add_argument(
+        "--backend",
+        **many,
+        metavar="NAME",
+        help="native (default), torch, tensorflow, cupy, numba or all, sampled in turn",
+    )
+    how.add_argument(
+        "--mode",
+        **many,
+        metavar="MODE",
+        help="of frameworks: eager, compiled (torch), graph, xla (tensorflow); default: all",
+    )
     how.add_argument(
         "--budget", metavar="S", default="2", help="seconds of sampling per kernel (2)"
     )
@@ -120,6 +131,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     output = parser.add_argument_group("what is shown")
     output.add_argument(
         "--algorithms", action="store_true", help="list every implementation that was tried"
+    )
+    output.add_argument(
+        "--explain", action="store_true", help="show what is behind the causes of slower backends"
     )
     output.add_argument("--samples", action="store_true", help="keep the raw samples in JSON")
     for kind in ("json", "csv", "md"):

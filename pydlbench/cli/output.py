@@ -30,11 +30,13 @@ class Outputs:
     Attributes:
         files: Format (``json``, ``csv``, ``md``) to path or ``-``.
         algorithms: Show the candidates of every row.
+        explain: Show the measurements behind what is said of slower backends.
         quiet: No warnings.
     """
 
     files: Mapping[str, str]
     algorithms: bool = False
+    explain: bool = False
     quiet: bool = False
 
     @classmethod
@@ -60,7 +62,7 @@ class Outputs:
             raise UsageError("--samples: raw samples are in JSON only; nearest: --samples --json -")
         for kind, target in files.items():
             check_writable(f"--{kind}", target)
-        return cls(files=files, algorithms=args.algorithms, quiet=args.quiet)
+        return cls(files=files, algorithms=args.algorithms, explain=args.explain, quiet=args.quiet)
 
     def show(self, run: RunRecord, rows: Sequence[Measurement], *, interrupted: bool) -> None:
         """Write the files, then print; a reader that closes the pipe costs no file.
@@ -117,6 +119,7 @@ class Outputs:
         self, run: RunRecord, rows: Sequence[Measurement], conclusion: Sequence[str]
     ) -> None:
         from pydlbench.report.algorithms_table import render_algorithms
+        from pydlbench.report.explanations import evidence
         from pydlbench.report.layers_table import render_layers
         from pydlbench.report.style import Style
         from pydlbench.results.axes import label, varying
@@ -125,6 +128,10 @@ class Outputs:
         if self.algorithms:
             axes = varying(rows)
             blocks += [render_algorithms(row, label(row, axes)) for row in rows if row.candidates]
+        if self.explain:
+            axes = varying(rows)
+            found = list(evidence([row for row in rows if row.ok], lambda row: label(row, axes)))
+            blocks += ["\n".join(found)] if found else []
         blocks.append("\n".join(conclusion))
         print("\n\n".join(blocks), flush=True)
 

@@ -20,6 +20,7 @@ __all__ = ["COMMANDS", "Parser", "dispatch"]
 # add_parser(subparsers) and run(args) and imports next to nothing at its top.
 COMMANDS = {
     "device": "facts, peaks (theoretical and measured), bandwidth, clocks, libraries",
+    "backends": "what is installed, what it supports, how to get the rest",
     "shapes": "the catalog of layers, with FLOPs, bytes and intensity",
     "layers": "time layers, measured against theoretical; the main job",
 }

@@ -14,12 +14,14 @@ from pydlbench.backends.case import (
     FUSIONS,
     GPU_PRECISIONS,
     LAYOUTS,
+    MODES,
     PROPAGATIONS,
     TIMINGS,
     Case,
     check_device,
 )
 from pydlbench.backends.native.presence import default_device
+from pydlbench.backends.offers import offer
 from pydlbench.cli.values import (
     byte_count,
     choices,
@@ -71,7 +73,8 @@ def read_request(args: argparse.Namespace) -> Request:
     """
     device, notes = _device(args.device)
     on_gpu = device != "cpu"
-    backends = choices("--backend", args.backend or ["native"], BACKENDS, "all")
+    backends, left_out = _backends(args, device)
+    notes += left_out
     passes = choices("--pass", args.pass_ or ["forward"], PASSES, "all")
     precisions = _precisions(on_gpu, args.precision or ["fp32"])
     caches = choices("--cache", args.cache or ["hot"], CACHES, "all")
@@ -108,12 +111,14 @@ def read_request(args: argparse.Namespace) -> Request:
             layout=layout,
             backend=backend,
             device=device,
+            mode=mode,
             timing=timing,
             fuse=fuse,
         )
-        for (layer, pass_), precision, kind, cache, layout, backend, timing, fuse in product(
-            wanted, precisions, kinds, caches, layouts, backends, timings, fusions
-        )
+        for (layer, pass_), precision, kind, cache, layout, timing, fuse, (
+            backend,
+            mode,
+        ) in product(wanted, precisions, kinds, caches, layouts, timings, fusions, backends)
         # Backward passes know one kind only.
         if pass_ == "forward" or (kind == kinds[0] and fuse == fusions[0])
     ]
@@ -123,6 +128,38 @@ def read_request(args: argparse.Namespace) -> Request:
         raise UsageError(f"--pass {','.join(passes)}: {words} has no such pass; choices: {valid}")
     notes += () if every else _left_out(layers, passes)
     return Request(cases=tuple(cases), threads=threads, options=options, notes=notes)
+
+
+def _backends(
+    args: argparse.Namespace, device: str
+) -> tuple[list[tuple[str, str | None]], tuple[str, ...]]:
+    """Every backend with each of its modes, and notes on those that are left out."""
+    named = choices("--backend", args.backend or ["native"], BACKENDS, "all")
+    modes = choices("--mode", args.mode, MODES, "all") if args.mode else list(MODES)
+    kind = device.partition(":")[0]
+    every = "all" in ",".join(args.backend or ()).split(",")
+    found: list[tuple[str, str | None]] = []
+    notes = []
+    for name in named:
+        known = offer(name).modes.get(kind)
+        if known is None and every:
+            notes.append(f"{name} does not run on {device}, left out")
+        elif known is None:
+            found.append((name, None))  # it was asked for: its row says why
+        else:
+            fitting = [(name, mode) for mode in known if mode is None or mode in modes]
+            if not fitting:
+                notes.append(f"{name} has no mode {','.join(modes)}, left out")
+            found += fitting
+    if args.mode and not any(mode for _, mode in found):
+        valid = ", ".join(
+            str(mode) for name in named for mode in offer(name).modes.get(kind, ()) if mode
+        )
+        raise UsageError(
+            f"--mode {','.join(args.mode)}: {', '.join(named)} has no such mode; "
+            + (f"nearest: {valid}" if valid else "nearest: --backend torch")
+        )
+    return found, tuple(notes)
 
 
 def _device(given: str | None) -> tuple[str, tuple[str, ...]]:

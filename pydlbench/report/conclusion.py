@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pydlbench.report.backends import compare_backends
 from pydlbench.report.comparison import compare_settings
 from pydlbench.report.kernel import next_step, short_name, verdict
 from pydlbench.results.axes import varying
@@ -42,7 +43,9 @@ def conclude(rows: Sequence[Measurement], peaks: Mapping[str, float] | None = No
             settings.remove("batch")
         one_model = len({row.layer.rpartition("/")[0] for row in timed}) == 1
         add_up = not settings and one_model
-        lines = [_sum(timed)] if add_up else compare_settings(timed, settings)
+        beside = compare_backends(timed)
+        alone = [_sum(timed)] if add_up else compare_settings(timed, settings)
+        lines = beside or alone
     if disturbed:
         lines.append(_disturbed(disturbed, len(timed)))
     failed = sum(row.status == "failed" for row in rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from pydlbench.report.explanations import explanations
 from pydlbench.report.gpu_notes import gpu_notes
 from pydlbench.report.plain_table import plain_table
 from pydlbench.report.style import PLAIN, Style
@@ -97,6 +98,7 @@ def _footnotes(timed: Sequence[Measurement], axes: Sequence[str]) -> Iterable[st
     for reason, names in _by(disturbed, axes, lambda row: row.contention_reason or "other work"):
         yield f"contended: {names}: {reason}"
     yield from gpu_notes(timed, lambda row: label(row, axes))
+    yield from explanations(timed, lambda row: label(row, axes))
     discarded = sum(row.discarded for row in timed)
     if discarded:
         kept = sum(row.time.n for row in timed if row.time is not None)

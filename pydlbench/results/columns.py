@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,10 @@ __all__ = [
 _TITLES = {"layout": "asked for"}
 # Of an algorithm's name in a table of several layers.
 _WIDE = 32
+# And where backends stand side by side, with their modes and ratios.
+_NARROW = 25
+# The kernel behind a framework's function says more than the function.
+_BEHIND = re.compile(r"\S+ \((.+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +54,11 @@ def columns(rows: Sequence[Measurement]) -> list[Column]:
     ``rows`` are ``ok`` ones. Rates are algorithmic, percentages come from the executed FLOPs.
     """
     axes = varying(rows)
-    if "layer" not in axes and "backend" not in axes:
+    alike = len(rows) > 1 and not axes
+    if not {"layer", "backend"} & set(axes):
         axes.append("backend")
-    if len(rows) > 1 and "layer" not in axes and not set(axes) - {"backend"}:
-        axes.insert(0, "layer")
+    if alike:
+        axes.append("layer")
     model = common_model(rows)
     found = [
         Column(_TITLES.get(axis, axis), _cell_of(axis, model), right=axis in {"batch", "threads"})
@@ -63,7 +69,9 @@ def columns(rows: Sequence[Measurement]) -> list[Column]:
     interval = f"{100 * levels.pop():g} % CI" if len(levels) == 1 else "CI"
     several = len(axis_values(rows, "layer")) > 1
     bounds = {row.roofline.bound for row in rows if row.roofline is not None}
-    found.append(Column("algorithm", _algorithm if several else _whole_algorithm, right=False))
+    contest = any(row.ratio for row in rows)
+    wide = _NARROW if contest else _WIDE if several else None
+    found.append(Column("algorithm", _algorithm(wide), right=False))
     if len({row.layout for row in rows}) > 1:  # one that all share stands in the heading
         found.append(Column("layout", short_layout, right=False))
     if several:
@@ -71,9 +79,10 @@ def columns(rows: Sequence[Measurement]) -> list[Column]:
     found += [
         Column("median", lambda row: time_in(unit, row.time.median) if row.time else "-"),
         Column(interval, lambda row: spread(row.time) if row.time else "-"),
-        Column("n", lambda row: str(row.time.n) if row.time else "-"),
-        Column("TFLOP/s", lambda row: number(row.tflops)),
     ]
+    if not contest:  # there it would be too wide, and the ratio's interval is made of rounds
+        found.append(Column("n", lambda row: str(row.time.n) if row.time else "-"))
+    found.append(Column("TFLOP/s", lambda row: number(row.tflops)))
     if bounds - {"compute"}:
         found.append(Column("GB/s", lambda row: number(row.gbps)))
     found += [
@@ -83,17 +92,31 @@ def columns(rows: Sequence[Measurement]) -> list[Column]:
     if bounds - {"compute"}:
         # Of two peaks a memory-bound kernel can reach neither; its own roof says what is left.
         found.append(Column("of roof", lambda row: percent(_efficiency(row))))
-    found += [
-        Column("bound", lambda row: row.roofline.bound if row.roofline else "-", right=False),
-        Column("checked", _checked, right=False),
-    ]
+    if not contest or len(bounds) > 1:
+        found.append(
+            Column("bound", lambda row: row.roofline.bound if row.roofline else "-", right=False)
+        )
+    found.append(Column("checked", _checked, right=False))
+    found[-1:-1] = _of_some(rows, unit)
+    if any(row.contended for row in rows):
+        found.append(Column("note", lambda row: "contended" if row.contended else "", right=False))
+    return found
+
+
+def _of_some(rows: Sequence[Measurement], unit: tuple[float, str]) -> list[Column]:
+    """The columns of what only some runs measure."""
+    found = []
     if any(row.energy_j for row in rows):
-        found[-1:-1] = [
+        found += [
             Column("energy", lambda row: si(row.energy_j, "J") if row.energy_j else "-"),
             Column("GFLOP/s/W", lambda row: number(row.gflops_per_watt)),
         ]
-    if any(row.contended for row in rows):
-        found.append(Column("note", lambda row: "contended" if row.contended else "", right=False))
+    if any(row.ratio for row in rows):
+        found.append(Column("to best", _ratio))
+    if any(row.warm_s for row in rows):
+        found.append(
+            Column("pages kept", lambda row: time_in(unit, row.warm_s) if row.warm_s else "-")
+        )
     return found
 
 
@@ -152,18 +175,34 @@ def _cell_of(axis: str, model: str) -> Callable[[Measurement], str]:
     return AXES[axis]
 
 
-def _whole_algorithm(row: Measurement) -> str:
-    return row.algorithm or "-"
-
-
-def _algorithm(row: Measurement) -> str:
+def _algorithm(wide: int | None) -> Callable[[Measurement], str]:
     """An engine with ten knobs would leave no place for its time; JSON and CSV have them all."""
-    text = _whole_algorithm(row)
-    return text if len(text) <= _WIDE else f"{text[: _WIDE - 3].rstrip(' ,{')}..."
+
+    def cell(row: Measurement) -> str:
+        text = row.algorithm or "-"
+        if wide == _NARROW and (kernel := _BEHIND.fullmatch(text)):
+            text = kernel.group(1)
+        if wide is None or len(text) <= wide:
+            return text
+        return f"{text[: wide - 3].rstrip(' ,{(')}..."
+
+    return cell
 
 
 def _efficiency(row: Measurement) -> float | None:
     return row.roofline.efficiency if row.roofline else None
+
+
+def _ratio(row: Measurement) -> str:
+    """The time over the fastest backend's, with the half width of its interval."""
+    ratio = row.ratio
+    if not ratio:
+        return "-"
+    low, high = ratio["ci_low"], ratio["ci_high"]
+    text = f"{number(ratio['median'], 3)}x"
+    if low is None or high is None or low == high:
+        return text
+    return f"{text} +-{percent((high - low) / 2 / ratio['median'])}"
 
 
 def _checked(row: Measurement) -> str:

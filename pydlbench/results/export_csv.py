@@ -33,9 +33,11 @@ CSV_COLUMNS = (
     *("energy_j", "power_w", "gflops_per_watt"),
     *("gpu_sm_clock_hz", "gpu_memory_clock_hz", "gpu_power_w", "gpu_temperature_c", "gpu_reasons"),
     *("gpu_others", "gpu_readings"),
+    *("ratio_to", "ratio_median", "ratio_ci_low", "ratio_ci_high", "ratio_rounds"),
+    *("warm_s", "faults_default", "faults_warm", "empty_call_s", "causes"),
 )
-_NESTED = ("time_s", "peak_tflops", "roofline", "correct", "launch_s", "gpu")
-_LISTS = ("warnings", "notes", "gpu_reasons", "gpu_others")
+_NESTED = ("time_s", "peak_tflops", "roofline", "correct", "launch_s", "gpu", "ratio", "faults")
+_LISTS = ("warnings", "notes", "gpu_reasons", "gpu_others", "causes")
 
 
 def to_csv(run: RunRecord, measurements: Sequence[Measurement]) -> str:
@@ -54,6 +56,7 @@ def to_csv(run: RunRecord, measurements: Sequence[Measurement]) -> str:
             for key, value in (row[name] or {}).items():
                 row[f"{name}_{key}"] = value
         row["reorder_s"] = sum(measurement.reorder_s.values()) if measurement.reorder_s else None
+        row["causes"] = [f"{one['cause']} {one['share']:.0%}" for one in measurement.causes]
         for name in _LISTS:
             row[name] = "; ".join(map(str, row.get(name) or ()))
         writer.writerow({name: _cell(row.get(name)) for name in CSV_COLUMNS})

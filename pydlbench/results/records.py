@@ -95,6 +95,13 @@ class Measurement:
         power_w: Mean power during that measurement, in watts.
         gpu: What was read from the GPU beside the samples: clocks in Hz, power in W, temperature in
             degrees Celsius, what held the clock down.
+        ratio: Beside other backends, this one's time over the fastest one's, from rounds that both
+            were in: ``to`` (its backend and mode), ``median``, ``ci_low``, ``ci_high``, ``rounds``.
+        warm_s: The same call with an allocator that keeps its pages, seconds; frameworks only.
+        faults: Page faults per call, as it is and with that allocator: ``default``, ``warm``.
+        empty_call_s: Seconds of a call that does nothing, made the same way; subtracted nowhere.
+        causes: Why this backend is slower than the fastest; dicts with ``cause``, ``seconds``,
+            ``share`` of the gap and ``how`` it was measured; then ``unexplained``.
     """
 
     layer: str
@@ -149,6 +156,11 @@ class Measurement:
     energy_j: float | None = None
     power_w: float | None = None
     gpu: Mapping[str, Any] | None = None
+    ratio: Mapping[str, Any] | None = None
+    warm_s: float | None = None
+    faults: Mapping[str, float] | None = None
+    empty_call_s: float | None = None
+    causes: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def gflops_per_watt(self) -> float | None:
@@ -201,7 +213,7 @@ class Measurement:
                 values[name] = part.from_dict(values[name])
             else:
                 values.pop(name, None)
-        for name in ("candidates", "samples_s", "warnings", "notes"):
+        for name in ("candidates", "samples_s", "warnings", "notes", "causes"):
             if values.get(name) is not None:
                 values[name] = tuple(values[name])
         missing = [name for name in _REQUIRED if name not in values]

@@ -455,3 +455,133 @@ def test_second_interrupt_costs_no_finished_row(run_record, measurement, tmp_pat
     finally:
         signal.signal(signal.SIGINT, before)
     assert len(json.loads(path.read_text())["measurements"]) == 1
+
+
+def stacks(session):
+    return [(case.backend, case.mode) for case in session.cases]
+
+
+EVERY_CPU_STACK = [
+    ("native", None),
+    ("torch", "eager"),
+    ("torch", "compiled"),
+    ("tensorflow", "graph"),
+    ("tensorflow", "xla"),
+    ("numba", None),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--backend", "all"], EVERY_CPU_STACK),
+        (["--backend", "torch"], [("torch", "eager"), ("torch", "compiled")]),
+        (["--backend", "torch", "--mode", "compiled"], [("torch", "compiled")]),
+        (["--backend", "numba,native"], [("numba", None), ("native", None)]),
+        (
+            ["--backend", "all", "--mode", "eager", "xla"],
+            [("native", None), ("torch", "eager"), ("tensorflow", "xla"), ("numba", None)],
+        ),
+        (["--backend", "all", "--mode", "all"], EVERY_CPU_STACK),
+        # One that is named is a row even where it cannot run: the row says why.
+        (["--backend", "native", "cupy"], [("native", None), ("cupy", None)]),
+    ],
+)
+def test_backends_and_their_modes(session, words, expected):
+    assert command.run(parse("--shape", "conv3", "--device", "cpu", *words), session.open) == 0
+    assert stacks(session) == expected
+
+
+def test_backends_of_a_gpu(session):
+    command.run(parse("--shape", "conv3", "--device", "cuda:0", "--backend", "all"), session.open)
+    assert ("cupy", None) in stacks(session)
+
+
+def test_backends_of_one_problem_stand_together(session):
+    words = ("--shape", "conv3", "conv4", "--pass", "forward", "backward-data")
+    command.run(parse(*words, "--backend", "native,numba"), session.open)
+    found = [(case.layer.name, case.pass_) for case in session.cases]
+    assert found[::2] == found[1::2]
+    assert len(set(found)) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--backend", "pytorch"], "--backend pytorch: not a valid choice; nearest: torch"),
+        (["--backend", "torch", "--mode", "eagr"], "--mode eagr: not a valid choice"),
+        (["--mode", "eager"], "--mode eager: native has no such mode; nearest: --backend torch"),
+        (
+            ["--backend", "torch", "--mode", "xla"],
+            "--mode xla: torch has no such mode; nearest: eager, compiled",
+        ),
+    ],
+)
+def test_backends_and_modes_that_there_are_not(session, words, text):
+    with pytest.raises(UsageError) as caught:
+        command.run(parse("--shape", "conv3", *words), session.open)
+    assert text in str(caught.value)
+    assert session.opened == []
+
+
+class Contest(FakeSession):
+    """Gives rows as a contest does: ratios, and a cause for the slow ones."""
+
+    def measure(self, cases, progress):
+        for case, row in zip(cases, super().measure(cases, progress), strict=True):
+            ratio = {"to": "native", "median": 1.0, "ci_low": 1.0, "ci_high": 1.0, "rounds": 9}
+            words = {"backend": case.backend, "mode": case.mode, "ratio": ratio}
+            if case.backend != "native":
+                words["ratio"] = {**ratio, "median": 1.5, "ci_low": 1.4, "ci_high": 1.6}
+                words["warm_s"], words["empty_call_s"] = 0.04, 1e-6
+                words["faults"] = {"default": 700.0, "warm": 0.0}
+                words["causes"] = (
+                    {"cause": "allocation", "seconds": 0.01, "share": 0.6, "how": "pages kept"},
+                    {"cause": "unexplained", "seconds": 0.01, "share": 0.4, "how": "the gap less"},
+                )
+            yield dataclasses.replace(row, **words)
+
+
+@pytest.fixture
+def contest(run_record, measurement):
+    return Contest(run_record, measurement)
+
+
+def test_contest_ends_in_causes_and_a_conclusion(contest, capsys):
+    command.run(parse("--shape", "conv3", "--backend", "native,numba"), contest.open)
+    out = capsys.readouterr().out
+    assert "numba: 1.50x the time of native: allocation 10.0 ms (60 %), unexplained 40 %" in out
+    assert out.splitlines()[-1].startswith("native runs conv3 fastest, at 90 % of its measured")
+    assert "page faults" not in out
+
+
+def test_explain_shows_the_measurements(contest, capsys):
+    words = ("--shape", "conv3", "--backend", "native,torch", "--explain")
+    command.run(parse(*words), contest.open)
+    out = capsys.readouterr().out
+    assert out.count("  allocation: 10.0 ms (60 % of the gap): pages kept\n") == 2
+    assert "alexnet/conv3 torch compiled:\n" in out
+    assert "  page faults per call: 700, 0 with pages kept\n" in out
+    assert out.splitlines()[-1].startswith("native runs conv3 fastest")
+
+
+def test_json_and_csv_of_a_contest(contest, capsys, tmp_path):
+    path = tmp_path / "rows.csv"
+    words = ("--shape", "conv3", "--backend", "native,torch", "--json", "-", "--csv", str(path))
+    command.run(parse(*words), contest.open)
+    rows = json.loads(capsys.readouterr().out)["measurements"]
+    assert [(row["backend"], row["mode"]) for row in rows] == EVERY_CPU_STACK[:3]
+    assert rows[0]["ratio"]["median"] == 1
+    assert rows[1]["ratio"] == {
+        "to": "native",
+        "median": 1.5,
+        "ci_low": 1.4,
+        "ci_high": 1.6,
+        "rounds": 9,
+    }
+    assert [cause["cause"] for cause in rows[1]["causes"]] == ["allocation", "unexplained"]
+    assert (rows[1]["warm_s"], rows[1]["empty_call_s"]) == (0.04, 1e-6)
+    table = list(csv.DictReader(io.StringIO(path.read_text())))
+    assert [row["ratio_median"] for row in table] == ["1.0", "1.5", "1.5"]
+    assert table[1]["causes"] == "allocation 60%; unexplained 40%"
+    assert (table[1]["faults_default"], table[0]["faults_default"]) == ("700.0", "")

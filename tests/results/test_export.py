@@ -64,13 +64,19 @@ def test_csv_has_one_line_per_measurement(run_record, measurement, without_time)
 def test_csv_columns_cover_the_record(measurement):
     launch_s = dict.fromkeys(("event", "graph", "host", "enqueue"), 1e-5)
     gpu = GpuReadings(readings=1).to_dict()
-    data = measurement(reorder_s={"src": 1.0}, launch_s=launch_s, gpu=gpu).to_dict()
+    data = measurement(
+        reorder_s={"src": 1.0},
+        launch_s=launch_s,
+        gpu=gpu,
+        ratio={"to": "native", "median": 1.0, "ci_low": None, "ci_high": None, "rounds": 9},
+        faults={"default": 1.0, "warm": 0.0},
+    ).to_dict()
     for name, value in data.items():
         names = [f"{name}_{key}" for key in value] if name in _NESTED else [name]
         assert set(names) <= set(CSV_COLUMNS)
 
 
-_NESTED = ("time_s", "peak_tflops", "roofline", "correct", "launch_s", "gpu")
+_NESTED = ("time_s", "peak_tflops", "roofline", "correct", "launch_s", "gpu", "ratio", "faults")
 
 
 def test_markdown_table_and_reasons(run_record, measurement, without_time):

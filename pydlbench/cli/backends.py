@@ -1,0 +1,148 @@
+"""``pydlbench backends``: what is installed, what it supports, how to get the rest."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from pydlbench.backends.offers import Offer
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Add the command's options."""
+    parser = subparsers.add_parser(
+        "backends",
+        help="what is installed, what it supports, how to get the rest",
+        description="List every backend with its version and what it supports, or why it "
+        "cannot be used and the command that gets it. Each is started once, in a process of its "
+        "own, so what is listed works.",
+    )
+    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE, or - for stdout")
+    parser.add_argument("--device", metavar="DEVICE", help="cpu or cuda:N; default: both kinds")
+
+
+def run(
+    args: argparse.Namespace, describe: Callable[[str, str], dict[str, Any]] | None = None
+) -> int:
+    """Start each backend and list what it says.
+
+    Args:
+        args: the parsed options.
+        describe: takes the place of starting workers in tests.
+
+    Returns:
+        0, also where backends are missing: that is what the command is asked for.
+
+    Raises:
+        UsageError: bad ``--device``, unwritable file.
+    """
+    from pydlbench.backends.case import check_device
+    from pydlbench.backends.native.presence import default_device
+    from pydlbench.backends.offers import OFFERS
+    from pydlbench.results.destination import STDOUT, check_writable, write_text
+
+    if args.json is not None:
+        check_writable("--json", args.json)
+    if args.device is not None:
+        check_device(args.device)
+        devices = [args.device]
+    else:
+        devices = list(dict.fromkeys(["cpu", default_device()[0]]))
+    entries = [
+        entry
+        for one in OFFERS
+        for entry in _entries(one, devices, describe or _start, asked=args.device is not None)
+    ]
+    if args.json is not None:
+        text = json.dumps({"schema_version": 1, "backends": entries}, indent=1) + "\n"
+        write_text(args.json, text)
+    if args.json != STDOUT:
+        print("\n".join(_lines(entries)))
+    return 0
+
+
+def _entries(
+    one: Offer,
+    devices: list[str],
+    describe: Callable[[str, str], dict[str, Any]],
+    asked: bool,
+) -> list[dict[str, Any]]:
+    found = []
+    for device in devices:
+        kind = device.partition(":")[0]
+        if kind in one.devices:
+            found.append(_entry(one, device, kind, describe))
+    if not found and not asked:  # one for GPUs only, where there is none
+        found.append(_entry(one, "cuda:0", "cuda", describe))
+    return found
+
+
+def _entry(
+    one: Offer, device: str, kind: str, describe: Callable[[str, str], dict[str, Any]]
+) -> dict[str, Any]:
+    from pydlbench.backends.offers import installed_version, is_there
+    from pydlbench.errors import PydlbenchError
+
+    entry: dict[str, Any] = {
+        "backend": one.name,
+        "device": device,
+        "title": one.title,
+        "modes": [mode for mode in one.modes[kind] if mode],
+        "precisions": list(one.precisions[kind]),
+        "version": installed_version(one),
+        "install": one.install,
+        "usable": False,
+        "reason": None,
+        "about": None,
+    }
+    if entry["version"] is None and not is_there(one):
+        return {**entry, "reason": "not installed"}
+    try:
+        return {**entry, "about": describe(one.name, device), "usable": True}
+    except PydlbenchError as error:
+        return {**entry, "reason": str(error)}
+
+
+def _start(backend: str, device: str) -> dict[str, Any]:
+    from pydlbench.measure import Session
+
+    with Session() as session:
+        return session.worker(backend, device).describe()
+
+
+def _lines(entries: list[dict[str, Any]]) -> list[str]:
+    from pydlbench.report.plain_table import plain_table
+
+    rows = []
+    for entry in entries:
+        about = entry["about"] or {}
+        name, version = about.get("name"), about.get("version")
+        shown = f"{name} {version}" if name and version else entry["version"] or "-"
+        rows.append(
+            [
+                entry["backend"],
+                entry["device"],
+                shown if entry["usable"] else entry["version"] or "-",
+                ", ".join(entry["modes"]) or "-",
+                ", ".join(entry["precisions"]),
+                "yes" if entry["usable"] else "no",
+            ]
+        )
+    titles = ["backend", "device", "version", "modes", "precisions", "usable"]
+    lines = [plain_table(titles, rows, [False] * len(titles))]
+    missing = [entry for entry in entries if not entry["usable"]]
+    if missing:
+        lines.append("")
+    for entry in missing:
+        reason = " ".join(str(entry["reason"]).split())
+        # Its own message may say so already.
+        missing_here = entry["version"] is None and entry["install"] not in reason
+        get = f"; get it with: {entry['install']}" if missing_here else ""
+        lines.append(f"{entry['backend']} on {entry['device']}: {reason}{get}")
+    return lines

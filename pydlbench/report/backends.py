@@ -1,0 +1,91 @@
+"""Backends side by side: who is fastest, by how much, and how far from the limit."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from pydlbench.report.kernel import short_name
+from pydlbench.results.columns import number, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydlbench.results.records import Measurement
+
+__all__ = ["compare_backends"]
+
+
+def compare_backends(timed: Sequence[Measurement]) -> list[str]:
+    """Return a sentence or two about rows whose backends were sampled in turn.
+
+    Args:
+        timed: ``ok`` rows; those without a ratio to the fastest are left out.
+    """
+    found: dict[tuple[str, ...], list[list[Measurement]]] = {}
+    for row in timed:
+        if row.ratio is None:
+            continue
+        contests = found.setdefault(_problem(row), [[]])
+        if any(backend_name(one) == backend_name(row) for one in contests[-1]):
+            contests.append([])  # the same with another setting, which only some backends know
+        contests[-1].append(row)
+    several = [rows for contests in found.values() for rows in contests if len(rows) > 1]
+    if not several:
+        return []
+    return _one(several[0]) if len(several) == 1 else _many(several)
+
+
+def backend_name(row: Measurement) -> str:
+    """Return a backend with its mode: ``torch compiled``."""
+    return " ".join(filter(None, (row.backend, row.mode)))
+
+
+def _problem(row: Measurement) -> tuple[str, ...]:
+    shared = (row.layer, row.problem, row.pass_, row.precision, row.cache, row.layout_request)
+    return (*shared, row.propagation, row.device, row.fuse, str(row.threads))
+
+
+def _one(rows: Sequence[Measurement]) -> list[str]:
+    best = _best(rows)
+    text = f"{backend_name(best)} runs {short_name(best.layer)} fastest"
+    if best.roofline is not None:
+        text += f", at {percent(best.roofline.efficiency)} of its measured limit"
+    others = []
+    for row in sorted((row for row in rows if row is not best), key=_ratio):
+        low = (row.ratio or {}).get("ci_low")
+        name = backend_name(row)
+        if (_ratio(row) if low is None else low) <= 1:
+            others.append(f"{name} cannot be told from it")
+        else:
+            others.append(f"{name} takes {number(_ratio(row), 3)}x as long")
+    return [f"{text}; {', '.join(others)}."]
+
+
+def _many(contests: Sequence[Sequence[Measurement]]) -> list[str]:
+    wins: dict[str, int] = {}
+    ratios: dict[str, list[float]] = {}
+    for rows in contests:
+        best = backend_name(_best(rows))
+        wins[best] = wins.get(best, 0) + 1
+        for row in rows:
+            ratios.setdefault(backend_name(row), []).append(_ratio(row))
+    means = {
+        name: math.exp(sum(map(math.log, values)) / len(values)) for name, values in ratios.items()
+    }
+    parts = [
+        f"{name} {number(means[name], 3)}x the fastest ({wins.get(name, 0)} of {len(ratios[name])} "
+        "fastest)"
+        for name in sorted(means, key=lambda name: means[name])
+    ]
+    return [f"over {len(contests)} problems, geometric mean: {', '.join(parts)}."]
+
+
+def _best(rows: Sequence[Measurement]) -> Measurement:
+    """The row that the ratios refer to; without it, the one that is nearest to it."""
+    names = {row.ratio["to"] for row in rows if row.ratio}
+    return min(rows, key=lambda row: (backend_name(row) not in names, _ratio(row)))
+
+
+def _ratio(row: Measurement) -> float:
+    return float(row.ratio["median"]) if row.ratio else math.inf

@@ -1,0 +1,159 @@
+"""Several kernels of one problem, sampled in turn: whoever dies costs its own row only."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pydlbench.errors import PydlbenchError
+from pydlbench.timing import Sampling, interleave
+from pydlbench.timing.statistics import median, median_interval, paired_ratios
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pydlbench.timing.chunk import Chunk, Request
+    from pydlbench.timing.policy import Policy
+    from pydlbench.timing.procedure import Samples
+
+__all__ = ["REST_S", "Contestant", "Outcome", "RatioToBest", "ratios", "sample_in_turn", "saved_s"]
+
+#: GNU OpenMP's threads spin for some milliseconds after their work: on the cores of the next one.
+REST_S = 0.012
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contestant:
+    """One kernel among several.
+
+    Attributes:
+        sample: times a request.
+        policy: the constants of its sampling.
+    """
+
+    sample: Callable[[Request], Chunk]
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a contestant: its samples, or why there are none."""
+
+    samples: Samples | None = None
+    error: PydlbenchError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatioToBest:
+    """A kernel's time over the fastest one's, from rounds that both were in.
+
+    Attributes:
+        best: index of the fastest.
+        median: of the ratios of single rounds; 1 for the fastest itself.
+        low: lower end of its interval, or None where there are too few rounds.
+        high: upper end.
+        rounds: how many.
+    """
+
+    best: int
+    median: float
+    low: float | None
+    high: float | None
+    rounds: int
+
+
+def sample_in_turn(
+    contestants: Sequence[Contestant],
+    rng: random.Random,
+    rest: Callable[[], None] = lambda: time.sleep(REST_S),
+) -> list[Outcome]:
+    """Sample all contestants round by round, in a new random order each time.
+
+    Args:
+        contestants: at least one.
+        rng: seeded source of the order.
+        rest: called between two of them, so that the last one's threads fall asleep.
+    """
+    samplings = [Sampling(one.policy) for one in contestants]
+    errors: dict[int, PydlbenchError] = {}
+
+    def sample(index: int, request: Request) -> Chunk | None:
+        if len(contestants) > 1:
+            rest()
+        try:
+            return contestants[index].sample(request)
+        except PydlbenchError as error:
+            errors[index] = error
+            return None
+
+    interleave(samplings, sample, rng)
+    return [
+        Outcome(error=errors[i]) if i in errors else Outcome(samples=sampling.result())
+        for i, sampling in enumerate(samplings)
+    ]
+
+
+def ratios(samples: Mapping[int, Samples]) -> dict[int, RatioToBest]:
+    """Return each kernel's ratio to the fastest one, as the rounds that both were in tell.
+
+    Args:
+        samples: of one problem's kernels, taken in turn, by index.
+    """
+    if not samples:
+        return {}
+    best = min(samples, key=lambda index: samples[index].summary().median)
+    found = _ratios_to(best, samples)
+    for _ in samples:
+        # Whoever ran on while the machine was fast has the smaller median, and yet is not faster.
+        faster = min(found, key=lambda index: found[index].median)
+        if not found[faster].median < 1:
+            break
+        best = faster
+        found = _ratios_to(best, samples)
+    return found
+
+
+def saved_s(default: Samples, kept: Samples) -> float:
+    """Return what an allocator that keeps its pages saves per execution, if that is beyond doubt.
+
+    It is not where the rounds disagree on it, or where no fewer pages are touched for the first
+    time: another process may be faster for reasons of its own.
+
+    Args:
+        default: with the usual allocator.
+        kept: of the same kernel in the same rounds, with one that keeps its pages.
+    """
+    if default.faults is not None and kept.faults is not None and default.faults - kept.faults < 1:
+        return 0.0
+    shared = _shared(kept, default)
+    if not shared:
+        return 0.0
+    ratio = median(shared)
+    interval = median_interval(shared, default.confidence)
+    highest = max(shared) if interval is None else interval.high
+    return default.summary().median * (1 - ratio) if highest < 1 else 0.0
+
+
+def _ratios_to(best: int, samples: Mapping[int, Samples]) -> dict[int, RatioToBest]:
+    return {index: _ratio(own, samples[best], best) for index, own in samples.items()}
+
+
+def _ratio(own: Samples, other: Samples, best: int) -> RatioToBest:
+    shared = _shared(own, other)
+    if not shared:  # all of one's samples were disturbed in the rounds that the other has kept
+        medians = own.summary().median, other.summary().median
+        return RatioToBest(best=best, median=medians[0] / medians[1], low=None, high=None, rounds=0)
+    interval = median_interval(shared, own.confidence)
+    return RatioToBest(
+        best=best,
+        median=median(shared),
+        low=None if interval is None else interval.low,
+        high=None if interval is None else interval.high,
+        rounds=len(shared),
+    )
+
+
+def _shared(own: Samples, other: Samples) -> list[float]:
+    return paired_ratios(own.by_round(), other.by_round())

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pydlbench.backends import offers
+from pydlbench.backends.case import BACKENDS
+from pydlbench.backends.native import presence
+from pydlbench.cli import backends as command
+from pydlbench.cli import main
+from pydlbench.cli.parser import Parser
+from pydlbench.errors import BackendMissingError, UnsupportedError, UsageError, WorkerError
+
+pytestmark = pytest.mark.usefixtures("installed")
+
+
+def parse(*words):
+    parser = Parser(prog="pydlbench")
+    command.add_parser(parser.add_subparsers())
+    return parser.parse_args(["backends", *words])
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Everything but TensorFlow; what is started is written down."""
+    versions = {"native": "1.0", "torch": "2.9", "cupy": "14.0", "numba": "0.62"}
+    monkeypatch.setattr(offers, "installed_version", lambda one: versions.get(one.name))
+    monkeypatch.setattr(offers, "is_there", lambda one: one.name in versions)
+    return versions
+
+
+@pytest.fixture
+def start():
+    started = []
+
+    def describe(name, device):
+        started.append((name, device))
+        if name == "cupy":
+            raise UnsupportedError("cupy needs an NVIDIA GPU;\nthere is none")
+        return {"name": name.title(), "version": "9", "threads": 2}
+
+    describe.started = started
+    return describe
+
+
+def lines(capsys):
+    out, err = capsys.readouterr()
+    assert err == ""
+    return [line.split() for line in out.splitlines()]
+
+
+def test_table(start, capsys):
+    assert command.run(parse(), start) == 0
+    rows = lines(capsys)
+    assert rows[0] == ["backend", "device", "version", "modes", "precisions", "usable"]
+    assert [" ".join(row) for row in rows[1:5]] == [
+        "native cpu Native 9 - fp32, bf16, fp16 yes",
+        "torch cpu Torch 9 eager, compiled fp32, bf16, fp16 yes",
+        "tensorflow cpu - graph, xla fp32, bf16, fp16 no",
+        "cupy cuda:0 14.0 - fp32, tf32, fp16-tc no",
+    ]
+    assert [" ".join(row) for row in rows[6:]] == [
+        "",
+        "tensorflow on cpu: not installed; get it with: pip install 'pydlbench[tensorflow]'",
+        "cupy on cuda:0: cupy needs an NVIDIA GPU; there is none",
+    ]
+    # What is not installed is not started.
+    assert [name for name, _ in start.started] == ["native", "torch", "cupy", "numba"]
+
+
+def test_json_on_stdout_is_pure(start, capsys):
+    assert command.run(parse("--json", "-"), start) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema_version"] == 1
+    found = {entry["backend"]: entry for entry in document["backends"]}
+    assert tuple(found) == BACKENDS
+    assert found["torch"]["about"] == {"name": "Torch", "version": "9", "threads": 2}
+    assert (found["torch"]["usable"], found["torch"]["reason"]) == (True, None)
+    assert found["torch"]["modes"] == ["eager", "compiled"]
+    assert (found["tensorflow"]["usable"], found["tensorflow"]["about"]) == (False, None)
+    assert found["tensorflow"]["reason"] == "not installed"
+    assert found["tensorflow"]["install"] == "pip install 'pydlbench[tensorflow]'"
+    assert "needs an NVIDIA GPU" in found["cupy"]["reason"]
+
+
+def test_json_in_a_file_leaves_the_table(start, capsys, tmp_path):
+    path = tmp_path / "backends.json"
+    assert command.run(parse("--json", str(path)), start) == 0
+    assert json.loads(path.read_text())["backends"]
+    assert lines(capsys)[0][0] == "backend"
+
+
+def test_one_device_only(start, capsys):
+    command.run(parse("--device", "cpu"), start)
+    assert [row[0] for row in lines(capsys)[1:5]] == ["native", "torch", "tensorflow", "numba"]
+    command.run(parse("--device", "cuda:1"), start)
+    rows = lines(capsys)
+    assert [row[:2] for row in rows[1:6]] == [[name, "cuda:1"] for name in BACKENDS]
+
+
+def test_with_a_gpu_both_devices_are_listed(start, capsys, monkeypatch):
+    monkeypatch.setattr(presence, "default_device", lambda: ("cuda:0", ()))
+    command.run(parse(), start)
+    found = [tuple(row[:2]) for row in lines(capsys)[1:10]]
+    assert found.count(("torch", "cpu")) == found.count(("torch", "cuda:0")) == 1
+    assert found.count(("cupy", "cuda:0")) == 1
+    assert ("cupy", "cpu") not in found
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--device", "gpu"), "--device gpu: no such device; nearest: "),
+        (("--device", "cuda"), "nearest: cuda:0"),
+        (("--device", "cuda:x"), "nearest: cuda:0"),
+        (("--device", ""), "--device : no such device"),
+        (("--json", "/nowhere/at/all.json"), "--json /nowhere/at/all.json: no such directory"),
+        (("--json", ""), "--json ''"),
+    ],
+)
+def test_bad_words_start_nothing(start, words, text):
+    with pytest.raises(UsageError) as caught:
+        command.run(parse(*words), start)
+    assert text in str(caught.value)
+    assert start.started == []
+
+
+def test_bad_words_end_with_exit_code_2(capsys):
+    assert main(["backends", "--device", "gpu"]) == 2
+    assert "no such device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BackendMissingError("torch cannot be imported: libgomp.so.1: not found"),
+        WorkerError("the torch worker was killed by SIGSEGV"),
+    ],
+)
+def test_one_that_does_not_start_says_why(capsys, error):
+    def describe(name, _device):
+        if name == "torch":
+            raise error
+        return {}
+
+    assert command.run(parse("--device", "cpu"), describe) == 0
+    out = capsys.readouterr().out
+    assert f"torch on cpu: {error}\n" in out
+    # It is installed: installing it once more would not help.
+    assert "pydlbench[torch]" not in out
+
+
+def test_an_install_command_is_given_once(capsys, monkeypatch):
+    monkeypatch.setattr(offers, "is_there", lambda _: True)
+    text = "tensorflow is not installed; get it with: pip install 'pydlbench[tensorflow]'"
+
+    def describe(name, _device):
+        if name == "tensorflow":
+            raise BackendMissingError(text)
+        return {}
+
+    command.run(parse(), describe)
+    assert capsys.readouterr().out.count("get it with") == 1
+
+
+def test_what_runs_without_its_package_is_usable(installed, start, capsys, monkeypatch):
+    del installed["native"]  # run from a checkout
+    monkeypatch.setattr(offers, "is_there", lambda one: one.name == "native")
+    command.run(parse("--device", "cpu"), start)
+    assert lines(capsys)[1][-1] == "yes"

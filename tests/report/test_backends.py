@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import pytest
+
+from pydlbench.report.backends import compare_backends
+from pydlbench.report.conclusion import conclude
+
+
+@pytest.fixture
+def contestant(measurement):
+    """A row with its ratio; ``low`` is the lower end of the interval."""
+
+    def build(name, ratio, low=None, to="native", **changes):
+        backend, _, mode = name.partition(" ")
+        found = {
+            "to": to,
+            "median": ratio,
+            "ci_low": low or ratio,
+            "ci_high": ratio,
+            "rounds": 9,
+        }
+        words = {"backend": backend, "mode": mode or None, "ratio": found, **changes}
+        return measurement(median=0.05 * ratio, **words)
+
+    return build
+
+
+def test_one_problem(contestant):
+    rows = [contestant("torch eager", 1.5), contestant("native", 1), contestant("numba", 4.123)]
+    (text,) = compare_backends(rows)
+    assert text == (
+        "native runs conv3 fastest, at 90 % of its measured limit; torch eager takes 1.50x as "
+        "long, numba takes 4.12x as long."
+    )
+    assert conclude(rows)[0].startswith("native runs conv3 fastest")
+
+
+def test_without_a_roof_there_is_no_limit(contestant):
+    rows = [contestant("native", 1, roof=None), contestant("numba", 2, roof=None)]
+    assert compare_backends(rows) == ["native runs conv3 fastest; numba takes 2.00x as long."]
+
+
+def test_an_interval_that_holds_one_is_no_difference(contestant):
+    rows = [contestant("native", 1), contestant("torch eager", 1.02, low=0.99)]
+    assert compare_backends(rows)[0].endswith("; torch eager cannot be told from it.")
+
+
+def test_the_fastest_is_whom_the_ratios_refer_to(contestant):
+    rows = [contestant("native", 1), contestant("torch eager", 0.99, low=0.97)]
+    (text,) = compare_backends(rows)
+    assert text.startswith("native runs")
+    assert text.endswith("; torch eager cannot be told from it.")
+
+
+def test_few_rounds_without_an_interval(measurement):
+    ratio = {"to": "native", "median": 1.0, "ci_low": None, "ci_high": None, "rounds": 3}
+    rows = [
+        measurement(ratio=ratio),
+        measurement(ratio={**ratio, "median": 1.4}, backend="numba"),
+    ]
+    assert "numba takes 1.40x as long" in compare_backends(rows)[0]
+
+
+def test_many_problems_are_geometric_means(contestant):
+    rows = []
+    for layer, ratios in {"conv3": (1, 2.0, 4.0), "conv4": (4.0, 1, 8.0)}.items():
+        to = "native" if ratios[0] == 1 else "torch eager"
+        rows += [
+            contestant(name, ratio, to=to, layer=f"alexnet/{layer}")
+            for name, ratio in zip(("native", "torch eager", "numba"), ratios, strict=True)
+        ]
+    # One that was not run everywhere counts where it was.
+    rows.append(contestant("torch compiled", 3.0, layer="alexnet/conv3"))
+    (text,) = compare_backends(rows)
+    assert text == (
+        "over 2 problems, geometric mean: torch eager 1.41x the fastest (1 of 2 fastest), native "
+        "2.00x the fastest (1 of 2 fastest), torch compiled 3.00x the fastest (0 of 1 fastest), "
+        "numba 5.66x the fastest (0 of 2 fastest)."
+    )
+    assert conclude(rows)[0].startswith("over 2 problems")
+
+
+@pytest.mark.parametrize(
+    "other", [{"precision": "bf16"}, {"threads": 1}, {"pass_": "backward-data"}, {"cache": "x"}]
+)
+def test_settings_are_problems_of_their_own(contestant, other):
+    rows = [contestant(name, ratio) for name, ratio in (("native", 1), ("numba", 2))]
+    rows += [contestant(name, ratio, **other) for name, ratio in (("native", 1), ("numba", 8))]
+    assert compare_backends(rows)[0].startswith("over 2 problems, geometric mean: native 1.00x")
+
+
+def test_clocks_of_a_gpu_may_differ_between_contestants(contestant):
+    def row(name, ratio, timing):
+        return contestant(name, ratio, device="cuda:0", timing=timing, threads=None)
+
+    first = [row("native", 1, "cuda-graph"), row("tensorflow xla", 2, "host-sync")]
+    assert compare_backends(first)[0].startswith("native runs conv3 fastest")
+    second = [row("native", 1, "events"), row("tensorflow xla", 8, "host-sync")]
+    assert "tensorflow xla 4.00x the fastest" in compare_backends(first + second)[0]
+
+
+def test_without_a_contest_nothing_is_said(contestant, measurement):
+    assert compare_backends([]) == []
+    assert compare_backends([contestant("native", 1)]) == []
+    assert compare_backends([measurement(), measurement(backend="numba")]) == []

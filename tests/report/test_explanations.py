@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import pytest
+
+from pydlbench.report.explanations import evidence, explanations
+from pydlbench.report.layers_table import render_layers
+from pydlbench.results.columns import columns
+
+RATIO = {"to": "native", "median": 2.0, "ci_low": 1.99, "ci_high": 2.01, "rounds": 9}
+
+
+def cause(name, share, how="measured so"):
+    return {"cause": name, "seconds": 0.05 * share, "share": share, "how": how}
+
+
+@pytest.fixture
+def slow(measurement):
+    def build(*causes, **changes):
+        words = {"backend": "torch", "mode": "eager", "ratio": RATIO, "causes": causes}
+        return measurement(median=0.1, **{**words, **changes})
+
+    return build
+
+
+@pytest.fixture
+def fast(measurement):
+    return measurement(ratio={**RATIO, "median": 1.0, "ci_low": 1.0, "ci_high": 1.0})
+
+
+def name(row):
+    return f"{row.backend} {row.mode}"
+
+
+def test_a_line_for_each_slow_row(fast, slow):
+    row = slow(cause("allocation", 0.5), cause("reorders", 0.3), cause("unexplained", 0.2))
+    (line,) = explanations([fast, row], name)
+    assert line == (
+        "torch eager: 2.00x the time of native: allocation 25.0 ms (50 %), reorders 15.0 ms "
+        "(30 %), unexplained 20 %"
+    )
+
+
+def test_without_a_cause_that_is_said(slow):
+    (line,) = explanations([slow(cause("unexplained", 1.0))], name)
+    assert line == "torch eager: 2.00x the time of native: no cause found"
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (-0.2, "together 20 % more than the gap"),
+        (-0.02, "unexplained 0.0 %"),
+        (0.0, "unexplained 0.0 %"),
+    ],
+)
+def test_causes_may_be_more_than_the_gap(slow, share, text):
+    (line,) = explanations([slow(cause("reorders", 1 - share), cause("unexplained", share))], name)
+    assert line.endswith(text)
+
+
+def test_evidence_is_every_measurement(fast, slow):
+    row = slow(
+        cause("allocation", 0.9, "30.0 ms with kept pages"),
+        cause("unexplained", 0.1, "the gap less the causes above"),
+        empty_call_s=2e-6,
+        faults={"default": 700.0, "warm": 3.0},
+        notes=("oneDNN converts layouts in each call",),
+    )
+    assert list(evidence([fast, row], name)) == [
+        "torch eager:",
+        "  allocation: 45.0 ms (90 % of the gap): 30.0 ms with kept pages",
+        "  unexplained: 5.00 ms (10 % of the gap): the gap less the causes above",
+        "  a call that does nothing takes 2.00 us; it is subtracted nowhere",
+        "  page faults per call: 700, 3 with pages kept",
+        "  oneDNN converts layouts in each call",
+    ]
+
+
+def contest(fast, slow):
+    return [
+        fast,
+        slow(
+            cause("generic kernel", 0.9),
+            cause("unexplained", 0.1),
+            algorithm="aten::convolution (brg_conv_fwd:avx512_core_bf16)",
+            library="torch 2.13.0+cpu",
+            layout="src nchw, weights oihw, dst nchw",
+            warm_s=0.09,
+        ),
+        slow(mode="compiled", library="torch 2.13.0+cpu", contended=True),
+    ]
+
+
+def test_table_of_one_layer_has_no_column_for_it_and_fits_150_columns(run_record, fast, slow):
+    text = render_layers(run_record, contest(fast, slow))
+    table = text.split("\n\n")[1].splitlines()
+    assert table[0].split()[:3] == ["backend", "mode", "algorithm"]
+    assert "to best" in table[0]
+    assert "pages kept" in table[0]
+    assert max(map(len, table)) <= 150
+    assert "2.00x +-0.5 %" in table[2]
+    assert "90.0 ms" in table[2]
+    assert " brg_conv_fwd:avx512_co..." in table[2]
+    assert "generic kernel 45.0 ms (90 %), unexplained 10 %" in text
+    assert "oneDNN 3.2.0  torch 2.13.0+cpu" in text.splitlines()[1]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_columns_of_modes_of_one_layer(fast, slow, count):
+    modes = [fast, slow(mode="eager"), slow(mode="compiled")][-count:]
+    titles = [column.title for column in columns(modes)]
+    assert titles[:3] == ["backend", "mode", "algorithm"]
+
+
+def test_columns_of_backends_of_one_layer(fast, slow):
+    titles = [column.title for column in columns([fast, slow(backend="numba", mode=None)])]
+    assert titles[:2] == ["backend", "algorithm"]
+
+
+def test_columns_of_backends_of_several_layers(fast, slow):
+    titles = [column.title for column in columns([fast, slow(layer="alexnet/conv4")])]
+    assert titles[:3] == ["layer", "backend", "mode"]
+
+
+def test_rows_that_do_not_differ_are_named_by_their_layer(measurement):
+    titles = [column.title for column in columns([measurement(), measurement()])]
+    assert titles[:2] == ["layer", "backend"]

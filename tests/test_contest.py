@@ -1,0 +1,406 @@
+"""Contests of invented backends whose faults are planted: whose times are known to the digit."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from dataclasses import dataclass, field
+
+import pytest
+
+from pydlbench import side_by_side
+from pydlbench.backends.base import KernelFacts
+from pydlbench.backends.case import Case
+from pydlbench.contest import contest, groups
+from pydlbench.errors import BackendMissingError, UnsupportedError, WorkerError
+from pydlbench.layers import Conv2d, Gemm
+from pydlbench.rows import measured_row
+from pydlbench.timing.chunk import Chunk
+from pydlbench.timing.policy import Policy
+
+CONV = Conv2d.of(batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)
+GEMM = Gemm(m=8, k=32, n=16)
+PAGES = 700
+
+
+@dataclass
+class Invented:
+    """A backend with planted faults; seconds per call.
+
+    Attributes:
+        kernel_s: the kernel alone.
+        dispatch_s, reorder_s, allocation_s: what comes beside it in each call.
+        silent: has no log.
+        refuses: raised where it is prepared, as users run it and with kept pages.
+        dies_at: the request at which it dies.
+    """
+
+    kernel_s: float = 1e-3
+    dispatch_s: float = 0.0
+    reorder_s: float = 0.0
+    allocation_s: float = 0.0
+    kernel: str = "brg:avx512"
+    layout: str = "src nchw, weights oihw, dst nchw"
+    silent: bool = False
+    refuses: dict = field(default_factory=dict)
+    dies_at: dict = field(default_factory=dict)
+    candidates: list = field(default_factory=list)
+
+
+class InventedKernel:
+    def __init__(self, host, backend, warm):
+        self.host, self.backend, self.warm = host, backend, warm
+        evidence = {"variant": f"{backend.kernel}, {backend.layout}"}
+        # In the usual process the kernel is the first to touch its output's pages.
+        faulting = 0.0 if warm else backend.allocation_s
+        if not backend.silent:
+            evidence["kernel"] = backend.kernel
+            evidence["kernel_s"] = backend.kernel_s + faulting
+            evidence["reorder_s"] = backend.reorder_s
+        self.facts = KernelFacts(
+            algorithm=backend.kernel,
+            layout=backend.layout,
+            library="invented 1",
+            accumulate="float32",
+            workspace_bytes=0,
+            reorder_s={},
+            setup_s=0.0,
+            correct={"status": "ok", "rel_error": 0.0, "tolerance": 1e-6, "detail": ""},
+            candidates=backend.candidates,
+            evidence=evidence,
+        ).to_dict()
+        self.asked = 0
+        self.released = 0
+
+    def sample(self, request):
+        self.asked += 1
+        one = self.backend
+        if self.asked == one.dies_at.get(self.warm):
+            raise WorkerError("the worker was killed by SIGKILL")
+        self.host.drift *= 1.001
+        seconds = one.kernel_s + one.dispatch_s + one.reorder_s
+        faults = 0.0
+        if one.allocation_s and not self.warm:
+            seconds, faults = seconds + one.allocation_s, PAGES
+        seconds *= self.host.drift
+        return Chunk(
+            seconds=(seconds,) * request.samples,
+            wall_s=seconds * request.samples * request.inner,
+            faults=faults,
+        )
+
+    def release(self):
+        self.released += 1
+        if self.asked == self.backend.dies_at.get(self.warm):
+            raise WorkerError("the worker is gone")
+
+
+class Host:
+    """A session without processes."""
+
+    seed = 1
+
+    def __init__(self, **backends):
+        self.backends = backends
+        self.drift = 1.0
+        self.kernels = []
+        self.asked = []
+
+    def threads(self, _case):
+        return 2
+
+    def allocates(self, case):
+        return case.backend in ("torch", "tensorflow")
+
+    def prepare(self, case, *, warm=False, variant=None):
+        backend = self.backends[case.mode or case.backend]
+        self.asked.append((case.mode or case.backend, warm, variant))
+        error = backend.refuses.get(warm)
+        if isinstance(error, list):  # of several times
+            error = error.pop(0) if error else None
+        if error is not None:
+            raise error
+        kernel = InventedKernel(self, backend, warm)
+        self.kernels.append(kernel)
+        return kernel
+
+    def sampling_policy(self, _case, _facts):
+        return Policy()
+
+    def row(self, case, facts, samples):
+        return measured_row(case, 2, facts, samples)
+
+    def empty_call_s(self, case):
+        return self.backends[case.mode or case.backend].dispatch_s
+
+
+@pytest.fixture(autouse=True)
+def _without_rests(monkeypatch):
+    monkeypatch.setattr(side_by_side, "REST_S", 0.0)
+
+
+MODES = {"eager": "torch", "compiled": "torch", "graph": "tensorflow", "xla": "tensorflow"}
+
+
+def run(layer=CONV, **backends):
+    host = Host(**backends)
+    cases = [
+        Case(layer=layer, backend=MODES.get(name, name), mode=name if name in MODES else None)
+        for name in backends
+    ]
+    return host, contest(host, cases)
+
+
+def named(row):
+    return {cause["cause"]: cause["seconds"] for cause in row.causes}
+
+
+def about(**causes):
+    # The machine drifts by some percent while it samples.
+    return {name.replace("_", " "): pytest.approx(s, rel=0.1) for name, s in causes.items()}
+
+
+def test_groups_differ_in_backend_and_mode_only():
+    def case(backend, mode=None, **words):
+        return Case(layer=CONV, backend=backend, mode=mode, **words)
+
+    first = [case("native"), case("torch", "eager"), case("torch", "compiled")]
+    other = [dataclasses.replace(one, precision="bf16") for one in first]
+    mixed = [one for pair in zip(first, other, strict=True) for one in pair]
+    assert list(groups(mixed)) == [first, other]
+    assert list(groups([])) == []
+
+
+def test_a_case_that_is_asked_for_twice_does_not_compete_with_itself():
+    case = Case(layer=CONV)
+    torch = dataclasses.replace(case, backend="torch", mode="eager")
+    other = Case(layer=GEMM)
+    assert list(groups([case, other, case])) == [[case], [other], [case]]
+    assert list(groups([case, torch, case, torch])) == [[case, torch], [case, torch]]
+
+
+def test_rows_come_in_the_order_given_with_ratios_to_the_fastest():
+    host, rows = run(
+        numba=Invented(kernel_s=3e-3), native=Invented(), eager=Invented(kernel_s=2e-3)
+    )
+    assert [(row.backend, row.mode) for row in rows] == [
+        ("numba", None),
+        ("native", None),
+        ("torch", "eager"),
+    ]
+    assert [row.ratio["to"] for row in rows] == ["native"] * 3
+    assert [row.ratio["median"] for row in rows] == pytest.approx([3, 1, 2], rel=0.02)
+    assert all(row.ratio["rounds"] >= 9 for row in rows)
+    assert all(row.ratio["ci_low"] <= row.ratio["median"] <= row.ratio["ci_high"] for row in rows)
+    assert all(kernel.released == 1 for kernel in host.kernels)
+
+
+def test_the_process_that_keeps_pages_runs_the_same_variant():
+    host, rows = run(native=Invented(), eager=Invented(kernel_s=2e-3))
+    assert host.asked[-1] == ("eager", True, "brg:avx512, src nchw, weights oihw, dst nchw")
+    assert [row.warm_s is None for row in rows] == [True, False]
+    assert [row.empty_call_s is None for row in rows] == [True, False]
+
+
+@pytest.mark.parametrize("dies_at", [1, 8])
+def test_who_dies_costs_its_own_row(dies_at):
+    host, (native, lost, numba) = run(
+        native=Invented(),
+        eager=Invented(kernel_s=0.5e-3, dies_at={False: dies_at}),
+        numba=Invented(kernel_s=2e-3),
+    )
+    assert (lost.status, lost.time, lost.ratio) == ("failed", None, None)
+    assert "SIGKILL" in lost.reason
+    assert (native.ok, numba.ok) == (True, True)
+    assert native.ratio["median"] == 1
+    assert numba.ratio["median"] == pytest.approx(2, rel=0.02)
+    # Also the one whose release fails.
+    assert all(kernel.released == 1 for kernel in host.kernels)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (UnsupportedError("no bf16 here"), "skipped"),
+        (WorkerError("was killed by SIGKILL"), "failed"),
+        (BackendMissingError("torch is not installed"), "failed"),
+    ],
+)
+def test_who_cannot_be_prepared_is_a_row_with_the_reason(error, status):
+    _, (native, lost) = run(native=Invented(), eager=Invented(refuses={False: error}))
+    assert (lost.status, lost.reason) == (status, str(error))
+    assert native.ratio["median"] == 1
+
+
+def test_nobody_can_be_prepared():
+    nothing = Invented(refuses={False: UnsupportedError("no")})
+    _, rows = run(native=nothing, numba=nothing)
+    assert [row.status for row in rows] == ["skipped", "skipped"]
+
+
+def test_a_crash_in_preparation_does_not_take_the_other_mode_along():
+    crash = WorkerError("was killed by SIGSEGV")
+    host, rows = run(
+        native=Invented(), eager=Invented(), compiled=Invented(refuses={False: [crash]})
+    )
+    assert [row.status for row in rows] == ["ok", "ok", "failed"]
+    # The process that held eager's kernel is gone: it is prepared once more, in the next one.
+    assert [(name, warm) for name, warm, _ in host.asked] == [
+        ("native", False),
+        ("eager", False),
+        ("eager", True),
+        ("compiled", False),
+        ("eager", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"refuses": {True: WorkerError("killed")}},
+        {"refuses": {True: UnsupportedError("no such variant")}},
+        {"dies_at": {True: 1}},
+        {"dies_at": {True: 9}},
+    ],
+)
+def test_without_the_process_that_keeps_pages_its_column_is_empty(fault):
+    _, (_, row) = run(native=Invented(), eager=Invented(kernel_s=2e-3, **fault))
+    assert (row.ok, row.warm_s) == (True, None)
+    assert row.ratio["median"] == pytest.approx(2, rel=0.02)
+    assert row.faults == {"default": 0}
+
+
+def test_planted_allocation():
+    _, (_, row) = run(native=Invented(), eager=Invented(allocation_s=2e-3))
+    assert named(row) == about(allocation=2e-3, unexplained=0) | {
+        "unexplained": pytest.approx(0, abs=1e-4)
+    }
+    assert f"{PAGES} page faults" in row.causes[0]["how"]
+    assert row.faults == {"default": PAGES, "warm": 0}
+    assert row.warm_s == pytest.approx(row.time.median / 3, rel=0.05)
+
+
+def test_planted_reorders():
+    _, (_, row) = run(native=Invented(), eager=Invented(reorder_s=2e-3))
+    assert row.causes[0]["cause"] == "reorders"
+    assert row.causes[0]["seconds"] == pytest.approx(2e-3)
+
+
+def test_planted_dispatch():
+    _, (_, row) = run(native=Invented(), numba=Invented(dispatch_s=2e-3, silent=True))
+    assert row.causes[0]["cause"] == "dispatch"
+    assert row.causes[0]["seconds"] == pytest.approx(2e-3)
+    assert row.empty_call_s == 2e-3
+
+
+def test_planted_fallback_to_a_generic_kernel():
+    _, (_, row) = run(native=Invented(), eager=Invented(kernel="ref:any", kernel_s=3e-3))
+    assert row.causes[0]["cause"] == "generic kernel"
+    assert row.causes[0]["seconds"] == pytest.approx(2e-3, rel=0.2)
+    assert "ref:any" in row.causes[0]["how"]
+    assert "brg:avx512" in row.causes[0]["how"]
+
+
+def candidates(packed_s, plain_s):
+    return [
+        {"variant": name, "status": "ok", "seconds": [seconds] * 3, "algorithm": name}
+        for name, seconds in (("any", packed_s), ("plain", plain_s))
+    ]
+
+
+def test_planted_unpacked_weights():
+    native = Invented(candidates=candidates(2e-3, 4e-3))
+    slow = Invented(kernel_s=2e-3, kernel="SGEMM", layout="src mk, weights nk, dst mn")
+    _, (_, row) = run(GEMM, native=native, eager=slow)
+    assert row.causes[0]["cause"] == "weights not packed"
+    # Of the native time, which the packed weights halve; the candidates' own times are older.
+    assert row.causes[0]["seconds"] == pytest.approx(1e-3, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("native", "words"),
+    [
+        (candidates(2e-3, 4e-3), {"layout": "src mk, weights packed, dst mn"}),
+        (candidates(2e-3, 4e-3), {"reorder_s": 0.5e-3}),
+        (candidates(4e-3, 4e-3), {}),
+        (candidates(4e-3, 4e-3)[:1], {}),
+        ([], {}),
+    ],
+)
+def test_weights_are_no_cause_where_nothing_speaks_for_it(native, words):
+    slow = Invented(kernel_s=2e-3, **{"layout": "src mk, weights nk, dst mn", **words})
+    _, (_, row) = run(GEMM, native=Invented(candidates=native), eager=slow)
+    assert "weights not packed" not in named(row)
+    assert "slower kernel" in named(row)
+
+
+def test_several_faults_at_once_are_not_counted_twice():
+    slow = Invented(
+        kernel="ref:any", kernel_s=4e-3, allocation_s=2e-3, reorder_s=1e-3, dispatch_s=0.5e-3
+    )
+    _, (_, row) = run(native=Invented(), eager=slow)
+    found = named(row)
+    assert list(found) == ["generic kernel", "allocation", "reorders", "dispatch", "unexplained"]
+    assert found["generic kernel"] == pytest.approx(3e-3, rel=0.1)
+    assert found["allocation"] == pytest.approx(2e-3, rel=0.1)
+    assert found["reorders"] == pytest.approx(1e-3)
+    assert found["dispatch"] == pytest.approx(0.5e-3)
+    assert sum(cause["share"] for cause in row.causes) == pytest.approx(1)
+    assert abs(found["unexplained"]) < 0.1 * 6.5e-3
+
+
+def test_what_has_no_evidence_stays_unexplained():
+    _, (_, row) = run(native=Invented(), numba=Invented(kernel_s=5e-3, silent=True))
+    (cause,) = row.causes
+    assert (cause["cause"], cause["share"]) == ("unexplained", pytest.approx(1))
+
+
+def test_the_fastest_and_those_close_to_it_need_no_causes():
+    _, rows = run(native=Invented(), numba=Invented(kernel_s=1.08e-3, dispatch_s=0.01e-3))
+    assert [row.causes for row in rows] == [(), ()]
+
+
+def test_two_frameworks_that_both_allocate_differ_in_something_else():
+    _, (_, row) = run(
+        eager=Invented(allocation_s=2e-3), compiled=Invented(allocation_s=2e-3, kernel_s=3e-3)
+    )
+    assert row.ratio["to"] == "torch eager"
+    assert "allocation" not in named(row)
+    assert named(row)["slower kernel"] == pytest.approx(2e-3, rel=0.1)
+
+
+def test_the_order_of_samples_follows_the_seed():
+    first, second = (run(native=Invented(), numba=Invented(kernel_s=2e-3))[1] for _ in range(2))
+    assert first == second
+
+
+def test_a_killed_process_costs_its_rows_only(monkeypatch):
+    pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")
+    pytest.importorskip("numba")
+    from pydlbench.measure import Options, Session
+    from pydlbench.workers.host import RemoteKernel
+
+    real, calls = RemoteKernel.sample, []
+
+    def sample(kernel, request):
+        if kernel.facts["library"].startswith("Numba"):
+            calls.append(request)
+            if len(calls) == 6:
+                os.kill(session.worker("numba").pid, signal.SIGKILL)
+        return real(kernel, request)
+
+    def unprobed(*_):
+        raise UnsupportedError("peaks are no matter here")
+
+    monkeypatch.setattr(RemoteKernel, "sample", sample)
+    monkeypatch.setattr(Session, "_probed", unprobed)
+    layer = Gemm(m=8, k=32, n=16)
+    cases = [Case(layer=layer, backend=name) for name in ("numba", "native")]
+    with Session(Options(budget_s=0.02)) as session:
+        lost, native = session.measure(cases)
+        (again,) = session.measure(cases[:1])
+    assert (lost.backend, lost.status) == ("numba", "failed")
+    assert "SIGKILL" in lost.reason
+    assert (native.status, native.ratio["median"]) == ("ok", 1)
+    assert again.status == "ok"  # in a new process

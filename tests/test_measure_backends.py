@@ -1,0 +1,149 @@
+"""Several backends in one table, one of them in trouble: it costs its rows and says what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import resource
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from pydlbench.backends.case import Case
+from pydlbench.layers import Pool2d
+from pydlbench.measure import Options, Session
+from pydlbench.timing.chunk import Request
+from pydlbench.workers import host
+from pydlbench.workers.host import RemoteKernel
+
+pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")
+
+POOL = Pool2d.of(batch=2, channels=16, in_size=9, kernel=3, stride=2, name="small/pool")
+LARGE = Pool2d.of(batch=8, channels=64, in_size=112, kernel=3, stride=2, name="large/pool")
+QUICK = Options(budget_s=0.02, seed=3)
+INVENTED = Path(__file__).parent / "workers" / "invented"
+torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="torch is not installed here"
+)
+
+# The invented backend comes under the name of numba; native is itself.
+_INVENTED = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "import invented_backend; from pydlbench.backends import registry; true = registry.load; "
+    "registry.load = lambda name, device: "
+    "invented_backend.create() if name == 'numba' else true(name, device); "
+    "from pydlbench.workers.worker import main; main()"
+)
+_WITHOUT_TORCH = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "import importlib.util as util; true = util.find_spec; "
+    "util.find_spec = lambda name, *rest: None if name == 'torch' else true(name, *rest); "
+    "from pydlbench.workers.worker import main; main()"
+)
+
+
+def both(layer, other):
+    return [Case(layer=layer), Case(layer=layer, backend=other)]
+
+
+@pytest.fixture
+def session():
+    """A quick one, new for each test: workers die here."""
+    with Session(QUICK) as session:
+        yield session
+
+
+@pytest.fixture
+def invented(session, monkeypatch):
+    monkeypatch.syspath_prepend(str(INVENTED))
+    monkeypatch.setattr(host, "_BOOTSTRAP", _INVENTED)
+    worker = session.worker("numba")
+    worker._beat_s = 0.05
+    worker._silence = 1.0
+    return session
+
+
+@pytest.mark.parametrize("when", ["now", "later"])
+@pytest.mark.parametrize(
+    ("deed", "reason"),
+    [
+        ("is killed", "was killed by SIGKILL; if nobody killed it, the system did for lack of"),
+        ("is stopped", "gave no sign of life for 1 s and was killed"),
+        ("exits", "ended with exit code 7: something native went wrong"),
+        ("allocates", "out of memory; try a smaller --batch"),
+    ],
+)
+def test_trouble_costs_its_rows_only(invented, when, deed, reason):
+    bad = dataclasses.replace(POOL, name=f"{when} {deed}")
+    good = dataclasses.replace(POOL, name="later works")
+    rows = list(invented.measure([*both(bad, "numba"), *both(good, "numba")]))
+    assert [(row.backend, row.status) for row in rows] == [
+        ("native", "ok"),
+        ("numba", "failed"),
+        ("native", "ok"),
+        ("numba", "ok"),
+    ]
+    assert reason in rows[1].reason
+    assert rows[1].time is None
+    assert rows[0].correct.status == "ok"
+
+
+def test_a_hung_worker_that_beats_costs_its_row(invented):
+    worker = invented.worker("numba")
+    worker.describe()
+    worker._timeout = 1.0
+    bad = dataclasses.replace(POOL, name="later hangs")
+    ok, failed = invented.measure(both(bad, "numba"))
+    assert ok.ok
+    assert "gave no answer for 1 s and was killed" in failed.reason
+
+
+def test_an_uninstalled_framework_costs_its_rows_and_names_the_command(session, monkeypatch):
+    monkeypatch.setattr(host, "_BOOTSTRAP", _WITHOUT_TORCH)
+    rows = list(session.measure([*both(POOL, "torch"), *both(LARGE, "torch")]))
+    assert [row.status for row in rows] == ["ok", "failed", "ok", "failed"]
+    for row in rows[1::2]:
+        assert row.reason == "torch is not installed; get it with: pip install 'pydlbench[torch]'"
+
+
+@torch
+def test_kill_minus_nine_of_torch_in_the_middle_of_a_sample(session, monkeypatch):
+    true_sample = RemoteKernel.sample
+    victims = []
+
+    def sample(kernel, request):
+        if kernel._worker is session.worker("torch") and not victims:
+            victims.append(kernel._worker.pid)
+            timer = threading.Timer(0.2, os.kill, (victims[0], signal.SIGKILL))
+            timer.start()
+            request = Request(samples=1, inner=2**31 - 1)  # would take hours
+        return true_sample(kernel, request)
+
+    monkeypatch.setattr(RemoteKernel, "sample", sample)
+    rows = list(session.measure([*both(POOL, "torch"), *both(POOL.with_batch(1), "torch")]))
+    assert [row.status for row in rows] == ["ok", "failed", "ok", "ok"]
+    assert rows[1].reason.startswith("the torch worker was killed by SIGKILL; if nobody")
+    assert session.worker("torch").pid not in (None, *victims)
+
+
+@torch
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits another process")
+def test_torch_without_memory_costs_its_row(session):
+    """As after ``ulimit -v``, in one worker."""
+    worker = session.worker("torch")
+    worker.describe()
+    pages = int(Path(f"/proc/{worker.pid}/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + (8 << 20)
+    _, hard = resource.prlimit(worker.pid, resource.RLIMIT_AS)
+    resource.prlimit(worker.pid, resource.RLIMIT_AS, (limit, hard))
+    ok, failed = session.measure(both(LARGE, "torch"))
+    assert ok.ok
+    assert failed.status == "failed"
+    assert "out of memory" in failed.reason
+    assert failed.reason.endswith("; try a smaller --batch")
+    resource.prlimit(worker.pid, resource.RLIMIT_AS, (hard, hard))
+    (row,) = session.measure([Case(layer=POOL, backend="torch")])
+    assert row.ok

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from pydlbench.errors import WorkerError
+from pydlbench.side_by_side import Contestant, ratios, sample_in_turn, saved_s
+from pydlbench.timing.chunk import Chunk
+from pydlbench.timing.policy import Policy
+from pydlbench.timing.procedure import Round, Samples
+from pydlbench.timing.warmup import WarmupOutcome
+
+
+def samples(by_round, faults=None):
+    if not isinstance(by_round, dict):
+        by_round = dict(enumerate(by_round))
+    seconds = tuple(by_round.values())
+    return Samples(
+        seconds=seconds,
+        all_seconds=seconds,
+        discarded=0,
+        clock_hz=None,
+        contended=False,
+        contention_reason=None,
+        stop_reason="precision",
+        stop_detail="",
+        warmup=WarmupOutcome(reason="steady", chunks=3, seconds=0.1, detail=""),
+        rounds=tuple(
+            Round(index=index, seconds=value, clock_hz=None) for index, value in by_round.items()
+        ),
+        inner=1,
+        retries=0,
+        spent_s=1.0,
+        confidence=0.95,
+        faults=faults,
+    )
+
+
+def steady(seconds, dies_at=None):
+    """A contestant whose every sample takes as long; dies at its n-th request."""
+    asked = []
+
+    def sample(request):
+        asked.append(request)
+        if len(asked) == dies_at:
+            raise WorkerError("killed by SIGKILL")
+        return Chunk(seconds=(seconds,) * request.samples, wall_s=seconds * request.samples)
+
+    return Contestant(sample=sample, policy=Policy(min_rounds=9))
+
+
+def turn(*contestants):
+    rests = []
+    return sample_in_turn(contestants, random.Random(0), lambda: rests.append(1)), rests
+
+
+def test_all_are_sampled_in_the_same_rounds():
+    outcomes, rests = turn(steady(1e-3), steady(2e-3), steady(4e-3))
+    rounds = [set(one.samples.by_round()) for one in outcomes]
+    assert all(found >= set(range(9)) for found in rounds)
+    assert rests
+
+
+def test_nobody_rests_alone():
+    assert turn(steady(1e-3))[1] == []
+
+
+@pytest.mark.parametrize("dies_at", [1, 4, 12])
+def test_whoever_dies_costs_itself_only(dies_at):
+    (first, lost, last), _ = turn(steady(1e-3), steady(2e-3, dies_at), steady(4e-3))
+    assert lost.samples is None
+    assert "SIGKILL" in str(lost.error)
+    assert {len(one.samples.rounds) >= 9 for one in (first, last)} == {True}
+
+
+def test_all_may_die():
+    outcomes, _ = turn(steady(1e-3, 1), steady(2e-3, 2))
+    assert [one.samples for one in outcomes] == [None, None]
+
+
+def test_the_fastest_has_ratio_one():
+    found = ratios({3: samples([2.0] * 9), 5: samples([1.0] * 9)})
+    assert (found[5].median, found[5].low, found[5].high) == (1, 1, 1)
+    assert (found[3].median, found[3].best, found[3].rounds) == (2, 5, 9)
+    assert ratios({}) == {}
+
+
+def test_drift_that_both_saw_cancels():
+    drift = [1 + 0.1 * i for i in range(9)]
+    found = ratios({0: samples([1.5 * x for x in drift]), 1: samples(drift)})
+    assert found[0].median == pytest.approx(1.5)
+    assert found[0].high - found[0].low < 1e-9
+
+
+def test_the_fastest_is_that_of_shared_rounds_not_of_the_machines_best_hour():
+    # The second one went on while the machine was twice as fast.
+    first = samples([1.0] * 9)
+    second = samples([1.2] * 9 + [0.6] * 20)
+    found = ratios({0: first, 1: second})
+    assert {one.best for one in found.values()} == {0}
+    assert found[1].median == pytest.approx(1.2)
+
+
+def test_few_rounds_have_a_ratio_without_an_interval():
+    found = ratios({0: samples([1.0] * 3), 1: samples([2.0] * 3)})[1]
+    assert (found.median, found.low, found.high, found.rounds) == (2, None, None, 3)
+
+
+def test_without_a_common_round_medians_are_compared():
+    found = ratios({0: samples({0: 1.0}), 1: samples({1: 3.0})})[1]
+    assert (found.median, found.low, found.rounds) == (3, None, 0)
+
+
+def test_kept_pages_save_what_the_rounds_agree_on():
+    drift = [1 + 0.1 * i for i in range(9)]
+    default = samples([10 * x for x in drift], faults=5000)
+    kept = samples([7 * x for x in drift], faults=2)
+    assert saved_s(default, kept) == pytest.approx(0.3 * 14)
+
+
+@pytest.mark.parametrize("rounds", [3, 12])
+def test_rounds_that_disagree_save_nothing(rounds):
+    default = samples([10.0] * rounds, faults=5000)
+    kept = samples([[9.0, 9.8, 10.5][i % 3] for i in range(rounds)], faults=2)
+    assert saved_s(default, kept) == 0
+
+
+def test_without_fewer_faults_another_process_was_faster_by_chance():
+    assert saved_s(samples([10.0] * 9, faults=0), samples([7.0] * 9, faults=0)) == 0
+    assert saved_s(samples([10.0] * 9), samples([7.0] * 9)) == pytest.approx(3)
+
+
+def test_without_a_common_round_nothing_is_saved():
+    assert saved_s(samples({0: 10.0}), samples({1: 1.0})) == 0
