@@ -224,7 +224,7 @@ def test_a_cold_sample_is_one_execution(session, worker):
 
 
 def test_options_reach_the_backend(worker, monkeypatch):
-    monkeypatch.setattr(Session, "worker", lambda *_: worker)
+    monkeypatch.setattr(Session, "worker", lambda *_, **__: worker)
     options = Options(budget_s=0.02, seed=5, algorithms=True, workspace_bytes=4096, energy=True)
     with Session(options) as session:
         list(session.measure([case()]))
@@ -306,8 +306,9 @@ def test_a_roof_holds_against_the_cpu_rows_beside_it(worker, monkeypatch):
     pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")
     true_worker = Session.worker
 
-    def chosen(session, backend="native", device="cpu"):
-        return worker if device == "cuda:0" else true_worker(session, backend, device)
+    def chosen(session, backend="native", device="cpu", *, warm=False):
+        gpu = device == "cuda:0"
+        return worker if gpu else true_worker(session, backend, device, warm=warm)
 
     monkeypatch.setattr(Session, "worker", chosen)
     with Session(QUICK) as session:
