@@ -53,6 +53,9 @@ class Host(Protocol):
     def empty_call_s(self, case: Case) -> float | None:
         """Return the seconds of a call that does nothing, made as this case's backend calls."""
 
+    def logged(self, case: Case, variant: str | None) -> dict[str, Any]:
+        """Return what the library itself logs of a call, where its backend has not told."""
+
     def allocates(self, case: Case) -> bool:
         """Whether a backend allocates its outputs in each call, from the C library."""
 
@@ -190,6 +193,9 @@ def _compare(host: Host, entries: Sequence[Entry]) -> None:
     for index, entry in enumerate(entries):
         ratio = found[index]
         if entry.row is not None and ratio.median > _SLOW and (ratio.low is None or ratio.low > 1):
+            if entry.kernel is not None and "kernel_s" not in entry.kernel.facts["evidence"]:
+                variant = entry.kernel.facts["evidence"].get("variant")
+                entry.log = host.logged(entry.case, variant)
             entry.row = explained(entry.row, entry, entries[ratio.best])
 
 

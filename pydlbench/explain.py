@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from pydlbench.causes import Account, Evidence, causes, unexplained_s
 from pydlbench.side_by_side import saved_s
@@ -34,6 +34,7 @@ class Entry:
         row: what came of it.
         samples: of ``kernel``.
         warm_samples: of ``warm``, in the same rounds.
+        log: what the library itself reports of a call, from a process that does nothing else.
     """
 
     case: Case
@@ -42,6 +43,7 @@ class Entry:
     row: Measurement | None = None
     samples: Samples | None = None
     warm_samples: Samples | None = None
+    log: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -87,7 +89,7 @@ def _account(entry: Entry, row: Measurement, time_s: float) -> Account:
         return Account(time_s=time_s)
     # With a log of the process whose pages are there, no fault is counted in the kernel as well.
     kept = entry.warm if entry.warm_samples is not None else None
-    seen = (kept or entry.kernel).facts["evidence"]
+    seen = {**(kept or entry.kernel).facts["evidence"], **entry.log}
     saved, faults = None, row.faults or {}
     if entry.warm_samples is not None:
         saved = saved_s(entry.samples, entry.warm_samples) * time_s / row.time.median

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
+    from pydlbench.backends.base import Preparation
     from pydlbench.devices import DeviceRecord
     from pydlbench.devices.cpu import CpuFacts
     from pydlbench.devices.gpu import GpuRecord
@@ -37,6 +38,9 @@ _ROOF_PATTERNS = ("read", "copy", "triad")
 # Rotating copies on a GPU span this many L2 caches: its replacement is not strictly the oldest
 # line's, so that after twice its size one line in eight is still there.
 _COLD_L2 = 4
+# Frameworks whose oneDNN reports its kernels only if it was told to when they were loaded.
+_LOGGED = ("tensorflow",)
+_LOGGED_CALLS = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +83,7 @@ class Session:
         self.facts: CpuFacts = read_cpu_facts()
         self.cpus: tuple[int, ...] = choose_cpus(self.facts, self.options.threads)
         self.policy = Policy(confidence=self.options.confidence, budget_s=self.options.budget_s)
-        self._workers: dict[tuple[str, str, bool], Worker] = {}
+        self._workers: dict[tuple[str, str, bool, bool], Worker] = {}
         self._empty_calls: dict[tuple[str, str, str | None], float | None] = {}
         self._device: DeviceRecord = start_record(self.facts, self.cpus)
         self._gpus: dict[str, GpuRecord] = {}
@@ -105,22 +109,30 @@ class Session:
             worker.discard()
         self._workers.clear()
 
-    def worker(self, backend: str = "native", device: str = "cpu", *, warm: bool = False) -> Worker:
+    def worker(
+        self,
+        backend: str = "native",
+        device: str = "cpu",
+        *,
+        warm: bool = False,
+        logging: bool = False,
+    ) -> Worker:
         """Return the worker of a backend; its process starts when it is first asked.
 
         Args:
             backend: its name.
             device: ``cpu`` or ``cuda:N``.
             warm: one whose C library keeps the pages that were freed.
+            logging: one whose oneDNN reports its kernels; never timed by our clock.
         """
-        from pydlbench.workers.environment import KEEP_PAGES
+        from pydlbench.workers.environment import KEEP_PAGES, LOG_KERNELS
         from pydlbench.workers.host import Worker
 
-        key = (backend, device, warm)
+        key = (backend, device, warm, logging)
         if key not in self._workers:
             limit = self.options.timeout_s
             limits = {} if limit is None else {"timeout": limit, "prepare_timeout": limit}
-            extra = KEEP_PAGES if warm else None
+            extra = {**(KEEP_PAGES if warm else {}), **(LOG_KERNELS if logging else {})}
             self._workers[key] = Worker(backend, device, self.cpus, environment=extra, **limits)
         return self._workers[key]
 
@@ -271,6 +283,32 @@ class Session:
                 self._empty_calls[key] = None
         return self._empty_calls[key]
 
+    def logged(self, case: Case, variant: str | None) -> dict[str, Any]:
+        """Return what the library itself logs of a call, see ``KernelFacts.evidence``.
+
+        Asked in a process of its own, whose pages are kept: of frameworks that cannot switch the
+        log on and off. Empty where there is no such log.
+
+        Args:
+            case: what is computed.
+            variant: the variant that was timed.
+        """
+        from pydlbench.backends.frameworks.verbose import evidence, middle_call, parse
+        from pydlbench.timing.chunk import Request
+
+        if case.on_gpu or case.backend not in _LOGGED:
+            return {}
+        worker = self.worker(case.backend, case.device, warm=True, logging=True)
+        try:
+            kernel = worker.prepare(case, self._preparation(case, variant))
+            try:
+                kernel.sample(Request(samples=_LOGGED_CALLS))
+                return evidence(middle_call(parse(worker.said()), _LOGGED_CALLS), calls=1)
+            finally:
+                kernel.release()
+        except PydlbenchError:
+            return {}  # without a log there is one cause less to find
+
     def sampling_policy(self, case: Case, facts: dict[str, Any]) -> Policy:
         """Return the constants of sampling for a kernel."""
         from pydlbench.timing.policy import gpu_policy
@@ -287,19 +325,20 @@ class Session:
             warm: in a process of its own whose allocator keeps the pages that were freed.
             variant: see ``Preparation``.
         """
+        worker = self.worker(case.backend, case.device, warm=warm)
+        return worker.prepare(case, self._preparation(case, variant))
+
+    def _preparation(self, case: Case, variant: str | None) -> Preparation:
         from pydlbench.backends.base import Preparation
 
-        return self.worker(case.backend, case.device, warm=warm).prepare(
-            case,
-            Preparation(
-                seed=self.options.seed,
-                cold_bytes=self._cold_bytes(case),
-                memory_bytes=self.facts.memory_available_bytes or (1 << 62),
-                all_candidates=self.options.algorithms,
-                workspace_bytes=self.options.workspace_bytes,
-                energy=self.options.energy,
-                variant=variant,
-            ),
+        return Preparation(
+            seed=self.options.seed,
+            cold_bytes=self._cold_bytes(case),
+            memory_bytes=self.facts.memory_available_bytes or (1 << 62),
+            all_candidates=self.options.algorithms,
+            workspace_bytes=self.options.workspace_bytes,
+            energy=self.options.energy,
+            variant=variant,
         )
 
     def _cold_bytes(self, case: Case) -> int:

@@ -106,9 +106,13 @@ class Host:
         self.drift = 1.0
         self.kernels = []
         self.asked = []
+        self.logs = {}
 
     def threads(self, _case):
         return 2
+
+    def logged(self, case, variant):  # noqa: ARG002 - as the real one
+        return self.logs.get(case.backend, {})
 
     def allocates(self, case):
         return case.backend in ("torch", "tensorflow")
@@ -354,6 +358,15 @@ def test_what_has_no_evidence_stays_unexplained():
     _, (_, row) = run(native=Invented(), numba=Invented(kernel_s=5e-3, silent=True))
     (cause,) = row.causes
     assert (cause["cause"], cause["share"]) == ("unexplained", pytest.approx(1))
+
+
+def test_a_library_that_logs_only_in_a_process_of_its_own_is_asked_there():
+    host = Host(native=Invented(), tensorflow=Invented(kernel_s=4e-3, silent=True))
+    host.logs["tensorflow"] = {"kernel": "ref:any", "kernel_s": 3.5e-3, "reorder_s": 0.0}
+    cases = [Case(layer=CONV), Case(layer=CONV, backend="tensorflow")]
+    _, row = contest(host, cases)
+    assert row.causes[0]["cause"] == "generic kernel"
+    assert "ref:any" in row.causes[0]["how"]
 
 
 def test_the_fastest_and_those_close_to_it_need_no_causes():

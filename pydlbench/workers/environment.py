@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["KEEP_PAGES", "worker_environment"]
+__all__ = ["KEEP_PAGES", "LOG_KERNELS", "worker_environment"]
 
 # Settings of thread pools and math libraries: a worker gets ours, whatever the shell says.
 _DROPPED = (
@@ -26,6 +26,8 @@ _DROPPED = (
     "MALLOC_",
 )
 
+#: Makes oneDNN report each of its kernels, in frameworks that have no switch for that.
+LOG_KERNELS = {"ONEDNN_VERBOSE": "1"}
 #: Makes the C library's allocator keep the pages that were freed, so that the next call finds them.
 KEEP_PAGES = {"GLIBC_TUNABLES": f"glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold={2**62}"}
 

@@ -128,6 +128,13 @@ class Worker:
             self.close(kill=True)
             raise
 
+    def said(self) -> str:
+        """Return what the process has written to standard error since its last request began."""
+        descriptor = self._stderr.fileno()
+        size = os.fstat(descriptor).st_size
+        # Not by seek() and read(): the worker shares the file's position.
+        return os.pread(descriptor, size - self._said, self._said).decode(errors="replace")
+
     def close(self, kill: bool = False) -> None:
         """End the process: politely, or at once with ``kill``."""
         process, self._process = self._process, None

@@ -282,3 +282,14 @@ def test_a_lost_device_ends_the_worker_and_the_next_case_gets_a_new_one(worker, 
         other.sample(ONE)
     assert prepare().sample(ONE).seconds == (0.001,)
     assert worker.generation == 2
+
+
+def test_what_a_library_prints_can_be_read_while_it_lives(worker, prepare):
+    prepare().sample(ONE)
+    before = prepare("later babbles")
+    before.sample(ONE)
+    said = worker.said()
+    assert '{"ok": "descriptor"}' in said
+    assert '{"ok": "stdio"}' in said
+    before.sample(ONE)
+    assert worker.said() == said  # of the last request only, and its own printing is not disturbed

@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Execution", "evidence", "kernels", "parse", "remarks", "total_s"]
+__all__ = ["Execution", "evidence", "kernels", "middle_call", "parse", "remarks", "total_s"]
 
 _MKL = re.compile(r"MKL_VERBOSE (\w+)\(([^)]*)\) ([\d.]+)(ns|us|ms|s)\b(?:.*\bNThr:(\d+))?")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -100,6 +100,25 @@ def _mkl(line: str) -> Execution | None:
 def total_s(executions: list[Execution]) -> float:
     """Return the seconds that all executions took together."""
     return sum(one.seconds for one in executions)
+
+
+def middle_call(executions: list[Execution], calls: int) -> list[Execution]:
+    """Return the executions of one of several equal calls: of the one in the middle by its time.
+
+    Args:
+        executions: of all calls, in their order.
+        calls: how many.
+
+    Returns:
+        Nothing if the executions do not divide into so many equal calls.
+    """
+    each, rest = divmod(len(executions), calls)
+    if rest or not each:
+        return []
+    logs = [executions[each * i : each * (i + 1)] for i in range(calls)]
+    if len({tuple(one.implementation for one in log) for log in logs}) > 1:
+        return []
+    return sorted(logs, key=total_s)[calls // 2]
 
 
 def kernels(executions: list[Execution]) -> str | None:

@@ -7,7 +7,14 @@ import os
 import pytest
 import torch
 
-from pydlbench.backends.frameworks.verbose import Execution, evidence, kernels, parse, remarks
+from pydlbench.backends.frameworks.verbose import (
+    Execution,
+    evidence,
+    kernels,
+    middle_call,
+    parse,
+    remarks,
+)
 from pydlbench.backends.torch import capture
 
 HEADER = """\
@@ -151,3 +158,19 @@ def test_evidence_is_per_call_and_keeps_reorders_apart():
         "reorder_s": pytest.approx(0.001),
     }
     assert evidence([reorder], calls=1) == {}
+
+
+def test_of_several_calls_the_middle_one_is_taken():
+    def calls(*seconds, name="brg:avx512"):
+        return [
+            Execution(library="oneDNN", primitive="matmul", implementation=name, seconds=one)
+            for one in seconds
+        ]
+
+    logged = calls(1.0, 1.0, 9.0, 9.0, 2.0, 2.0)
+    assert middle_call(logged, 3) == logged[4:]
+    assert middle_call(logged, 6) == [logged[4]]
+    assert middle_call(logged, 4) == []  # not equal calls
+    assert middle_call([], 3) == []
+    mixed = calls(1.0) + calls(1.0, name="ref:any")
+    assert middle_call(mixed, 2) == []
