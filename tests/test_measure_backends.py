@@ -56,6 +56,15 @@ def session():
         yield session
 
 
+@pytest.mark.parametrize("name", ["native", "torch", "numba", "tensorflow"])
+def test_every_backend_computes_with_all_threads(session, name):
+    """GNU OpenMP binds the thread that loads it: to what is then taken for all there is."""
+    if name != "native" and importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed here")
+    said = session.worker(name).describe()
+    assert said["threads"] == len(session.cpus)
+
+
 @pytest.fixture
 def invented(session, monkeypatch):
     monkeypatch.syspath_prepend(str(INVENTED))

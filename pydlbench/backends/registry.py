@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from pydlbench.backends.native import native_module
 from pydlbench.backends.offers import offer
+from pydlbench.backends.own_cpus import remember
 from pydlbench.errors import BackendMissingError, UsageError
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def load(name: str, device: str) -> Backend:
     if found is None:
         known = ", ".join(sorted(f"{backend} on {where}" for backend, where in _MODULES))
         raise UsageError(f"backend {name} on {device}: no such backend; there is: {known}")
+    remember()
     module, native = found
     if native is not None:
         native_module(native)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from pydlbench.backends.cupy.clock import CupyClock
 from pydlbench.backends.frameworks.backend import FrameworkBackend
 from pydlbench.backends.frameworks.operator import Variant
 from pydlbench.backends.native.nvml import Monitor
+from pydlbench.backends.own_cpus import own_cpus
 from pydlbench.backends.reference import tensor_shapes
 from pydlbench.backends.reference.tolerance import TENSOR_ACCUMULATOR
 from pydlbench.errors import UnsupportedError
@@ -247,4 +247,4 @@ def create(device: str) -> FrameworkBackend:
     """
     if device == "cpu":
         raise UnsupportedError("cupy needs an NVIDIA GPU; ask for --device cuda:0")
-    return CupyBackend(device, sorted(os.sched_getaffinity(0)))
+    return CupyBackend(device, own_cpus())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from pydlbench.backends.base import KernelFacts, Preparation
 from pydlbench.backends.case import CPU_PRECISIONS, Case
 from pydlbench.backends.native import search
 from pydlbench.backends.native.problems import candidates
+from pydlbench.backends.own_cpus import own_cpus
 from pydlbench.backends.reference import Verdict, make_inputs, verify
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError
 from pydlbench.timing.chunk import Chunk, Request
@@ -282,6 +282,4 @@ def create(device: str = "cpu") -> CpuBackend:
     """
     if device != "cpu":
         raise UnsupportedError(f"{device}: the CPU backend serves the device cpu only")
-    if hasattr(os, "sched_getaffinity"):
-        return CpuBackend(sorted(os.sched_getaffinity(0)))
-    return CpuBackend(range(os.cpu_count() or 1))
+    return CpuBackend(own_cpus())

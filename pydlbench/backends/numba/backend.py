@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from typing import TYPE_CHECKING, Any
 
 import numba
@@ -14,6 +13,7 @@ from pydlbench.backends.frameworks.backend import FrameworkBackend
 from pydlbench.backends.numba.build import host_variants
 from pydlbench.backends.numba.compiled import parallel
 from pydlbench.backends.numba.operator import HostOperator
+from pydlbench.backends.own_cpus import own_cpus
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def create(device: str) -> FrameworkBackend:
     Raises:
         UnsupportedError: there is no such GPU, or Numba cannot use it.
     """
-    cpus = sorted(os.sched_getaffinity(0))
+    cpus = own_cpus()
     if device == "cpu":
         return NumbaBackend(cpus)
     from pydlbench.backends.numba.cuda.backend import NumbaCudaBackend

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from pydlbench.backends.case import CPU_PRECISIONS, GPU_PRECISIONS, Case
 from pydlbench.backends.frameworks.backend import FrameworkBackend
 from pydlbench.backends.frameworks.operator import Operator, Variant
+from pydlbench.backends.own_cpus import own_cpus
 from pydlbench.backends.tensorflow.arithmetic import Arithmetic, arithmetic
 from pydlbench.backends.tensorflow.convolution import convolutions
 from pydlbench.backends.tensorflow.kernels import kernels_behind
@@ -72,6 +72,7 @@ class TensorflowBackend(FrameworkBackend):
         return {
             "name": self.name,
             **settings(),
+            "threads": tf.config.threading.get_intra_op_parallelism_threads(),
             "device": self.device,
             "numpy": np.__version__,
             "modes": list(MODES),
@@ -184,4 +185,4 @@ def _recipes(case: Case) -> list[Recipe]:
 
 def create(device: str) -> TensorflowBackend:
     """Make the backend on the CPUs that this process is pinned to."""
-    return TensorflowBackend(device, sorted(os.sched_getaffinity(0)))
+    return TensorflowBackend(device, own_cpus())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 from pydlbench.backends.frameworks import verbose
 from pydlbench.backends.frameworks.backend import FrameworkBackend
 from pydlbench.backends.frameworks.operator import Operator, Variant
+from pydlbench.backends.own_cpus import own_cpus
 from pydlbench.backends.torch import settings, support
 from pydlbench.backends.torch.capture import library_output
 from pydlbench.backends.torch.clock import GuardedClock
@@ -197,10 +197,7 @@ def create(device: str) -> TorchBackend:
     Raises:
         UnsupportedError: PyTorch sees no such device.
     """
-    if hasattr(os, "sched_getaffinity"):
-        cpus = sorted(os.sched_getaffinity(0))
-    else:
-        cpus = list(range(os.cpu_count() or 1))
+    cpus = own_cpus()
     if device == "cpu":
         return TorchCpuBackend(device, cpus)
     from pydlbench.backends.torch.gpu_backend import TorchCudaBackend
