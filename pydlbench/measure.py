@@ -384,7 +384,7 @@ class Session:
 
         row = measured_row(
             case,
-            None if case.on_gpu else len(self.cpus),
+            self.threads(case),
             facts,
             samples,
             keep_samples=self.options.keep_samples,

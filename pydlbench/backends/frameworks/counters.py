@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import resource
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["Faults", "StolenTime", "WaitingThreads", "faults", "involuntary_switches"]
+__all__ = ["StolenTime", "WaitingThreads", "involuntary_switches", "page_faults"]
 
 _TASKS = Path("/proc/self/task")
 _STAT = Path("/proc/stat")
@@ -26,23 +25,9 @@ def involuntary_switches() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
-@dataclass(frozen=True, slots=True)
-class Faults:
-    """Page faults of this process until now.
-
-    Attributes:
-        minor: served without reading: first touch of fresh memory.
-        major: that waited for a disk.
-    """
-
-    minor: int
-    major: int
-
-
-def faults() -> Faults:
-    """Return the page faults until now."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return Faults(usage.ru_minflt, usage.ru_majflt)
+def page_faults() -> int:
+    """Return how often this process touched fresh memory until now; disk reads are not counted."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 class WaitingThreads:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from pydlbench.backends.frameworks.counters import (
     StolenTime,
     WaitingThreads,
-    faults,
     involuntary_switches,
+    page_faults,
 )
 from pydlbench.timing.chunk import Chunk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pydlbench.backends.frameworks.operator import Operator
     from pydlbench.timing.chunk import Request
@@ -32,18 +32,11 @@ class HostClock:
     Args:
         operator: what is timed.
         cpus: those that the process is pinned to, for the account of stolen time.
-        clock_hz: reads the core clock; None where there is no such reading.
     """
 
-    def __init__(
-        self,
-        operator: Operator,
-        cpus: Sequence[int],
-        clock_hz: Callable[[], float] | None = None,
-    ) -> None:
+    def __init__(self, operator: Operator, cpus: Sequence[int]) -> None:
         self._operator = operator
         self._cpus = tuple(cpus)
-        self._clock_hz = clock_hz
 
     def sample(self, request: Request) -> Chunk:
         """Time the requested samples, after the calls that are not timed."""
@@ -57,7 +50,7 @@ class HostClock:
         # A collection in the middle of a sample is Python's, not the operator's.
         collecting = gc.isenabled()
         gc.disable()
-        waiting, stolen, before = WaitingThreads(), StolenTime(self._cpus), faults()
+        waiting, stolen, before = WaitingThreads(), StolenTime(self._cpus), page_faults()
         begin = time.monotonic()
         try:
             for _ in range(request.samples):
@@ -73,12 +66,11 @@ class HostClock:
             if collecting:
                 gc.enable()
         wall = time.monotonic() - begin
-        touched = faults().minor - before.minor
+        touched = page_faults() - before
         calls = request.samples * request.inner
         return Chunk(
             seconds=tuple(seconds),
             involuntary=tuple(switches),
-            clock_hz=() if self._clock_hz is None else (self._clock_hz(),),
             run_delay_s=waiting.longest_s(),
             steal_s=stolen.seconds(),
             wall_s=wall,
