@@ -89,9 +89,10 @@ def _glob(pattern: str) -> list[Layer]:
         layers = load_model(_DEFAULT).layers
         found = [layer for layer in layers if fnmatchcase(_bare(layer), pattern)]
     if not found:
+        model = pattern.partition("/")[0]
         found = [
             layer
-            for layer in _all_layers()
+            for layer in (load_model(model).layers if model in model_names() else _all_layers())
             if fnmatchcase(layer.name or "", pattern) or fnmatchcase(_bare(layer), pattern)
         ]
     if not found:

@@ -2,7 +2,8 @@
 
 A file has a ``title``, the ``batch`` that the publication used, its ``source``, and ``layers`` in
 order. A layer has a ``name`` and one of ``conv``, ``max_pool``, ``avg_pool`` (a descriptor without
-``mb``) or ``inner_product`` (inputs x outputs).
+``mb``) or ``inner_product`` (inputs x outputs). Those of whole models are written from the models'
+graphs, in which layers that are computed on each element are found too.
 """
 
 from __future__ import annotations
@@ -47,7 +48,12 @@ class CatalogModel:
 _ORDER: Final = (
     *("alexnet", "alexnet-owt", "alexnet-tfcnn"),
     *("vgg11", "vgg13", "vgg16", "vgg19"),
-    *("convnet", "mnist", "cifar10"),
+    *("convnet", "mnist", "cifar10", "alexnet-tfcnn-cifar10"),
+    *("overfeat-fast", "googlenet", "inception-v3"),
+    *("resnet18", "resnet50", "resnet101", "resnet152"),
+    *("resnet18-v1", "resnet50-v1", "resnet101-v1", "resnet152-v1"),
+    *("densenet121", "densenet161", "densenet169", "densenet201"),
+    *("nasnet-mobile", "nasnet-large"),
 )
 
 

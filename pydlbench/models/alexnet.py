@@ -1,0 +1,143 @@
+"""AlexNet without groups ("one weird trick", arXiv:1404.5997), as four benchmarks have it.
+
+- ``alexnet``: tensorflow/models' alexnet_benchmark.py: no fully connected layers; what is
+  differentiated is half the sum of squares of the last pooling. Older copies of the script have no
+  LRN (``lrn=off``), and the oldest pads nothing in the first convolution (``conv1=VALID``), on
+  images of 227x227.
+- ``alexnet-owt``: soumith/convnet-benchmarks; also what torchvision calls alexnet.
+- ``alexnet-tfcnn``: tf_cnn_benchmarks; conv4 has 384 output channels, and there is one class more
+  than ImageNet has.
+- ``alexnet-tfcnn-cifar10``: its CIFAR-10 form, the tutorial's network on whole images.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pydlbench.errors import UsageError
+from pydlbench.models import cifar10
+from pydlbench.models.builder import Builder
+from pydlbench.models.graph import Init, Loss, Optimizer
+from pydlbench.models.options import choice
+
+if TYPE_CHECKING:
+    from pydlbench.models.graph import Model
+
+__all__ = ["build"]
+
+_TFCNN: Final = "tensorflow/benchmarks, scripts/tf_cnn_benchmarks/models/alexnet_model.py"
+_TFCNN_DECAY: Final = 4e-5
+
+
+def build(
+    name: str, batch: int | None, *, lrn: bool = True, conv1: str = "SAME", classes: int = 0
+) -> Model:
+    """Build one of them.
+
+    Args:
+        name: Of the model.
+        batch: Images; 128, or 512 of ``alexnet-tfcnn``.
+        lrn: Of ``alexnet``: whether it has its two normalisations.
+        conv1: Of ``alexnet``: how its first convolution pads, ``SAME`` or ``VALID``.
+        classes: Of the others; 0 for their own number.
+
+    Raises:
+        UsageError: An option that this one does not have.
+    """
+    padding = choice("conv1", conv1, ("SAME", "VALID"))
+    if name == "alexnet":
+        if classes:
+            raise UsageError(f"classes={classes}: {name} ends before them; nearest: alexnet-owt")
+        return _tutorial(name, batch or 128, lrn=lrn, valid=padding == "VALID")
+    if not lrn or padding != "SAME":
+        raise UsageError(f"{name}: no option lrn or conv1; nearest: alexnet, which has them")
+    if name == "alexnet-tfcnn":
+        return _tfcnn(name, batch or 512, classes or 1001)
+    if name == "alexnet-owt":
+        return _owt(name, batch or 128, classes or 1000)
+    linear = {"affine1": 384, "affine2": 192, "affine3": classes or 11}
+    return cifar10.trunk(name, batch or 128, 32, linear).model(
+        title="AlexNet of tf_cnn_benchmarks for CIFAR-10",
+        source=_TFCNN,
+        decay=_TFCNN_DECAY,
+        optimizer=Optimizer(kind="sgd", rate=0.1),
+    )
+
+
+def _tutorial(name: str, batch: int, *, lrn: bool, valid: bool) -> Model:
+    size = 227 if valid else 224
+    init = Init(kind="normal", value=0.1)
+    net = Builder(name, batch, (3, size, size))
+    net.conv("conv1", 64, 11, 4, "VALID" if valid else "SAME", weights_init=init)
+    net.relu()
+    if lrn:
+        # TensorFlow's depth_radius=5, alpha=1e-4.
+        net.lrn("lrn1", 11, alpha=1.1e-3, beta=0.75, k=2.0)
+    net.pool("pool1", 3, 2)
+    net.conv("conv2", 192, 5, 1, "SAME", weights_init=init)
+    net.relu()
+    if lrn:
+        net.lrn("lrn2", 11, alpha=1.1e-3, beta=0.75, k=2.0)
+    net.pool("pool2", 3, 2)
+    for node, channels in (("conv3", 384), ("conv4", 256), ("conv5", 256)):
+        net.conv(node, channels, 3, 1, "SAME", weights_init=init)
+        net.relu()
+    net.pool("pool5", 3, 2)
+    return net.model(
+        title="AlexNet, convolutional part (TensorFlow tutorial)",
+        source="tensorflow/models, tutorials/image/alexnet/alexnet_benchmark.py",
+        loss=Loss(kind="l2"),
+        optimizer=Optimizer(kind="none"),
+    )
+
+
+def _owt(name: str, batch: int, classes: int) -> Model:
+    net = Builder(name, batch, (3, 224, 224))
+    net.conv("conv1", 64, 11, 4, 2)
+    _behind_conv1(net, conv4=256)
+    _head(net, classes, dropout_first=True)
+    return net.model(
+        title="AlexNet, one weird trick",
+        source="A. Krizhevsky: One weird trick for parallelizing convolutional neural networks, "
+        "arXiv:1404.5997; soumith/convnet-benchmarks, torch7/imagenet_winners/alexnet.lua",
+        optimizer=Optimizer(kind="sgd", rate=0.01),
+    )
+
+
+def _tfcnn(name: str, batch: int, classes: int) -> Model:
+    net = Builder(name, batch, (3, 227, 227))
+    net.conv("conv1", 64, 11, 4, "VALID")
+    _behind_conv1(net, conv4=384)
+    _head(net, classes, dropout_first=False)
+    return net.model(
+        title="AlexNet of tf_cnn_benchmarks",
+        source=_TFCNN,
+        decay=_TFCNN_DECAY,
+        optimizer=Optimizer(kind="sgd", rate=0.005),
+    )
+
+
+def _behind_conv1(net: Builder, *, conv4: int) -> None:
+    """Add what the two with fully connected layers have in common; "SAME" is the same pad here."""
+    net.relu()
+    net.pool("pool1", 3, 2)
+    net.conv("conv2", 192, 5, 1, 2)
+    net.relu()
+    net.pool("pool2", 3, 2)
+    for node, channels in (("conv3", 384), ("conv4", conv4), ("conv5", 256)):
+        net.conv(node, channels, 3, 1, 1)
+        net.relu()
+    net.pool("pool5", 3, 2)
+    net.flatten()
+
+
+def _head(net: Builder, classes: int, *, dropout_first: bool) -> None:
+    """Add the fully connected layers, a dropout before each hidden one, or behind it."""
+    for node in ("fc6", "fc7"):
+        if dropout_first:
+            net.dropout(f"{node}/dropout", 0.5)
+        net.linear(node, 4096)
+        net.relu()
+        if not dropout_first:
+            net.dropout(f"{node}/dropout", 0.5)
+    net.linear("fc8", classes)

@@ -1,0 +1,65 @@
+"""DenseNet-121, 161, 169 and 201 (arXiv:1608.06993).
+
+Each layer's new maps are appended to what it was given, and the result goes to the next one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pydlbench.models.builder import Builder
+from pydlbench.models.graph import Optimizer
+
+if TYPE_CHECKING:
+    from pydlbench.models.graph import Model
+
+__all__ = ["build"]
+
+_BATCH: Final = 16
+# Layers in each block, new maps per layer, maps of the first convolution.
+_FORMS: Final = {
+    "densenet121": ((6, 12, 24, 16), 32, 64),
+    "densenet161": ((6, 12, 36, 24), 48, 96),
+    "densenet169": ((6, 12, 32, 32), 32, 64),
+    "densenet201": ((6, 12, 48, 32), 32, 64),
+}
+
+
+def build(name: str, batch: int | None, *, classes: int = 1000) -> Model:
+    """Build one of them."""
+    blocks, growth, channels = _FORMS[name]
+    net = Builder(name, batch or _BATCH, (3, 224, 224))
+    net.conv_bn("conv0", channels, 7, 2, 3)
+    net.pool("pool0", 3, 2, 1)
+    for block, count in enumerate(blocks, start=1):
+        for number in range(1, count + 1):
+            _layer(net, f"block{block}/layer{number}", growth)
+        if block < len(blocks):
+            _before(net, f"transition{block}/conv", net.shape()[0] // 2, 1, 0)
+            net.pool(f"transition{block}/pool", 2, 2, mode="avg")
+    net.batchnorm("norm5")
+    net.relu("norm5/relu")
+    net.global_pool("pool5")
+    net.flatten()
+    net.linear("classifier", classes)
+    return net.model(
+        title=f"DenseNet-{name.removeprefix('densenet')}",
+        source="G. Huang et al.: Densely Connected Convolutional Networks, arXiv:1608.06993; "
+        "torchvision, models/densenet.py",
+        optimizer=Optimizer(kind="sgd", rate=0.01),
+    )
+
+
+def _layer(net: Builder, name: str, growth: int) -> None:
+    """Add a bottleneck of 1x1 and 3x3, and append its maps to its input."""
+    source = net.last
+    _before(net, f"{name}/conv1", 4 * growth, 1, 0)
+    new = _before(net, f"{name}/conv2", growth, 3, 1)
+    net.concat(f"{name}/concat", [source, new])
+
+
+def _before(net: Builder, name: str, channels: int, kernel: int, padding: int) -> str:
+    """Add a convolution with normalisation and rectifier before it."""
+    net.batchnorm(f"{name}/bn")
+    net.relu()
+    return net.conv(name, channels, kernel, 1, padding, bias=False)

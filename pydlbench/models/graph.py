@@ -1,0 +1,209 @@
+"""A model as a graph of layers: what is summed, run in frameworks and counted is the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pydlbench.layers import Layer
+
+__all__ = [
+    "INPUT",
+    "OPS",
+    "Decay",
+    "Init",
+    "Loss",
+    "Model",
+    "Node",
+    "Op",
+    "Optimizer",
+    "weight_decays",
+]
+
+#: The name that nodes call the images by.
+INPUT: Final = "input"
+
+Op: TypeAlias = Literal[
+    "conv",
+    "linear",
+    "pool",
+    "relu",
+    "lrn",
+    "batchnorm",
+    "add",
+    "concat",
+    "dropout",
+    "flatten",
+    "shift",
+]
+OPS: Final[tuple[Op, ...]] = get_args(Op)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Init:
+    """How a weight tensor starts.
+
+    Attributes:
+        kind: ``normal`` (cut off at two standard deviations), ``he`` (normal with variance
+            ``2 / inputs``) or ``constant``.
+        value: the standard deviation of ``normal``, the constant; unused by ``he``.
+    """
+
+    kind: Literal["normal", "he", "constant"]
+    value: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One operation on images or on other nodes' outputs.
+
+    ======== ============== ==========================================================
+    op       layer          what it does
+    ======== ============== ==========================================================
+    conv     Conv2d         grouped and depthwise ones too; ``bias`` per output channel
+    linear   Gemm           m is the batch, k the inputs, n the outputs; ``bias``
+    pool     Pool2d         max or average; the average over a whole map is one of these
+    relu     Pointwise
+    lrn      Pointwise      across channels
+    batchnorm Pointwise     per channel; ``scale`` says whether its factor is trained
+    add      Pointwise      of two inputs
+    concat   Pointwise      of two or more inputs, along the channels
+    dropout  Pointwise      nothing at all in inference
+    flatten  None           ``(channels, height, width)`` to features in that order; moves nothing
+    shift    None           drops the first row and column, adds zeros behind the last
+    ======== ============== ==========================================================
+
+    Attributes:
+        name: unique in the model: ``conv1``, ``block2/unit1/add``.
+        op: one of the above.
+        inputs: names of nodes, or :data:`INPUT`.
+        shape: of the output for one image: ``(channels, height, width)`` or ``(features,)``.
+        layer: what is timed, with the model's batch; named ``<model>/<node>``.
+        bias: whether a convolution or product adds a bias.
+        scale: whether a batch normalisation has a trained factor beside its trained offset.
+        weights_init: of the weights of convolutions and products.
+        bias_init: of their biases.
+    """
+
+    name: str
+    op: Op
+    inputs: tuple[str, ...]
+    shape: tuple[int, ...]
+    layer: Layer | None = None
+    bias: bool = False
+    scale: bool = True
+    weights_init: Init = Init(kind="he")
+    bias_init: Init = Init(kind="constant")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What is differentiated.
+
+    Attributes:
+        kind: ``cross-entropy`` (mean over the batch of softmax cross entropy with integer labels),
+            ``l2`` (half the sum of squares of the output) or ``sum`` (of the output).
+    """
+
+    kind: Literal["cross-entropy", "l2", "sum"] = "cross-entropy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decay:
+    """An L2 term: ``factor * sum(tensor**2) / 2`` is added to the loss.
+
+    Attributes:
+        node: whose tensor.
+        tensor: ``weights`` or ``bias``.
+        factor: may be 0: some scripts keep such a term, and it costs time.
+    """
+
+    node: str
+    tensor: Literal["weights", "bias"]
+    factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimizer:
+    """How weights are updated.
+
+    Attributes:
+        kind: ``sgd``, ``momentum`` (velocity = mu * velocity + gradient), or ``none``: the
+            published script stops at the gradients.
+        rate: learning rate.
+        mu: of momentum.
+    """
+
+    kind: Literal["sgd", "momentum", "none"] = "sgd"
+    rate: float = 0.01
+    mu: float = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A model for one batch size.
+
+    Attributes:
+        name: as typed on the command line: ``alexnet-owt``.
+        title: in words.
+        source: where the graph was read.
+        batch: images per step.
+        image: ``(channels, height, width)`` of an image.
+        classes: of the labels; 0 where the loss takes none.
+        nodes: in an order in which they can be run; the last one is the output.
+        loss: what is differentiated.
+        decays: L2 terms.
+        optimizer: of the training phase.
+        input_gradient: whether the gradient of the images is computed too, as it is where a script
+            hands in images that require one.
+    """
+
+    name: str
+    title: str
+    source: str
+    batch: int
+    image: tuple[int, int, int]
+    classes: int
+    nodes: tuple[Node, ...]
+    loss: Loss = Loss()
+    decays: tuple[Decay, ...] = ()
+    optimizer: Optimizer = Optimizer()
+    input_gradient: bool = False
+    _index: dict[str, Node] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Index the nodes and check that each follows its inputs."""
+        for node in self.nodes:
+            missing = [one for one in node.inputs if one != INPUT and one not in self._index]
+            if missing or node.name in self._index or node.name == INPUT:
+                raise ValueError(f"{self.name}/{node.name}: twice, or before {missing}")
+            self._index[node.name] = node
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)
+
+    def __getitem__(self, name: str) -> Node:
+        return self._index[name]
+
+    @property
+    def output(self) -> Node:
+        """The node whose output the loss takes."""
+        return self.nodes[-1]
+
+    def input_shapes(self, node: Node) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of a node's inputs for one image."""
+        return tuple(self.image if one == INPUT else self[one].shape for one in node.inputs)
+
+
+def weight_decays(nodes: Iterable[Node], factor: float) -> tuple[Decay, ...]:
+    """Return an L2 term for each weight and bias, those of batch normalisations left out."""
+    found = []
+    for node in nodes:
+        if node.op in ("conv", "linear"):
+            found.append(Decay(node=node.name, tensor="weights", factor=factor))
+            if node.bias:
+                found.append(Decay(node=node.name, tensor="bias", factor=factor))
+    return tuple(found)

@@ -1,0 +1,147 @@
+"""Inception-v3 (arXiv:1512.00567) on images of 299x299, without the auxiliary classifier.
+
+tf_cnn_benchmarks and Keras train no factor in its batch normalisations (``scale=off``); torchvision
+does. Averages leave padding out, as TensorFlow's do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from pydlbench.models.builder import Builder
+from pydlbench.models.graph import Optimizer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydlbench.models.graph import Model
+
+    Step: TypeAlias = tuple[int, int | tuple[int, int]]
+
+__all__ = ["build"]
+
+_BATCH: Final = 32
+_DECAY: Final = 4e-5
+_ACROSS: Final = (1, 7)
+_DOWN: Final = (7, 1)
+
+
+def build(name: str, batch: int | None, *, scale: bool = True, classes: int = 1000) -> Model:
+    """Build it; ``scale`` says whether batch normalisations have a trained factor."""
+    net = Builder(name, batch or _BATCH, (3, 299, 299), epsilon=1e-3, momentum=1e-3, scale=scale)
+    net.conv_bn("stem/conv1", 32, 3, 2)
+    net.conv_bn("stem/conv2", 32, 3)
+    net.conv_bn("stem/conv3", 64, 3, 1, "SAME")
+    net.pool("stem/pool3", 3, 2)
+    net.conv_bn("stem/conv4", 80, 1)
+    net.conv_bn("stem/conv5", 192, 3)
+    net.pool("stem/pool5", 3, 2)
+    for module, projected in (("mixed5b", 32), ("mixed5c", 64), ("mixed5d", 64)):
+        _grid35(net, module, projected)
+    _to_grid17(net, "mixed6a")
+    for module, width in (("mixed6b", 128), ("mixed6c", 160), ("mixed6d", 160), ("mixed6e", 192)):
+        _grid17(net, module, width)
+    _to_grid8(net, "mixed7a")
+    for module in ("mixed7b", "mixed7c"):
+        _grid8(net, module)
+    net.global_pool("avgpool")
+    net.flatten()
+    net.linear("fc", classes)
+    return net.model(
+        title="Inception-v3",
+        source="C. Szegedy et al.: Rethinking the Inception Architecture for Computer Vision, "
+        "arXiv:1512.00567; tensorflow/benchmarks, "
+        "scripts/tf_cnn_benchmarks/models/inception_model.py",
+        decay=_DECAY,
+        optimizer=Optimizer(kind="sgd", rate=0.005),
+    )
+
+
+def _branch(
+    net: Builder,
+    name: str,
+    source: str,
+    steps: Sequence[Step],
+    *,
+    halve: bool = False,
+) -> str:
+    """Add convolutions (channels, kernel) one behind another; the last may halve the map."""
+    for number, (channels, kernel) in enumerate(steps, start=1):
+        height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
+        node = f"{name}{number}_{height}x{width}"
+        if halve and number == len(steps):
+            source = net.conv_bn(node, channels, kernel, 2, "VALID", after=source)
+        else:
+            source = net.conv_bn(node, channels, kernel, 1, "SAME", after=source)
+    return source
+
+
+def _pooled(net: Builder, name: str, source: str, channels: int) -> str:
+    net.pool(f"{name}/pool", 3, 1, "SAME", mode="avg", after=source)
+    return net.conv_bn(f"{name}/pool_1x1", channels, 1)
+
+
+def _grid35(net: Builder, name: str, projected: int) -> None:
+    source = net.last
+    branches = [
+        _branch(net, f"{name}/a", source, [(64, 1)]),
+        _branch(net, f"{name}/b", source, [(48, 1), (64, 5)]),
+        _branch(net, f"{name}/c", source, [(64, 1), (96, 3), (96, 3)]),
+        _pooled(net, name, source, projected),
+    ]
+    net.concat(f"{name}/concat", branches)
+
+
+def _to_grid17(net: Builder, name: str) -> None:
+    source = net.last
+    branches = [
+        _branch(net, f"{name}/a", source, [(384, 3)], halve=True),
+        _branch(net, f"{name}/b", source, [(64, 1), (96, 3), (96, 3)], halve=True),
+        net.pool(f"{name}/pool", 3, 2, after=source),
+    ]
+    net.concat(f"{name}/concat", branches)
+
+
+def _grid17(net: Builder, name: str, width: int) -> None:
+    source = net.last
+    twice: list[Step] = [
+        (width, 1),
+        (width, _DOWN),
+        (width, _ACROSS),
+        (width, _DOWN),
+        (192, _ACROSS),
+    ]
+    branches = [
+        _branch(net, f"{name}/a", source, [(192, 1)]),
+        _branch(net, f"{name}/b", source, [(width, 1), (width, _ACROSS), (192, _DOWN)]),
+        _branch(net, f"{name}/c", source, twice),
+        _pooled(net, name, source, 192),
+    ]
+    net.concat(f"{name}/concat", branches)
+
+
+def _to_grid8(net: Builder, name: str) -> None:
+    source = net.last
+    factors: list[Step] = [(192, 1), (192, _ACROSS), (192, _DOWN), (192, 3)]
+    branches = [
+        _branch(net, f"{name}/a", source, [(192, 1), (320, 3)], halve=True),
+        _branch(net, f"{name}/b", source, factors, halve=True),
+        net.pool(f"{name}/pool", 3, 2, after=source),
+    ]
+    net.concat(f"{name}/concat", branches)
+
+
+def _grid8(net: Builder, name: str) -> None:
+    """Add a module whose second and third branch end in two convolutions side by side."""
+    source = net.last
+    second = _branch(net, f"{name}/b", source, [(384, 1)])
+    third = _branch(net, f"{name}/c", source, [(448, 1), (384, 3)])
+    branches = [
+        _branch(net, f"{name}/a", source, [(320, 1)]),
+        net.conv_bn(f"{name}/b_1x3", 384, (1, 3), 1, "SAME", after=second),
+        net.conv_bn(f"{name}/b_3x1", 384, (3, 1), 1, "SAME", after=second),
+        net.conv_bn(f"{name}/c_1x3", 384, (1, 3), 1, "SAME", after=third),
+        net.conv_bn(f"{name}/c_3x1", 384, (3, 1), 1, "SAME", after=third),
+        _pooled(net, name, source, 192),
+    ]
+    net.concat(f"{name}/concat", branches)

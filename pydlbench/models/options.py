@@ -1,0 +1,104 @@
+"""A model's variations: which exist, and their values as typed or as given by a program."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pydlbench.errors import UsageError, nearest
+from pydlbench.models.graph import Loss, weight_decays
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pydlbench.models.graph import Model
+
+__all__ = ["build_with", "choice"]
+
+# Options of every model; they change what is done with the graph and not the graph itself.
+_COMMON: Final = ("loss", "optimizer", "decay", "input_gradient")
+_LOSSES: Final = ("cross-entropy", "l2", "sum")
+_OPTIMIZERS: Final = ("sgd", "momentum", "none")
+_SWITCH: Final = {"on": True, "off": False, "true": True, "false": False}
+
+
+def choice(option: str, value: str, choices: tuple[str, ...]) -> str:
+    """Return the value if it is one of the choices, whatever its case.
+
+    Raises:
+        UsageError: It is none of them.
+    """
+    for one in choices:
+        if str(value).lower() == one.lower():
+            return one
+    close = nearest(str(value), choices) or choices
+    raise UsageError(f"{option}={value}: not a valid choice; nearest: {', '.join(close)}")
+
+
+def build_with(
+    build: Callable[..., Model], name: str, batch: int | None, options: dict[str, Any]
+) -> Model:
+    """Call a family's ``build(name, batch, ...)`` with the options that it knows.
+
+    Raises:
+        UsageError: An option that this model does not have, or a value that cannot be.
+    """
+    own = {
+        parameter.name: parameter.default
+        for parameter in inspect.signature(build).parameters.values()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    for option in options:
+        if option not in own and option not in _COMMON:
+            close = nearest(option, (*own, *_COMMON)) or [*own, *_COMMON]
+            raise UsageError(f"{name}: no option {option!r}; nearest: {', '.join(close)}")
+    values = {
+        option: _read(option, value, own[option])
+        for option, value in options.items()
+        if option in own
+    }
+    return _vary(build(name, batch, **values), options)
+
+
+def _vary(model: Model, options: dict[str, Any]) -> Model:
+    """Apply the options of every model."""
+    changes: dict[str, Any] = {}
+    if "loss" in options:
+        kind = choice("loss", options["loss"], _LOSSES)
+        labels = model.output.shape[0] if kind == "cross-entropy" else 0
+        if labels and len(model.output.shape) != 1:
+            raise UsageError(f"loss={kind}: {model.name} ends in maps; nearest: l2, sum")
+        changes |= {"loss": Loss(kind=cast("Any", kind)), "classes": labels}
+    if "optimizer" in options:
+        kind = choice("optimizer", options["optimizer"], _OPTIMIZERS)
+        changes["optimizer"] = dataclasses.replace(model.optimizer, kind=cast("Any", kind))
+    if "decay" in options:
+        factor = _read("decay", options["decay"], 0.0)
+        changes["decays"] = weight_decays(model, factor) if factor else ()
+    if "input_gradient" in options:
+        changes["input_gradient"] = _read("input_gradient", options["input_gradient"], False)
+    return dataclasses.replace(model, **changes) if changes else model
+
+
+def _read(option: str, value: Any, default: Any) -> Any:
+    """Return the value as the type that its default has."""
+    if isinstance(default, bool):
+        if isinstance(value, bool):
+            return value
+        return _SWITCH[choice(option, value, tuple(_SWITCH))]
+    if isinstance(default, str):
+        return str(value)
+    whole = isinstance(default, int)
+    least = 1 if whole else 0
+    try:
+        number = float(value)
+        if isinstance(value, bool) or not math.isfinite(number) or (whole and number % 1):
+            raise ValueError
+    except (TypeError, ValueError):
+        kind = "whole number" if whole else "number"
+        raise UsageError(f"{option}={value}: not a {kind}; at least {least}") from None
+    if number < least:
+        raise UsageError(f"{option}={value}: too small; at least {least}")
+    return type(default)(number)

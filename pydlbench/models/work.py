@@ -1,0 +1,202 @@
+"""What a step computes, one layer and pass after the other.
+
+This is the native composition: nothing is fused, so a convolution's bias is a layer of its own, and
+so is the sum of the gradients that come back to an output which several nodes took.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from pydlbench.errors import UsageError, nearest
+from pydlbench.layers import Pointwise
+from pydlbench.models.graph import INPUT
+from pydlbench.models.tensors import trained_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pydlbench.layers import Layer
+    from pydlbench.models.graph import Model, Node
+
+__all__ = ["LOSS", "PHASES", "Work", "check_phase", "work"]
+
+#: A step's parts: the images' way through; and back to each weight; and the weights' update.
+PHASES: Final = ("forward", "forward-backward", "training")
+#: What the loss goes by where a node's name is expected.
+LOSS: Final = "loss"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One pass of one layer.
+
+    Attributes:
+        node: Whose it is: a node's name, or :data:`LOSS`.
+        layer: What is computed. Its name is ``<model>/<node>``; with ``/bias``, ``/gradient-sum``,
+            ``/weights/l2``, ``/weights/update`` and the like where it is only a part of the node.
+        pass_: ``forward``, ``backward-data`` or ``backward-weights``.
+        propagation: ``inference`` or ``training``.
+    """
+
+    node: str
+    layer: Layer
+    pass_: str
+    propagation: str
+
+
+def check_phase(phase: str) -> None:
+    """Refuse a phase that does not exist.
+
+    Raises:
+        UsageError: With the nearest ones.
+    """
+    if phase not in PHASES:
+        choices = nearest(phase, PHASES) or PHASES
+        raise UsageError(f"--phase {phase}: no such phase; nearest: {', '.join(choices)}")
+
+
+def work(model: Model, phase: str) -> tuple[Work, ...]:
+    """Return everything that a step computes, in an order in which it can be.
+
+    - ``forward``: every layer's forward pass in inference; dropout does nothing there.
+    - ``forward-backward``: forward passes in training, the loss, then from the last node to the
+      first the passes that lead to each trained tensor's gradient. A gradient of images exists only
+      behind some trained tensor, unless the model wants that of its input.
+    - ``training``: the same with the L2 terms, and the update of each trained tensor.
+
+    Some losses are cheap enough to have no item: the gradient of ``l2`` is the output itself, and
+    that of ``sum`` is one everywhere.
+
+    Raises:
+        UsageError: No such phase.
+    """
+    check_phase(phase)
+    if phase == "forward":
+        return tuple(_forward(model, "inference"))
+    decays = phase == "training"
+    items = [*_forward(model, "training"), *_loss(model, "forward")]
+    if decays:
+        items += _decay_terms(model, "forward")
+    items += [*_loss(model, "backward-data"), *_backward(model)]
+    if decays:
+        items += [*_decay_terms(model, "backward-weights"), *_updates(model)]
+    return tuple(items)
+
+
+def _forward(model: Model, propagation: str) -> Iterator[Work]:
+    for node in model:
+        if node.layer is None or (node.op == "dropout" and propagation == "inference"):
+            continue
+        yield Work(node=node.name, layer=node.layer, pass_="forward", propagation=propagation)
+        if node.bias:
+            layer = _of_output(model, node, "bias", "bias")
+            yield Work(node=node.name, layer=layer, pass_="forward", propagation=propagation)
+
+
+def _loss(model: Model, pass_: str) -> Iterator[Work]:
+    shape = model.output.shape
+    name = f"{model.name}/{LOSS}"
+    if model.loss.kind == "cross-entropy":
+        layer = Pointwise(op="softmax-xent", batch=model.batch, channels=shape[0], name=name)
+        yield _training(LOSS, layer, pass_)
+    elif model.loss.kind == "l2" and pass_ == "forward":
+        elements = model.batch * math.prod(shape)
+        yield _training(LOSS, Pointwise(op="l2", channels=elements, name=name), pass_)
+
+
+def _backward(model: Model) -> Iterator[Work]:
+    wanted = _with_gradient(model)
+    takers = collections.Counter(name for node in model for name in node.inputs)
+    for node in reversed(model.nodes):
+        if node.name not in wanted:
+            continue
+        sum_ = _of_output(model, node, "add", "gradient-sum")
+        for _ in range(takers[node.name] - 1):
+            yield _training(node.name, sum_, "forward")
+        yield from _backward_of(model, node, reaches=not wanted.isdisjoint(node.inputs))
+    if model.input_gradient:
+        channels, height, width = model.image
+        sum_ = Pointwise(
+            op="add",
+            batch=model.batch,
+            channels=channels,
+            height=height,
+            width=width,
+            name=f"{model.name}/{INPUT}/gradient-sum",
+        )
+        for _ in range(takers[INPUT] - 1):
+            yield _training(INPUT, sum_, "forward")
+
+
+def _backward_of(model: Model, node: Node, *, reaches: bool) -> Iterator[Work]:
+    """Yield a node's backward passes; ``reaches``: whether a gradient of its input is wanted."""
+    if node.layer is None:
+        return
+    tensors = trained_tensors(node)
+    if node.bias:
+        layer = _of_output(model, node, "bias", "bias")
+        yield _training(node.name, layer, "backward-weights")
+    if tensors and "backward-weights" in node.layer.passes:
+        yield _training(node.name, node.layer, "backward-weights")
+    # One pass of a batch normalisation gives the gradients of its factor and offset too.
+    if "backward-data" in node.layer.passes and (reaches or node.op == "batchnorm"):
+        yield _training(node.name, node.layer, "backward-data")
+
+
+def _with_gradient(model: Model) -> set[str]:
+    """Return the nodes whose output's gradient leads to a trained tensor or to the input."""
+    found = {INPUT} if model.input_gradient else set()
+    for node in model:
+        if trained_tensors(node) or not found.isdisjoint(node.inputs):
+            found.add(node.name)
+    return found
+
+
+def _decay_terms(model: Model, pass_: str) -> Iterator[Work]:
+    for decay in model.decays:
+        elements = math.prod(trained_tensors(model[decay.node])[decay.tensor])
+        layer = Pointwise(
+            op="l2",
+            channels=elements,
+            decay=decay.factor,
+            name=f"{model.name}/{decay.node}/{decay.tensor}/l2",
+        )
+        yield _training(decay.node, layer, pass_)
+
+
+def _updates(model: Model) -> Iterator[Work]:
+    optimizer = model.optimizer
+    if optimizer.kind == "none":
+        return
+    for node in model:
+        for tensor, shape in trained_tensors(node).items():
+            layer = Pointwise(
+                op=optimizer.kind,
+                channels=math.prod(shape),
+                rate=optimizer.rate,
+                name=f"{model.name}/{node.name}/{tensor}/update",
+            )
+            if optimizer.kind == "momentum":
+                layer = replace(layer, mu=optimizer.mu)
+            yield _training(node.name, layer, "forward")
+
+
+def _of_output(model: Model, node: Node, op: str, part: str) -> Pointwise:
+    """Return a layer on something of the shape of a node's output."""
+    channels, height, width = (*node.shape, 1, 1)[:3]
+    return Pointwise(
+        op=op,
+        batch=model.batch,
+        channels=channels,
+        height=height,
+        width=width,
+        name=f"{model.name}/{node.name}/{part}",
+    )
+
+
+def _training(node: str, layer: Layer, pass_: str) -> Work:
+    return Work(node=node, layer=layer, pass_=pass_, propagation="training")

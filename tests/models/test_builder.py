@@ -1,0 +1,164 @@
+"""Padding arithmetic against brute force, and shapes against what TensorFlow and torch document."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pydlbench.layers import Conv2d, Gemm, Pointwise, Pool2d
+from pydlbench.models.builder import Builder
+from pydlbench.models.graph import INPUT, Loss
+from pydlbench.models.padding import pad_sides
+
+sizes = st.integers(1, 40)
+kernels = st.integers(1, 11)
+strides = st.integers(1, 5)
+
+
+def outputs(size: int, kernel: int, stride: int, leading: int, trailing: int) -> int:
+    """Count the windows that fit, one by one."""
+    starts = range(-leading, size + trailing - kernel + 1, stride)
+    return len(starts)
+
+
+@given(st.tuples(sizes, sizes), st.tuples(kernels, kernels), strides)
+def test_same_gives_a_stride_th_of_the_input_and_pads_least(
+    size: tuple[int, int], kernel: tuple[int, int], stride: int
+) -> None:
+    top, bottom, left, right = pad_sides("SAME", size, kernel, stride)
+    for one, taps, before, after in zip(size, kernel, (top, left), (bottom, right), strict=True):
+        wanted = -(-one // stride)
+        assert outputs(one, taps, stride, before, after) == wanted
+        assert after - before in (0, 1)
+        if after:
+            assert outputs(one, taps, stride, before, after - 1) < wanted
+
+
+@given(sizes, kernels, strides, st.integers(0, 5))
+def test_rounding_up_lets_the_last_window_begin_on_an_element(
+    size: int, kernel: int, stride: int, pad: int
+) -> None:
+    pad = min(pad, kernel // 2)
+    if size + 2 * pad < kernel:
+        size = kernel
+    top, bottom, left, right = pad_sides(pad, (size, size), (kernel, kernel), stride, ceil=True)
+    assert (top, bottom) == (left, right)
+    assert top == pad
+    # All windows that begin inside, up to the first that reaches the end of the padding.
+    starts = list(range(-pad, size, stride))
+    reaching = [start for start in starts if start + kernel >= size + pad]
+    wanted = starts.index(reaching[0]) + 1 if reaching else len(starts)
+    assert outputs(size, kernel, stride, pad, bottom) == wanted
+
+
+def test_explicit_paddings() -> None:
+    assert pad_sides("VALID", (9, 9), (3, 3), 2) == (0, 0, 0, 0)
+    assert pad_sides(2, (9, 9), (3, 3), 2) == (2, 2, 2, 2)
+    assert pad_sides((0, 3), (9, 9), (1, 7), 1) == (0, 0, 3, 3)
+    assert pad_sides((1, 2, 3, 4), (9, 9), (7, 7), 1) == (1, 2, 3, 4)
+
+
+@given(sizes, sizes, st.integers(1, 3), strides, st.sampled_from(["SAME", "VALID", 1]))
+def test_shapes_are_those_of_the_layers(
+    height: int, width: int, kernel: int, stride: int, padding: str
+) -> None:
+    net = Builder("m", 2, (3, max(height, 3), max(width, 3)))
+    net.conv("conv", 4, kernel, stride, padding)  # type: ignore[arg-type]
+    net.relu()
+    net.batchnorm()
+    net.pool("pool", 1, 2)
+    net.flatten()
+    net.linear("fc", 5)
+    model = net.model(title="t", source="s")
+    for node in model:
+        layer = node.layer
+        elements = 2
+        for side in node.shape:
+            elements *= side
+        if isinstance(layer, Gemm):
+            assert (layer.m, layer.n) == (2, node.shape[0])
+        elif layer is not None:
+            assert layer.operands("forward")["dst"] == elements
+            assert layer.name == f"m/{node.name}"
+    assert [node.name for node in model] == [
+        *("conv", "conv/relu", "conv/relu/bn", "pool", "flatten", "fc"),
+    ]
+
+
+def test_names_of_what_follows_a_node() -> None:
+    net = Builder("m", 1, (3, 8, 8))
+    assert net.conv_bn("a", 4, 3, 1, 1) == "a/relu"
+    b = net.conv_bn("b", 4, 3, 1, 1, relu=False)
+    assert b == "b/bn"
+    net.add("u/add", "a/relu", b)
+    assert net.relu() == "u/relu"
+    model = net.model(title="t", source="s", loss=Loss(kind="sum"))
+    assert model["u/add"].inputs == ("a/relu", "b/bn")
+    assert model["a"].inputs == (INPUT,)
+    assert not model["a"].bias
+    assert model.classes == 0
+
+
+def test_joined_and_shifted_maps() -> None:
+    net = Builder("m", 2, (3, 8, 6), epsilon=1e-3, momentum=0.5)
+    one = net.conv("one", 4, 1)
+    two = net.conv("two", 5, 1, after=INPUT)
+    net.concat("joined", [one, two, INPUT])
+    assert net.shape() == (12, 8, 6)
+    net.shift("shifted")
+    assert net.shape() == (12, 8, 6)
+    net.batchnorm("norm")
+    net.lrn("lrn", 9, alpha=1e-3, beta=0.5, k=1.0)
+    net.dropout("drop", 0.25)
+    model = net.model(title="t", source="s", loss=Loss(kind="l2"), decay=0.5)
+    joined, norm, lrn, drop = (model[name].layer for name in ("joined", "norm", "lrn", "drop"))
+    assert isinstance(joined, Pointwise)
+    assert joined.sources == (4, 5, 3)
+    assert isinstance(norm, Pointwise)
+    assert (norm.epsilon, norm.momentum) == (1e-3, 0.5)
+    assert isinstance(lrn, Pointwise)
+    assert lrn.parameters == {"local_size": 9, "alpha": 1e-3, "beta": 0.5, "k": 1.0}
+    assert isinstance(drop, Pointwise)
+    assert drop.keep == 0.25
+    assert [(decay.node, decay.tensor) for decay in model.decays] == [
+        *(("one", "weights"), ("one", "bias"), ("two", "weights"), ("two", "bias")),
+    ]
+
+
+def test_mistakes_in_a_definition() -> None:
+    net = Builder("m", 1, (3, 8, 6))
+    with pytest.raises(ValueError, match=r"^m/fc: behind \(3, 8, 6\), which is not flattened"):
+        net.linear("fc", 5)
+    with pytest.raises(ValueError, match=r"^m/g: maps of 8x6 are not square"):
+        net.global_pool("g")
+    net.conv("half", 3, 1, 2)
+    with pytest.raises(ValueError, match=r"^m/add: \(3, 8, 6\) and \(3, 4, 3\) differ"):
+        net.add("add", INPUT, "half")
+    with pytest.raises(ValueError, match=r"^m/cat: sides .* differ"):
+        net.concat("cat", [INPUT, "half"])
+    net.flatten()
+    with pytest.raises(ValueError, match=r"^m/flatten: features, where maps are needed"):
+        net.conv("late", 3, 1)
+    net.flatten("flatten2", after="half")
+    net.relu("half")
+    with pytest.raises(ValueError, match=r"^m/half: twice"):
+        net.model(title="t", source="s")
+
+
+def test_pools_are_what_was_asked_for() -> None:
+    net = Builder("m", 2, (3, 7, 7))
+    net.pool("same", 3, 2, "SAME", mode="avg", count_include_pad=True)
+    net.pool("up", 3, 2, ceil=True, after=INPUT)
+    net.pool("up2", 2, 2, ceil=True, after=INPUT)
+    model = net.model(title="t", source="s", loss=Loss(kind="sum"))
+    same = model["same"].layer
+    assert isinstance(same, Pool2d)
+    assert (same.mode, same.count_include_pad, same.pad_top, same.out_height) == ("avg", True, 1, 4)
+    assert model["up"].shape == (3, 3, 3)
+    assert model["up2"].shape == (3, 4, 4)
+    depthwise = Builder("m", 1, (6, 5, 5))
+    depthwise.conv("d", 6, 3, 1, "SAME", groups=6, bias=False)
+    layer = depthwise.model(title="t", source="s", loss=Loss(kind="sum"))["d"].layer
+    assert isinstance(layer, Conv2d)
+    assert (layer.groups, layer.weight_elements) == (6, 54)

@@ -1,0 +1,159 @@
+"""Parameters and multiply-adds against figures that others published or derived.
+
+torchvision's model metadata, Keras' parameter counts, the README of slim's NASNet, and sums over
+the layer tables of soumith/convnet-benchmarks and tf_cnn_benchmarks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pydlbench.models import build_model, model_names
+from pydlbench.models.counts import macs, parameters, summary
+
+# Trained parameters, multiply-adds of one image's forward pass, those of its first convolution.
+ORACLE = {
+    "mnist": (1_663_370, 12_273_152, 627_200),
+    "cifar10": (1_068_298, 18_470_784, 2_764_800),
+    "alexnet": (2_469_696, 658_145_280, 72_855_552),
+    "alexnet-owt": (61_100_840, 714_188_480, 70_276_800),
+    "alexnet-tfcnn": (61_842_345, 838_792_896, 70_276_800),
+    "alexnet-tfcnn-cifar10": (1_756_619, 32_778_304, 4_915_200),
+    "vgg11": (132_863_336, 7_609_090_048, 86_704_128),
+    "vgg13": (133_047_848, 11_308_466_176, 86_704_128),
+    "vgg16": (138_357_544, 15_470_264_320, 86_704_128),
+    "vgg19": (143_667_240, 19_632_062_464, 86_704_128),
+    "googlenet": (6_998_552, 1_582_671_872, 118_013_952),
+    "overfeat-fast": (145_920_872, 2_801_403_904, 109_283_328),
+    "resnet18": (11_689_512, 1_814_073_344, 118_013_952),
+    "resnet50": (25_557_032, 4_089_184_256, 118_013_952),
+    "resnet101": (44_549_160, 7_801_405_440, 118_013_952),
+    "resnet152": (60_192_808, 11_513_626_624, 118_013_952),
+    "resnet18-v1": (11_689_512, 1_814_073_344, 118_013_952),
+    "resnet50-v1": (25_557_032, 3_857_973_248, 118_013_952),
+    # v1 saves the same in each model: three strided units with a 1x1 at a quarter of the pixels.
+    "resnet101-v1": (44_549_160, 7_801_405_440 - 231_211_008, 118_013_952),
+    "resnet152-v1": (60_192_808, 11_282_415_616, 118_013_952),
+    "densenet121": (7_978_856, 2_834_161_664, 118_013_952),
+    "densenet161": (28_681_000, 7_727_907_072, 177_020_928),
+    "densenet169": (14_149_480, 3_359_843_328, 118_013_952),
+    "densenet201": (20_013_928, 4_291_365_888, 118_013_952),
+    "inception-v3": (23_834_568, 5_713_216_096, 19_181_664),
+    "nasnet-mobile": (5_289_978, 563_638_816, 10_645_344),
+    "nasnet-large": (88_753_150, 23_783_414_658, 70_567_200),
+}
+VARIANTS: list[tuple[str, dict[str, Any], int, int]] = [
+    ("googlenet", {"form": "tfcnn"}, 6_999_577, 1_582_672_896),
+    ("googlenet", {"form": "torchvision"}, 6_624_904, 1_498_376_192),
+    ("inception-v3", {"scale": False}, 23_817_352, 5_713_216_096),
+    ("inception-v3", {"scale": "off", "classes": 1001}, 23_819_401, 5_713_218_144),
+    ("vgg16", {"classes": 1001}, 138_361_641, 15_470_268_416),
+    ("resnet50-v1", {"classes": 1001}, 25_559_081, 3_857_975_296),
+    ("resnet152-v1", {"classes": 1001}, 60_194_857, 11_282_417_664),
+    # The oldest script: 227x227 without padding is 55x55, as in convnet-benchmarks.
+    ("alexnet", {"conv1": "valid", "lrn": "off"}, 2_469_696, 655_566_528),
+]
+
+
+def test_every_model_is_held_against_an_oracle() -> None:
+    assert set(ORACLE) == set(model_names())
+
+
+@pytest.mark.parametrize("name", ORACLE)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_parameters_and_multiply_adds(name: str, batch: int) -> None:
+    model = build_model(name, batch)
+    expected_parameters, forward, first = ORACLE[name]
+    assert parameters(model) == expected_parameters
+    assert macs(model) == forward
+    assert macs(model, "training") == macs(model, "forward-backward") == 3 * forward - first
+
+
+@pytest.mark.parametrize(("name", "options", "expected_parameters", "forward"), VARIANTS)
+def test_variants(
+    name: str, options: dict[str, Any], expected_parameters: int, forward: int
+) -> None:
+    model = build_model(name, 1, **options)
+    assert (parameters(model), macs(model)) == (expected_parameters, forward)
+
+
+def test_the_gradient_of_the_input_costs_the_first_convolution_once_more() -> None:
+    model = build_model("vgg16", 2, input_gradient=True)
+    assert macs(model, "training") == 3 * 15_470_264_320
+
+
+def test_backward_multiply_adds_of_the_published_layer_tables() -> None:
+    tables = {
+        "alexnet": 1_243_435_008,
+        "mnist": 23_919_104,
+        "cifar10": 34_176_768,
+        "alexnet-tfcnn": 1_607_308_992,
+        "alexnet-tfcnn-cifar10": 60_641_408,
+        "alexnet-owt": 1_358_100_160,
+        "overfeat-fast": 5_493_524_480,
+        "vgg11": 15_131_475_968,
+        "vgg16": 30_853_824_512,
+    }
+    for name, expected in tables.items():
+        model = build_model(name, 1)
+        assert macs(model, "training") - macs(model) == expected
+
+
+def test_batches_of_the_publications() -> None:
+    batches = {
+        "mnist": 64,
+        "cifar10": 128,
+        "alexnet": 128,
+        "alexnet-owt": 128,
+        "alexnet-tfcnn": 512,
+        "alexnet-tfcnn-cifar10": 128,
+        "vgg11": 64,
+        "vgg16": 64,
+        "googlenet": 128,
+        "overfeat-fast": 128,
+        "resnet50": 64,
+        "resnet152": 32,
+        "densenet161": 16,
+        "inception-v3": 32,
+        "nasnet-mobile": 32,
+        "nasnet-large": 16,
+    }
+    assert {name: build_model(name).batch for name in batches} == batches
+
+
+def test_statistics_of_normalisations_are_what_keras_and_torchvision_keep_beside() -> None:
+    from pydlbench.models.tensors import buffers
+
+    def kept(name: str, **options: Any) -> int:
+        model = build_model(name, 1, **options)
+        return sum(shape[0] for node in model for shape in buffers(node).values())
+
+    assert kept("inception-v3", scale=False) == 23_851_784 - 23_817_352
+    assert kept("nasnet-mobile") == 5_326_716 - 5_289_978
+    assert kept("nasnet-large") == 88_949_818 - 88_753_150
+    assert kept("densenet121") == 8_062_504 - 7_978_856
+    # torchvision counts one number of batches for each of the 53 too.
+    assert kept("resnet50") == 53_173 - 53
+
+
+def test_summary_is_what_is_counted() -> None:
+    found = summary(build_model("alexnet-owt", 7))
+    assert found["model"] == "alexnet-owt"
+    assert found["parameters"] == 61_100_840
+    assert found["macs_forward"] == 714_188_480
+    assert found["macs_training"] == 714_188_480 + 1_358_100_160
+    layers = {layer["name"]: layer for layer in found["layers"]}
+    assert sum(layer["parameters"] for layer in layers.values()) == 61_100_840
+    assert sum(layer["macs_forward"] for layer in layers.values()) == 714_188_480
+    assert layers["conv3"] == {
+        "name": "conv3",
+        "op": "conv",
+        "inputs": ["pool2"],
+        "shape": [384, 13, 13],
+        "problem": "mb7ic192ih13oc384oh13kh3ph1",
+        "parameters": 663_936,
+        "macs_forward": 112_140_288,
+    }
+    assert layers["flatten"]["problem"] is None

@@ -1,0 +1,209 @@
+"""The list of what a step computes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+
+import pytest
+
+from pydlbench.errors import UsageError
+from pydlbench.layers import Conv2d, Gemm, Pointwise
+from pydlbench.models import build_model, model_names
+from pydlbench.models.builder import Builder
+from pydlbench.models.counts import macs, parameters
+from pydlbench.models.graph import INPUT, Decay, Loss, Model, Optimizer
+from pydlbench.models.tensors import trained_tensors
+from pydlbench.models.work import PHASES, Work, work
+
+
+def steps(items: tuple[Work, ...]) -> list[tuple[str, str]]:
+    """Names without the model, with what is done."""
+    return [(str(item.layer.name).partition("/")[2], item.pass_) for item in items]
+
+
+def small(optimizer: str = "momentum", **options: object) -> Model:
+    net = Builder("m", 2, (3, 6, 6))
+    first = net.conv("a", 4, 3, 1, 1)
+    net.conv("b", 4, 3, 1, 1, bias=False)
+    net.add("sum", net.last, first)
+    net.flatten()
+    net.dropout("drop", 0.5)
+    net.linear("fc", 5)
+    return net.model(
+        title="t",
+        source="s",
+        decays=[Decay(node="fc", tensor="weights", factor=0.0)],
+        optimizer=Optimizer(kind=optimizer, rate=0.5, mu=0.25),  # type: ignore[arg-type]
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def test_forward_leaves_out_what_training_needs() -> None:
+    items = work(small(), "forward")
+    assert steps(items) == [
+        *(("a", "forward"), ("a/bias", "forward"), ("b", "forward"), ("sum", "forward")),
+        *(("fc", "forward"), ("fc/bias", "forward")),
+    ]
+    assert {item.propagation for item in items} == {"inference"}
+
+
+FORWARD_BACKWARD = [
+    *(("a", "forward"), ("a/bias", "forward"), ("b", "forward"), ("sum", "forward")),
+    *(("drop", "forward"), ("fc", "forward"), ("fc/bias", "forward"), ("loss", "forward")),
+    ("loss", "backward-data"),
+    *(("fc/bias", "backward-weights"), ("fc", "backward-weights"), ("fc", "backward-data")),
+    ("drop", "backward-data"),
+    *(("b", "backward-weights"), ("b", "backward-data")),
+    # What came back from the sum and from b; the image wants no gradient.
+    ("a/gradient-sum", "forward"),
+    *(("a/bias", "backward-weights"), ("a", "backward-weights")),
+]
+
+
+def test_forward_backward_in_order() -> None:
+    items = work(small(), "forward-backward")
+    assert steps(items) == FORWARD_BACKWARD
+    assert {item.propagation for item in items} == {"training"}
+    assert {item.node for item in items} == {"a", "b", "sum", "drop", "fc", "loss"}
+    sum_ = next(item.layer for item in items if item.layer.name == "m/a/gradient-sum")
+    assert sum_.problem == "add:mb2ic4ih6"
+
+
+def test_training_adds_terms_and_updates() -> None:
+    items = work(small(), "training")
+    found = steps(items)
+    terms = [("fc/weights/l2", "forward"), ("fc/weights/l2", "backward-weights")]
+    updates = ["a/weights", "a/bias", "b/weights", "fc/weights", "fc/bias"]
+    assert [step for step in found if step in FORWARD_BACKWARD] == FORWARD_BACKWARD
+    assert [step for step in found if step not in FORWARD_BACKWARD] == [
+        *terms,
+        *((f"{tensor}/update", "forward") for tensor in updates),
+    ]
+    l2, update = (
+        next(item.layer for item in items if item.layer.name == f"m/fc/weights/{part}")
+        for part in ("l2", "update")
+    )
+    assert isinstance(l2, Pointwise)
+    assert (l2.channels, l2.decay) == (720, 0.0)
+    assert isinstance(update, Pointwise)
+    assert (update.op, update.channels, update.rate, update.mu) == ("momentum", 720, 0.5, 0.25)
+
+
+def test_without_an_optimizer_training_ends_at_the_gradients() -> None:
+    found = [name for name, _ in steps(work(small("none"), "training"))]
+    assert not [name for name in found if name.endswith("/update")]
+    sgd = [item.layer for item in work(small("sgd"), "training") if item.pass_ == "forward"]
+    assert {layer.problem for layer in sgd if str(layer.name).endswith("bias/update")} == {
+        *("sgd:ic4lr0.5", "sgd:ic5lr0.5"),
+    }
+
+
+def test_losses() -> None:
+    def items(kind: str) -> list[tuple[str, str]]:
+        model = small(loss=Loss(kind=kind))  # type: ignore[arg-type]
+        found = work(model, "forward-backward")
+        return [(item.layer.problem, item.pass_) for item in found if item.node == "loss"]
+
+    assert items("cross-entropy") == [
+        *(("softmax-xent:mb2ic5", "forward"), ("softmax-xent:mb2ic5", "backward-data")),
+    ]
+    assert items("l2") == [("l2:ic10", "forward")]
+    assert items("sum") == []
+
+
+def test_a_gradient_of_the_input() -> None:
+    net = Builder("m", 1, (3, 4, 4))
+    net.concat("both", [net.relu("r", after=INPUT), INPUT])
+    net.conv("c", 2, 1, bias=False)
+    model = net.model(title="t", source="s", loss=Loss(kind="sum"))
+    without = steps(work(model, "forward-backward"))
+    assert without[3:] == [("c", "backward-weights")]
+    wanted = dataclasses.replace(model, input_gradient=True)
+    assert steps(work(wanted, "forward-backward"))[3:] == [
+        *(("c", "backward-weights"), ("c", "backward-data"), ("both", "backward-data")),
+        *(("r", "backward-data"), ("input/gradient-sum", "forward")),
+    ]
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_lists_agree_with_counts(name: str) -> None:
+    model = build_model(name, 2)
+    lists = {phase: work(model, phase) for phase in PHASES}
+    for phase, items in lists.items():
+        flops = sum(
+            item.layer.flops(item.pass_) for item in items if isinstance(item.layer, (Conv2d, Gemm))
+        )
+        assert flops == 2 * 2 * macs(model, phase)
+        for item in items:
+            assert item.pass_ in item.layer.passes
+            assert str(item.layer.name).startswith(f"{name}/")
+            assert item.node in (*(node.name for node in model), "loss")
+        once = Counter(
+            (item.layer.name, item.pass_)
+            for item in items
+            if not str(item.layer.name).endswith("/gradient-sum")
+        )
+        assert set(once.values()) == {1}
+    assert set(lists["forward-backward"]) <= set(lists["training"])
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_trained_tensor_gets_its_gradient_and_update(name: str) -> None:
+    model = build_model(name, 1, optimizer="momentum")
+    items = work(model, "training")
+    updated = [item.layer for item in items if str(item.layer.name).endswith("/update")]
+    assert sum(layer.weight_elements for layer in updated) == parameters(model)
+    done = {(item.layer.name, item.pass_) for item in items}
+    for node in model:
+        tensors = trained_tensors(node)
+        if node.op == "batchnorm":
+            assert (f"{name}/{node.name}", "backward-data") in done
+        elif tensors:
+            assert (f"{name}/{node.name}", "backward-weights") in done
+        if node.bias:
+            assert (f"{name}/{node.name}/bias", "backward-weights") in done
+            assert (f"{name}/{node.name}/bias", "forward") in done
+        if node.op in ("relu", "pool", "lrn", "concat", "dropout"):
+            assert (f"{name}/{node.name}", "backward-data") in done
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_gradients_are_summed_where_an_output_has_several_takers(name: str) -> None:
+    model = build_model(name, 1)
+    takers = Counter(one for node in model for one in node.inputs if one != INPUT)
+    expected = {node: number - 1 for node, number in takers.items() if number > 1}
+    items = work(model, "forward-backward")
+    sums = [item for item in items if str(item.layer.name).endswith("/gradient-sum")]
+    assert Counter(item.node for item in sums) == expected
+    for item in sums:
+        assert item.layer.operands("forward")["dst"] == math.prod(model[item.node].shape)
+    # It stands behind all takers' backward passes and before the node's own.
+    back = [(item.node, n) for n, item in enumerate(items) if item.pass_.startswith("backward")]
+    first, last = dict(reversed(back)), dict(back)
+    takers_of = {node: [one.name for one in model if node in one.inputs] for node in expected}
+    for position, item in enumerate(items):
+        if item in sums:
+            assert position < first.get(item.node, len(items))
+            assert all(last.get(one, -1) < position for one in takers_of[item.node])
+
+
+def test_units_of_resnet_have_two_takers_each() -> None:
+    items = work(build_model("resnet50", 1), "training")
+    sums = [item for item in items if str(item.layer.name).endswith("/gradient-sum")]
+    assert len(sums) == 16
+
+
+def test_few_distinct_layers() -> None:
+    items = work(build_model("resnet152", 4), "training")
+    distinct = {(item.layer.kind, item.layer.problem, item.pass_) for item in items}
+    assert len(items) > 1900
+    assert len(distinct) < 250
+
+
+def test_unknown_phases() -> None:
+    with pytest.raises(UsageError, match=r"^--phase train: no such phase; nearest: training"):
+        work(small(), "train")
+    with pytest.raises(UsageError, match=r"^--phase zzz: no such phase; nearest: forward, "):
+        macs(small(), "zzz")
