@@ -1,4 +1,4 @@
-"""oneDNN kernels and CPU probes (C++; see ``csrc/bind``)."""
+"""oneDNN kernels, loops of our own and CPU probes (C++; see ``csrc/bind``)."""
 
 import enum
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class CacheState(enum.Enum):
     all_cold = ...
 
 class Candidate:
-    """One way in which oneDNN can compute a problem: an implementation with its layouts."""
+    """One way to compute a problem: an implementation, oneDNN's or ours, with its layouts."""
 
     @property
     def primitive(self) -> str: ...
@@ -92,6 +92,18 @@ def pool2d_candidates(
     pad_bottom: int,
     pad_right: int,
 ) -> list[Candidate]: ...
+def pointwise_candidates(
+    pass_: Pass,
+    precision: Precision,
+    op: str,
+    *,
+    batch: int,
+    channels: int,
+    height: int,
+    width: int,
+    thorough: bool = False,
+    **parameters: float | tuple[int, ...],
+) -> list[Candidate]: ...
 
 class Arena:
     """The tensors of one layer, in every layout that its candidates need."""
@@ -125,6 +137,7 @@ class Kernel:
     def sample(self, samples: int, inner: int = 1, untimed: int = 0) -> RawChunk: ...
     def run_poisoned(self) -> None: ...
     def output(self) -> npt.NDArray[np.float32]: ...
+    def outputs(self) -> dict[str, npt.NDArray[np.float32]]: ...
     @property
     def output_is_view(self) -> bool: ...
     @property

@@ -71,22 +71,29 @@ bool viewable(const dnnl::memory::desc& desc) {
          desc.get_inner_nblks() == 0;
 }
 
-py::array output(const cpu::Kernel& kernel) {
-  for (const auto& argument : kernel.candidate().run.arguments) {
-    if (!argument.is_output) continue;
-    if (viewable(argument.desc)) return view(kernel.output(), argument.plain);
-    cpu::Tensor plain;
-    {
-      const py::gil_scoped_release release;
-      plain = kernel.plain_output();
-    }
-    return view(plain, argument.plain);
+py::array shown(const cpu::Kernel& kernel, std::size_t index) {
+  const auto& argument = kernel.candidate().run.arguments[index];
+  if (viewable(argument.desc)) return view(kernel.output(index), argument.plain);
+  cpu::Tensor plain;
+  {
+    const py::gil_scoped_release release;
+    plain = kernel.plain_output(index);
   }
-  throw py::value_error("the primitive has no output");
+  return view(plain, argument.plain);
+}
+
+py::array output(const cpu::Kernel& kernel) { return shown(kernel, kernel.outputs().at(0)); }
+
+py::dict outputs(const cpu::Kernel& kernel) {
+  py::dict result;
+  for (const auto index : kernel.outputs()) {
+    result[py::str(kernel.candidate().run.arguments[index].role)] = shown(kernel, index);
+  }
+  return result;
 }
 
 bool output_is_view(const cpu::Kernel& kernel) {
-  return viewable(kernel.output().memory.get_desc());
+  return viewable(kernel.output(kernel.outputs().at(0)).memory.get_desc());
 }
 
 template <typename T>
@@ -135,6 +142,7 @@ void register_kernels(py::module_& m) {
       .def("sample", &sample, "samples"_a, "inner"_a = 1, "untimed"_a = 0)
       .def("run_poisoned", &cpu::Kernel::run_poisoned, py::call_guard<py::gil_scoped_release>())
       .def("output", &output)
+      .def("outputs", &outputs)
       .def_property_readonly("output_is_view", &output_is_view)
       .def_property_readonly("candidate", &cpu::Kernel::candidate)
       .def("reorder_seconds", &cpu::Kernel::reorder_seconds,

@@ -6,6 +6,7 @@
 namespace pydlbench {
 void register_errors(pybind11::module_& m);
 void register_problems(pybind11::module_& m);
+void register_pointwise(pybind11::module_& m);
 void register_kernels(pybind11::module_& m);
 void register_library(pybind11::module_& m);
 void register_probes(pybind11::module_& m);

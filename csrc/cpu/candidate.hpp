@@ -1,7 +1,10 @@
-// One way in which oneDNN can compute a problem: an implementation together with its layouts.
+// One way to compute a problem: an implementation, of oneDNN or our own, together with its layouts.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <optional>
 #include <string>
@@ -11,13 +14,24 @@
 
 namespace pydlbench::cpu {
 
-// A tensor that the primitive reads or writes.
+// In the place of a DNNL_ARG_*: the primitive does not know the tensor.
+inline constexpr int kNoArgument = 0;
+
+// A tensor that the primitive, or our own code, reads or writes.
 struct Argument {
   int index;         // DNNL_ARG_*
   std::string role;  // "src", "weights" or "dst"; gradients keep their tensor's name
   dnnl::memory::desc desc;
   dnnl::memory::desc plain;  // the caller's dense float32 array, in the primitive's dimensions
   bool is_output;
+  bool is_updated = false;         // an output that is read as well
+  int second_index = kNoArgument;  // another one for the same memory
+};
+
+// Work that no primitive does. `tensors` are in the order of the arguments.
+struct OwnWork {
+  std::size_t workspace_bytes;
+  std::function<void(void* const* tensors, void* workspace)> run;
 };
 
 // A primitive descriptor with everything needed to run it.
@@ -28,13 +42,15 @@ struct Invocation {
 
 struct Candidate {
   std::string primitive;       // "convolution forward", for messages
-  std::string implementation;  // oneDNN's name, such as "brgconv:avx512_core"
+  std::string implementation;  // oneDNN's name, such as "brgconv:avx512_core"; ours "own:avx512"
   std::string variant;         // which layouts were asked for: any, nhwc, nchw, blocked, plain
   std::string layout;          // which layouts it got: "src nhwc, weights Ohwi16o, dst nhwc"
   Invocation run;
   // Max pooling backward reads the workspace that a forward run has filled.
   std::optional<Invocation> forward;
   bool is_reference;  // oneDNN's unoptimised fallback
+  // Runs behind the primitive, or in its place where `run` has none.
+  std::shared_ptr<const OwnWork> own;
 
   std::int64_t scratchpad_bytes() const;
   std::int64_t workspace_bytes() const;

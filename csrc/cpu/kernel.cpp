@@ -40,8 +40,8 @@ void read_clock(std::vector<double>& readings) {
 }
 
 bool rotates(const Argument& argument, CacheState cache) {
-  return cache == CacheState::all_cold ||
-         (cache == CacheState::weights_cold && argument.role == "weights");
+  return cache == CacheState::all_cold || (cache == CacheState::weights_cold &&
+                                           (argument.role == "weights" || argument.role == "bias"));
 }
 
 }  // namespace
@@ -54,24 +54,27 @@ Kernel::Kernel(Candidate candidate, std::shared_ptr<Arena> arena, CacheState cac
       stream_(cpu_engine()) {
   try {
     const double start = now();
-    primitive_ = dnnl::primitive(candidate_.run.primitive.get());
+    if (candidate_.run.primitive) {
+      primitive_ = dnnl::primitive(candidate_.run.primitive.get());
+    }
     setup_seconds_ = now() - start;
 
-    std::map<int, dnnl::memory> base;
-    for (const auto& argument : candidate_.run.arguments) {
-      auto tensor = argument.is_output ? arena_->output(argument) : arena_->input(argument);
-      if (argument.is_output) output_ = tensor;
-      base.emplace(argument.index, tensor.memory);
-      tensors_.push_back(std::move(tensor));
+    take_tensors();
+    Set base;
+    for (const auto& tensor : tensors_) base.tensors.push_back(tensor.memory);
+    if (candidate_.run.primitive) {
+      const auto scratchpad = candidate_.run.primitive.scratchpad_desc();
+      if (scratchpad.get_size() > 0) {
+        scratch_.push_back(Arena::scratch(scratchpad));
+        scratch_.back().buffer->poison();  // first touch happens here, not in the first sample
+        base.others.emplace(DNNL_ARG_SCRATCHPAD, scratch_.back().memory);
+      }
+      fill_workspace(base);
     }
-    const auto scratchpad = candidate_.run.primitive.scratchpad_desc();
-    if (scratchpad.get_size() > 0) {
-      scratch_.push_back(Arena::scratch(scratchpad));
-      scratch_.back().buffer->poison();  // first touch happens here, not in the first sample
-      base.emplace(DNNL_ARG_SCRATCHPAD, scratch_.back().memory);
+    if (candidate_.own) {
+      own_workspace_ = std::make_unique<Buffer>(candidate_.own->workspace_bytes);
+      own_workspace_->poison();
     }
-    fill_workspace(base);
-    width_ = base.size();
     if (cache == CacheState::hot) {
       add_set(base);
     } else {
@@ -83,36 +86,84 @@ Kernel::Kernel(Candidate candidate, std::shared_ptr<Arena> arena, CacheState cac
   }
 }
 
-void Kernel::add_set(const std::map<int, dnnl::memory>& memories) {
-  for (const auto& [index, memory] : memories) {
-    held_.push_back(memory);
-    arguments_.push_back({index, memory.get()});
+void Kernel::take_tensors() {
+  for (const auto& argument : candidate_.run.arguments) {
+    tensors_.push_back(argument.is_output ? arena_->output(argument) : arena_->input(argument));
+    if (argument.is_updated) restore(tensors_.size() - 1);
   }
 }
 
+// What an output holds before the kernel runs.
+void Kernel::restore(std::size_t index) {
+  const auto& argument = candidate_.run.arguments[index];
+  const auto& memory = tensors_[index].memory;
+  const auto bytes = memory.get_desc().get_size();
+  if (argument.is_updated) {
+    copy_bytes(memory.get_data_handle(), arena_->input(argument).buffer->data(), bytes);
+  } else {
+    fill_bytes(memory.get_data_handle(), 0xff, bytes);
+  }
+}
+
+std::vector<std::size_t> Kernel::outputs() const {
+  std::vector<std::size_t> found;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (candidate_.run.arguments[i].is_output) found.push_back(i);
+  }
+  return found;
+}
+
+void Kernel::add_set(const Set& set) {
+  const auto add = [this](int index, const dnnl::memory& memory) {
+    if (index != kNoArgument) arguments_.push_back({index, memory.get()});
+  };
+  for (std::size_t i = 0; i < set.tensors.size(); ++i) {
+    const auto& memory = set.tensors[i];
+    held_.push_back(memory);
+    add(candidate_.run.arguments[i].index, memory);
+    add(candidate_.run.arguments[i].second_index, memory);
+    if (candidate_.own) pointers_.push_back(memory.get_data_handle());
+  }
+  for (const auto& [index, memory] : set.others) {
+    held_.push_back(memory);
+    add(index, memory);
+  }
+  ++sets_;
+}
+
 void Kernel::execute(std::size_t set) {
-  const auto* arguments = arguments_.data() + set * width_;
-  dnnl::error::wrap_c_api(
-      dnnl_primitive_execute(primitive_.get(), stream_.get(), static_cast<int>(width_), arguments),
-      "could not execute a primitive");
+  if (primitive_) {
+    const auto width = arguments_.size() / sets_;
+    dnnl::error::wrap_c_api(
+        dnnl_primitive_execute(primitive_.get(), stream_.get(), static_cast<int>(width),
+                               arguments_.data() + set * width),
+        "could not execute a primitive");
+  }
+  if (candidate_.own) {
+    candidate_.own->run(pointers_.data() + set * tensors_.size(), own_workspace_->data());
+  }
 }
 
 void Kernel::warm_records(int executions) const {
-  const auto sets = std::min(rotating_sets(), static_cast<std::size_t>(executions));
+  const auto sets = std::min(sets_, static_cast<std::size_t>(executions));
+  const auto width = arguments_.size() / sets_, tensors = pointers_.size() / sets_;
   for (std::size_t i = 0; i < sets; ++i) {
-    const auto* arguments = arguments_.data() + ((next_ + i) % rotating_sets()) * width_;
-    for (std::size_t j = 0; j < width_; ++j) {
+    const auto set = (next_ + i) % sets_;
+    for (std::size_t j = 0; j < width; ++j) {
       void* handle = nullptr;
-      dnnl_memory_get_data_handle(arguments[j].memory, &handle);
+      dnnl_memory_get_data_handle(arguments_[set * width + j].memory, &handle);
+    }
+    for (std::size_t j = 0; j < tensors; ++j) {
+      [[maybe_unused]] void* const volatile pointer = pointers_[set * tensors + j];
     }
   }
 }
 
-void Kernel::fill_workspace(std::map<int, dnnl::memory>& base) {
+void Kernel::fill_workspace(Set& base) {
   const auto desc = candidate_.run.primitive.query_md(dnnl::query::workspace_md);
   if (!desc || desc.get_size() == 0) return;
   auto workspace = Arena::scratch(desc);
-  base.emplace(DNNL_ARG_WORKSPACE, workspace.memory);
+  base.others.emplace(DNNL_ARG_WORKSPACE, workspace.memory);
   if (candidate_.forward) {
     std::unordered_map<int, dnnl::memory> arguments;
     arguments.emplace(DNNL_ARG_WORKSPACE, workspace.memory);
@@ -135,22 +186,17 @@ void Kernel::fill_workspace(std::map<int, dnnl::memory>& base) {
   scratch_.push_back(std::move(workspace));
 }
 
-void Kernel::rotate(const std::map<int, dnnl::memory>& base, CacheState cache,
-                    std::size_t cold_bytes) {
+void Kernel::rotate(const Set& base, CacheState cache, std::size_t cold_bytes) {
   struct Rotating {
-    int index;
+    std::size_t argument;  // or one past them, for the workspace
     Tensor tensor;
-    bool is_output;
   };
   std::vector<Rotating> rotating;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    const auto& argument = candidate_.run.arguments[i];
-    if (rotates(argument, cache)) {
-      rotating.push_back({argument.index, tensors_[i], argument.is_output});
-    }
+    if (rotates(candidate_.run.arguments[i], cache)) rotating.push_back({i, tensors_[i]});
   }
-  if (cache == CacheState::all_cold && base.count(DNNL_ARG_WORKSPACE) > 0) {
-    rotating.push_back({DNNL_ARG_WORKSPACE, scratch_.back(), false});
+  if (cache == CacheState::all_cold && base.others.count(DNNL_ARG_WORKSPACE) > 0) {
+    rotating.push_back({tensors_.size(), scratch_.back()});
   }
   std::size_t bytes = 0;
   for (const auto& item : rotating) bytes += padded(item.tensor.buffer->size());
@@ -175,9 +221,13 @@ void Kernel::rotate(const std::map<int, dnnl::memory>& base, CacheState cache,
       const auto size = item.tensor.buffer->size();
       copy_bytes(target, item.tensor.buffer->data(), size);
       dnnl::memory memory(item.tensor.memory.get_desc(), cpu_engine(), target);
-      // What is verified is what is timed: the first set's own output.
-      if (item.is_output && arguments_.empty()) output_ = {pool, memory};
-      set[item.index] = std::move(memory);
+      if (item.argument == tensors_.size()) {
+        set.others[DNNL_ARG_WORKSPACE] = std::move(memory);
+      } else {
+        // What is verified is what is timed: the first set's own outputs.
+        if (sets_ == 0) tensors_[item.argument] = {pool, memory};
+        set.tensors[item.argument] = std::move(memory);
+      }
       target += padded(size);
     }
     add_set(set);
@@ -229,7 +279,7 @@ Chunk Kernel::sample(int samples, int inner, int untimed) {
 
 void Kernel::run_poisoned() {
   try {
-    fill_bytes(output_.memory.get_data_handle(), 0xff, output_.memory.get_desc().get_size());
+    for (const auto index : outputs()) restore(index);
     execute(0);
     stream_.wait();
   } catch (const dnnl::error& error) {
@@ -238,18 +288,15 @@ void Kernel::run_poisoned() {
   }
 }
 
-Tensor Kernel::plain_output() const {
-  for (const auto& argument : candidate_.run.arguments) {
-    if (!argument.is_output) continue;
-    if (argument.desc == argument.plain) return output_;
-    auto plain = Arena::scratch(argument.plain);
-    auto source = output_.memory;
-    dnnl::stream stream(cpu_engine());
-    dnnl::reorder(source, plain.memory).execute(stream, source, plain.memory);
-    stream.wait();
-    return plain;
-  }
-  throw PrimitiveFailure("oneDNN " + candidate_.primitive, "has no output");
+Tensor Kernel::plain_output(std::size_t index) const {
+  const auto& argument = candidate_.run.arguments.at(index);
+  if (argument.desc == argument.plain) return tensors_[index];
+  auto plain = Arena::scratch(argument.plain);
+  auto source = tensors_[index].memory;
+  dnnl::stream stream(cpu_engine());
+  dnnl::reorder(source, plain.memory).execute(stream, source, plain.memory);
+  stream.wait();
+  return plain;
 }
 
 std::map<std::string, double> Kernel::reorder_seconds() const {

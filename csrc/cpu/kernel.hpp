@@ -38,25 +38,36 @@ class Kernel {
   // Times `samples` samples of `inner` executions each, after `untimed` executions.
   Chunk sample(int samples, int inner, int untimed);
 
-  // Fills an output with NaN and runs once on the set that it belongs to; output() shows it.
+  // Fills the outputs with NaN, or with their first values where they are updated, and runs once on
+  // the set that they belong to; output() shows one.
   void run_poisoned();
 
   const Candidate& candidate() const { return candidate_; }
-  // The output as the primitive laid it out.
-  Tensor output() const { return output_; }
-  // The output as the caller's dense float32 array, converted where the layout differs.
-  Tensor plain_output() const;
+  // The candidate's arguments that are outputs, the main one first.
+  std::vector<std::size_t> outputs() const;
+  // An output as the primitive laid it out.
+  Tensor output(std::size_t argument) const { return tensors_.at(argument); }
+  // An output as the caller's dense float32 array, converted where the layout differs.
+  Tensor plain_output(std::size_t argument) const;
 
   // Seconds to convert each tensor between the dense layout in the same data type and the
   // kernel's layout; the smallest of a few runs. Tensors that need none are left out.
   std::map<std::string, double> reorder_seconds() const;
   double setup_seconds() const { return setup_seconds_; }
-  std::size_t rotating_sets() const { return arguments_.size() / width_; }
+  std::size_t rotating_sets() const { return sets_; }
 
  private:
-  void add_set(const std::map<int, dnnl::memory>& memories);
-  void rotate(const std::map<int, dnnl::memory>& base, CacheState cache, std::size_t cold_bytes);
-  void fill_workspace(std::map<int, dnnl::memory>& base);
+  // Memory of one execution: of the candidate's arguments, and of what only the primitive knows.
+  struct Set {
+    std::vector<dnnl::memory> tensors;
+    std::map<int, dnnl::memory> others;
+  };
+
+  void take_tensors();
+  void restore(std::size_t argument);
+  void add_set(const Set& set);
+  void rotate(const Set& base, CacheState cache, std::size_t cold_bytes);
+  void fill_workspace(Set& base);
   void execute(std::size_t set);
   // Brings the library's own records of the sets that come next into the cache, but not their data:
   // a network that runs a layer cold has just made those records.
@@ -67,14 +78,15 @@ class Kernel {
   std::vector<int> cpus_;
   dnnl::primitive primitive_;
   dnnl::stream stream_;
-  std::vector<Tensor> tensors_;                  // in the order of the candidate's arguments
+  std::vector<Tensor> tensors_;                  // of the first set, in the arguments' order
   std::vector<Tensor> scratch_;                  // scratchpad and workspace
   std::vector<std::shared_ptr<Buffer>> copies_;  // behind the rotating sets
   std::vector<dnnl::memory> held_;               // behind the arguments
   std::vector<dnnl_exec_arg_t> arguments_;       // of all sets, one after another
-  std::size_t width_ = 1;                        // arguments of one set
-  std::size_t next_ = 0;                         // set of the next execution
-  Tensor output_;
+  std::vector<void*> pointers_;                  // the same for our own work
+  std::unique_ptr<Buffer> own_workspace_;
+  std::size_t sets_ = 0;
+  std::size_t next_ = 0;  // set of the next execution
   double setup_seconds_ = 0.0;
 };
 

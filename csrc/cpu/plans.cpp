@@ -55,10 +55,13 @@ void append_new(std::vector<Candidate>& candidates, Candidate candidate) {
 }
 
 std::int64_t Candidate::scratchpad_bytes() const {
-  return static_cast<std::int64_t>(run.primitive.scratchpad_desc().get_size());
+  const auto ours = own ? own->workspace_bytes : 0;
+  const auto theirs = run.primitive ? run.primitive.scratchpad_desc().get_size() : 0;
+  return static_cast<std::int64_t>(ours + theirs);
 }
 
 std::int64_t Candidate::workspace_bytes() const {
+  if (!run.primitive) return 0;
   const auto desc = run.primitive.query_md(dnnl::query::workspace_md);
   return desc ? static_cast<std::int64_t>(desc.get_size()) : 0;
 }

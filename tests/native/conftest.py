@@ -16,7 +16,16 @@ if TYPE_CHECKING:
 
 NATIVE = importlib.util.find_spec("pydlbench._cpu") is not None
 # These import the module at their top.
-collect_ignore = [] if NATIVE else ["test_kernel.py", "test_plans.py", "test_results.py"]
+collect_ignore = (
+    []
+    if NATIVE
+    else [
+        "test_kernel.py",
+        "test_plans.py",
+        "test_pointwise.py",
+        "test_results.py",
+    ]
+)
 
 CONVS = {
     "dense": Conv2d.of(batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1),

@@ -40,6 +40,7 @@ Isa detect() {
     const unsigned subleaves = a;
     found.avx2_fma = ymm && fma && bit(b, 5);
     found.avx512f = zmm && bit(b, 16);
+    found.avx512_vector = found.avx512f && bit(b, 17) && bit(b, 30) && bit(b, 31);
     found.avx512_fp16 = found.avx512f && bit(d, 23);
     found.amx_tile = tiles && bit(d, 24);
     found.amx_bf16 = found.amx_tile && bit(d, 22);

@@ -8,14 +8,15 @@ namespace pydlbench::cpu {
 
 struct Isa {
   bool sse2 = false;
-  bool avx2_fma = false;     // AVX2 and FMA, 256-bit state enabled by the system
-  bool avx512f = false;      // AVX-512 Foundation, 512-bit state enabled
-  bool avx512_bf16 = false;  // vdpbf16ps
-  bool avx512_fp16 = false;  // vfmadd..ph
-  bool amx_tile = false;     // tiles, their state enabled (a process must still ask for it)
-  bool amx_bf16 = false;     // tdpbf16ps
-  bool amx_fp16 = false;     // tdpfp16ps
-  bool hypervisor = false;   // running as a guest
+  bool avx2_fma = false;       // AVX2 and FMA, 256-bit state enabled by the system
+  bool avx512f = false;        // AVX-512 Foundation, 512-bit state enabled
+  bool avx512_vector = false;  // Foundation with BW, DQ and VL, as all but Xeon Phi have
+  bool avx512_bf16 = false;    // vdpbf16ps
+  bool avx512_fp16 = false;    // vfmadd..ph
+  bool amx_tile = false;       // tiles, their state enabled (a process must still ask for it)
+  bool amx_bf16 = false;       // tdpbf16ps
+  bool amx_fp16 = false;       // tdpfp16ps
+  bool hypervisor = false;     // running as a guest
 };
 
 // The features of the calling CPU; detected once. All false on other architectures than x86-64.

@@ -1,4 +1,4 @@
-"""The native CPU backend: oneDNN through ``pydlbench._cpu``."""
+"""The native CPU backend: oneDNN, and loops of our own, through ``pydlbench._cpu``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import pydlbench._cpu as _cpu
+from pydlbench import __version__
 from pydlbench.backends.base import KernelFacts, Preparation
 from pydlbench.backends.case import CPU_PRECISIONS, Case
 from pydlbench.backends.native import search
@@ -15,6 +16,7 @@ from pydlbench.backends.native.problems import candidates
 from pydlbench.backends.own_cpus import own_cpus
 from pydlbench.backends.reference import Verdict, make_inputs, verify
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError
+from pydlbench.layers import Pointwise
 from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.policy import Policy
 
@@ -80,7 +82,9 @@ class _Search:
         self.case = case
         self.preparation = preparation
         self.cpus = cpus
-        self.inputs = make_inputs(case.layer, case.pass_, case.precision, preparation.seed)
+        self.inputs = make_inputs(
+            case.layer, case.pass_, case.precision, preparation.seed, propagation=case.propagation
+        )
         self.arena = _cpu.Arena(self.inputs)
         self.kernels: dict[int, _cpu.Kernel] = {}
         self.verdicts: dict[int, Verdict] = {}
@@ -113,21 +117,32 @@ class _Search:
         """Run a candidate on poisoned outputs and compare; returns what is wrong with it."""
         kernel = self.kernel(entrant)
         kernel.run_poisoned()
+        layer = self.case.layer
+        extra = None
+        if isinstance(layer, Pointwise):
+            # What belongs to channels has as many dimensions as a primitive likes.
+            written = kernel.outputs()
+            extra = {role: array.reshape(layer.dims(role)) for role, array in written.items()}
+            output = extra.pop(layer.writes(self.case.pass_, self.case.propagation)[0])
+        else:
+            output = kernel.output()
         verdict = verify(
-            self.case.layer,
+            layer,
             self.case.pass_,
             self.case.precision,
             self.inputs,
-            kernel.output(),
+            output,
             seed=self.preparation.seed,
             algorithm=entrant.candidate.implementation,
+            extra=extra,
+            propagation=self.case.propagation,
         )
         self.verdicts[id(entrant)] = verdict
         return None if verdict.status == "ok" else verdict.detail
 
 
 class CpuBackend:
-    """oneDNN on this process's CPUs and threads."""
+    """oneDNN and our own loops on this process's CPUs and threads."""
 
     name = "native"
 
@@ -144,7 +159,7 @@ class CpuBackend:
         self._check_support(case)
         found = [c for c in candidates(case) if _wanted(c, case)]
         if not found:
-            raise UnsupportedError(f"oneDNN has no implementation with --layout {case.layout}")
+            raise UnsupportedError(f"there is no implementation with --layout {case.layout}")
         # The unoptimised fallback takes minutes where others take milliseconds.
         found = [c for c in found if not c.is_reference] or found
         if not preparation.all_candidates:
@@ -233,7 +248,11 @@ class CpuBackend:
         facts = KernelFacts(
             algorithm=winner.candidate.implementation,
             layout=winner.candidate.layout,
-            library=f"{library['name']} {library['version']}",
+            library=(
+                f"pydlbench {__version__}"
+                if winner.candidate.implementation.startswith("own:")
+                else f"{library['name']} {library['version']}"
+            ),
             accumulate="float32",
             workspace_bytes=winner.candidate.scratchpad_bytes + winner.candidate.workspace_bytes,
             reorder_s=kernel.reorder_seconds(),
@@ -246,6 +265,8 @@ class CpuBackend:
 
 def _wanted(candidate: _cpu.Candidate, case: Case) -> bool:
     """Whether a candidate's layout is among those that the case allows."""
+    if isinstance(case.layer, Pointwise):
+        return _wanted_order(candidate, case.layer, case.layout)
     if case.layout == "best":
         return True
     if case.layer.kind == "gemm":
@@ -255,6 +276,16 @@ def _wanted(candidate: _cpu.Candidate, case: Case) -> bool:
     if case.layer.kind == "pool2d" and case.layout == "any":
         return True  # pooling takes the layout it is given
     return candidate.variant == case.layout
+
+
+def _wanted_order(candidate: _cpu.Candidate, layer: Pointwise, layout: str) -> bool:
+    """The same for layers some of which do not tell one order of elements from another."""
+    if candidate.variant == "plain":
+        return layout != "blocked"
+    if layout not in ("best", "any"):
+        return candidate.variant == layout
+    same = layer.op in ("relu", "add") or layer.height * layer.width == 1
+    return candidate.variant == "nchw" or not same
 
 
 def _entry(entrant: search.Entrant, state: _Search, chosen: bool) -> dict[str, Any]:

@@ -130,6 +130,8 @@ class CudaBackend:
             raise UnsupportedError(f"{case.layer.kind} has no {case.pass_} pass")
         if case.cache == "weights-cold" and not case.layer.weight_elements:
             raise UnsupportedError(f"{case.layer.kind} has no weights to keep out of the cache")
+        if case.fuse == "bias":
+            raise UnsupportedError("--fuse bias is for frameworks; natively there is: bias-relu")
         if case.fuse != "none" and (
             case.pass_ != "forward" or case.layer.kind not in ("conv2d", "gemm")
         ):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pydlbench._cpu as _cpu
-from pydlbench.errors import UnsupportedError
 from pydlbench.layers import Conv2d, Gemm, Pointwise, Pool2d
 
 if TYPE_CHECKING:
@@ -22,8 +21,12 @@ def native_pass(case: Case) -> _cpu.Pass:
     return _cpu.Pass[case.pass_.replace("-", "_")]
 
 
-def candidates(case: Case) -> list[_cpu.Candidate]:
-    """List every implementation x layout that the library has for ``case``.
+def candidates(case: Case, thorough: bool = False) -> list[_cpu.Candidate]:
+    """List every implementation x layout that there is for ``case``.
+
+    Args:
+        case: what is to be computed.
+        thorough: of our own loops those for all instruction sets that this CPU has, too.
 
     Raises:
         UnsupportedError: there is none.
@@ -60,8 +63,16 @@ def candidates(case: Case) -> list[_cpu.Candidate]:
             pass_, precision, batch_count=layer.batch_count, m=layer.m, k=layer.k, n=layer.n
         )
     if isinstance(layer, Pointwise):
-        raise UnsupportedError(
-            f"the native CPU backend has no {layer.op}; it has convolutions, products and poolings"
+        return _cpu.pointwise_candidates(
+            pass_,
+            precision,
+            layer.op,
+            batch=layer.batch,
+            channels=layer.channels,
+            height=layer.height,
+            width=layer.width,
+            thorough=thorough,
+            **layer.parameters,
         )
     return _cpu.pool2d_candidates(
         pass_,

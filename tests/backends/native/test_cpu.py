@@ -15,7 +15,7 @@ from pydlbench.backends.case import Case
 from pydlbench.backends.native import cpu, search
 from pydlbench.backends.reference import Verdict
 from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.layers import Conv2d, Gemm, Pointwise, Pool2d
+from pydlbench.layers import Conv2d, Gemm, Pointwise, Pool2d, parse_problem
 from pydlbench.timing.chunk import Request
 
 CONV = Conv2d.of(batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)
@@ -217,6 +217,42 @@ def test_probes_by_name(backend):
         backend.probe("latency", {})
 
 
-def test_memory_bound_layers_are_left_to_gpus(backend):
-    with pytest.raises(UnsupportedError, match="the native CPU backend has no lrn; it has conv"):
-        prepare(backend, Pointwise(op="lrn", channels=4))
+BATCHNORM = Pointwise(op="batchnorm", batch=2, channels=16, height=5, width=5)
+
+
+@pytest.mark.parametrize("layout", ["best", "any", "nchw", "nhwc", "blocked"])
+@pytest.mark.parametrize("op", ["relu", "lrn", "batchnorm", "add", "bias"])
+def test_memory_bound_layers_come_in_all_layouts(backend, op, layout):
+    layer = Pointwise(op=op, batch=2, channels=16, height=5, width=5)
+    facts = prepare(backend, layer, layout=layout).facts
+    assert facts.correct["status"] == "ok"
+    assert "not compared" not in facts.correct["detail"]
+    own = facts.algorithm.startswith("own:")
+    assert facts.library.startswith("pydlbench" if own else "oneDNN")
+    if layout in ("nchw", "nhwc"):
+        assert f"dst {layout}" in facts.layout
+
+
+@pytest.mark.parametrize("text", ["momentum:ic1000", "l2:ic1000", "softmax-xent:mb4ic10"])
+def test_vectors_have_one_layout(backend, text):
+    facts = prepare(backend, parse_problem(text), layout="nhwc").facts
+    assert (facts.correct["status"], facts.layout[:3]) in (("ok", "pla"), ("ok", "src"))
+    with pytest.raises(UnsupportedError, match="no implementation with --layout blocked"):
+        prepare(backend, parse_problem(text), layout="blocked")
+
+
+@pytest.mark.parametrize("role", BATCHNORM.writes("forward", "training"))
+def test_a_fault_in_any_result_of_several_is_seen(backend, monkeypatch, role):
+    """Planted in what the kernels wrote, between run and verification."""
+    true_verify = cpu.verify
+
+    def planted(layer, pass_, precision, inputs, output, **options):
+        results = {"dst": np.array(output), **options.pop("extra")}
+        results[role] = np.array(results[role])
+        results[role].flat[-1] += 0.01
+        output = results.pop("dst")
+        return true_verify(layer, pass_, precision, inputs, output, extra=results, **options)
+
+    monkeypatch.setattr(cpu, "verify", planted)
+    with pytest.raises(PrimitiveError, match=rf"no candidate gives a right result: {role}\["):
+        prepare(backend, BATCHNORM, propagation="training")

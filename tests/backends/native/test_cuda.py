@@ -320,6 +320,7 @@ def test_a_fused_bias_is_an_input_of_its_own(native, backend):
         (CONV, {"precision": "bf16"}, "bf16 is a CPU mode"),
         (CONV, {"layout": "blocked"}, "blocked is for CPUs"),
         (CONV, {"fuse": "bias-relu", "pass_": "backward-data"}, "forward pass of convolutions"),
+        (CONV, {"fuse": "bias"}, "is for frameworks; natively there is: bias-relu"),
         (
             Pool2d.of(batch=1, channels=1, in_size=4, kernel=2, stride=2),
             {"cache": "weights-cold"},

@@ -1,0 +1,117 @@
+// The inner loops of memory-bound layers, compiled once per instruction set.
+//
+// Each works on one thread, on `count` elements that lie behind one another; who works on what is
+// decided elsewhere. Tensors are float or bfloat16 (all of one call alike), arithmetic and
+// parameters are float. `streaming` stores go past the caches where the target is aligned, and are
+// not ordered with others: a fence has to follow.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace pydlbench::cpu::pointwise {
+
+using Index = std::int64_t;
+
+// Floats in the longest vector of all.
+constexpr Index kMostLanes = 16;
+
+// (src - mean) x scale + bias
+struct Affine {
+  float mean, scale, bias;
+};
+// factor (dy - offset - (x - mean) slope)
+struct GradientTerms {
+  float mean, factor, slope, offset;
+};
+// The same for channels that lie behind one another: element i belongs to place i % period of each
+// array. A period is a multiple of the channels; behind it is room for kMostLanes floats more.
+struct AffineTile {
+  Index period;
+  const float *mean, *scale, *bias;
+};
+struct GradientTile {
+  Index period;
+  const float *mean, *factor, *slope, *offset;
+};
+struct Window {
+  Index half;  // channels on either side
+  float alpha_per_size, beta, k;
+};
+struct Kept {
+  std::uint32_t last;  // the largest hash that is kept
+  float scale;
+};
+
+struct Kernels {
+  int lanes;  // floats of a vector
+
+  void (*copy)(const void* src, void* dst, Index count, bool streaming);
+  void (*relu)(const void* src, void* dst, Index count, bool streaming);
+  void (*relu_gradient)(const void* x, const void* dy, void* dx, Index count, bool streaming);
+  void (*add)(const void* src, const void* src2, void* dst, Index count, bool streaming);
+  // Element i has the number first + i x stride.
+  void (*dropout)(const void* src, void* dst, Index count, std::uint64_t first,
+                  std::uint64_t stride, Kept kept, bool streaming);
+
+  float (*sum_squares)(const void* weights, Index count);
+  void (*add_scaled)(void* to, const void* from, Index count, float factor);
+  void (*momentum)(void* weights, void* velocity, const void* gradient, Index count, float rate,
+                   float mu);
+
+  void (*affine)(const void* src, void* dst, Index count, Affine one, bool streaming);
+  void (*affine_tile)(const void* src, void* dst, Index count, const AffineTile& tile,
+                      bool streaming);
+  void (*gradient)(const void* x, const void* dy, void* dx, Index count, GradientTerms one,
+                   bool streaming);
+  void (*gradient_tile)(const void* x, const void* dy, void* dx, Index count,
+                        const GradientTile& tile, bool streaming);
+
+  // Sums of x - reference and of its square; of dy and of dy (x - reference).
+  void (*moments)(const void* x, Index count, float reference, float* sums);
+  void (*products)(const void* x, const void* dy, Index count, float reference, float* sums);
+  // Added up by place: to `sums` and `sums + period`, with room behind them as well.
+  void (*moments_tile)(const void* x, Index count, Index period, const float* reference,
+                       float* sums);
+  void (*products_tile)(const void* x, const void* dy, Index count, Index period,
+                        const float* reference, float* sums);
+  // The same without the second of the two.
+  float (*sum)(const void* src, Index count);
+  void (*sum_tile)(const void* src, Index count, Index period, float* sums);
+
+  // Channels `stride` elements apart, `count` pixels of each; buffers of lrn_buffer() floats.
+  void (*lrn_planes)(const void* src, void* dst, Index channels, Index stride, Index count,
+                     Window window, float* buffer);
+  void (*lrn_planes_gradient)(const void* x, const void* dy, void* dx, Index channels, Index stride,
+                              Index count, Window window, float* buffer);
+  // One pixel, its channels behind one another.
+  void (*lrn_pixel)(const void* src, void* dst, Index channels, Window window, float* buffer);
+  void (*lrn_pixel_gradient)(const void* x, const void* dy, void* dx, Index channels, Window window,
+                             float* buffer);
+
+  // Probabilities of a row, and its cross entropy; `buffer` has a float per class.
+  float (*softmax)(const void* logits, void* probabilities, Index count, Index label,
+                   float* buffer);
+  void (*softmax_gradient)(const void* probabilities, void* dx, Index count, Index label,
+                           float scale);
+};
+
+// Floats that the LRN loops need for `channels` x `count`; the largest vector is allowed for.
+inline std::size_t lrn_buffer(Index channels, Index half, Index count) {
+  const Index row = (count + kMostLanes) / kMostLanes * kMostLanes;
+  return static_cast<std::size_t>(3 * (channels + 2 * half + kMostLanes) * row);
+}
+
+enum class Storage { float32, bfloat16 };
+
+struct IsaKernels {
+  std::string name;  // "avx512"
+  const Kernels& (*of)(Storage);
+};
+
+// The instruction sets that this CPU has, the widest first.
+std::vector<IsaKernels> isa_kernels();
+
+}  // namespace pydlbench::cpu::pointwise

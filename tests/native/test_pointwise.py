@@ -1,0 +1,156 @@
+"""Memory-bound layers: every candidate of every operation, pass, precision and layout is right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pydlbench import _cpu
+from pydlbench.backends.case import Case
+from pydlbench.backends.native.problems import candidates
+from pydlbench.backends.reference import make_inputs, verify
+from pydlbench.errors import UnsupportedError
+from pydlbench.layers import Pointwise, parse_problem
+from pydlbench.layers.pointwise_ops import OPERATIONS
+
+_SIZES = {
+    "small": {"batch": 2, "channels": 5, "height": 3, "width": 7},
+    "blocks": {"batch": 3, "channels": 32, "height": 4, "width": 8},
+    "odd": {"batch": 2, "channels": 17, "height": 5, "width": 13},
+    "one channel": {"batch": 2, "channels": 1, "height": 7, "width": 9},
+    "one pixel": {"batch": 33, "channels": 17},
+    "one image": {"batch": 1, "channels": 19, "height": 23, "width": 29},
+    "one of all": {"batch": 1, "channels": 1},
+    "many channels": {"batch": 2, "channels": 300, "height": 2, "width": 3},
+}
+_FLAT = {"few": {"batch": 3, "channels": 5}, "many": {"batch": 9, "channels": 1001}}
+_FLAT |= {"one": {"batch": 1, "channels": 1}}
+_WEIGHTS = {"small": {"channels": 37}, "one": {"channels": 1}, "large": {"channels": 40_003}}
+
+
+def _layers():
+    for op, operation in OPERATIONS.items():
+        sizes = _WEIGHTS if operation.of_weights else _FLAT if operation.flat else _SIZES
+        for size in sizes.values():
+            if op == "concat":
+                sources = (size["channels"], 1, 16)
+                yield Pointwise(op=op, **{**size, "channels": sum(sources)}, sources=sources)
+            else:
+                yield Pointwise(op=op, **size)
+    for text in (
+        *("lrn:mb2ic9ih3iw5ls3k1", "lrn:mb1ic16ih4ls11alpha0.5beta0.5", "lrn:mb3ic7ls1"),
+        *("lrn:mb2ic3ih5ls7", "lrn:mb1ic64ih7ls9alpha0.001k1", "batchnorm:mb3ic16ih8eps0.1mom0.3"),
+        *("dropout:mb3ic16ih4keep0.9", "dropout:mb3ic9keep1", "dropout:mb2ic8ih5keep1e-12"),
+        *("sgd:ic2049lr0.3", "momentum:ic2049lr0.3mu0.5", "l2:ic9001decay0.1"),
+        # More than a thread's share, so that threads meet within an image or a plane.
+        *("bias:mb1ic3ih120", "batchnorm:mb1ic3ih120", "dropout:mb1ic3ih120", "relu:mb1ic3ih120"),
+        *("lrn:mb1ic20ih31", "concat:mb1ic7+12ih29", "softmax-xent:mb40ic300"),
+    ):
+        yield parse_problem(text)
+
+
+LAYERS = {layer.problem: layer for layer in _layers()}
+STEPS = [
+    pytest.param(layer, pass_, propagation, id=f"{problem}-{pass_}-{propagation}")
+    for problem, layer in LAYERS.items()
+    for pass_ in layer.passes
+    for propagation in ("inference", "training")
+    if propagation == "inference" or (pass_ == "forward" and layer.op in ("batchnorm", "lrn"))
+]
+
+
+def results(layer, kernel):
+    return {role: array.reshape(layer.dims(role)) for role, array in kernel.outputs().items()}
+
+
+def judge(case, candidate, inputs, written):
+    extra = dict(written)
+    output = extra.pop(case.layer.writes(case.pass_, case.propagation)[0])
+    return verify(
+        case.layer,
+        case.pass_,
+        case.precision,
+        inputs,
+        output,
+        seed=7,
+        algorithm=candidate.implementation,
+        extra=extra,
+        propagation=case.propagation,
+    )
+
+
+@pytest.fixture(params=["fp32", "bf16"])
+def precision(request):
+    return request.param
+
+
+@pytest.mark.parametrize(("pointwise", "pass_", "propagation"), STEPS)
+def test_every_candidate_is_right(pointwise, pass_, propagation, precision):
+    layer = pointwise
+    case = Case(layer=layer, pass_=pass_, propagation=propagation, precision=precision)
+    inputs = make_inputs(layer, pass_, precision, seed=5, propagation=propagation)
+    arena = _cpu.Arena(inputs)
+    own = 0
+    for candidate in candidates(case, thorough=True):
+        if candidate.is_reference:
+            continue
+        own += candidate.implementation.startswith("own:")
+        kernel = _cpu.Kernel(candidate, arena)
+        # Twice: what is updated starts from its first values again.
+        for _ in range(2):
+            kernel.run_poisoned()
+            written = results(layer, kernel)
+            assert set(written) == set(layer.writes(pass_, propagation)), candidate
+            verdict = judge(case, candidate, inputs, written)
+            assert verdict.status == "ok", (candidate, verdict)
+            assert "not compared" not in verdict.detail
+            assert verdict.points == sum(array.size for array in written.values())
+    assert own >= 2 if "avx2" in _cpu.isa() else 1
+
+
+@pytest.mark.parametrize("text", ["momentum:ic4096", "batchnorm:mb2ic16ih5"])
+@pytest.mark.parametrize("cache", ["hot", "all_cold", "weights_cold"])
+def test_thousands_of_updates_leave_a_right_kernel(text, cache):
+    layer = parse_problem(text)
+    case = Case(layer=layer, propagation="training")
+    inputs = make_inputs(layer, "forward", "fp32", seed=5, propagation="training")
+    for candidate in candidates(case):
+        kernel = _cpu.Kernel(candidate, _cpu.Arena(inputs), _cpu.CacheState[cache], 200_000)
+        kernel.sample(3, inner=2000)
+        written = results(layer, kernel)
+        assert all(np.isfinite(array).all() for array in written.values()), candidate
+        kernel.run_poisoned()
+        assert judge(case, candidate, inputs, results(layer, kernel)).status == "ok"
+
+
+def test_a_velocity_without_a_gradient_ends_at_zero_not_among_denormals():
+    layer = parse_problem("momentum:ic64mu0.5")
+    inputs = make_inputs(layer, "forward", "fp32", seed=5)
+    inputs["gradient"][:] = 0
+    for candidate in candidates(Case(layer=layer), thorough=True):
+        kernel = _cpu.Kernel(candidate, _cpu.Arena(inputs))
+        kernel.sample(1, inner=400)
+        assert (kernel.outputs()["velocity"] == 0).all(), candidate
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"op": "tanh"}, "no pointwise kernel named tanh; there is: bias, relu"),
+        ({"op": "add", "pass_": _cpu.Pass.backward_data}, "add has no backward-data pass"),
+        ({"op": "relu", "precision": _cpu.Precision.fp16}, "relu has no fp16 kernels on a CPU"),
+    ],
+)
+def test_what_there_is_not_is_unsupported(words, message):
+    given = {"pass_": _cpu.Pass.forward_inference, "precision": _cpu.Precision.fp32, **words}
+    with pytest.raises(UnsupportedError, match=message):
+        _cpu.pointwise_candidates(**given, batch=1, channels=2, height=1, width=1)
+
+
+@pytest.mark.parametrize("parameters", [{}, {"keep": 0.5, "rate": 1.0}])
+def test_parameters_must_be_those_of_the_operation(parameters):
+    forward, fp32 = _cpu.Pass.forward_inference, _cpu.Precision.fp32
+    with pytest.raises(ValueError, match="parameter"):
+        _cpu.pointwise_candidates(
+            forward, fp32, "dropout", batch=1, channels=2, height=1, width=1, **parameters
+        )
