@@ -12,6 +12,8 @@ from pydlbench.side_by_side import saved_s
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pydlbench.backends.case import Case
     from pydlbench.results import Measurement
     from pydlbench.timing.procedure import Samples
@@ -91,9 +93,11 @@ def _account(entry: Entry, row: Measurement, time_s: float) -> Account:
     kept = entry.warm if entry.warm_samples is not None else None
     seen = {**(kept or entry.kernel).facts["evidence"], **entry.log}
     saved, faults = None, row.faults or {}
+    busy, kept_s = entry.samples.busy, time_s
     if entry.warm_samples is not None:
         saved = saved_s(entry.samples, entry.warm_samples) * time_s / row.time.median
-    on_gpu = entry.case.on_gpu
+        busy, kept_s = entry.warm_samples.busy, time_s - saved
+    on_gpu, roof = entry.case.on_gpu, row.roofline
     # Samples behind a gate and in a graph leave out what the calls cost.
     called = not on_gpu or row.timing not in ("events", "cuda-graph")
     return Account(
@@ -102,10 +106,31 @@ def _account(entry: Entry, row: Measurement, time_s: float) -> Account:
         faults=faults["default"] - faults["warm"] if len(faults) == 2 else None,
         empty_s=row.empty_call_s if called else None,
         queued=on_gpu and entry.samples.inner > 1,
-        reorder_s=seen.get("reorder_s"),
         kernel=seen.get("kernel") or entry.kernel.facts["algorithm"],
-        kernel_s=seen.get("kernel_s"),
+        **_inside(seen, kept_s),
+        detail=seen.get("detail", ""),
+        limit_s=None if roof is None else roof.time_s * time_s / row.time.median,
+        bound="compute" if roof is None else roof.bound,
+        busy=None if on_gpu else busy,
+        threads=row.threads or 1,
     )
+
+
+def _inside(seen: Mapping[str, Any], call_s: float) -> dict[str, Any]:
+    """What of a call that takes so long its kernels and reorders are, and how that is known.
+
+    The library's log counts before the backend's own measurement of the kernel alone; that one was
+    made beside a call as a whole, when the machine may have been faster or slower than it is now.
+    """
+    if seen.get("kernel_s") is not None or not seen.get("call_s"):
+        return {"kernel_s": seen.get("kernel_s"), "reorder_s": seen.get("reorder_s")}
+    found: dict[str, Any] = {}
+    for part, name in (("kernel", "alone_s"), ("reorder", "alone_reorder_s")):
+        if name in seen:
+            share = min(1.0, seen[name] / seen["call_s"])
+            found[f"{part}_s"] = share * call_s
+            found[f"{part}_by"] = f"{seen['alone_by']}, where it was {100 * share:.0f} % of a call"
+    return found
 
 
 def _packing(entry: Entry, best: Entry) -> float | None:
@@ -117,7 +142,7 @@ def _packing(entry: Entry, best: Entry) -> float | None:
     if entry.kernel is None or best.kernel is None or entry.case.layer.kind != "gemm":
         return None
     facts = entry.kernel.facts
-    if not _UNPACKED.search(facts["layout"]) or facts["evidence"].get("reorder_s"):
+    if not _UNPACKED.search(facts["layout"]) or _reorders(facts["evidence"]):
         return None
     times: dict[bool, float] = {}
     for candidate in best.kernel.facts["candidates"]:
@@ -127,3 +152,7 @@ def _packing(entry: Entry, best: Entry) -> float | None:
     if best.case.backend != "native" or len(times) < 2:
         return None
     return times[True] / times[False] if times[True] > times[False] > 0 else None
+
+
+def _reorders(seen: Mapping[str, Any]) -> bool:
+    return bool(seen.get("reorder_s") or seen.get("alone_reorder_s"))

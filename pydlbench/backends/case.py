@@ -37,8 +37,8 @@ BACKENDS = ("native", "torch", "tensorflow", "cupy", "numba")
 MODES = ("eager", "compiled", "graph", "xla")
 #: How samples are taken on a GPU; ``auto`` is what suits the cache state.
 TIMINGS = ("auto", "events", "cuda-graph")
-#: What is computed in the same kernel after a forward pass.
-FUSIONS = ("none", "bias-relu")
+#: What is computed in the same call: a bias (or its gradient), or a bias and a ReLU.
+FUSIONS = ("none", "bias-relu", "bias")
 
 _LAYERS: dict[str, type[Layer]] = {
     "conv2d": Conv2d,
@@ -65,7 +65,9 @@ class Case:
         timing: ``events`` (each sample behind a closed gate, between two CUDA events),
             ``cuda-graph`` (many launches in a graph) or ``auto``: a graph where caches are hot,
             events behind a cache flush where they are not. CPUs know ``auto`` only.
-        fuse: ``bias-relu`` adds a bias and clips at zero in the same kernel (forward only).
+        fuse: ``bias-relu`` adds a bias and clips at zero in the same kernel (forward only);
+            ``bias`` adds a bias as frameworks do in one operator of theirs, and backward-weights
+            gives its gradient too.
         mode: how a framework runs it (``eager``, ``compiled``, ``graph``, ``xla``); None natively.
 
     Raises:

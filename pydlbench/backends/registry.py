@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pydlbench.backends.native import native_module
 from pydlbench.backends.offers import offer
@@ -12,9 +12,9 @@ from pydlbench.backends.own_cpus import remember
 from pydlbench.errors import BackendMissingError, UsageError
 
 if TYPE_CHECKING:
-    from pydlbench.backends.base import Backend
+    from pydlbench.backends.base import Backend, Kernel
 
-__all__ = ["load"]
+__all__ = ["load", "prepare_step"]
 
 #: Where each backend's ``create()`` lives, and the native module that it stands on.
 _MODULES: dict[tuple[str, str], tuple[str, str | None]] = {
@@ -55,3 +55,17 @@ def load(name: str, device: str) -> Backend:
         text = " ".join(str(error).split())
         raise BackendMissingError(f"{name} cannot be imported: {text}") from error
     return cast("Backend", imported.create(device))
+
+
+def prepare_step(backend: Backend, case: dict[str, Any], preparation: dict[str, Any]) -> Kernel:
+    """Make a whole model's step ready in this process; raises what ``Backend.prepare`` raises.
+
+    What builds steps stands above backends and workers, so it is found by name, as backends are.
+
+    Args:
+        backend: of this process.
+        case: a ``pydlbench.endtoend.StepCase`` in its JSON form.
+        preparation: a ``StepPreparation`` likewise.
+    """
+    serving = importlib.import_module("pydlbench.endtoend.serving")
+    return cast("Kernel", serving.prepare(backend, case, preparation))

@@ -47,6 +47,8 @@ class Chunk:
             too hot, another process on it), in words.
         gpu: what was read from a GPU meanwhile.
         faults: page faults per execution; None where nobody counted.
+        cpu_s: CPU time that the process spent within ``wall_s``, summed over its threads, those
+            that wait by spinning included; None where nobody counted.
 
     Raises:
         ValueError: if there is no sample, a time or counter is negative or not finite,
@@ -63,6 +65,7 @@ class Chunk:
     disturbance: str | None = None
     gpu: GpuReadings | None = None
     faults: float | None = None
+    cpu_s: float | None = None
 
     def __post_init__(self) -> None:
         if not self.seconds:
@@ -97,6 +100,7 @@ class Chunk:
             "disturbance": self.disturbance,
             "gpu": None if self.gpu is None else self.gpu.to_dict(),
             "faults": self.faults,
+            "cpu_s": self.cpu_s,
         }
 
     @classmethod
@@ -114,4 +118,5 @@ class Chunk:
             disturbance=data.get("disturbance"),
             gpu=None if gpu is None else GpuReadings.from_dict(gpu),
             faults=data.get("faults"),
+            cpu_s=data.get("cpu_s"),
         )

@@ -55,6 +55,8 @@ class Samples:
         confidence: the level for ``summary``.
         gpu: what was read from a GPU during all rounds.
         faults: page faults per execution, in the median of the rounds; None where nobody counted.
+        busy: share of the threads' time in which they had a CPU (spinning included) or waited for
+            one that another process had, in the median of the rounds; likewise.
     """
 
     seconds: tuple[float, ...]
@@ -73,6 +75,7 @@ class Samples:
     confidence: float
     gpu: GpuReadings | None = None
     faults: float | None = None
+    busy: float | None = None
 
     def summary(self) -> Summary:
         """Median, quartiles, extremes and the interval of the kept samples."""
@@ -227,6 +230,7 @@ class Sampling:
         rounds = _rounds(self._chunks, self._indexes, self._verdict)
         clocks = [r.clock_hz for r in rounds if r.clock_hz is not None]
         faults = [chunk.faults for chunk in self._chunks if chunk.faults is not None]
+        busy = [share for chunk in self._chunks if (share := _busy(chunk)) is not None]
         return Samples(
             seconds=tuple(_kept(self._chunks, self._verdict)),
             all_seconds=tuple(x for chunk in self._chunks for x in chunk.seconds),
@@ -244,7 +248,18 @@ class Sampling:
             confidence=self.policy.confidence,
             gpu=combine(chunk.gpu for chunk in self._chunks if chunk.gpu is not None),
             faults=median(faults) if faults else None,
+            busy=median(busy) if busy else None,
         )
+
+
+def _busy(chunk: Chunk) -> float | None:
+    """The busy share of a chunk's threads, see ``Samples``."""
+    if chunk.cpu_s is None or chunk.wall_s <= 0:
+        return None
+    # How long the others waited nobody knows; counted as the longest, no thread is called idle
+    # that was only kept from its CPU.
+    waited = min(chunk.run_delay_s, chunk.wall_s) * chunk.threads
+    return min(1.0, (chunk.cpu_s + waited) / (chunk.wall_s * chunk.threads))
 
 
 def _kept(chunks: list[Chunk], verdict: Verdict) -> list[float]:

@@ -29,7 +29,10 @@ class _Server:
         return self._backend.describe()
 
     def prepare(self, case: dict[str, Any], preparation: dict[str, Any]) -> dict[str, Any]:
-        kernel = self._backend.prepare(Case.from_dict(case), Preparation(**preparation))
+        if "step" in case:  # of a whole model
+            kernel = registry.prepare_step(self._backend, case["step"], preparation)
+        else:
+            kernel = self._backend.prepare(Case.from_dict(case), Preparation(**preparation))
         number = self._next
         self._next += 1
         self._kernels[number] = kernel

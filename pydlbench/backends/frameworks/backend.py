@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydlbench.backends.base import KernelFacts, Preparation
 from pydlbench.backends.frameworks.kernel import HostClock
+from pydlbench.backends.frameworks.verdicts import fused_inputs, judge
 from pydlbench.backends.memory import insufficient_memory, is_out_of_memory
 from pydlbench.backends.native import search
-from pydlbench.backends.reference import Verdict, make_inputs, verify
+from pydlbench.backends.reference import Verdict, make_inputs
 from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, UnsupportedError
+from pydlbench.layers import Pointwise
+from pydlbench.layers.pointwise_ops import OPERATIONS
 from pydlbench.timing.chunk import Request
 
 if TYPE_CHECKING:
@@ -103,7 +106,7 @@ class FrameworkBackend(abc.ABC):
             raise UnsupportedError(f"{self.name} has no operator with --layout {case.layout}")
         inputs = make_inputs(
             case.layer, case.pass_, case.precision, preparation.seed, propagation=case.propagation
-        )
+        ) | fused_inputs(case, preparation.seed)
         tried: dict[int, _Tried] = {}
         verdicts: dict[int, Verdict] = {}
 
@@ -117,18 +120,16 @@ class FrameworkBackend(abc.ABC):
 
         def check(entrant: search.Entrant) -> str | None:
             variant: Variant = entrant.candidate
-            outputs = enter(entrant).operator.outputs()
-            verdict = verify(
-                case.layer,
-                case.pass_,
-                case.precision,
+            operator = enter(entrant).operator
+            verdict = judge(
+                case,
                 inputs,
-                next(iter(outputs.values())),
+                operator.outputs(),
                 seed=preparation.seed,
                 accumulate=variant.accumulate,
+                bias_accumulate=variant.bias_accumulate,
                 algorithm=variant.algorithm,
-                extra=outputs if case.layer.kind == "pointwise" else None,
-                propagation=case.propagation,
+                again=operator.outputs() if _is_random(case) else None,
             )
             verdicts[id(entrant)] = verdict
             return None if verdict.status == "ok" else verdict.detail
@@ -239,8 +240,17 @@ def _wanted(case: Case) -> str | None:
     """The variant that ``--layout`` asks for; None is any."""
     if case.layout in ("best", "any"):
         return None
+    layer = case.layer
+    # Rows of logits and weight tensors have one layout, whatever that of the images around them.
+    flat = isinstance(layer, Pointwise) and OPERATIONS[layer.op].flat
     # Matrices know their weights as they are and transposed.
-    return "plain" if case.layer.kind == "gemm" else case.layout
+    return "plain" if flat or layer.kind == "gemm" else case.layout
+
+
+def _is_random(case: Case) -> bool:
+    """Whether a call draws random numbers of the framework's own."""
+    layer = case.layer
+    return isinstance(layer, Pointwise) and (layer.op, case.pass_) == ("dropout", "forward")
 
 
 def _entry(entrant: search.Entrant, verdict: Verdict | None, chosen: bool) -> dict[str, Any]:

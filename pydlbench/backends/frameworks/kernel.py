@@ -51,7 +51,7 @@ class HostClock:
         collecting = gc.isenabled()
         gc.disable()
         waiting, stolen, before = WaitingThreads(), StolenTime(self._cpus), page_faults()
-        begin = time.monotonic()
+        begin, used = time.monotonic(), time.process_time()
         try:
             for _ in range(request.samples):
                 forced = involuntary_switches()
@@ -65,7 +65,7 @@ class HostClock:
         finally:
             if collecting:
                 gc.enable()
-        wall = time.monotonic() - begin
+        wall, used = time.monotonic() - begin, time.process_time() - used
         touched = page_faults() - before
         calls = request.samples * request.inner
         return Chunk(
@@ -76,4 +76,5 @@ class HostClock:
             wall_s=wall,
             threads=len(self._cpus),
             faults=touched / calls,
+            cpu_s=used,
         )

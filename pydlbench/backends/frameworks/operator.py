@@ -46,6 +46,8 @@ class Variant:
             products; ``--layout`` chooses by it.
         build: makes the operator from inputs by role (plain float32 arrays, already rounded to the
             storage precision). Compiles and runs it once: what that takes is set-up time.
+        accumulate: format of the sums of products.
+        bias_accumulate: of the sums of a bias's gradient beside them.
         notes: what a reader has to know: an approximation, a fallback.
     """
 
@@ -54,4 +56,5 @@ class Variant:
     variant: str
     build: Callable[[dict[str, NDArray[Any]]], Operator]
     accumulate: str = "float32"
+    bias_accumulate: str = "float32"
     notes: tuple[str, ...] = field(default=())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +13,19 @@ from numba import prange
 from pydlbench.backends.frameworks.backend import FrameworkBackend
 from pydlbench.backends.numba.build import host_variants
 from pydlbench.backends.numba.compiled import parallel
+from pydlbench.backends.numba.machine_code import compiled_code, in_words
 from pydlbench.backends.numba.operator import HostOperator
 from pydlbench.backends.own_cpus import own_cpus
 from pydlbench.errors import UnsupportedError
+from pydlbench.timing.chunk import Request
+from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from pydlbench.backends.base import KernelFacts
     from pydlbench.backends.case import Case
     from pydlbench.backends.frameworks.operator import Operator, Variant
 
@@ -32,6 +37,10 @@ _LACKING = {
     "bf16": "Numba has no bf16 on the CPU",
     "fp16": "Numba has no fp16 arithmetic on the CPU",
 }
+# The kernel alone is timed so often, for at least so long; once if it takes long.
+_SAMPLES = 7
+_SAMPLE_S = 1e-3
+_LONG_S = 0.5
 
 
 @parallel
@@ -91,6 +100,29 @@ class NumbaBackend(FrameworkBackend):
         if not found:
             raise UnsupportedError("numba: memory-bound layers come with whole models")
         return found
+
+    def completed(self, facts: KernelFacts, operator: Operator, case: Case) -> KernelFacts:
+        """Return the facts with the time of the kernel alone and what its machine code is like."""
+        facts = super().completed(facts, operator, case)
+        assert isinstance(operator, HostOperator)
+        alone = operator.kept()
+        clock, whole = self.clock(alone), self.clock(operator)
+        (first,) = clock.sample(Request(samples=1)).seconds
+        # In turn: the machine may change its pace between the first and the last.
+        request = Request(samples=1, inner=max(1, round(_SAMPLE_S / first)), untimed=1)
+        pairs = [
+            (clock.sample(request).seconds[0], whole.sample(request).seconds[0])
+            for _ in range(_SAMPLES if first < _LONG_S else 1)
+        ]
+        seen: dict[str, Any] = {
+            "kernel": facts.algorithm,
+            "alone_s": median([kept for kept, _ in pairs]),
+            "call_s": median([fresh for _, fresh in pairs]),
+            "alone_by": "with its results allocated beforehand",
+        }
+        if code := in_words(compiled_code(alone.kernel, alone.arguments)):
+            seen["detail"] = code
+        return dataclasses.replace(facts, evidence={**facts.evidence, **seen})
 
     def empty(self, mode: str | None) -> Operator:  # noqa: ARG002 - there is one way to call
         """Return a parallel loop of one element per thread."""

@@ -16,14 +16,19 @@ from pydlbench.backends.tensorflow.arithmetic import Arithmetic, arithmetic
 from pydlbench.backends.tensorflow.convolution import convolutions
 from pydlbench.backends.tensorflow.kernels import kernels_behind
 from pydlbench.backends.tensorflow.operator import Clock, FunctionOperator, identity, upload
+from pydlbench.backends.tensorflow.pointwise import pointwise_recipes
 from pydlbench.backends.tensorflow.pooling import poolings
 from pydlbench.backends.tensorflow.product import products
 from pydlbench.backends.tensorflow.recipe import Recipe
 from pydlbench.backends.tensorflow.refusals import translated
+from pydlbench.backends.tensorflow.roles import operator_of
 from pydlbench.backends.tensorflow.runtime import configure, settings, tf
+from pydlbench.backends.tensorflow.trace import calls_for, trace
+from pydlbench.backends.tensorflow.with_bias import bias_sums, with_bias
 from pydlbench.devices.cpu.read import read_cpu_facts
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers import Conv2d, Gemm, Pool2d
+from pydlbench.layers import Conv2d, Pointwise, Pool2d
+from pydlbench.timing.chunk import Request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,8 +93,8 @@ class TensorflowBackend(FrameworkBackend):
     def variants(self, case: Case) -> list[Variant]:
         """List the ways to run a case; see :class:`FrameworkBackend`."""
         mode = _checked_mode(case.mode)
-        if case.fuse != "none":
-            raise UnsupportedError("tensorflow: layers are run alone, without a fused bias or ReLU")
+        if case.fuse not in ("none", "bias"):
+            raise UnsupportedError(f"tensorflow: no --fuse {case.fuse}; nearest: bias")
         if case.timing != "auto":
             raise UnsupportedError(
                 f"tensorflow: its runtime takes no stream of ours, so no --timing {case.timing}"
@@ -102,8 +107,9 @@ class TensorflowBackend(FrameworkBackend):
                 variant=recipe.variant,
                 build=functools.partial(self._build, recipe, numbers, mode),
                 accumulate=numbers.accumulator(recipe.sums),
+                bias_accumulate=numbers.accumulator(bias_sums(mode)),
             )
-            for recipe in _recipes(case)
+            for recipe in _recipes(case, numbers.dtype)
         ]
 
     def empty(self, mode: str | None) -> Operator:
@@ -133,7 +139,7 @@ class TensorflowBackend(FrameworkBackend):
         assert isinstance(operator, FunctionOperator)
         notes = list(facts.notes)
         algorithm = facts.algorithm
-        behind = kernels_behind(operator)
+        behind, detail = kernels_behind(operator)
         if behind and behind != algorithm:
             algorithm = f"{algorithm}: {behind}"
         stored = case.precision.removesuffix("-tc")
@@ -151,15 +157,33 @@ class TensorflowBackend(FrameworkBackend):
             candidates=candidates,
             notes=notes,
             timing=self._timing,
-            evidence={"kernel": behind} if behind else {},
+            evidence=self._evidence(operator, behind, detail),
         )
+
+    def _evidence(
+        self, operator: FunctionOperator, behind: str | None, detail: str
+    ) -> dict[str, Any]:
+        """What tells why a call takes so long, see ``KernelFacts``."""
+        if behind is None:
+            return {}
+        seen: dict[str, Any] = {"kernel": f"XLA {behind}" if operator.mode == "xla" else behind}
+        if detail:
+            seen["detail"] = detail
+        if not self._on_gpu:
+            (once,) = self.clock(operator).sample(Request(samples=1)).seconds
+            traced = trace(operator.call, calls_for(once))
+            if traced is not None:
+                seen["alone_s"], seen["call_s"] = traced.kernel_s, traced.call_s
+                seen["alone_reorder_s"] = traced.reorder_s
+                seen["alone_by"] = "by TensorFlow's own trace"
+        return seen
 
     def _build(
         self, recipe: Recipe, numbers: Arithmetic, mode: str, inputs: dict[str, Any]
     ) -> FunctionOperator:
         what = " ".join(filter(None, (recipe.algorithm, recipe.detail, f"({mode})")))
         try:
-            return FunctionOperator.of(recipe, inputs, numbers, mode, self._place)
+            return operator_of(recipe, inputs, numbers, mode, self._place)
         except tf.errors.OpError as error:
             raise translated(error, what) from error
 
@@ -172,15 +196,22 @@ def _checked_mode(mode: str | None) -> str:
     return mode
 
 
-def _recipes(case: Case) -> list[Recipe]:
+def _recipes(case: Case, stored: str) -> list[Recipe]:
     layer = case.layer
-    if isinstance(layer, Conv2d):
-        return convolutions(layer, case.pass_)
-    if isinstance(layer, Gemm):
-        return products(layer, case.pass_)
     if isinstance(layer, Pool2d):
         return poolings(layer, case.pass_)
-    raise UnsupportedError("tensorflow: memory-bound layers come with whole models")
+    if isinstance(layer, Pointwise):
+        if case.on_gpu:
+            raise UnsupportedError("tensorflow: memory-bound layers are run on CPUs so far")
+        training = case.propagation == "training"
+        return pointwise_recipes(
+            layer, case.pass_, training=training, stored=stored, mode=_checked_mode(case.mode)
+        )
+    if isinstance(layer, Conv2d):
+        found = convolutions(layer, case.pass_)
+    else:
+        found = products(layer, case.pass_)
+    return [with_bias(one, case.pass_) for one in found] if case.fuse == "bias" else found
 
 
 def create(device: str) -> TensorflowBackend:

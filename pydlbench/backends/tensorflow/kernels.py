@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.tensorflow.operator import FunctionOperator
 
-__all__ = ["graph_kernels", "kernels_behind", "xla_kernels"]
+__all__ = ["graph_kernels", "kernels_behind", "xla_detail", "xla_kernels"]
 
 # Nodes that only bring tensors in and out.
 _PLUMBING = {"_Arg", "_DeviceArg", "_Retval", "_DeviceRetval", "Const", "_EagerConst", "NoOp"}
@@ -21,10 +21,16 @@ _HEAVY = re.compile(
     r"(?P<word>convolution|dot|reduce|reduce-window|select-and-scatter|scatter|custom-call)\("
     r"(?:.*custom_call_target=\"(?P<target>[^\"]+)\")?"
 )
+_CONV = re.compile(r"= \w+\[[^\]]*\]\S* convolution\(")
+_LABELS = re.compile(r"dim_labels=(\S+?)(?:,|$|\s)")
+_EIGEN = re.compile(r"b(\d+)f_\1io->b\1f")
+_NOT_EIGEN = ("rhs_reversal", "batch_group_count")
 
 
-def kernels_behind(operator: FunctionOperator) -> str | None:
-    """Return the names of the kernels that compute an operator; None where they are not known.
+def kernels_behind(operator: FunctionOperator) -> tuple[str | None, str]:
+    """Return the names of the kernels that compute an operator, and what else is known of them.
+
+    The names are None, the rest is empty, where they are not known.
 
     In graph mode the function is traced and run anew, with TensorFlow's record of the graph that it
     makes of it.
@@ -32,10 +38,11 @@ def kernels_behind(operator: FunctionOperator) -> str | None:
     try:
         if operator.mode == "xla":
             program = operator.function.experimental_get_compiler_ir(*operator.operands)
-            return xla_kernels(program(stage="optimized_hlo"))
-        return graph_kernels(_nodes(operator))
+            text = program(stage="optimized_hlo")
+            return xla_kernels(text), xla_detail(text)
+        return graph_kernels(_nodes(operator)), ""
     except Exception:  # noqa: BLE001 - a name is not worth a row, and none of this is stable
-        return None
+        return None, ""
 
 
 def graph_kernels(nodes: Iterable[str]) -> str | None:
@@ -50,6 +57,25 @@ def xla_kernels(program: str) -> str | None:
     for match in _HEAVY.finditer(program):
         found[f"{match['target'] or match['word']} {match['type']}"] = None
     return ", ".join(found) or None
+
+
+def xla_detail(program: str) -> str:
+    """Say who computes the convolutions of a program that XLA compiled for a CPU.
+
+    XLA hands one over to Eigen if its channels lie innermost, its weights as (rows, columns,
+    inputs, outputs), and if nothing is turned round or grouped by images (``ConvolutionThunk`` in
+    XLA's sources); for all others it writes plain loops. One of another library's is a custom call.
+    """
+    found = dict.fromkeys(_convolution(line) for line in program.splitlines() if _CONV.search(line))
+    return "; ".join(found)
+
+
+def _convolution(line: str) -> str:
+    labels = _LABELS.search(line)
+    order = labels[1] if labels else "unknown"
+    eigen = _EIGEN.fullmatch(order) and not any(word in line for word in _NOT_EIGEN)
+    whose = "it goes to Eigen" if eigen else "XLA writes plain loops for it"
+    return f"its program has a convolution {order}: {whose}"
 
 
 def _nodes(operator: FunctionOperator) -> list[str]:

@@ -36,18 +36,28 @@ _LAYOUTS = {
 }
 
 
-def recipes(layer: Conv2d, pass_: str) -> list[Recipe]:
-    """List the ways to run a pass of a convolution: one per memory format."""
+def recipes(layer: Conv2d, pass_: str, *, bias: bool = False) -> list[Recipe]:
+    """List the ways to run a pass of a convolution: one per memory format.
+
+    Args:
+        layer: The convolution.
+        pass_: ``forward``, ``backward-data`` or ``backward-weights``.
+        bias: Whether the same operator adds a bias, or gives its gradient.
+    """
     sides = (layer.pad_left, layer.pad_right, layer.pad_top, layer.pad_bottom)
     even = layer.pad_left == layer.pad_right and layer.pad_top == layer.pad_bottom
     algorithm = _NAMES[pass_]
     notes: tuple[str, ...] = ()
     if not even:
         algorithm, notes = _padded(pass_, algorithm, sides)
+    if bias:
+        algorithm += " with bias"
 
     def recipe(word: str) -> Recipe:
         def make(inputs: Mapping[str, NDArray[Any]], place: Place) -> Made:
-            return _make(layer, pass_, inputs, place, FORMATS[word], None if even else sides)
+            return _make(
+                layer, pass_, inputs, place, FORMATS[word], None if even else sides, bias=bias
+            )
 
         return Recipe(
             algorithm=algorithm, layout=_LAYOUTS[word], variant=word, make=make, notes=notes
@@ -73,6 +83,8 @@ def _make(
     place: Place,
     like: torch.memory_format,
     sides: tuple[int, ...] | None,
+    *,
+    bias: bool,
 ) -> Made:
     stride = [layer.stride_height, layer.stride_width]
     dilation = [layer.dilation_height, layer.dilation_width]
@@ -83,19 +95,22 @@ def _make(
         role: place.tensor(inputs[role], like) if role in inputs else place.empty(shape, like)
         for role, shape in tensor_shapes(layer).items()
     }
-    source, weights, gradient = operand["src"], operand["weights"], operand["dst"]
     if pass_ == "forward":
-
-        def forward(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-            if sides:
-                x = F.pad(x, sides)
-            return torch.conv2d(x, w, None, stride, padding, dilation, groups)
-
-        return Made(function=forward, arguments=(source, weights), plain=_itself)
+        added = place.tensor(inputs["bias"]) if bias else None
+        return _forward(operand, sides, added, (stride, padding, dilation, groups))
+    source, weights, gradient = operand["src"], operand["weights"], operand["dst"]
     if sides:
         source = F.pad(source, sides)
     backward = torch.ops.aten.convolution_backward.default
-    settings = ([0], stride, padding, dilation, False, [0, 0], groups)
+    settings = (
+        [layer.out_channels] if bias else [0],
+        stride,
+        padding,
+        dilation,
+        False,
+        [0, 0],
+        groups,
+    )
     if pass_ == "backward-data":
         cut = [-side for side in sides or ()]
 
@@ -106,9 +121,36 @@ def _make(
         return Made(function=backward_data, arguments=(gradient, source, weights), plain=_itself)
 
     def backward_weights(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
-        return backward(g, x, w, *settings, [False, True, False])[1]
+        return backward(g, x, w, *settings, [False, True, bias])[1:]
 
-    return Made(function=backward_weights, arguments=(gradient, source, weights), plain=_itself)
+    def weights_and_bias(result: Any) -> Any:
+        return {"weights": result[0], "bias": result[1]} if bias else result[0]
+
+    return Made(
+        function=backward_weights, arguments=(gradient, source, weights), plain=weights_and_bias
+    )
+
+
+def _forward(
+    operand: Mapping[str, torch.Tensor],
+    sides: tuple[int, ...] | None,
+    bias: torch.Tensor | None,
+    settings: tuple[list[int], list[int], list[int], int],
+) -> Made:
+    def forward(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        if sides:
+            x = F.pad(x, sides)
+        return torch.conv2d(x, w, None, *settings)
+
+    def with_bias(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        if sides:
+            x = F.pad(x, sides)
+        return torch.conv2d(x, w, b, *settings)
+
+    operands = operand["src"], operand["weights"]
+    if bias is None:
+        return Made(function=forward, arguments=operands, plain=_itself)
+    return Made(function=with_bias, arguments=(*operands, bias), plain=_itself)
 
 
 def _itself(result: Any) -> Any:

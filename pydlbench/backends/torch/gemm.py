@@ -30,8 +30,14 @@ _FP8_LAYOUTS = {
 }
 
 
-def recipes(layer: Gemm, pass_: str) -> list[Recipe]:
-    """List the ways to run a pass of a product: transposed and plain weights."""
+def recipes(layer: Gemm, pass_: str, *, bias: bool = False) -> list[Recipe]:
+    """List the ways to run a pass of a product: transposed and plain weights.
+
+    Args:
+        layer: The product.
+        pass_: ``forward``, ``backward-data`` or ``backward-weights``.
+        bias: Whether a bias is added in the same operator, or its gradient summed in the same call.
+    """
     many = layer.batch_count > 1
     letter = "g" if many else ""
 
@@ -41,9 +47,17 @@ def recipes(layer: Gemm, pass_: str) -> list[Recipe]:
         name = "aten::bmm" if many else "aten::mm"
         if transposed and pass_ == "forward" and not many:
             name = "aten::linear"
+        if bias and pass_ == "forward":
+            name = {"aten::mm": "aten::addmm", "aten::bmm": "aten::baddbmm"}.get(name, name)
+            name += " with bias"
+        elif bias:
+            name += " + aten::sum"
 
         def make(inputs: Mapping[str, NDArray[Any]], place: Place) -> Made:
-            return _make(pass_, inputs, place, transposed=transposed, many=many)
+            if bias and pass_ == "forward":
+                return _with_bias(inputs, place, transposed=transposed, many=many)
+            product = _make(pass_, inputs, place, transposed=transposed, many=many)
+            return _with_bias_gradient(product, transposed=transposed) if bias else product
 
         return Recipe(
             algorithm=name,
@@ -83,6 +97,38 @@ def _make(
     if transposed:  # the gradient lies as the weights do
         return _made(multiply, gradient.mT, source, turned=True)
     return _made(multiply, source.mT, gradient)
+
+
+def _with_bias(
+    inputs: Mapping[str, NDArray[Any]], place: Place, *, transposed: bool, many: bool
+) -> Made:
+    """A forward pass whose operator adds the bias as well."""
+    alone = _make("forward", inputs, place, transposed=transposed, many=many)
+    source, weights = alone.arguments
+    linear = transposed and not many
+    add_multiply: Callable[..., Any] = torch.baddbmm if many else torch.addmm
+
+    def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Any:
+        return torch.nn.functional.linear(a, b, c) if linear else add_multiply(c, a, b)
+
+    bias = place.tensor(inputs["bias"])
+    return Made(function=product, arguments=(source, weights, bias), plain=alone.plain)
+
+
+def _with_bias_gradient(alone: Made, *, transposed: bool) -> Made:
+    """The gradient of the weights, and that of the bias by the operator behind it."""
+    multiply = alone.function
+
+    def both(a: torch.Tensor, b: torch.Tensor) -> Any:
+        gradient = a.mT if transposed else b
+        return multiply(a, b), gradient.sum(tuple(range(gradient.dim() - 1)))
+
+    def plain(results: Any) -> Mapping[str, torch.Tensor]:
+        weights = alone.plain(results[0])
+        assert isinstance(weights, torch.Tensor)
+        return {"weights": weights, "bias": results[1]}
+
+    return Made(function=both, arguments=alone.arguments, plain=plain)
 
 
 def _made(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +16,7 @@ from pydlbench.errors import DeviceLostError, InsufficientMemoryError
 
 if TYPE_CHECKING:
     import contextlib
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -42,19 +44,51 @@ class TorchOperator:
         wait: Callable[[], None],
         timing: str = "cuda-graph",
     ) -> None:
-        # No frame of ours between the clock and PyTorch.
-        self.call: Callable[[], Any] = functools.partial(made.function, *made.arguments)
+        calls = [
+            functools.partial(made.function, *made.arguments, *turn)
+            for turn in ([one] for one in made.turns)
+        ] or [functools.partial(made.function, *made.arguments)]
+        # No frame of ours between the clock and PyTorch, unless calls take turns.
+        self.call: Callable[[], Any] = calls[0] if len(calls) == 1 else _in_turn(calls)
         self.wait = wait
         self.guard = guard
         self.timing = timing
+        self._first = calls[0]
+        self._turning = len(calls) > 1
         self._plain = made.plain
         self._role = role
+        self._updated = [
+            (made.arguments[place], made.arguments[place].clone()) for place in made.updated
+        ]
 
     def outputs(self) -> dict[str, NDArray[Any]]:
-        """Run it once and return its main result as float32 in the plain layout."""
+        """Run it once, on its first operands, and return its results as float32 in plain layouts.
+
+        Operands that it overwrites are what they were before any call, in this call.
+        """
         with self.guard():
-            result = self._plain(self.call()).to("cpu", torch.float32)
-        return {self._role: result.contiguous().numpy()}
+            for operand, before in self._updated:
+                operand.copy_(before)
+            result = self._plain((self._first if self._turning else self.call)())
+            found = result if isinstance(result, Mapping) else {self._role: result}
+            copies = {
+                # Operands are copied too: a later call would overwrite what is compared.
+                role: tensor.detach().to("cpu", torch.float32, copy=True).contiguous().numpy()
+                for role, tensor in found.items()
+            }
+            for operand, before in self._updated:
+                operand.copy_(before)
+        return copies
+
+
+def _in_turn(calls: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
+    """Return a call of the first, of the second, and so on, around and around."""
+    following = itertools.cycle(calls).__next__
+
+    def call() -> Any:
+        return following()()
+
+    return call
 
 
 def build(

@@ -24,23 +24,33 @@ class Place:
 
     Attributes:
         device: ``cpu`` or ``cuda:N``.
-        dtype: of all of them.
+        dtype: of all that is stored in the case's precision.
     """
 
     device: torch.device
     dtype: torch.dtype
 
-    def tensor(self, array: NDArray[Any], like: torch.memory_format | None = None) -> torch.Tensor:
+    def tensor(
+        self,
+        array: NDArray[Any],
+        like: torch.memory_format | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> torch.Tensor:
         """Return a copy of an array, aligned as PyTorch's own tensors are."""
-        tensor = self.empty(array.shape, like)
+        tensor = self.empty(array.shape, like, dtype)
         tensor.copy_(torch.from_numpy(array))
         return tensor
 
-    def empty(self, shape: Sequence[int], like: torch.memory_format | None = None) -> torch.Tensor:
+    def empty(
+        self,
+        shape: Sequence[int],
+        like: torch.memory_format | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> torch.Tensor:
         """Return a tensor that nobody reads: some gradients ask an operand for its shape only."""
         return torch.empty(
             tuple(shape),
-            dtype=self.dtype,
+            dtype=dtype or self.dtype,
             device=self.device,
             memory_format=like or torch.contiguous_format,
         )
@@ -51,15 +61,20 @@ class Made:
     """An operator with its operands.
 
     Attributes:
-        function: of tensors, nothing else; may be compiled.
+        function: of tensors, nothing else but what takes turns; may be compiled.
         arguments: the tensors.
         plain: picks the main result from what the function returns and gives it the dimensions of
-            the plain layout.
+            the plain layout; where there are several, all by role, the main one first.
+        updated: positions of arguments that the function overwrites.
+        turns: a last argument that takes turns from call to call. An optimizer that steps forth and
+            back does the same work and leaves the weights where they were, however often it runs.
     """
 
     function: Callable[..., Any]
     arguments: tuple[torch.Tensor, ...]
-    plain: Callable[[Any], torch.Tensor]
+    plain: Callable[[Any], torch.Tensor | Mapping[str, torch.Tensor]]
+    updated: tuple[int, ...] = ()
+    turns: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pydlbench.backends.case import CPU_PRECISIONS, GPU_PRECISIONS
-from pydlbench.backends.torch import conv, gemm, pool
+from pydlbench.backends.torch import conv, gemm, pointwise, pool
 from pydlbench.backends.torch.settings import DTYPES, emulated
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers import Conv2d, Gemm, Pool2d
@@ -27,8 +27,10 @@ def check(case: Case) -> None:
     """
     if case.mode not in (None, *MODES):
         raise UnsupportedError(f"torch has no mode {case.mode}; it has {' and '.join(MODES)}")
-    if case.fuse != "none":
-        raise UnsupportedError(f"torch: --fuse {case.fuse} is for the native GPU backend so far")
+    if case.fuse not in ("none", "bias"):
+        raise UnsupportedError(
+            f"torch: --fuse {case.fuse} is for the native GPU backend so far; nearest: bias"
+        )
     if case.on_gpu:
         _check_gpu(case)
     else:
@@ -68,14 +70,25 @@ def recipes(case: Case) -> list[Recipe]:
     check(case)
     layer = case.layer
     if isinstance(layer, Conv2d):
-        return conv.recipes(layer, case.pass_)
+        return conv.recipes(layer, case.pass_, bias=case.fuse == "bias")
     if isinstance(layer, Gemm):
         if case.precision == "fp8-tc":
+            if case.fuse != "none":
+                raise UnsupportedError("torch: no product in fp8-tc with a bias here")
             return gemm.scaled_recipes(layer, case.pass_)
-        return gemm.recipes(layer, case.pass_)
+        return gemm.recipes(layer, case.pass_, bias=case.fuse == "bias")
     if isinstance(layer, Pool2d):
         # GPU kernels sum overlapping windows in float32, CPU kernels in what is stored.
-        stored = str(DTYPES[case.precision]).removeprefix("torch.")
-        sums = "float32" if case.on_gpu else stored
+        sums = "float32" if case.on_gpu else _stored(case.precision)
         return pool.recipes(layer, case.pass_, case.propagation == "training", sums)
-    raise UnsupportedError("torch: memory-bound layers come with whole models")
+    return pointwise.recipes(
+        layer,
+        case.pass_,
+        training=case.propagation == "training",
+        on_gpu=case.on_gpu,
+        stored=_stored(case.precision),
+    )
+
+
+def _stored(precision: str) -> str:
+    return str(DTYPES[precision]).removeprefix("torch.")

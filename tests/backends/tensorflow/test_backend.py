@@ -11,7 +11,7 @@ from pydlbench.backends.base import Preparation
 from pydlbench.backends.case import Case
 from pydlbench.devices.cpu.read import read_cpu_facts
 from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.layers import Conv2d, Gemm, Pointwise, Pool2d
+from pydlbench.layers import Conv2d, Gemm, Pool2d
 from pydlbench.timing.chunk import Request
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def test_samples_are_counted_and_positive(backend: TensorflowBackend) -> None:
         (PLAIN, {"mode": "eager"}, "no mode eager here, only graph and xla"),
         (PLAIN, {"mode": "compiled"}, "no mode compiled"),
         (PLAIN, {"precision": "tf32"}, "tf32 is a precision of GPUs"),
-        (PLAIN, {"fuse": "bias-relu"}, "without a fused bias"),
+        (PLAIN, {"fuse": "bias-relu"}, "no --fuse bias-relu; nearest: bias"),
         (PLAIN, {"cache": "all-cold"}, "hot caches only"),
         (PLAIN, {"layout": "blocked"}, "no operator with --layout blocked"),
         (PLAIN, {"timing": "events"}, "no --timing events"),
@@ -196,7 +196,6 @@ def test_samples_are_counted_and_positive(backend: TensorflowBackend) -> None:
             {},
             "SAME or VALID, not 1 above",
         ),
-        (Pointwise(op="relu", batch=1, channels=2, height=3, width=3), {}, "memory-bound layers"),
     ],
 )
 def test_what_it_lacks_is_unsupported_with_a_reason(

@@ -10,7 +10,7 @@ from pydlbench.backends.case import Case
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.backend import create
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers import Conv2d, Gemm, Pointwise, Pool2d
+from pydlbench.layers import Conv2d, Gemm, Pool2d
 
 CONV = Conv2d.of(batch=2, in_channels=4, in_size=6, out_channels=8, kernel=3)
 POOL = Pool2d.of(batch=1, channels=2, in_size=6, kernel=3)
@@ -19,18 +19,26 @@ POOL = Pool2d.of(batch=1, channels=2, in_size=6, kernel=3)
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ({"layer": Pointwise(op="relu", channels=3)}, "come with whole models"),
         ({"layer": CONV, "mode": "xla"}, "torch has no mode xla; it has eager and compiled"),
         ({"layer": CONV, "mode": "graph"}, "torch has no mode graph"),
         ({"layer": CONV, "precision": "tf32"}, "tf32 is a GPU mode"),
         ({"layer": CONV, "timing": "events"}, "--timing events is for GPUs"),
-        ({"layer": CONV, "fuse": "bias-relu"}, "--fuse bias-relu"),
+        ({"layer": CONV, "fuse": "bias-relu"}, "--fuse bias-relu .*nearest: bias"),
         ({"layer": CONV, "device": "cuda:0", "precision": "bf16"}, "bf16 is a CPU mode"),
         ({"layer": CONV, "device": "cuda:0", "precision": "fp16"}, "cannot keep fp16 off"),
         ({"layer": CONV, "device": "cuda:0", "precision": "fp8-tc"}, "matrix products only"),
         (
             {"layer": Gemm(m=16, k=16, n=8), "device": "cuda:0", "precision": "fp8-tc"},
             "multiples of 16",
+        ),
+        (
+            {
+                "layer": Gemm(m=16, k=16, n=16),
+                "device": "cuda:0",
+                "precision": "fp8-tc",
+                "fuse": "bias",
+            },
+            "fp8-tc with a bias",
         ),
         (
             {

@@ -1,0 +1,222 @@
+"""The verdict on what a framework computed, also where the reference has no word for it alone.
+
+- A dropout draws its own random numbers, so no mask of ours can be compared. What is checked is
+  its structure: each element is zero or the source's over ``keep``, as many are kept as ``keep``
+  says, and the next call draws another mask. (The backward pass is given a mask, the reference's
+  one, and is compared element by element like any other.)
+- A bias in the same call as a convolution or a product is one channel more of an exact, larger
+  problem: each image is padded beforehand and gets a channel of ones per group, whose weights are
+  the bias at one tap and zero at all others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pydlbench.backends.reference import Verdict, round_to, tolerance, verify
+from pydlbench.errors import UnsupportedError
+from pydlbench.layers import Conv2d, Gemm, Pointwise
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from pydlbench.backends.case import Case
+    from pydlbench.layers import Layer
+
+__all__ = ["fused_inputs", "judge"]
+
+# The bias of a fused call has a random stream of its own.
+_BIAS_STREAM = 91
+# A fair draw is further off than this many standard deviations once in 10**12 times.
+_DEVIATIONS = 7.0
+# Two fair masks of so many random elements agree everywhere once in 10**12 times.
+_DECISIVE_BITS = 40.0
+
+
+def fused_inputs(case: Case, seed: int) -> dict[str, NDArray[np.float32]]:
+    """Return what a case with a fused bias reads beside its layer's inputs: one per channel.
+
+    Raises:
+        UnsupportedError: a bias where there is none to add or to differentiate.
+    """
+    if case.fuse != "bias":
+        return {}
+    layer = case.layer
+    if not isinstance(layer, Conv2d | Gemm) or case.pass_ == "backward-data":
+        what = layer.kind if not isinstance(layer, Conv2d | Gemm) else case.pass_
+        raise UnsupportedError(
+            f"--fuse bias: {what} has no bias; nearest: conv2d or gemm, forward or backward-weights"
+        )
+    if case.pass_ == "backward-weights":
+        return {}
+    count = layer.out_channels if isinstance(layer, Conv2d) else layer.n
+    rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, _BIAS_STREAM])))
+    return {"bias": round_to(case.precision, rng.uniform(-1, 1, count))}
+
+
+def judge(
+    case: Case,
+    inputs: Mapping[str, NDArray[Any]],
+    outputs: Mapping[str, NDArray[Any]],
+    *,
+    seed: int,
+    accumulate: str,
+    bias_accumulate: str = "float32",
+    algorithm: str,
+    again: Mapping[str, NDArray[Any]] | None = None,
+) -> Verdict:
+    """Compare the results of a call with the reference.
+
+    Args:
+        case: what was computed.
+        inputs: what it read, by role; with the bias where one is fused.
+        outputs: what it wrote, by role, the main result first.
+        seed: chooses what is compared where not everything is.
+        accumulate: format of partial sums.
+        bias_accumulate: of those of a bias's gradient beside the result.
+        algorithm: the framework's name for it.
+        again: what the next call wrote; only of what is random.
+    """
+    layer = case.layer
+    if isinstance(layer, Pointwise) and (layer.op, case.pass_) == ("dropout", "forward"):
+        assert again is not None
+        return _dropout(layer, case.precision, inputs["src"], outputs["dst"], again["dst"])
+
+    def verified(
+        what: Layer,
+        pass_: str,
+        given: Mapping[str, NDArray[Any]],
+        found: Mapping[str, NDArray[Any]],
+        sums: str = accumulate,
+    ) -> Verdict:
+        return verify(
+            what,
+            pass_,
+            case.precision,
+            given,
+            next(iter(found.values())),
+            seed=seed,
+            accumulate=sums,
+            algorithm=algorithm,
+            extra=found if isinstance(what, Pointwise) else None,
+            propagation=case.propagation,
+        )
+
+    if case.fuse != "bias":
+        return verified(layer, case.pass_, inputs, outputs)
+    assert isinstance(layer, Conv2d | Gemm)
+    if case.pass_ == "forward":
+        larger, given = _with_channel_of_ones(layer, inputs)
+        return verified(larger, "forward", given, outputs)
+    weights = verified(layer, case.pass_, inputs, {"weights": outputs["weights"]})
+    if weights.status != "ok":
+        return weights
+    alone, gradient = _bias_alone(layer, inputs["dst"])
+    summed = {"bias": outputs["bias"]}
+    bias = verified(alone, "backward-weights", {"dst": gradient}, summed, bias_accumulate)
+    if bias.status != "ok":
+        return bias
+    return dataclasses.replace(
+        weights,
+        detail=f"weights: {weights.detail}; bias: {bias.detail}",
+        points=weights.points + bias.points,
+    )
+
+
+def _dropout(
+    layer: Pointwise,
+    precision: str,
+    source: NDArray[Any],
+    output: NDArray[Any],
+    again: NDArray[Any],
+) -> Verdict:
+    """Check each element's value, the share of those kept, and that the mask is drawn anew."""
+    allowed = tolerance(precision, 1)
+    expected = source.astype(np.float64) / layer.keep
+    telling = expected != 0  # a zero tells nothing about the mask
+    kept = telling & (output != 0)
+    scale = np.where(telling, 2 * np.abs(expected), 1.0)
+    error = np.abs(output - np.where(kept, expected, 0.0)) / scale
+    worst = int(np.argmax(error))
+    count, share = int(telling.sum()), int(kept.sum())
+    mean, spread = count * layer.keep, (count * layer.keep * (1 - layer.keep)) ** 0.5
+    unwritten = int(np.isnan(output).sum())
+    largest = float(error.flat[worst])
+    reason = None
+    if unwritten:
+        reason = f"{unwritten} of {output.size} elements of dst never written (NaN)"
+    elif not largest <= allowed:
+        got, wanted = output.flat[worst], expected.flat[worst]
+        reason = f"dst has an element {got:.7g}, expected 0 or {wanted:.7g}"
+    elif abs(share - mean) > _DEVIATIONS * spread + 1:
+        reason = f"{share} of {count} elements kept, expected about {mean:.7g}"
+    elif _bits(count, layer.keep) > _DECISIVE_BITS and np.array_equal(kept, telling & (again != 0)):
+        reason = "two calls draw the same mask"
+    detail = (
+        f"random mask: each of {output.size} elements is 0 or src/keep, {share} of {count} kept"
+    )
+    return Verdict(
+        status="failed" if reason else "ok",
+        rel_error=largest if np.isfinite(largest) else None,
+        tolerance=allowed,
+        detail=reason or detail,
+        unwritten=unwritten,
+        points=output.size,
+        checksums=0,
+    )
+
+
+def _bits(count: int, keep: float) -> float:
+    """How unlikely it is that two masks of so many elements are the same, in powers of two."""
+    return float(-count * np.log2(keep**2 + (1 - keep) ** 2))
+
+
+def _with_channel_of_ones(
+    layer: Conv2d | Gemm, inputs: Mapping[str, NDArray[Any]]
+) -> tuple[Conv2d | Gemm, dict[str, NDArray[Any]]]:
+    """Return the larger problem without a bias that has the same result, and its inputs."""
+    source, weights, bias = inputs["src"], inputs["weights"], inputs["bias"]
+    if isinstance(layer, Gemm):
+        ones = np.ones_like(source[:, :, :1])
+        row = np.broadcast_to(bias, (layer.batch_count, 1, layer.n))
+        return dataclasses.replace(layer, k=layer.k + 1), {
+            "src": np.concatenate([source, ones], axis=2),
+            "weights": np.concatenate([weights, row], axis=1),
+        }
+    pads = ((0, 0), (0, 0), (layer.pad_top, layer.pad_bottom), (layer.pad_left, layer.pad_right))
+    source = np.pad(source, pads)
+    batch, channels, height, width = source.shape
+    grouped = source.reshape(batch, layer.groups, -1, height, width)
+    grouped = np.concatenate([grouped, np.ones_like(grouped[:, :, :1])], axis=2)
+    column = np.zeros_like(weights[:, :1])
+    column[:, 0, 0, 0] = bias
+    larger = dataclasses.replace(
+        layer,
+        in_channels=channels + layer.groups,
+        in_height=height,
+        in_width=width,
+        pad_top=0,
+        pad_bottom=0,
+        pad_left=0,
+        pad_right=0,
+    )
+    return larger, {
+        "src": grouped.reshape(batch, -1, height, width),
+        "weights": np.concatenate([weights, column], axis=1),
+    }
+
+
+def _bias_alone(layer: Conv2d | Gemm, gradient: NDArray[Any]) -> tuple[Pointwise, NDArray[Any]]:
+    """Return the memory-bound layer whose gradient is that of the bias, and what it reads."""
+    if isinstance(layer, Gemm):
+        rows = layer.batch_count * layer.m
+        images = gradient.reshape(rows, layer.n, 1, 1)
+        return Pointwise(op="bias", batch=rows, channels=layer.n), images
+    batch, channels, height, width = gradient.shape
+    alone = Pointwise(op="bias", batch=batch, channels=channels, height=height, width=width)
+    return alone, gradient

@@ -1,0 +1,172 @@
+"""TensorFlow's own trace of its calls: how long the kernels behind a function took.
+
+Its profiler records when each node of a graph begins and ends, each program of XLA's and each
+instruction in it. That is a measurement of its own, beside the time of the call: what TensorFlow
+does around its kernels is not in it.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydlbench.backends.tensorflow.runtime import tf
+from pydlbench.timing.statistics import median
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["Event", "Traced", "calls_for", "kernels_in", "trace"]
+
+# The whole program that XLA compiled, its threads waited for.
+_PROGRAM = "CpuExecutable::ExecuteAsyncOnStream"
+# An instruction goes on in other threads after its own event: this one marks that it is done.
+_END = "end: "
+# A node of a graph, by its name and its operator: Conv2D:_MklNativeConv2D.
+_NODE = re.compile(r"[\w./-]+:([A-Za-z_]\w*)")
+# What brings tensors in and out, and calls.
+_PLUMBING = ("_Arg", "_Retval", "Const", "NoOp", "__inference")
+# Brings operands into another order: transpose_copy_fusion.1.
+_CONVERTS = re.compile(r"transpose|copy", re.IGNORECASE)
+_CALLS = 7
+_LONG_S = 0.5
+#: The threads of its pools have their lines in the host's plane too.
+_HOST = "/host:CPU"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event of a trace: its name, when it began and how long it took, in seconds."""
+
+    name: str
+    start_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """What a call's time went into, in seconds per call.
+
+    Attributes:
+        kernel_s: kernels, without conversions.
+        reorder_s: operands brought into another order.
+        call_s: the traced call as a whole, by our clock.
+    """
+
+    kernel_s: float
+    reorder_s: float
+    call_s: float
+
+
+def kernels_in(events: Sequence[Event], calls: int) -> tuple[float, float] | None:
+    """Return the seconds per call of kernels, and of conversions, from a trace's events.
+
+    Args:
+        events: of so many equal calls, in any order.
+        calls: how many.
+
+    Returns:
+        Of XLA's program where there is one, else of the graph's nodes; each in the middle of its
+        calls. None if the events do not belong to so many equal calls.
+    """
+    times: dict[str, list[float]] = defaultdict(list)
+    for event in events:
+        times[event.name].append(event.seconds)
+    if _PROGRAM in times:
+        if len(times[_PROGRAM]) != calls:
+            return None
+        converting = sum(
+            median(taken)
+            for name in times
+            if _CONVERTS.search(name) and len(taken := _until_end(events, name)) == calls
+        )
+        return median(times[_PROGRAM]) - converting, converting
+    nodes = {
+        name: taken
+        for name, taken in times.items()
+        if (match := _NODE.fullmatch(name)) and not match[1].startswith(_PLUMBING)
+    }
+    if not nodes or any(len(taken) != calls for taken in nodes.values()):
+        return None
+    total = sum(median(taken) for taken in nodes.values())
+    converting = sum(median(taken) for name, taken in nodes.items() if _CONVERTS.search(name))
+    return total - converting, converting
+
+
+def _until_end(events: Sequence[Event], name: str) -> list[float]:
+    """Seconds from each beginning of an instruction until it was done; nothing if unknown."""
+    starts = sorted(event.start_s for event in events if event.name == name)
+    ends = sorted(event.start_s for event in events if event.name == _END + name)
+    if len(starts) != len(ends):
+        return []
+    return [end - start for start, end in zip(starts, ends, strict=True)]
+
+
+def calls_for(seconds: float) -> int:
+    """Return how many calls are traced: one where a call takes long."""
+    return _CALLS if seconds < _LONG_S else 1
+
+
+def trace(call: Callable[[], Any], calls: int) -> Traced | None:
+    """Trace some calls of a function that has run before.
+
+    Args:
+        call: runs it once.
+        calls: how often.
+
+    Returns:
+        None where the trace tells nothing of the kernels.
+    """
+    try:
+        return _trace(call, calls)
+    except Exception:  # noqa: BLE001 - a trace is not worth a row, and its format is not stable
+        return None
+
+
+def _trace(call: Callable[[], Any], calls: int) -> Traced | None:
+    profiler = tf.profiler.experimental
+    options = profiler.ProfilerOptions(
+        host_tracer_level=2, python_tracer_level=0, device_tracer_level=0
+    )
+    whole = []
+    with tempfile.TemporaryDirectory(prefix="pydlbench-") as folder:
+        profiler.start(folder, options)
+        try:
+            for _ in range(calls):
+                start = time.perf_counter()
+                call()
+                whole.append(time.perf_counter() - start)
+        finally:
+            profiler.stop()
+        found = kernels_in(_events(Path(folder)), calls)
+    if found is None:
+        return None
+    return Traced(kernel_s=found[0], reorder_s=found[1], call_s=median(whole))
+
+
+def _events(folder: Path) -> list[Event]:
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    found = []
+    for path in folder.glob("**/*.xplane.pb"):
+        space = xplane_pb2.XSpace()
+        space.ParseFromString(path.read_bytes())
+        for plane in space.planes:
+            if plane.name != _HOST:
+                continue
+            names = {number: one.name for number, one in plane.event_metadata.items()}
+            found += [
+                Event(
+                    names[event.metadata_id],
+                    line.timestamp_ns / 1e9 + event.offset_ps / 1e12,
+                    event.duration_ps / 1e12,
+                )
+                for line in plane.lines
+                for event in line.events
+            ]
+    return found

@@ -1,0 +1,167 @@
+"""Verdicts on what the reference alone has no word for, on results that are made up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pydlbench.backends.case import Case
+from pydlbench.backends.frameworks.verdicts import fused_inputs, judge
+from pydlbench.backends.reference import make_inputs
+from pydlbench.layers import Conv2d, Gemm, Pointwise
+
+DROPOUT = Pointwise(op="dropout", batch=8, channels=16, height=7, width=5, keep=0.75)
+
+
+def dropped(source, keep, seed):
+    kept = np.random.default_rng(seed).random(source.shape) < keep
+    return np.where(kept, source / np.float32(keep), np.float32(0)), kept
+
+
+def verdict(spoil=None, again_seed=2, keep=0.75, drawn=0.75):
+    source = make_inputs(DROPOUT, "forward", "fp32", 1)["src"]
+    layer = Pointwise(op="dropout", batch=8, channels=16, height=7, width=5, keep=keep)
+    output, _ = dropped(source, drawn, 1)
+    output *= np.float32(drawn / keep)
+    if spoil is not None:
+        spoil(output)
+    again, _ = dropped(source, drawn, again_seed)
+    return judge(
+        Case(layer=layer),
+        {"src": source},
+        {"dst": output},
+        seed=0,
+        accumulate="float32",
+        algorithm="test",
+        again={"dst": again},
+    )
+
+
+def test_a_random_mask_is_right_by_its_structure():
+    found = verdict()
+    assert found.status == "ok"
+    assert "each of 4480 elements is 0 or src/keep" in found.detail
+    assert found.points == 4480
+    assert 0 <= found.rel_error <= found.tolerance < 1e-6
+
+
+def scaled(output):
+    output[3] *= np.float32(1.001)
+
+
+def unscaled(output):
+    where = np.argmax(output != 0)
+    output.flat[where] *= np.float32(0.75)
+
+
+def unwritten(output):
+    output[1, 2, 3, 4] = np.nan
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ({"spoil": scaled}, "expected 0 or"),
+        ({"spoil": unscaled}, "expected 0 or"),
+        ({"spoil": unwritten}, "1 of 4480 elements of dst never written"),
+        ({"drawn": 0.6}, "elements kept, expected about 3360"),
+        ({"spoil": lambda output: output.fill(0)}, "0 of 4480 elements kept"),
+        ({"again_seed": 1}, "two calls draw the same mask"),
+    ],
+)
+def test_what_is_wrong_with_a_dropout(words, reason):
+    found = verdict(**words)
+    assert found.status == "failed"
+    assert reason in found.detail
+
+
+def test_a_dropout_that_keeps_all_draws_nothing():
+    layer = Pointwise(op="dropout", batch=8, channels=16, keep=1.0)
+    source = make_inputs(layer, "forward", "fp32", 1)["src"]
+    found = judge(
+        Case(layer=layer),
+        {"src": source},
+        {"dst": source},
+        seed=0,
+        accumulate="float32",
+        algorithm="test",
+        again={"dst": source},
+    )
+    assert found.status == "ok"
+
+
+def convolved(layer, source, weights):
+    """A convolution in plain loops over taps, in float64."""
+    padded = np.pad(
+        source.astype(np.float64),
+        ((0, 0), (0, 0), (layer.pad_top, layer.pad_bottom), (layer.pad_left, layer.pad_right)),
+    )
+    result = np.zeros((layer.batch, layer.out_channels, layer.out_height, layer.out_width))
+    per_group = layer.out_channels // layer.groups
+    inputs = layer.in_channels // layer.groups
+    for channel in range(layer.out_channels):
+        first = channel // per_group * inputs
+        for row in range(layer.kernel_height):
+            for column in range(layer.kernel_width):
+                top, left = row * layer.dilation_height, column * layer.dilation_width
+                seen = padded[
+                    :,
+                    first : first + inputs,
+                    top : top + (layer.out_height - 1) * layer.stride_height + 1 : (
+                        layer.stride_height
+                    ),
+                    left : left + (layer.out_width - 1) * layer.stride_width + 1 : (
+                        layer.stride_width
+                    ),
+                ]
+                result[:, channel] += np.einsum(
+                    "nchw,c->nhw", seen, weights[channel, :, row, column]
+                )
+    return result
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    groups=st.integers(1, 3),
+    stride=st.integers(1, 2),
+    dilation=st.integers(1, 2),
+    padding=st.tuples(*[st.integers(0, 2)] * 4),
+)
+def test_a_fused_bias_is_that_of_the_larger_problem(groups, stride, dilation, padding):
+    layer = Conv2d.of(
+        batch=2,
+        in_channels=2 * groups,
+        in_size=(6, 7),
+        out_channels=groups,
+        kernel=(2, 3),
+        stride=stride,
+        dilation=dilation,
+        padding=padding,
+        groups=groups,
+    )
+    case = Case(layer=layer, fuse="bias")
+    inputs = make_inputs(layer, "forward", "fp32", 1) | fused_inputs(case, 1)
+    exact = convolved(layer, inputs["src"], inputs["weights"])
+    words = {"seed": 0, "accumulate": "float32", "algorithm": "test"}
+    right = (exact + inputs["bias"][:, None, None]).astype(np.float32)
+    assert judge(case, inputs, {"dst": right}, **words).status == "ok"
+    assert judge(case, inputs, {"dst": exact.astype(np.float32)}, **words).status == "failed"
+
+
+def test_the_gradients_of_weights_and_bias_are_both_judged():
+    layer = Gemm(m=6, k=4, n=5)
+    case = Case(layer=layer, pass_="backward-weights", fuse="bias")
+    inputs = make_inputs(layer, "backward-weights", "fp32", 1)
+    assert fused_inputs(case, 1) == {}
+    weights = np.matmul(inputs["src"][0].T, inputs["dst"][0])[None]
+    bias = inputs["dst"].sum((0, 1))
+    words = {"seed": 0, "accumulate": "float32", "algorithm": "test"}
+    right = judge(case, inputs, {"weights": weights, "bias": bias}, **words)
+    assert right.status == "ok"
+    assert "; bias: " in right.detail
+    for spoilt in ("weights", "bias"):
+        found = {"weights": weights.copy(), "bias": bias.copy()}
+        found[spoilt].reshape(-1)[1] += 0.01
+        assert judge(case, inputs, found, **words).status == "failed"

@@ -1,0 +1,106 @@
+"""What the machine code of a kernel tells, planted and Numba's own; and its time alone."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pydlbench.backends.base import Preparation
+from pydlbench.backends.case import Case
+from pydlbench.layers import Conv2d, Gemm
+
+pytest.importorskip("numba")
+
+WIDE = """
+\tvfmadd231ps\t(%r9,%rsi), %zmm5, %zmm8
+\tvfmadd213ps\t%zmm1, %zmm5, %zmm8
+\tvfnmadd132ps\t%xmm1, %xmm5, %xmm8
+\tvfmadd213ss\t%xmm1, %xmm5, %xmm8
+\tvaddps\t%ymm1, %ymm5, %ymm8
+"""
+POOL = """
+\tvmaxps\t32(%rdx), %ymm1, %ymm2
+\tvmaxps\t%ymm3, %ymm1, %ymm2
+\tvmaxss\t%xmm3, %xmm1, %xmm2
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (
+            WIDE,
+            "2 of the 3 packed multiply-adds in its machine code are 512 bits wide, 1 of these",
+        ),
+        (
+            POOL,
+            "2 of the 2 packed instructions in its machine code are 256 bits wide, 1 of these",
+        ),
+        ("\tvfmadd213ss\t%xmm1, %xmm5, %xmm8\n", None),
+        ("", None),
+    ],
+)
+def test_widths_and_operands_are_counted(code: str, words: str | None) -> None:
+    from pydlbench.backends.numba.machine_code import in_words
+
+    expected = None if words is None else f"{words} take an operand from memory"
+    assert in_words(code) == expected
+
+
+def test_one_thread_or_vector_less_shows_in_real_code() -> None:
+    import numba
+    import numpy as np
+
+    from pydlbench.backends.numba.machine_code import compiled_code, in_words
+
+    def sums(y, x):
+        for i in range(y.size):
+            y[i] = y[i] * x[i] + x[i]
+
+    arrays = np.ones(64, np.float32), np.ones(64, np.float32)
+    vectors = numba.njit(fastmath=True)(sums)
+    assert compiled_code(vectors, arrays) == ""  # not compiled yet
+    vectors(*arrays)
+    assert re.search(
+        "packed (multiply-adds|instructions)", in_words(compiled_code(vectors, arrays))
+    )
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Conv2d.of(batch=1, in_channels=4, in_size=6, out_channels=32, kernel=3),
+        Gemm(m=4, k=64, n=64),
+    ],
+)
+def test_a_kernel_is_timed_alone_and_its_code_is_read(layer) -> None:
+    from pydlbench.backends.numba.backend import create
+
+    facts = create("cpu").prepare(Case(layer=layer), Preparation()).facts
+    seen = facts.evidence
+    assert seen["kernel"] == facts.algorithm
+    assert seen["alone_s"] > 0
+    assert seen["call_s"] > 0
+    assert "multiply-adds" in seen["detail"]
+    assert seen["variant"]
+
+
+def test_kept_results_are_the_same_in_each_call() -> None:
+    import numpy as np
+
+    from pydlbench.backends.numba.operator import HostOperator
+
+    seen = []
+
+    def kernel(y, x):
+        seen.append(y)
+        y[:] = x
+
+    operator = HostOperator(kernel, [np.ones(3)], [((3,), np.float32)], "dst", lambda y: y)
+    kept = operator.kept()
+    kept.call()
+    kept.call()
+    assert seen[-1] is seen[-2]
+    assert seen[-1] is not seen[0]
+    assert list(seen[-1]) == [1, 1, 1]

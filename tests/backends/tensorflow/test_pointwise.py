@@ -1,0 +1,160 @@
+"""Memory-bound layers through TensorFlow: every operation, pass, precision, format and mode."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from pydlbench.backends.base import Preparation
+from pydlbench.backends.case import Case
+from pydlbench.backends.reference import make_inputs
+from pydlbench.errors import PrimitiveError, UnsupportedError
+from pydlbench.layers import Pointwise
+from pydlbench.layers.pointwise_ops import OPERATIONS
+from pydlbench.timing.chunk import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pydlbench.backends.tensorflow.backend import TensorflowBackend
+
+SIDES = {"batch": 3, "channels": 6, "height": 5, "width": 4}
+LAYERS = (
+    Pointwise(op="bias", **SIDES),
+    Pointwise(op="relu", **SIDES),
+    Pointwise(op="lrn", **SIDES, local_size=3, alpha=0.5, k=1.5),
+    Pointwise(op="batchnorm", **SIDES),
+    Pointwise(op="add", **SIDES),
+    Pointwise(op="concat", **SIDES, sources=(2, 3, 1)),
+    Pointwise(op="softmax-xent", batch=5, channels=11),
+    Pointwise(op="dropout", **SIDES, keep=0.8),
+    Pointwise(op="l2", channels=333),
+    Pointwise(op="sgd", channels=333),
+    Pointwise(op="momentum", channels=333),
+)
+BY_OP = {layer.op: layer for layer in LAYERS}
+STEPS = [(layer, pass_, "inference") for layer in LAYERS for pass_ in layer.passes]
+STEPS += [(BY_OP["batchnorm"], "forward", "training")]
+
+
+def names(step: tuple[Pointwise, str, str]) -> str:
+    return f"{step[0].op}-{step[1]}-{step[2]}"
+
+
+def every_variant(
+    backend: TensorflowBackend, monkeypatch: pytest.MonkeyPatch, **words: Any
+) -> Iterator[tuple[Any, Any]]:
+    """Prepare a case with each of its variants alone: all are verified, and no race takes time."""
+    monkeypatch.setattr(backend, "_isa", frozenset({"avx512_bf16"}))
+    found = backend.variants(Case(**words))
+    for variant in found:
+        with monkeypatch.context() as patch:
+            patch.setattr(backend, "variants", lambda _, one=variant: [one])
+            patch.setattr(backend, "completed", lambda facts, *_: facts)
+            yield variant, backend.prepare(Case(**words), Preparation(seed=3)).facts
+
+
+def test_every_operation_is_tried() -> None:
+    assert set(BY_OP) == set(OPERATIONS)
+
+
+@pytest.mark.parametrize("mode", ["graph", "xla"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("step", STEPS, ids=names)
+def test_right(
+    backend: TensorflowBackend,
+    monkeypatch: pytest.MonkeyPatch,
+    step: tuple[Pointwise, str, str],
+    precision: str,
+    mode: str,
+) -> None:
+    layer, pass_, propagation = step
+    words = {"layer": layer, "pass_": pass_, "propagation": propagation}
+    seen = []
+    for variant, facts in every_variant(
+        backend, monkeypatch, precision=precision, mode=mode, **words
+    ):
+        assert facts.correct["status"] == "ok", (variant.algorithm, variant.layout, facts.correct)
+        assert "not compared" not in facts.correct["detail"]
+        assert facts.correct["points"] >= np.prod(layer.dims(layer.writes(pass_)[0]))
+        seen.append(variant.variant)
+    images = {"nhwc"} if layer.op == "lrn" else {"nchw", "nhwc"}
+    assert set(seen) == ({"plain"} if OPERATIONS[layer.op].flat else images)
+
+
+@pytest.mark.parametrize("op", ["relu", "momentum"])
+def test_the_whole_way_names_what_is_behind(backend: TensorflowBackend, op: str) -> None:
+    kernel = backend.prepare(Case(layer=BY_OP[op], mode="graph"), Preparation())
+    name = {"relu": "Relu", "momentum": "ResourceApplyMomentum"}[op]
+    assert kernel.facts.algorithm.startswith(name)
+    assert kernel.facts.correct["status"] == "ok"
+    assert min(kernel.sample(Request(samples=3, inner=2)).seconds) > 0
+
+
+@pytest.mark.parametrize("mode", ["graph", "xla"])
+@pytest.mark.parametrize("op", ["sgd", "momentum", "batchnorm"])
+def test_updates_do_not_drift(backend: TensorflowBackend, op: str, mode: str) -> None:
+    layer = BY_OP[op]
+    case = Case(layer=layer, mode=mode, propagation="training")
+    variant = backend.variants(case)[0]
+    operator = variant.build(make_inputs(layer, "forward", "fp32", 3, propagation="training"))
+    before = operator.outputs()
+    backend.clock(operator).sample(Request(samples=3, inner=1000))
+    moved = np.abs(operator._variables[0].numpy() - operator._before[0].numpy()).max()
+    # One step of an SGD is at most rate * |gradient|, one with a velocity rate * 10 * |gradient|.
+    assert 0 < moved < {"sgd": 0.011, "momentum": 0.11, "batchnorm": 1.5}[op]
+    assert operator.function.experimental_get_tracing_count() == 1
+    after = operator.outputs()
+    for role, array in before.items():
+        assert np.array_equal(array, after[role]), role
+
+
+def test_a_small_probability_at_the_label_keeps_its_digits(backend: TensorflowBackend) -> None:
+    layer = Pointwise(op="softmax-xent", batch=4, channels=5000)
+    facts = backend.prepare(Case(layer=layer), Preparation()).facts
+    assert facts.correct["status"] == "ok"
+
+
+def test_many_sources_are_split_and_few_are_sliced(backend: TensorflowBackend) -> None:
+    for count, name in ((16, "Slice"), (17, "SplitV")):
+        layer = Pointwise(op="concat", batch=2, channels=count, sources=(1,) * count)
+        case = Case(layer=layer, pass_="backward-data", layout="nhwc")
+        facts = backend.prepare(case, Preparation()).facts
+        assert facts.algorithm.startswith(name)
+        assert facts.correct["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("op", "role"),
+    [
+        ("relu", "dst"),
+        ("batchnorm", "running_variance"),
+        ("momentum", "velocity"),
+        ("softmax-xent", "loss"),
+        ("dropout", "dst"),
+    ],
+)
+def test_a_wrong_result_fails_whichever_it_is(
+    backend: TensorflowBackend, monkeypatch: pytest.MonkeyPatch, op: str, role: str
+) -> None:
+    from pydlbench.backends.tensorflow.roles import RolesOperator
+
+    real = RolesOperator.outputs
+
+    def wrong(operator: RolesOperator) -> dict[str, Any]:
+        found = {name: array.copy() for name, array in real(operator).items()}
+        found[role].reshape(-1)[-1] = 0.7531
+        return found
+
+    monkeypatch.setattr(RolesOperator, "outputs", wrong)
+    with pytest.raises(PrimitiveError, match="tensorflow: "):
+        backend.prepare(Case(layer=BY_OP[op], propagation="training"), Preparation())
+
+
+def test_a_normalisation_without_an_operator_for_a_format_says_so(
+    backend: TensorflowBackend,
+) -> None:
+    with pytest.raises(UnsupportedError, match="no operator with --layout nchw"):
+        backend.prepare(Case(layer=BY_OP["lrn"], layout="nchw"), Preparation())

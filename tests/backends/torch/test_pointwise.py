@@ -1,0 +1,231 @@
+"""Memory-bound layers through PyTorch: every operation, pass, precision, layout and mode."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from pydlbench.backends.base import Preparation
+from pydlbench.backends.case import Case
+from pydlbench.backends.reference import make_inputs
+from pydlbench.backends.torch import pointwise
+from pydlbench.errors import PrimitiveError
+from pydlbench.layers import Pointwise
+from pydlbench.layers.pointwise_ops import OPERATIONS
+from pydlbench.timing.chunk import Request
+
+SIDES = {"batch": 3, "channels": 6, "height": 5, "width": 4}
+LAYERS = (
+    Pointwise(op="bias", **SIDES),
+    Pointwise(op="relu", **SIDES),
+    Pointwise(op="lrn", **SIDES, local_size=3, alpha=0.5, k=1.5),
+    Pointwise(op="batchnorm", **SIDES),
+    Pointwise(op="add", **SIDES),
+    Pointwise(op="concat", **SIDES, sources=(2, 3, 1)),
+    Pointwise(op="softmax-xent", batch=5, channels=11),
+    Pointwise(op="dropout", **SIDES, keep=0.8),
+    Pointwise(op="l2", channels=333),
+    Pointwise(op="sgd", channels=333),
+    Pointwise(op="momentum", channels=333),
+)
+BY_OP = {layer.op: layer for layer in LAYERS}
+STEPS = [(layer, pass_, "inference") for layer in LAYERS for pass_ in layer.passes]
+STEPS += [(BY_OP["batchnorm"], "forward", "training")]
+
+
+def names(step):
+    return f"{step[0].op}-{step[1]}-{step[2]}"
+
+
+def every_variant(backend, monkeypatch, **words):
+    """Prepare a case with each of its variants alone: all are verified, and no race takes time."""
+    monkeypatch.setattr("pydlbench.backends.torch.support.emulated", lambda _: ())
+    case = Case(**words)
+    found = backend.variants(case)
+    for variant in found:
+        with monkeypatch.context() as patch:
+            patch.setattr(backend, "variants", lambda _, one=variant: [one])
+            yield variant, backend.prepare(case, Preparation(seed=3))
+
+
+def test_every_operation_is_tried():
+    assert set(BY_OP) == set(OPERATIONS)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("step", STEPS, ids=names)
+@pytest.mark.filterwarnings("default")  # of the compiler's
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+def test_right(backend, monkeypatch, step, precision, mode):
+    layer, pass_, propagation = step
+    words = {"layer": layer, "pass_": pass_, "propagation": propagation}
+    seen = []
+    for variant, kernel in every_variant(
+        backend, monkeypatch, precision=precision, mode=mode, **words
+    ):
+        correct = kernel.facts.correct
+        assert correct["status"] == "ok", (variant.algorithm, variant.layout, correct)
+        # Compiled, the statistics of a batch come rounded to the type of its images.
+        rounded = (propagation, precision, mode) == ("training", "bf16", "compiled")
+        left_out = correct["detail"].partition("not compared: ")[2]
+        assert left_out == ("mean, variance" if rounded else "")
+        assert correct["points"] >= np.prod(layer.dims(layer.writes(pass_)[0]))
+        seen.append(variant.variant)
+    flat = OPERATIONS[layer.op].flat
+    assert set(seen) == ({"plain"} if flat else {"nchw", "nhwc"})
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("op", ["sgd", "relu"])
+def test_layouts_choose_among_images_and_leave_weights_alone(backend, op, layout):
+    facts = backend.prepare(Case(layer=BY_OP[op], layout=layout), Preparation()).facts
+    expected = f"src {layout}, dst {layout}" if op == "relu" else "weights, gradient"
+    assert facts.layout == expected
+
+
+@pytest.mark.filterwarnings("default")  # of the compiler's
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+@pytest.mark.parametrize("op", ["sgd", "momentum", "batchnorm"])
+def test_updates_do_not_drift(backend, op, mode):
+    layer = BY_OP[op]
+    case = Case(layer=layer, mode=mode, propagation="training", layout="nchw")
+    (variant,) = [one for one in backend.variants(case) if one.variant in ("plain", "nchw")]
+    inputs = make_inputs(layer, "forward", "fp32", 3, propagation="training")
+    operator = variant.build(inputs)
+    before = operator.outputs()
+    backend.clock(operator).sample(Request(samples=3, inner=2000))
+    first = operator._updated[0]
+    moved = (first[0] - first[1]).abs().max()
+    # One step of an SGD is at most rate * |gradient|, one with a velocity rate * 10 * |gradient|.
+    bound = {"sgd": 0.011, "momentum": 0.11, "batchnorm": 1.5}[op]
+    assert 0 < moved < bound
+    after = operator.outputs()
+    for role, array in before.items():
+        assert np.array_equal(array, after[role]), role
+
+
+def test_optimizers_do_what_torch_optim_does(backend):
+    for op, mu in (("sgd", 0.0), ("momentum", 0.9)):
+        inputs = make_inputs(BY_OP[op], "forward", "fp32", 3)
+        (variant,) = backend.variants(Case(layer=BY_OP[op]))
+        weights = torch.nn.Parameter(torch.from_numpy(inputs["weights"].copy()))
+        weights.grad = torch.from_numpy(inputs["gradient"])
+        optimizer = torch.optim.SGD([weights], lr=BY_OP[op].rate, momentum=mu)
+        if mu:
+            optimizer.state[weights]["momentum_buffer"] = torch.from_numpy(
+                inputs["velocity"].copy()
+            )
+        optimizer.step()
+        found = variant.build(inputs).outputs()["weights"]
+        assert np.array_equal(found, weights.detach().numpy())
+
+
+def operators(call):
+    """The operators of ATen that compute, views and allocations left out, each with its count."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        call()
+    counted = ("mul", "div", "pow", "neg", "add", "add_", "avg_pool3d", "avg_pool3d_backward")
+    counted += ("constant_pad_nd", "native_batch_norm", "threshold_backward", "cat", "sum")
+    counted += ("_log_softmax", "nll_loss_forward", "nll_loss_backward", "bernoulli_", "div_")
+    counted += ("_log_softmax_backward_data", "native_batch_norm_backward", "mul_", "contiguous")
+    found = [event.name.removeprefix("aten::") for event in profile.events()]
+    return sorted(name.removesuffix("_") for name in found if name in counted)
+
+
+def users_of(layer, inputs):
+    """What a user writes for the forward pass, and the tensors that its gradient is taken of."""
+    tensor = {
+        role: torch.from_numpy(array.copy()).requires_grad_(role != "labels")
+        for role, array in inputs.items()
+        if role not in ("running_mean", "running_variance", "dst")
+    }
+    functional = torch.nn.functional
+    if layer.op == "lrn":
+        words = layer.local_size, layer.alpha, layer.beta, layer.k
+        return functional.local_response_norm(tensor["src"], *words), tensor["src"]
+    if layer.op == "relu":
+        return functional.relu(tensor["src"]), tensor["src"]
+    if layer.op == "bias":
+        images = torch.zeros(layer.dims("src"))
+        bias = torch.zeros(layer.channels, requires_grad=True)
+        return images + bias.view(1, -1, 1, 1), bias
+    if layer.op == "dropout":
+        images = torch.ones(layer.dims("src"), requires_grad=True)
+        return functional.dropout(images, 1 - layer.keep, True), images
+    assert layer.op == "softmax-xent"
+    logits = torch.zeros(layer.dims("src")[:2], requires_grad=True)
+    labels = torch.from_numpy(inputs["labels"].astype(np.int64))
+    return functional.cross_entropy(logits, labels), logits
+
+
+@pytest.mark.filterwarnings("default")  # of the profiler's
+@pytest.mark.parametrize("op", ["lrn", "relu", "bias", "dropout", "softmax-xent"])
+def test_gradients_are_the_operators_that_autograd_runs(backend, op):
+    layer = BY_OP[op]
+    pass_ = layer.passes[1]
+    inputs = make_inputs(layer, pass_, "fp32", 3)
+    result, leaf = users_of(layer, inputs)
+    gradient = torch.ones_like(result)
+    expected = operators(lambda: torch.autograd.grad(result, leaf, gradient, retain_graph=True))
+    variant = backend.variants(Case(layer=layer, pass_=pass_, layout="nchw"))[0]
+    operator = variant.build(inputs)
+    with operator.guard():
+        assert operators(operator.call) == expected
+    assert expected
+
+
+def test_operators_that_a_cpu_lacks_in_bfloat16_run_in_float32(backend, monkeypatch):
+    for pass_ in ("forward", "backward-data"):
+        words = {"layer": BY_OP["lrn"], "pass_": pass_, "precision": "bf16"}
+        for variant, _ in every_variant(backend, monkeypatch, **words):
+            assert variant.algorithm.startswith("aten::_to_copy + ")
+            assert any("no avg_pool3d in bfloat16 on CPUs" in note for note in variant.notes)
+    on_gpu = pointwise.recipes(
+        BY_OP["lrn"], "forward", training=False, on_gpu=True, stored="bfloat16"
+    )
+    assert {recipe.accumulate for recipe in on_gpu} == {"bfloat16"}
+    assert not any("_to_copy" in recipe.algorithm for recipe in on_gpu)
+
+
+def test_a_concatenation_is_taken_apart_by_views_or_copies(backend):
+    layer = BY_OP["concat"]
+    found = {}
+    for variant in backend.variants(Case(layer=layer, pass_="backward-data")):
+        operator = variant.build(make_inputs(layer, "backward-data", "fp32", 3))
+        parts = operator.call()
+        incoming = operator._first.args[0]
+        shared = {part.untyped_storage().data_ptr() for part in parts}
+        found[variant.algorithm, variant.variant] = shared == {
+            incoming.untyped_storage().data_ptr()
+        }
+        assert ("copies its part first" in "".join(variant.notes)) is found[
+            variant.algorithm, variant.variant
+        ]
+    assert found == {
+        ("aten::narrow", "nchw"): True,
+        ("aten::narrow", "nhwc"): True,
+        ("aten::narrow + aten::contiguous", "nchw"): False,
+        ("aten::narrow + aten::contiguous", "nhwc"): False,
+    }
+
+
+@pytest.mark.parametrize("op", ["relu", "batchnorm", "momentum", "softmax-xent", "dropout"])
+def test_a_wrong_result_fails_whichever_it_is(backend, monkeypatch, op):
+    layer = BY_OP[op]
+    right = pointwise.recipes
+    spoilt = {"relu": "dst", "batchnorm": "running_variance", "momentum": "velocity"}
+    role = spoilt.get(op, "loss" if op == "softmax-xent" else "dst")
+    from pydlbench.backends.torch.operator import TorchOperator
+
+    real = TorchOperator.outputs
+
+    def wrong(operator):
+        found = real(operator)
+        found[role].reshape(-1)[-1] = 0.7531
+        return found
+
+    monkeypatch.setattr(TorchOperator, "outputs", wrong)
+    assert right(layer, "forward", training=True, on_gpu=False, stored="float32")
+    with pytest.raises(PrimitiveError, match="torch: "):
+        backend.prepare(Case(layer=layer, propagation="training"), Preparation())

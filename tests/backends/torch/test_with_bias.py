@@ -1,0 +1,103 @@
+"""Convolutions and products that add a bias in the same operator, or give its gradient."""
+
+from __future__ import annotations
+
+import pytest
+
+from pydlbench.backends.base import Preparation
+from pydlbench.backends.case import Case
+from pydlbench.backends.torch import conv
+from pydlbench.errors import PrimitiveError, UnsupportedError
+from pydlbench.layers import Conv2d, Gemm, Pool2d
+
+CONV = Conv2d.of(batch=2, in_channels=4, in_size=(7, 5), out_channels=6, kernel=3, padding=1)
+GROUPED = Conv2d.of(
+    batch=2, in_channels=4, in_size=(9, 7), out_channels=6, kernel=(3, 2), groups=2, dilation=(2, 1)
+)
+UNEVEN = Conv2d.of(
+    batch=2, in_channels=3, in_size=(8, 6), out_channels=5, kernel=3, stride=2, padding=(0, 1, 0, 1)
+)
+GEMM = Gemm(m=5, k=7, n=3)
+BATCHED = Gemm(m=5, k=7, n=3, batch_count=2)
+
+
+def prepared(backend, monkeypatch, **words):
+    """Prepare a case with each of its variants alone: all are verified, and no race takes time."""
+    monkeypatch.setattr("pydlbench.backends.torch.support.emulated", lambda _: ())
+    case = Case(fuse="bias", **words)
+    for variant in backend.variants(case):
+        with monkeypatch.context() as patch:
+            patch.setattr(backend, "variants", lambda _, one=variant: [one])
+            yield backend.prepare(case, Preparation(seed=3)).facts
+
+
+@pytest.mark.filterwarnings("default")  # of the compiler's
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("pass_", ["forward", "backward-weights"])
+@pytest.mark.parametrize(
+    "layer", [CONV, GROUPED, UNEVEN, GEMM, BATCHED], ids=lambda layer: layer.problem
+)
+def test_right(backend, monkeypatch, layer, pass_, precision, mode):
+    words = {"layer": layer, "pass_": pass_, "precision": precision, "mode": mode}
+    found = list(prepared(backend, monkeypatch, **words))
+    assert [facts.correct["status"] for facts in found] == ["ok", "ok"]
+    if pass_ == "backward-weights":
+        assert all("; bias: " in facts.correct["detail"] for facts in found)
+
+
+def test_it_is_named(backend):
+    def names(layer, pass_="forward"):
+        return [
+            one.algorithm for one in backend.variants(Case(layer=layer, pass_=pass_, fuse="bias"))
+        ]
+
+    assert set(names(CONV)) == {"aten::convolution with bias"}
+    assert names(GEMM) == ["aten::linear with bias", "aten::addmm with bias"]
+    assert names(GEMM, "backward-weights") == ["aten::mm + aten::sum"] * 2
+    assert set(names(CONV, "backward-weights")) == {"aten::convolution_backward with bias"}
+
+
+@pytest.mark.parametrize("spoilt", ["left out", "of another channel"])
+def test_a_wrong_bias_is_found(backend, monkeypatch, spoilt):
+    real = conv.torch.conv2d
+
+    def wrong(x, w, b, *settings):
+        return real(x, w, None if spoilt == "left out" else b.flip(0), *settings)
+
+    for precision in ("fp32", "bf16"):
+        with monkeypatch.context() as patch:
+            patch.setattr("pydlbench.backends.torch.support.emulated", lambda _: ())
+            patch.setattr(conv.torch, "conv2d", wrong)
+            case = Case(layer=CONV, fuse="bias", layout="nhwc", precision=precision)
+            with pytest.raises(PrimitiveError, match=r"torch: .* expected"):
+                backend.prepare(case, Preparation())
+
+
+@pytest.mark.parametrize("role", ["weights", "bias"])
+def test_a_wrong_gradient_is_found(backend, monkeypatch, role):
+    from pydlbench.backends.torch.operator import TorchOperator
+
+    real = TorchOperator.outputs
+
+    def wrong(operator):
+        found = real(operator)
+        found[role].reshape(-1)[0] += 0.1
+        return found
+
+    monkeypatch.setattr(TorchOperator, "outputs", wrong)
+    for layer in (CONV, GEMM):
+        with pytest.raises(PrimitiveError, match=r"torch: .* expected"):
+            backend.prepare(Case(layer=layer, pass_="backward-weights", fuse="bias"), Preparation())
+
+
+@pytest.mark.parametrize(
+    ("layer", "pass_", "what"),
+    [
+        (CONV, "backward-data", "backward-data has no bias"),
+        (Pool2d.of(batch=1, channels=2, in_size=6, kernel=3), "forward", "pool2d has no bias"),
+    ],
+)
+def test_where_there_is_no_bias(backend, layer, pass_, what):
+    with pytest.raises(UnsupportedError, match=f"--fuse bias: {what}; nearest: "):
+        backend.prepare(Case(layer=layer, pass_=pass_, fuse="bias"), Preparation())

@@ -1,0 +1,219 @@
+"""Planted faults in an invented backend that logs nothing: each is named, with its seconds."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from pydlbench.backends.base import KernelFacts
+from pydlbench.backends.case import Case
+from pydlbench.explain import Entry, explained
+from pydlbench.layers import Conv2d, Gemm
+from pydlbench.results import Roofline
+from pydlbench.rows import measured_row
+from pydlbench.timing.chunk import Chunk
+from pydlbench.timing.procedure import Sampling
+
+CONV = Conv2d.of(batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)
+GEMM = Gemm(m=8, k=32, n=16)
+THREADS = 2
+# What the kernel takes on all threads, and what the device's limit is.
+KERNEL_S, LIMIT_S = 1e-3, 0.8e-3
+
+
+class Remote:
+    def __init__(self, **words):
+        self.facts = KernelFacts(
+            **{
+                "algorithm": "loops",
+                "layout": "src nchw, weights oihw, dst nchw",
+                "library": "invented 1",
+                "accumulate": "float32",
+                "workspace_bytes": 0,
+                "reorder_s": {},
+                "setup_s": 0.0,
+                "correct": {"status": "ok", "rel_error": 0.0, "tolerance": 1e-6, "detail": ""},
+                "candidates": [],
+                **words,
+            }
+        ).to_dict()
+
+
+def samples(seconds, busy, faults=0.0, waited=0.0):
+    """Rounds of one time; ``busy`` threads at a time."""
+    sampling = Sampling(alone=True)
+    while request := sampling.next_request():
+        wall = seconds * request.samples * request.inner
+        sampling.feed(
+            Chunk(
+                seconds=(seconds,) * request.samples,
+                wall_s=wall,
+                threads=THREADS,
+                faults=faults,
+                run_delay_s=waited * wall,
+                cpu_s=None if busy is None else busy * wall,
+            )
+        )
+    return sampling.result()
+
+
+def entry(
+    backend,
+    seconds,
+    *,
+    layer=CONV,
+    busy: float | None = THREADS,
+    kept_s=None,
+    empty_s=0.0,
+    roof=True,
+    waited=0.0,
+    **words,
+):
+    """An entry of a contest: timed, and with the row that a session makes of it."""
+    case = Case(layer=layer, backend=backend)
+    kernel = Remote(**words)
+    taken = samples(seconds, busy, faults=0.0 if kept_s is None else 700.0, waited=waited)
+    row = measured_row(case, THREADS, kernel.facts, taken)
+    limit = Roofline(
+        bound="compute", time_s=LIMIT_S, efficiency=LIMIT_S / seconds, bandwidth="memory"
+    )
+    ratio = {"to": "native", "median": seconds / KERNEL_S, "ci_low": 1, "ci_high": 9, "rounds": 9}
+    row = dataclasses.replace(
+        row,
+        ratio=ratio,
+        empty_call_s=empty_s,
+        roofline=limit if roof else None,
+        faults={} if kept_s is None else {"default": 700.0, "warm": 0.0},
+    )
+    warm = None if kept_s is None else samples(kept_s, busy)
+    return Entry(case, kernel=kernel, warm=kernel, row=row, samples=taken, warm_samples=warm)
+
+
+def found(slow, fast=None):
+    fast = fast or entry("native", KERNEL_S, algorithm="brg:avx512", layer=slow.case.layer)
+    row = explained(slow.row, slow, fast)
+    return {cause["cause"]: cause for cause in row.causes}
+
+
+def seconds(causes):
+    return {name: pytest.approx(cause["seconds"], abs=1e-9) for name, cause in causes.items()}
+
+
+def test_planted_single_thread():
+    causes = found(entry("numba", 2 * KERNEL_S, busy=1))
+    assert seconds(causes) == {"one thread": KERNEL_S, "unexplained": 0}
+    assert (
+        "2 threads had a CPU or waited for one for 50 % of the time" in causes["one thread"]["how"]
+    )
+
+
+def test_planted_threads_that_wait_for_each_other():
+    # Three quarters of the threads' time, and a kernel that is slower besides.
+    causes = found(entry("numba", 4e-3, busy=1.5))
+    assert seconds(causes) == {"slower kernel": 2e-3, "idle threads": 1e-3, "unexplained": 0}
+
+
+def test_threads_that_only_waited_for_their_cpus_are_not_idle():
+    causes = found(entry("numba", 2 * KERNEL_S, busy=1, waited=0.5))
+    assert "one thread" not in causes
+    assert causes["slower kernel"]["seconds"] == pytest.approx(KERNEL_S)
+
+
+def test_what_is_idle_in_the_fastest_as_well_is_no_cause():
+    fast = entry("native", KERNEL_S, busy=1)
+    causes = found(entry("numba", 2 * KERNEL_S, busy=1.5), fast)
+    assert seconds(causes) == {"slower kernel": 1e-3, "unexplained": 0}
+    causes = found(entry("numba", 2 * KERNEL_S, busy=1.3), fast)
+    assert seconds(causes) == {"slower kernel": 0.8e-3, "idle threads": 0.2e-3, "unexplained": 0}
+
+
+def test_threads_idle_while_the_call_is_made_are_no_second_cause():
+    # One thread dispatches, then both compute.
+    causes = found(entry("numba", 3e-3, busy=(2e-3 + 2 * 1e-3) / 3e-3, empty_s=2e-3))
+    assert seconds(causes) == {"dispatch": 2e-3, "unexplained": 0}
+
+
+def test_planted_slow_kernel_without_a_log_is_named_with_what_it_reaches():
+    causes = found(entry("numba", 2e-3, algorithm="plain loops"))
+    assert seconds(causes) == {"slower kernel": 1e-3, "unexplained": 0}
+    how = causes["slower kernel"]["how"]
+    assert how.startswith("plain loops takes 2.00 ms (not measured alone: it is a call)")
+    assert "40 % of the measured peak, in the fastest 80 %" in how
+    assert "2 threads were busy for 100 % of the time" in how
+
+
+def test_a_difference_of_times_alone_is_no_cause():
+    """Nobody knows what this kernel reaches: it stays unexplained."""
+    causes = found(entry("numba", 2e-3, roof=False))
+    assert seconds(causes) == {"unexplained": 1e-3}
+
+
+def test_planted_generic_kernel_without_a_log():
+    causes = found(entry("numba", 2e-3, algorithm="ref:any"))
+    assert seconds(causes) == {"generic kernel": 1e-3, "unexplained": 0}
+
+
+def test_planted_allocation_and_dispatch_beside_a_slow_kernel():
+    causes = found(entry("torch", 4e-3, kept_s=3e-3, empty_s=0.5e-3))
+    assert seconds(causes) == {
+        "slower kernel": 1.5e-3,
+        "allocation": 1e-3,
+        "dispatch": 0.5e-3,
+        "unexplained": 0,
+    }
+    how = causes["slower kernel"]["how"]
+    assert "not measured alone: it is a call with kept pages less one that does nothing" in how
+
+
+def test_a_kernel_that_was_timed_alone_leaves_the_rest_unexplained():
+    """Timed on a machine that was at half its pace: what counts is its share of a call there."""
+    alone = {"kernel": "loops", "alone_s": 6e-3, "call_s": 8e-3, "alone_by": "with kept results"}
+    causes = found(entry("numba", 4e-3, evidence={**alone, "detail": "all vectors are short"}))
+    assert seconds(causes) == {"slower kernel": 2e-3, "unexplained": 1e-3}
+    how = causes["slower kernel"]["how"]
+    assert how.startswith("loops takes 3.00 ms with kept results, where it was 75 % of a call; ")
+    assert "all vectors are short" in how
+
+
+def test_planted_reorders_that_only_a_trace_shows():
+    alone = {"alone_s": 2e-3, "alone_reorder_s": 1e-3, "call_s": 4e-3, "alone_by": "by its trace"}
+    causes = found(entry("tensorflow", 4e-3, evidence=alone))
+    assert seconds(causes) == {"reorders": 1e-3, "slower kernel": 1e-3, "unexplained": 1e-3}
+    assert "by its trace, where it was 25 % of a call" in causes["reorders"]["how"]
+
+
+def test_the_librarys_log_counts_before_a_trace():
+    slow = entry("tensorflow", 4e-3, evidence={"alone_s": 2e-3, "call_s": 4e-3, "alone_by": "so"})
+    slow.log = {"kernel": "jit:avx2", "kernel_s": 3e-3, "reorder_s": 0.5e-3}
+    causes = found(slow)
+    assert seconds(causes) == {"slower kernel": 2e-3, "reorders": 0.5e-3, "unexplained": 0.5e-3}
+    assert "jit:avx2 takes 3.00 ms by the library's own log" in causes["slower kernel"]["how"]
+
+
+@pytest.mark.parametrize(
+    "evidence", [{}, {"alone_reorder_s": 1e-3, "call_s": 2e-3, "alone_s": 1e-3}]
+)
+def test_planted_unpacked_weights_without_a_log(evidence):
+    candidates = [
+        {"variant": name, "status": "ok", "seconds": [taken] * 3, "algorithm": name}
+        for name, taken in (("any", 2e-3), ("plain", 3e-3))
+    ]
+    fast = entry("native", KERNEL_S, layer=GEMM, candidates=candidates)
+    words = {"layout": "src mk, weights kn, dst mn", "evidence": {**evidence, "alone_by": "so"}}
+    causes = found(entry("numba", 2e-3, layer=GEMM, **words), fast)
+    if evidence:  # it packs them in each call
+        assert "weights not packed" not in causes
+    else:
+        expected = {"weights not packed": 0.5e-3, "slower kernel": 0.5e-3, "unexplained": 0}
+        assert seconds(causes) == expected
+
+
+def test_all_faults_at_once_are_not_counted_twice():
+    slow = entry("torch", 10e-3, busy=1.6, kept_s=8e-3, empty_s=1e-3)
+    causes = found(slow)
+    assert sum(cause["share"] for cause in causes.values()) == pytest.approx(1)
+    # Of 8 ms with kept pages 16 ms of two threads, of which they had 12.8 and one made the call.
+    assert causes["idle threads"]["seconds"] == pytest.approx(1.1e-3)
+    assert causes["allocation"]["seconds"] == pytest.approx(2e-3)
+    assert causes["slower kernel"]["seconds"] == pytest.approx(4.9e-3)
