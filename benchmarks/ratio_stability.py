@@ -63,8 +63,7 @@ def ratio_of(native: Measurement, other: Measurement) -> tuple[float, float, flo
 def _is_slower(one: Measurement, than: Measurement) -> bool:
     """Whether a row's ratio is to the other row, not to itself."""
     assert one.ratio is not None
-    name = " ".join(filter(None, (than.backend, than.mode)))
-    return bool(one.ratio["to"] == name)
+    return bool(one.ratio["to"] == than.who)
 
 
 def measure(layer: Layer, args: argparse.Namespace, mode: str | None, seed: int) -> Run:

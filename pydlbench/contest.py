@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydlbench.errors import PydlbenchError, UnsupportedError, WorkerError
 from pydlbench.explain import Entry, explained
+from pydlbench.results.ratios import SLOW
 from pydlbench.rows import empty_row
-from pydlbench.side_by_side import Contestant, RatioToBest, ratios, sample_in_turn
+from pydlbench.side_by_side import (
+    Contestant,
+    RatioToBest,
+    clock_beside,
+    ratios,
+    sample_in_turn,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,8 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Host", "contest", "groups"]
 
-#: From this ratio to the fastest on, a row is explained.
-_SLOW = 1.1
 # The fewest rounds whose interval of the ratio at 95 % leaves out the two extremes.
 _ROUNDS = 9
 
@@ -181,9 +186,11 @@ def _compare(host: Host, entries: Sequence[Entry]) -> None:
         if entry.kernel is None:
             continue
         facts, warm = entry.kernel.facts, entry.warm_samples
-        row = host.row(entry.case, facts, samples)
+        clocked, clock_from = _clocked(entry.case, samples, entries)
+        row = host.row(entry.case, facts, clocked)
         row = dataclasses.replace(
             row,
+            clock_from=clock_from,
             ratio=_ratio(ratio, entries[ratio.best].name),
             warm_s=None if warm is None else warm.summary().median,
             faults=_faults(samples, warm),
@@ -192,11 +199,27 @@ def _compare(host: Host, entries: Sequence[Entry]) -> None:
         entry.row = row
     for index, entry in enumerate(entries):
         ratio = found[index]
-        if entry.row is not None and ratio.median > _SLOW and (ratio.low is None or ratio.low > 1):
+        if entry.row is not None and ratio.median > SLOW and (ratio.low is None or ratio.low > 1):
             if entry.kernel is not None and "kernel_s" not in entry.kernel.facts["evidence"]:
                 variant = entry.kernel.facts["evidence"].get("variant")
                 entry.log = host.logged(entry.case, variant)
             entry.row = explained(entry.row, entry, entries[ratio.best])
+
+
+def _clocked(case: Case, samples: Samples, entries: Sequence[Entry]) -> tuple[Samples, str | None]:
+    """Give samples without a clock that of the native ones on the same cores, and say whose it is.
+
+    A framework's process reads none, and its peak would be that of the clock of the probe, minutes
+    ago. With code of other widths the clock may differ; between rounds it differs more.
+    """
+    if samples.clock_hz is not None or case.on_gpu:
+        return samples, None
+    for other in entries:
+        if other.case.backend == "native" and other.samples is not None:
+            clock = clock_beside(samples, other.samples)
+            if clock is not None:
+                return dataclasses.replace(samples, clock_hz=clock), other.name
+    return samples, None
 
 
 def _ratio(ratio: RatioToBest, best: str) -> dict[str, Any]:

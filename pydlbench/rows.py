@@ -27,6 +27,7 @@ __all__ = [
     "cached_bytes",
     "empty_row",
     "measured_row",
+    "memory_held",
     "memory_needed",
     "with_limits",
 ]
@@ -148,6 +149,23 @@ def memory_needed(case: Case, layer: Layer, cold_bytes: int) -> int:
     stored = elements * ITEM_BYTES[case.precision]
     needed = 4 * elements + _LAYOUTS * stored + 4 * operands[output]
     return needed if case.cache == "hot" else needed + _POOLS * (cold_bytes + 2 * stored)
+
+
+def memory_held(case: Case, layer: Layer, cold_bytes: int) -> int:
+    """Return the bytes of memory that a prepared case keeps until it is released.
+
+    Every operand once, in the storage type; where caches are cold, one pool of rotating copies
+    instead, which ends with a whole copy. A GPU's row holds nothing on the host.
+
+    Args:
+        case: what is to be measured.
+        layer: its layer, or the same with another batch.
+        cold_bytes: see :func:`memory_needed`.
+    """
+    if case.on_gpu:
+        return 0
+    stored = sum(layer.operands(case.pass_).values()) * ITEM_BYTES[case.precision]
+    return stored if case.cache == "hot" else cold_bytes + 2 * stored
 
 
 def with_limits(

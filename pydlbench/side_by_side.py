@@ -18,7 +18,16 @@ if TYPE_CHECKING:
     from pydlbench.timing.policy import Policy
     from pydlbench.timing.procedure import Samples
 
-__all__ = ["REST_S", "Contestant", "Outcome", "RatioToBest", "ratios", "sample_in_turn", "saved_s"]
+__all__ = [
+    "REST_S",
+    "Contestant",
+    "Outcome",
+    "RatioToBest",
+    "clock_beside",
+    "ratios",
+    "sample_in_turn",
+    "saved_s",
+]
 
 #: GNU OpenMP's threads spin for some milliseconds after their work: on the cores of the next one.
 REST_S = 0.012
@@ -113,6 +122,20 @@ def ratios(samples: Mapping[int, Samples]) -> dict[int, RatioToBest]:
         best = faster
         found = _ratios_to(best, samples)
     return found
+
+
+def clock_beside(own: Samples, other: Samples) -> float | None:
+    """Return the core clock in Hz that was read beside another kernel in the same rounds.
+
+    Args:
+        own: of a kernel whose process reads no clock.
+        other: of one on the same cores, whose process does.
+    """
+    mine = own.by_round()
+    clocks = [
+        one.clock_hz for one in other.rounds if one.clock_hz is not None and one.index in mine
+    ]
+    return median(clocks) if clocks else None
 
 
 def saved_s(default: Samples, kept: Samples) -> float:

@@ -30,6 +30,7 @@ class Invented:
 
     Attributes:
         kernel_s: the kernel alone.
+        clock_hz: what its process reads of the core clock.
         dispatch_s, reorder_s, allocation_s: what comes beside it in each call.
         silent: has no log.
         refuses: raised where it is prepared, as users run it and with kept pages.
@@ -40,6 +41,7 @@ class Invented:
     dispatch_s: float = 0.0
     reorder_s: float = 0.0
     allocation_s: float = 0.0
+    clock_hz: float | None = None
     kernel: str = "brg:avx512"
     layout: str = "src nchw, weights oihw, dst nchw"
     silent: bool = False
@@ -86,6 +88,7 @@ class InventedKernel:
         seconds *= self.host.drift
         return Chunk(
             seconds=(seconds,) * request.samples,
+            clock_hz=() if one.clock_hz is None else (one.clock_hz,) * request.samples,
             wall_s=seconds * request.samples * request.inner,
             faults=faults,
         )
@@ -200,6 +203,25 @@ def test_rows_come_in_the_order_given_with_ratios_to_the_fastest():
     assert all(kernel.released == 1 for kernel in host.kernels)
 
 
+def test_rows_without_a_clock_have_the_native_one_of_their_rounds():
+    _, (torch, native, numba) = run(
+        eager=Invented(), native=Invented(clock_hz=3e9), numba=Invented(clock_hz=2e9)
+    )
+    assert [row.clock_hz for row in (torch, native, numba)] == [3e9, 3e9, 2e9]
+    assert [row.clock_from for row in (torch, native, numba)] == ["native", None, None]
+    assert torch.cycles == pytest.approx(torch.time.median * 3e9)
+
+
+@pytest.mark.parametrize(
+    "native",
+    [Invented(), Invented(clock_hz=3e9, dies_at={False: 8}), None],
+)
+def test_without_a_native_clock_there_is_none(native):
+    others = {} if native is None else {"native": native}
+    _, rows = run(eager=Invented(), numba=Invented(), **others)
+    assert [(row.clock_hz, row.clock_from) for row in rows[:2]] == [(None, None)] * 2
+
+
 def test_the_process_that_keeps_pages_runs_the_same_variant():
     host, rows = run(native=Invented(), eager=Invented(kernel_s=2e-3))
     assert host.asked[-1] == ("eager", True, "brg:avx512, src nchw, weights oihw, dst nchw")
@@ -241,6 +263,19 @@ def test_nobody_can_be_prepared():
     nothing = Invented(refuses={False: UnsupportedError("no")})
     _, rows = run(native=nothing, numba=nothing)
     assert [row.status for row in rows] == ["skipped", "skipped"]
+
+
+@pytest.mark.parametrize("dies_at", [1, 5])
+def test_a_group_of_which_all_die_has_a_row_for_each(dies_at):
+    host, rows = run(
+        native=Invented(dies_at={False: dies_at}),
+        eager=Invented(dies_at={False: dies_at}),
+        compiled=Invented(refuses={False: WorkerError("was killed by SIGSEGV")}),
+        numba=Invented(refuses={False: UnsupportedError("no bf16")}),
+    )
+    assert [row.status for row in rows] == ["failed", "failed", "failed", "skipped"]
+    assert all(row.reason and row.time is None and row.ratio is None for row in rows)
+    assert all(kernel.released == 1 for kernel in host.kernels if kernel.asked)
 
 
 def test_a_crash_in_preparation_does_not_take_the_other_mode_along():
@@ -392,6 +427,7 @@ def test_a_killed_process_costs_its_rows_only(monkeypatch):
     pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")
     pytest.importorskip("numba")
     from pydlbench.measure import Options, Session
+    from pydlbench.session.devices import Devices
     from pydlbench.workers.host import RemoteKernel
 
     real, calls = RemoteKernel.sample, []
@@ -407,7 +443,7 @@ def test_a_killed_process_costs_its_rows_only(monkeypatch):
         raise UnsupportedError("peaks are no matter here")
 
     monkeypatch.setattr(RemoteKernel, "sample", sample)
-    monkeypatch.setattr(Session, "_probed", unprobed)
+    monkeypatch.setattr(Devices, "_probed", unprobed)
     layer = Gemm(m=8, k=32, n=16)
     cases = [Case(layer=layer, backend=name) for name in ("numba", "native")]
     with Session(Options(budget_s=0.02)) as session:

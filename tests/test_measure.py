@@ -30,6 +30,7 @@ CONV = Conv2d.of(batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, 
 GEMM = Gemm(m=8, k=32, n=16, name="small/fc")
 POOL = Pool2d.of(batch=2, channels=16, in_size=9, kernel=3, stride=2)
 QUICK = Options(budget_s=0.02, seed=3)
+_TWO = ("native", "numba")
 
 
 @pytest.fixture(scope="module")
@@ -215,10 +216,51 @@ def test_memory_is_asked_for_before_anything_is_measured():
     )
     # The advice is one that works.
     fits = large.with_batch(int(text.rpartition(" ")[2]))
-    session._check_memory(Case(layer=fits))
+    session._check_memory([Case(layer=fits)])
     more = large.with_batch(fits.batch + 1)
     with pytest.raises(UsageError):
-        session._check_memory(Case(layer=more))
+        session._check_memory([Case(layer=more)])
+
+
+def test_memory_of_all_who_compete_is_counted_together():
+    """Who competes holds its operands until the last one is timed."""
+    large = Gemm(m=100_000, k=1000, n=1000, name="large")
+    alone = [Case(layer=large)]
+    every = [*alone, *(Case(layer=large, backend="torch", mode=m) for m in ("eager", "compiled"))]
+    with Session(QUICK) as session:
+        # Enough for any one of them.
+        session.facts = dataclasses.replace(session.facts, memory_available_bytes=4_000_000_000)
+        session._check_memory(alone)
+        with pytest.raises(UsageError) as caught:
+            list(session.measure(every))
+        assert session.worker().pid is None
+        text = str(caught.value)
+        # torch twice as users run it, and twice where pages are kept.
+        assert text.startswith("large: needs 6.83 GB of memory for 5 processes at a time, 4.00 GB")
+        batch = int(text.rpartition("nearest: --batch ")[2])
+        fits = [dataclasses.replace(case, layer=large.with_batch(batch)) for case in every]
+        session._check_memory(fits)
+        more = [dataclasses.replace(case, layer=large.with_batch(batch + 1)) for case in every]
+        with pytest.raises(UsageError, match=f"nearest: --batch {batch}$"):
+            session._check_memory(more)
+
+
+@pytest.mark.parametrize(
+    ("backends", "cache", "count"),
+    [
+        (["native"], "hot", 1),
+        (["torch"], "hot", 1),  # without others nobody asks what an allocation costs
+        (["native", "numba"], "hot", 2),
+        (["native", "torch"], "hot", 3),
+        (["native", "tensorflow"], "hot", 4),  # one more for its log
+        (["native", "torch", "tensorflow", "numba"], "hot", 7),
+        (["native", "torch", "numba"], "all-cold", 1),  # frameworks are timed hot only
+    ],
+)
+def test_processes_that_hold_operands(backends, cache, count):
+    group = [Case(layer=GEMM, backend=name, cache=cache) for name in backends]
+    with Session(QUICK) as session:
+        assert len(session._measuring.processes(group)) == count
 
 
 def test_memory_that_no_batch_would_save(session, monkeypatch):
@@ -226,8 +268,10 @@ def test_memory_that_no_batch_would_save(session, monkeypatch):
     monkeypatch.setattr(session, "facts", facts)
     with pytest.raises(UsageError, match=r"nearest: a smaller layer$"):
         row(session, CONV.with_batch(1))
+    with pytest.raises(UsageError, match=r"nearest: fewer of --backend and --mode$"):
+        session._check_memory([Case(layer=CONV.with_batch(1), backend=name) for name in _TWO])
     monkeypatch.setattr(session, "facts", dataclasses.replace(facts, memory_available_bytes=None))
-    session._check_memory(Case(layer=CONV))
+    session._check_memory([Case(layer=CONV)])
 
 
 @pytest.mark.parametrize(

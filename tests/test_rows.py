@@ -8,7 +8,7 @@ from pydlbench.backends.case import Case
 from pydlbench.devices import Bandwidth, DeviceRecord, PrecisionPeak
 from pydlbench.devices.cpu import Cache, CpuFacts, LogicalCpu
 from pydlbench.layers import Conv2d, Gemm, parse_problem
-from pydlbench.rows import measured_row, memory_needed, with_limits
+from pydlbench.rows import measured_row, memory_held, memory_needed, with_limits
 from pydlbench.timing.procedure import Round, Samples
 from pydlbench.timing.warmup import WarmupOutcome
 
@@ -189,3 +189,17 @@ def test_cold_caches_need_two_pools():
     )
     assert hot == elements * (4 + 3 * 2) + 4 * layer.operands("forward")["dst"]
     assert cold - hot == 2 * (1000 + 2 * elements * 2)
+
+
+def test_memory_that_is_held_until_the_last_one_is_timed():
+    layer = Gemm(m=1, k=200, n=4)  # 1004 elements
+    held = {
+        cache: memory_held(Case(layer=layer, precision="bf16", cache=cache), layer, 1000)
+        for cache in ("hot", "all-cold")
+    }
+    # A pool spans the caches and ends with a whole copy.
+    assert held == {"hot": 1004 * 2, "all-cold": 1000 + 2 * 1004 * 2}
+    assert memory_held(Case(layer=layer, device="cuda:0"), layer, 1000) == 0
+    for cache in ("hot", "all-cold"):
+        case = Case(layer=layer, cache=cache)
+        assert memory_held(case, layer, 1000) < memory_needed(case, layer, 1000)

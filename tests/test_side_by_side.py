@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
 
 from pydlbench.errors import WorkerError
-from pydlbench.side_by_side import Contestant, ratios, sample_in_turn, saved_s
+from pydlbench.side_by_side import Contestant, clock_beside, ratios, sample_in_turn, saved_s
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.procedure import Round, Samples
@@ -133,3 +134,15 @@ def test_without_fewer_faults_another_process_was_faster_by_chance():
 
 def test_without_a_common_round_nothing_is_saved():
     assert saved_s(samples({0: 10.0}), samples({1: 1.0})) == 0
+
+
+def test_the_clock_is_that_of_the_rounds_that_both_were_in():
+    own, other = samples([1.0] * 3), samples([1.0] * 5)
+    clocks = (3e9, None, 3.2e9, 1e9, 1e9)
+    rounds = tuple(
+        dataclasses.replace(one, clock_hz=clock)
+        for one, clock in zip(other.rounds, clocks, strict=True)
+    )
+    assert clock_beside(own, dataclasses.replace(other, rounds=rounds)) == pytest.approx(3.1e9)
+    assert clock_beside(own, other) is None
+    assert clock_beside(samples({7: 1.0}), dataclasses.replace(other, rounds=rounds)) is None

@@ -119,7 +119,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--fuse",
         **many,
         metavar="WHAT",
-        help="none (default), bias-relu (in the same kernel) or all",
+        help="none (default), bias (as frameworks do, and its gradient), bias-relu (on a GPU, in "
+        "the same kernel) or all",
     )
     gpu.add_argument(
         "--workspace-limit",

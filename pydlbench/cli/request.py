@@ -81,7 +81,7 @@ def read_request(args: argparse.Namespace) -> Request:
     layouts = choices("--layout", args.layout or ["best"], LAYOUTS, "all")
     layouts = _for_gpus(on_gpu, args, layouts)
     timings = choices("--timing", args.timing or ["auto"], TIMINGS)
-    fusions = choices("--fuse", args.fuse or ["none"], FUSIONS, "all")
+    fusions = _fusions(on_gpu, args.fuse or ["none"])
     kinds = choices("--propagation", [args.propagation or "inference"], PROPAGATIONS, "both")
     if args.propagation is not None and "forward" not in passes:
         raise UsageError(
@@ -120,7 +120,7 @@ def read_request(args: argparse.Namespace) -> Request:
             mode,
         ) in product(wanted, precisions, kinds, caches, layouts, timings, fusions, backends)
         # Backward passes know one kind only.
-        if pass_ == "forward" or (kind == kinds[0] and fuse == fusions[0])
+        if pass_ == "forward" or (kind == kinds[0] and _has_gradient(fuse, pass_, fusions))
     ]
     if not cases:
         valid = ", ".join(dict.fromkeys(pass_ for layer in layers for pass_ in layer.passes))
@@ -151,15 +151,26 @@ def _backends(
             if not fitting:
                 notes.append(f"{name} has no mode {','.join(modes)}, left out")
             found += fitting
-    if args.mode and not any(mode for _, mode in found):
-        valid = ", ".join(
-            str(mode) for name in named for mode in offer(name).modes.get(kind, ()) if mode
-        )
-        raise UsageError(
-            f"--mode {','.join(args.mode)}: {', '.join(named)} has no such mode; "
-            + (f"nearest: {valid}" if valid else "nearest: --backend torch")
-        )
+    if args.mode:
+        known_here = [mode for name in named for mode in offer(name).modes.get(kind, ()) if mode]
+        _check_modes(args.mode, modes, named, known_here)
     return found, tuple(notes)
+
+
+def _check_modes(
+    given: Sequence[str], modes: Sequence[str], named: Sequence[str], valid: Sequence[str]
+) -> None:
+    """Refuse a mode that none of the backends has; of ``all`` it is enough that they have one."""
+    every = "all" in ",".join(given).split(",")
+    strange = [] if every and valid else [mode for mode in modes if mode not in valid]
+    if not strange:
+        return
+    has = "has" if len(named) == 1 else "have"
+    near = ", ".join(valid) or "--backend torch"
+    raise UsageError(
+        f"--mode {'all' if every else strange[0]}: {', '.join(named)} {has} no such mode; "
+        f"nearest: {near}"
+    )
 
 
 def _device(given: str | None) -> tuple[str, tuple[str, ...]]:
@@ -182,6 +193,23 @@ def _precisions(on_gpu: bool, given: list[str]) -> list[str]:
     return choices("--precision", given, GPU_PRECISIONS if on_gpu else CPU_PRECISIONS, "all")
 
 
+def _fusions(on_gpu: bool, given: list[str]) -> list[str]:
+    """What is computed in the same call; natively, and with a ReLU, on GPUs only."""
+    if not on_gpu:
+        for value in (part.strip() for word in given for part in word.split(",")):
+            if value == "bias-relu":
+                raise UsageError(
+                    "--fuse bias-relu: for GPUs only; nearest: --device cuda:0; choices: none, bias"
+                )
+    known = FUSIONS if on_gpu else [one for one in FUSIONS if one != "bias-relu"]
+    return choices("--fuse", given, known, "all")
+
+
+def _has_gradient(fuse: str, pass_: str, fusions: Sequence[str]) -> bool:
+    """Whether a backward pass is another one with this fusion; what is asked for first stays."""
+    return fuse == fusions[0] or (fuse == "bias" and pass_ == "backward-weights")
+
+
 def _for_gpus(on_gpu: bool, args: argparse.Namespace, layouts: list[str]) -> list[str]:
     """Refuse what only the other kind of device knows, and narrow ``all`` to what this one has."""
     if on_gpu:
@@ -192,7 +220,6 @@ def _for_gpus(on_gpu: bool, args: argparse.Namespace, layouts: list[str]) -> lis
         return [layout for layout in layouts if layout != "blocked"]
     for option, value, idle in (
         ("--timing", args.timing, None),
-        ("--fuse", args.fuse, None),
         ("--energy", args.energy, False),
         ("--workspace-limit", args.workspace_limit, None),
     ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from pydlbench.report.contest_table import contest_legend, contest_table
 from pydlbench.report.explanations import explanations
 from pydlbench.report.gpu_notes import gpu_notes
 from pydlbench.report.plain_table import plain_table
@@ -38,7 +39,9 @@ def render_layers(run: RunRecord, rows: Sequence[Measurement], style: Style = PL
     axes = varying(rows)
     head = heading(run, timed or rows)
     blocks = ["\n".join([style.bold(head[0]), *head[1:]])]
-    if timed:
+    if any(row.ratio for row in timed):
+        blocks.append(contest_table(timed))
+    elif timed:
         found = columns(timed)
         blocks.append(
             plain_table(
@@ -85,6 +88,8 @@ def _stop_of(several: bool) -> Callable[[Measurement], str]:
 
 
 def _footnotes(timed: Sequence[Measurement], axes: Sequence[str]) -> Iterable[str]:
+    if any(row.ratio for row in timed):
+        yield from contest_legend(timed)
     stops = _by((row for row in timed if row.stop_reason), axes, _stop_of(len(timed) > 1))
     if len(stops) == 1:
         yield f"stopped: {stops[0][0]}"

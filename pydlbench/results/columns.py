@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pydlbench.results.axes import AXES, axis_values, common_model, varying
 from pydlbench.results.layouts import short_layout
+from pydlbench.results.ratios import is_uncertain
 from pydlbench.units import si
 
 if TYPE_CHECKING:
@@ -19,9 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Column",
+    "algorithm_within",
+    "checked_text",
     "columns",
     "number",
     "percent",
+    "ratio_text",
     "scientific",
     "spread",
     "time_in",
@@ -72,7 +76,7 @@ def columns(rows: Sequence[Measurement]) -> list[Column]:
     contest = any(row.ratio for row in rows)
     wide = _NARROW if contest else _WIDE if several else None
     found.append(Column("algorithm", _algorithm(wide), right=False))
-    if len({row.layout for row in rows}) > 1:  # one that all share stands in the heading
+    if len({short_layout(row) for row in rows}) > 1:  # one that all share stands in the heading
         found.append(Column("layout", short_layout, right=False))
     if several:
         found.append(Column("GFLOP", lambda row: number(row.flops / 1e9)))
@@ -96,10 +100,10 @@ def columns(rows: Sequence[Measurement]) -> list[Column]:
         found.append(
             Column("bound", lambda row: row.roofline.bound if row.roofline else "-", right=False)
         )
-    found.append(Column("checked", _checked, right=False))
+    found.append(Column("checked", checked_text, right=False))
     found[-1:-1] = _of_some(rows, unit)
-    if any(row.contended for row in rows):
-        found.append(Column("note", lambda row: "contended" if row.contended else "", right=False))
+    if any(map(_note, rows)):
+        found.append(Column("note", _note, right=False))
     return found
 
 
@@ -112,7 +116,7 @@ def _of_some(rows: Sequence[Measurement], unit: tuple[float, str]) -> list[Colum
             Column("GFLOP/s/W", lambda row: number(row.gflops_per_watt)),
         ]
     if any(row.ratio for row in rows):
-        found.append(Column("to best", _ratio))
+        found.append(Column("to best", ratio_text))
     if any(row.warm_s for row in rows):
         found.append(
             Column("pages kept", lambda row: time_in(unit, row.warm_s) if row.warm_s else "-")
@@ -180,21 +184,38 @@ def _algorithm(wide: int | None) -> Callable[[Measurement], str]:
 
     def cell(row: Measurement) -> str:
         text = row.algorithm or "-"
-        if wide == _NARROW and (kernel := _BEHIND.fullmatch(text)):
-            text = kernel.group(1)
-        if wide is None or len(text) <= wide:
-            return text
-        return f"{text[: wide - 3].rstrip(' ,{(')}..."
+        if wide == _NARROW:
+            return algorithm_within(row, wide)
+        return text if wide is None else _cut(text, wide)
 
     return cell
+
+
+def algorithm_within(row: Measurement, width: int) -> str:
+    """Return a row's algorithm in that many characters: the kernel behind a function, if known."""
+    text = row.algorithm or "-"
+    if kernel := _BEHIND.fullmatch(text):
+        text = kernel.group(1)
+    if len(text) > width and ": " in text:  # "Pad, Conv2D: _MklNativeFusedConv2D"
+        text = text.partition(": ")[2]
+    return _cut(text, width)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 3].rstrip(' ,{(')}..."
+
+
+def _note(row: Measurement) -> str:
+    words = ["contended"] * row.contended + ["ratio uncertain"] * is_uncertain(row)
+    return ", ".join(words)
 
 
 def _efficiency(row: Measurement) -> float | None:
     return row.roofline.efficiency if row.roofline else None
 
 
-def _ratio(row: Measurement) -> str:
-    """The time over the fastest backend's, with the half width of its interval."""
+def ratio_text(row: Measurement) -> str:
+    """Format the time over the fastest backend's, with the half width of its interval."""
     ratio = row.ratio
     if not ratio:
         return "-"
@@ -205,7 +226,8 @@ def _ratio(row: Measurement) -> str:
     return f"{text} +-{percent((high - low) / 2 / ratio['median'])}"
 
 
-def _checked(row: Measurement) -> str:
+def checked_text(row: Measurement) -> str:
+    """Format the verdict of the verification: ``ok 2e-7``."""
     verdict = row.correct
     if verdict.rel_error is None or verdict.status == "unchecked":
         return verdict.status

@@ -34,7 +34,7 @@ CSV_COLUMNS = (
     *("gpu_sm_clock_hz", "gpu_memory_clock_hz", "gpu_power_w", "gpu_temperature_c", "gpu_reasons"),
     *("gpu_others", "gpu_readings"),
     *("ratio_to", "ratio_median", "ratio_ci_low", "ratio_ci_high", "ratio_rounds"),
-    *("warm_s", "faults_default", "faults_warm", "empty_call_s", "causes"),
+    *("warm_s", "faults_default", "faults_warm", "empty_call_s", "causes", "clock_from"),
 )
 _NESTED = ("time_s", "peak_tflops", "roofline", "correct", "launch_s", "gpu", "ratio", "faults")
 _LISTS = ("warnings", "notes", "gpu_reasons", "gpu_others", "causes")

@@ -10,7 +10,7 @@ from typing import Any
 from pydlbench.errors import PydlbenchError
 from pydlbench.results.records import SCHEMA_VERSION, Measurement, RunRecord
 
-__all__ = ["from_json", "to_json"]
+__all__ = ["dump", "from_json", "to_json"]
 
 
 def to_json(
@@ -25,13 +25,19 @@ def to_json(
         measurements: Its rows.
         interrupted: Only a part of what was asked for is there.
     """
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "interrupted": interrupted,
-        "run": run.to_dict(),
-        "measurements": [measurement.to_dict() for measurement in measurements],
-    }
-    return json.dumps(_finite(document), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return dump(
+        {
+            "interrupted": interrupted,
+            "run": run.to_dict(),
+            "measurements": [measurement.to_dict() for measurement in measurements],
+        }
+    )
+
+
+def dump(document: Mapping[str, Any]) -> str:
+    """Return an object as text behind its schema version; NaN and infinities become ``null``."""
+    full = _finite({"schema_version": SCHEMA_VERSION, **document})
+    return json.dumps(full, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def from_json(text: str) -> tuple[RunRecord, list[Measurement]]:

@@ -7,6 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.results.axes import axis_values, common_model, varying
+from pydlbench.results.layouts import short_layout
 from pydlbench.units import format_bytes, format_flops, format_hz
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ def heading(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
         return [device_name(run.device)]
     lines = ["  ".join(_what(rows)), "  ".join(_where(run, rows))]
     layouts = {row.layout for row in rows if row.layout}
+    if len(layouts) > 1:  # they may differ in what no column shows
+        layouts = {short_layout(row) for row in rows}
     if len(layouts) == 1:
         lines.append(f"layout {layouts.pop()}")
     return lines

@@ -62,6 +62,8 @@ class Measurement:
         gbps: ``bytes`` over the median, in GB/s.
         arithmetic_intensity: ``flops_executed`` over ``bytes``.
         clock_hz: Core clock read beside the samples, in Hz.
+        clock_from: Whose samples it was read beside, in the same rounds and on the same cores,
+            where this backend's process reads none; ``None`` where it is the row's own.
         peak: Compute peaks at this clock, precision and number of threads (JSON:
             ``peak_tflops``).
         roofline: The roof over this kernel, and how much of it was reached.
@@ -161,6 +163,12 @@ class Measurement:
     faults: Mapping[str, float] | None = None
     empty_call_s: float | None = None
     causes: tuple[Mapping[str, Any], ...] = ()
+    clock_from: str | None = None
+
+    @property
+    def who(self) -> str:
+        """The backend with its mode: ``torch compiled``."""
+        return " ".join(filter(None, (self.backend, self.mode)))
 
     @property
     def gflops_per_watt(self) -> float | None:

@@ -483,6 +483,8 @@ EVERY_CPU_STACK = [
             [("native", None), ("torch", "eager"), ("tensorflow", "xla"), ("numba", None)],
         ),
         (["--backend", "all", "--mode", "all"], EVERY_CPU_STACK),
+        (["--backend", "torch", "native,torch", "--mode", "eager,eager"], EVERY_CPU_STACK[1::-1]),
+        (["--backend", "torch,tensorflow", "--mode", "xla"], [("tensorflow", "xla")]),
         # One that is named is a row even where it cannot run: the row says why.
         (["--backend", "native", "cupy"], [("native", None), ("cupy", None)]),
     ],
@@ -515,6 +517,18 @@ def test_backends_of_one_problem_stand_together(session):
             ["--backend", "torch", "--mode", "xla"],
             "--mode xla: torch has no such mode; nearest: eager, compiled",
         ),
+        (
+            ["--backend", "torch,numba", "--mode", "eager", "xla"],
+            "--mode xla: torch, numba have no such mode; nearest: eager, compiled",
+        ),
+        (
+            ["--backend", "native,numba", "--mode", "all"],
+            "--mode all: native, numba have no such mode; nearest: --backend torch",
+        ),
+        (["--backend", "torch,,numba"], "--backend 'torch,,numba': empty value in the list"),
+        (["--backend", ""], "--backend '': empty value in the list; nearest: leave the option out"),
+        (["--backend", "torch", "--mode", ","], "--mode ',': empty value in the list"),
+        (["--backend", "Torch"], "--backend Torch: not a valid choice; nearest: torch"),
     ],
 )
 def test_backends_and_modes_that_there_are_not(session, words, text):

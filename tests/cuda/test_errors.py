@@ -15,6 +15,7 @@ from pydlbench.backends.case import Case
 from pydlbench.errors import InsufficientMemoryError, UnsupportedError
 from pydlbench.layers import Gemm
 from pydlbench.measure import Options, Session
+from pydlbench.session import measuring
 
 pytestmark = pytest.mark.gpu
 
@@ -76,8 +77,7 @@ def test_out_of_memory_is_a_failed_row_and_the_next_one_is_ok(
 ) -> None:
     """Copies that keep a kernel's data cold in a graph are asked to span twice the memory."""
     facts = gpu.device.facts
-    module = sys.modules[Session.__module__]
-    monkeypatch.setattr(module, "_COLD_L2", 2 * facts["memory_bytes"] // facts["l2_bytes"])
+    monkeypatch.setattr(measuring, "_COLD_L2", 2 * facts["memory_bytes"] // facts["l2_bytes"])
     cases = [
         Case(layer=SMALL, device="cuda:0"),
         Case(layer=SMALL, cache="all-cold", timing="cuda-graph", device="cuda:0"),

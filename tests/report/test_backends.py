@@ -42,14 +42,27 @@ def test_without_a_roof_there_is_no_limit(contestant):
 
 def test_an_interval_that_holds_one_is_no_difference(contestant):
     rows = [contestant("native", 1), contestant("torch eager", 1.02, low=0.99)]
-    assert compare_backends(rows)[0].endswith("; torch eager cannot be told from it.")
+    (text,) = compare_backends(rows)
+    assert text == (
+        "native and torch eager cannot be told apart on conv3, native at 90 % of its measured "
+        "limit."
+    )
+    rows += [contestant("tensorflow xla", 1.01, low=1.0), contestant("numba", 4.123)]
+    (text,) = compare_backends(rows)
+    assert text == (
+        "native, tensorflow xla and torch eager cannot be told apart on conv3 and are the fastest, "
+        "native at 90 % of its measured limit; numba takes 4.12x as long."
+    )
+    assert conclude(rows)[0] == text
 
 
 def test_the_fastest_is_whom_the_ratios_refer_to(contestant):
     rows = [contestant("native", 1), contestant("torch eager", 0.99, low=0.97)]
     (text,) = compare_backends(rows)
-    assert text.startswith("native runs")
-    assert text.endswith("; torch eager cannot be told from it.")
+    assert text.startswith("native and torch eager cannot be told apart")
+    rows = [contestant("native", 1), contestant("torch eager", 0.999, low=1.001)]
+    (text,) = compare_backends(rows)
+    assert text.startswith("native runs conv3 fastest")
 
 
 def test_few_rounds_without_an_interval(measurement):
@@ -78,6 +91,21 @@ def test_many_problems_are_geometric_means(contestant):
         "numba 5.66x the fastest (0 of 2 fastest)."
     )
     assert conclude(rows)[0].startswith("over 2 problems")
+
+
+def test_a_tie_is_nobody_s_win(contestant):
+    rows = [contestant("native", 1), contestant("numba", 1.02, low=0.98)]
+    for layer in ("conv4", "conv5"):
+        rows += [
+            contestant(name, ratio, layer=f"alexnet/{layer}")
+            for name, ratio in (("native", 1), ("numba", 2))
+        ]
+    means, ties = compare_backends(rows)
+    assert "native 1.00x the fastest (2 of 3 fastest)" in means
+    assert ties == (
+        "in 1 of 3 problems the fastest cannot be told apart from another and none counts as the "
+        "fastest."
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,147 @@
+"""The table of backends side by side: a block per problem, narrow enough for a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydlbench.report.plain_table import plain_table
+from pydlbench.results.axes import AXES, common_model, label, varying
+from pydlbench.results.columns import (
+    Column,
+    algorithm_within,
+    checked_text,
+    number,
+    percent,
+    ratio_text,
+    spread,
+    time_in,
+    time_unit,
+)
+from pydlbench.results.layouts import short_layout
+from pydlbench.results.ratios import UNCERTAIN_LEGEND, is_uncertain
+from pydlbench.units import format_bytes, format_flops
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydlbench.results.records import Measurement
+
+__all__ = ["contest_legend", "contest_table", "contests"]
+
+_WIDTH = 150
+# An algorithm's name gets what the other columns leave, within these limits.
+_LEAST, _MOST = 12, 40
+_CONTENDED, _UNCERTAIN = "!", "~"
+# What differs between the backends of one problem, and follows from who they are.
+_OF_BACKENDS = ("backend", "mode", "timing", "accumulate")
+
+
+def contest_table(rows: Sequence[Measurement]) -> str:
+    """Return the table; above each block what its rows share, and the table's heading does not.
+
+    Args:
+        rows: ``ok`` rows, some of them with a ratio to the fastest.
+    """
+    blocks = contests(rows)
+    found = _columns(rows, blocks)
+    cells = [[column.cell(row) for column in found] for block in blocks for row in block]
+    place = next(i for i, column in enumerate(found) if column.title == "algorithm")
+    rest = [column for i, column in enumerate(found) if i != place]
+    others = 2 + sum(
+        2 + max(len(column.title), *(len(column.cell(row)) for row in rows)) for column in rest
+    )
+    width = max(_LEAST, min(_MOST, _WIDTH - others))
+    for row, line in zip((row for block in blocks for row in block), cells, strict=True):
+        line[place] = algorithm_within(row, width)
+    titles = [column.title for column in found]
+    title, *lines = plain_table(titles, cells, [column.right for column in found]).splitlines()
+    if len(blocks) == 1:
+        return "\n".join([title, *lines])
+    shown = [title]
+    for block in blocks:
+        shown += ["", _above(block, rows), *lines[: len(block)]]
+        lines = lines[len(block) :]
+    return "\n".join(shown)
+
+
+def contests(rows: Sequence[Measurement]) -> list[list[Measurement]]:
+    """Return the rows of each problem together, in the order of their first."""
+    axes = [axis for axis in AXES if axis not in _OF_BACKENDS]
+    found: dict[tuple[str, ...], list[list[Measurement]]] = {}
+    blocks: list[list[Measurement]] = []
+    for row in rows:
+        key = (row.problem, *(AXES[axis](row) for axis in axes))
+        of_problem = found.setdefault(key, [])
+        # The same again, with another setting: it competed with others.
+        if not of_problem or any(one.who == row.who for one in of_problem[-1]):
+            of_problem.append([])
+            blocks.append(of_problem[-1])
+        of_problem[-1].append(row)
+    return blocks
+
+
+def contest_legend(rows: Sequence[Measurement]) -> list[str]:
+    """Return a line for each mark and for what a column's title cannot say."""
+    lines = []
+    if any(row.warm_s for row in rows):
+        lines.append("kept: the same call where the allocator keeps the pages that were freed")
+    if any(is_uncertain(row) for row in rows):
+        lines.append(f"{_UNCERTAIN}: {UNCERTAIN_LEGEND}")
+    if any(row.contended for row in rows):
+        lines.append(f"{_CONTENDED}: contended, the time is an upper bound")
+    return lines
+
+
+def _columns(rows: Sequence[Measurement], blocks: Sequence[Sequence[Measurement]]) -> list[Column]:
+    unit = time_unit([row.time.median for row in rows if row.time is not None])
+    levels = {row.time.confidence for row in rows if row.time is not None}
+    interval = f"{100 * levels.pop():g} % CI" if len(levels) == 1 else "CI"
+    inside = {axis for block in blocks for axis in varying(block)} - {"backend", "mode"}
+    found = [Column("backend", lambda row: row.who, right=False)]
+    found += [Column(axis, AXES[axis], right=False) for axis in AXES if axis in inside]
+    found.append(Column("algorithm", lambda row: row.algorithm or "-", right=False))
+    if len({short_layout(row) for row in rows}) > 1:  # else the heading says it
+        found.append(Column("layout", short_layout, right=False))
+    found += [
+        Column("median", lambda row: time_in(unit, row.time.median) if row.time else "-"),
+        Column(interval, lambda row: spread(row.time) if row.time else "-"),
+        Column("TFLOP/s", lambda row: number(row.tflops)),
+        Column("theory", lambda row: percent(row.fraction_of_peak("theoretical"))),
+        Column("measured", lambda row: percent(row.fraction_of_peak("measured"))),
+    ]
+    if any(row.roofline is not None and row.roofline.bound != "compute" for row in rows):
+        found.append(Column("of roof", _of_roof))
+    if any(row.energy_j for row in rows):
+        found.append(Column("GFLOP/s/W", lambda row: number(row.gflops_per_watt)))
+    found.append(Column("to best", ratio_text))
+    if any(row.warm_s for row in rows):
+        kept = f"kept, {unit[1]}"
+        found.append(Column(kept, lambda row: number(row.warm_s * unit[0]) if row.warm_s else "-"))
+    found.append(Column("checked", checked_text, right=False))
+    if any(map(_marks, rows)):
+        found.append(Column("note", _marks, right=False))
+    return found
+
+
+def _above(block: Sequence[Measurement], rows: Sequence[Measurement]) -> str:
+    """What the rows of a block share and the table's heading does not say."""
+    axes = [axis for axis in varying(rows) if axis not in _OF_BACKENDS]
+    first, model = block[0], common_model(rows)
+    name = label(first, axes)
+    items = [name.removeprefix(f"{model}/") if model else name]
+    if first.problem != first.layer:
+        items.append(first.problem)
+    items += [format_flops(first.flops), format_bytes(first.bytes)]
+    bounds = {row.roofline.bound for row in block if row.roofline is not None}
+    if len(bounds) == 1:
+        items.append(f"{bounds.pop()} bound")
+    return "  ".join(items)
+
+
+def _of_roof(row: Measurement) -> str:
+    return percent(row.roofline.efficiency) if row.roofline else "-"
+
+
+def _marks(row: Measurement) -> str:
+    uncertain = _UNCERTAIN if is_uncertain(row) else ""
+    return uncertain + (_CONTENDED if row.contended else "")

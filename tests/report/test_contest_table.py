@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from pydlbench.report.contest_table import contest_table, contests
+from pydlbench.report.layers_table import render_layers
+from pydlbench.results import Roofline
+
+ALGORITHMS = {
+    "native": "brgconv_strided:avx512_core_bf16+brgconv:avx512_core",
+    "torch eager": "aten::convolution_backward (brgconv_strided:avx512_core)",
+    "torch compiled": "aten::convolution_backward (brgconv_strided:avx512_core)",
+    "tensorflow graph": "Pad, Conv2DBackpropFilter: _MklNativePadWithFusedConv2D",
+    "tensorflow xla": "Pad, Conv2DBackpropFilter: convolution f32, then a transpose",
+    "numba": "numba prange: direct convolution",
+}
+
+
+@pytest.fixture
+def contest(measurement):
+    """The rows of every backend on one problem; native is the fastest."""
+
+    def build(ratio=2.0, half=0.02, **changes):
+        rows = []
+        for name, algorithm in ALGORITHMS.items():
+            backend, _, mode = name.partition(" ")
+            times = 1.0 if name == "native" else ratio
+            width = 0.0 if name == "native" else half
+            found = {"to": "native", "median": times, "rounds": 9}
+            found |= {"ci_low": times * (1 - width), "ci_high": times * (1 + width)}
+            words = {"backend": backend, "mode": mode or None, "algorithm": algorithm}
+            words["layout"] = "src nchw, dst nChw16c" if name == "native" else "src nhwc, dst nhwc"
+            words["warm_s"] = None if name == "native" else 1.05e-4
+            words["contended"] = name == "numba"
+            rows.append(measurement(median=times * 1.2e-4, ratio=found, **{**words, **changes}))
+        return rows
+
+    return build
+
+
+def lines_of(rows):
+    return contest_table(rows).splitlines()
+
+
+def test_everything_at_once_fits_150_columns(contest):
+    roof = Roofline(bound="memory", time_s=0.03, efficiency=0.6)
+    rows = []
+    for layer, pass_, precision in itertools.product(
+        ("alexnet/conv3", "mb128ic96ih227iw227oc384oh55ow55kh11kw11sh4sw4ph2pw2"),
+        ("forward", "backward-weights"),
+        ("fp32", "bf16"),
+    ):
+        words = {"layer": layer, "problem": layer, "pass_": pass_, "precision": precision}
+        rows += contest(12.3, 0.23, roofline=roof, **words)
+    lines = lines_of(rows)
+    assert max(map(len, lines)) <= 150
+    assert sum(line.startswith("tensorflow graph") for line in lines) == 8
+    assert {"theory", "measured", "note"} <= set(lines[0].split())
+
+
+def test_what_a_problem_s_rows_share_stands_above_them(contest):
+    rows = contest() + contest(pass_="backward-data")
+    lines = lines_of(rows)
+    assert lines[1:3] == [
+        "",
+        "alexnet/conv3 forward  mb128ic192ih13oc384oh13kh3ph1  28.7 GFLOP  52.6 MB  compute bound",
+    ]
+    assert lines[9:11] == ["", lines[2].replace("forward", "backward-data")]
+    assert [line.split()[0] for line in lines[3:9]] == [row.backend for row in rows[:6]]
+    assert len(lines) == 17
+
+
+def test_one_problem_needs_nothing_above_it(contest):
+    lines = lines_of(contest())
+    assert len(lines) == 7
+    assert lines[1].startswith("native ")
+
+
+def test_the_model_that_all_share_is_in_the_heading_only(contest):
+    lines = lines_of(contest() + contest(layer="alexnet/conv4", problem="mb128"))
+    assert lines[2].startswith("conv3  mb128ic192")
+    assert lines[10].startswith("conv4  mb128  ")
+
+
+def test_a_layout_that_all_share_is_in_the_heading(run_record, contest):
+    first, *rest = contest(layout="src nhwc, weights Ohwi48o, dst nhwc")
+    other = contest(layout="src nhwc, weights oihw, dst nhwc")[1:]
+    text = render_layers(run_record, [first, *other])
+    assert "layout nhwc\n" in text
+    assert "layout" not in lines_of([first, *rest])[0]
+    assert "layout" in lines_of(contest())[0]
+
+
+def test_marks_have_their_legend(run_record, contest):
+    lines = lines_of(contest())
+    assert [line.split()[-1] for line in lines[1:]] == [*["2e-7"] * 5, "!"]
+    text = render_layers(run_record, contest())
+    assert "\n!: contended, the time is an upper bound\n" in text
+    assert "\n~: " not in text
+    text = render_layers(run_record, contest(half=0.2, contended=False))
+    assert (
+        "\n~: the ratio is known to no better than 5 %, or may lie on either side of 1.1x\n" in text
+    )
+    assert "\n!: " not in text
+    lines = lines_of(contest(half=0.2))
+    assert [line.split()[-1] for line in lines[1:]] == ["2e-7", *["~"] * 4, "~!"]
+    assert "note" not in lines_of(contest(contended=False))[0]
+    assert "\nkept: the same call where the allocator keeps" in text
+
+
+def test_what_differs_between_backends_of_one_problem_is_a_column(contest):
+    rows = contest(device="cuda:0", threads=None)
+    timings = ["cuda-graph", "host-sync"]
+    rows = [
+        type(row).from_dict({**row.to_dict(), "timing": timings[row.backend == "tensorflow"]})
+        for row in rows
+    ]
+    title, *lines = lines_of(rows)
+    assert title.split()[:3] == ["backend", "timing", "algorithm"]
+    assert "host-sync" in lines[3]
+
+
+def test_an_algorithm_is_cut_to_what_is_left(contest):
+    lines = lines_of(contest())
+    assert "brgconv_strided:avx512_core " in lines[2]
+    assert "_MklNativePadWithFusedConv2D" in lines[4]
+    assert "brgconv_strided:avx512_core_...  nchw>nChw16c" in lines[1]
+
+
+def test_the_same_once_more_competed_with_others(contest):
+    first, second = contest(), contest()
+    assert contests([*first, *second]) == [first, second]
+    other = contest(threads=1)
+    mixed = [row for pair in zip(first, other, strict=True) for row in pair]
+    assert contests(mixed) == [first, other]
