@@ -23,6 +23,7 @@ COMMANDS = {
     "backends": "what is installed, what it supports, how to get the rest",
     "shapes": "the catalog of layers, with FLOPs, bytes and intensity",
     "layers": "time layers, measured against theoretical; the main job",
+    "model": "sum measured layers into the estimate of a step; which layer dominates",
 }
 
 _DESCRIPTION = "Time deep-learning kernels and hold them against what the hardware could do."

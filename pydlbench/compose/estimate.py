@@ -1,0 +1,294 @@
+"""The estimate of a step: sums of measured layers, each with its roof, its share and its doubts.
+
+Every layer is measured with its operands in the cache and with none of them there. In a step some
+are and some are not, so that the two sums are the ends of an interval::
+
+    low = sum of hot times       high = sum of cold times       time = their middle
+
+The statistical interval is kept apart. It combines the half-widths of the distinct measurements as
+those of independent ones, each times how often its kernel occurs; it knows nothing of a machine
+that drifts while they are taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pydlbench.backends.case import Case
+    from pydlbench.compose.plan import Plan, Term
+    from pydlbench.results import Measurement
+
+__all__ = ["Estimate", "LayerShare", "Range", "estimate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Seconds with hot caches and with cold ones."""
+
+    hot: float
+    cold: float
+
+    @property
+    def low(self) -> float:
+        """The faster of the two: prefetchers may make a cold run the faster one, within noise."""
+        return min(self.hot, self.cold)
+
+    @property
+    def high(self) -> float:
+        """The slower of the two."""
+        return max(self.hot, self.cold)
+
+    @property
+    def middle(self) -> float:
+        """Halfway."""
+        return (self.hot + self.cold) / 2
+
+    def __add__(self, other: Range) -> Range:
+        return Range(hot=self.hot + other.hot, cold=self.cold + other.cold)
+
+
+ZERO = Range(hot=0.0, cold=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerShare:
+    """One node's part in a step, all its passes together.
+
+    Attributes:
+        name: of the node.
+        kind: ``conv2d``, ``gemm``, ``pool2d``, or the operation of a pointwise layer.
+        time: seconds.
+        roof_s: what the roofline of the measured peaks allows, in seconds; None if unknown.
+        bound: what bounds its slowest pass: ``compute``, ``memory`` or ``launch``.
+        share: of the step.
+        by_pass: seconds by pass.
+        algorithms: the kernels behind it, by pass.
+    """
+
+    name: str
+    kind: str
+    time: Range
+    roof_s: float | None
+    bound: str | None
+    share: float
+    by_pass: Mapping[str, Range]
+    algorithms: Mapping[str, str]
+
+    @property
+    def efficiency(self) -> float | None:
+        """The roof over the time: 1 is as fast as the hardware allows."""
+        return self.roof_s / self.time.middle if self.roof_s and self.time.middle > 0 else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object; times in seconds."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "time_s": self.time.middle,
+            "low": self.time.low,
+            "high": self.time.high,
+            "share": self.share,
+            "bound": self.bound,
+            "roof_s": self.roof_s,
+            "efficiency": self.efficiency,
+            "passes": {name: one.middle for name, one in self.by_pass.items()},
+            "algorithms": dict(self.algorithms),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What a step should take, if it were its layers and nothing else.
+
+    Attributes:
+        time: seconds.
+        half_width_s: of the statistical interval around ``time``, at the rows' confidence.
+        batch: images per step.
+        layers: in the order of the model.
+        missing: what could not be measured, and is not in any sum: name, pass and reason.
+        measured: how many distinct kernels were measured.
+        occurrences: how many there are in the step.
+    """
+
+    time: Range
+    half_width_s: float
+    batch: int
+    layers: tuple[LayerShare, ...]
+    missing: tuple[tuple[str, str, str], ...] = ()
+    measured: int = 0
+    occurrences: int = 0
+
+    @property
+    def images_per_s(self) -> float:
+        """Images per second at the middle of the interval."""
+        return self.batch / self.time.middle if self.time.middle > 0 else math.nan
+
+    @property
+    def dominant(self) -> LayerShare | None:
+        """The layer that takes longest."""
+        return max(self.layers, key=lambda layer: layer.time.middle, default=None)
+
+    @property
+    def kinds(self) -> dict[str, float]:
+        """Seconds by kind of layer, the largest first."""
+        found: Counter[str] = Counter()
+        for layer in self.layers:
+            found[layer.kind] += layer.time.middle  # type: ignore[assignment]  # seconds, no counts
+        return dict(found.most_common())
+
+    @property
+    def roof_s(self) -> float:
+        """The step if every layer ran at its roof; those without a known roof as they are."""
+        return sum(
+            layer.time.middle if layer.roof_s is None else layer.roof_s for layer in self.layers
+        )
+
+    def at_roof_s(self, layer: LayerShare) -> float:
+        """The step if this one layer ran at its roof, and nothing else changed."""
+        gain = 0.0 if layer.roof_s is None else max(0.0, layer.time.middle - layer.roof_s)
+        return self.time.middle - gain
+
+    def ranked(self) -> list[LayerShare]:
+        """Return the layers by what they would save at their roof, the largest first."""
+        return sorted(self.layers, key=self.at_roof_s)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON objects ``estimate``, ``layers`` and ``dominant``."""
+        dominant = self.dominant
+        return {
+            "estimate": {
+                "time_s": self.time.middle,
+                "low": self.time.low,
+                "high": self.time.high,
+                "hot_s": self.time.hot,
+                "cold_s": self.time.cold,
+                "half_width_s": self.half_width_s,
+                "images_per_s": self.images_per_s,
+                "roof_s": self.roof_s,
+                "kernels_measured": self.measured,
+                "kernels_in_step": self.occurrences,
+            },
+            "layers": [layer.to_dict() for layer in self.layers],
+            "dominant": dominant.name if dominant else None,
+            "dominant_kind": next(iter(self.kinds), None),
+            "kinds": self.kinds,
+            "what_if": [
+                {"layer": layer.name, "step_at_its_roof_s": self.at_roof_s(layer)}
+                for layer in self.ranked()[:5]
+            ],
+            "missing": [
+                {"layer": name, "pass": pass_, "reason": reason}
+                for name, pass_, reason in self.missing
+            ],
+        }
+
+
+def estimate(plan: Plan, rows: Mapping[Case, Measurement]) -> Estimate:
+    """Sum measured layers into a step.
+
+    Args:
+        plan: the step's work.
+        rows: a measurement for each of the plan's cases; one that is not ok counts as missing.
+
+    Raises:
+        KeyError: a case of the plan was not measured.
+    """
+    timed: dict[str, list[Term]] = {}
+    missing = []
+    for term in plan.terms:
+        reason = _reason(rows[term.hot])
+        if reason is None:
+            timed.setdefault(term.work.node, []).append(term)
+        else:
+            missing.append((term.work.node, term.work.pass_, reason))
+    times = {name: _sum(_range(term, rows) for term in terms) for name, terms in timed.items()}
+    total = _sum(times.values())
+    layers = tuple(
+        _share(name, terms, rows, times[name], total.middle) for name, terms in timed.items()
+    )
+    kept = [term for terms in timed.values() for term in terms]
+    return Estimate(
+        time=total,
+        half_width_s=_half_width(kept, rows),
+        batch=plan.model.batch,
+        layers=layers,
+        missing=tuple(missing),
+        measured=len({term.hot for term in kept}),
+        occurrences=len(kept),
+    )
+
+
+def _reason(row: Measurement) -> str | None:
+    """Why a row cannot be summed; None if it can."""
+    return None if row.ok else row.reason or row.status
+
+
+def _median(row: Measurement) -> float | None:
+    return row.time.median if row.ok and row.time is not None else None
+
+
+def _range(term: Term, rows: Mapping[Case, Measurement]) -> Range:
+    hot = _median(rows[term.hot]) or 0.0
+    cold = _median(rows[term.cold])
+    return Range(hot=hot, cold=hot if cold is None else cold)
+
+
+def _sum(ranges: Iterable[Range]) -> Range:
+    total = ZERO
+    for one in ranges:
+        total += one
+    return total
+
+
+def _share(
+    name: str, terms: Sequence[Term], rows: Mapping[Case, Measurement], time: Range, total: float
+) -> LayerShare:
+    by_pass: dict[str, Range] = {}
+    algorithms: dict[str, str] = {}
+    roofs: list[float | None] = []
+    slowest, bound = -1.0, None
+    for term in terms:
+        row, own = rows[term.hot], _range(term, rows)
+        pass_ = term.work.pass_
+        by_pass[pass_] = by_pass.get(pass_, ZERO) + own
+        if row.algorithm:
+            algorithms.setdefault(pass_, row.algorithm)
+        roofs.append(row.roofline.time_s if row.roofline else None)
+        if own.middle > slowest:
+            slowest, bound = own.middle, row.roofline.bound if row.roofline else None
+    known = [roof for roof in roofs if roof is not None]
+    return LayerShare(
+        name=name,
+        kind=_kind(terms[0]),
+        time=time,
+        roof_s=sum(known) if len(known) == len(roofs) else None,
+        bound=bound,
+        share=time.middle / total if total > 0 else 0.0,
+        by_pass=by_pass,
+        algorithms=algorithms,
+    )
+
+
+def _kind(term: Term) -> str:
+    layer = term.work.layer
+    return str(getattr(layer, "op", layer.kind))
+
+
+def _half_width(terms: Sequence[Term], rows: Mapping[Case, Measurement]) -> float:
+    """Of the middle of hot and cold: each distinct measurement counts half, times its number."""
+    counts: Counter[Case] = Counter()
+    for term in terms:
+        counts[term.hot] += 1
+        counts[term.cold if rows[term.cold].ok else term.hot] += 1
+    squares = 0.0
+    for case, count in counts.items():
+        time = rows[case].time
+        if time is not None and time.ci_low is not None and time.ci_high is not None:
+            squares += (count / 2 * (time.ci_high - time.ci_low) / 2) ** 2
+    return math.sqrt(squares)

@@ -1,0 +1,164 @@
+"""The report of ``model``: the step's estimate, its layers, and which of them matters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydlbench.report.plain_table import plain_table
+from pydlbench.report.style import PLAIN, Style
+from pydlbench.results.heading import device_name
+from pydlbench.units import format_bytes, format_percent, format_seconds, si
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pydlbench.compose import Estimate, LayerShare, Plan, Range
+    from pydlbench.results import RunRecord
+
+__all__ = ["model_conclusion", "render_model"]
+
+_SHORT = {"forward": "forward", "backward-data": "bwd data", "backward-weights": "bwd weights"}
+
+
+def render_model(
+    run: RunRecord,
+    plan: Plan,
+    estimate: Estimate,
+    memory: Mapping[str, int],
+    *,
+    top: int | None = 20,
+    libraries: Sequence[str] = (),
+    style: Style = PLAIN,
+) -> str:
+    """Return heading, table of layers, sums and conclusion; no newline at the end.
+
+    Args:
+        run: for the device's name.
+        plan: what was measured.
+        estimate: what came of it.
+        memory: bytes by what they are for.
+        top: how many layers to show, by time; None is all of them, in the model's order.
+        libraries: names and versions.
+        style: colours.
+    """
+    blocks = ["\n".join([style.bold(_what(plan)), _where(run, libraries)])]
+    if estimate.layers:
+        blocks.append(_table(estimate, top))
+        blocks.append("\n".join(_sums(estimate, memory)))
+        blocks.append("\n".join(model_conclusion(estimate)))
+    if estimate.missing:
+        blocks.append("\n".join(map(style.alarm, _missing(estimate))))
+    return "\n\n".join(blocks)
+
+
+def _what(plan: Plan) -> str:
+    model = plan.model
+    return "  ".join([model.name, f"batch {model.batch}", plan.phase, plan.precision, model.title])
+
+
+def _where(run: RunRecord, libraries: Sequence[str]) -> str:
+    device = run.device
+    items = [device_name(device)]
+    threads = device.get("threads")
+    if threads:
+        items.append(f"{threads} thread{'' if threads == 1 else 's'}")
+    return "  ".join([*items, *libraries, "native backend, every layer alone"])
+
+
+def _table(estimate: Estimate, top: int | None) -> str:
+    passes = [name for name in _SHORT if any(name in layer.by_pass for layer in estimate.layers)]
+    several = len(passes) > 1
+    titles = ["layer", "kind", *([_SHORT[one] for one in passes] if several else [])]
+    titles += ["hot", "cold", "share", "", "bound", "of roof"]
+    shown = list(estimate.layers)
+    if top is not None and len(shown) > top:
+        shown = sorted(shown, key=lambda layer: -layer.time.middle)[:top]
+    cells = [_row(layer, passes if several else []) for layer in shown]
+    rest = len(estimate.layers) - len(shown)
+    if rest:
+        others = sum(layer.time.middle for layer in estimate.layers)
+        others -= sum(layer.time.middle for layer in shown)
+        cells.append(_filler(f"{rest} others", others, estimate, len(titles)))
+    left = {"layer", "kind", "", "bound"}
+    return plain_table(titles, cells, [title not in left for title in titles])
+
+
+def _row(layer: LayerShare, passes: Sequence[str]) -> list[str]:
+    efficiency = layer.efficiency
+    return [
+        layer.name,
+        layer.kind,
+        *(_seconds(layer.by_pass.get(one)) for one in passes),
+        format_seconds(layer.time.hot),
+        format_seconds(layer.time.cold),
+        format_percent(layer.share),
+        "#" * round(20 * layer.share),
+        layer.bound or "-",
+        "-" if efficiency is None else format_percent(efficiency),
+    ]
+
+
+def _filler(label: str, seconds: float, estimate: Estimate, width: int) -> list[str]:
+    share = format_percent(seconds / estimate.time.middle) if estimate.time.middle else "-"
+    row = [label, *[""] * (width - 1)]
+    row[-6], row[-4] = format_seconds(seconds), share
+    return row
+
+
+def _seconds(time: Range | None) -> str:
+    return "-" if time is None else format_seconds(time.middle)
+
+
+def _sums(estimate: Estimate, memory: Mapping[str, int]) -> list[str]:
+    low, high = format_seconds(estimate.time.low), format_seconds(estimate.time.high)
+    width = format_seconds(estimate.half_width_s)
+    kernels = f"{estimate.measured} distinct kernels stand for {estimate.occurrences}"
+    kinds = ", ".join(
+        f"{kind} {format_percent(seconds / estimate.time.middle)}"
+        for kind, seconds in list(estimate.kinds.items())[:5]
+    )
+    rate = si(estimate.images_per_s, "images/s").replace(" images", " images")
+    middle = format_seconds(estimate.time.middle)
+    return [
+        f"estimate  {middle}  {low} (hot caches) to {high} (cold)  sampling +-{width}  {rate}",
+        f"          {kernels}; all at their measured roof: {format_seconds(estimate.roof_s)}",
+        f"by kind   {kinds}",
+        "memory    " + ", ".join(f"{name} {format_bytes(size)}" for name, size in memory.items()),
+    ]
+
+
+def model_conclusion(estimate: Estimate) -> list[str]:
+    """Return which layer and kind dominate, and what the step would be without their excess."""
+    dominant = estimate.dominant
+    if dominant is None:
+        return []
+    total = estimate.time.middle
+    kind, seconds = next(iter(estimate.kinds.items()))
+    share = format_percent(seconds / total)
+    part = format_percent(dominant.share)
+    lines = [f"{dominant.name} dominates: {part} of the step; {kind} layers take {share}."]
+    best = estimate.ranked()[0]
+    gain = total - estimate.at_roof_s(best)
+    if gain > 0.005 * total:
+        reached = best.efficiency
+        where = "" if reached is None else f", it reaches {format_percent(reached)} of it"
+        lines.append(
+            f"If {best.name} ran at its roof{where}, the step would take "
+            f"{format_seconds(estimate.at_roof_s(best))} ({format_percent(gain / total)} less): "
+            "the most that a single layer can give."
+        )
+    else:
+        lines.append("No single layer is worth more than 0.5 % of the step at its roof.")
+    return lines
+
+
+def _missing(estimate: Estimate) -> list[str]:
+    found: dict[str, list[str]] = {}
+    for name, pass_, reason in estimate.missing:
+        found.setdefault(reason, []).append(f"{name} {pass_}")
+    return [
+        f"not in the sum: {', '.join(names[:4])}"
+        + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        + f": {reason}"
+        for reason, names in found.items()
+    ]

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pydlbench.compose import estimate, plan
+from pydlbench.models import build_model
+from pydlbench.results import Measurement
+from pydlbench.results.parts import Roofline, TimeSummary
+
+
+def row(case, median, *, roof=None, width=0.0, status="ok", reason=None):
+    time = TimeSummary(
+        median=median,
+        ci_low=median - width,
+        ci_high=median + width,
+        q1=median,
+        q3=median,
+        min=median,
+        n=10,
+    )
+    return Measurement(
+        layer=case.layer.name or case.layer.problem,
+        kind=case.layer.kind,
+        problem=case.layer.problem,
+        batch=1,
+        pass_=case.pass_,
+        precision=case.precision,
+        cache=case.cache,
+        status=status,
+        reason=reason,
+        time=time if status == "ok" else None,
+        algorithm=f"{case.layer.kind} kernel",
+        roofline=None
+        if roof is None
+        else Roofline(bound="memory", time_s=roof, efficiency=roof / median),
+        flops=1,
+        flops_executed=1,
+        bytes=1,
+    )
+
+
+@pytest.fixture
+def made():
+    return plan(build_model("resnet18", 2), "training")
+
+
+def test_the_sum_counts_every_occurrence(made):
+    found = estimate(made, {case: row(case, 1.0) for case in made.cases})
+    assert found.time.middle == len(made.terms) == found.occurrences
+    assert found.measured < found.occurrences
+    assert found.images_per_s == 2 / len(made.terms)
+
+
+def test_the_interval_reaches_from_hot_to_cold(made):
+    found = estimate(
+        made, {case: row(case, 1.0 if case.cache == "hot" else 3.0) for case in made.cases}
+    )
+    n = len(made.terms)
+    assert (found.time.low, found.time.middle, found.time.high) == (n, 2 * n, 3 * n)
+
+
+def test_shares_add_up_to_one_and_times_to_the_sum(made):
+    rows = {case: row(case, 1e-3 * (1 + number % 7)) for number, case in enumerate(made.cases)}
+    found = estimate(made, rows)
+    assert math.isclose(sum(layer.share for layer in found.layers), 1)
+    assert math.isclose(sum(layer.time.middle for layer in found.layers), found.time.middle)
+    assert math.isclose(sum(found.kinds.values()), found.time.middle)
+    for layer in found.layers:
+        assert math.isclose(sum(t.middle for t in layer.by_pass.values()), layer.time.middle)
+
+
+def test_the_slow_layer_dominates_and_its_roof_says_what_it_could_save():
+    made = plan(build_model("mnist", 1))
+    slow = next(t.hot for t in made.terms if t.work.layer.name == "mnist/conv2")
+    rows = {
+        case: row(case, 50.0 if case.layer == slow.layer else 1.0, roof=0.5) for case in made.cases
+    }
+    found = estimate(made, rows)
+    assert found.dominant.name == "conv2"
+    assert found.dominant.bound == "memory"
+    assert next(iter(found.kinds)) == "conv2d"
+    conv2 = found.dominant
+    gain = conv2.time.middle - conv2.roof_s
+    assert math.isclose(found.at_roof_s(conv2), found.time.middle - gain)
+    assert found.ranked()[0] is conv2
+    assert math.isclose(found.roof_s, 0.5 * found.occurrences)
+
+
+def test_a_kernel_above_its_roof_is_no_gain_below_zero():
+    made = plan(build_model("mnist", 1))
+    found = estimate(made, {case: row(case, 1.0, roof=2.0) for case in made.cases})
+    assert found.at_roof_s(found.layers[0]) == found.time.middle
+
+
+def test_what_failed_is_named_and_in_no_sum():
+    made = plan(build_model("mnist", 1))
+    bad = made.terms[0].hot
+    rows = {
+        case: row(case, 1.0, status="failed", reason="wrong") if case == bad else row(case, 1.0)
+        for case in made.cases
+    }
+    found = estimate(made, rows)
+    assert [one for one in found.missing if one[2] == "wrong"] == list(found.missing)
+    assert found.missing
+    assert found.time.middle == len(made.terms) - len(found.missing)
+
+
+def test_without_a_cold_row_the_hot_one_stands_for_both():
+    made = plan(build_model("mnist", 1))
+    rows = {
+        case: row(case, 1.0, status="skipped" if case.cache != "hot" else "ok", reason="no")
+        for case in made.cases
+    }
+    found = estimate(made, rows)
+    assert not found.missing
+    assert found.time.low == found.time.high == len(made.terms)
+
+
+def test_the_statistical_width_grows_with_the_occurrences(made):
+    # Each distinct kernel is half hot, half cold: sqrt(2) of half the width, times its number.
+    found = estimate(made, {case: row(case, 1.0, width=0.1) for case in made.cases})
+    counts: dict = {}
+    for term in made.terms:
+        counts[term.hot] = counts.get(term.hot, 0) + 1
+    expected = math.sqrt(sum(2 * (count * 0.05) ** 2 for count in counts.values()))
+    assert math.isclose(found.half_width_s, expected)
+
+
+def test_the_json_form_has_what_readers_rely_on(made):
+    found = estimate(made, {case: row(case, 1.0, roof=0.5) for case in made.cases}).to_dict()
+    assert {"time_s", "low", "high", "images_per_s"} <= set(found["estimate"])
+    assert {"name", "kind", "time_s", "share", "bound", "efficiency"} <= set(found["layers"][0])
+    assert found["dominant"] in {layer["name"] for layer in found["layers"]}
+    assert found["missing"] == []
