@@ -160,9 +160,7 @@ def _sample(host: Host, entries: Sequence[Entry]) -> None:
     contestants = [
         Contestant(
             sample=kernel.sample,
-            policy=dataclasses.replace(
-                host.sampling_policy(entry.case, kernel.facts), min_rounds=_ROUNDS
-            ),
+            policy=_in_rounds(host.sampling_policy(entry.case, kernel.facts)),
         )
         for entry, kernel, _ in running
     ]
@@ -176,6 +174,19 @@ def _sample(host: Host, entries: Sequence[Entry]) -> None:
             entry.row = _empty(host, entry.case, error)
         else:
             entry.samples = outcome.samples
+
+
+def _in_rounds(policy: Policy) -> Policy:
+    """Return the policy with rounds enough for a ratio, and within a small budget all the same.
+
+    A dozen processes take turns: each chunk and each warm-up is waited for by all others.
+    """
+    return dataclasses.replace(
+        policy,
+        min_rounds=_ROUNDS,
+        chunk_s=min(policy.chunk_s, policy.budget_s / _ROUNDS),
+        warmup_limit_s=min(policy.warmup_limit_s, policy.budget_s),
+    )
 
 
 def _compare(host: Host, entries: Sequence[Entry]) -> None:

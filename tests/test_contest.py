@@ -12,7 +12,7 @@ import pytest
 from pydlbench import side_by_side
 from pydlbench.backends.base import KernelFacts
 from pydlbench.backends.case import Case
-from pydlbench.contest import contest, groups
+from pydlbench.contest import _in_rounds, contest, groups
 from pydlbench.errors import BackendMissingError, UnsupportedError, WorkerError
 from pydlbench.layers import Conv2d, Gemm
 from pydlbench.rows import measured_row
@@ -453,3 +453,11 @@ def test_a_killed_process_costs_its_rows_only(monkeypatch):
     assert "SIGKILL" in lost.reason
     assert (native.status, native.ratio["median"]) == ("ok", 1)
     assert again.status == "ok"  # in a new process
+
+
+@pytest.mark.parametrize(("budget", "chunk"), [(0.09, 0.01), (2.0, 0.05)])
+def test_a_small_budget_is_kept_although_there_are_rounds_enough(budget, chunk):
+    policy = _in_rounds(Policy(budget_s=budget))
+    assert policy.min_rounds == 9
+    assert policy.chunk_s == pytest.approx(chunk)
+    assert policy.warmup_limit_s == min(budget, Policy().warmup_limit_s)
