@@ -49,6 +49,9 @@ class Chunk:
         faults: page faults per execution; None where nobody counted.
         cpu_s: CPU time that the process spent within ``wall_s``, summed over its threads, those
             that wait by spinning included; None where nobody counted.
+        others_s: CPU time that others spent on the used CPUs within ``wall_s``; counted in ticks,
+            so that it may come out a tick too long or too short, or negative; None where nobody
+            counted.
 
     Raises:
         ValueError: if there is no sample, a time or counter is negative or not finite,
@@ -66,6 +69,7 @@ class Chunk:
     gpu: GpuReadings | None = None
     faults: float | None = None
     cpu_s: float | None = None
+    others_s: float | None = None
 
     def __post_init__(self) -> None:
         if not self.seconds:
@@ -101,6 +105,7 @@ class Chunk:
             "gpu": None if self.gpu is None else self.gpu.to_dict(),
             "faults": self.faults,
             "cpu_s": self.cpu_s,
+            "others_s": self.others_s,
         }
 
     @classmethod
@@ -119,4 +124,5 @@ class Chunk:
             gpu=None if gpu is None else GpuReadings.from_dict(gpu),
             faults=data.get("faults"),
             cpu_s=data.get("cpu_s"),
+            others_s=data.get("others_s"),
         )

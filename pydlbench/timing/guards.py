@@ -11,7 +11,7 @@ of the rounds tell, and interleaving.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -114,6 +114,15 @@ def judge(chunks: Sequence[Chunk], inner: int, policy: Policy) -> Verdict:
     """
     if not chunks:
         return Verdict(contended=False, reason=None, keep=(), disturbed_chunks=0, hit_samples=0)
+    verdict = _judged(chunks, inner, policy)
+    if verdict.contended and _alone(chunks, inner, policy):
+        # More threads than CPUs wait for each other: that is what this backend is like.
+        chunks = [replace(chunk, run_delay_s=0.0, involuntary=()) for chunk in chunks]
+        return _judged(chunks, inner, policy)
+    return verdict
+
+
+def _judged(chunks: Sequence[Chunk], inner: int, policy: Policy) -> Verdict:
     fastest = min(min(chunk.seconds) for chunk in chunks)
     hits = [_hits(chunk, inner, fastest, policy) for chunk in chunks]
     disturbed = [judge_chunk(chunk, inner, policy).disturbed for chunk in chunks]
@@ -135,6 +144,19 @@ def judge(chunks: Sequence[Chunk], inner: int, policy: Policy) -> Verdict:
         disturbed_chunks=sum(disturbed),
         hit_samples=hit_count,
     )
+
+
+def _alone(chunks: Sequence[Chunk], inner: int, policy: Policy) -> bool:
+    """Whether there was nobody else to wait for.
+
+    Only the sum over all chunks can tell: what others took of a single one is less than a tick.
+    """
+    taken = [chunk.others_s for chunk in chunks if chunk.others_s is not None]
+    wall = sum(_wall(chunk, inner) for chunk in chunks)
+    limit = max(policy.others_fraction * wall, policy.others_floor_s)
+    # A measurement as short as a few ticks says nothing about others.
+    counted = len(taken) == len(chunks) and wall >= 4 * policy.others_floor_s
+    return counted and sum(taken) < limit
 
 
 def _seen(chunks: Sequence[Chunk]) -> str:

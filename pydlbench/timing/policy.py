@@ -82,6 +82,11 @@ class Policy:
     chunk_wait_fraction: float = 0.05
     # ... and at least half a slice: a 0.8 ms kernel thread in a very short chunk is no contention.
     chunk_wait_floor_s: float = 0.002
+    # Threads wait for each other, too, where a process has more of them than CPUs: that is its own
+    # doing. Where all others together took less of the CPUs than a disturbed chunk would lose to
+    # them, and less than ticks of 10 ms at both ends of a few chunks can hide, no wait is theirs.
+    others_fraction: float = 0.05
+    others_floor_s: float = 0.03
     # Steal is counted in ticks of 10 ms, and single ticks happen on idle machines: one is 20 % of
     # a chunk, so it takes two in a chunk, or three in the whole and 5 % of the time.
     steal_tick_s: float = 0.010

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -183,3 +185,42 @@ def test_waiting_for_most_of_the_time_is_always_contended(
         for c in several
     ]
     assert judge(waiting, 1, POLICY).contended
+
+
+# Three threads of one process on two CPUs: one of them always waits.
+CROWDED = chunk([0.0050] * 8 + [0.0080] * 2, [2] * 10, wait=0.012, wall=0.056)
+
+
+def with_others(one: Chunk, seconds: float | None) -> Chunk:
+    return dataclasses.replace(one, others_s=seconds)
+
+
+def test_a_process_that_waits_for_itself_is_not_contended() -> None:
+    assert judge([CROWDED] * 10, 1, POLICY).contended  # nobody counted what others took
+    verdict = judge([with_others(CROWDED, 0.001)] * 10, 1, POLICY)
+    assert (verdict.contended, verdict.discarded) == (False, 0)
+
+
+@pytest.mark.parametrize("taken", [[0.012, -0.01] * 5, [-0.01] * 10])
+def test_ticks_at_both_ends_of_chunks_are_nobody(taken: list[float]) -> None:
+    assert not judge([with_others(CROWDED, one) for one in taken], 1, POLICY).contended
+
+
+@pytest.mark.parametrize("taken", [[0.01] * 10, [0.01] * 9 + [None], [0.1] + [0.0] * 9])
+def test_where_others_ran_or_nobody_counted_waits_are_contention(taken: list) -> None:
+    assert judge([with_others(CROWDED, one) for one in taken], 1, POLICY).contended
+
+
+def test_a_burst_is_left_out_whoever_it_was() -> None:
+    burst = chunk([0.0050] * 9 + [0.0110], [0] * 9 + [5], wait=0.0065)
+    chunks = [with_others(QUIET, 0.0), with_others(burst, 0.01), with_others(QUIET, 0.0)]
+    assert judge(chunks, 1, POLICY).keep[1] == (False,) * 10
+
+
+def test_stolen_time_is_contention_although_the_process_was_alone() -> None:
+    stolen = dataclasses.replace(with_others(CROWDED, 0.0), steal_s=0.02)
+    assert judge([stolen] * 10, 1, POLICY).contended
+
+
+def test_a_measurement_of_a_few_ticks_says_nothing_about_others() -> None:
+    assert judge([with_others(CROWDED, 0.0)] * 2, 1, POLICY).contended

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import resource
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["StolenTime", "WaitingThreads", "involuntary_switches", "page_faults"]
+__all__ = ["OthersTime", "StolenTime", "WaitingThreads", "involuntary_switches", "page_faults"]
 
 _TASKS = Path("/proc/self/task")
 _STAT = Path("/proc/stat")
@@ -64,6 +65,44 @@ class StolenTime:
             return 0
         fields = (line.split() for line in lines)
         return sum(int(one[8]) for one in fields if len(one) > 8 and one[0] in self._names)
+
+
+class OthersTime:
+    """CPU time that other processes spend on some CPUs, from its making on.
+
+    The system counts what a CPU does in ticks; this process's own time is known exactly.
+
+    Args:
+        cpus: their numbers.
+    """
+
+    def __init__(self, cpus: Collection[int]) -> None:
+        self._names = {f"cpu{cpu}" for cpu in cpus}
+        self._before = self._busy()
+        self._own = time.process_time()
+
+    def seconds(self) -> float | None:
+        """Return their time since, summed over the CPUs; None where the system does not count.
+
+        Ticks at both ends are whole ones: the result may be too small, and negative.
+        """
+        now = self._busy()
+        if now is None or self._before is None:
+            return None
+        own = time.process_time() - self._own
+        return (now - self._before) / os.sysconf("SC_CLK_TCK") - own
+
+    def _busy(self) -> int | None:
+        """Ticks in user mode, niced or not, in the system and in interrupts."""
+        try:
+            lines = _STAT.read_text().splitlines()
+        except OSError:
+            return None
+        fields = [line.split() for line in lines]
+        found = [one for one in fields if len(one) > 7 and one[0] in self._names]
+        if not found:
+            return None
+        return sum(int(one[i]) for one in found for i in (1, 2, 3, 6, 7))
 
 
 def _delays() -> dict[str, int]:

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pydlbench.backends.frameworks.counters import (
+    OthersTime,
     StolenTime,
     WaitingThreads,
     involuntary_switches,
@@ -51,6 +52,7 @@ class HostClock:
         collecting = gc.isenabled()
         gc.disable()
         waiting, stolen, before = WaitingThreads(), StolenTime(self._cpus), page_faults()
+        others = OthersTime(self._cpus)
         begin, used = time.monotonic(), time.process_time()
         try:
             for _ in range(request.samples):
@@ -65,6 +67,7 @@ class HostClock:
         finally:
             if collecting:
                 gc.enable()
+        taken = others.seconds()
         wall, used = time.monotonic() - begin, time.process_time() - used
         touched = page_faults() - before
         calls = request.samples * request.inner
@@ -77,4 +80,5 @@ class HostClock:
             threads=len(self._cpus),
             faults=touched / calls,
             cpu_s=used,
+            others_s=taken,
         )
