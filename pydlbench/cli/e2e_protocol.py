@@ -1,0 +1,224 @@
+"""``pydlbench e2e --protocol NAME``: prints what a published script prints, and nothing else."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from pydlbench.endtoend.playing import Played, ProtocolCase
+    from pydlbench.endtoend.protocols import Published
+    from pydlbench.results import RunRecord
+
+__all__ = ["read_case", "run_protocol"]
+
+# A script on a small machine may honestly take days.
+_PATIENCE_S: Final = 30 * 86400.0
+# Where files go that are fetched and no folder was named.
+_FOLDERS: Final = {"mnist": "data", "cifar10": "cifar10_data"}
+#: Options that protocols do not have, and what to say of them.
+_OTHERS: Final = {
+    "sweep": "one batch at a time; nearest: --batch N",
+    "feed": "the script says what is fed; nearest: leave it out",
+    "budget": "the script says how long it runs; nearest: --steps N",
+    "phase": "the script says which phases; nearest: leave it out",
+    "csv": "standard output is the script's; nearest: --json FILE",
+    "md": "standard output is the script's; nearest: --json FILE",
+}
+
+
+def run_protocol(args: argparse.Namespace, session_factory: Callable[..., Any] | None) -> int:
+    """Play a protocol; see :func:`pydlbench.cli.e2e.run`."""
+    from pydlbench.cli.e2e_request import device_options
+    from pydlbench.cli.e2e_session import open_session
+    from pydlbench.cli.streams import tell
+    from pydlbench.endtoend.memory import check_memory
+
+    case, notes = read_case(args)
+    model = case.build()
+    options = {**device_options(args, [case.device]), "timeout_s": _PATIENCE_S}
+
+    def note(text: str) -> None:
+        if not args.quiet:
+            tell(f"note: {text}")
+
+    for text in notes:
+        note(text)
+    with (session_factory or open_session)(**options) as session:
+        check_memory(model, [_largest(case)], session.memory_bytes)
+        data = _fetched(args, case, note)
+        played = session.play(data, _print, note)
+        if args.json is not None:
+            _write(args.json, session.run, data, played)
+    return 0
+
+
+def read_case(args: argparse.Namespace) -> tuple[ProtocolCase, tuple[str, ...]]:
+    """Check the options of a protocol.
+
+    Returns:
+        The case, and notes on what was left out.
+
+    Raises:
+        UsageError: a value is bad, or the protocol has no such option.
+    """
+    from pydlbench.cli.model_options import read_options
+    from pydlbench.cli.values import whole_number
+    from pydlbench.endtoend.playing import ProtocolCase
+    from pydlbench.endtoend.protocols import find_protocol
+
+    published = find_protocol(args.protocol)
+    _refuse_others(args, published)
+    framework, device, precision, notes = _one_each(args, published)
+
+    def count(option: str, least: int) -> int | None:
+        text = getattr(args, option)
+        return None if text is None else whole_number(f"--{option}", text, least)
+
+    on_quirks, off_quirks = _quirks(args.quirk or [])
+    case = ProtocolCase(
+        protocol=published.name,
+        model=args.model,
+        options=read_options(args.option or []),
+        framework=framework,
+        mode=args.mode[0] if args.mode else None,
+        precision=precision,
+        cast=args.cast,
+        layout=args.layout,
+        device=device,
+        seed=whole_number("--seed", args.seed, 0),
+        batch=count("batch", 1),
+        warmup=count("warmup", 0),
+        steps=count("steps", 1),
+        every=count("every", 1),
+        epochs=_epochs(args.epochs),
+        quirks=on_quirks,
+        without=off_quirks,
+        data=_folder(args, published.data),
+    )
+    if case.steps is not None and case.epochs is not None:
+        raise UsageError(f"--epochs {args.epochs}: --steps says it already; nearest: leave one out")
+    return case, notes
+
+
+def _refuse_others(args: argparse.Namespace, published: Published) -> None:
+    """Refuse options that this protocol, or any, does not have."""
+    from pydlbench.results.destination import STDOUT, check_writable
+
+    for name, reason in _OTHERS.items():
+        if (value := getattr(args, name)) is not None:
+            text = value[0] if isinstance(value, list) else value
+            raise UsageError(f"--{name} {text}: with --protocol {reason}")
+    for name in ("agree", "no_checks"):
+        if getattr(args, name):
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option}: not with --protocol; nearest: leave it out")
+    if args.json == STDOUT:
+        raise UsageError("--json -: standard output is the script's; nearest: --json results.json")
+    if args.json is not None:
+        check_writable("--json", args.json)
+    for name in ("data", "download"):
+        if published.data is None and (value := getattr(args, name)) is not None:
+            raise UsageError(
+                f"--{name} {value}: {published.name} has synthetic images; nearest: "
+                "--protocol mnist-tutorial or cifar10-tutorial"
+            )
+
+
+def _one_each(
+    args: argparse.Namespace, published: Published
+) -> tuple[str, str, str, tuple[str, ...]]:
+    """Return framework, device and precision, and notes; several of one kind are refused."""
+    from pydlbench.backends.case import PRECISIONS
+    from pydlbench.cli.e2e_request import devices
+    from pydlbench.cli.values import choices
+    from pydlbench.endtoend.step import FRAMEWORKS
+
+    on, notes = devices(args.device)
+    frameworks = choices("--framework", args.framework or [published.framework], FRAMEWORKS, "all")
+    precisions = choices("--precision", args.precision or ["fp32"], PRECISIONS)
+    for option, several in (
+        ("framework", frameworks),
+        ("device", on),
+        ("precision", precisions),
+        ("mode", ",".join(args.mode or [""]).split(",")),
+    ):
+        if len(several) > 1:
+            raise UsageError(
+                f"--{option} {','.join(several)}: a protocol runs on one at a time; nearest: "
+                f"--{option} {several[0]}"
+            )
+    return frameworks[0], on[0], precisions[0], notes
+
+
+def _quirks(given: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    on: list[str] = []
+    off: list[str] = []
+    for text in given:
+        name, mark, value = (part.strip() for part in text.partition("="))
+        if mark and value not in ("on", "off"):
+            raise UsageError(f"--quirk {text}: on or off; nearest: --quirk {name}=off")
+        (off if value == "off" else on).append(name)
+    return tuple(on), tuple(off)
+
+
+def _epochs(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UsageError(f"--epochs {text}: not a number; nearest: 10")
+    return value
+
+
+def _folder(args: argparse.Namespace, data: str | None) -> str | None:
+    """Return where the data set is, or will be once it is downloaded."""
+    if args.data is None:
+        return None if args.download is None else _FOLDERS[str(data)]
+    folder: str = args.data
+    path = Path(folder).expanduser()
+    if args.download is None and not path.is_dir():
+        near = next((parent for parent in path.parents if parent.is_dir()), Path())
+        raise UsageError(f"--data {folder}: no such directory; nearest: {near}")
+    return folder
+
+
+def _fetched(
+    args: argparse.Namespace, case: ProtocolCase, note: Callable[[str], None]
+) -> ProtocolCase:
+    """Download what is missing."""
+    if args.download is None:
+        return case
+    from pydlbench.endtoend.data.download import fetch
+
+    note(f"--download {args.download}: into {case.data}")
+    fetch(str(case.published.data), args.download, str(case.data), _print)
+    return case
+
+
+def _largest(case: ProtocolCase) -> Any:
+    """Return the step that needs most memory."""
+    from dataclasses import replace
+
+    trains = any(spec.phase == "training" for spec in case.published.specs)
+    return replace(case.step, phase="training" if trains else "forward-backward")
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)
+
+
+def _write(target: str, run: RunRecord, case: ProtocolCase, played: Played) -> None:
+    from pydlbench.results.destination import write_text
+    from pydlbench.results.export_json import dump
+
+    write_text(target, dump({"run": run.to_dict(), **case.to_dict(), **played.to_dict()}))

@@ -1,0 +1,162 @@
+"""Parts of TensorFlow's step: the operators of the step in functions of their own.
+
+A call of a function costs more than many a part. So a part that is short is put into its function
+several times, on operands of its own each time, and what an empty call costs is taken off.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pydlbench.backends.tensorflow.runtime import tf
+from pydlbench.endtoend.tensorflow.steps import TensorflowStep
+from pydlbench.models.graph import INPUT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pydlbench.models.graph import Node
+
+__all__ = ["FunctionPart", "StepParts"]
+
+
+class StepParts(TensorflowStep):
+    """A step that is never run, its nodes, its loss and its update within reach."""
+
+    def node(self, node: Node, inputs: list[Any]) -> Any:
+        """Return a node's output, by the code that builds the step."""
+        return self.net.apply(node, inputs, self.ways())
+
+    def values(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the values that nodes have in a step, by name; untimed."""
+
+        def run(images: Any, labels: Any = None) -> list[Any]:
+            del labels
+            found = {INPUT: self.net.cast(images)}
+            for node in self.model:
+                found[node.name] = self.node(node, [found[name] for name in node.inputs])
+            return [tf.identity(found[name]) for name in names]
+
+        return dict(zip(names, self.traced(run)(*self.operands()), strict=True))
+
+    def group(
+        self,
+        nodes: Sequence[str],
+        inputs: dict[str, Any],
+        wanted: Sequence[str],
+        outputs: Sequence[str],
+        upstream: Sequence[Any],
+    ) -> list[Any]:
+        """Return the outputs of nodes, and the gradients of what is wanted and of their weights."""
+        known = dict(inputs)
+        own = [one for name in nodes for one in self._trained_of(name)]
+        sources = [inputs[name] for name in wanted]
+        with tf.GradientTape() as tape:
+            for one in sources:
+                tape.watch(one)
+            for name in nodes:
+                node = self.model[name]
+                known[name] = self.node(node, [known[one] for one in node.inputs])
+        results = [known[name] for name in outputs]
+        if not (self.case.backward and upstream and (sources or own)):
+            return results
+        found = tape.gradient(results, [*sources, *own], output_gradients=list(upstream))
+        return [*results, *(one for one in found if one is not None)]
+
+    def loss_part(self, output: Any, labels: Any) -> list[Any]:
+        """Return the loss of an output, and the gradients of that and of what L2 terms name."""
+        variables = {id(v): v for v in self._decayed()}
+        with tf.GradientTape() as tape:
+            tape.watch(output)
+            kept, stand_in = self.net, _Given(self.net)
+            self.net = stand_in  # type: ignore[assignment]  # the loss asks it for the output only
+            try:
+                loss = self.loss_of(output, labels)
+            finally:
+                self.net = kept
+        first, *others = tape.gradient(loss, [output, *variables.values()])
+        # A weight's gradient has two sources then, and they are summed.
+        sums = [tf.add_n([g, v.value()]) for g, v in zip(others, variables.values(), strict=True)]
+        return [loss, first, *sums]
+
+    def update(self, *gradients: Any) -> Any:
+        """Update all weights with given gradients; returns a constant."""
+        return self._train(gradients)
+
+    def _differentiated(self, images: Any, labels: Any) -> tuple[Any, list[Any]]:
+        """Give the update the gradients that it was called with."""
+        del labels
+        return tf.constant(0.0), list(images)
+
+    def _trained_of(self, name: str) -> list[Any]:
+        own = {id(one) for one in self.net.trained}
+        return [
+            variable
+            for path, variable in self.net.variables.items()
+            if path.rpartition("/")[0] == name and id(variable) in own
+        ]
+
+    def _decayed(self) -> list[Any]:
+        terms = self.model.decays if self.case.phase == "training" else ()
+        return [self.net.variables[f"{one.node}/{one.tensor}"] for one in terms]
+
+
+class _Given:
+    """Stands in for a network whose output is given."""
+
+    def __init__(self, net: Any) -> None:
+        self.variables = net.variables
+
+    def __call__(self, output: Any, ways: Any) -> Any:
+        """Return the output."""
+        del ways
+        return output
+
+
+class FunctionPart:
+    """A function of TensorFlow that holds a part several times.
+
+    Args:
+        step: traces as the step is traced.
+        body: returns a part's results for one set of operands.
+        sets: of operands; the part is executed once for each.
+    """
+
+    def __init__(
+        self, step: StepParts, body: Callable[..., list[Any]], sets: Sequence[Sequence[Any]]
+    ) -> None:
+        self.executions = len(sets)
+        width = len(sets[0])
+        self._operands = [one for each in sets for one in each]
+
+        def all_of(*tensors: Any) -> list[Any]:
+            found: list[Any] = []
+            for start in range(self.executions):
+                found += body(*tensors[start * width : (start + 1) * width])
+            return found
+
+        self._function = step.traced(all_of)
+        self.results = len(self._function(*self._operands))
+
+    @property
+    def operands(self) -> int:
+        """How many tensors a call takes."""
+        return len(self._operands)
+
+    def run(self) -> float:
+        """Call it once; seconds of one execution."""
+        function, operands = self._function, self._operands
+        start = time.perf_counter()
+        found = function(*operands)
+        end = time.perf_counter()
+        del found
+        return (end - start) / self.executions
+
+
+def copied(tensor: Any, device: str) -> Any:
+    """Return a tensor of the same values in memory of its own."""
+    with tf.device(device):
+        return tf.constant(np.array(tensor.numpy()), dtype=tensor.dtype)

@@ -1,0 +1,64 @@
+"""convnet-benchmarks' TensorFlow scripts, benchmark_alexnet.py and its siblings.
+
+What the number, printed like the AlexNet tutorial's, includes:
+
+============== ================================= ==========================================
+step           Forward                           Forward-backward
+============== ================================= ==========================================
+network        with the fully connected layers; a ReLU follows the last one too
+input          in a variable: nothing is fed
+loss           none                              mean softmax cross-entropy
+gradients      none                              of all parameters, not of the images
+optimizer      none                              none
+host fetch     none: the targets are grouped into one operation without a value
+============== ================================= ==========================================
+
+Quirk ``burn-in-off-by-one``: the script tests ``i > num_steps_burn_in`` where 10 steps were meant
+to be dropped, so that an 11th is, and still divides by 100. The mean comes out 1 % low, "step 0" is
+never printed, and the spread is at least 10 % of the mean.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pydlbench.endtoend.protocols.burn_in import time_steps
+from pydlbench.endtoend.protocols.published import Published, Quirk, Settings
+from pydlbench.endtoend.protocols.spec import StepSpec
+
+if TYPE_CHECKING:
+    from pydlbench.endtoend.protocols.published import Number, Run
+
+__all__ = ["FORWARD", "FORWARD_BACKWARD", "OFF_BY_ONE", "PROTOCOL", "drive"]
+
+FORWARD: Final = StepSpec(name="Forward", phase="forward", propagation="inference")
+FORWARD_BACKWARD: Final = StepSpec(
+    name="Forward-backward", phase="forward-backward", loss="model", dropout=False
+)
+OFF_BY_ONE: Final = Quirk(
+    name="burn-in-off-by-one",
+    what="one step more than the burn-in is dropped, and the sums are divided by all steps",
+)
+
+
+def drive(run: Run) -> tuple[Number, ...]:
+    """Time both steps."""
+    drops_one = OFF_BY_ONE.name in run.settings.quirks
+    run.stepper.initialize()
+    return (
+        time_steps(run, FORWARD, drops_one=drops_one),
+        time_steps(run, FORWARD_BACKWARD, drops_one=drops_one),
+    )
+
+
+PROTOCOL: Final = Published(
+    name="convnet-benchmarks-tf",
+    title="convnet-benchmarks, TensorFlow scripts",
+    source="soumith/convnet-benchmarks tensorflow/benchmark_alexnet.py @b458aab61c0a",
+    models=("alexnet-owt", "overfeat-fast", "vgg11", "googlenet"),
+    defaults=Settings(batch=128, warmup=10, steps=100, every=10),
+    specs=(FORWARD, FORWARD_BACKWARD),
+    drive=drive,
+    batches={"vgg11": 64},
+    quirks=(OFF_BY_ONE,),
+)

@@ -1,0 +1,292 @@
+"""The command line of ``e2e`` with an invented session."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pydlbench.cli import e2e as command
+from pydlbench.cli.parser import Parser
+from pydlbench.endtoend import Agreement, StepRecord
+from pydlbench.endtoend.facts import Check
+from pydlbench.endtoend.playing import Played
+from pydlbench.errors import UsageError
+from pydlbench.results import TimeSummary
+
+if TYPE_CHECKING:
+    import argparse
+
+H200 = {"name": "NVIDIA H200", "capability": "9.0", "memory_bytes": 141_000_000_000}
+
+
+def parse(*words: str) -> argparse.Namespace:
+    parser = Parser(prog="pydlbench")
+    command.add_parser(parser.add_subparsers())
+    return parser.parse_args(["e2e", *words])
+
+
+class FakeSession:
+    """Stands for ``cli.e2e_session``: invents a record per step."""
+
+    def __init__(self, run_record: Any) -> None:
+        self.run = run_record
+        self.memory_bytes: int | None = 10**12
+        self.seconds: dict[str, float] = {}
+        self.status: dict[str, tuple[str, str]] = {}
+        self.interrupt_at: int | None = None
+        self.opened: list[dict[str, Any]] = []
+        self.groups: list[list[Any]] = []
+        self.checks: list[bool] = []
+        self.played: list[Any] = []
+        self.error = 1e-6
+
+    @contextmanager
+    def open(self, **options: Any) -> Any:
+        self.opened.append(options)
+        yield self
+
+    def steps(self, cases: Any, *, checks: bool, progress: Any) -> list[StepRecord]:
+        if len(self.groups) == self.interrupt_at:
+            raise KeyboardInterrupt
+        progress(0, len(cases), cases[0].label)
+        self.groups.append(list(cases))
+        self.checks.append(checks)
+        return [self._record(case, checks) for case in cases]
+
+    def _record(self, case: Any, checks: bool) -> StepRecord:
+        for key in (case.mode, case.device):
+            if key in self.status:
+                status, reason = self.status[key]
+                return StepRecord(case=case, status=status, reason=reason)
+        seconds = self.seconds.get(case.device, self.seconds.get(case.mode, 0.1))
+        return StepRecord(
+            case=case,
+            status="ok",
+            time=TimeSummary(
+                median=seconds,
+                ci_low=0.99 * seconds,
+                ci_high=1.01 * seconds,
+                q1=seconds,
+                q3=seconds,
+                min=seconds,
+                n=24,
+            ),
+            images_per_s=case.batch / seconds,
+            rounds_s=dict.fromkeys(range(8), seconds),
+            faults=12.0,
+            threads=2,
+            checks=(Check(name="flops", status="ok", detail="1"),) if checks else (),
+            library=f"{case.framework} 1.0",
+            environment={"gpu": H200} if case.on_gpu else {},
+        )
+
+    def agreement(self, case: Any) -> Agreement:
+        assert case.model
+        return Agreement(
+            frameworks=("torch", "tensorflow"),
+            output=self.error,
+            gradients=None,
+            worst=None,
+            median=None,
+            tensors={"output": self.error},
+        )
+
+    def play(self, case: Any, write: Any, note: Any) -> Played:
+        self.played.append(case)
+        write("step 0")
+        note("invented")
+        return Played(
+            numbers=({"name": "Forward", "value": 1.0},), library="x 1", environment={}, data=None
+        )
+
+
+@pytest.fixture
+def session(run_record):
+    return FakeSession(run_record)
+
+
+def test_default_is_both_frameworks_forward_checked(session, capsys):
+    assert command.run(parse("mnist"), session.open) == 0
+    (cases,) = session.groups
+    assert [(one.framework, one.mode) for one in cases] == [
+        ("torch", "eager"),
+        ("tensorflow", "graph"),
+    ]
+    assert {(one.phase, one.precision, one.batch) for one in cases} == {("forward", "fp32", 64)}
+    assert session.checks == [True]
+    assert session.opened == [{"budget_s": 10.0, "threads": None, "seed": 0}]
+    out, err = capsys.readouterr()
+    assert out.splitlines()[0].startswith("mnist  batch 64  forward  fp32  nhwc")
+    assert "torch 1.0" in out.splitlines()[1]
+    assert err == ""
+
+
+def test_table_has_rates_and_ratio(session, capsys):
+    session.seconds = {"eager": 0.1, "graph": 0.2}
+    command.run(parse("mnist", "--batch", "10"), session.open)
+    out = capsys.readouterr().out
+    row = next(line for line in out.splitlines() if line.startswith("tensorflow graph"))
+    assert "200 ms" in row
+    assert "198 ms to 202 ms" in row
+    assert row.split()[-1] == "2"
+    assert "50" in row.split()
+    # 12,273,152 multiply-adds of 10 images in 0.2 s.
+    assert "0.00123" in row.split()
+    assert "torch eager is fastest: 100 ms per step" in out
+    assert "tensorflow graph takes 2 times as long (2 to 2)" in out
+
+
+def test_equal_times_are_not_told_apart(session, capsys):
+    command.run(parse("mnist"), session.open)
+    assert "cannot be told from it" in capsys.readouterr().out
+
+
+def test_sweep_is_one_group_per_batch(session, capsys):
+    command.run(parse("mnist", "--sweep", "batch=2,4", "--framework", "torch"), session.open)
+    assert [[one.batch for one in group] for group in session.groups] == [[2], [4]]
+    assert "most images per second in forward: 40 at batch 4" in capsys.readouterr().out
+
+
+def test_modes_phases_and_precisions_are_combined(session):
+    words = ("--mode", "all", "--phase", "all", "--precision", "fp32,bf16", "--no-checks")
+    command.run(parse("mnist", "--batch", "2", *words), session.open)
+    assert [len(group) for group in session.groups] == [8, 8, 8]
+    assert session.checks == [False] * 3
+
+
+def test_a_failed_row_costs_itself_only(session, capsys):
+    session.status = {"graph": ("failed", "the worker died")}
+    assert command.run(parse("mnist"), session.open) == 0
+    out = capsys.readouterr().out
+    assert "failed  tensorflow graph: the worker died" in out
+    assert "1 of 2 rows failed" in out
+
+
+def test_no_row_is_an_error(session, capsys):
+    session.status = {"graph": ("skipped", "not there"), "eager": ("skipped", "neither")}
+    assert command.run(parse("mnist"), session.open) == 1
+    assert "nothing was timed" in capsys.readouterr().out
+
+
+def test_a_missing_gpu_is_a_row(session, capsys):
+    session.status = {"cuda:0": ("skipped", "built without CUDA")}
+    words = ("--device", "cpu,cuda:0", "--framework", "torch")
+    assert command.run(parse("mnist", *words), session.open) == 0
+    assert "skipped  torch eager  cuda:0: built without CUDA" in capsys.readouterr().out
+
+
+def test_cpu_and_gpu_with_ratio_and_verdict(session, capsys):
+    session.seconds = {"cpu": 10.0, "cuda:0": 0.01}
+    words = ("--device", "cpu,cuda:0", "--framework", "torch", "--batch", "16")
+    command.run(parse("vgg16", *words), session.open)
+    out = capsys.readouterr().out
+    assert "CPU / GPU" in out
+    assert "cuda:0 is 1e+03 times as fast as the CPU" in out
+    assert "cuda:0 works as a H200 SXM should: 49.5 TFLOP/s" in out
+
+
+def test_interrupt_keeps_what_is_finished(session, capsys):
+    session.interrupt_at = 1
+    assert command.run(parse("mnist", "--sweep", "batch=2,4"), session.open) == 130
+    out, err = capsys.readouterr()
+    assert "torch eager" in out
+    assert "interrupted: 2 of 4 rows finished" in err
+
+
+def test_agreement_is_a_line_and_decides_the_exit_code(session, capsys):
+    assert command.run(parse("mnist", "--agree"), session.open) == 0
+    assert "agreement of the frameworks, batch 64, forward: ok" in capsys.readouterr().out
+    session.error = 1.0
+    assert command.run(parse("mnist", "--agree"), session.open) == 1
+    assert "failed: output 1" in capsys.readouterr().out
+
+
+def test_formats(session, capsys, tmp_path):
+    table, page = tmp_path / "a.csv", tmp_path / "a.md"
+    words = ("--json", "-", "--csv", str(table), "--md", str(page))
+    command.run(parse("mnist", *words), session.open)
+    found = json.loads(capsys.readouterr().out)
+    assert found["model"] == "mnist"
+    assert [one["mode"] for one in found["steps"]] == ["eager", "graph"]
+    step = found["steps"][0]
+    assert step["tflops"] == pytest.approx(2 * 12_273_152 * 64 / 0.1 / 1e12)
+    assert StepRecord.from_dict(step).ok
+    rows = list(csv.DictReader(io.StringIO(table.read_text())))
+    assert rows[0]["time_s_median"] == "0.1"
+    assert rows[0]["checks"] == "flops ok"
+    assert "| torch eager |" in page.read_text()
+
+
+def test_too_little_memory_names_a_batch_that_fits(session):
+    session.memory_bytes = 4 * 10**9
+    with pytest.raises(UsageError, match="nearest: --batch ") as caught:
+        command.run(parse("resnet50", "--batch", "5000"), session.open)
+    assert session.groups == []
+    batch = str(caught.value).rpartition(" ")[2]
+    assert command.run(parse("resnet50", "--batch", batch), session.open) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ((), "MODEL: none given"),
+        (("mnits",), "nearest: mnist"),
+        (("mnist", "--sweep", "batch=0"), "too small; nearest: 1"),
+        (("mnist", "--sweep", "size=3"), "nearest: --sweep batch=16,32,64"),
+        (("mnist", "--framework", "tf"), "choices: torch, tensorflow, all"),
+        (("mnist", "--framework", "torch", "--mode", "xla"), "nearest: eager, compiled"),
+        (("mnist", "--framework", "torch", "--agree"), "nearest: --framework all"),
+        (("mnist", "--precision", "tf32"), "nearest: --device cuda:0"),
+        (("alexnet", "--phase", "training"), "nearest: --phase forward-backward"),
+        (("mnist", "--steps", "5"), "nearest: --protocol NAME"),
+        (("mnist", "--json", "-", "--csv", "-"), "--json goes there already"),
+        (("--protocol", "mnist-tutorail"), "nearest: mnist-tutorial"),
+        (("vgg16", "--protocol", "mnist-tutorial"), "nearest: mnist"),
+        (("--protocol", "mnist-tutorial", "--data", "/missing/x"), "no such directory"),
+        (("--protocol", "alexnet-tutorial", "--data", "/"), "synthetic images"),
+        (("--protocol", "mnist-tutorial", "--json", "-"), "nearest: --json results.json"),
+        (("--protocol", "mnist-tutorial", "--sweep", "batch=1"), "nearest: --batch N"),
+        (("--protocol", "mnist-tutorial", "--mode", "graph,xla"), "nearest: --mode graph"),
+        (("--protocol", "mnist-tutorial", "--quirk", "x=y"), "nearest: --quirk x=off"),
+        (("--protocol", "mnist-tutorial", "--steps", "3", "--epochs", "1"), "leave one out"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_runs(session, words, text):
+    with pytest.raises(UsageError) as caught:
+        command.run(parse(*words), session.open)
+    assert text in str(caught.value)
+    assert session.groups == session.played == []
+
+
+def test_protocol_prints_the_scripts_lines_and_nothing_else(session, capsys, tmp_path):
+    target = tmp_path / "numbers.json"
+    words = ("--steps", "7", "--quirk", "validation-in-time=off", "--json", str(target))
+    assert command.run(parse("--protocol", "mnist-tutorial", *words), session.open) == 0
+    out, err = capsys.readouterr()
+    assert out == "step 0\n"
+    assert err == "note: invented\n"
+    (case,) = session.played
+    assert (case.model, case.framework, case.mode) == ("mnist", "tensorflow", "graph")
+    assert case.settings().steps == 7
+    assert case.settings().quirks == {"first-line-over-all"}
+    found = json.loads(target.read_text())
+    assert found["numbers"] == [{"name": "Forward", "value": 1.0}]
+    assert found["protocol"] == "mnist-tutorial"
+
+
+def test_protocol_has_the_scripts_graph(session):
+    command.run(parse("vgg16", "--protocol", "tf-cnn-benchmarks", "--quiet"), session.open)
+    (case,) = session.played
+    model = case.build()
+    assert (model.batch, model.output.shape) == (64, (1001,))
+    assert {one.factor for one in model.decays} == {4e-5}
+
+
+def test_quiet_keeps_remarks_to_itself(session, capsys):
+    command.run(parse("--protocol", "alexnet-tutorial", "--quiet"), session.open)
+    assert capsys.readouterr().err == ""

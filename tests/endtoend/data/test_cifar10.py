@@ -1,0 +1,106 @@
+"""CIFAR-10: files, folder, archive, and what is wrong with them."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from pydlbench.endtoend.data import load
+from pydlbench.endtoend.data.cifar10 import decode, load_cifar10
+from pydlbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Contents = dict[str, bytes]
+
+
+def write(folder: Path, contents: Contents) -> None:
+    folder.mkdir(exist_ok=True)
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+
+
+def pack(archive: Path, contents: Contents) -> None:
+    with tarfile.open(archive, "w:gz") as opened:
+        for name, content in {**contents, "readme.html": b"x"}.items():
+            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            member.size = len(content)
+            opened.addfile(member, io.BytesIO(content))
+
+
+@pytest.mark.parametrize("place", ["here", "subfolder", "archive"])
+def test_all_three_forms(tmp_path: Path, cifar10_contents: Contents, place: str) -> None:
+    if place == "archive":
+        pack(tmp_path / "cifar-10-binary.tar.gz", cifar10_contents)
+    else:
+        write(tmp_path / ("cifar-10-batches-bin" * (place == "subfolder")), cifar10_contents)
+    found = load("cifar10", str(tmp_path), lambda _line: None)
+    assert found.train.images.shape == (10, 3, 32, 32)
+    assert found.train.images.dtype == np.uint8
+    # Batches 1 to 5 in order, planes in the order red, green, blue.
+    assert found.train.images[:, 0, 0, 0].tolist() == [10, 11, 20, 21, 30, 31, 40, 41, 50, 51]
+    assert found.train.images[2, :, 31, 31].tolist() == [20, 21, 22]
+    assert found.train.labels.tolist() == [0, 1] * 5
+    assert found.test.labels.tolist() == [0, 1, 2]
+    assert found.validation.images.shape == (0, 3, 32, 32)
+    assert not (tmp_path / "readme.html").exists()
+
+
+def test_rows_are_rows(cifar10_contents: Contents) -> None:
+    plane = bytes(range(32)) * 32  # each pixel is its column
+    found = decode(b"\x07" + plane * 3, "x.bin")
+    assert found.images[0, 1, 5].tolist() == list(range(32))
+    assert set(found.images[0, 2, :, 5].tolist()) == {5}
+    assert found.labels.tolist() == [7]
+    assert len(cifar10_contents) == 6
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(UsageError) as caught:
+        load_cifar10(folder)
+    assert "\n" not in str(caught.value)
+    assert "nearest:" in str(caught.value)
+    return str(caught.value)
+
+
+def test_damaged_files(tmp_path: Path, cifar10_contents: Contents) -> None:
+    assert "neither test_batch.bin nor cifar-10-binary.tar.gz there" in refusal(tmp_path)
+    write(tmp_path, cifar10_contents)
+    third = tmp_path / "data_batch_3.bin"
+    third.write_bytes(cifar10_contents[third.name][:-1])
+    assert "data_batch_3.bin: 6145 bytes are no whole number of 3073-byte" in refusal(tmp_path)
+    third.write_bytes(b"")
+    assert "data_batch_3.bin: 0 bytes" in refusal(tmp_path)
+    third.write_bytes(bytes(3073) + b"\x0a" + bytes(3072))
+    assert "label 10 in record 1; nearest: 9" in refusal(tmp_path)
+    third.unlink()
+    assert "data_batch_3.bin: cannot be read (No such file" in refusal(tmp_path)
+
+
+def test_damaged_archives(tmp_path: Path, cifar10_contents: Contents) -> None:
+    archive = tmp_path / "cifar-10-binary.tar.gz"
+    pack(archive, cifar10_contents)
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[: len(whole) // 2])
+    assert "cannot be unpacked" in refusal(tmp_path)
+    archive.write_bytes(b"no archive")
+    assert "cannot be unpacked" in refusal(tmp_path)
+    del cifar10_contents["data_batch_5.bin"]
+    pack(archive, cifar10_contents)
+    assert "lacks data_batch_5.bin" in refusal(tmp_path)
+
+
+def test_an_archive_cannot_point_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(bytes(3073))
+    archive = tmp_path / "cifar-10-binary.tar.gz"
+    with tarfile.open(archive, "w:gz") as opened:
+        member = tarfile.TarInfo("test_batch.bin")
+        member.type, member.linkname = tarfile.SYMTYPE, str(tmp_path / "secret")
+        opened.addfile(member)
+    with pytest.raises(UsageError, match=r"test_batch\.bin is no file of CIFAR-10's"):
+        load_cifar10(tmp_path)

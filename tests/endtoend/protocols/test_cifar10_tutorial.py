@@ -1,0 +1,85 @@
+"""The CIFAR-10 tutorial's lines and what is between them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from pydlbench.endtoend.data import generate
+from pydlbench.endtoend.protocols import Subject
+from pydlbench.endtoend.protocols.cifar10_tutorial import learning_rate
+
+# As a GTX 1060 printed them.
+PUBLISHED = """\
+Filling queue with 20000 CIFAR images before starting to train. This will take a few minutes.
+2018-09-09 23:09:06.600383: step 0, loss = 4.67 (213.6 examples/sec; 0.599 sec/batch)
+2018-09-09 23:09:06.868952: step 10, loss = 4.63 (4765.9 examples/sec; 0.027 sec/batch)
+2018-09-09 23:09:07.032658: step 20, loss = 4.46 (7818.8 examples/sec; 0.016 sec/batch)
+""".splitlines()
+LINE = re.compile(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}: step \d+, loss = \d+\.\d\d "
+    r"\(\d+\.\d examples/sec; \d+\.\d{3} sec/batch\)"
+)
+SUBJECT = Subject(model="cifar10", image=(3, 24, 24))
+
+
+def run(this: Any, **settings: Any) -> Any:
+    settings = {"batch": 4, "steps": 21, **settings}
+    return this.run("cifar10-tutorial", SUBJECT, generate("cifar10", train=50, test=5), **settings)
+
+
+def test_lines_have_the_published_form(world: Any) -> None:
+    this = world()
+    run(this)
+    assert all(LINE.fullmatch(line) for line in PUBLISHED[1:])
+    assert all(LINE.fullmatch(line) for line in this.lines[1:])
+    assert len(this.lines) == len(PUBLISHED)
+    assert this.lines[0] == PUBLISHED[0].replace("20000", "20")  # 0.4 of 50 images, not of 50,000
+
+
+def test_lines_to_the_last_digit(world: Any) -> None:
+    # 5.792 s of initialisation and the first step of 0.2 s are divided by 10 all the same.
+    this = world(
+        seconds=lambda _name, count: 0.2 if not count else 0.025,
+        initialization=5.792,
+        loss=lambda count: 4.67 - count / 250,
+    )
+    (number,) = run(this, batch=16)
+    assert [line.partition(": ")[2] for line in this.lines[1:]] == [
+        "step 0, loss = 4.67 (26.7 examples/sec; 0.599 sec/batch)",
+        "step 10, loss = 4.63 (640.0 examples/sec; 0.025 sec/batch)",
+        "step 20, loss = 4.59 (640.0 examples/sec; 0.025 sec/batch)",
+    ]
+    assert (number.value, number.unit) == (pytest.approx(640.0), "examples/s")
+    assert number.times == pytest.approx((0.025, 0.025))
+
+
+def test_the_first_line_can_be_one_steps(world: Any) -> None:
+    this = world(seconds=lambda _name, _count: 0.25)
+    run(this, without=["first-line-over-all"], steps=1)
+    assert "(16.0 examples/sec; 0.250 sec/batch)" in this.lines[1]
+
+
+def test_what_is_fed_is_distorted_crops(world: Any) -> None:
+    this = world()
+    run(this, steps=3)
+    assert {fed.images.shape for fed in this.fed} == {(4, 3, 24, 24)}
+    assert all(abs(float(fed.images[0].mean())) < 1e-5 for fed in this.fed)
+    assert this.rates == [pytest.approx(0.1)] * 3
+
+
+def test_weights_cross_from_the_host_unless_switched_off(world: Any) -> None:
+    this, other = world(), world()
+    run(this, steps=1)
+    run(other, steps=1, without=["variables-on-cpu"])
+    assert [spec.weights for spec in this.specs + other.specs] == ["host", "device"]
+    assert this.specs[0].averages == pytest.approx(0.9999)
+    assert this.specs[0].fetch == ("loss",)
+
+
+def test_rate_falls_after_350_epochs() -> None:
+    steps = int(50_000 / 128 * 350)
+    assert learning_rate(steps - 1, 128) == pytest.approx(0.1)
+    assert learning_rate(steps, 128) == pytest.approx(0.01)

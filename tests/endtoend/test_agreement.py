@@ -1,0 +1,161 @@
+"""PyTorch and TensorFlow compute the same, for every operation, in every phase and mode."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import tiny
+
+from pydlbench.endtoend.agreement import Agreement, compare
+from pydlbench.endtoend.facts import StepPreparation
+from pydlbench.endtoend.serving import prepare_model
+from pydlbench.endtoend.step import StepCase
+from pydlbench.endtoend.weights import make_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pydlbench.models.graph import Model
+
+CLOSE = 1e-4
+
+
+def saved(backend: Any, model: Model, folder: Path, **words: Any) -> Path:
+    folder.mkdir()
+    case = StepCase(model=model.name, dropout=False, framework=backend.name, **words)
+    prepare_model(backend, model, case, StepPreparation(checks=False, save=str(folder)))
+    return folder
+
+
+@pytest.mark.parametrize("phase", ["forward", "forward-backward", "training"])
+@pytest.mark.parametrize("name", tiny.MODELS)
+def test_frameworks_agree(
+    backend: Callable[[str], Any], tmp_path: Path, name: str, phase: str
+) -> None:
+    model = tiny.MODELS[name]()
+    if phase == "training" and model.optimizer.kind == "none":
+        pytest.skip("this model is not trained")
+    folders = [
+        saved(backend(one), model, tmp_path / one, phase=phase) for one in ("torch", "tensorflow")
+    ]
+    found = compare(*folders)
+    trained = [one for one in make_weights(model) if "/running_" not in one]
+    assert set(found.tensors) == {"output", *(trained if phase != "forward" else ())}
+    assert max(found.tensors.values()) < CLOSE
+    assert found.check.status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("framework", "words"),
+    [
+        ("torch", {"layout": "nchw"}),
+        ("torch", {"feed": "host"}),
+        ("tensorflow", {"mode": "xla"}),
+        ("tensorflow", {"feed": "host"}),
+    ],
+)
+def test_ways_to_run_agree(
+    backend: Callable[[str], Any], tmp_path: Path, framework: str, words: dict[str, str]
+) -> None:
+    model, own = tiny.branches(), backend(framework)
+    folders = [
+        saved(own, model, tmp_path / "plain", phase="training"),
+        saved(own, model, tmp_path / "other", phase="training", **words),
+    ]
+    assert max(compare(*folders).tensors.values()) < CLOSE
+
+
+def test_running_statistics_differ_from_the_batch(
+    backend: Callable[[str], Any], tmp_path: Path
+) -> None:
+    model = tiny.branches()
+    words = {"phase": "forward-backward", "running_statistics": True}
+    folders = [
+        saved(backend(one), model, tmp_path / one, **words) for one in ("torch", "tensorflow")
+    ]
+    batch = saved(backend("torch"), model, tmp_path / "batch", phase="forward-backward")
+    running = np.load(folders[0] / "0.npy")
+    assert np.abs(np.load(batch / "0.npy") - running).max() > 0.01 * np.abs(running).max()
+    assert max(compare(*folders).tensors.values()) < CLOSE
+
+
+def test_updates_agree(backend: Callable[[str], Any]) -> None:
+    # Momentum shows in the second step only; running statistics in the first.
+    model = tiny.branches()
+    momentum = dataclasses.replace(model.optimizer, kind="momentum", rate=0.05)
+    model = dataclasses.replace(model, optimizer=momentum)
+    from pydlbench.endtoend.inputs import make_batch
+    from pydlbench.endtoend.tensorflow.connect import connect as tensorflow_connect
+    from pydlbench.endtoend.torch.connect import connect as torch_connect
+
+    weights, after = make_weights(model), {}
+    for name, connect in (("torch", torch_connect), ("tensorflow", tensorflow_connect)):
+        case = StepCase(model=model.name, phase="training", framework=name)
+        own = backend(name)
+        subject = connect(own, model, weights, case, make_batch(model)).subject
+        subject.reset(weights)
+        for _ in range(3):
+            subject.descend(0.05)
+        net = subject._step.net
+        tensors = net.tensors() if name == "torch" else net.variables
+        numpy = {key: np.asarray(_array(value)) for key, value in tensors.items()}
+        after[name] = {key: net.plain(key, _own(name, tensors[key])) for key in numpy}
+    for key, ours in after["torch"].items():
+        np.testing.assert_allclose(after["tensorflow"][key], ours, rtol=1e-4, atol=1e-5)
+        moved = np.abs(ours - weights[key]).max()
+        assert moved > 1e-5, key
+
+
+def _array(value: Any) -> Any:
+    return value.detach().numpy() if hasattr(value, "detach") else value.numpy()
+
+
+def _own(name: str, value: Any) -> Any:
+    return value if name == "torch" else value.numpy()
+
+
+def write(folder: Path, **tensors: list[float]) -> Path:
+    folder.mkdir()
+    for number, values in enumerate(tensors.values()):
+        np.save(folder / f"{number}.npy", np.array(values, np.float32))
+    (folder / "names.txt").write_text("\n".join(tensors))
+    return folder
+
+
+def test_differences_are_relative_to_the_largest_value(tmp_path: Path) -> None:
+    first = write(tmp_path / "torch", output=[1, -4], a=[1, 2], b=[8, 0])
+    other = write(tmp_path / "tensorflow", output=[1, -4], a=[1, 2.5], b=[8, 0.004])
+    found = compare(first, other)
+    assert found.tensors == pytest.approx({"output": 0, "a": 0.25, "b": 0.0005})
+    assert (found.output, found.gradients, found.worst) == (0, pytest.approx(0.25), "a")
+    assert found.check.status == "failed"
+    assert "gradients 0.25 (a)" in found.check.detail
+    assert not list(tmp_path.glob("*/*.npy"))
+
+
+@pytest.mark.parametrize("values", [[float("nan"), 1], [1, 2, 3]])
+def test_nans_and_other_shapes_never_agree(tmp_path: Path, values: list[float]) -> None:
+    first = write(tmp_path / "torch", output=[1, 2])
+    found = compare(first, write(tmp_path / "tensorflow", output=values))
+    assert found.output == float("inf")
+    assert found.check.status == "failed"
+
+
+def test_gradients_may_differ_as_far_as_rounding_carries() -> None:
+    found = Agreement(
+        frameworks=("torch", "tensorflow"),
+        output=1e-5,
+        gradients=0.1,
+        worst="a",
+        median=0.01,
+        tensors={"output": 1e-5, "a": 0.1},
+    )
+    assert found.check.status == "failed"
+    assert dataclasses.replace(found, floor=0.06).check.status == "ok"
+    assert dataclasses.replace(found, floor=0.005).check.status == "failed"
+    wild = dataclasses.replace(found, output=0.08, floor=0.05)
+    assert wild.check.status == "failed"

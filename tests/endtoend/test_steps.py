@@ -1,0 +1,162 @@
+"""Checks, phases and the ways to feed and fetch, in both frameworks."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import tiny
+
+from pydlbench.devices.cpu.read import read_cpu_facts
+from pydlbench.endtoend.facts import StepPreparation
+from pydlbench.endtoend.inputs import Batch, make_batch
+from pydlbench.endtoend.serving import prepare, prepare_model
+from pydlbench.endtoend.step import StepCase
+from pydlbench.errors import UnsupportedError, UsageError
+from pydlbench.timing.chunk import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FRAMEWORKS = ("torch", "tensorflow")
+BF16 = {"avx512_bf16", "amx_bf16"} & set(read_cpu_facts().isa)
+
+
+@pytest.mark.parametrize("phase", ["forward", "forward-backward", "training"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("name", tiny.MODELS)
+def test_every_check_passes(
+    backend: Callable[[str], Any], name: str, framework: str, phase: str
+) -> None:
+    model = tiny.MODELS[name]()
+    if phase == "training" and model.optimizer.kind == "none":
+        pytest.skip("this model is not trained")
+    case = StepCase(model=name, phase=phase, framework=framework)
+    kernel = prepare_model(backend(framework), model, case, StepPreparation())
+    checks = {one.name: one for one in kernel.facts.checks}
+    wanted = ["shapes", "parameters", "flops", "gradients", "descent"]
+    assert list(checks) == wanted[: 5 if case.backward else 3]
+    assert {one.detail for one in checks.values() if one.status != "ok"} == set()
+    assert json.loads(json.dumps(kernel.facts.to_dict()))["output"] == [
+        model.batch,
+        *model.output.shape,
+    ]
+    chunk = kernel.sample(Request(samples=2, untimed=1))
+    assert len(chunk.seconds) == 2
+    assert chunk.faults is not None
+    assert chunk.cpu_s is not None
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_step_that_is_not_the_graph_is_found(
+    backend: Callable[[str], Any], framework: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, wrong = tiny.chain(), tiny.chain()
+    nodes = [
+        dataclasses.replace(node, bias=False) if node.name == "conv1" else node for node in wrong
+    ]
+    wrong = dataclasses.replace(wrong, nodes=tuple(nodes[:-1]))
+    case = StepCase(model="chain", framework=framework)
+    from pydlbench.endtoend import checks
+
+    own = checks.run_checks
+    monkeypatch.setattr(
+        checks, "run_checks", lambda _, case, subject, weights: own(model, case, subject, weights)
+    )
+    batch = Batch(make_batch(model).images, None)
+    found = prepare_model(backend(framework), wrong, case, StepPreparation(), batch).facts.checks
+    assert [one.status for one in found] == ["failed", "failed", "failed"]
+    assert "fc2 None and not (4, 5)" in found[0].detail
+    assert found[1].detail.endswith("and not 1,531")
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_model_that_cannot_learn_is_found(backend: Callable[[str], Any], framework: str) -> None:
+    # All units of the last hidden layer are dead: nothing behind them gets a gradient.
+    model = tiny.chain()
+    dead = tiny.Init(kind="constant", value=-1e4)
+    nodes = [
+        dataclasses.replace(node, bias_init=dead) if node.name == "fc1" else node for node in model
+    ]
+    model = dataclasses.replace(model, nodes=tuple(nodes), decays=())
+    case = StepCase(model="chain", phase="forward-backward", framework=framework)
+    kernel = prepare_model(backend(framework), model, case, StepPreparation())
+    checks = {one.name: one for one in kernel.facts.checks}
+    assert checks["gradients"].status == "failed"
+    assert "conv1/weights is zero" in checks["gradients"].detail
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(
+    ("phase", "expected"),
+    [("forward", [(4, 5)]), ("training", [()])],
+)
+def test_fetched_results_are_arrays_of_the_hosts(
+    backend: Callable[[str], Any], framework: str, phase: str, expected: list[tuple[int, ...]]
+) -> None:
+    found = fetched(backend(framework), tiny.chain(), phase=phase)
+    assert [one.shape for one in found] == expected
+    assert all(np.isfinite(one).all() for one in found)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_all_gradients_are_fetched(backend: Callable[[str], Any], framework: str) -> None:
+    model = tiny.chain()
+    found = fetched(backend(framework), model, phase="forward-backward")
+    assert sum(one.size for one in found) == 1531
+
+
+def fetched(own: Any, model: Any, **words: Any) -> list[Any]:
+    from importlib import import_module
+
+    from pydlbench.endtoend.weights import make_weights
+
+    connect = import_module(f"pydlbench.endtoend.{own.name}.connect").connect
+    case = StepCase(model=model.name, framework=own.name, fetch=True, feed="host", **words)
+    step = connect(own, model, make_weights(model), case, make_batch(model)).subject._step
+    found = step.call()
+    found = found if isinstance(found, list) else [found]
+    assert all(type(one) is np.ndarray for one in found)
+    return found
+
+
+@pytest.mark.parametrize("cast", ["mixed", "whole"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_narrow_types_learn_too(backend: Callable[[str], Any], framework: str, cast: str) -> None:
+    case = StepCase(
+        model="branches", phase="training", framework=framework, precision="bf16", cast=cast
+    )
+    if not BF16:
+        with pytest.raises(UnsupportedError, match="bf16"):
+            prepare_model(backend(framework), tiny.branches(), case, StepPreparation())
+        return
+    kernel = prepare_model(backend(framework), tiny.branches(), case, StepPreparation())
+    assert {one.name for one in kernel.facts.checks if one.status != "ok"} == set()
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_what_a_framework_has_not_is_refused(backend: Callable[[str], Any], framework: str) -> None:
+    own, none = backend(framework), StepPreparation(checks=False)
+    case = StepCase(model="maps", phase="training", framework=framework)
+    with pytest.raises(UsageError, match="no optimizer to train with; nearest: --phase forward-"):
+        prepare_model(own, tiny.maps(), case, none)
+    with pytest.raises(UnsupportedError, match="tf32"):
+        prepare_model(own, tiny.maps(), dataclasses.replace(case, precision="tf32"), none)
+
+
+def test_a_workers_framework_is_the_cases(backend: Callable[[str], Any]) -> None:
+    case = StepCase(model="mnist", framework="tensorflow", batch=1)
+    with pytest.raises(UsageError, match="asked of a worker of torch"):
+        prepare(backend("torch"), case.to_dict(), {})
+    with pytest.raises(UsageError, match="nearest: mnist"):
+        prepare(backend("torch"), {**case.to_dict(), "model": "mnits"}, {})
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_sum_is_a_loss(backend: Callable[[str], Any], framework: str) -> None:
+    case = StepCase(model="maps", phase="forward-backward", framework=framework)
+    kernel = prepare_model(backend(framework), tiny.maps("sum"), case, StepPreparation())
+    assert {one.name for one in kernel.facts.checks if one.status != "ok"} == set()
