@@ -1,0 +1,290 @@
+"""The cross-check's table: models x phases x frameworks, held against its targets.
+
+    python benchmarks/crosscheck.py --resume crosscheck.jsonl --md crosscheck.md
+
+Each row is what ``pydlbench check`` finds: a prediction that is stored before its step runs, the
+measured step, and what no term of the ledger explains. The targets: errors of the prediction of at
+most 5 % in the median and 12 % at worst, and at most 3 % of the step unexplained in the median.
+
+With ``--resume`` each finished row is a line of that file at once; a run that ends early, by
+Ctrl-C, by ``--seconds`` or otherwise, goes on there. Rows that failed are tried again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime as dt
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from acceptance.journal import Journal
+
+from pydlbench.cli import check as command
+from pydlbench.cli.check_request import CheckRequest, read_check
+from pydlbench.cli.check_running import Checks
+from pydlbench.cli.interrupts import OneInterrupt
+from pydlbench.cli.parser import Parser
+from pydlbench.cli.progress import Progress
+from pydlbench.devices.cpu import read_cpu_facts
+from pydlbench.errors import PydlbenchError, UsageError
+from pydlbench.report.check_markdown import markdown_table
+from pydlbench.report.check_numbers import Scale, signed_percent
+from pydlbench.report.check_result import CheckResult
+
+# Batch sizes that fit into 24 GB and take seconds, not minutes, on two cores.
+MODELS = {
+    "mnist": 64,
+    "cifar10": 128,
+    "alexnet": 16,
+    "alexnet-owt": 16,
+    "alexnet-tfcnn": 16,
+    "vgg11": 4,
+    "overfeat-fast": 8,
+    "googlenet": 4,
+    "resnet18": 8,
+    "resnet50": 4,
+    "densenet121": 4,
+    "inception-v3": 2,
+}
+PHASES = ("forward", "training")
+FRAMEWORKS = ("torch", "tensorflow")
+# Largest median error, largest error, largest median of what is unexplained.
+TARGETS = (0.05, 0.12, 0.03)
+TITLES = (
+    *("model", "phase", "framework", "batch", "predicted", "measured", "error", "native sum"),
+    "unexplained",
+)
+_WIDTHS = (22, 16, 11, 5, 10, 10, 8, 10, 11)
+
+Row = dict[str, Any]
+
+
+def read(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    models = [f"{name}:{batch}" for name, batch in MODELS.items()]
+    parser.add_argument("--models", nargs="+", default=models, metavar="NAME[:BATCH]")
+    parser.add_argument("--phases", nargs="+", default=list(PHASES))
+    parser.add_argument("--frameworks", nargs="+", default=list(FRAMEWORKS))
+    parser.add_argument("--rounds", default="15", help="of each row, at the most")
+    parser.add_argument("--time-limit", default="60", help="seconds of each row's rounds")
+    parser.add_argument("--budget", default="0.25", help="seconds per native kernel")
+    parser.add_argument("--seconds", type=float, help="start no step after so long")
+    parser.add_argument(
+        "--resume", type=Path, metavar="FILE", help="journal; goes on where it ends"
+    )
+    parser.add_argument("--md", type=Path, metavar="FILE", help="write the table as Markdown")
+    return parser.parse_args(arguments)
+
+
+def task(model: str, batch: int, phase: str, framework: str) -> str:
+    """Return a row's name in the journal."""
+    return f"{model} {batch} {phase} {framework}"
+
+
+def requests(args: argparse.Namespace) -> list[CheckRequest]:
+    """Return a request for each model and phase, all frameworks together.
+
+    Raises:
+        UsageError: a bad word; before anything is measured.
+    """
+    parser = Parser(prog="pydlbench")
+    command.add_parser(parser.add_subparsers())
+    found = []
+    for word in args.models:
+        name, _, batch = word.partition(":")
+        size = batch or str(MODELS.get(name, ""))
+        for phase in args.phases:
+            words = ["check", name, "--phase", phase, "--framework", *args.frameworks]
+            words += ["--batch", size] if size else []
+            words += ["--rounds", args.rounds, "--time-limit", args.time_limit]
+            found.append(read_check(parser.parse_args([*words, "--budget", args.budget])))
+    return found
+
+
+class Table:
+    """Rows as they are finished, in a journal if there is one.
+
+    Args:
+        journal: None keeps them in memory only.
+        wanted: names of all rows, in their order.
+    """
+
+    def __init__(self, journal: Journal | None, wanted: Sequence[str]) -> None:
+        self._journal = journal
+        self.wanted = list(wanted)
+        self.rows: dict[str, Row] = {}
+        for name in self.wanted:
+            known = journal.get(name) if journal else None
+            if known is not None and known["status"] == "ok":
+                self.add(name, known, fresh=False)
+
+    def add(self, name: str, row: Row, *, fresh: bool = True) -> None:
+        """Take a row, write it down and print it."""
+        self.rows[name] = row
+        if fresh and self._journal is not None:
+            self._journal.add(name, row)
+        print(line(row), flush=True)
+
+    def good(self) -> list[Row]:
+        """Return the rows that have a result, in their order."""
+        found = (self.rows.get(name) for name in self.wanted)
+        return [row for row in found if row is not None and row["status"] == "ok"]
+
+
+def cells(row: Row) -> list[str]:
+    """Return a row under :data:`TITLES`; one without a result says why."""
+    head = [row["model"], row["phase"], row["framework"], str(row["batch"])]
+    if row["status"] != "ok":
+        return [*head, f"{row['status']}: {row['reason']}", "", "", "", ""]
+    scale = Scale.of(row["measured_s"]["median"])
+    return [
+        *head,
+        scale.text(row["estimate_s"]),
+        scale.text(row["measured_s"]["median"]),
+        signed_percent(row["error"]),
+        signed_percent(row["error_native"]),
+        signed_percent(row["unexplained"]),
+    ]
+
+
+def line(row: Row) -> str:
+    """Return a row as it is printed."""
+    return aligned(cells(row))
+
+
+def aligned(words: Sequence[str]) -> str:
+    """Return words in columns; the first three to the left."""
+    columns = enumerate(zip(words, _WIDTHS, strict=True))
+    parts = [word.ljust(width) if i < 3 else word.rjust(width) for i, (word, width) in columns]
+    return "  ".join(parts).rstrip()
+
+
+def verdict(rows: Sequence[Row], wanted: int) -> tuple[list[str], bool]:
+    """Return what all rows say together, and whether every target is met by a whole table."""
+    if not rows:
+        return [f"0 of {wanted} rows have a result"], False
+    errors = [abs(row["error"]) for row in rows]
+    worst = max(rows, key=lambda row: abs(row["error"]))
+    name = f"{worst['model']} {worst['phase']} {worst['framework']}"
+    natively = median(abs(row["error_native"]) for row in rows)
+    found = (median(errors), max(errors), median(abs(row["unexplained"]) for row in rows))
+    words = ("median error of the prediction", f"worst error ({name})", "median |unexplained|")
+    lines = [f"{len(rows)} of {wanted} rows have a result"]
+    for word, value, target in zip(words, found, TARGETS, strict=True):
+        state = "met" if value <= target else "MISSED"
+        lines.append(f"{word}: {100 * value:.1f} %, target {100 * target:.0f} %: {state}")
+    lines.append(f"median error of the native sum: {100 * natively:.1f} %")
+    met = all(value <= target for value, target in zip(found, TARGETS, strict=True))
+    return lines, met and len(rows) == wanted
+
+
+def markdown(rows: Sequence[Row], lines: Sequence[str], processor: str) -> str:
+    """Return the table and the verdict as Markdown."""
+    table = markdown_table(TITLES, [cells(row) for row in rows], left=3)
+    days = sorted({row["when"][:10] for row in rows})
+    where = f"{processor}, {' to '.join(dict.fromkeys([days[0], days[-1]]))}" if days else processor
+    return "\n\n".join([where, table, "\n".join(f"- {one}" for one in lines)]) + "\n"
+
+
+def take(
+    request: CheckRequest,
+    table: Table,
+    processor: str,
+    session_factory: Callable[..., Any] | None,
+    checker: Callable[..., Any] | None,
+) -> bool:
+    """Check one step in all its frameworks; return whether Ctrl-C came."""
+
+    def name(framework: str) -> str:
+        return task(request.model.name, request.model.batch, request.phase, framework)
+
+    def finished(result: CheckResult) -> None:
+        row = {
+            **result.to_dict(checks.limits),
+            "when": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+            "processor": processor,
+        }
+        table.add(name(result.framework), row)
+
+    progress = Progress(sys.stderr)
+    checks = Checks(request, progress, session_factory, checker, finished)
+    with OneInterrupt() as interrupts:
+        try:
+            checks.take(interrupts)
+        except PydlbenchError as error:
+            for framework, mode in request.subjects[len(checks.results) :]:
+                finished(
+                    CheckResult(
+                        model=request.model.name,
+                        batch=request.model.batch,
+                        phase=request.phase,
+                        precision=request.precision,
+                        framework=framework,
+                        mode=mode,
+                        status="failed",
+                        reason=str(error),
+                    )
+                )
+        finally:
+            progress.close()
+    return checks.interrupted
+
+
+def main(
+    arguments: Sequence[str] | None = None,
+    session_factory: Callable[..., Any] | None = None,
+    checker: Callable[..., Any] | None = None,
+) -> int:
+    """Take the rows that are not in the journal yet, then judge all of them.
+
+    Exit 0 if the table is whole and meets its targets, 1 if not, 2 for bad input, 130 after Ctrl-C.
+    """
+    args = read(arguments)
+    try:
+        asked = requests(args)
+    except UsageError as error:
+        print(f"crosscheck: {error}", file=sys.stderr)
+        return 2
+    names = {
+        (number, framework): task(one.model.name, one.model.batch, one.phase, framework)
+        for number, one in enumerate(asked)
+        for framework, _ in one.subjects
+    }
+    begin = time.monotonic()
+    processor = read_cpu_facts().name
+    print(f"{processor}\n\n{aligned(TITLES)}", flush=True)
+    table = Table(Journal(args.resume) if args.resume else None, list(names.values()))
+    interrupted = late = False
+    for number, request in enumerate(asked):
+        todo = tuple(one for one in request.subjects if names[number, one[0]] not in table.rows)
+        if not todo:
+            continue
+        late = args.seconds is not None and time.monotonic() - begin > args.seconds
+        if late:
+            break
+        rest = dataclasses.replace(request, subjects=todo)
+        interrupted = take(rest, table, processor, session_factory, checker)
+        if interrupted:
+            break
+    lines, met = verdict(table.good(), len(table.wanted))
+    print("\n" + "\n".join(lines))
+    left = len(table.wanted) - len(table.rows)
+    if late or interrupted:
+        how = (
+            f"--resume {args.resume}" if args.resume else "--resume FILE, next time from the start"
+        )
+        print(f"{left} rows are left; go on with {how}")
+    if args.md is not None:
+        rows = [table.rows[name] for name in table.wanted if name in table.rows]
+        args.md.write_text(markdown(rows, lines, processor))
+    return 130 if interrupted else 0 if met else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

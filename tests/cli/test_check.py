@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pydlbench.cli import check as command
+from pydlbench.cli.parser import Parser
+from pydlbench.crosscheck import check
+from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, WorkerError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
+from check_records import make_record
+
+sys.path.pop(0)
+
+BOTH = ("mnist", "--batch", "4", "--framework", "torch,tensorflow")
+DESIGN_KEYS = {
+    *("schema_version", "run", "framework", "mode", "estimate_s", "estimate_native_s"),
+    *("measured_s", "error", "ledger", "unexplained"),
+}
+
+
+def parse(*words):
+    parser = Parser(prog="pydlbench")
+    command.add_parser(parser.add_subparsers())
+    return parser.parse_args(["check", *words])
+
+
+class FakeSession:
+    """Gives an invented native row for each case."""
+
+    def __init__(self, run_record, build, error=None):
+        self.run = run_record
+        self.build = build
+        self.error = error
+        self.opened = []
+        self.cases = []
+
+    @contextmanager
+    def open(self, **options):
+        self.opened.append(options)
+        yield self
+
+    def cache_bytes(self, device):
+        assert device == "cpu"
+        return 1 << 20
+
+    def measure(self, cases, progress):
+        for index, case in enumerate(cases):
+            if self.error is not None:
+                raise self.error
+            progress(index, len(cases), case.label)
+            self.cases.append(case)
+            yield self.build(layer=case.layer.name or "x", median=1e-3, roof=9e-4)
+
+
+class FakeChecker:
+    """Stands for ``crosscheck.check``; raises what it has for a framework."""
+
+    def __init__(self, **errors):
+        self.errors = errors
+        self.calls = []
+        self.natives = []
+
+    def __call__(self, *step, **settings):
+        inspect.signature(check).bind(*step, **settings)  # as the real one is called
+        model, options, batch, phase, precision, framework, mode, session = step
+        assert session.cases
+        self.natives.append(settings.pop("native"))
+        settings.pop("tell")("parts")
+        self.calls.append((model, options, batch, phase, precision, framework, mode, settings))
+        if framework in self.errors:
+            raise self.errors[framework]
+        return make_record(
+            model=model, options=options, batch=batch, phase=phase, framework=framework, mode=mode
+        )
+
+
+@pytest.fixture
+def session(run_record, measurement):
+    return FakeSession(run_record, measurement)
+
+
+def test_each_framework_is_checked_in_its_first_mode(session, capsys):
+    checker = FakeChecker()
+    words = (*BOTH, "--phase", "training", "--rounds", "7", "--time-limit", "9", "--seed", "3")
+    assert command.run(parse(*words), session.open, checker) == 0
+    settings = {"rounds": 7, "time_limit_s": 9.0}
+    assert checker.calls == [
+        ("mnist", {}, 4, "training", "fp32", "torch", "eager", settings),
+        ("mnist", {}, 4, "training", "fp32", "tensorflow", "graph", settings),
+    ]
+    assert session.opened == [{"threads": None, "seed": 3, "budget_s": 0.25}]
+    out, err = capsys.readouterr()
+    assert out.count("predicted 112.4 ms") == 2
+    assert out.splitlines()[-1].startswith("tensorflow graph")
+    assert err == ""
+
+
+def test_native_rows_are_measured_once_and_shared(session):
+    checker = FakeChecker()
+    command.run(parse(*BOTH), session.open, checker)
+    assert len(session.cases) == len(set(session.cases))
+    first, second = checker.natives
+    assert first is second
+    assert first.time.hot > 0
+    assert not first.missing
+
+
+def test_modes_in_the_other_frameworks_words(session, capsys):
+    checker = FakeChecker()
+    assert command.run(parse(*BOTH, "--mode", "eager,compiled"), session.open, checker) == 0
+    assert [call[5:7] for call in checker.calls] == [
+        ("torch", "eager"),
+        ("torch", "compiled"),
+        ("tensorflow", "graph"),
+        ("tensorflow", "xla"),
+    ]
+    assert "note: tensorflow has no mode eager, compiled" in capsys.readouterr().err
+
+
+def test_all_modes_of_all_frameworks(session):
+    checker = FakeChecker()
+    command.run(parse("mnist", "--framework", "all", "--mode", "all"), session.open, checker)
+    modes = [call[6] for call in checker.calls]
+    assert modes == ["eager", "compiled", "graph", "xla"]
+
+
+def test_without_a_name_those_that_are_installed(session, monkeypatch):
+    monkeypatch.setattr("pydlbench.backends.offers.is_there", lambda one: one.name == "tensorflow")
+    checker = FakeChecker()
+    command.run(parse("mnist"), session.open, checker)
+    assert [call[5] for call in checker.calls] == ["tensorflow"]
+
+
+def test_without_any_framework_the_way_to_get_one(monkeypatch):
+    monkeypatch.setattr("pydlbench.backends.offers.is_there", lambda _: False)
+    with pytest.raises(BackendMissingError, match=r"pip install 'pydlbench\[torch\]' or pip"):
+        command.run(parse("mnist"))
+
+
+def test_options_reach_the_model(session):
+    checker = FakeChecker()
+    words = ("alexnet", "--framework", "torch", "--option", "lrn=off", "--batch", "2")
+    command.run(parse(*words), session.open, checker)
+    assert checker.calls[0][:3] == ("alexnet", {"lrn": "off"}, 2)
+    assert all("lrn" not in case.layer.name for case in session.cases)
+
+
+def test_one_check_is_one_json_object(session, capsys):
+    words = ("mnist", "--framework", "torch", "--json", "-", "--batch", "4")
+    assert command.run(parse(*words), session.open, FakeChecker()) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document.keys() >= DESIGN_KEYS
+    assert (document["schema_version"], document["run"]["id"]) == (1, "20300102-030405-abcd")
+    assert (document["status"], document["reason"]) == ("ok", None)
+    assert document["measured_s"].keys() >= {"median", "ci_low", "ci_high", "n"}
+    assert document["error"] == pytest.approx((0.1124 - 0.1168) / 0.1168)
+    terms = document["ledger"]
+    assert all(one.keys() >= {"term", "seconds", "share", "how"} for one in terms)
+    total = sum(one["seconds"] for one in terms)
+    assert total == pytest.approx(document["measured_s"]["median"])
+    assert terms[-1]["share"] == document["unexplained"]
+    assert document["ladder"]["estimate_s"] == 0.1124
+    assert len(document["measurements"]) == len(session.cases)
+
+
+def test_several_are_a_list(session, capsys):
+    command.run(parse(*BOTH, "--json", "-"), session.open, FakeChecker())
+    document = json.loads(capsys.readouterr().out)
+    assert [one["framework"] for one in document["checks"]] == ["torch", "tensorflow"]
+    assert document.keys() >= {"schema_version", "run"}
+    assert "ledger" not in document
+
+
+def test_files_and_the_report_together(session, capsys, tmp_path):
+    words = ("--json", str(tmp_path / "a.json"), "--md", str(tmp_path / "a.md"), "--explain")
+    assert command.run(parse(*BOTH, *words), session.open, FakeChecker()) == 0
+    assert len(json.loads((tmp_path / "a.json").read_text())["checks"]) == 2
+    assert "| operator choice | 17.8 ms |" in (tmp_path / "a.md").read_text()
+    assert capsys.readouterr().out.count("how each term was measured") == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (WorkerError("the worker\ndied"), "failed"),
+        (UnsupportedError("no such precision"), "skipped"),
+        (BackendMissingError("torch is not installed"), "failed"),
+    ],
+)
+def test_one_that_fails_does_not_take_the_other_down(error, status, session, capsys):
+    checker = FakeChecker(torch=error)
+    assert command.run(parse(*BOTH, "--json", "-"), session.open, checker) == 0
+    first, second = json.loads(capsys.readouterr().out)["checks"]
+    assert (first["status"], first["framework"], first["mode"]) == (status, "torch", "eager")
+    assert first["reason"] == " ".join(str(error).split())
+    assert "measured_s" not in first
+    assert second["status"] == "ok"
+
+
+def test_all_failing_is_exit_code_1_and_a_line_each(session, capsys):
+    checker = FakeChecker(torch=PydlbenchError("one"), tensorflow=PydlbenchError("two"))
+    assert command.run(parse(*BOTH), session.open, checker) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "mnist  batch 4  forward  fp32  torch eager  failed: one",
+        "",
+        "mnist  batch 4  forward  fp32  tensorflow graph  failed: two",
+    ]
+
+
+def test_ctrl_c_leaves_the_finished_checks(session, capsys):
+    checker = FakeChecker(tensorflow=KeyboardInterrupt())
+    assert command.run(parse(*BOTH, "--json", "-"), session.open, checker) == 130
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert document["interrupted"] is True
+    assert [one["framework"] for one in document["checks"]] == ["torch"]
+    assert err == "interrupted: 1 of 2 checks finished\n"
+
+
+def test_ctrl_c_before_the_first_check_writes_nothing(run_record, measurement, capsys, tmp_path):
+    session = FakeSession(run_record, measurement, error=KeyboardInterrupt())
+    target = tmp_path / "a.json"
+    words = (*BOTH, "--json", str(target))
+    assert command.run(parse(*words), session.open, FakeChecker()) == 130
+    assert capsys.readouterr() == ("", "interrupted: 0 of 2 checks finished\n")
+    assert not target.exists()
+
+
+def test_disturbed_native_rows_are_a_warning(run_record, measurement, capsys):
+    session = FakeSession(run_record, lambda **values: measurement(contended=True, **values))
+    command.run(parse(*BOTH), session.open, FakeChecker())
+    assert "warning: other work disturbed" in capsys.readouterr().err
+    command.run(parse(*BOTH, "--quiet"), session.open, FakeChecker())
+    assert capsys.readouterr().err == ""

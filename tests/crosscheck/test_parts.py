@@ -1,0 +1,125 @@
+"""Parts in the frameworks' own processes' code, here in this one: tiny models with every oddity."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import warnings
+
+import pytest
+
+from pydlbench.crosscheck.pieces import groups, pieces, singles
+from pydlbench.crosscheck.replay import sequence
+from pydlbench.endtoend.step import FRAMEWORK_MODES, StepCase
+from pydlbench.models.builder import Builder
+from pydlbench.models.graph import Decay, Optimizer
+from pydlbench.timing.chunk import Request
+
+
+def tiny():
+    """Branches that are joined and added, uneven padding, batch-norm, dropout, an L2 term."""
+    made = Builder("tiny", 2, (3, 10, 10))
+    made.conv("stem", 8, 3, bias=False, padding=(0, 1, 1, 0))
+    made.batchnorm()
+    stem = made.relu()
+    left = made.conv("left", 8, 3, 1, 1, after=stem)
+    right = made.conv("right", 8, 3, 1, 1, after=stem)
+    made.add("both", left, right)
+    both = made.relu()
+    made.concat("joined", [both, stem])
+    made.pool("pool", 3, 2, "SAME")
+    made.lrn("norm", 5, 1e-2, 0.75, 2.0)
+    made.flatten()
+    made.linear("fc1", 6)
+    made.relu("fc1/out")
+    made.dropout("drop", 0.5)
+    made.linear("fc2", 5)
+    return made.model(
+        title="tiny",
+        source="this test",
+        decays=(Decay(node="fc1", tensor="weights", factor=1e-2),),
+        optimizer=Optimizer(kind="momentum", rate=0.02, mu=0.9),
+    )
+
+
+@pytest.fixture(scope="module")
+def prepared():
+    def prepare(framework, phase, mode=None, traces=False):
+        if importlib.util.find_spec(framework) is None:
+            pytest.skip(f"{framework} is not installed")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # TensorFlow's imports are full of deprecations
+            backend = importlib.import_module(f"pydlbench.backends.{framework}.backend")
+            serving = importlib.import_module(f"pydlbench.endtoend.pieces.{framework}_serving")
+            model, mode = tiny(), mode or FRAMEWORK_MODES[framework][0]
+            case = StepCase(model="tiny", phase=phase, framework=framework, mode=mode)
+            found = pieces(model, phase, framework, mode)
+            found += singles(model, phase, found)
+            parts = [one.to_dict() for one in found]
+            wanted = {"kind": "parts", "parts": parts, "traces": traces}
+            return model, found, serving.prepare(backend.create("cpu"), model, case, wanted)
+
+    return prepare
+
+
+@pytest.mark.parametrize("phase", ["forward", "forward-backward", "training"])
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_every_part_runs_and_has_a_time(prepared, framework, phase):
+    _, found, kernel = prepared(framework, phase)
+    chunk = kernel.sample(Request(samples=2, untimed=1))
+    assert kernel.facts.names == tuple(one.name for one in found)
+    assert len(chunk.seconds) == 2 * len(found)
+    assert all(seconds > 0 for seconds in chunk.seconds)
+    assert kernel.facts.once_s > 0
+    assert kernel.facts.dispatch_s >= 0
+    assert set(kernel.facts.fixed_s) <= set(kernel.facts.names)
+
+
+@pytest.mark.parametrize("phase", ["forward", "training"])
+def test_recorded_allocations_make_a_step_that_leaks_nothing(prepared, phase):
+    model, found, kernel = prepared("torch", phase, traces=True)
+    events = sequence(model, groups(model, phase, "torch", "eager"), found, kernel.facts.traces)
+    live, sizes = {}, []
+    for _ in range(3):
+        for slot, size in events:
+            if size:
+                live.setdefault(slot, size)
+            else:
+                live.pop(slot, None)
+        sizes.append(sum(live.values()))
+    assert sizes[1] == sizes[2]
+    gradients = sum(4 * count for count in _trained(model)) if phase == "training" else 0
+    # And as much for momentum; blocks are somewhat larger than tensors.
+    assert 2 * gradients <= sizes[0] <= 3 * gradients
+
+
+def _trained(model):
+    from math import prod
+
+    from pydlbench.models.tensors import trained_tensors
+
+    return [prod(shape) for node in model for shape in trained_tensors(node).values()]
+
+
+def test_what_works_in_place_gets_a_new_copy_in_each_round(prepared):
+    _, found, kernel = prepared("torch", "forward")
+    parts = dict(zip(kernel.facts.names, kernel._parts, strict=True))
+    add = parts[next(one.name for one in found if one.nodes[0] == "both")]
+    before = [one.clone() for one in add.inputs]
+    add.run()
+    add.run()
+    assert all(bool((a == b).all()) for a, b in zip(before, add.inputs, strict=True))
+
+
+def test_a_groups_operands_are_those_of_the_step(prepared):
+    model, found, kernel = prepared("torch", "training")
+    parts = dict(zip(kernel.facts.names, kernel._parts, strict=True))
+    relu = parts["fc1/out"]
+    product = parts["fc1"]
+    outputs = product.forward(product.ready())
+    # The update has run once meanwhile, at a rate that hardly moves anything.
+    assert bool((outputs[0] - relu.inputs[0]).abs().max() < 1e-5)
+    # Its own gradient is what the operator in front of it gets.
+    found = relu.backward(relu.forward(relu.ready()))
+    assert bool((found[0] == product.gradients[0]).all())
+    del model

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import random
+
+from pydlbench.crosscheck.pieces import Piece
+from pydlbench.crosscheck.prediction import Calibration
+from pydlbench.crosscheck.rounds import Rounds
+from pydlbench.timing.chunk import Chunk
+
+FOUND = (
+    Piece(name="a", kind="layer", nodes=("a",), count=2),
+    Piece(name="b", kind="pointwise", nodes=("b",), count=1),
+)
+
+
+class Invented:
+    """A kernel that says when it was asked."""
+
+    def __init__(self, name, calls, seconds, faults):
+        self.name, self.calls, self.seconds, self.faults = name, calls, seconds, faults
+
+    def sample(self, request):
+        self.calls.append((self.name, request))
+        return Chunk(seconds=tuple(self.seconds) * request.samples, faults=self.faults)
+
+
+def made(*, replay=True):
+    calls = []
+    kernels = {
+        "parts": Invented("parts", calls, [0.3, 0.1], 1.0),
+        "replay": Invented("replay", calls, [0.05], 7.0) if replay else None,
+        "step": Invented("step", calls, [0.9], 9.0),
+        "kept": Invented("kept", calls, [0.8], 2.0),
+    }
+    calibration = Calibration(fixed_s={}, once_s=0.01, dispatch_s=0.0)
+    rounds = Rounds(
+        FOUND,
+        kernels["parts"],
+        calibration,
+        kernels["replay"],
+        kernels["step"],
+        kernels["kept"],
+        random.Random(0),
+        rest=lambda: None,
+    )
+    return rounds, calls
+
+
+def test_a_round_predicts_before_the_step_runs():
+    rounds, calls = made()
+    row = rounds.take()
+    names = [name for name, _ in calls]
+    assert names[:2] == ["parts", "replay"]
+    assert sorted(names[2:]) == ["kept", "step"]
+    assert abs(row.pieces_s - 0.71) < 1e-12
+    assert abs(row.estimate_s - 0.76) < 1e-12
+    assert (row.measured_s, row.kept_s) == (0.9, 0.8)
+
+
+def test_the_prediction_does_not_depend_on_the_step():
+    rounds, _ = made()
+    slow, _ = made()
+    slow._kernels["step"].seconds = [5.0]
+    slow._kernels["kept"].seconds = [4.0]
+    for one in (rounds, slow):
+        one.warm_up()
+    assert rounds.take().estimate_s == slow.take().estimate_s
+
+
+def test_without_a_replay_faults_cost_nothing_of_their_own():
+    rounds, calls = made(replay=False)
+    assert rounds.take().faults_s == 0
+    assert rounds.median_faults("replay") is None
+    assert {name for name, _ in calls} == {"parts", "step", "kept"}
+
+
+def test_short_kernels_get_more_samples_and_long_ones_no_warm_up():
+    rounds, calls = made()
+    for one in rounds._kernels.values():
+        one.seconds = [0.001 * second for second in one.seconds]
+    rounds.warm_up()
+    assert rounds.rows == []
+    calls.clear()
+    rounds.take()
+    assert all(request.samples == 20 and request.untimed == 1 for _, request in calls)
+    long, calls = made()
+    long.warm_up()
+    calls.clear()
+    long.take()
+    requests = dict(calls)
+    assert (requests["step"].samples, requests["step"].untimed) == (1, 0)
+
+
+def test_the_steps_change_places():
+    rounds, calls = made()
+    for _ in range(20):
+        rounds.take()
+    first = {calls[i + 2][0] for i in range(0, len(calls), 4)}
+    assert first == {"step", "kept"}
+    assert rounds.median_times() == {"a": 0.3, "b": 0.1}
+    assert rounds.median_faults("step") == 9.0

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+
+from pydlbench.crosscheck import LedgerTerm, PieceRow
+from pydlbench.report.check_conclusion import check_conclusion
+
+sys.path.insert(0, str(Path(__file__).parent))
+from check_records import MEASURED_S, make_ledger, make_record
+
+sys.path.pop(0)
+
+
+def test_the_conclusion_names_layer_term_and_next_command():
+    lines = check_conclusion(make_record())
+    assert lines[0] == "conv2 dominates: 28.0 ms, 24.0 % of the step."
+    assert lines[1] == (
+        "The largest term that is not physics: operator choice, 17.8 ms, 15.2 % of the step "
+        "(fc6 +12.0 ms, fc7 +4.9 ms)."
+    )
+    assert lines[2] == (
+        "next: pydlbench layers --shape alexnet-owt/fc6 --batch 32 --backend native,torch "
+        "--mode eager --explain"
+    )
+
+
+def test_alike_layers_count_together():
+    pieces = make_record().pieces
+    many = dataclasses.replace(pieces[2], seconds=0.02, count=3)
+    lines = check_conclusion(make_record(pieces=(*pieces[:2], many)))
+    assert lines[0] == "fc6 and 2 like it dominate: 60.0 ms, 51.4 % of the step."
+
+
+@pytest.mark.parametrize(
+    ("seconds", "phase", "command"),
+    [
+        (
+            {"above": 0.05},
+            "training",
+            "layers --shape alexnet-owt/conv2 --batch 32 --pass all --algorithms",
+        ),
+        (
+            {"pointwise": 0.05},
+            "forward",
+            "check alexnet-owt --batch 32 --framework torch --mode compiled",
+        ),
+        (
+            {"allocation": 0.05},
+            "training",
+            "check alexnet-owt --batch 32 --phase training --framework torch --explain",
+        ),
+        (
+            {"above": 0.0, "operator": 0.0, "allocation": 0.0},
+            "forward",
+            "check alexnet-owt --batch 32 --framework torch --rounds 10 --explain",
+        ),
+    ],
+)
+def test_the_next_command_follows_from_the_largest_term(seconds, phase, command):
+    record = make_record(ledger=make_ledger(**seconds), phase=phase)
+    assert check_conclusion(record)[-1] == f"next: pydlbench {command}"
+
+
+def test_with_a_diagnosis_that_is_the_next_command():
+    record = make_record(options={"lrn": "off"}, phase="training", precision="bf16")
+    assert check_conclusion(record, diagnose=True)[-1] == (
+        "next: pydlbench diagnose alexnet-owt --batch 32 --phase training --precision bf16 "
+        "--option lrn=off --framework torch"
+    )
+
+
+def test_a_step_at_its_roof_has_no_loss():
+    ledger = make_ledger(
+        layers=MEASURED_S, above=0.0, operator=0.0, pointwise=0.0, allocation=0.0, dispatch=0.0
+    )
+    lines = check_conclusion(make_record(ledger=ledger))
+    assert lines[1] == "No term besides the roof itself is worth 0.5 % of the step."
+
+
+def test_what_an_optimizer_needs_natively_is_no_loss():
+    optimizer = PieceRow(name="optimizer", kind="optimizer", count=1, seconds=0.03, native_s=0.01)
+    term = LedgerTerm(term="optimizer", seconds=0.03, share=0.03 / MEASURED_S, how="alone")
+    record = make_record(
+        ledger=(*make_ledger()[:-1], term, make_ledger()[-1]),
+        pieces=(*make_record().pieces, optimizer),
+    )
+    assert check_conclusion(record)[1] == (
+        "The largest term that is not physics: optimizer above its native rows, 20.0 ms, 17.1 % "
+        "of the step."
+    )
+    cheap = dataclasses.replace(optimizer, native_s=0.02)
+    record = dataclasses.replace(record, pieces=(*make_record().pieces, cheap))
+    assert "operator choice, 17.8 ms" in check_conclusion(record)[1]
