@@ -24,6 +24,9 @@ COMMANDS = {
     "shapes": "the catalog of layers, with FLOPs, bytes and intensity",
     "layers": "time layers, measured against theoretical; the main job",
     "model": "sum measured layers into the estimate of a step; which layer dominates",
+    "e2e": "a real framework step, also as the published scripts time and print it",
+    "check": "hold the estimate of a step against PyTorch and TensorFlow, term by term",
+    "diagnose": "what costs a step its time: findings, ranked by what they would save",
 }
 
 _DESCRIPTION = "Time deep-learning kernels and hold them against what the hardware could do."

@@ -66,6 +66,7 @@ class Session:
         *,
         warm: bool = False,
         logging: bool = False,
+        allocator: str | None = None,
     ) -> Worker:
         """Return the worker of a backend; its process starts when it is first asked.
 
@@ -74,8 +75,15 @@ class Session:
             device: ``cpu`` or ``cuda:N``.
             warm: one whose C library keeps the pages that were freed.
             logging: one whose oneDNN reports its kernels; never timed by our clock.
+            allocator: one of ``session.allocators.ALLOCATORS``; None is ``kept pages`` for a warm
+                one, else ``default``.
+
+        Raises:
+            UsageError: no such allocator.
+            UnsupportedError: an allocator that this machine has not.
         """
-        return self._workers.get(backend, device, warm=warm, logging=logging)
+        chosen = allocator or ("kept pages" if warm else "default")
+        return self._workers.get(backend, device, allocator=chosen, logging=logging)
 
     @property
     def run(self) -> RunRecord:

@@ -25,16 +25,17 @@ class Workers:
         self._limits = (
             {} if timeout_s is None else {"timeout": timeout_s, "prepare_timeout": timeout_s}
         )
-        self._found: dict[tuple[str, str, bool, bool], Worker] = {}
+        self._found: dict[tuple[str, str, str, bool], Worker] = {}
 
-    def get(self, backend: str, device: str, *, warm: bool, logging: bool) -> Worker:
+    def get(self, backend: str, device: str, *, allocator: str, logging: bool) -> Worker:
         """Return a worker; see ``Session.worker``."""
-        from pydlbench.workers.environment import KEEP_PAGES, LOG_KERNELS
+        from pydlbench.session.allocators import allocator_environment
+        from pydlbench.workers.environment import LOG_KERNELS
         from pydlbench.workers.host import Worker
 
-        key = (backend, device, warm, logging)
+        key = (backend, device, allocator, logging)
         if key not in self._found:
-            extra = {**(KEEP_PAGES if warm else {}), **(LOG_KERNELS if logging else {})}
+            extra = {**allocator_environment(allocator), **(LOG_KERNELS if logging else {})}
             self._found[key] = Worker(
                 backend, device, self._cpus, environment=extra, **self._limits
             )

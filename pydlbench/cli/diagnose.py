@@ -1,0 +1,177 @@
+"""``pydlbench diagnose``: what costs a step its time, and what would save it, measured."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from pydlbench.diagnose import Diagnosis
+    from pydlbench.endtoend import StepCase
+    from pydlbench.results import RunRecord
+
+__all__ = ["add_parser", "run"]
+
+FOUND = 3
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Describe the command."""
+    parser = subparsers.add_parser(
+        "diagnose",
+        help="what costs a step its time: findings, ranked by what they would save",
+        description="Time a real framework step on the CPU, look for what costs it time, and "
+        "measure what each remedy would save by running it beside the step.",
+        epilog="exit codes: 0 done, 1 the step cannot be run, 2 bad input, 3 a finding saves at "
+        "least --fail-on",
+    )
+    parser.add_argument("model", metavar="MODEL", help="alexnet-owt, vgg16, resnet50...")
+    parser.add_argument(
+        "--framework", metavar="NAME", default="torch", help="torch (default) or tensorflow"
+    )
+    parser.add_argument(
+        "--mode",
+        metavar="MODE",
+        help="eager (torch's default), compiled; graph (TensorFlow's), xla",
+    )
+    parser.add_argument(
+        "--phase",
+        metavar="PHASE",
+        default="forward",
+        help="forward (default), forward-backward or training (with loss and optimizer)",
+    )
+    parser.add_argument("--batch", metavar="N", help="images per step; default: as published")
+    parser.add_argument("--precision", metavar="P", default="fp32", help="of the products (fp32)")
+    parser.add_argument(
+        "--layout", metavar="L", default="nhwc", help="of PyTorch's images: nhwc (default) or nchw"
+    )
+    parser.add_argument(
+        "--option",
+        action="append",
+        metavar="NAME=VALUE",
+        help="a variant of the model: lrn=off, classes=1001",
+    )
+    parser.add_argument("--threads", metavar="N", help="default: one per physical core")
+    parser.add_argument(
+        "--time-limit", metavar="S", default="300", help="seconds; no experiment begins later (300)"
+    )
+    parser.add_argument(
+        "--budget", metavar="S", default="0.25", help="seconds of sampling per kernel (0.25)"
+    )
+    parser.add_argument("--seed", metavar="N", default="0", help="seed of data and order (0)")
+    parser.add_argument(
+        "--fail-on",
+        metavar="SHARE",
+        help="end with 3 if a finding would save this share of the step: 0.1",
+    )
+    parser.add_argument("--json", metavar="FILE", help="write JSON; - is stdout")
+    parser.add_argument("--md", metavar="FILE", help="write Markdown; - is stdout")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = None) -> int:
+    """Diagnose and show.
+
+    Args:
+        args: the command's options.
+        session_factory: gives a session for the options of ``measure.Options`` as keywords.
+
+    Returns:
+        0; 3 under ``--fail-on`` with such a finding.
+
+    Raises:
+        UsageError: bad input; nothing was measured and nothing written.
+        PydlbenchError: the step cannot be run.
+    """
+    from pydlbench.cli.streams import tell
+    from pydlbench.cli.values import fraction, positive_seconds, whole_number
+    from pydlbench.diagnose import diagnose
+    from pydlbench.errors import UsageError
+    from pydlbench.results.destination import STDOUT, check_writable
+
+    case = _case(args)
+    fail_on = None if args.fail_on is None else fraction("--fail-on", args.fail_on, 0.0, 1.0)
+    limit = positive_seconds("--time-limit", args.time_limit)
+    options = {
+        "threads": None if args.threads is None else whole_number("--threads", args.threads, 1),
+        "seed": case.seed,
+        "budget_s": positive_seconds("--budget", args.budget),
+    }
+    if args.json == STDOUT == args.md:
+        raise UsageError("--md -: --json takes standard output already; nearest: --md FILE")
+    for option, target in (("--json", args.json), ("--md", args.md)):
+        if target is not None:
+            check_writable(option, target)
+
+    def say(text: str) -> None:
+        if not args.quiet:
+            tell(f"{text}...")
+
+    with (session_factory or _open_session)(**options) as session:
+        found = diagnose(case, session, limit, say)
+        record = session.run
+    _show(args, record, found)
+    return FOUND if fail_on is not None and _largest(found) >= fail_on else 0
+
+
+def _case(args: argparse.Namespace) -> StepCase:
+    """Return what is asked for, every word of it checked."""
+    from pydlbench.backends.case import CPU_PRECISIONS
+    from pydlbench.cli.model_options import read_options
+    from pydlbench.cli.values import choices, whole_number
+    from pydlbench.endtoend import StepCase
+    from pydlbench.errors import UsageError
+    from pydlbench.models import build_model
+
+    case = StepCase(
+        model=args.model,
+        options=read_options(args.option or []),
+        batch=None if args.batch is None else whole_number("--batch", args.batch, 1),
+        phase=args.phase,
+        framework=args.framework,
+        mode=args.mode,
+        precision=choices("--precision", [args.precision], CPU_PRECISIONS)[0],
+        layout=args.layout,
+        seed=whole_number("--seed", args.seed, 0),
+    )
+    model = build_model(case.model, case.batch, **case.options)
+    if case.framework == "tensorflow" and case.layout != "nhwc":
+        raise UsageError(
+            f"--layout {case.layout}: TensorFlow's convolutions on CPUs take nhwc only; "
+            "nearest: --layout nhwc"
+        )
+    if case.phase == "training" and model.optimizer.kind == "none":
+        raise UsageError(
+            f"--phase training: {case.model} has no optimizer to train with; nearest: "
+            "--phase forward-backward"
+        )
+    return case
+
+
+def _show(args: argparse.Namespace, record: RunRecord, found: Diagnosis) -> None:
+    from pydlbench.report.diagnose_markdown import diagnosis_markdown
+    from pydlbench.report.diagnose_report import render_diagnosis
+    from pydlbench.report.style import Style
+    from pydlbench.results.destination import STDOUT, write_text
+    from pydlbench.results.export_json import dump
+
+    if args.json is not None:
+        write_text(args.json, dump({"run": record.to_dict(), **found.to_dict()}))
+    if args.md is not None:
+        write_text(args.md, diagnosis_markdown(record, found))
+    if STDOUT not in (args.json, args.md):
+        print(render_diagnosis(record, found, Style.of(sys.stdout)))
+
+
+def _largest(found: Diagnosis) -> float:
+    return max((one.saving.share for one in found.findings), default=0.0)
+
+
+def _open_session(**options: Any) -> AbstractContextManager[Any]:
+    from pydlbench.measure import Options, Session
+
+    return Session(Options(**options))

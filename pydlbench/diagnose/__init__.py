@@ -1,0 +1,27 @@
+"""What to do about a step: findings, each with a saving that was measured and not guessed.
+
+A rule reads what is known of a step and names hypotheses, each with an experiment of its own. An
+experiment runs the step, or a layer of it, beside the same with one thing changed, in turn. What
+saves time beyond doubt is a finding; what does not is listed as tried.
+"""
+
+from __future__ import annotations
+
+from pydlbench.diagnose.experiments import Contest, LayerChange, Rounds, StepChange
+from pydlbench.diagnose.finding import Diagnosis, Finding, Hypothesis, Saving, Tried
+from pydlbench.diagnose.observations import Observations
+from pydlbench.diagnose.run import diagnose
+
+__all__ = [
+    "Contest",
+    "Diagnosis",
+    "Finding",
+    "Hypothesis",
+    "LayerChange",
+    "Observations",
+    "Rounds",
+    "Saving",
+    "StepChange",
+    "Tried",
+    "diagnose",
+]

@@ -1,0 +1,43 @@
+"""The commands that findings name, with everything that this step was asked for with."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydlbench.backends.case import Case
+    from pydlbench.endtoend import StepCase
+
+__all__ = ["again", "layer_command"]
+
+_DEFAULTS = (("phase", "forward"), ("precision", "fp32"), ("layout", "nhwc"))
+
+
+def again(case: StepCase) -> str:
+    """Return the command that diagnoses a step."""
+    words = ["pydlbench", "diagnose", case.model]
+    if case.framework != "torch":
+        words += ["--framework", case.framework]
+    if case.mode not in ("eager", "graph"):
+        words += ["--mode", str(case.mode)]
+    for name, default in _DEFAULTS:
+        value = getattr(case, name)
+        if value != default:
+            words += [f"--{name}", value]
+    if case.batch is not None:
+        words += ["--batch", str(case.batch)]
+    for name, value in case.options.items():
+        words += ["--option", f"{name.replace('_', '-')}={value}"]
+    return shlex.join(words)
+
+
+def layer_command(case: Case) -> str:
+    """Return the command that times a layer natively and in the framework, and explains the gap."""
+    words = ["pydlbench", "layers", "--shape", case.layer.problem, "--pass", case.pass_]
+    words += ["--backend", f"native,{case.backend}"]
+    if case.precision != "fp32":
+        words += ["--precision", case.precision]
+    if case.pass_ == "forward" and case.propagation != "inference":
+        words += ["--propagation", case.propagation]
+    return shlex.join([*words, "--explain"])

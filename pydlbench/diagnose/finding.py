@@ -1,0 +1,194 @@
+"""Hypotheses and what becomes of them: findings, or things that were tried. Times in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydlbench.diagnose.experiments import Experiment
+    from pydlbench.endtoend import StepRecord
+
+__all__ = ["ALL", "WORTH", "Diagnosis", "Finding", "Hypothesis", "Saving", "Tried", "overlap"]
+
+#: Stands for every part of a step.
+ALL: Final = "*"
+#: What saves a smaller share of the step is no finding.
+WORTH: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hypothesis:
+    """Something that may cost time, and the experiment that tells.
+
+    Attributes:
+        problem: what it is, in few words; hypotheses on the same problem share it.
+        symptom: what is seen.
+        evidence: measurements, and how they were made.
+        cause: why it would be.
+        experiment: shows what it costs.
+        next: the command to run next.
+        parts: of the step that it is about; :data:`ALL` for a change of everything.
+        where: the layer and pass, where there is one: ``fc6 forward``.
+        most_s: what it can save at the most; the largest is tried first.
+    """
+
+    problem: str
+    symptom: str
+    evidence: tuple[str, ...]
+    cause: str
+    experiment: Experiment
+    next: str
+    parts: frozenset[str]
+    where: str = ""
+    most_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """What an experiment measured.
+
+    Attributes:
+        seconds: saved per step.
+        low: lower end of the interval; None where there were too few rounds.
+        high: upper end.
+        step_s: the step that they are a part of.
+        of: ``step`` if the whole step was run with the change, ``layer`` if one operator was.
+        how: what ran beside what.
+        rounds: how often.
+        problem: what the experiment says the problem is, where it knows better.
+        cause: likewise the cause.
+        evidence: what else it measured.
+    """
+
+    seconds: float
+    low: float | None
+    high: float | None
+    step_s: float
+    of: str
+    how: str
+    rounds: int
+    problem: str | None = None
+    cause: str | None = None
+    evidence: tuple[str, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """Of the step."""
+        return self.seconds / self.step_s
+
+    @property
+    def real(self) -> bool:
+        """Whether it saves something beyond doubt that is worth a reader's time."""
+        return self.low is not None and self.low > 0 and self.share >= WORTH
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object."""
+        return {
+            "seconds": self.seconds,
+            "ci_low": self.low,
+            "ci_high": self.high,
+            "share": self.share,
+            "of": self.of,
+            "how": self.how,
+            "rounds": self.rounds,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What costs time, and what would save it.
+
+    Attributes:
+        problem: in few words.
+        where: layers and passes; empty for the step as a whole.
+        symptom: what is seen.
+        evidence: measurements, and how they were made.
+        cause: why.
+        saving: what was measured.
+        next: the command to run next.
+        parts: of the step.
+        alternatives: other ways that save something on the same parts, a line each.
+        overlaps: numbers of the findings that are about the same parts: savings do not add up.
+    """
+
+    problem: str
+    where: tuple[str, ...]
+    symptom: str
+    evidence: tuple[str, ...]
+    cause: str
+    saving: Saving
+    next: str
+    parts: frozenset[str]
+    alternatives: tuple[str, ...] = ()
+    overlaps: tuple[int, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object."""
+        plain = asdict(self)
+        lists = ("where", "evidence", "alternatives", "overlaps")
+        plain.update({name: list(getattr(self, name)) for name in lists})
+        return {**plain, "parts": sorted(self.parts), "saving": self.saving.to_dict()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """An experiment that shows no saving, or could not be made.
+
+    Attributes:
+        what: was changed.
+        problem: that it was tried for.
+        result: in a few words: what came of it, or why nothing did.
+        ran: whether it was made at all.
+    """
+
+    what: str
+    problem: str
+    result: str
+    ran: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Everything that was found on a step.
+
+    Attributes:
+        step: the step as it is.
+        findings: the largest saving first.
+        tried: what saves nothing.
+        untried: what there was no time for, or could not be run.
+        terms: of the cross-check's ledger: name, seconds and share.
+        notes: what a reader has to know.
+        seconds: that it took.
+    """
+
+    step: StepRecord
+    findings: tuple[Finding, ...]
+    tried: tuple[Tried, ...] = ()
+    untried: tuple[Tried, ...] = ()
+    terms: tuple[Mapping[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: float = field(default=0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object."""
+        case = self.step.case
+        names = ("model", "batch", "phase", "precision", "framework", "mode", "layout")
+        return {
+            **{name: getattr(case, name) for name in names},
+            "options": dict(case.options),
+            "step": self.step.to_dict(),
+            "findings": [one.to_dict() for one in self.findings],
+            "tried": [asdict(one) for one in self.tried],
+            "untried": [asdict(one) for one in self.untried],
+            "ledger": [dict(one) for one in self.terms],
+            "notes": list(self.notes),
+            "seconds": self.seconds,
+        }
+
+
+def overlap(first: frozenset[str], second: frozenset[str]) -> bool:
+    """Whether two changes are about the same parts of a step."""
+    return ALL in first or ALL in second or not first.isdisjoint(second)

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import importlib.util
+import json
+from contextlib import contextmanager
+
+import pytest
+
+from pydlbench import diagnose as package
+from pydlbench.cli import diagnose as command
+from pydlbench.cli import main
+from pydlbench.cli.parser import Parser
+from pydlbench.diagnose import Diagnosis, Finding, Saving
+from pydlbench.endtoend import StepRecord
+from pydlbench.results.parts import TimeSummary
+
+
+class Session:
+    def __init__(self, run_record):
+        self.run = run_record
+        self.opened = []
+
+    @contextmanager
+    def open(self, **options):
+        self.opened.append(options)
+        yield self
+
+
+@pytest.fixture
+def session(run_record):
+    return Session(run_record)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Stand in for the diagnosis: 30 % of the step can be saved."""
+    found = []
+
+    def diagnose(case, session, limit, tell):
+        found.append((case, session, limit))
+        tell("the step")
+        time = TimeSummary(median=0.1, ci_low=0.1, ci_high=0.1, q1=0.1, q3=0.1, min=0.1, n=9)
+        saving = Saving(
+            seconds=0.03, low=0.02, high=0.04, step_s=0.1, of="step", how="in turn", rounds=9
+        )
+        one = Finding(
+            problem="first touch of fresh memory",
+            where=(),
+            symptom="5000 page faults",
+            evidence=("in turn",),
+            cause="the allocator",
+            saving=saving,
+            next="GLIBC_TUNABLES=glibc.malloc.hugetlb=1 python YOUR_SCRIPT.py",
+            parts=frozenset({"allocation"}),
+        )
+        return Diagnosis(step=StepRecord(case=case, status="ok", time=time), findings=(one,))
+
+    monkeypatch.setattr(package, "diagnose", diagnose)
+    return found
+
+
+def parse(*words):
+    parser = Parser(prog="pydlbench")
+    command.add_parser(parser.add_subparsers())
+    return parser.parse_args(["diagnose", *words])
+
+
+def test_what_is_asked_for_arrives(session, asked, capsys):
+    words = ("--phase", "training", "--batch", "4", "--option", "decay=0", "--time-limit", "9")
+    assert command.run(parse("mnist", *words, "--layout", "nchw"), session.open) == 0
+    ((case, _, limit),) = asked
+    assert (case.model, case.phase, case.batch, limit) == ("mnist", "training", 4, 9.0)
+    assert (case.framework, case.mode, case.layout) == ("torch", "eager", "nchw")
+    assert case.options == {"decay": "0"}
+    assert session.opened == [{"threads": None, "seed": 0, "budget_s": 0.25}]
+    out, err = capsys.readouterr()
+    assert "1. first touch of fresh memory" in out
+    assert err == "the step...\n"
+
+
+def test_quiet_says_nothing_else(session, asked, capsys):
+    assert command.run(parse("mnist", "--quiet"), session.open) == 0
+    assert asked
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("share", "code"), [("0.1", 3), ("0.3", 3), ("0.31", 0)])
+def test_a_large_finding_fails(session, asked, share, code):
+    assert command.run(parse("mnist", "--fail-on", share), session.open) == code
+    assert asked
+
+
+def test_documents(session, asked, tmp_path, capsys):
+    target = tmp_path / "found.json"
+    words = ("--json", str(target), "--md", "-")
+    assert command.run(parse("mnist", *words), session.open) == 0
+    assert asked
+    document = json.loads(target.read_text())
+    assert document["schema_version"] == 1
+    assert document["findings"][0]["saving"]["share"] == pytest.approx(0.3)
+    assert document["run"]["id"]
+    out = capsys.readouterr().out
+    assert out.startswith("mnist  fp32") or "**first touch of fresh memory**" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("mnits",), "mnits: no such model; nearest: mnist"),
+        (("mnist", "--phase", "trainin"), "--phase trainin"),
+        (("mnist", "--framework", "pytorch"), "nearest: torch"),
+        (("mnist", "--mode", "xla"), "--mode xla"),
+        (("mnist", "--layout", "nwhc"), "--layout nwhc"),
+        (("mnist", "--batch", "0"), "--batch 0"),
+        (("mnist", "--precision", "fp8"), "--precision fp8"),
+        (("mnist", "--option", "decay"), "--option decay"),
+        (("mnist", "--option", "dekay=0"), "nearest: decay"),
+        (("mnist", "--time-limit", "0"), "--time-limit 0"),
+        (("mnist", "--fail-on", "10"), "nearest: 0.1"),
+        (("mnist", "--json", "-", "--md", "-"), "--md -"),
+        (("mnist", "--json", "/nowhere/x.json"), "no such directory"),
+        (("mnist", "--framework", "tensorflow", "--layout", "nchw"), "nearest: --layout nhwc"),
+        (("vgg11", "--option", "optimizer=none", "--phase", "training"), "no optimizer"),
+        (("mnist", "--slow"), "--slow"),
+    ],
+)
+def test_bad_input_is_one_line(words, said, capsys):
+    assert main(["diagnose", *words]) == 2
+    out, err = capsys.readouterr()
+    assert said in err
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs torch")
+def test_a_real_step(capsys, tmp_path):
+    target = tmp_path / "found.json"
+    words = ("--batch", "4", "--budget", "0.01", "--time-limit", "1", "--json", str(target))
+    assert main(["diagnose", "mnist", *words]) == 0
+    out, _ = capsys.readouterr()
+    assert out.startswith("mnist  batch 4  forward  fp32  torch")
+    assert max(map(len, out.splitlines())) <= 120
+    document = json.loads(target.read_text())
+    assert document["step"]["status"] == "ok"
+    assert document["step"]["time_s"]["median"] > 0

@@ -1,0 +1,216 @@
+"""Each planted fault is named, with what it costs; where it is absent, nobody names it."""
+
+from __future__ import annotations
+
+import pytest
+from planted import KERNEL_S, Bench, World, checker
+
+from pydlbench.diagnose import diagnose
+from pydlbench.endtoend import StepCase
+from pydlbench.errors import PrimitiveError, UnsupportedError
+
+UNPACKED = "weights not packed"
+FRESH = "first touch of fresh memory"
+
+
+def run(world, *, check=True, limit=1e6, batch=4, model="mnist", **words):
+    case = StepCase(model=model, batch=batch, **words)
+
+    def no_check(*_, **__):
+        raise PrimitiveError("no cross-check today")
+
+    session = Bench(world, model, batch)
+    return diagnose(case, session, limit, checker=checker(world) if check else no_check)
+
+
+def named(found):
+    return {one.problem: one.saving.seconds for one in found.findings}
+
+
+def near(**seconds):
+    # The machine drifts while it is sampled.
+    return {name.replace("_", " "): pytest.approx(s, rel=0.05) for name, s in seconds.items()}
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("phase", ["forward", "training"])
+def test_without_a_fault_there_is_no_finding(phase, check):
+    found = run(World(), phase=phase, check=check)
+    assert found.findings == ()
+    assert ("no cross-check: no cross-check today" in found.notes) is not check
+
+
+def test_unpacked_weights_of_several_layers_are_one_finding_and_summed():
+    found = run(World(unpacked_s={"fc1": 0.02, "fc2": 0.03}))
+    assert named(found) == {UNPACKED: pytest.approx(0.05, rel=0.01)}
+    (one,) = found.findings
+    assert set(one.where) == {"fc1 forward", "fc2 forward"}
+    assert one.saving.of == "layer"
+    assert one.saving.share == pytest.approx(0.05 / 0.25, rel=0.05)
+    assert one.saving.low < one.saving.seconds < one.saving.high
+    assert one.next.startswith("pydlbench layers --shape 4x")
+    assert "fc2 takes 32.0 ms in torch alone, 2" not in one.symptom  # bias rows count too
+    assert "fc2 takes" in one.symptom
+
+
+def test_without_a_cross_check_contests_of_large_layers_still_find_them():
+    found = run(World(step_s=0.05, unpacked_s={"fc1": 0.02}), check=False)
+    assert named(found) == {UNPACKED: pytest.approx(0.02, rel=0.01)}
+
+
+def test_a_slower_kernel_is_another_cause_than_unpacked_weights():
+    found = run(World(unpacked_s={"fc1": 0.01}, slow_s={"conv2": 0.04}))
+    assert [one.problem for one in found.findings] == ["slower kernel", UNPACKED]
+    assert named(found) == {
+        "slower kernel": pytest.approx(0.04, rel=0.01),
+        UNPACKED: pytest.approx(0.01, rel=0.01),
+    }
+    assert all(not one.overlaps for one in found.findings)
+
+
+def test_a_slow_layout_is_found_by_the_other_one():
+    found = run(World(reorder_s=0.06), layout="nchw")
+    assert named(found) == near(layout_reorders=0.06)
+    (one,) = found.findings
+    assert one.next == "pydlbench diagnose mnist --batch 4"
+    assert "60.0 ms of layout reorders" in one.symptom
+    assert any("channels last only" in note for note in found.notes)
+
+
+def test_the_right_layout_is_kept():
+    found = run(World(reorder_s=-0.05), layout="nchw")
+    assert found.findings == ()
+    assert any("channels last" in one.what and "longer" in one.result for one in found.tried)
+
+
+def test_fresh_memory_is_found_and_the_better_remedy_leads():
+    found = run(World(fresh_s=0.08), phase="training")
+    assert named(found) == {FRESH: pytest.approx(0.08, rel=0.05)}
+    (one,) = found.findings
+    assert one.saving.of == "step"
+    assert "keeps its pages" in one.evidence[0]
+    assert "80000 page faults" in one.symptom
+    assert len(one.alternatives) == 1
+    assert "huge pages: saves 7" in one.alternatives[0]
+    assert "hugetlb=1" in one.alternatives[0]
+
+
+def test_an_allocator_that_is_not_there_is_not_tried():
+    found = run(World(fresh_s=0.08, refuses=("huge pages",)))
+    assert named(found) == {FRESH: pytest.approx(0.08, rel=0.05)}
+    assert [one.result for one in found.untried] == ["no huge pages here"]
+
+
+def test_launch_gaps_are_found_by_a_mode_that_joins():
+    found = run(World(gaps_s=0.05))
+    assert named(found) == {"launch gaps": pytest.approx(0.05, rel=0.05)}
+    (one,) = found.findings
+    assert "compiled" in one.next
+    assert "with batch 8, per 4 images: saves 25" in one.alternatives[0]
+    assert "starting operators" in one.symptom
+
+
+def test_what_joining_saves_has_one_experiment_for_both_its_reasons():
+    found = run(World(gaps_s=0.05, pointwise_s=0.03, refuses=()), phase="training")
+    (one,) = [one for one in found.findings if one.problem == "launch gaps"]
+    assert one.saving.seconds == pytest.approx(0.08, rel=0.05)
+    assert "starting operators" in one.symptom
+    assert "hardly compute" in one.symptom
+
+
+def test_pointwise_layers_alone():
+    found = run(World(step_s=0.1, pointwise_s=0.03))
+    assert named(found) == near(pointwise_layers_bound_by_memory=0.03)
+
+
+def test_a_slow_optimizer_saves_all_but_what_native_kernels_need():
+    found = run(World(optimizer_s=0.1), phase="training")
+    # The eight tensors of four layers, 2 ms each.
+    assert named(found) == {"slow optimizer": pytest.approx(0.1 - 8 * KERNEL_S, rel=0.05)}
+    assert "less 16.0 ms: the updates in native kernels" in found.findings[0].saving.how
+    assert found.findings[0].next.endswith("--phase forward-backward --batch 4")
+
+
+def test_an_optimizer_as_fast_as_native_kernels_is_none():
+    found = run(World(optimizer_s=8 * KERNEL_S), phase="training")
+    assert found.findings == ()
+    assert all(one.problem != "slow optimizer" for one in found.tried)
+
+
+def test_l2_terms_in_the_loss():
+    found = run(World(decay_s=0.02), phase="training")
+    assert named(found) == {"L2 terms in the loss": pytest.approx(0.02, rel=0.05)}
+    assert found.findings[0].next.endswith("--option decay=0")
+
+
+def test_ragged_channels():
+    found = run(World(ragged_s=0.01))
+    assert named(found) == {"1 input channels": pytest.approx(0.01, rel=0.05)}
+    assert found.findings[0].where == ("conv1 forward",)
+
+
+def test_an_extra_copy_for_uneven_padding():
+    found = run(World(copy_s=0.01), model="alexnet")
+    assert named(found) == {"extra copy for uneven padding": pytest.approx(0.01, rel=0.05)}
+    assert found.findings[0].where == ("conv1 forward",)
+    even = run(World(copy_s=0.01), model="alexnet-owt")
+    assert even.findings == ()
+
+
+def test_layers_far_below_their_roof_are_tried_another_way():
+    found = run(World(other_way_s=0.01, efficiency=0.1, step_s=0.05))
+    assert "far below its roof" in named(found)
+    assert "reaches 10 % of its roof" in found.findings[0].symptom
+    fine = run(World(other_way_s=0.01, efficiency=0.9, step_s=0.05))
+    assert "far below its roof" not in named(fine)
+
+
+def test_a_small_batch():
+    found = run(World(batch_s=0.04, step_s=0.06))
+    assert named(found) == {"small batch": pytest.approx(0.02, rel=0.05)}
+    assert found.findings[0].next == "pydlbench diagnose mnist --batch 8"
+
+
+def test_findings_are_ranked_and_overlaps_are_named_not_added():
+    found = run(World(fresh_s=0.03, gaps_s=0.09, unpacked_s={"fc1": 0.02}))
+    assert [one.problem for one in found.findings] == ["launch gaps", FRESH, UNPACKED]
+    assert [one.overlaps for one in found.findings] == [(2, 3), (1,), (1,)]
+
+
+def test_no_time_no_experiment():
+    found = run(World(fresh_s=0.08), limit=1e-9)
+    assert found.findings == ()
+    assert found.tried == ()
+    assert {one.result for one in found.untried} == {"no time"}
+    assert any("too much of the time limit" in note for note in found.notes)
+
+
+def test_a_narrower_type_that_is_not_there_is_said():
+    found = run(World(bound="compute", refuses=("bf16",)))
+    assert [(one.what, one.result) for one in found.untried] == [
+        ("the step with bf16 products", "no bf16 here")
+    ]
+    assert all(one.problem != "float32 arithmetic" for one in run(World()).tried)
+
+
+def test_a_step_that_cannot_run_is_an_error():
+    with pytest.raises(UnsupportedError, match="no eager here"):
+        run(World(refuses=("eager",)))
+
+
+def test_everything_has_a_json_form():
+    found = run(World(fresh_s=0.05, unpacked_s={"fc1": 0.02}))
+    plain = found.to_dict()
+    assert plain["model"] == "mnist"
+    assert plain["step"]["time_s"]["median"] == pytest.approx(0.27, rel=0.3)
+    first = plain["findings"][0]
+    assert {"problem", "symptom", "evidence", "cause", "saving", "next", "overlaps"} <= set(first)
+    assert {"seconds", "ci_low", "ci_high", "share", "of", "how"} <= set(first["saving"])
+    assert plain["ledger"][0]["term"] == "allocation, first touch"
+
+
+def test_all_kernels_are_released():
+    session = Bench(World(fresh_s=0.05, gaps_s=0.05), "mnist", 4)
+    diagnose(StepCase(model="mnist", batch=4), session, 1e6, checker=checker(session.world))
+    assert session.workers
+    assert all(not one.made for one in session.workers.values())
