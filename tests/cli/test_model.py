@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+
+import pytest
+
+from pydlbench.cli import main
+from pydlbench.cli import model as command
+from pydlbench.cli.parser import Parser
+from pydlbench.results import Measurement
+from pydlbench.results.parts import Roofline, TimeSummary
+
+
+def row(case, status="ok"):
+    at = 2e-3 if case.cache == "hot" else 3e-3
+    time = TimeSummary(median=at, ci_low=at, ci_high=at, q1=at, q3=at, min=at, n=9)
+    return Measurement(
+        layer=case.layer.name or case.layer.problem,
+        kind=case.layer.kind,
+        problem=case.layer.problem,
+        batch=1,
+        pass_=case.pass_,
+        precision=case.precision,
+        cache=case.cache,
+        library="oneDNN 3.2.0",
+        algorithm="jit",
+        status=status,
+        reason=None if status == "ok" else "it does not fit",
+        time=time if status == "ok" else None,
+        roofline=Roofline(bound="memory", time_s=1e-3, efficiency=0.5),
+        flops=1,
+        flops_executed=1,
+        bytes=1,
+    )
+
+
+class Session:
+    def __init__(self, run_record):
+        self.run = run_record
+        self.opened = []
+        self.bad = ()
+        self.stop_after = None
+
+    @contextmanager
+    def open(self, **options):
+        self.opened.append(options)
+        yield self
+
+    def cache_bytes(self, device):
+        assert device == "cpu"
+        return 1 << 40
+
+    def measure(self, cases, progress):
+        for number, case in enumerate(cases):
+            if number == self.stop_after:
+                raise KeyboardInterrupt
+            progress(number, len(cases), case.label)
+            yield row(case, "failed" if (case.layer.name or "") in self.bad else "ok")
+
+
+@pytest.fixture
+def session(run_record):
+    return Session(run_record)
+
+
+def run(session, *words):
+    parser = Parser(prog="pydlbench")
+    command.add_parser(parser.add_subparsers(dest="command"))
+    return command.run(parser.parse_args(["model", *words, "--quiet"]), session.open)
+
+
+def test_the_table_ends_in_an_interval_and_a_conclusion(session, capsys):
+    assert run(session, "mnist", "--device", "cpu", "--batch", "4", "--phase", "training") == 0
+    out = capsys.readouterr().out
+    assert "mnist  batch 4  training  fp32" in out
+    assert "(hot caches) to" in out
+    assert "dominates" in out
+    assert "optimizer 6.65 MB" in out
+    assert max(map(len, out.splitlines())) <= 150
+    assert session.opened == [{"threads": None, "seed": 0, "budget_s": 0.25}]
+
+
+def test_json_has_the_estimate_and_the_rows_behind_it(session, capsys):
+    assert run(session, "mnist", "--device", "cpu", "--json", "-") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["model"], found["batch"], found["phase"]) == ("mnist", 64, "forward")
+    estimate = found["estimate"]
+    assert estimate["low"] < estimate["time_s"] < estimate["high"]
+    assert estimate["images_per_s"] == pytest.approx(64 / estimate["time_s"])
+    assert sum(layer["time_s"] for layer in found["layers"]) == pytest.approx(estimate["time_s"])
+    assert found["dominant"] in {layer["name"] for layer in found["layers"]}
+    assert len(found["measurements"]) == 2 * estimate["kernels_measured"]
+
+
+def test_what_is_missing_is_named_and_the_exit_code_says_so(session, capsys):
+    session.bad = ("mnist/conv2",)
+    assert run(session, "mnist", "--device", "cpu") == 1
+    assert "not in the sum: conv2 forward: it does not fit" in capsys.readouterr().out
+
+
+def test_long_models_show_their_largest_layers(session, capsys):
+    assert run(session, "resnet50", "--device", "cpu", "--batch", "1", "--top", "5") == 0
+    few = capsys.readouterr().out
+    assert run(session, "resnet50", "--device", "cpu", "--batch", "1", "--all") == 0
+    every = capsys.readouterr().out
+    hidden = len(every.splitlines()) - len(few.splitlines()) + 1
+    assert f"{hidden} others" in few
+    assert "others" not in every
+
+
+def test_an_interrupted_run_has_no_sum(session, capsys):
+    session.stop_after = 3
+    assert run(session, "mnist", "--device", "cpu") == 130
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "3 of" in captured.err
+
+
+def test_the_summary_counts_without_a_session(capsys):
+    assert main(["model", "alexnet-owt", "--summary", "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["parameters"] == 61_100_840
+    assert found["macs_forward"] == 714_188_480
+    assert found["macs_training"] == 714_188_480 + 1_358_100_160
+    assert found["layers"][0]["name"] == "conv1"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("resnet", "resnet: no such model; nearest: resnet50"),
+        ("mnist --batch 0", "--batch 0: too small"),
+        ("mnist --batch abc", "--batch abc: not a whole number"),
+        ("mnist --phase trainin", "nearest: training"),
+        ("mnist --precision fp64 --device cpu", "--precision fp64: not a valid choice"),
+        ("mnist --device gpu", "--device gpu: no such device"),
+        ("mnist --option lrn", "--option lrn: not NAME=VALUE"),
+        ("mnist --option classes=11 --option classes=12", "classes is given twice"),
+        ("alexnet --option lrn=maybe", "lrn=maybe: not a valid choice; nearest: on"),
+        ("mnist --option lrn=on", "mnist: no option 'lrn'"),
+        ("mnist --top 0", "--top 0: too small"),
+        ("mnist --budget -1 --device cpu", "--budget -1: must lie between"),
+        ("mnist --json /nowhere/at/all.json", "no such directory"),
+        ("mnist --threads 0 --device cpu", "--threads 0: too small"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_measured(words, said, capsys):
+    assert main(["model", *words.split()]) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
