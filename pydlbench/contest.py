@@ -32,6 +32,8 @@ __all__ = ["Host", "contest", "groups"]
 
 # The fewest rounds whose interval of the ratio at 95 % leaves out the two extremes.
 _ROUNDS = 9
+# Six rounds have such an interval; one or two may be disturbed.
+_LEAST_ROUNDS = 8
 
 
 class Host(Protocol):
@@ -184,6 +186,7 @@ def _in_rounds(policy: Policy) -> Policy:
     return dataclasses.replace(
         policy,
         min_rounds=_ROUNDS,
+        least_rounds=_LEAST_ROUNDS,
         chunk_s=min(policy.chunk_s, policy.budget_s / _ROUNDS),
         warmup_limit_s=min(policy.warmup_limit_s, policy.budget_s),
     )

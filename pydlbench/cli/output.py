@@ -129,7 +129,8 @@ class Outputs:
             axes = varying(rows)
             blocks += [render_algorithms(row, label(row, axes)) for row in rows if row.candidates]
         if self.explain:
-            axes = varying(rows)
+            # Sums follow from the backend that a row is named after.
+            axes = [axis for axis in varying(rows) if axis != "accumulate"]
             found = list(evidence([row for row in rows if row.ok], lambda row: label(row, axes)))
             blocks += ["\n".join(found)] if found else []
         blocks.append("\n".join(conclusion))

@@ -31,7 +31,7 @@ __all__ = ["contest_legend", "contest_table", "contests"]
 _WIDTH = 150
 # An algorithm's name gets what the other columns leave, within these limits.
 _LEAST, _MOST = 12, 40
-_CONTENDED, _UNCERTAIN = "!", "~"
+_CONTENDED, _UNCERTAIN, _OTHER_SUMS = "!", "~", "a"
 # What differs between the backends of one problem, and follows from who they are.
 _OF_BACKENDS = ("backend", "mode", "timing", "accumulate")
 
@@ -83,12 +83,16 @@ def contests(rows: Sequence[Measurement]) -> list[list[Measurement]]:
 def contest_legend(rows: Sequence[Measurement]) -> list[str]:
     """Return a line for each mark and for what a column's title cannot say."""
     lines = []
+    other = [row for block in contests(rows) for row in _other_sums(block)]
     if any(row.warm_s for row in rows):
         lines.append("kept: the same call where the allocator keeps the pages that were freed")
     if any(is_uncertain(row) for row in rows):
         lines.append(f"{_UNCERTAIN}: {UNCERTAIN_LEGEND}")
     if any(row.contended for row in rows):
         lines.append(f"{_CONTENDED}: contended, the time is an upper bound")
+    if other:
+        formats = ", ".join(dict.fromkeys(row.accumulate or "" for row in other))
+        lines.append(f"{_OTHER_SUMS}: sums in another format than most of its problem: {formats}")
     return lines
 
 
@@ -96,7 +100,13 @@ def _columns(rows: Sequence[Measurement], blocks: Sequence[Sequence[Measurement]
     unit = time_unit([row.time.median for row in rows if row.time is not None])
     levels = {row.time.confidence for row in rows if row.time is not None}
     interval = f"{100 * levels.pop():g} % CI" if len(levels) == 1 else "CI"
-    inside = {axis for block in blocks for axis in varying(block)} - {"backend", "mode"}
+    inside = {axis for block in blocks for axis in varying(block)}
+    inside -= {"backend", "mode", "accumulate"}  # a mark tells who sums in what
+    other = {id(row) for block in blocks for row in _other_sums(block)}
+
+    def marks(row: Measurement) -> str:
+        return _marks(row) + (_OTHER_SUMS if id(row) in other else "")
+
     found = [Column("backend", lambda row: row.who, right=False)]
     found += [Column(axis, AXES[axis], right=False) for axis in AXES if axis in inside]
     found.append(Column("algorithm", lambda row: row.algorithm or "-", right=False))
@@ -118,8 +128,8 @@ def _columns(rows: Sequence[Measurement], blocks: Sequence[Sequence[Measurement]
         kept = f"kept, {unit[1]}"
         found.append(Column(kept, lambda row: number(row.warm_s * unit[0]) if row.warm_s else "-"))
     found.append(Column("checked", checked_text, right=False))
-    if any(map(_marks, rows)):
-        found.append(Column("note", _marks, right=False))
+    if any(map(marks, rows)):
+        found.append(Column("note", marks, right=False))
     return found
 
 
@@ -145,3 +155,12 @@ def _of_roof(row: Measurement) -> str:
 def _marks(row: Measurement) -> str:
     uncertain = _UNCERTAIN if is_uncertain(row) else ""
     return uncertain + (_CONTENDED if row.contended else "")
+
+
+def _other_sums(block: Sequence[Measurement]) -> list[Measurement]:
+    """Return the rows of a problem whose accumulator is not that of most; of two, the first's."""
+    known = [row.accumulate for row in block if row.accumulate]
+    if len(set(known)) < 2:
+        return []
+    usual = max(dict.fromkeys(known), key=known.count)
+    return [row for row in block if row.accumulate not in (None, usual)]

@@ -41,6 +41,8 @@ def render_layers(run: RunRecord, rows: Sequence[Measurement], style: Style = PL
     blocks = ["\n".join([style.bold(head[0]), *head[1:]])]
     if any(row.ratio for row in timed):
         blocks.append(contest_table(timed))
+        # It follows from the backend that a row is named after: "bf16 float32" says nothing.
+        axes = [axis for axis in axes if axis != "accumulate"]
     elif timed:
         found = columns(timed)
         blocks.append(

@@ -130,7 +130,8 @@ def number(value: float | None, digits: int = 3) -> str:
         return "-"
     if value == 0:
         return "0"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value)) + 1e-9))
+    rounded = float(f"{value:.{digits - 1}e}")  # 0.9999 is 1.00, not 1.000
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(rounded)) + 1e-9))
     return f"{value:.{min(decimals, 6)}f}"
 
 

@@ -15,8 +15,8 @@ SLOW = 1.1
 _WIDE = 0.05
 
 UNCERTAIN_LEGEND = (
-    f"the ratio is known to no better than {100 * _WIDE:.0f} %, or may lie on either side of "
-    f"{SLOW:g}x"
+    f"the ratio is known to no better than {100 * _WIDE:.0f} %, may lie on either side of "
+    f"{SLOW:g}x, or comes from too few rounds for an interval"
 )
 
 

@@ -39,6 +39,9 @@ class Policy:
     # Precision inside one chunk says nothing about drift; three rounds are the least that do,
     # and together they are longer than any scheduler slice, so a busy neighbour cannot hide.
     min_rounds: int = 3
+    # Rounds that a spent budget still waits for, up to three times the budget: a ratio needs them
+    # for its interval where kernels take turns. None where a kernel is timed alone.
+    least_rounds: int = 0
     # Sampling time per kernel: 40 chunks; a sweep of a hundred kernels stays under 4 minutes.
     budget_s: float = 2.0
     # Memory and post-processing bound only: precision comes long before with samples this short.

@@ -199,6 +199,9 @@ class Sampling:
         bounded = self._rule.reason in ("budget", "max-samples")
         if not bounded and len(self._chunks) < self.policy.min_rounds:
             return
+        sampled_s = sum(map(self._wall, self._chunks))
+        if len(self._chunks) < self.policy.least_rounds and sampled_s < 3 * self.policy.budget_s:
+            return
         if self._verdict.contended and self._retries < self.policy.max_retries:
             self._retries += 1
             return

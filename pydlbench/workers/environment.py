@@ -19,12 +19,25 @@ _DROPPED = (
     "DNNL_",
     "ONEDNN_",
     "TF_ENABLE_ONEDNN_",
+    "TF_NUM_INTEROP_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
     "NVIDIA_TF32_",
     "TORCH_ALLOW_TF32_",
+    "ATEN_CPU_CAPABILITY",
+    # What compilers make of a function: fast-math, another target, or nothing at all, so that a
+    # row would be named after a mode in which nothing was compiled.
+    "XLA_FLAGS",
+    "TF_XLA_FLAGS",
+    "NUMBA_",
+    "TORCH_COMPILE_DISABLE",
+    "TORCHDYNAMO_",
+    "TORCHINDUCTOR_",
     # The allocator is a part of what frameworks are measured with.
     "GLIBC_TUNABLES",
     "MALLOC_",
 )
+# Where compilers find the driver and keep what they have made is a matter of disks.
+_KEPT = ("NUMBA_CUDA_", "TORCHINDUCTOR_CACHE_DIR")
 
 #: Makes oneDNN report each of its kernels, in frameworks that have no switch for that.
 LOG_KERNELS = {"ONEDNN_VERBOSE": "1"}
@@ -39,7 +52,9 @@ def worker_environment(inherited: Mapping[str, str], cpus: Sequence[int]) -> dic
     gets a single thread, because its pool would spin beside the kernels.
     """
     environment = {
-        name: value for name, value in inherited.items() if not name.startswith(_DROPPED)
+        name: value
+        for name, value in inherited.items()
+        if name.startswith(_KEPT) or not name.startswith(_DROPPED)
     }
     environment["OMP_NUM_THREADS"] = str(len(cpus))
     environment["OMP_PLACES"] = ",".join(f"{{{cpu}}}" for cpu in cpus)

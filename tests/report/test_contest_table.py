@@ -101,7 +101,8 @@ def test_marks_have_their_legend(run_record, contest):
     assert "\n~: " not in text
     text = render_layers(run_record, contest(half=0.2, contended=False))
     assert (
-        "\n~: the ratio is known to no better than 5 %, or may lie on either side of 1.1x\n" in text
+        "\n~: the ratio is known to no better than 5 %, may lie on either side of 1.1x, or comes "
+        "from too few rounds for an interval\n" in text
     )
     assert "\n!: " not in text
     lines = lines_of(contest(half=0.2))
@@ -135,3 +136,29 @@ def test_the_same_once_more_competed_with_others(contest):
     other = contest(threads=1)
     mixed = [row for pair in zip(first, other, strict=True) for row in pair]
     assert contests(mixed) == [first, other]
+
+
+def test_who_sums_in_another_format_is_marked(run_record, contest):
+    rows = [
+        type(row).from_dict({**row.to_dict(), "accumulate": "bfloat16"})
+        if row.backend == "torch"
+        else row
+        for row in contest(precision="bf16", accumulate="float32", contended=False)
+    ]
+    title, *lines = lines_of(rows)
+    assert "accumulate" not in title
+    assert [line.split()[-1] for line in lines] == ["2e-7", "a", "a", *["2e-7"] * 3]
+    text = render_layers(run_record, rows)
+    assert "\na: sums in another format than most of its problem: bfloat16\n" in text
+    # The same everywhere needs no mark, whatever other problems do.
+    assert not [line for line in lines_of(contest(accumulate="bfloat16")) if line.endswith("a")]
+
+
+def test_rows_are_not_named_after_their_accumulator(run_record, contest):
+    causes = ({"cause": "unexplained", "seconds": 1e-4, "share": 1.0, "how": "so"},)
+    first, second, *rest = contest(precision="bf16", accumulate="float32", contended=False)
+    second = type(second).from_dict(
+        {**second.to_dict(), "accumulate": "bfloat16", "causes": causes}
+    )
+    text = render_layers(run_record, [first, second, *rest])
+    assert "alexnet/conv3 torch eager: 2.00x the time of native: no cause found" in text

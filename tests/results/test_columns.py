@@ -103,6 +103,9 @@ def test_a_time_always_has_its_spread(low, high, n, text):
         (1234.5, "1234"),
         (None, "-"),
         (1e-9, "0.000000"),
+        (0.99993, "1.00"),
+        (9.996, "10.0"),
+        (-0.9999, "-1.00"),
     ],
 )
 def test_number(value, text):

@@ -264,3 +264,21 @@ def test_where_a_sample_costs_more_than_it_shows_chunks_are_sized_by_their_wall_
     assert all(count * 150e-6 <= policy.chunk_s for count in asked)
     assert max(asked) * 150e-6 > policy.chunk_s / 2
     assert samples.spent_s < policy.budget_s / 2
+
+
+def test_a_spent_budget_waits_for_the_rounds_that_a_ratio_needs(
+    machine: Any, quiet_kernel: Any
+) -> None:
+    policy = Policy(budget_s=0.5, half_width=1e-9, chunk_s=0.1)
+    few = machine(quiet_kernel(0.09)).drive(Sampling(policy))
+    enough = machine(quiet_kernel(0.09)).drive(
+        Sampling(Policy(budget_s=0.5, half_width=1e-9, chunk_s=0.1, least_rounds=8))
+    )
+    assert len(few.rounds) < 8
+    assert len(enough.rounds) == 8
+
+
+def test_a_kernel_that_needs_three_budgets_for_them_stays_without(machine: Any) -> None:
+    policy = Policy(budget_s=0.2, half_width=1e-9, least_rounds=8)
+    samples = machine(lambda _rng, _now: 0.19).drive(Sampling(policy))
+    assert 3 <= len(samples.rounds) < 8

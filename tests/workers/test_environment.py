@@ -18,12 +18,25 @@ INHERITED = {
     "TF_ENABLE_ONEDNN_OPTS": "0",
     "NVIDIA_TF32_OVERRIDE": "1",
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1",
+    "ATEN_CPU_CAPABILITY": "default",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_XLA_FLAGS": "--tf_xla_auto_jit=2",
+    "XLA_FLAGS": "--xla_cpu_enable_fast_math=true",
+    "NUMBA_DISABLE_JIT": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+    "TORCH_COMPILE_DISABLE": "1",
+    "TORCHINDUCTOR_MAX_AUTOTUNE": "1",
+    "TORCHINDUCTOR_CACHE_DIR": "/cache",
+    "NUMBA_CUDA_DRIVER": "/opt/lib/libcuda.so",
 }
+# Places change nothing; the number of threads is set anew.
+KEPT = {"PATH", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "TORCHINDUCTOR_CACHE_DIR"}
+KEPT |= {"NUMBA_CUDA_DRIVER"}
 
 
 def test_nothing_that_changes_numerics_or_threads_is_inherited():
     environment = worker_environment(INHERITED, [0])
-    assert set(environment) & set(INHERITED) == {"PATH", "LD_LIBRARY_PATH", "OMP_NUM_THREADS"}
+    assert set(environment) & set(INHERITED) == KEPT
     assert environment["OMP_NUM_THREADS"] == "1"
     assert environment["PATH"] == "/bin"
 

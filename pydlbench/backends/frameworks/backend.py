@@ -8,9 +8,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.backends.base import KernelFacts, Preparation
+from pydlbench.backends.frameworks.failures import translated
 from pydlbench.backends.frameworks.kernel import HostClock
 from pydlbench.backends.frameworks.verdicts import fused_inputs, judge
-from pydlbench.backends.memory import insufficient_memory, is_out_of_memory
 from pydlbench.backends.native import search
 from pydlbench.backends.reference import Verdict, make_inputs
 from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, UnsupportedError
@@ -20,6 +20,8 @@ from pydlbench.timing.chunk import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
 
     from pydlbench.backends.case import Case
     from pydlbench.backends.frameworks.operator import Operator, Variant
@@ -37,20 +39,30 @@ class FrameworkKernel:
 
     def sample(self, request: Request) -> Chunk:
         """Time the requested samples."""
-        return self._clock.sample(request)
+        with translated(self.facts.algorithm):
+            return self._clock.sample(request)
 
 
 class _Tried:
     """A variant on its way through trial and race."""
 
-    def __init__(self, clock: HostClock, operator: Operator, setup_s: float) -> None:
+    def __init__(
+        self, clock: HostClock, operator: Operator, setup_s: float, algorithm: str
+    ) -> None:
         self.clock = clock
         self.operator = operator
         self.setup_s = setup_s
+        self._algorithm = algorithm
 
     def seconds(self, samples: int, untimed: int = 0) -> Sequence[float]:
         """Run ``samples`` times, after ``untimed`` times, and return the times in seconds."""
-        return self.clock.sample(Request(samples=samples, untimed=untimed)).seconds
+        with translated(self._algorithm):
+            return self.clock.sample(Request(samples=samples, untimed=untimed)).seconds
+
+    def outputs(self) -> dict[str, NDArray[Any]]:
+        """Run it once and return what it wrote; see ``Operator``."""
+        with translated(self._algorithm):
+            return self.operator.outputs()
 
 
 class FrameworkBackend(abc.ABC):
@@ -113,23 +125,25 @@ class FrameworkBackend(abc.ABC):
         def enter(entrant: search.Entrant) -> _Tried:
             if id(entrant) not in tried:
                 start = time.perf_counter()
-                operator = _built(entrant.candidate, inputs)
+                with translated(entrant.candidate.algorithm):
+                    operator: Operator = entrant.candidate.build(inputs)
                 setup_s = time.perf_counter() - start
-                tried[id(entrant)] = _Tried(self.clock(operator), operator, setup_s)
+                clock, name = self.clock(operator), entrant.candidate.algorithm
+                tried[id(entrant)] = _Tried(clock, operator, setup_s, name)
             return tried[id(entrant)]
 
         def check(entrant: search.Entrant) -> str | None:
             variant: Variant = entrant.candidate
-            operator = enter(entrant).operator
+            contender = enter(entrant)
             verdict = judge(
                 case,
                 inputs,
-                operator.outputs(),
+                contender.outputs(),
                 seed=preparation.seed,
                 accumulate=variant.accumulate,
                 bias_accumulate=variant.bias_accumulate,
                 algorithm=variant.algorithm,
-                again=operator.outputs() if _is_random(case) else None,
+                again=contender.outputs() if _is_random(case) else None,
             )
             verdicts[id(entrant)] = verdict
             return None if verdict.status == "ok" else verdict.detail
@@ -188,21 +202,6 @@ class FrameworkBackend(abc.ABC):
         chunk = clock.sample(Request(samples=30, inner=100, untimed=100))
         ranked = sorted(chunk.seconds)
         return {"seconds": ranked[len(ranked) // 2], "least_s": ranked[0]}
-
-
-def _built(variant: Variant, inputs: dict[str, Any]) -> Operator:
-    """Build a variant; whatever a framework raises costs this variant only."""
-    try:
-        return variant.build(inputs)
-    except PydlbenchError:
-        raise
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise insufficient_memory(error) from error
-        text = " ".join(str(error).split())
-        raise PrimitiveError(
-            f"{variant.algorithm}: {type(error).__name__}: {text[:300]}"
-        ) from error
 
 
 def _trials(

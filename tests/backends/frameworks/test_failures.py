@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from pydlbench.backends.base import Preparation
+from pydlbench.backends.case import Case
+from pydlbench.backends.frameworks.backend import FrameworkBackend
+from pydlbench.backends.frameworks.failures import translated
+from pydlbench.backends.frameworks.operator import Variant
+from pydlbench.errors import (
+    DeviceLostError,
+    InsufficientMemoryError,
+    PrimitiveError,
+    UnsupportedError,
+)
+from pydlbench.layers import Gemm
+from pydlbench.timing.chunk import Request
+
+PREPARATION = Preparation(seed=1, cold_bytes=0, memory_bytes=1 << 30, all_candidates=True)
+
+
+class Product:
+    """A product of matrices that breaks where a test wants it to."""
+
+    def __init__(self, breaks, inputs):
+        self.source, self.weights, self.breaks = inputs["src"], inputs["weights"], breaks
+        self.call()  # as builders do
+
+    def call(self):
+        return self.source @ self.weights
+
+    def wait(self):
+        pass
+
+    def outputs(self):
+        if self.breaks == "outputs":
+            raise MemoryError
+        return {"dst": self.source @ self.weights}
+
+
+class Second(Product):
+    """Breaks when it is called once more."""
+
+    def __init__(self, breaks, inputs):
+        self.calls = 0
+        super().__init__(breaks, inputs)
+
+    def call(self):
+        self.calls += 1
+        if self.calls > 1:
+            raise RuntimeError("the kernel   gave up")
+        return super().call()
+
+
+class Framework(FrameworkBackend):
+    name = library = "invented"
+
+    def __init__(self, *kinds):
+        super().__init__("cpu", (0,))
+        self.kinds = kinds
+
+    def describe(self):
+        return {"name": self.name}
+
+    def empty(self, mode):
+        raise UnsupportedError(str(mode))
+
+    def variants(self, case):  # noqa: ARG002 - it has one thing to compute
+        return [
+            Variant(
+                algorithm=f"product {number}",
+                layout="plain",
+                variant="plain",
+                build=functools.partial(kind, breaks),
+            )
+            for number, (kind, breaks) in enumerate(self.kinds)
+        ]
+
+
+def prepared(*kinds):
+    case = Case(layer=Gemm(m=4, k=5, n=3), backend="torch")
+    return Framework(*kinds).prepare(case, PREPARATION)
+
+
+@pytest.mark.parametrize("bad", [(Second, ""), (Product, "outputs")])
+def test_what_breaks_after_it_was_built_costs_its_variant(bad):
+    kernel = prepared(bad, (Product, ""))
+    assert kernel.facts.algorithm == "product 1"
+    assert kernel.facts.correct["status"] == "ok"
+    failed = [one for one in kernel.facts.candidates if one["status"] == "failed"]
+    assert [one["algorithm"] for one in failed] == ["product 0"]
+    assert len(kernel.sample(Request(samples=2)).seconds) == 2
+
+
+def test_when_all_break_the_reason_is_said():
+    with pytest.raises(PrimitiveError, match="RuntimeError: the kernel gave up"):
+        prepared((Second, ""))
+    with pytest.raises(PrimitiveError, match="out of memory; try a smaller --batch"):
+        prepared((Product, "outputs"))
+
+
+def test_what_breaks_while_it_is_timed_is_named():
+    kernel = prepared((Product, ""))
+    kernel._clock._operator.source = None
+    with pytest.raises(PrimitiveError, match="product 0: ValueError: matmul"):
+        kernel.sample(Request(samples=1))
+
+
+class AcceleratorError(RuntimeError):
+    """As torch calls it."""
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (AcceleratorError("CUDA error"), DeviceLostError, "mm: AcceleratorError: CUDA error"),
+        (RuntimeError("can't allocate memory"), InsufficientMemoryError, "try a smaller --batch"),
+        (UnsupportedError("no such thing"), UnsupportedError, "^no such thing$"),
+    ],
+)
+def test_errors_by_their_kind(error, kind, text):
+    with pytest.raises(kind, match=text), translated("mm"):
+        raise error
