@@ -250,10 +250,10 @@ def test_memory_of_all_who_compete_is_counted_together():
     [
         (["native"], "hot", 1),
         (["torch"], "hot", 1),  # without others nobody asks what an allocation costs
-        (["native", "numba"], "hot", 2),
+        (["native", "numba"], "hot", 3),
         (["native", "torch"], "hot", 3),
         (["native", "tensorflow"], "hot", 4),  # one more for its log
-        (["native", "torch", "tensorflow", "numba"], "hot", 7),
+        (["native", "torch", "tensorflow", "numba"], "hot", 8),
         (["native", "torch", "numba"], "all-cold", 1),  # frameworks are timed hot only
     ],
 )

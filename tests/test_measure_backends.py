@@ -69,10 +69,15 @@ def test_every_backend_computes_with_all_threads(session, name):
 def invented(session, monkeypatch):
     monkeypatch.syspath_prepend(str(INVENTED))
     monkeypatch.setattr(host, "_BOOTSTRAP", _INVENTED)
-    worker = session.worker("numba")
-    worker._beat_s = 0.05
-    worker._silence = 1.0
+    for worker in both_workers(session):
+        worker._beat_s = 0.05
+        worker._silence = 1.0
     return session
+
+
+def both_workers(session):
+    """The process that allocates as usual, and the one that keeps its pages."""
+    return [session.worker("numba", warm=warm) for warm in (False, True)]
 
 
 @pytest.mark.parametrize("when", ["now", "later"])
@@ -101,9 +106,9 @@ def test_trouble_costs_its_rows_only(invented, when, deed, reason):
 
 
 def test_a_hung_worker_that_beats_costs_its_row(invented):
-    worker = invented.worker("numba")
-    worker.describe()
-    worker._timeout = 1.0
+    for worker in both_workers(invented):
+        worker.describe()
+        worker._timeout = 1.0
     bad = dataclasses.replace(POOL, name="later hangs")
     ok, failed = invented.measure(both(bad, "numba"))
     assert ok.ok
