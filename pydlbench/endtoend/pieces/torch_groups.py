@@ -79,13 +79,13 @@ def record(parts: StepParts, groups: Sequence[Group]) -> list[Operands]:
         if not backward:
             return found
         loss = parts.loss_of_output(output, labels)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     for one in parts.parameters:
         one.grad = None
     return found
 
 
-class _Recorder(fx.Interpreter):
+class _Recorder(fx.Interpreter):  # type: ignore[misc]  # an unknown class to mypy
     def __init__(
         self, module: fx.GraphModule, groups: Sequence[Group], found: Sequence[Operands]
     ) -> None:

@@ -154,7 +154,8 @@ def _reference(
 
 
 def _address(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    address: int = tensor.untyped_storage().data_ptr()
+    return address
 
 
 def _maybe(tensor: torch.Tensor | None) -> int | None:

@@ -97,7 +97,7 @@ class Inspection:
             one.grad = None
 
 
-class _Shapes(fx.Interpreter):
+class _Shapes(fx.Interpreter):  # type: ignore[misc]  # an unknown class to mypy
     """Runs a module node by node and keeps the shapes of what stands for nodes of ours."""
 
     def __init__(self, module: fx.GraphModule, names: Mapping[str, str]) -> None:

@@ -51,7 +51,10 @@ def mixed(case: StepCase) -> contextlib.AbstractContextManager[Any]:
     narrow = DTYPES[case.precision]
     if case.cast == "whole" or narrow == torch.float32:
         return contextlib.nullcontext()
-    return torch.autocast("cuda" if case.on_gpu else "cpu", narrow)
+    context: contextlib.AbstractContextManager[None] = torch.autocast(
+        "cuda" if case.on_gpu else "cpu", narrow
+    )
+    return context
 
 
 @contextlib.contextmanager

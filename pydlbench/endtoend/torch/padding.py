@@ -61,7 +61,7 @@ def pooling(layer: Pool2d) -> nn.Module:
     return nn.AvgPool2d(kernel, stride, padding, count_include_pad=layer.count_include_pad)
 
 
-class ScaledAverage(nn.Module):
+class ScaledAverage(nn.Module):  # type: ignore[misc]  # an unknown class to mypy
     """An average over what was padded beforehand, scaled so that padding does not count.
 
     Args:

@@ -101,7 +101,7 @@ class TorchStep:
             if self.model.input_gradient:
                 images = images.detach().requires_grad_()
             loss = self._loss_of(self.net.module)(images, labels)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
 
     def forward(self) -> torch.Tensor:
         """Return the output for the minibatch."""
@@ -119,7 +119,7 @@ class TorchStep:
             images = images.detach().requires_grad_()
         with numbers.mixed(self.case):
             loss: torch.Tensor = self._loss(images, labels)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return loss.detach()
 
     def train(self) -> torch.Tensor:
