@@ -90,7 +90,7 @@ class RolesOperator(FunctionOperator):
             lists = [(*self.operands[:-1], turn) for turn in turns]
             self._following = itertools.cycle(lists).__next__
             # In place of the method: only what takes turns pays for it.
-            self.call = self._call_in_turn  # type: ignore[method-assign]
+            self.call = self._call_in_turn  # type: ignore[method-assign]  # another way to be called
 
     def _call_in_turn(self) -> Any:
         return self.function(*self._following())
