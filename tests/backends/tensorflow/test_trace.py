@@ -67,6 +67,12 @@ def test_a_program_of_xla_counts_as_a_whole_and_its_conversions_until_they_are_d
     assert traces.kernels_in(events(traces, without_end), 1) == pytest.approx((10.0, 0.0))
 
 
+@pytest.mark.parametrize(("seen", "complete"), [(20, True), (18, True), (17, False), (21, False)])
+def test_of_many_calls_a_few_events_may_be_lost(traces, seen: int, complete: bool) -> None:
+    found = traces.kernels_in(events(traces, [("product:MatMul", 0.0, 4.0)] * seen), 20)
+    assert (found == pytest.approx((4.0, 0.0))) if complete else (found is None)
+
+
 def test_long_calls_are_traced_once(traces) -> None:
     assert traces.calls_for(2.0) == 1 < traces.calls_for(1e-3)
 
@@ -93,8 +99,11 @@ def test_a_trace_that_fails_tells_nothing(traces) -> None:
 def test_kernels_are_traced_in_real_calls(
     backend: TensorflowBackend, layer, pass_: str, mode: str
 ) -> None:
-    facts = backend.prepare(Case(layer=layer, pass_=pass_, mode=mode), Preparation()).facts
-    seen = facts.evidence
+    for _ in range(8):  # now and then TensorFlow's profiler tells nothing of short calls
+        facts = backend.prepare(Case(layer=layer, pass_=pass_, mode=mode), Preparation()).facts
+        seen = facts.evidence
+        if "alone_s" in seen:
+            break
     assert seen["kernel"].startswith("XLA ") == (mode == "xla")
     assert 0 < seen["alone_s"] < seen["call_s"]
     assert 0 <= seen["alone_reorder_s"] < seen["call_s"]
