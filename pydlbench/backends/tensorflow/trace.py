@@ -35,8 +35,9 @@ _PLUMBING = ("_Arg", "_Retval", "Const", "NoOp", "__inference")
 _CONVERTS = re.compile(r"transpose|copy", re.IGNORECASE)
 _CALLS = 7
 _LONG_S = 0.5
-#: The threads of its pools have their lines in the host's plane too.
+# How often a trace is taken until the profiler has lost too little to matter.
 _ATTEMPTS = 3
+#: The threads of its pools have their lines in the host's plane too.
 _HOST = "/host:CPU"
 
 
