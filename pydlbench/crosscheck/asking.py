@@ -58,6 +58,7 @@ def ask_parts(
     found: Sequence[Piece],
     besides: Sequence[Piece] = (),
     *,
+    warm: bool,
     traces: bool,
 ) -> RemoteKernel:
     """Have all parts of a step made ready where pages are kept.
@@ -67,11 +68,12 @@ def ask_parts(
         session: whose worker is asked.
         found: the parts.
         besides: what is timed too, and in no sum: its faults do not count.
+        warm: in a process whose C library keeps pages; else the framework does that by itself.
         traces: whether their allocations are to be recorded.
     """
     parts = [one.to_dict() for one in found] + [{**one.to_dict(), "count": 0} for one in besides]
     wanted = {"kind": "parts", "parts": parts, "traces": traces}
-    return _ask(session.worker(case.framework, case.device, warm=True), case, wanted)
+    return _ask(session.worker(case.framework, case.device, warm=warm), case, wanted)
 
 
 def keeps_pages(case: StepCase, session: Host) -> bool:

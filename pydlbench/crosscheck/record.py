@@ -63,7 +63,7 @@ class RoundRow:
 
     Attributes:
         pieces_s: sum of the parts.
-        faults_s: what the replayed allocations took.
+        faults_s: page faults of the steps before, each at what one cost in the replay.
         estimate_s: the prediction for this round.
         measured_s: the step, with the default allocator.
         kept_s: the step with an allocator that keeps its pages.
@@ -98,9 +98,10 @@ class CheckRecord:
         ledger: terms that sum to the measured step, ``unexplained`` the last.
         rounds: as they were taken.
         pieces: the parts.
-        faults: pages touched for the first time per step: ``predicted``, ``counted`` (in the step)
-            and ``kept`` (in the step whose allocator keeps pages).
-        calibration: what a call and an operator cost, and how that was measured.
+        faults: pages touched for the first time per step: ``predicted`` (counted in the steps that
+            ran before the prediction was made), ``counted`` (in those it is held against) and
+            ``kept`` (in the step whose allocator keeps pages).
+        calibration: what a call, an operator and a page fault cost, and how that was measured.
         notes: what a reader has to know, and terms that are absent.
         seconds: that the check took.
     """

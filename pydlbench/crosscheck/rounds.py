@@ -1,4 +1,10 @@
-"""Rounds: all parts, then the prediction is written down, then the step, twice."""
+"""Rounds: all parts, then the prediction is written down, then the step, twice.
+
+How many pages a step touches for the first time is counted, as it hangs on what the C library's
+allocator was asked for since its process began: the same step of the same code has any number from
+none to all of its pages. So the prediction takes the number from steps that ran before, none of
+whose seconds it knows, and what a fault costs from a replay of the step's allocations.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +32,11 @@ LEAST = 5
 # Samples of a kernel in a round together take so long, in seconds; one at least, so many at most.
 _CHUNK_S = 0.1
 _MOST = 20
-# What is slower has replaced all that the caches held before its first tenth is over.
-_SETTLE_S = 0.1
+# What is faster is run once untimed after another process has had the cores: a step in a loop finds
+# its threads awake and its code in the caches. What is slower has no first tenth to speak of.
+_SETTLE_S = 1.0
+# A prediction takes the page faults of so many samples of the step before it.
+_COUNTED = 3
 
 
 class Sampled(Protocol):
@@ -44,7 +53,8 @@ class Rounds:
         found: the parts.
         parts: runs all of them, and what is to be known besides, in this order.
         calibration: what calls cost.
-        replay: plays a step's allocations; None where the framework keeps its pages itself.
+        replay: plays a step's allocations on fresh pages, which gives what a page fault costs;
+            None where the framework keeps its pages itself.
         step: the step with the default allocator.
         kept: the step with an allocator that keeps its pages.
         order: in which the two steps run.
@@ -79,18 +89,29 @@ class Rounds:
         self.rows: list[RoundRow] = []
         self.times: list[dict[str, float]] = []
         self.faults: dict[str, list[float]] = {name: [] for name in self._kernels}
+        # Of the step, before the first round.
+        self._before: list[float] = []
+        self._costs: list[float] = []
 
     def warm_up(self) -> None:
-        """Take a round that is not kept, and set how many samples the others take."""
+        """Take a round that is not kept, and set how many samples the others take.
+
+        What is kept of it is the number of the step's page faults.
+        """
         for name, kernel in self._kernels.items():
             if kernel is None:
                 continue
-            self._rest()
-            chunk = kernel.sample(self._requests[name])
+            chunk = self._sample(name)
             once = sum(chunk.seconds)
             samples = min(_MOST, max(1, int(_CHUNK_S / max(once, 1e-6))))
             untimed = 1 if once < _SETTLE_S else 0
             self._requests[name] = Request(samples=samples, untimed=untimed)
+        if self._kernels["replay"] is not None:
+            for _ in range(_COUNTED - 1):
+                self._sample("step")
+        self._before = list(self.faults["step"])
+        for counts in self.faults.values():
+            counts.clear()
 
     def take(self) -> RoundRow:
         """Take one round and return it."""
@@ -99,7 +120,8 @@ class Rounds:
         pieces_s = predict(times, self._found, self._calibration)
         faults_s = 0.0
         if self._kernels["replay"] is not None:
-            faults_s = median(self._sample("replay").seconds)
+            self._costs.append(_per_fault(self._sample("replay")))
+            faults_s = self._known_faults() * self._costs[-1]
         estimate_s = pieces_s + faults_s  # nothing below can change it any more
         steps = ["step", "kept"]
         self._order.shuffle(steps)
@@ -123,6 +145,20 @@ class Rounds:
         """Return a kernel's faults per execution: the median over the rounds."""
         return median(self.faults[name]) if self.faults[name] else None
 
+    def fault_s(self) -> float | None:
+        """Return what a page fault costs: the median over the rounds; None without a replay."""
+        return median(self._costs) if self._costs else None
+
+    def predicted_faults(self) -> float | None:
+        """Return the faults per step that the last round's prediction took; None without any."""
+        return self._known_faults(last=1) if self._kernels["replay"] is not None else None
+
+    def _known_faults(self, last: int = 0) -> float:
+        """Return the median of what the last steps had, ``last`` of them left out."""
+        known = [*self._before, *self.faults["step"]]
+        known = known[: len(known) - last][-_COUNTED:]
+        return median(known) if known else 0.0
+
     def _sample(self, name: str) -> Chunk:
         kernel = self._kernels[name]
         if kernel is None:
@@ -132,3 +168,8 @@ class Rounds:
         if chunk.faults is not None:
             self.faults[name].append(chunk.faults)
         return chunk
+
+
+def _per_fault(replayed: Chunk) -> float:
+    """Return the seconds of a page fault."""
+    return median(replayed.seconds) / replayed.faults if replayed.faults else 0.0

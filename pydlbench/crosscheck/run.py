@@ -20,6 +20,7 @@ from pydlbench.errors import PydlbenchError
 from pydlbench.models import build_model
 from pydlbench.results.summary import time_summary
 from pydlbench.timing.statistics import median
+from pydlbench.workers.environment import FRESH_PAGES
 from pydlbench.workers.host import Worker
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class _Check:
         self._tell("parts")
         keeps = keeps_pages(case, session)
         self._parts = self._kept(
-            ask_parts(case, session, self._found, self._singles, traces=not keeps)
+            ask_parts(case, session, self._found, self._singles, warm=not keeps, traces=not keeps)
         )
         played = None if keeps else self._replay(self._parts.facts["traces"])
         if keeps:
@@ -227,6 +228,7 @@ class _Check:
             calibration={
                 "once_s": calibration.once_s,
                 "dispatch_s": calibration.dispatch_s,
+                "fault_s": self._rounds.fault_s(),
                 "how": calibration.how,
             },
             notes=(*self._notes, *self._absent(native)),
@@ -245,7 +247,8 @@ class _Check:
         case = self._case
         order = groups(self._model, case.phase, case.framework, str(case.mode))
         events = replay.sequence(self._model, order, self._found, traces)
-        self._own = Worker("native", "cpu", self._session.cpus)
+        # Each block is given back when it is freed, so that the next one's pages are fresh.
+        self._own = Worker("native", "cpu", self._session.cpus, environment=FRESH_PAGES)
         return self._kept(ask_replay(case, self._own, events))
 
     def _kept(self, kernel: RemoteKernel) -> RemoteKernel:
@@ -254,7 +257,7 @@ class _Check:
 
     def _faults(self) -> dict[str, float | None]:
         taken = self._rounds
-        own, played = taken.median_faults("parts"), taken.median_faults("replay")
+        own, played = taken.median_faults("parts"), taken.predicted_faults()
         known = [one for one in (own, played) if one is not None]
         return {
             "predicted": sum(known) if known else None,

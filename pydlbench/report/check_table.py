@@ -115,8 +115,12 @@ def errors_line(record: CheckRecord) -> str:
 
 
 def faults_line(record: CheckRecord) -> str:
-    """Return how many page faults a step was predicted to have, and has."""
-    names = (("predicted", "predicted"), ("counted", "counted"), ("kept", "with kept pages"))
+    """Return the page faults that the prediction took from earlier steps, and those of the step."""
+    names = (
+        ("predicted", "in the steps before"),
+        ("counted", "counted"),
+        ("kept", "with kept pages"),
+    )
     parts = []
     for key, word in names:
         count = record.faults.get(key)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from pydlbench.crosscheck.pieces import Piece
 from pydlbench.crosscheck.prediction import Calibration
 from pydlbench.crosscheck.rounds import Rounds
@@ -48,13 +50,37 @@ def made(*, replay=True):
 
 def test_a_round_predicts_before_the_step_runs():
     rounds, calls = made()
+    rounds.warm_up()
+    calls.clear()
     row = rounds.take()
     names = [name for name, _ in calls]
     assert names[:2] == ["parts", "replay"]
     assert sorted(names[2:]) == ["kept", "step"]
     assert abs(row.pieces_s - 0.71) < 1e-12
-    assert abs(row.estimate_s - 0.76) < 1e-12
+    # Nine faults in the steps of the warm-up; the replay has 7 in 50 ms.
+    assert abs(row.faults_s - 9 * 0.05 / 7) < 1e-12
+    assert abs(row.estimate_s - row.pieces_s - row.faults_s) < 1e-12
     assert (row.measured_s, row.kept_s) == (0.9, 0.8)
+    assert rounds.fault_s() == pytest.approx(0.05 / 7)
+
+
+def test_a_prediction_takes_the_faults_of_steps_before_it_only():
+    rounds, _ = made()
+    rounds.warm_up()
+    rounds._kernels["step"].faults = 90.0
+    assert abs(rounds.take().faults_s - 9 * 0.05 / 7) < 1e-12
+    assert rounds.predicted_faults() == 9.0
+    assert rounds.median_faults("step") == 90.0
+    for _ in range(3):
+        last = rounds.take()
+    assert abs(last.faults_s - 90 * 0.05 / 7) < 1e-12
+
+
+def test_a_replay_without_faults_has_nothing_to_say_of_their_cost():
+    rounds, _ = made()
+    rounds._kernels["replay"].faults = 0.0
+    rounds.warm_up()
+    assert rounds.take().faults_s == 0.0
 
 
 def test_the_prediction_does_not_depend_on_the_step():

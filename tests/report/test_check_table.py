@@ -134,14 +134,17 @@ def test_an_unexplained_below_zero_keeps_its_sign():
 def test_both_errors_and_the_faults_are_printed(run_record):
     text = rendered(run_record, result(make_record()))
     assert "error of the prediction -3.8 %, of the native sum -22.2 %; unexplained +3.1 %" in text
-    assert "page faults per step: predicted 12,345, counted 12,900, with kept pages 12" in text
+    assert (
+        "page faults per step: in the steps before 12,345, counted 12,900, with kept pages 12"
+        in text
+    )
     assert "note: no fusion: nodes are not joined" in text
 
 
 def test_faults_that_nobody_counted_are_unknown(run_record):
     record = make_record(faults={"predicted": None, "counted": 7.0, "kept": None})
     text = rendered(run_record, result(record))
-    assert "predicted unknown, counted 7, with kept pages unknown" in text
+    assert "in the steps before unknown, counted 7, with kept pages unknown" in text
 
 
 def test_no_line_is_wider_than_150_columns(run_record):
