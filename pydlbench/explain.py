@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.causes import Account, Evidence, causes, unexplained_s
+from pydlbench.causes import LOG, Account, Evidence, causes, unexplained_s
+from pydlbench.layers import result_role
 from pydlbench.side_by_side import saved_s
 from pydlbench.timing.statistics import median
 
@@ -119,17 +120,27 @@ def _account(entry: Entry, row: Measurement, time_s: float) -> Account:
 def _inside(seen: Mapping[str, Any], call_s: float) -> dict[str, Any]:
     """What of a call that takes so long its kernels and reorders are, and how that is known.
 
-    The library's log counts before the backend's own measurement of the kernel alone; that one was
-    made beside a call as a whole, when the machine may have been faster or slower than it is now.
+    The library's log counts before the backend's own measurement of the kernel alone. Either was
+    made beside a call as a whole, when the machine may have been faster or slower than it is now:
+    what counts is a part's share of that call.
     """
-    if seen.get("kernel_s") is not None or not seen.get("call_s"):
-        return {"kernel_s": seen.get("kernel_s"), "reorder_s": seen.get("reorder_s")}
+    logged = seen.get("kernel_s") is not None
+    names = ("kernel_s", "reorder_s") if logged else ("alone_s", "alone_reorder_s")
+    parts = {
+        part: seen[name]
+        for part, name in zip(("kernel", "reorder"), names, strict=True)
+        if seen.get(name) is not None
+    }
+    if not parts or not seen.get("call_s"):
+        return {}
+    # The logged call may have been slower than the one beside it; parts are no more than the whole.
+    whole = max(seen["call_s"], sum(parts.values()))
+    by = LOG if logged else seen["alone_by"]
     found: dict[str, Any] = {}
-    for part, name in (("kernel", "alone_s"), ("reorder", "alone_reorder_s")):
-        if name in seen:
-            share = min(1.0, seen[name] / seen["call_s"])
-            found[f"{part}_s"] = share * call_s
-            found[f"{part}_by"] = f"{seen['alone_by']}, where it was {100 * share:.0f} % of a call"
+    for part, seconds in parts.items():
+        share = seconds / whole
+        found[f"{part}_s"] = share * call_s
+        found[f"{part}_by"] = f"{by}, where it was {100 * share:.0f} % of a call"
     return found
 
 
@@ -137,9 +148,12 @@ def _packing(entry: Entry, best: Entry) -> float | None:
     """What packed weights bring the fastest backend, where this one has none.
 
     From the candidates of the native row, if that is the fastest and packs its weights. A library
-    that brings its operands into other layouts in each call packs them, whatever it is given.
+    that brings its operands into other layouts in each call packs them, whatever it is given; and
+    a pass whose result they are has none to pack.
     """
     if entry.kernel is None or best.kernel is None or entry.case.layer.kind != "gemm":
+        return None
+    if result_role(entry.case.layer, entry.case.pass_) == "weights":
         return None
     facts = entry.kernel.facts
     if not _UNPACKED.search(facts["layout"]) or _reorders(facts["evidence"]):

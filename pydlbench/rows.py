@@ -3,54 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.layers import result_role
-from pydlbench.results import Correctness, Measurement, Peaks, Roofline
+from pydlbench.results import Correctness, Measurement
 from pydlbench.results.summary import time_summary
 from pydlbench.timing.statistics import median as _median
 from pydlbench.timing.statistics import median_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from pydlbench.backends.case import Case
-    from pydlbench.devices import DeviceRecord
-    from pydlbench.devices.gpu import GpuRecord
-    from pydlbench.layers import Layer
     from pydlbench.results.parts import TimeSummary
     from pydlbench.timing.procedure import Samples
 
-__all__ = [
-    "ITEM_BYTES",
-    "cached_bytes",
-    "empty_row",
-    "measured_row",
-    "memory_held",
-    "memory_needed",
-    "with_limits",
-]
+__all__ = ["ITEM_BYTES", "empty_row", "measured_row"]
 
 #: Bytes of one stored element, by precision.
 ITEM_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "fp16-tc": 2, "bf16-tc": 2, "bf16": 2, "fp8-tc": 1}
 
-# What a search holds at once: layouts of every operand, and pools of a race of two finalists.
-_LAYOUTS = 3
-_POOLS = 2
-
 # Fewer rounds have no interval at 95 %.
 _ROUNDS = 6
 
-# Rounds of a quiet machine agree within 1 to 2 %; from here on the row says that they did not.
+
+# Of a quiet machine, the first rounds agree with the last within 1 to 2 %.
 _DRIFT = 0.05
 _DRIFT_TEXT = (
-    f"the median moved by over {100 * _DRIFT:.0f} % between rounds although nothing on this "
-    "system was in the way: the clock changed, or a neighbour of the virtual machine was busy"
+    "although nothing on this system was in the way: the clock changed, or a neighbour of the "
+    "virtual machine was busy"
 )
 _GPU_DRIFT_TEXT = (
-    f"the median moved by over {100 * _DRIFT:.0f} % between rounds although nothing else was seen "
-    "on the GPU: its clock follows power and heat; compare cycles rather than times"
+    "although nothing else was seen on the GPU: its clock follows power and heat; compare cycles "
+    "rather than times"
 )
 
 
@@ -120,99 +104,9 @@ def measured_row(
         energy_j=facts.get("energy_j"),
         power_w=facts.get("power_w"),
         gpu=None if samples.gpu is None else samples.gpu.to_dict(),
-        warnings=(*_warnings(samples, case.on_gpu), *_wrong_ones(facts["candidates"], time.median)),
-    )
-
-
-def cached_bytes(case: Case) -> int:
-    """Return how many bytes of a case's operands its cache state may leave in the caches."""
-    moved = case.layer.bytes(case.pass_, ITEM_BYTES[case.precision])
-    weights = case.layer.weight_elements * ITEM_BYTES[case.precision]
-    return {"hot": moved, "weights-cold": max(0, moved - weights), "all-cold": 0}[case.cache]
-
-
-def memory_needed(case: Case, layer: Layer, cold_bytes: int) -> int:
-    """Return the bytes of memory that measuring a case takes, verification and race included.
-
-    The float32 originals; every operand in up to three layouts in the storage type; a float32 copy
-    of the output; where caches are cold, two pools of rotating copies, each of which spans
-    ``cold_bytes`` and ends with whole copies.
-
-    Args:
-        case: what is to be measured.
-        layer: its layer, or the same with another batch.
-        cold_bytes: what the rotating copies of a cold cache state span at least.
-    """
-    operands = layer.operands(case.pass_)
-    output = result_role(layer, case.pass_)
-    elements = sum(operands.values())
-    stored = elements * ITEM_BYTES[case.precision]
-    needed = 4 * elements + _LAYOUTS * stored + 4 * operands[output]
-    return needed if case.cache == "hot" else needed + _POOLS * (cold_bytes + 2 * stored)
-
-
-def memory_held(case: Case, layer: Layer, cold_bytes: int) -> int:
-    """Return the bytes of memory that a prepared case keeps until it is released.
-
-    Every operand once, in the storage type; where caches are cold, one pool of rotating copies
-    instead, which ends with a whole copy. A GPU's row holds nothing on the host.
-
-    Args:
-        case: what is to be measured.
-        layer: its layer, or the same with another batch.
-        cold_bytes: see :func:`memory_needed`.
-    """
-    if case.on_gpu:
-        return 0
-    stored = sum(layer.operands(case.pass_).values()) * ITEM_BYTES[case.precision]
-    return stored if case.cache == "hot" else cold_bytes + 2 * stored
-
-
-def with_limits(
-    row: Measurement,
-    case: Case,
-    device: DeviceRecord | GpuRecord,
-    levels: Collection[str] | None = None,
-) -> Measurement:
-    """Return the row with the compute peaks at its clock and the roof over it.
-
-    Args:
-        row: of :func:`measured_row`.
-        case: what was timed.
-        device: with the case's precision and the bandwidths of memory and last-level cache probed;
-            that of the level before it counts where it was probed.
-        levels: the levels that count, whatever else was probed for other rows; None is all.
-
-    Raises:
-        UnsupportedError: a peak or a bandwidth was not probed.
-    """
-    from pydlbench.devices.gpu import GpuRecord
-    from pydlbench.devices.roofline import memory_time, roof, with_launch
-
-    if row.time is None:
-        return row
-    if isinstance(device, GpuRecord):
-        limits = device.limits(case.precision, row.clock_hz, row.accumulate)
-        launch = device.launch_in(row.timing)
-    else:
-        limits = device.limits(case.precision, row.clock_hz)
-        launch = device.launch_s or 0.0
-    warm = cached_bytes(case)
-    move = memory_time(row.bytes - warm, warm, device.levels(levels))
-    over = roof(row.flops_executed, limits.measured, *move)
-    over = with_launch(over, launch, row.time.median)
-    theoretical = limits.theoretical
-    return dataclasses.replace(
-        row,
-        peak=Peaks(
-            theoretical=None if theoretical is None else theoretical / 1e12,
-            measured=limits.measured / 1e12,
-        ),
-        roofline=Roofline(
-            bound=over.bound,
-            time_s=over.time_s,
-            efficiency=over.time_s / row.time.median,
-            bandwidth=over.bandwidth,
+        warnings=(
+            *_warnings(samples, time, case.on_gpu),
+            *_wrong_ones(facts["candidates"], time.median),
         ),
     )
 
@@ -273,22 +167,37 @@ def _time(samples: Samples) -> TimeSummary:
     )
 
 
-def _warnings(samples: Samples, on_gpu: bool) -> tuple[str, ...]:
+def _drift(samples: Samples) -> tuple[float, float]:
+    """The medians of the first third of the rounds and of the last."""
+    seconds = [one.seconds for one in samples.rounds]
+    third = max(1, len(seconds) // 3)
+    return _median(seconds[:third]), _median(seconds[-third:])
+
+
+def _warnings(samples: Samples, time: TimeSummary, on_gpu: bool) -> tuple[str, ...]:
     """What no counter of this system saw, but the samples show."""
     found = []
     if not samples.warmup.steady:
         found.append(f"the warm-up ended before times were steady: {samples.warmup.detail}")
-    if not samples.contended and math.isfinite(samples.drift) and samples.drift > _DRIFT:
-        found.append(_GPU_DRIFT_TEXT if on_gpu else _DRIFT_TEXT)
+    first, last = _drift(samples)
+    moved = last / first - 1 if first > 0 else 0.0
+    # What the row's own interval shows need not be said once more.
+    width = 0.0 if time.ci_low is None or time.ci_high is None else time.ci_high - time.ci_low
+    if not samples.contended and abs(moved) > _DRIFT and abs(last - first) > width:
+        text = _GPU_DRIFT_TEXT if on_gpu else _DRIFT_TEXT
+        how = "rose" if moved > 0 else "fell"
+        found.append(
+            f"the median {how} by {100 * abs(moved):.0f} % from the first rounds to the last {text}"
+        )
     return tuple(found)
 
 
-def _wrong_ones(candidates: Sequence[dict[str, Any]], median: float) -> tuple[str, ...]:
+def _wrong_ones(candidates: Sequence[dict[str, Any]], median_s: float) -> tuple[str, ...]:
     """Faster candidates whose results are not right: others may be using them."""
     return tuple(
         f"{entry['algorithm']} is faster but was left out: {entry['reason']}"
         for entry in candidates
-        if entry["status"] == "failed" and entry["seconds"] and _median(entry["seconds"]) < median
+        if entry["status"] == "failed" and entry["seconds"] and _median(entry["seconds"]) < median_s
     )
 
 

@@ -12,7 +12,7 @@ from pydlbench.timing.statistics import median, median_interval, paired_ratios
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pydlbench.timing.chunk import Chunk, Request
     from pydlbench.timing.policy import Policy
@@ -25,6 +25,7 @@ __all__ = [
     "RatioToBest",
     "clock_beside",
     "ratios",
+    "rest",
     "sample_in_turn",
     "saved_s",
 ]
@@ -73,10 +74,15 @@ class RatioToBest:
     rounds: int
 
 
+def rest() -> None:
+    """Wait until the threads of whoever had the cores last have fallen asleep."""
+    time.sleep(REST_S)
+
+
 def sample_in_turn(
     contestants: Sequence[Contestant],
     rng: random.Random,
-    rest: Callable[[], None] = lambda: time.sleep(REST_S),
+    rest: Callable[[], None] = rest,
 ) -> list[Outcome]:
     """Sample all contestants round by round, in a new random order each time.
 
@@ -104,24 +110,34 @@ def sample_in_turn(
     ]
 
 
-def ratios(samples: Mapping[int, Samples]) -> dict[int, RatioToBest]:
+def ratios(
+    samples: Mapping[int, Samples], eligible: Collection[int] | None = None
+) -> dict[int, RatioToBest]:
     """Return each kernel's ratio to the fastest one, as the rounds that both were in tell.
 
     Args:
         samples: of one problem's kernels, taken in turn, by index.
+        eligible: who may be the one that others are compared with; None is all.
     """
-    if not samples:
+    able = sorted(index for index in samples if eligible is None or index in eligible)
+    if not able:
         return {}
-    best = min(samples, key=lambda index: samples[index].summary().median)
-    found = _ratios_to(best, samples)
-    for _ in samples:
-        # Whoever ran on while the machine was fast has the smaller median, and yet is not faster.
-        faster = min(found, key=lambda index: found[index].median)
-        if not found[faster].median < 1:
-            break
-        best = faster
-        found = _ratios_to(best, samples)
-    return found
+    found = {best: _ratios_to(best, samples) for best in able}
+    medians = {best: samples[best].summary().median for best in able}
+    return found[max(able, key=lambda best: (*_rank(found[best], able), -medians[best]))]
+
+
+def _rank(found: Mapping[int, RatioToBest], able: Sequence[int]) -> tuple[bool, float]:
+    """How well somebody serves as the fastest: best is whom nobody else has a ratio below 1 to.
+
+    Neither medians of all samples tell (whoever ran on while the machine was fast has the smaller
+    one, and yet is not faster), nor always the rounds' ratios: of three kernels that are as good as
+    equal, each may be faster than the next in the rounds that the two of them were in. Then it is
+    whom nobody is faster than beyond an interval, and of these whose least ratio is nearest to 1.
+    """
+    others = [found[index] for index in able]
+    beyond = any((one.median if one.high is None else one.high) < 1 for one in others)
+    return not beyond, min(1.0, *(one.median for one in others))
 
 
 def clock_beside(own: Samples, other: Samples) -> float | None:

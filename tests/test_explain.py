@@ -185,10 +185,27 @@ def test_planted_reorders_that_only_a_trace_shows():
 
 def test_the_librarys_log_counts_before_a_trace():
     slow = entry("tensorflow", 4e-3, evidence={"alone_s": 2e-3, "call_s": 4e-3, "alone_by": "so"})
-    slow.log = {"kernel": "jit:avx2", "kernel_s": 3e-3, "reorder_s": 0.5e-3}
+    slow.log = {"kernel": "jit:avx2", "kernel_s": 3e-3, "reorder_s": 0.5e-3, "call_s": 4e-3}
     causes = found(slow)
     assert seconds(causes) == {"slower kernel": 2e-3, "reorders": 0.5e-3, "unexplained": 0.5e-3}
     assert "jit:avx2 takes 3.00 ms by the library's own log" in causes["slower kernel"]["how"]
+
+
+@pytest.mark.parametrize("pace", [0.5, 1, 3])
+def test_a_log_of_another_moment_counts_by_its_share_of_the_call_beside_it(pace):
+    """When the log was made, the machine may have been at half its pace, or at thrice."""
+    log = {"kernel": "jit:avx2", "kernel_s": 3e-3, "reorder_s": 0.5e-3, "call_s": 4e-3}
+    log = {name: one if name == "kernel" else one / pace for name, one in log.items()}
+    causes = found(entry("torch", 4e-3, evidence=log))
+    assert seconds(causes) == {"slower kernel": 2e-3, "reorders": 0.5e-3, "unexplained": 0.5e-3}
+    assert "own log, where it was 75 % of a call" in causes["slower kernel"]["how"]
+    assert "own log, where it was 12 % of a call" in causes["reorders"]["how"]
+
+
+def test_a_logged_call_that_was_slower_than_the_one_beside_it_is_all_of_it():
+    log = {"kernel": "jit:avx2", "kernel_s": 6e-3, "reorder_s": 2e-3, "call_s": 5e-3}
+    causes = found(entry("torch", 4e-3, evidence=log))
+    assert seconds(causes) == {"slower kernel": 2e-3, "reorders": 1e-3, "unexplained": 0}
 
 
 @pytest.mark.parametrize(
@@ -207,6 +224,21 @@ def test_planted_unpacked_weights_without_a_log(evidence):
     else:
         expected = {"weights not packed": 0.5e-3, "slower kernel": 0.5e-3, "unexplained": 0}
         assert seconds(causes) == expected
+
+
+@pytest.mark.parametrize(
+    ("pass_", "named"), [("forward", True), ("backward-data", True), ("backward-weights", False)]
+)
+def test_weights_that_are_the_result_are_not_unpacked(pass_, named):
+    candidates = [
+        {"variant": name, "status": "ok", "seconds": [taken] * 3, "algorithm": name}
+        for name, taken in (("any", 2e-3), ("plain", 3e-3))
+    ]
+    fast = entry("native", KERNEL_S, layer=GEMM, candidates=candidates)
+    slow = entry("numba", 2e-3, layer=GEMM, layout="src mk, weights kn, dst mn")
+    for one in (slow, fast):
+        one.case = dataclasses.replace(one.case, pass_=pass_)
+    assert ("weights not packed" in found(slow, fast)) == named
 
 
 def test_all_faults_at_once_are_not_counted_twice():

@@ -8,7 +8,9 @@ from pydlbench.backends.case import Case
 from pydlbench.devices import Bandwidth, DeviceRecord, PrecisionPeak
 from pydlbench.devices.cpu import Cache, CpuFacts, LogicalCpu
 from pydlbench.layers import Conv2d, Gemm, parse_problem
-from pydlbench.rows import measured_row, memory_held, memory_needed, with_limits
+from pydlbench.rows import measured_row
+from pydlbench.session.limits import with_limits
+from pydlbench.session.memory import memory_held, memory_needed
 from pydlbench.timing.procedure import Round, Samples
 from pydlbench.timing.warmup import WarmupOutcome
 
@@ -71,15 +73,32 @@ def test_a_warm_up_that_never_settled_is_a_warning():
 
 def test_drift_between_rounds_is_a_warning():
     (text,) = row(rounds=(1e-3, 1.06e-3)).warnings
-    assert "moved by over 5 %" in text
+    assert "rose by 6 % from the first rounds to the last" in text
+    (text,) = row(rounds=(1e-3, 0.9e-3)).warnings
+    assert "fell by 10 % from the first rounds to the last" in text
     assert row(rounds=(1e-3, 1.04e-3)).warnings == ()
     assert row(rounds=(1e-3, 1.06e-3), contended=True).warnings == ()
+
+
+def test_rounds_that_scatter_do_not_drift():
+    assert row(rounds=(1e-3, 1.1e-3, 1e-3, 1.1e-3, 1e-3, 1.1e-3)).warnings == ()
+    assert row(rounds=(1e-3, 1e-3, 1.2e-3, 1e-3, 1e-3)).warnings == ()
+
+
+def test_what_the_row_s_interval_shows_is_not_said_once_more():
+    steps = [1e-3 * (1 + 0.02 * i) for i in range(9)]
+    assert row(seconds=steps, rounds=steps).warnings == ()
+    time = row(seconds=steps, rounds=steps).time
+    assert time.ci_high - time.ci_low > 0.1e-3
+    # A step in the middle is in no interval of the median where most rounds were before it.
+    late = [1e-3] * 24 + [1.2e-3] * 7
+    assert len(row(seconds=late, rounds=late).warnings) == 1
 
 
 def test_drift_on_a_gpu_has_causes_of_its_own():
     case = Case(layer=Gemm(m=100, k=10, n=20), device="cuda:0")
     (text,) = measured_row(case, None, FACTS, samples(rounds=(1e-3, 1.06e-3))).warnings
-    assert text.startswith("the median moved by over 5 % between rounds")
+    assert text.startswith("the median rose by 6 % from the first rounds to the last")
     assert "neighbour" not in text
     assert text.endswith("its clock follows power and heat; compare cycles rather than times")
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 
 import pytest
@@ -101,6 +102,37 @@ def test_the_fastest_is_that_of_shared_rounds_not_of_the_machines_best_hour():
     found = ratios({0: first, 1: second})
     assert {one.best for one in found.values()} == {0}
     assert found[1].median == pytest.approx(1.2)
+
+
+def test_of_three_that_beat_each_other_in_turn_nobody_is_ahead_beyond_its_interval():
+    """The fastest by its median is 0.998x of another one in the rounds that they share."""
+    turns = ((1.0, 1.002, 1.004), (1.002, 1.004, 1.0), (1.004, 1.0, 1.002))
+    rows = [[turns[i % 3][who] for i in range(12)] for who in range(3)]
+    medians = [samples(one).summary().median for one in rows]
+    assert len(set(medians)) == 1
+    for order in itertools.permutations(range(3)):
+        found = ratios({number: samples(rows[who]) for number, who in enumerate(order)})
+        assert len({one.best for one in found.values()}) == 1
+        assert all(one.high >= 1 for one in found.values())
+
+
+def test_the_least_violated_reference_is_taken_where_none_is_without_fault():
+    # 1 beats 0 by a little in most of their rounds, 2 beats 1 by more, 0 beats 2 by most.
+    shared = {
+        0: {**dict.fromkeys(range(9), 1.0), **dict.fromkeys(range(9, 18), 1.0)},
+        1: {**dict.fromkeys(range(9), 0.99), **dict.fromkeys(range(18, 27), 1.0)},
+        2: {**dict.fromkeys(range(9, 18), 1.5), **dict.fromkeys(range(18, 27), 0.9)},
+    }
+    found = ratios({index: samples(one) for index, one in shared.items()})
+    assert {one.best for one in found.values()} == {0}
+    assert found[1].median == pytest.approx(0.99)
+    assert found[2].median == pytest.approx(1.5)
+
+
+def test_who_is_not_eligible_is_compared_with_the_others():
+    found = ratios({0: samples([1.0] * 9), 1: samples([2.0] * 9), 2: samples([3.0] * 9)}, {1, 2})
+    assert {one.best for one in found.values()} == {1}
+    assert [found[index].median for index in range(3)] == pytest.approx([0.5, 1, 1.5])
 
 
 def test_few_rounds_have_a_ratio_without_an_interval():

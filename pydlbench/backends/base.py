@@ -28,7 +28,8 @@ class Preparation:
         workspace_bytes: scratch memory that a candidate may ask for at most; GPUs only.
         energy: measure the energy of an execution as well, where the device can tell.
         variant: the only way to run it, by the name that an earlier kernel's ``evidence`` gave
-            (``variant``); None lets all compete. Frameworks only.
+            (``variant``), or by its word (``nhwc``, ``transposed``); None lets all compete.
+            Frameworks only.
     """
 
     seed: int = 0
@@ -64,7 +65,8 @@ class KernelFacts:
         energy_j: energy of one execution in joules.
         power_w: mean power during that measurement, in watts.
         evidence: of a framework's operator, what was seen from below: ``kernel`` (by the library's
-            own name), ``kernel_s`` and ``reorder_s`` (by the library's own log).
+            own name), ``kernel_s`` and ``reorder_s`` (by the library's own log), and ``call_s``,
+            that call as a whole: what is known of a row are shares of it.
     """
 
     algorithm: str

@@ -6,11 +6,12 @@ import math
 from typing import TYPE_CHECKING
 
 from pydlbench.report.kernel import short_name
+from pydlbench.results.accumulators import less_exact
 from pydlbench.results.columns import number, percent
 from pydlbench.results.ratios import is_tied
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pydlbench.results.records import Measurement
 
@@ -44,7 +45,8 @@ def _problem(row: Measurement) -> tuple[str, ...]:
 
 def _one(rows: Sequence[Measurement]) -> list[str]:
     best = _best(rows)
-    slower = sorted((row for row in rows if row is not best), key=_ratio)
+    coarse = sorted((row for row in rows if _coarser(row, best)), key=_ratio)
+    slower = sorted((row for row in rows if row is not best and row not in coarse), key=_ratio)
     tied = [row.who for row in slower if is_tied(row)]
     layer = short_name(best.layer)
     limit = ""
@@ -60,36 +62,89 @@ def _one(rows: Sequence[Measurement]) -> list[str]:
     others = [
         f"{row.who} takes {number(_ratio(row), 3)}x as long" for row in slower if not is_tied(row)
     ]
-    return [f"{text}; {', '.join(others)}." if others else f"{text}."]
+    lines = [f"{text}; {', '.join(others)}." if others else f"{text}."]
+    return [*lines, *(_why_coarse(row, best) for row in coarse)]
+
+
+def _coarser(row: Measurement, best: Measurement) -> bool:
+    return less_exact(row.accumulate, best.accumulate)
+
+
+def _why_coarse(row: Measurement, best: Measurement) -> str:
+    """What a row that sums in fewer bits takes, which no other row is to be measured by."""
+    high = row.ratio["ci_high"] if row.ratio else None
+    faster = (_ratio(row) if high is None else high) < 1
+    because = ", faster because less exact" if faster else ", and less exact"
+    return (
+        f"{row.who} sums in {row.accumulate}, {best.who} in {best.accumulate}: it takes "
+        f"{number(_ratio(row), 3)}x as long{because}."
+    )
 
 
 def _many(contests: Sequence[Sequence[Measurement]]) -> list[str]:
-    wins: dict[str, int] = {}
-    ratios: dict[str, list[float]] = {}
-    undecided = 0
+    """Geometric means, each sentence over the problems that all of its backends have in common."""
+    problems: list[dict[str, Measurement]] = []
+    winners: list[str | None] = []
+    coarse: dict[tuple[str, str], int] = {}
     for rows in contests:
-        if any(is_tied(row) for row in rows):
-            undecided += 1
-        else:
-            best = _best(rows).who
-            wins[best] = wins.get(best, 0) + 1
+        best = _best(rows)
         for row in rows:
-            ratios.setdefault(row.who, []).append(_ratio(row))
-    means = {
-        name: math.exp(sum(map(math.log, values)) / len(values)) for name, values in ratios.items()
-    }
-    parts = [
-        f"{name} {number(means[name], 3)}x the fastest ({wins.get(name, 0)} of {len(ratios[name])} "
-        "fastest)"
-        for name in sorted(means, key=lambda name: means[name])
-    ]
-    lines = [f"over {len(contests)} problems, geometric mean: {', '.join(parts)}."]
+            if _coarser(row, best):
+                key = row.who, row.accumulate or ""
+                coarse[key] = coarse.get(key, 0) + 1
+        exact = {row.who: row for row in rows if not _coarser(row, best)}
+        problems.append(exact)
+        winners.append(None if any(map(is_tied, exact.values())) else best.who)
+    ran: dict[str, tuple[int, ...]] = {}
+    for who in dict.fromkeys(name for exact in problems for name in exact):
+        ran[who] = tuple(i for i, exact in enumerate(problems) if who in exact)
+    lines = []
+    for common in sorted(dict.fromkeys(ran.values()), key=len, reverse=True):
+        names = [name for name, where in ran.items() if set(where) >= set(common)]
+        if len(names) < 2:
+            continue
+        own = [name for name, where in ran.items() if where == common]
+        over = f"over {_counted(len(common), 'problem')}"
+        if len(common) < len(contests):
+            over += f" of {len(contests)}, those of {_listed(own)}"
+        lines.append(f"{over}, geometric mean: {_means(names, common, problems, winners)}.")
+    for (who, sums), count in coarse.items():
+        lines.append(
+            f"{who} sums in {sums} in {_counted(count, 'problem')}, less exactly than the fastest: "
+            "that counts in no mean."
+        )
+    undecided = winners.count(None)
     if undecided:
         lines.append(
             f"in {undecided} of {len(contests)} problems the fastest cannot be told apart from "
             "another and none counts as the fastest."
         )
     return lines
+
+
+def _means(
+    names: Sequence[str],
+    common: Sequence[int],
+    problems: Sequence[Mapping[str, Measurement]],
+    winners: Sequence[str | None],
+) -> str:
+    means = {
+        name: math.exp(sum(math.log(_ratio(problems[i][name])) for i in common) / len(common))
+        for name in names
+    }
+    return ", ".join(
+        f"{name} {number(means[name], 3)}x the fastest "
+        f"({[winners[i] for i in common].count(name)} of {len(common)} fastest)"
+        for name in sorted(means, key=lambda name: means[name])
+    )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _best(rows: Sequence[Measurement]) -> Measurement:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from pydlbench.report.plain_table import plain_table
@@ -92,7 +93,14 @@ def contest_legend(rows: Sequence[Measurement]) -> list[str]:
         lines.append(f"{_CONTENDED}: contended, the time is an upper bound")
     if other:
         formats = ", ".join(dict.fromkeys(row.accumulate or "" for row in other))
-        lines.append(f"{_OTHER_SUMS}: sums in another format than most of its problem: {formats}")
+        lines.append(
+            f"{_OTHER_SUMS}: sums in another format than whom it is compared with: {formats}"
+        )
+    if any(map(_disagree, contests(rows))):
+        lines.append(
+            "to best: from the rounds that both were in; the order of the medians, which are of "
+            "all samples, is not always that of the ratios: the ratios count"
+        )
     return lines
 
 
@@ -158,9 +166,30 @@ def _marks(row: Measurement) -> str:
 
 
 def _other_sums(block: Sequence[Measurement]) -> list[Measurement]:
-    """Return the rows of a problem whose accumulator is not that of most; of two, the first's."""
+    """Return the rows of a problem whose accumulator is not that of the row they are compared with.
+
+    Without such a row it is that of most; of two, the first's.
+    """
     known = [row.accumulate for row in block if row.accumulate]
     if len(set(known)) < 2:
         return []
-    usual = max(dict.fromkeys(known), key=known.count)
+    names = {row.ratio["to"] for row in block if row.ratio}
+    references = [row.accumulate for row in block if row.who in names and row.accumulate]
+    usual = references[0] if references else max(dict.fromkeys(known), key=known.count)
     return [row for row in block if row.accumulate not in (None, usual)]
+
+
+def _disagree(block: Sequence[Measurement]) -> bool:
+    """Whether the medians of a problem, as they are shown, are in another order than the ratios."""
+    shown = sorted(
+        (_digits(row.ratio["median"]), _digits(row.time.median))
+        for row in block
+        if row.ratio and row.time is not None
+    )
+    return any(
+        first[0] < second[0] and first[1] > second[1] for first, second in itertools.pairwise(shown)
+    )
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.3g}")

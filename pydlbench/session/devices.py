@@ -114,7 +114,7 @@ class Devices:
             case: what was timed.
         """
         from pydlbench.devices.cpu import private_level_bytes
-        from pydlbench.rows import cached_bytes, with_limits
+        from pydlbench.session.limits import cached_bytes, with_limits
 
         if case.on_gpu:
             precisions = dict.fromkeys((case.precision, *self._advisable(case)))

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.base import Preparation
     from pydlbench.backends.case import Case
+    from pydlbench.backends.frameworks.verbose import Turn
     from pydlbench.devices.cpu import CpuFacts
     from pydlbench.results import Measurement
     from pydlbench.session.devices import Devices
@@ -28,7 +29,10 @@ _COLD_FACTOR = 3
 _COLD_L2 = 4
 # Frameworks whose oneDNN reports its kernels only if it was told to when they were loaded.
 _LOGGED = ("tensorflow",)
-_LOGGED_CALLS = 7
+_LOGGED_TURNS = 7
+_LONG_S, _FEW_TURNS = 0.1, 3
+# Of calls that do nothing, beside each contest: at most a tenth of a second.
+_FEW_CALLS = {"samples": 11, "inner": 30}
 
 
 class Measuring:
@@ -58,7 +62,7 @@ class Measuring:
         self._devices = devices
         self._worker = worker
         self._policy = Policy(confidence=options.confidence, budget_s=options.budget_s)
-        self._empty_calls: dict[tuple[str, str, str | None], float | None] = {}
+        self._without_empty_call: set[tuple[str, str, str | None]] = set()
 
     @property
     def seed(self) -> int:
@@ -89,17 +93,24 @@ class Measuring:
         return [*holding, *warm, *log]
 
     def empty_call_s(self, case: Case) -> float | None:
-        """Return the seconds of a call that does nothing, made as this case's backend calls."""
-        key = (case.backend, case.device, case.mode)
-        if key not in self._empty_calls:
-            worker = self._worker(case.backend, case.device)
-            try:
-                self._empty_calls[key] = worker.probe("empty_call", mode=case.mode)["seconds"]
-            except PydlbenchError:
-                self._empty_calls[key] = None
-        return self._empty_calls[key]
+        """Return the seconds of a call that does nothing, made as this case's backend calls.
 
-    def logged(self, case: Case, variant: str | None) -> dict[str, Any]:
+        Measured now: in the course of a run it changes by more than a third.
+        """
+        key = (case.backend, case.device, case.mode)
+        if key in self._without_empty_call:
+            return None
+        try:
+            worker = self._worker(case.backend, case.device)
+            found = worker.probe("empty_call", mode=case.mode, **_FEW_CALLS)["seconds"]
+        except PydlbenchError:
+            self._without_empty_call.add(key)
+            return None
+        return float(found)
+
+    def logged(
+        self, case: Case, variant: str | None, beside: RemoteKernel | None = None
+    ) -> dict[str, Any]:
         """Return what the library itself logs of a call, see ``KernelFacts.evidence``.
 
         Asked in a process of its own, whose pages are kept: of frameworks that cannot switch the
@@ -108,9 +119,10 @@ class Measuring:
         Args:
             case: what is computed.
             variant: the variant that was timed.
+            beside: the same where pages are kept as well, without a log: its calls take turns with
+                the logged ones, to tell what writing a log costs.
         """
-        from pydlbench.backends.frameworks.verbose import evidence, middle_call, parse
-        from pydlbench.timing.chunk import Request
+        from pydlbench.backends.frameworks.verbose import evidence, middle_turn
 
         if case.on_gpu or case.backend not in _LOGGED:
             return {}
@@ -118,8 +130,10 @@ class Measuring:
         try:
             kernel = worker.prepare(case, self._preparation(case, variant))
             try:
-                kernel.sample(Request(samples=_LOGGED_CALLS))
-                return evidence(middle_call(parse(worker.said()), _LOGGED_CALLS), calls=1)
+                turns = [_turn(worker, kernel, beside)]
+                wanted = _LOGGED_TURNS if turns[0].logged_s < _LONG_S else _FEW_TURNS
+                turns += [_turn(worker, kernel, beside) for _ in range(wanted - 1)]
+                return evidence(*middle_turn(turns))
             finally:
                 kernel.release()
         except PydlbenchError:
@@ -208,3 +222,22 @@ class Measuring:
             keep_candidates=self._options.algorithms,
         )
         return self._devices.limited(row, case)
+
+
+def _turn(worker: Worker, kernel: RemoteKernel, beside: RemoteKernel | None) -> Turn:
+    """Have a call logged, and the same made without a log right before it."""
+    from pydlbench.backends.frameworks.verbose import Turn, last_call, parse
+    from pydlbench.side_by_side import rest
+    from pydlbench.timing.chunk import Request
+
+    # The first call wakes the threads; of two equal calls, the log of the second counts.
+    request = Request(samples=1, untimed=1)
+    rest()
+    plain = None if beside is None else beside.sample(request)
+    rest()
+    logged = kernel.sample(request)
+    return Turn(
+        executions=last_call(parse(worker.said()), 2),
+        logged_s=logged.seconds[0],
+        plain_s=None if plain is None else plain.seconds[0],
+    )

@@ -6,7 +6,8 @@ import bisect
 from typing import TYPE_CHECKING
 
 from pydlbench.errors import UsageError
-from pydlbench.rows import memory_held, memory_needed
+from pydlbench.layers import result_role
+from pydlbench.rows import ITEM_BYTES
 from pydlbench.units import format_bytes
 
 if TYPE_CHECKING:
@@ -15,7 +16,11 @@ if TYPE_CHECKING:
     from pydlbench.backends.case import Case
     from pydlbench.layers import Layer
 
-__all__ = ["check_memory", "group_memory"]
+__all__ = ["check_memory", "group_memory", "memory_held", "memory_needed"]
+
+# What a search holds at once: layouts of every operand, and pools of a race of two finalists.
+_LAYOUTS = 3
+_POOLS = 2
 
 
 def check_memory(processes: Sequence[Case], available: int, cold_bytes: int) -> None:
@@ -69,3 +74,40 @@ def group_memory(processes: Sequence[Case], layer: Layer, cold_bytes: int) -> in
         total += held
         most = max(most, memory_needed(case, layer, cold) - held)
     return total + most
+
+
+def memory_needed(case: Case, layer: Layer, cold_bytes: int) -> int:
+    """Return the bytes of memory that measuring a case takes, verification and race included.
+
+    The float32 originals; every operand in up to three layouts in the storage type; a float32 copy
+    of the output; where caches are cold, two pools of rotating copies, each of which spans
+    ``cold_bytes`` and ends with whole copies.
+
+    Args:
+        case: what is to be measured.
+        layer: its layer, or the same with another batch.
+        cold_bytes: what the rotating copies of a cold cache state span at least.
+    """
+    operands = layer.operands(case.pass_)
+    output = result_role(layer, case.pass_)
+    elements = sum(operands.values())
+    stored = elements * ITEM_BYTES[case.precision]
+    needed = 4 * elements + _LAYOUTS * stored + 4 * operands[output]
+    return needed if case.cache == "hot" else needed + _POOLS * (cold_bytes + 2 * stored)
+
+
+def memory_held(case: Case, layer: Layer, cold_bytes: int) -> int:
+    """Return the bytes of memory that a prepared case keeps until it is released.
+
+    Every operand once, in the storage type; where caches are cold, one pool of rotating copies
+    instead, which ends with a whole copy. A GPU's row holds nothing on the host.
+
+    Args:
+        case: what is to be measured.
+        layer: its layer, or the same with another batch.
+        cold_bytes: see :func:`memory_needed`.
+    """
+    if case.on_gpu:
+        return 0
+    stored = sum(layer.operands(case.pass_).values()) * ITEM_BYTES[case.precision]
+    return stored if case.cache == "hot" else cold_bytes + 2 * stored

@@ -82,15 +82,72 @@ def test_many_problems_are_geometric_means(contestant):
             contestant(name, ratio, to=to, layer=f"alexnet/{layer}")
             for name, ratio in zip(("native", "torch eager", "numba"), ratios, strict=True)
         ]
-    # One that was not run everywhere counts where it was.
+    # One that was not run everywhere is compared where it was.
     rows.append(contestant("torch compiled", 3.0, layer="alexnet/conv3"))
-    (text,) = compare_backends(rows)
+    text, beside = compare_backends(rows)
     assert text == (
         "over 2 problems, geometric mean: torch eager 1.41x the fastest (1 of 2 fastest), native "
-        "2.00x the fastest (1 of 2 fastest), torch compiled 3.00x the fastest (0 of 1 fastest), "
-        "numba 5.66x the fastest (0 of 2 fastest)."
+        "2.00x the fastest (1 of 2 fastest), numba 5.66x the fastest (0 of 2 fastest)."
+    )
+    assert beside == (
+        "over 1 problem of 2, those of torch compiled, geometric mean: native 1.00x the fastest "
+        "(1 of 1 fastest), torch eager 2.00x the fastest (0 of 1 fastest), torch compiled 3.00x "
+        "the fastest (0 of 1 fastest), numba 4.00x the fastest (0 of 1 fastest)."
     )
     assert conclude(rows)[0].startswith("over 2 problems")
+
+
+def test_backends_without_a_problem_in_common_are_not_compared(contestant):
+    rows = [contestant("native", 1), contestant("numba", 2)]
+    rows += [
+        contestant(name, one, layer="alexnet/pool1") for name, one in (("native", 1), ("x", 3))
+    ]
+    first, second = compare_backends(rows)
+    assert first.startswith("over 1 problem of 2, those of numba, geometric mean: native 1.00x")
+    assert second.startswith("over 1 problem of 2, those of x, geometric mean: native 1.00x")
+    assert "x 3.00x" not in first
+    assert "numba" not in second
+
+
+def test_who_sums_less_exactly_is_not_the_fastest_without_a_word(contestant):
+    rows = [
+        contestant("native", 1, accumulate="float32"),
+        contestant("torch eager", 0.5, accumulate="bfloat16"),
+        contestant("tensorflow xla", 1.02, low=0.9, accumulate="bfloat16"),
+        contestant("numba", 2, accumulate="float32"),
+    ]
+    first, *others = compare_backends(rows)
+    assert first == (
+        "native runs conv3 fastest, at 90 % of its measured limit; numba takes 2.00x as long."
+    )
+    assert others == [
+        (
+            "torch eager sums in bfloat16, native in float32: it takes 0.500x as long, faster "
+            "because less exact."
+        ),
+        (
+            "tensorflow xla sums in bfloat16, native in float32: it takes 1.02x as long, and less "
+            "exact."
+        ),
+    ]
+
+
+def test_sums_that_are_less_exact_count_in_no_mean(contestant):
+    rows = [contestant(name, one) for name, one in (("native", 1), ("torch eager", 2))]
+    rows += [
+        contestant("native", 1, accumulate="float32", layer="alexnet/pool1"),
+        contestant("torch eager", 0.25, accumulate="bfloat16", layer="alexnet/pool1"),
+    ]
+    assert compare_backends(rows) == [
+        (
+            "over 1 problem of 2, those of torch eager, geometric mean: native 1.00x the fastest "
+            "(1 of 1 fastest), torch eager 2.00x the fastest (0 of 1 fastest)."
+        ),
+        (
+            "torch eager sums in bfloat16 in 1 problem, less exactly than the fastest: that counts "
+            "in no mean."
+        ),
+    ]
 
 
 def test_a_tie_is_nobody_s_win(contestant):

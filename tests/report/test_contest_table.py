@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -149,7 +150,7 @@ def test_who_sums_in_another_format_is_marked(run_record, contest):
     assert "accumulate" not in title
     assert [line.split()[-1] for line in lines] == ["2e-7", "a", "a", *["2e-7"] * 3]
     text = render_layers(run_record, rows)
-    assert "\na: sums in another format than most of its problem: bfloat16\n" in text
+    assert "\na: sums in another format than whom it is compared with: bfloat16\n" in text
     # The same everywhere needs no mark, whatever other problems do.
     assert not [line for line in lines_of(contest(accumulate="bfloat16")) if line.endswith("a")]
 
@@ -162,3 +163,27 @@ def test_rows_are_not_named_after_their_accumulator(run_record, contest):
     )
     text = render_layers(run_record, [first, second, *rest])
     assert "alexnet/conv3 torch eager: 2.00x the time of native: no cause found" in text
+
+
+def test_medians_in_another_order_than_the_ratios_are_explained(run_record, contest):
+    rows = contest(contended=False)
+    assert "is not always that of the ratios" not in render_layers(run_record, rows)
+    first, second, *rest = rows
+    # Half as long in the rounds that all were in, and yet the longest over all its samples.
+    time = dataclasses.replace(second.time, median=9e-4)
+    assert first.ratio["to"] == "native"
+    ratio = {"to": "native", "median": 1.5, "ci_low": 1.4, "ci_high": 1.6, "rounds": 9}
+    text = render_layers(
+        run_record, [first, dataclasses.replace(second, time=time, ratio=ratio), *rest]
+    )
+    assert "\nto best: from the rounds that both were in; the order of the medians" in text
+
+
+def test_the_row_that_others_are_compared_with_has_no_mark_of_its_sums(contest):
+    rows = [
+        dataclasses.replace(row, accumulate="float32" if row.backend == "native" else "bfloat16")
+        for row in contest(precision="bf16", contended=False)
+    ]
+    _, *lines = lines_of(rows)
+    marked = [line.endswith(" a") for line in lines]
+    assert marked == [row.backend != "native" for row in rows]

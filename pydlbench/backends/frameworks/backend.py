@@ -80,6 +80,7 @@ class FrameworkBackend(abc.ABC):
     def __init__(self, device: str, cpus: Sequence[int]) -> None:
         self.device = device
         self.cpus = tuple(cpus)
+        self._empty: dict[str | None, HostClock] = {}
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -112,7 +113,7 @@ class FrameworkBackend(abc.ABC):
             one
             for one in self.variants(case)
             if (wanted is None or one.variant == wanted)
-            and preparation.variant in (None, _name(one))
+            and preparation.variant in (None, one.variant, _name(one))
         ]
         if not found:
             raise UnsupportedError(f"{self.name} has no operator with --layout {case.layout}")
@@ -191,15 +192,23 @@ class FrameworkBackend(abc.ABC):
         return facts
 
     def probe(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Run a probe: ``empty_call`` (``mode``) gives the cost of a call that does nothing.
+        """Run a probe: ``empty_call`` gives the cost of a call that does nothing.
+
+        Args:
+            name: of the probe.
+            arguments: ``mode``; ``samples`` of ``inner`` calls each. What is called is built once.
 
         Raises:
             UnsupportedError: no such probe.
         """
         if name != "empty_call":
             raise UnsupportedError(f"no such probe: {name}; there is: empty_call")
-        clock = self.clock(self.empty(arguments.get("mode")))
-        chunk = clock.sample(Request(samples=30, inner=100, untimed=100))
+        mode = arguments.get("mode")
+        if mode not in self._empty:
+            self._empty[mode] = self.clock(self.empty(mode))
+        inner = arguments.get("inner", 100)
+        samples = arguments.get("samples", 30)
+        chunk = self._empty[mode].sample(Request(samples=samples, inner=inner, untimed=inner))
         ranked = sorted(chunk.seconds)
         return {"seconds": ranked[len(ranked) // 2], "least_s": ranked[0]}
 

@@ -16,9 +16,22 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Execution", "evidence", "kernels", "middle_call", "parse", "remarks", "total_s"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "Execution",
+    "Turn",
+    "evidence",
+    "kernels",
+    "last_call",
+    "middle_turn",
+    "parse",
+    "remarks",
+    "total_s",
+]
 
 _MKL = re.compile(r"MKL_VERBOSE (\w+)\(([^)]*)\) ([\d.]+)(ns|us|ms|s)\b(?:.*\bNThr:(\d+))?")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -102,8 +115,8 @@ def total_s(executions: list[Execution]) -> float:
     return sum(one.seconds for one in executions)
 
 
-def middle_call(executions: list[Execution], calls: int) -> list[Execution]:
-    """Return the executions of one of several equal calls: of the one in the middle by its time.
+def last_call(executions: list[Execution], calls: int) -> list[Execution]:
+    """Return the executions of the last of several equal calls.
 
     Args:
         executions: of all calls, in their order.
@@ -116,9 +129,40 @@ def middle_call(executions: list[Execution], calls: int) -> list[Execution]:
     if rest or not each:
         return []
     logs = [executions[each * i : each * (i + 1)] for i in range(calls)]
-    if len({tuple(one.implementation for one in log) for log in logs}) > 1:
-        return []
-    return sorted(logs, key=total_s)[calls // 2]
+    same = len({tuple(one.implementation for one in log) for log in logs}) == 1
+    return logs[-1] if same else []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A call with its log, and the same call without one, right beside it.
+
+    Attributes:
+        executions: of the logged call.
+        logged_s: seconds that this call took.
+        plain_s: seconds that the call without a log took; None where there was none.
+    """
+
+    executions: list[Execution]
+    logged_s: float
+    plain_s: float | None
+
+
+def middle_turn(turns: Sequence[Turn]) -> tuple[list[Execution], float]:
+    """Return the executions of a call, and the seconds of the call that they are shares of.
+
+    Of several turns it is the one in the middle by that share: the machine may change its pace
+    between them. The whole is the very call that was logged, as whatever disturbed the one has
+    disturbed the other, less what writing the log costs: the shortest call with one less the
+    shortest without, and no more than the call took besides its executions.
+
+    Args:
+        turns: at least one, of equal calls.
+    """
+    plain = [one.plain_s for one in turns if one.plain_s]
+    cost = max(0.0, min(one.logged_s for one in turns) - min(plain)) if plain else 0.0
+    wholes = [(one.executions, max(total_s(one.executions), one.logged_s - cost)) for one in turns]
+    return sorted(wholes, key=lambda one: total_s(one[0]) / one[1])[len(wholes) // 2]
 
 
 def kernels(executions: list[Execution]) -> str | None:
@@ -135,26 +179,26 @@ def kernels(executions: list[Execution]) -> str | None:
     return " + ".join(dict.fromkeys(names)) or None
 
 
-def evidence(executions: list[Execution], calls: int) -> dict[str, Any]:
+def evidence(executions: list[Execution], call_s: float) -> dict[str, Any]:
     """Return what a log tells about the causes of a slow row, see ``KernelFacts.evidence``.
 
     Args:
-        executions: of so many equal calls.
-        calls: how many.
+        executions: of one call.
+        call_s: seconds of the call that they are shares of.
 
     Returns:
-        ``kernel``, and ``kernel_s`` and ``reorder_s`` in seconds per call; nothing where no kernel
+        ``kernel``; ``kernel_s``, ``reorder_s`` and ``call_s`` in seconds; nothing where no kernel
         was logged.
     """
     name = kernels(executions)
     if name is None:
         return {}
     reorders = sum(one.seconds for one in executions if one.primitive == "reorder")
-    total = total_s(executions)
     return {
         "kernel": name,
-        "kernel_s": (total - reorders) / calls,
-        "reorder_s": reorders / calls,
+        "kernel_s": total_s(executions) - reorders,
+        "reorder_s": reorders,
+        "call_s": call_s,
     }
 
 

@@ -15,7 +15,7 @@ from pydlbench.backends.frameworks.backend import FrameworkBackend
 from pydlbench.backends.frameworks.operator import Operator, Variant
 from pydlbench.backends.own_cpus import own_cpus
 from pydlbench.backends.torch import settings, support
-from pydlbench.backends.torch.capture import library_output
+from pydlbench.backends.torch.capture import logged_turn
 from pydlbench.backends.torch.clock import GuardedClock
 from pydlbench.backends.torch.operator import TorchOperator, build, empty
 from pydlbench.backends.torch.recipe import Place
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 __all__ = ["Behind", "TorchBackend", "TorchCpuBackend", "create"]
 
 # The times of single calls differ by more than what they are asked to explain.
-_LOGGED_CALLS = 7
+_TURNS = 7
+# Of calls that take long, a few tell as much.
+_FEW_TURNS, _LONG_S = 3, 0.1
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,14 +169,18 @@ class TorchCpuBackend(TorchBackend):
 
     def behind(self, operator: TorchOperator, case: Case) -> Behind:
         """Ask oneDNN and MKL what they did in a call; of several, the one in the middle."""
+        turns: list[verbose.Turn] = []
         with operator.guard():
-            logs = [verbose.parse(library_output(operator.call)) for _ in range(_LOGGED_CALLS)]
-        executions = sorted(logs, key=verbose.total_s)[len(logs) // 2]
+            while len(turns) < (_TURNS if not turns or turns[0].logged_s < _LONG_S else _FEW_TURNS):
+                said, logged_s, plain_s = logged_turn(operator.call)
+                found = verbose.parse(said)
+                turns.append(verbose.Turn(executions=found, logged_s=logged_s, plain_s=plain_s))
+        executions, call_s = verbose.middle_turn(turns)
         inference = case.pass_ == "forward" and case.propagation == "inference"
         remarks = verbose.remarks(executions, threads=len(self.cpus), inference=inference)
         kernels = verbose.kernels(executions)
         return Behind(
-            kernels=kernels, remarks=remarks, evidence=verbose.evidence(executions, calls=1)
+            kernels=kernels, remarks=remarks, evidence=verbose.evidence(executions, call_s)
         )
 
 

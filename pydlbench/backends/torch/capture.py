@@ -7,6 +7,7 @@ import ctypes
 import os
 import sys
 import tempfile
+import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["library_output", "printed"]
+__all__ = ["library_output", "logged_turn", "printed"]
 
 
 def library_output(call: Callable[[], Any]) -> str:
@@ -22,14 +23,39 @@ def library_output(call: Callable[[], Any]) -> str:
 
     Empty where PyTorch was built without them.
     """
+    with printed() as lines, _reports():
+        call()
+    return "".join(lines)
+
+
+def logged_turn(call: Callable[[], Any]) -> tuple[str, float, float]:
+    """Call with the reports switched on, right after the same call without them.
+
+    Returns:
+        What was printed, and the seconds of the call with the reports and of that without.
+    """
+    with printed() as lines:
+        call()  # threads have fallen asleep, and caches hold something else
+        plain_s = _seconds(call)
+        with _reports():
+            logged_s = _seconds(call)
+    return "".join(lines), logged_s, plain_s
+
+
+def _seconds(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+@contextlib.contextmanager
+def _reports() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        lines = stack.enter_context(printed())
         for library in (torch.backends.mkldnn, torch.backends.mkl):
             # Without the library its switch is missing, or says that it failed.
             with contextlib.suppress(AssertionError, AttributeError, RuntimeError):
                 stack.enter_context(library.verbose(library.VERBOSE_ON))
-        call()
-    return "".join(lines)
+        yield
 
 
 @contextlib.contextmanager

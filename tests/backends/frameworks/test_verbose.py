@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import pytest
@@ -9,11 +10,14 @@ import torch
 
 from pydlbench.backends.frameworks.verbose import (
     Execution,
+    Turn,
     evidence,
     kernels,
-    middle_call,
+    last_call,
+    middle_turn,
     parse,
     remarks,
+    total_s,
 )
 from pydlbench.backends.torch import capture
 
@@ -144,33 +148,76 @@ def test_reports_are_off_again(capfd):
         ]
 
 
-def test_evidence_is_per_call_and_keeps_reorders_apart():
-    kernel = Execution(
-        library="oneDNN", primitive="convolution", implementation="brg:avx512", seconds=0.004
-    )
-    reorder = Execution(
-        library="oneDNN", primitive="reorder", implementation="jit:uni", seconds=0.001
-    )
-    found = evidence([reorder, kernel, reorder, kernel], calls=2)
-    assert found == {
+def execution(seconds, name="brg:avx512", primitive="convolution"):
+    return Execution(library="oneDNN", primitive=primitive, implementation=name, seconds=seconds)
+
+
+def test_evidence_is_of_one_call_and_keeps_reorders_apart():
+    kernel, reorder = execution(0.004), execution(0.001, "jit:uni", "reorder")
+    assert evidence([reorder, kernel], 0.006) == {
         "kernel": "brg:avx512",
         "kernel_s": pytest.approx(0.004),
         "reorder_s": pytest.approx(0.001),
+        "call_s": 0.006,
     }
-    assert evidence([reorder], calls=1) == {}
+    assert evidence([reorder], 0.006) == {}
 
 
-def test_of_several_calls_the_middle_one_is_taken():
-    def calls(*seconds, name="brg:avx512"):
-        return [
-            Execution(library="oneDNN", primitive="matmul", implementation=name, seconds=one)
-            for one in seconds
-        ]
+def test_of_several_equal_calls_the_last_one_is_taken():
+    logged = [execution(seconds) for seconds in (1.0, 1.0, 9.0, 9.0, 2.0, 2.0)]
+    assert last_call(logged, 3) == logged[4:]
+    assert last_call(logged, 4) == []  # not equal calls
+    assert last_call([], 3) == []
+    assert last_call([execution(1.0), execution(1.0, "ref:any")], 2) == []
 
-    logged = calls(1.0, 1.0, 9.0, 9.0, 2.0, 2.0)
-    assert middle_call(logged, 3) == logged[4:]
-    assert middle_call(logged, 6) == [logged[4]]
-    assert middle_call(logged, 4) == []  # not equal calls
-    assert middle_call([], 3) == []
-    mixed = calls(1.0) + calls(1.0, name="ref:any")
-    assert middle_call(mixed, 2) == []
+
+def turn(seconds, logged_s, plain_s=None):
+    return Turn(executions=[execution(seconds)], logged_s=logged_s, plain_s=plain_s)
+
+
+def test_the_middle_turn_is_that_of_the_middle_share_whatever_the_machine_s_pace():
+    """The slowest log need not be that of the kernel that had most of its call."""
+    half, most, whole = turn(5.0, 10.0), turn(0.9, 1.0), turn(2.0, 2.0)
+    assert middle_turn([whole, half, most]) == (most.executions, 1.0)
+
+
+def test_the_logged_call_is_the_whole_whatever_disturbed_the_one_beside_it():
+    calls = [turn(0.9, 1.0, 1.0), turn(1.8, 2.0, 1.0), turn(0.9, 1.0, 3.0)]
+    executions, call_s = middle_turn(calls)
+    assert total_s(executions) / call_s == pytest.approx(0.9)
+
+
+def test_what_writing_the_log_costs_is_no_part_of_the_call():
+    calls = [turn(0.6, 2.0, 1.0), turn(1.2, 2.6, 2.0), turn(0.6, 5.0, 3.0)]
+    executions, call_s = middle_turn(calls)
+    assert total_s(executions) / call_s == pytest.approx(0.6)
+    # It cannot be more than the call took besides its executions.
+    executions, call_s = middle_turn([turn(1.8, 2.0, 1.0)])
+    assert total_s(executions) == call_s
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
+def test_a_logged_turn_times_a_call_that_is_not_logged(monkeypatch, capfd):
+    x, w = torch.rand(2, 16, 9, 9), torch.rand(8, 16, 3, 3)
+    logging, seen = [], []
+
+    def call():
+        seen.append(bool(logging))
+        torch.conv2d(x, w)
+
+    @contextlib.contextmanager
+    def reports(real=capture._reports):
+        logging.append(1)
+        with real():
+            yield
+        logging.pop()
+
+    monkeypatch.setattr(capture, "_reports", reports)
+    with torch.inference_mode():
+        said, logged_s, plain_s = capture.logged_turn(call)
+    assert seen == [False, False, True]
+    assert min(logged_s, plain_s) > 0
+    # Of three calls one is in the log.
+    names = [one.primitive for one in parse(said)]
+    assert names.count("convolution") == 1
+    assert capfd.readouterr().out == ""

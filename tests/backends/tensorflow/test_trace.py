@@ -9,7 +9,7 @@ import pytest
 
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.case import Case
-from pydlbench.backends.frameworks.verbose import evidence, middle_call, parse
+from pydlbench.backends.frameworks.verbose import evidence, last_call, parse
 from pydlbench.layers import Conv2d, Gemm, Pool2d
 from pydlbench.timing.chunk import Request
 from pydlbench.workers.environment import LOG_KERNELS
@@ -145,7 +145,7 @@ def test_tensorflows_onednn_logs_its_kernels_in_a_process_of_its_own(
     kernel.sample(Request(samples=CALLS))
     executions = parse(logging_worker.said())
     kernel.release()
-    seen = evidence(middle_call(executions, CALLS), calls=1)
+    seen = evidence(last_call(executions, CALLS), 1.0)
     assert {one.library for one in executions} == {"oneDNN"}
     assert "convolution" in {one.primitive for one in executions}
     assert seen["kernel"]

@@ -60,6 +60,7 @@ def test_the_kernel_behind_an_operator_is_named(backend):
     assert facts.evidence["kernel"] == kernel.removesuffix(")")
     assert facts.evidence["kernel_s"] > 0
     assert facts.evidence["reorder_s"] >= 0
+    assert facts.evidence["call_s"] > 0  # of which they are shares
     assert name == "aten::convolution"
     assert kernel.endswith(")")
     assert ":" in kernel  # as in brg_conv_fwd:avx512_core
@@ -163,6 +164,21 @@ def test_an_empty_call(backend, mode):
     assert operator.outputs()["dst"].shape == (1,)
     found = backend.probe("empty_call", {"mode": mode})
     assert 0 < found["least_s"] <= found["seconds"]
+
+
+def test_what_the_empty_call_calls_is_built_once(backend, monkeypatch):
+    built, real = [], backend.empty
+
+    def empty(mode):
+        built.append(mode)
+        return real(mode)
+
+    monkeypatch.setattr(backend, "empty", empty)
+    monkeypatch.setattr(backend, "_empty", {})
+    for _ in range(2):
+        few = {"mode": "eager", "samples": 3, "inner": 2}
+        assert backend.probe("empty_call", few)["seconds"] > 0
+    assert built == ["eager"]
 
 
 def test_an_empty_call_in_a_mode_that_is_not_there(backend):

@@ -1,0 +1,137 @@
+"""What a session asks of workers beside its samples, with invented ones."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from pydlbench import side_by_side
+from pydlbench.backends.case import Case
+from pydlbench.errors import WorkerError
+from pydlbench.layers import Gemm
+from pydlbench.session.measuring import Measuring
+from pydlbench.session.options import Options
+from pydlbench.timing.chunk import Chunk
+
+CASE = Case(layer=Gemm(m=8, k=32, n=16), backend="tensorflow", mode="graph")
+COST_S = 3e-3
+LINE = (
+    "onednn_verbose,v1,primitive,exec,cpu,{},{},undef,src:f32::blocked:ab::f0 "
+    "dst:f32::blocked:ab::f0,attr-scratchpad:user,,8x32:32x16,{}\n"
+)
+
+
+class Kernel:
+    """A kernel whose machine gets slower with each call; ``log`` is told of every call."""
+
+    def __init__(self, machine, seconds, log=None):
+        self.machine, self.seconds, self.log = machine, seconds, log
+        self.released = False
+
+    def sample(self, request):
+        self.machine.asked.append(self)
+        if self.log is not None:
+            self.log.clear()
+            for _ in range(request.untimed + request.samples * request.inner):
+                for primitive, name, share in (
+                    ("reorder", "jit:uni", 0.1),
+                    ("matmul", "brg:avx512", 0.6),
+                ):
+                    taken = 1e3 * share * self.machine.call_s * self.machine.pace
+                    self.log.append(LINE.format(primitive, name, taken))
+        seconds = self.seconds * self.machine.pace + (0 if self.log is None else COST_S)
+        self.machine.pace *= 1.1
+        return Chunk(seconds=(seconds,) * request.samples, wall_s=seconds)
+
+    def release(self):
+        self.released = True
+
+
+class Machine:
+    """Invented workers; writing a log takes three times as long as the call itself."""
+
+    call_s = 1e-3
+
+    def __init__(self):
+        self.pace = 1.0
+        self.asked = []
+        self.log = []
+        self.probes = []
+        self.empty = [1e-4, 2e-4]
+        self.logging = Kernel(self, self.call_s, self.log)
+
+    def worker(self, *_, **__):
+        return SimpleNamespace(
+            prepare=lambda *_: self.logging, said=lambda: "".join(self.log), probe=self.probe
+        )
+
+    def probe(self, name, **arguments):
+        self.probes.append((name, arguments))
+        seconds = self.empty.pop(0)
+        if seconds is None:
+            raise WorkerError("killed by SIGKILL")
+        return {"seconds": seconds}
+
+
+@pytest.fixture
+def machine():
+    return Machine()
+
+
+@pytest.fixture
+def measuring(machine, monkeypatch):
+    monkeypatch.setattr(side_by_side, "REST_S", 0.0)
+    facts = SimpleNamespace(memory_available_bytes=None)
+    found = Measuring(Options(), facts, (0, 1), SimpleNamespace(), machine.worker)
+    monkeypatch.setattr(found, "cold_bytes", lambda: 0)
+    return found
+
+
+def test_a_log_is_held_against_calls_without_one_that_take_turns(machine, measuring):
+    beside = Kernel(machine, machine.call_s)
+    found = measuring.logged(CASE, None, beside)
+    assert machine.asked == [beside, machine.logging] * 7
+    assert found["kernel"] == "brg:avx512"
+    # The machine loses three quarters of its pace while they take turns.
+    assert found["kernel_s"] / found["call_s"] == pytest.approx(0.6, rel=0.1)
+    assert found["reorder_s"] / found["call_s"] == pytest.approx(0.1, rel=0.1)
+    assert machine.logging.released
+    assert not beside.released  # it is the contest's
+
+
+def test_without_a_process_beside_it_the_logged_call_itself_counts(measuring):
+    found = measuring.logged(CASE, None)
+    assert found["kernel_s"] / found["call_s"] == pytest.approx(0.6 * 1.331 / (1.331 + 3))
+
+
+def test_calls_that_take_long_are_few(machine, measuring):
+    machine.logging.seconds = 4.0
+    measuring.logged(CASE, None, Kernel(machine, 1.0))
+    assert len(machine.asked) == 2 * 3
+
+
+def test_who_dies_beside_the_log_costs_the_log_only(machine, measuring):
+    def dies(_):
+        raise WorkerError("killed by SIGKILL")
+
+    assert measuring.logged(CASE, None, SimpleNamespace(sample=dies)) == {}
+    assert machine.logging.released
+
+
+def test_only_those_who_cannot_switch_their_log_on_are_asked(machine, measuring):
+    assert measuring.logged(Case(layer=CASE.layer, backend="torch"), None) == {}
+    assert machine.asked == []
+
+
+def test_the_empty_call_is_taken_again_each_time(machine, measuring):
+    assert [measuring.empty_call_s(CASE) for _ in range(2)] == [1e-4, 2e-4]
+    (name, arguments), _ = machine.probes
+    assert (name, arguments["mode"]) == ("empty_call", "graph")
+    assert arguments["samples"] * arguments["inner"] < 1000
+
+
+def test_who_has_no_empty_call_is_asked_once(machine, measuring):
+    machine.empty = [None, 1e-4]
+    assert [measuring.empty_call_s(CASE) for _ in range(2)] == [None, None]
+    assert len(machine.probes) == 1
