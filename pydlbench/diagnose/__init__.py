@@ -8,11 +8,12 @@ saves time beyond doubt is a finding; what does not is listed as tried.
 from __future__ import annotations
 
 from pydlbench.diagnose.experiments import Contest, LayerChange, Rounds, StepChange
-from pydlbench.diagnose.finding import Diagnosis, Finding, Hypothesis, Saving, Tried
+from pydlbench.diagnose.finding import Cause, Diagnosis, Finding, Hypothesis, Saving, Tried
 from pydlbench.diagnose.observations import Observations
 from pydlbench.diagnose.run import diagnose
 
 __all__ = [
+    "Cause",
     "Contest",
     "Diagnosis",
     "Finding",

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.case import Case
     from pydlbench.endtoend import StepCase
 
-__all__ = ["again", "layer_command"]
+__all__ = ["again", "faults_command", "layer_command"]
 
 _DEFAULTS = (("phase", "forward"), ("precision", "fp32"), ("layout", "nhwc"))
 
@@ -19,6 +19,20 @@ def again(case: StepCase) -> str:
     words = ["pydlbench", "diagnose", case.model]
     if case.framework != "torch":
         words += ["--framework", case.framework]
+    return shlex.join([*words, *_step_options(case)])
+
+
+def faults_command(case: StepCase) -> str:
+    """Return the command that counts a step's page faults, and what they cost where it can."""
+    if case.layout == "nhwc":
+        words = ["pydlbench", "check", case.model, "--framework", case.framework]
+    else:  # the cross-check knows one layout
+        words = ["pydlbench", "e2e", case.model, "--framework", case.framework, "--device", "cpu"]
+    return shlex.join([*words, *_step_options(case)])
+
+
+def _step_options(case: StepCase) -> list[str]:
+    words: list[str] = []
     if case.mode not in ("eager", "graph"):
         words += ["--mode", str(case.mode)]
     for name, default in _DEFAULTS:
@@ -29,7 +43,7 @@ def again(case: StepCase) -> str:
         words += ["--batch", str(case.batch)]
     for name, value in case.options.items():
         words += ["--option", f"{name.replace('_', '-')}={value}"]
-    return shlex.join(words)
+    return words
 
 
 def layer_command(case: Case) -> str:

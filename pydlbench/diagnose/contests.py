@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from pydlbench.diagnose.finding import Saving
+from pydlbench.diagnose.finding import Cause, Saving
 from pydlbench.errors import PrimitiveError
 from pydlbench.units import format_percent, format_seconds
 
@@ -75,19 +75,34 @@ def contest_saving(experiment: Contest, step_s: float, session: Rows) -> Saving:
     share = min(1.0, explained)  # no more than there is to win
     low, high = ratio["ci_low"], ratio["ci_high"]
     count = experiment.count
-    main = max(found, key=lambda one: float(one["seconds"]), default=None)
+    saved = count * share * gap(ratio["median"])
     return Saving(
-        seconds=count * share * gap(ratio["median"]),
+        seconds=saved,
         low=None if low is None else count * share * gap(low),
         high=None if high is None else count * share * gap(high),
         step_s=step_s,
         of="layer",
         how=_how(own, best, count),
         rounds=ratio["rounds"],
-        problem=None if main is None else str(main["cause"]),
-        cause=None if main is None else _MEANING.get(main["cause"], str(main["how"])),
+        causes=tuple(
+            Cause(
+                name=str(one["cause"]),
+                meaning=_MEANING.get(one["cause"], str(one["how"])),
+                seconds=saved * float(one["seconds"]) / seconds,
+            )
+            for one in sorted(found, key=lambda one: -float(one["seconds"]))
+            if seconds > 0
+        ),
         evidence=tuple(_line(one) for one in found),
+        otherwise="" if found else _unexplained(ratio),
     )
+
+
+def _unexplained(ratio: Mapping[str, Any]) -> str:
+    """What to say of a gap that nobody has measured a cause of."""
+    if ratio["ci_low"] is None or ratio["ci_low"] <= 1:
+        return ""
+    return f"{ratio['median']:.2f}x {ratio['to']}, but no cause of it was measured"
 
 
 def _how(own: Measurement, best: Measurement, count: int) -> str:

@@ -47,10 +47,12 @@ class Rounds:
     Attributes:
         what: in words that follow "with".
         pairs: seconds of both, round by round.
+        again: the same, to be run once more.
     """
 
     what: str
     pairs: tuple[tuple[float, float], ...]
+    again: StepChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,7 @@ class Contest:
     @property
     def what(self) -> str:
         """In words that follow "with"."""
-        name = self.case.layer.name or self.case.layer.problem
+        name = (self.case.layer.name or self.case.layer.problem).rpartition("/")[2]
         return f"the fastest native kernel for {name} {self.case.pass_}"
 
 

@@ -11,12 +11,42 @@ if TYPE_CHECKING:
     from pydlbench.diagnose.experiments import Experiment
     from pydlbench.endtoend import StepRecord
 
-__all__ = ["ALL", "WORTH", "Diagnosis", "Finding", "Hypothesis", "Saving", "Tried", "overlap"]
+__all__ = [
+    "ALL",
+    "WORTH",
+    "Cause",
+    "Diagnosis",
+    "Finding",
+    "Hypothesis",
+    "Saving",
+    "Tried",
+    "overlap",
+]
 
 #: Stands for every part of a step.
 ALL: Final = "*"
 #: What saves a smaller share of the step is no finding.
 WORTH: Final = 0.01
+#: An interval that reaches further down than this part of its saving is measured a second time:
+#: of many experiments without any effect, a few look like savings once.
+_SURE: Final = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """One of the reasons behind a finding.
+
+    Attributes:
+        name: in few words: ``weights not packed``.
+        meaning: one sentence.
+        seconds: of the saving, per step; None where one experiment cannot tell reasons apart.
+        where: layers and passes; empty for the step as a whole.
+    """
+
+    name: str
+    meaning: str
+    seconds: float | None = None
+    where: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +54,8 @@ class Hypothesis:
     """Something that may cost time, and the experiment that tells.
 
     Attributes:
-        problem: what it is, in few words; hypotheses on the same problem share it.
+        problem: what is seen, in few words; hypotheses that may share it have the same.
+        reason: what it would come from, in few words, where a problem may have several reasons.
         symptom: what is seen.
         evidence: measurements, and how they were made.
         cause: why it would be.
@@ -43,6 +74,7 @@ class Hypothesis:
     next: str
     parts: frozenset[str]
     where: str = ""
+    reason: str = ""
     most_s: float
 
 
@@ -58,9 +90,9 @@ class Saving:
         of: ``step`` if the whole step was run with the change, ``layer`` if one operator was.
         how: what ran beside what.
         rounds: how often.
-        problem: what the experiment says the problem is, where it knows better.
-        cause: likewise the cause.
+        causes: what it comes from, the largest first, where the experiment tells.
         evidence: what else it measured.
+        otherwise: what to say of it if it is no finding.
     """
 
     seconds: float
@@ -70,9 +102,9 @@ class Saving:
     of: str
     how: str
     rounds: int
-    problem: str | None = None
-    cause: str | None = None
+    causes: tuple[Cause, ...] = ()
     evidence: tuple[str, ...] = ()
+    otherwise: str = ""
 
     @property
     def share(self) -> float:
@@ -83,6 +115,11 @@ class Saving:
     def real(self) -> bool:
         """Whether it saves something beyond doubt that is worth a reader's time."""
         return self.low is not None and self.low > 0 and self.share >= WORTH
+
+    @property
+    def sure(self) -> bool:
+        """Whether its interval is so narrow that chance alone hardly ever gives it."""
+        return self.low is not None and self.low >= _SURE * self.seconds
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object."""
@@ -102,11 +139,11 @@ class Finding:
     """What costs time, and what would save it.
 
     Attributes:
-        problem: in few words.
+        problem: what is common to all of it, in few words.
         where: layers and passes; empty for the step as a whole.
         symptom: what is seen.
         evidence: measurements, and how they were made.
-        cause: why.
+        causes: why, the largest first.
         saving: what was measured.
         next: the command to run next.
         parts: of the step.
@@ -118,18 +155,25 @@ class Finding:
     where: tuple[str, ...]
     symptom: str
     evidence: tuple[str, ...]
-    cause: str
+    causes: tuple[Cause, ...]
     saving: Saving
     next: str
     parts: frozenset[str]
     alternatives: tuple[str, ...] = ()
     overlaps: tuple[int, ...] = ()
 
+    @property
+    def cause(self) -> str:
+        """All causes in one text."""
+        return "; ".join(one.meaning for one in self.causes)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object."""
         plain = asdict(self)
         lists = ("where", "evidence", "alternatives", "overlaps")
         plain.update({name: list(getattr(self, name)) for name in lists})
+        plain["cause"] = self.cause
+        plain["causes"] = [{**asdict(one), "where": list(one.where)} for one in self.causes]
         return {**plain, "parts": sorted(self.parts), "saving": self.saving.to_dict()}
 
 

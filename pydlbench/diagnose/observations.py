@@ -56,6 +56,7 @@ class Observations:
         reorder_s: layouts converted in the step by the library's own log; None without a log.
         reorder_how: which log.
         dispatch_s: of one operator; None if unknown.
+        beside_s: the step's median beside the first change of it that was tried; None before.
     """
 
     case: StepCase
@@ -69,13 +70,17 @@ class Observations:
     reorder_s: float | None = None
     reorder_how: str = ""
     dispatch_s: float | None = None
+    beside_s: float | None = None
 
     @property
     def step_s(self) -> float:
-        """The step's median; the cross-check's where other work has disturbed the step alone."""
+        """The step's median; one that was measured later where other work has disturbed it."""
         assert self.step.time is not None
-        if self.step.contended and self.check is not None:
-            return self.check.measured.median
+        if self.step.contended:
+            if self.check is not None:
+                return self.check.measured.median
+            if self.beside_s is not None:
+                return self.beside_s
         return self.step.time.median
 
     def term(self, name: str) -> LedgerTerm | None:

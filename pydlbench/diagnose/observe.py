@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pydlbench.crosscheck import CheckRecord
-    from pydlbench.diagnose.trials import Bench
+    from pydlbench.diagnose.bench import Bench
     from pydlbench.endtoend import StepCase
 
 __all__ = ["observe"]

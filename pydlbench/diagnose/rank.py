@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from pydlbench.diagnose.finding import Finding, overlap
+from pydlbench.diagnose.finding import Cause, Finding, overlap
 from pydlbench.units import format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -24,21 +24,34 @@ def finding_of(hypotheses: Sequence[Hypothesis], saving: Saving) -> Finding:
     """Return the finding of an experiment.
 
     Args:
-        hypotheses: those that share it; the first one names it.
+        hypotheses: those that share it: each is a reason.
         saving: what it measured.
     """
     first = hypotheses[0]
     symptoms = dict.fromkeys(one.symptom for one in hypotheses)
     evidence = dict.fromkeys(text for one in hypotheses for text in one.evidence)
     return Finding(
-        problem=saving.problem or first.problem,
+        problem=" and ".join(dict.fromkeys(one.problem for one in hypotheses)),
         where=(first.where,) if first.where else (),
         symptom="; ".join(symptoms),
         evidence=(saving.how, *saving.evidence, *evidence),
-        cause=saving.cause or first.cause,
+        causes=_causes(hypotheses, saving),
         saving=saving,
         next=first.next,
         parts=frozenset().union(*(one.parts for one in hypotheses)),
+    )
+
+
+def _causes(hypotheses: Sequence[Hypothesis], saving: Saving) -> tuple[Cause, ...]:
+    """What the experiment says, or else what it was made for."""
+    where = tuple(dict.fromkeys(one.where for one in hypotheses if one.where))
+    if saving.causes:
+        return tuple(dataclasses.replace(one, where=where) for one in saving.causes)
+    reasons = {one.reason or one.problem: one.cause for one in hypotheses}
+    alone = saving.seconds if len(reasons) == 1 else None
+    return tuple(
+        Cause(name=name, meaning=meaning, seconds=alone, where=where)
+        for name, meaning in reasons.items()
     )
 
 
@@ -74,7 +87,7 @@ def _merge(same: Sequence[Finding]) -> Finding:
         beside = others if any(overlap(one.parts, other.parts) for other in kept) else kept
         beside.append(one)
     first = kept[0]
-    alternatives = tuple(_alternative(one) for one in others)
+    alternatives = tuple(_alternative(one, first.next) for one in others)
     if len(kept) == 1:
         return dataclasses.replace(first, alternatives=alternatives)
     savings = [one.saving for one in kept]
@@ -93,20 +106,39 @@ def _merge(same: Sequence[Finding]) -> Finding:
         for one in kept
         for text in one.evidence[:1]
     )
-    details = dict.fromkeys(text for one in kept for text in one.evidence[1:3])
+    details = [f"{', '.join(one.where)}: {text}" for one in kept for text in one.evidence[1:3]]
     return dataclasses.replace(
         first,
         where=tuple(where for one in kept for where in one.where),
         symptom="; ".join(dict.fromkeys(one.symptom for one in kept)),
         evidence=(*evidence, *details),
+        causes=_joined(kept),
         saving=saving,
         parts=frozenset().union(*(one.parts for one in kept)),
         alternatives=alternatives,
     )
 
 
-def _alternative(one: Finding) -> str:
+def _joined(same: Sequence[Finding]) -> tuple[Cause, ...]:
+    """The causes of distinct layers, those of one name summed."""
+    found: dict[str, Cause] = {}
+    for one in same:
+        for cause in one.causes:
+            before = found.get(cause.name)
+            found[cause.name] = cause if before is None else _both(before, cause)
+    return tuple(sorted(found.values(), key=lambda one: -(one.seconds or 0.0)))
+
+
+def _both(first: Cause, second: Cause) -> Cause:
+    known = first.seconds is not None and second.seconds is not None
+    seconds = (first.seconds or 0.0) + (second.seconds or 0.0) if known else None
+    return dataclasses.replace(first, seconds=seconds, where=(*first.where, *second.where))
+
+
+def _alternative(one: Finding, shown: str) -> str:
+    """Another way in a line, with its command unless that is shown already."""
     where = f"{', '.join(one.where)}: " if one.where else ""
     share = format_percent(one.saving.share)
     seconds = format_seconds(one.saving.seconds)
-    return f"{where}{one.saving.how}: saves {seconds} ({share}); next: {one.next}"
+    following = "" if one.next == shown else f"; next: {one.next}"
+    return f"{where}{one.saving.how}: saves {seconds} ({share}){following}"

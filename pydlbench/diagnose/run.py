@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from typing import TYPE_CHECKING
 
 from pydlbench.crosscheck import check
+from pydlbench.diagnose.experiments import Rounds, StepChange
 from pydlbench.diagnose.finding import Diagnosis, Tried
 from pydlbench.diagnose.observe import observe
 from pydlbench.diagnose.rank import finding_of, rank
 from pydlbench.diagnose.rules import RULES
 from pydlbench.diagnose.trials import cost_s, try_out
-from pydlbench.errors import PydlbenchError
+from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.units import format_percent, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping
 
     from pydlbench.crosscheck import CheckRecord
+    from pydlbench.diagnose.bench import Bench
     from pydlbench.diagnose.experiments import Experiment
     from pydlbench.diagnose.finding import Finding, Hypothesis, Saving
     from pydlbench.diagnose.observations import Observations
-    from pydlbench.diagnose.trials import Bench
     from pydlbench.endtoend import StepCase
 
 __all__ = ["diagnose", "hypotheses"]
@@ -58,24 +60,29 @@ def diagnose(
     found: list[Finding] = []
     tried: list[Tried] = []
     untried: list[Tried] = []
-    for experiment, because in hypotheses(seen).items():
-        first = because[0]
-        name = _name(experiment, first)
-        left = time_limit_s - (time.monotonic() - start)
-        if cost_s(experiment, seen.step_s) > left:
-            untried.append(Tried(what=name, problem=first.problem, result="no time", ran=False))
-            continue
-        tell(f"trying {name}")
+    done: set[Experiment] = set()
+    while (following := _first_without(done, hypotheses(seen))) is not None:
+        experiment, because = following
+        done.add(experiment)
+        name, problem = _name(experiment, because[0]), because[0].reason or because[0].problem
         try:
-            saving = try_out(experiment, seen, session)
+            saving = _attempt(
+                experiment,
+                seen,
+                session,
+                lambda: time_limit_s - (time.monotonic() - start),
+                functools.partial(_announce, tell, name),
+            )
         except PydlbenchError as error:
             result = " ".join(str(error).split())
-            untried.append(Tried(what=name, problem=first.problem, result=result, ran=False))
+            untried.append(Tried(what=name, problem=problem, result=result, ran=False))
             continue
         if saving.real:
             found.append(finding_of(because, saving))
         else:
-            tried.append(Tried(what=name, problem=first.problem, result=_result(saving)))
+            tried.append(Tried(what=name, problem=problem, result=_result(saving)))
+        if isinstance(experiment, StepChange) and not experiment.both and seen.beside_s is None:
+            seen = dataclasses.replace(seen, beside_s=saving.step_s)
     terms = () if seen.check is None else seen.check.ledger
     return Diagnosis(
         step=seen.step,
@@ -86,6 +93,49 @@ def diagnose(
         notes=notes,
         seconds=time.monotonic() - start,
     )
+
+
+def _attempt(
+    experiment: Experiment,
+    seen: Observations,
+    session: Bench,
+    left_s: Callable[[], float],
+    begin: Callable[[str], None],
+) -> Saving:
+    """Run an experiment, and a second time what chance alone could be: the weaker one counts.
+
+    Raises:
+        PydlbenchError: it cannot be run, or there is no time for it.
+    """
+    if cost_s(experiment, seen.step_s) > left_s():
+        raise UnsupportedError("no time")
+    begin("")
+    saving = try_out(experiment, seen, session)
+    if not saving.real or saving.sure:
+        return saving
+    repeated = experiment.again if isinstance(experiment, Rounds) else experiment
+    if cost_s(repeated, seen.step_s) > left_s():
+        share = format_percent(saving.share)
+        raise UnsupportedError(f"saved {share} of the step once; no time to see it twice")
+    begin(" once more")
+    weaker = min(saving, try_out(repeated, seen, session), key=_certain)
+    return dataclasses.replace(weaker, how=f"{weaker.how}; the weaker of two such runs")
+
+
+def _announce(tell: Callable[[str], None], name: str, times: str) -> None:
+    tell(f"trying {name}{times}")
+
+
+def _certain(saving: Saving) -> tuple[bool, float]:
+    """Sorts savings: those that are none first, then by seconds."""
+    return saving.real, saving.seconds
+
+
+def _first_without(
+    done: Collection[Experiment], found: Mapping[Experiment, list[Hypothesis]]
+) -> tuple[Experiment, list[Hypothesis]] | None:
+    """Return the next experiment: a better known step may bring further ones."""
+    return next(((one, because) for one, because in found.items() if one not in done), None)
 
 
 def hypotheses(seen: Observations) -> dict[Experiment, list[Hypothesis]]:
@@ -114,6 +164,8 @@ def _name(experiment: Experiment, hypothesis: Hypothesis) -> str:
 def _result(saving: Saving) -> str:
     """How the time changed, and why that is no finding."""
     share = format_percent(abs(saving.share))
+    if saving.otherwise:
+        return saving.otherwise
     if saving.low is None:
         return f"{saving.rounds} rounds are too few to tell"
     if saving.high is not None and saving.high < 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydlbench.report.diagnose_report import OVERLAPS, headline, saved, what
+from pydlbench.report.diagnose_report import OVERLAPS, because, headline, saved, title, what
 
 if TYPE_CHECKING:
     from pydlbench.diagnose import Diagnosis, Finding
@@ -24,10 +24,10 @@ def diagnosis_markdown(run: RunRecord, found: Diagnosis) -> str:
     blocks += [_finding(number, one) for number, one in enumerate(found.findings, start=1)]
     if any(one.overlaps for one in found.findings):
         blocks.append(OVERLAPS)
-    for title, tried in (("Tried, no gain", found.tried), ("Not tried", found.untried)):
+    for heading, tried in (("Tried, no gain", found.tried), ("Not tried", found.untried)):
         if tried:
             lines = [f"- {_escape(f'{one.what} ({one.problem}): {one.result}')}" for one in tried]
-            blocks.append("\n".join([f"{title}:", "", *lines]))
+            blocks.append("\n".join([f"{heading}:", "", *lines]))
     if found.notes:
         blocks.append("\n".join(f"- note: {_escape(one)}" for one in found.notes))
     if run.id:
@@ -36,11 +36,10 @@ def diagnosis_markdown(run: RunRecord, found: Diagnosis) -> str:
 
 
 def _finding(number: int, one: Finding) -> str:
-    where = f": {', '.join(one.where)}" if one.where else ""
-    lines = [f"{number}. **{_escape(one.problem + where)}**: {_escape(saved(one))}"]
+    lines = [f"{number}. **{_escape(title(one))}**: {_escape(saved(one))}"]
     lines.append(f"   - symptom: {_escape(one.symptom)}")
     lines += [f"   - evidence: {_escape(text)}" for text in one.evidence]
-    lines.append(f"   - cause: {_escape(one.cause)}")
+    lines += [f"   - cause: {_escape(text)}" for text in because(one)]
     lines += [f"   - or: {_escape(text)}" for text in one.alternatives]
     if one.overlaps:
         lines.append(f"   - overlaps {', '.join(map(str, one.overlaps))}")

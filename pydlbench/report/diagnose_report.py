@@ -12,10 +12,10 @@ from pydlbench.units import format_percent, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pydlbench.diagnose import Diagnosis, Finding, Tried
+    from pydlbench.diagnose import Cause, Diagnosis, Finding, Tried
     from pydlbench.results import RunRecord
 
-__all__ = ["OVERLAPS", "headline", "render_diagnosis", "saved", "what"]
+__all__ = ["OVERLAPS", "because", "headline", "render_diagnosis", "saved", "title", "what"]
 
 _WIDTH = 120
 _INDENT = 4
@@ -78,10 +78,38 @@ def headline(found: Diagnosis) -> str:
     if not found.findings:
         return "\n".join(_lines(f"Nothing found that would save 1 % of the step ({experiments})."))
     first = found.findings[0]
-    where = f" ({_where(first)})" if first.where else ""
     share = format_percent(first.saving.share)
-    text = f"Most is lost to {first.problem}{where}: {share} of the step, measured."
+    text = f"Most is lost to {title(first)}. {share} of the step, measured."
     return "\n".join(_lines(text))
+
+
+def title(one: Finding) -> str:
+    """Return what is seen, where, and the names of its causes with the share of each.
+
+    As in ``slow operators: fc6, fc7 forward: weights not packed (64 %), slower kernel (36 %)``.
+    """
+    parts = [one.problem, _where(one)]
+    names = [_named(one, cause) for cause in one.causes]
+    if names != [one.problem]:
+        parts.append(", ".join(names))
+    return ": ".join(filter(None, parts))
+
+
+def because(one: Finding) -> list[str]:
+    """Return a line for each cause: its name and share where there are several."""
+    if len(one.causes) == 1:
+        return [one.causes[0].meaning]
+    lines = []
+    for cause in one.causes:
+        saved_s = "" if cause.seconds is None else f", {format_seconds(cause.seconds)}"
+        lines.append(f"{_named(one, cause)}{saved_s}: {cause.meaning}")
+    return lines
+
+
+def _named(one: Finding, cause: Cause) -> str:
+    if cause.seconds is None or len(one.causes) == 1:
+        return cause.name
+    return f"{cause.name} ({format_percent(cause.seconds / one.saving.seconds)})"
 
 
 def saved(one: Finding) -> str:
@@ -98,13 +126,13 @@ def saved(one: Finding) -> str:
 
 
 def _finding(number: int, one: Finding, style: Style) -> str:
-    where = f": {_where(one)}" if one.where else ""
-    lines = [style.bold(line) for line in _lines(f"{number}. {one.problem}{where}")]
+    lines = [style.bold(line) for line in _lines(f"{number}. {title(one)}")]
     lines += _labelled("saving", saved(one))
     lines += _labelled("symptom", one.symptom)
     for index, text in enumerate(one.evidence):
         lines += _labelled("" if index else "evidence", text)
-    lines += _labelled("cause", one.cause)
+    for index, text in enumerate(because(one)):
+        lines += _labelled("" if index else "cause", text)
     for index, text in enumerate(one.alternatives):
         lines += _labelled("" if index else "or", text)
     if one.overlaps:
@@ -123,9 +151,9 @@ def _where(one: Finding) -> str:
     return "; ".join(f"{', '.join(layers)} {pass_}".strip() for pass_, layers in by_pass.items())
 
 
-def _tried(title: str, tried: Iterable[Tried]) -> str:
-    lines = [f"{title}:"]
-    lines += [_shortened(f"  {one.what} ({one.problem}): {one.result}") for one in tried]
+def _tried(heading: str, tried: Iterable[Tried]) -> str:
+    lines = [f"{heading}:"]
+    lines += [_wrapped("  ", f"{one.what} ({one.problem}): {one.result}") for one in tried]
     return "\n".join(lines)
 
 
@@ -141,14 +169,12 @@ def _labelled(label: str, text: str) -> list[str]:
 
 def _wrapped(label: str, text: str) -> str:
     return textwrap.fill(
-        " ".join(text.split()), _WIDTH, initial_indent=label, subsequent_indent=" " * len(label)
+        " ".join(text.split()),
+        _WIDTH,
+        initial_indent=label,
+        subsequent_indent=" " * max(len(label), _INDENT),
     )
 
 
 def _lines(text: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, subsequent_indent="  ")
-
-
-def _shortened(text: str) -> str:
-    """One line, its end cut off where it is too long."""
-    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3].rstrip()}..."

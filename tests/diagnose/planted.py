@@ -2,107 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from planted_world import KERNEL_S, World, summary
 
 from pydlbench.crosscheck import CheckRecord, LedgerTerm, PieceRow
+from pydlbench.diagnose import diagnose
 from pydlbench.endtoend import StepCase
-from pydlbench.errors import UnsupportedError
+from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.models import build_model
 from pydlbench.models.work import work
 from pydlbench.results import Measurement
-from pydlbench.results.parts import Roofline, TimeSummary
+from pydlbench.results.parts import Roofline
 from pydlbench.session.options import Options
 from pydlbench.timing.chunk import Chunk
 from pydlbench.workers.host import RemoteKernel
 
-#: Seconds of every native kernel, hot or cold.
-KERNEL_S = 2e-3
-
-
-def summary(seconds):
-    return TimeSummary(
-        median=seconds,
-        ci_low=0.999 * seconds,
-        ci_high=1.001 * seconds,
-        q1=seconds,
-        q3=seconds,
-        min=seconds,
-        n=10,
-    )
-
-
-@dataclass
-class World:
-    """Planted faults; seconds per step.
-
-    Attributes:
-        step_s: what the step takes without any of them, at its own batch.
-        fresh_s: first touch of fresh memory; less with huge pages, nothing with kept ones.
-        reorder_s: layouts converted in NCHW.
-        gaps_s: starting operators, whatever the batch; nothing where they are joined.
-        pointwise_s: of the step without faults, what joining saves.
-        optimizer_s: the updates' share of the step without faults.
-        decay_s: likewise that of L2 terms.
-        unpacked_s: by node, what its forward pass loses by unpacked weights.
-        slow_s: by node, what its forward pass loses by a slower kernel.
-        copy_s: what an uneven padding costs an operator.
-        ragged_s: what channels that are no multiple of eight cost one.
-        other_way_s: what the framework's usual way costs a product or convolution.
-        batch_s: of the step, what it takes whatever the batch.
-        efficiency: of native rows.
-        bound: of native rows.
-        refuses: words of cases that cannot be prepared.
-    """
-
-    step_s: float = 0.2
-    fresh_s: float = 0.0
-    reorder_s: float = 0.0
-    gaps_s: float = 0.0
-    pointwise_s: float = 0.0
-    optimizer_s: float = 0.0
-    decay_s: float = 0.0
-    unpacked_s: dict = field(default_factory=dict)
-    slow_s: dict = field(default_factory=dict)
-    copy_s: float = 0.0
-    ragged_s: float = 0.0
-    other_way_s: float = 0.0
-    batch_s: float = 0.0
-    efficiency: float = 0.95
-    bound: str = "memory"
-    refuses: tuple = ()
-    drift: float = 1.0
-
-    def step(self, case, allocator, own_batch):
-        """Seconds of a step."""
-        fused = case.mode in ("compiled", "xla")
-        seconds = self.step_s - self.batch_s
-        seconds += sum(self.unpacked_s.values()) + sum(self.slow_s.values())
-        seconds += self.copy_s + self.ragged_s + self.other_way_s
-        fresh = {"default": 1.0, "huge pages": 0.1, "kept pages": 0.0}[allocator]
-        seconds += fresh * self.fresh_s
-        seconds += self.reorder_s if case.layout == "nchw" else 0.0
-        if fused:
-            seconds -= self.pointwise_s
-        if case.phase == "forward-backward":
-            seconds -= self.optimizer_s
-        if case.options.get("decay") == "0":
-            seconds -= self.decay_s
-        seconds *= (case.batch or own_batch) / own_batch
-        return seconds + self.batch_s + (0.0 if fused else self.gaps_s)
-
-    def operator(self, case, variant):
-        """Seconds of one operator of the framework alone."""
-        layer, name = case.layer, (case.layer.name or "").rpartition("/")[2]
-        seconds = KERNEL_S
-        if case.pass_ == "forward":
-            seconds += self.unpacked_s.get(name, 0.0) + self.slow_s.get(name, 0.0)
-        if layer.kind == "conv2d":
-            uneven = layer.pad_top != layer.pad_bottom or layer.pad_left != layer.pad_right
-            seconds += self.copy_s if uneven else 0.0
-            seconds += self.ragged_s if layer.in_channels % 8 else 0.0
-        if variant in ("transposed", "nhwc"):
-            seconds += self.other_way_s
-        return seconds
+__all__ = ["KERNEL_S", "Bench", "Kernels", "World", "checker", "run"]
 
 
 class Kernels:
@@ -179,10 +93,17 @@ class Bench:
     def chunk(self, seconds, words, allocator):
         self.world.drift *= 1.0005
         seconds *= self.world.drift
+        # What is prepared first is the step as it is timed alone.
+        disturbed = self.world.disturbed > 0 and words["kernel"] == 1
+        seconds *= 1 + disturbed * self.world.disturbed
         count, inner = words["samples"], words["inner"]
         faults = self.world.fresh_s / 1e-6 if allocator == "default" else 0.0
+        times = tuple(self.world.sample(seconds) for _ in range(count))
         return Chunk(
-            seconds=(seconds,) * count, wall_s=seconds * count * inner, faults=faults
+            seconds=times,
+            wall_s=seconds * count * inner,
+            faults=faults,
+            disturbance="invented work" if disturbed else None,
         ).to_dict()
 
     def cache_bytes(self, device="cpu"):  # noqa: ARG002 - as a session's
@@ -253,7 +174,14 @@ def checker(world):
 
     def check(name, options, batch, phase, precision, framework, mode, *_, **__):
         model = build_model(name, batch, **options)
-        case = StepCase(model=name, batch=batch, phase=phase, mode=mode, options=options)
+        case = StepCase(
+            model=name,
+            batch=batch,
+            phase=phase,
+            framework=framework,
+            mode=mode,
+            options=options,
+        )
         step_s = world.step(case, "default", model.batch)
         times = {}
         for one in work(model, phase):
@@ -266,7 +194,7 @@ def checker(world):
             lost = world.unpacked_s.get(node.name, 0.0) + world.slow_s.get(node.name, 0.0)
             kind = "layer" if node.op in ("conv", "linear", "pool") else "pointwise"
             pieces.append(piece(node.name, kind, times[node.name] + lost, times[node.name]))
-        loss = world.decay_s
+        loss = world.decay_s + world.slow_s.get("loss", 0.0)
         pieces.append(piece("loss", "loss", loss, 0.0, ()))
         pieces.append(piece("optimizer", "optimizer", world.optimizer_s, KERNEL_S, ()))
         terms = {"allocation, first touch": world.fresh_s, "dispatch": world.gaps_s}
@@ -310,3 +238,14 @@ def piece(name, kind, seconds, native_s, nodes=None):
         native_s=native_s,
         nodes=(name,) if nodes is None else nodes,
     )
+
+
+def run(world, *, check=True, limit=1e6, batch=4, model="mnist", **words):
+    """Diagnose a step of the invented machine."""
+    case = StepCase(model=model, batch=batch, **words)
+
+    def no_check(*_, **__):
+        raise PrimitiveError("no cross-check today")
+
+    session = Bench(world, model, batch)
+    return diagnose(case, session, limit, checker=checker(world) if check else no_check)

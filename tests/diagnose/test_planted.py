@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import pytest
-from planted import KERNEL_S, Bench, World, checker
+from planted import KERNEL_S, Bench, World, checker, run
 
 from pydlbench.diagnose import diagnose
 from pydlbench.endtoend import StepCase
-from pydlbench.errors import PrimitiveError, UnsupportedError
+from pydlbench.errors import UnsupportedError
 
-UNPACKED = "weights not packed"
+SLOW, UNPACKED, ONE_BY_ONE = "slow operators", "weights not packed", "operators run one by one"
 FRESH = "first touch of fresh memory"
-
-
-def run(world, *, check=True, limit=1e6, batch=4, model="mnist", **words):
-    case = StepCase(model=model, batch=batch, **words)
-
-    def no_check(*_, **__):
-        raise PrimitiveError("no cross-check today")
-
-    session = Bench(world, model, batch)
-    return diagnose(case, session, limit, checker=checker(world) if check else no_check)
 
 
 def named(found):
     return {one.problem: one.saving.seconds for one in found.findings}
+
+
+def causes(finding):
+    return {one.name: one.seconds for one in finding.causes}
 
 
 def near(**seconds):
@@ -42,8 +36,10 @@ def test_without_a_fault_there_is_no_finding(phase, check):
 
 def test_unpacked_weights_of_several_layers_are_one_finding_and_summed():
     found = run(World(unpacked_s={"fc1": 0.02, "fc2": 0.03}))
-    assert named(found) == {UNPACKED: pytest.approx(0.05, rel=0.01)}
+    assert named(found) == {SLOW: pytest.approx(0.05, rel=0.01)}
     (one,) = found.findings
+    assert causes(one) == {UNPACKED: pytest.approx(0.05, rel=0.01)}
+    assert set(one.causes[0].where) == {"fc1 forward", "fc2 forward"}
     assert set(one.where) == {"fc1 forward", "fc2 forward"}
     assert one.saving.of == "layer"
     assert one.saving.share == pytest.approx(0.05 / 0.25, rel=0.05)
@@ -55,17 +51,32 @@ def test_unpacked_weights_of_several_layers_are_one_finding_and_summed():
 
 def test_without_a_cross_check_contests_of_large_layers_still_find_them():
     found = run(World(step_s=0.05, unpacked_s={"fc1": 0.02}), check=False)
-    assert named(found) == {UNPACKED: pytest.approx(0.02, rel=0.01)}
+    assert named(found) == {SLOW: pytest.approx(0.02, rel=0.01)}
+    assert causes(found.findings[0]) == {UNPACKED: pytest.approx(0.02, rel=0.01)}
 
 
 def test_a_slower_kernel_is_another_cause_than_unpacked_weights():
     found = run(World(unpacked_s={"fc1": 0.01}, slow_s={"conv2": 0.04}))
-    assert [one.problem for one in found.findings] == ["slower kernel", UNPACKED]
-    assert named(found) == {
+    assert named(found) == {SLOW: pytest.approx(0.05, rel=0.01)}
+    (one,) = found.findings
+    assert [(cause.name, cause.where) for cause in one.causes] == [
+        ("slower kernel", ("conv2 forward",)),
+        (UNPACKED, ("fc1 forward",)),
+    ]
+    assert causes(one) == {
         "slower kernel": pytest.approx(0.04, rel=0.01),
         UNPACKED: pytest.approx(0.01, rel=0.01),
     }
-    assert all(not one.overlaps for one in found.findings)
+    assert one.overlaps == ()
+
+
+def test_one_operator_with_two_causes_has_shares_of_both():
+    found = run(World(unpacked_s={"fc1": 0.01}, slow_s={"fc1": 0.03}))
+    (one,) = found.findings
+    assert one.problem == SLOW
+    assert list(causes(one)) == ["slower kernel", UNPACKED]
+    assert causes(one)["slower kernel"] == pytest.approx(3 * causes(one)[UNPACKED])
+    assert sum(causes(one).values()) == pytest.approx(one.saving.seconds)
 
 
 def test_a_slow_layout_is_found_by_the_other_one():
@@ -91,8 +102,9 @@ def test_fresh_memory_is_found_and_the_better_remedy_leads():
     assert "keeps its pages" in one.evidence[0]
     assert "80000 page faults" in one.symptom
     assert len(one.alternatives) == 1
-    assert "huge pages: saves 7" in one.alternatives[0]
+    assert "huge pages (GLIBC_TUNABLES=glibc.malloc.hugetlb=1): saves 7" in one.alternatives[0]
     assert "hugetlb=1" in one.alternatives[0]
+    assert one.next == "pydlbench check mnist --framework torch --phase training --batch 4"
 
 
 def test_an_allocator_that_is_not_there_is_not_tried():
@@ -103,8 +115,9 @@ def test_an_allocator_that_is_not_there_is_not_tried():
 
 def test_launch_gaps_are_found_by_a_mode_that_joins():
     found = run(World(gaps_s=0.05))
-    assert named(found) == {"launch gaps": pytest.approx(0.05, rel=0.05)}
+    assert named(found) == {ONE_BY_ONE: pytest.approx(0.05, rel=0.05)}
     (one,) = found.findings
+    assert causes(one) == {"launch gaps": one.saving.seconds}
     assert "compiled" in one.next
     assert "with batch 8, per 4 images: saves 25" in one.alternatives[0]
     assert "starting operators" in one.symptom
@@ -112,7 +125,8 @@ def test_launch_gaps_are_found_by_a_mode_that_joins():
 
 def test_what_joining_saves_has_one_experiment_for_both_its_reasons():
     found = run(World(gaps_s=0.05, pointwise_s=0.03, refuses=()), phase="training")
-    (one,) = [one for one in found.findings if one.problem == "launch gaps"]
+    (one,) = [one for one in found.findings if one.problem == ONE_BY_ONE]
+    assert causes(one) == {"launch gaps": None, "pointwise layers bound by memory": None}
     assert one.saving.seconds == pytest.approx(0.08, rel=0.05)
     assert "starting operators" in one.symptom
     assert "hardly compute" in one.symptom
@@ -120,7 +134,8 @@ def test_what_joining_saves_has_one_experiment_for_both_its_reasons():
 
 def test_pointwise_layers_alone():
     found = run(World(step_s=0.1, pointwise_s=0.03))
-    assert named(found) == near(pointwise_layers_bound_by_memory=0.03)
+    assert named(found) == near(operators_run_one_by_one=0.03)
+    assert list(causes(found.findings[0])) == ["pointwise layers bound by memory"]
 
 
 def test_a_slow_optimizer_saves_all_but_what_native_kernels_need():
@@ -173,7 +188,7 @@ def test_a_small_batch():
 
 def test_findings_are_ranked_and_overlaps_are_named_not_added():
     found = run(World(fresh_s=0.03, gaps_s=0.09, unpacked_s={"fc1": 0.02}))
-    assert [one.problem for one in found.findings] == ["launch gaps", FRESH, UNPACKED]
+    assert [one.problem for one in found.findings] == [ONE_BY_ONE, FRESH, SLOW]
     assert [one.overlaps for one in found.findings] == [(2, 3), (1,), (1,)]
 
 
@@ -193,6 +208,21 @@ def test_a_narrower_type_that_is_not_there_is_said():
     assert all(one.problem != "float32 arithmetic" for one in run(World()).tried)
 
 
+def test_float32_arithmetic():
+    found = run(World(bound="compute", wide_s=0.08))
+    assert named(found) == {"float32 arithmetic": pytest.approx(0.08, rel=0.05)}
+    assert found.findings[0].next == "pydlbench diagnose mnist --precision bf16 --batch 4"
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_a_slow_loss(check):
+    world = World(step_s=0.05, slow_s={"loss": 0.02})
+    found = run(world, phase="forward-backward", options={"decay": "0"}, check=check)
+    assert named(found) == {"slow loss": pytest.approx(0.02, rel=0.05)}
+    assert found.findings[0].where == ("loss forward",)
+    assert list(causes(found.findings[0])) == ["slower kernel"]
+
+
 def test_a_step_that_cannot_run_is_an_error():
     with pytest.raises(UnsupportedError, match="no eager here"):
         run(World(refuses=("eager",)))
@@ -204,7 +234,16 @@ def test_everything_has_a_json_form():
     assert plain["model"] == "mnist"
     assert plain["step"]["time_s"]["median"] == pytest.approx(0.27, rel=0.3)
     first = plain["findings"][0]
-    assert {"problem", "symptom", "evidence", "cause", "saving", "next", "overlaps"} <= set(first)
+    assert {
+        "problem",
+        "symptom",
+        "evidence",
+        "cause",
+        "causes",
+        "saving",
+        "next",
+        "overlaps",
+    } <= set(first)
     assert {"seconds", "ci_low", "ci_high", "share", "of", "how"} <= set(first["saving"])
     assert plain["ledger"][0]["term"] == "allocation, first touch"
 

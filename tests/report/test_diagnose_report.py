@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.diagnose import Diagnosis, Finding, Saving, Tried
+from pydlbench.diagnose import Cause, Diagnosis, Finding, Saving, Tried
 from pydlbench.endtoend import StepCase, StepRecord
 from pydlbench.report.diagnose_markdown import diagnosis_markdown
 from pydlbench.report.diagnose_report import OVERLAPS, render_diagnosis
@@ -14,11 +14,11 @@ LONG = "the kernel clears each page and maps it while the step waits for it to b
 
 def finding(seconds=0.05, **changes):
     values = {
-        "problem": "weights not packed",
+        "problem": "slow operators",
         "where": ("fc6 forward", "fc7 forward", "fc6 backward-data"),
         "symptom": "fc6 takes 12 ms | 4 ms natively",
         "evidence": (LONG, "short"),
-        "cause": LONG,
+        "causes": (Cause(name="weights not packed", meaning=LONG, seconds=seconds),),
         "saving": Saving(
             seconds=seconds,
             low=0.9 * seconds,
@@ -51,11 +51,42 @@ def test_a_finding_in_full(run_record):
     text = render_diagnosis(run_record, diagnosis(finding()))
     assert text.startswith("alexnet-owt  batch 32  forward  fp32  lrn=off  torch 2.13 eager,")
     assert "Invented 9000  2 threads  step 200 ms +- 5.0 %, n = 12  160 images/s" in text
-    assert "1. weights not packed: fc6, fc7 forward; fc6 backward-data" in text
+    assert "1. slow operators: fc6, fc7 forward; fc6 backward-data: weights not packed\n" in text
+    assert "Most is lost to slow operators: fc6, fc7 forward; fc6 backward-data: weights" in text
     assert "saves 50.0 ms, 25 % of the step (22 % to 28 %), measured on the layer alone" in text
     assert "next      pydlbench layers --shape 32x9216:9216x4096" in text
     assert OVERLAPS not in text
     assert "\033" not in text
+
+
+def test_several_causes_have_shares_and_the_title_says_what_they_share(run_record):
+    causes = (
+        Cause(name="weights not packed", meaning="read as they lie", seconds=0.032),
+        Cause(name="slower kernel", meaning="a slow one", seconds=0.018),
+    )
+    found = diagnosis(finding(causes=causes, where=("fc6 forward",)))
+    text = render_diagnosis(run_record, found)
+    shares = "weights not packed (64 %), slower kernel (36 %)"
+    assert f"1. slow operators: fc6 forward: {shares}\n" in text
+    assert f"Most is lost to slow operators: fc6 forward: {shares}. 25 % of the step" in text
+    assert "cause     weights not packed (64 %), 32.0 ms: read as they lie\n" in text
+    assert "              slower kernel (36 %), 18.0 ms: a slow one\n" in text
+    markdown = diagnosis_markdown(run_record, found)
+    assert "   - cause: slower kernel (36 %), 18.0 ms: a slow one\n" in markdown
+
+
+def test_causes_that_one_experiment_cannot_tell_apart_have_no_shares(run_record):
+    causes = tuple(Cause(name=name, meaning=f"{name} cost") for name in ("gaps", "copies"))
+    found = diagnosis(finding(causes=causes, where=(), problem="one by one"))
+    text = render_diagnosis(run_record, found)
+    assert "1. one by one: gaps, copies\n" in text
+    assert "cause     gaps: gaps cost\n              copies: copies cost\n" in text
+
+
+def test_a_cause_named_like_the_finding_is_not_said_twice(run_record):
+    cause = Cause(name="layout reorders", meaning="another layout", seconds=0.05)
+    found = diagnosis(finding(causes=(cause,), where=(), problem="layout reorders"))
+    assert "1. layout reorders\n" in render_diagnosis(run_record, found)
 
 
 def test_every_line_fits(run_record):
@@ -83,7 +114,7 @@ def test_nothing_found_is_said(run_record):
 
 def test_marks_for_terminals(run_record):
     text = render_diagnosis(run_record, diagnosis(finding()), Style(enabled=True))
-    assert "\033[1m1. weights not packed" in text
+    assert "\033[1m1. slow operators" in text
 
 
 @pytest.mark.parametrize("overlaps", [(), (2,)])
@@ -91,7 +122,8 @@ def test_markdown(run_record, overlaps):
     tried = (Tried(what="a", problem="b", result="c_d"),)
     found = diagnosis(finding(overlaps=overlaps), tried=tried, notes=("n",))
     text = diagnosis_markdown(run_record, found)
-    assert "1. **weights not packed: fc6 forward, fc7 forward, fc6 backward-data**" in text
+    title = "slow operators: fc6, fc7 forward; fc6 backward-data: weights not packed"
+    assert f"1. **{title}**" in text
     assert r"symptom: fc6 takes 12 ms \| 4 ms natively" in text
     assert "next: `pydlbench layers --shape 32x9216:9216x4096" in text
     assert r"- a (b): c\_d" in text

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pydlbench.diagnose.commands import again
 from pydlbench.diagnose.experiments import StepChange
 from pydlbench.diagnose.finding import ALL, Hypothesis
-from pydlbench.diagnose.rules.fusion import compiler_s, compiling_mode
+from pydlbench.diagnose.rules.fusion import ONE_BY_ONE, compiler_s, compiling_mode
 from pydlbench.units import format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -36,9 +36,10 @@ def find(seen: Observations) -> Iterator[Hypothesis]:
     if mode is not None:
         changes = (("mode", mode),)
         yield Hypothesis(
-            problem="launch gaps",
+            problem=ONE_BY_ONE,
             symptom=symptom,
             evidence=(how,),
+            reason="launch gaps",
             cause=cause,
             experiment=StepChange(
                 what=mode, changes=changes, checks=True, setup_s=compiler_s(seen)
@@ -49,9 +50,10 @@ def find(seen: Observations) -> Iterator[Hypothesis]:
         )
     batch = 2 * seen.model.batch
     yield Hypothesis(
-        problem="launch gaps",
+        problem=ONE_BY_ONE,
         symptom=symptom,
         evidence=(how,),
+        reason="launch gaps",
         cause=cause,
         experiment=StepChange(what=f"batch {batch}", changes=(("batch", batch),), images=2),
         next=again(seen.changed(batch=batch)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pydlbench.diagnose.commands import faults_command
 from pydlbench.diagnose.experiments import Rounds, StepChange
 from pydlbench.diagnose.finding import WORTH, Hypothesis
 from pydlbench.units import format_bytes, format_percent, format_seconds
@@ -42,27 +43,26 @@ def find(seen: Observations) -> Iterator[Hypothesis]:
     if term is not None:
         share = format_percent(term.share)
         evidence.append(f"cross-check: {format_seconds(term.seconds)} ({share}): {term.how}")
-    ways: list[tuple[Experiment, str]] = [
-        (
-            StepChange(what="huge pages", allocator="huge pages"),
-            "GLIBC_TUNABLES=glibc.malloc.hugetlb=1 python YOUR_SCRIPT.py",
-        ),
-        (
-            _kept(seen),
-            "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4294967296 python YOUR_SCRIPT.py",
-        ),
-    ]
-    for experiment, command in ways:
+    for experiment in (_HUGE, _kept(seen)):
         yield Hypothesis(
             problem="first touch of fresh memory",
             symptom=symptom,
             evidence=tuple(evidence),
             cause=_CAUSE,
             experiment=experiment,
-            next=command,
+            next=faults_command(seen.case),
             parts=frozenset({"allocation"}),
             most_s=most,
         )
+
+
+_HUGE: Final = StepChange(
+    what="huge pages (GLIBC_TUNABLES=glibc.malloc.hugetlb=1)", allocator="huge pages"
+)
+_KEPT: Final = StepChange(
+    what="an allocator that keeps its pages (MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4294967296)",
+    allocator="kept pages",
+)
 
 
 def _kept(seen: Observations) -> Experiment:
@@ -70,5 +70,5 @@ def _kept(seen: Observations) -> Experiment:
     rounds = () if seen.check is None else seen.check.rounds
     if len(rounds) >= _ROUNDS:
         pairs = tuple((one.measured_s, one.kept_s) for one in rounds)
-        return Rounds(what="an allocator that keeps its pages", pairs=pairs)
-    return StepChange(what="an allocator that keeps its pages", allocator="kept pages")
+        return Rounds(what=_KEPT.what, pairs=pairs, again=_KEPT)
+    return _KEPT

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from pydlbench.diagnose.observations import Observations
     from pydlbench.endtoend import StepCase
 
-__all__ = ["compiler_s", "compiling_mode", "find"]
+__all__ = ["ONE_BY_ONE", "compiler_s", "compiling_mode", "find"]
 
+#: What launch gaps and pointwise layers that are not joined have in common.
+ONE_BY_ONE: Final = "operators run one by one"
 # Of the step.
 _LARGE: Final = 0.03
 _MODES: Final = {"eager": "compiled", "graph": "xla"}
@@ -41,7 +43,8 @@ def find(seen: Observations) -> Iterator[Hypothesis]:
     if seconds < _LARGE * seen.step_s:
         return
     yield Hypothesis(
-        problem="pointwise layers bound by memory",
+        problem=ONE_BY_ONE,
+        reason="pointwise layers bound by memory",
         symptom=f"{format_seconds(seconds)} of each step "
         f"({format_percent(seconds / seen.step_s)}) go into layers that hardly compute",
         evidence=(how,),

@@ -41,7 +41,7 @@ def _of_node(seen: Observations, excess: Excess) -> Iterator[Hypothesis]:
                 continue
         case = seen.framework_case(work)
         yield Hypothesis(
-            problem="slow operator",
+            problem="slow operators",
             symptom=_symptom(seen, excess),
             evidence=(),
             cause="the framework's operator is slower than the native library's kernel",

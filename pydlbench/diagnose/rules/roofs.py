@@ -22,15 +22,21 @@ __all__ = ["find"]
 # Of the roof; below it, something else than the hardware holds a kernel up.
 _FAR: Final = 0.6
 _MOST: Final = 5
-# The other way in which a framework can keep the operands, by the names that its operators go by.
+# How a framework keeps the operands in a step and the other way in which it can, by the names that
+# its operators go by. TensorFlow's convolutions have one way on CPUs.
 _OTHER_WAY: Final = {
-    "conv2d": {"nhwc": ("nhwc", "nchw"), "nchw": ("nchw", "nhwc")},
-    "gemm": dict.fromkeys(("nhwc", "nchw"), ("transposed", "plain")),
+    ("torch", "conv2d", "nhwc"): ("nhwc", "nchw"),
+    ("torch", "conv2d", "nchw"): ("nchw", "nhwc"),
+    ("torch", "gemm", "nhwc"): ("transposed", "plain"),
+    ("torch", "gemm", "nchw"): ("transposed", "plain"),
+    ("tensorflow", "gemm", "nhwc"): ("plain", "transposed"),
 }
+_KINDS: Final = ("conv2d", "gemm")
 _WAYS: Final = {
     "nchw": "contiguous NCHW images",
     "nhwc": "channels last",
     "plain": "weights kept as (inputs, outputs)",
+    "transposed": "weights kept as (outputs, inputs)",
 }
 
 
@@ -39,7 +45,7 @@ def find(seen: Observations) -> Iterator[Hypothesis]:
     gaps: list[tuple[float, Work, Measurement]] = []
     for term in seen.plan.terms:
         row = seen.rows[term.hot]
-        if term.work.layer.kind not in _OTHER_WAY or not row.ok or row.time is None:
+        if term.work.layer.kind not in _KINDS or not row.ok or row.time is None:
             continue
         if row.roofline is None or row.roofline.efficiency >= _FAR:
             continue
@@ -62,21 +68,9 @@ def _of(seen: Observations, gap: float, work: Work, row: Measurement) -> Iterato
     )
     evidence = (f"native row, {row.algorithm or 'unknown kernel'}, hot caches",)
     case = seen.framework_case(work)
-    own, other = _OTHER_WAY[work.layer.kind][seen.case.layout]
+    ways = _OTHER_WAY.get((seen.case.framework, work.layer.kind, seen.case.layout))
     twice = work.layer.with_batch(2 * work.layer.batch)
-    changes = (
-        (
-            "far below its roof",
-            "the kernel that these layouts lead to does not suit these sizes",
-            LayerChange(
-                what=_WAYS[other],
-                case=case,
-                changed=case,
-                variant=own if seen.case.framework == "torch" else None,
-                changed_variant=other,
-            ),
-            case,
-        ),
+    changes = [
         (
             "too few images for its size",
             "what a layer does once, whatever the batch, is a large part of it",
@@ -88,7 +82,14 @@ def _of(seen: Observations, gap: float, work: Work, row: Measurement) -> Iterato
             ),
             dataclasses.replace(case, layer=twice),
         ),
-    )
+    ]
+    if ways is not None:
+        own, other = ways
+        change = LayerChange(
+            what=_WAYS[other], case=case, changed=case, variant=own, changed_variant=other
+        )
+        cause = "the kernel that these layouts lead to does not suit these sizes"
+        changes.insert(0, ("far below its roof", cause, change, case))
     for problem, cause, experiment, shown in changes:
         yield Hypothesis(
             problem=problem,

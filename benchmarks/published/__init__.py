@@ -1,0 +1,1 @@
+"""What published benchmark scripts print: their format strings, and lines that they printed."""

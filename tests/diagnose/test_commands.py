@@ -1,0 +1,86 @@
+"""Every command that a finding names is one that the real command line takes."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from planted import World, run
+
+from pydlbench.cli import check, diagnose, e2e, layers
+from pydlbench.cli.check_request import read_check
+from pydlbench.cli.e2e_request import read_request as read_e2e
+from pydlbench.cli.parser import Parser
+from pydlbench.cli.request import read_request as read_layers
+from pydlbench.diagnose.commands import again, faults_command
+from pydlbench.endtoend import StepCase
+
+READERS = {
+    "layers": (layers, read_layers),
+    "diagnose": (diagnose, diagnose._case),
+    "check": (check, read_check),
+    "e2e": (e2e, read_e2e),
+}
+# What is planted, and how it is run.
+PLANTED = {
+    "unpacked weights": (World(unpacked_s={"fc1": 0.02, "fc2": 0.03}), {}),
+    "in a backward pass too": (World(unpacked_s={"fc1": 0.02}), {"phase": "forward-backward"}),
+    "layout": (World(reorder_s=0.06), {"layout": "nchw"}),
+    "fresh memory": (World(fresh_s=0.08), {"phase": "training"}),
+    "fresh memory in NCHW": (World(fresh_s=0.08), {"layout": "nchw"}),
+    "fresh memory in TensorFlow": (World(fresh_s=0.08), {"framework": "tensorflow"}),
+    "gaps": (World(gaps_s=0.05), {}),
+    "pointwise": (World(step_s=0.1, pointwise_s=0.03), {}),
+    "optimizer": (World(optimizer_s=0.1), {"phase": "training"}),
+    "decay": (World(decay_s=0.02), {"phase": "training"}),
+    "channels": (World(ragged_s=0.01), {}),
+    "padding": (World(copy_s=0.01), {"model": "alexnet"}),
+    "roof": (World(other_way_s=0.01, efficiency=0.1, step_s=0.05), {}),
+    "arithmetic": (World(bound="compute", wide_s=0.08), {}),
+    "loss": (
+        World(step_s=0.05, slow_s={"loss": 0.02}),
+        {"phase": "forward-backward", "options": {"decay": "0"}},
+    ),
+    "batch": (World(batch_s=0.04, step_s=0.06), {}),
+}
+
+
+def read(command):
+    """What the command line makes of a command, its options checked as they are when it runs."""
+    program, name, *words = shlex.split(command)
+    assert program == "pydlbench"
+    module, reader = READERS[name]
+    parser = Parser(prog="pydlbench")
+    module.add_parser(parser.add_subparsers())
+    return reader(parser.parse_args([name, *words]))
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_the_next_command_of_a_finding_is_read(fault):
+    world, words = PLANTED[fault]
+    found = run(world, **words)
+    assert found.findings
+    commands = [one.next for one in found.findings]
+    others = [text for one in found.findings for text in one.alternatives]
+    commands += [text.partition("; next: ")[2] for text in others if "; next: " in text]
+    for command in commands:
+        read(command)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"mode": "compiled", "precision": "bf16", "phase": "forward-backward"},
+        {"framework": "tensorflow", "mode": "xla", "batch": 3},
+        {"framework": "torch", "layout": "nchw", "options": {"lrn": "off"}},
+    ],
+)
+def test_a_step_comes_back_as_it_was(words):
+    case = StepCase(model="alexnet", **words)
+    assert read(again(case)) == case
+    read(faults_command(case))
+
+
+def test_a_typo_would_be_seen():
+    with pytest.raises(Exception, match="no-such-option"):
+        read("pydlbench diagnose mnist --no-such-option")

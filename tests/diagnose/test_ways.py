@@ -1,0 +1,37 @@
+"""The words by which rules ask for another way of running an operator are known to frameworks."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from pydlbench.backends.case import Case
+from pydlbench.diagnose.rules.roofs import _OTHER_WAY, _WAYS
+from pydlbench.layers import parse_problem
+from pydlbench.measure import Options, Session
+
+PROBLEMS = {"conv2d": "mb1ic8ih6oc8oh6kh3ph1", "gemm": "2x16:16x8"}
+
+
+@pytest.fixture(scope="module")
+def session():
+    with Session(Options(budget_s=0.01, threads=1)) as made:
+        yield made
+
+
+@pytest.mark.parametrize(("framework", "kind", "layout"), _OTHER_WAY)
+def test_both_ways_are_there_and_differ(session, framework, kind, layout):
+    if importlib.util.find_spec(framework) is None:
+        pytest.skip(f"needs {framework}")
+    mode = "eager" if framework == "torch" else "graph"
+    layer = parse_problem(PROBLEMS[kind])
+    case = Case(layer=layer, pass_="forward", backend=framework, mode=mode)
+    layouts = []
+    for word in _OTHER_WAY[framework, kind, layout]:
+        assert word in _WAYS
+        kernel = session.prepare(case, variant=word)
+        assert kernel.facts["correct"]["status"] == "ok"
+        layouts.append(kernel.facts["layout"])
+        kernel.release()
+    assert len(set(layouts)) == 2

@@ -1,0 +1,123 @@
+"""Published lines, the scripts' format strings, and what protocols print: all of one form."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pydlbench.endtoend.data import generate
+from pydlbench.endtoend.protocols import PROTOCOLS, Subject, find_protocol
+from pydlbench.models import build_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _scripts() -> Iterator[None]:
+    sys.path.insert(0, str(_BENCHMARKS))
+    yield
+    sys.path.remove(str(_BENCHMARKS))
+
+
+@pytest.fixture
+def forms() -> Any:
+    return importlib.import_module("published.forms")
+
+
+def document(protocol: str) -> Any:
+    documents = importlib.import_module("published.documents").DOCUMENTS
+    return next(one for one in documents if one.protocol == protocol)
+
+
+def played(world: Any, protocol: str, framework: str) -> list[str]:
+    """The lines of a short run with invented numbers, of very different sizes."""
+    published = find_protocol(protocol)
+    model = build_model(published.models[0], 4)
+    made = importlib.import_module("pydlbench.endtoend.protocols.alexnet_tutorial")
+    subject = Subject(
+        model=model.name,
+        image=model.image,
+        activations=made.activations(model) if protocol == "alexnet-tutorial" else (),
+        framework=framework,
+        version="2.13.0",
+    )
+    data = None
+    if published.data is not None:
+        data = generate(published.data, train=300, validation=20, test=20)
+    this = world(seconds=lambda name, count: 10.0 ** ((count + len(name)) % 5 - 3) * 1.234567)
+    settings: dict[str, Any] = {"batch": 4, "steps": 21, "every": 10}
+    this.run(protocol, subject, data, quirks=document(protocol).quirks, **settings)
+    lines: list[str] = this.lines
+    return lines
+
+
+def test_every_protocol_has_a_document() -> None:
+    documents = importlib.import_module("published.documents").DOCUMENTS
+    assert [one.protocol for one in documents] == list(PROTOCOLS)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_published_lines_have_the_scripts_form(protocol: str, forms: Any) -> None:
+    one = document(protocol)
+    assert forms.differences(one.forms, one.order, one.lines) == []
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_protocols_print_the_scripts_form(
+    world: Any, protocol: str, framework: str, forms: Any
+) -> None:
+    one, lines = document(protocol), played(world, protocol, framework)
+    assert forms.differences(one.forms, one.head + one.order, lines) == []
+    assert set(forms.kinds(one.forms, lines)) >= set(forms.kinds(one.forms, one.lines))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_digit_more_or_a_line_less_is_a_difference(world: Any, protocol: str, forms: Any) -> None:
+    one, lines = document(protocol), played(world, protocol, "torch")
+    order = one.head + one.order
+    last = max(index for index, line in enumerate(lines) if re.search(r"\d\.\d", line))
+    wrong = list(lines)
+    wrong[last] = re.sub(r"(\d\.\d+)", r"\g<1>0", lines[last], count=1)
+    assert wrong != lines
+    (found,) = forms.differences(one.forms, order, wrong)
+    assert found.startswith(f"line {last + 1}: no script prints")
+    found = forms.kinds(one.forms, lines)
+    only = next(index for index, letter in enumerate(found) if found.count(letter) == 1)
+    (missing,) = forms.differences(one.forms, order, lines[:only] + lines[only + 1 :])
+    assert missing.startswith("lines come in the order")
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "right", "wrong"),
+    [
+        ("%.3f s", (), ["0.100 s", "-12.345 s"], ["0.10 s", "0.1000 s", "1 s"]),
+        ("step %d%%", (), ["step 10%"], ["step 1.0%", "step 10"]),
+        ("%10.2f", (), ["      1.23", "1234567890.12"], ["     1.23", "       1.23", "1.23"]),
+        ("%-6s |", (r"\w+",), ["ab     |", "abcdef |", "abcdefgh |"], ["ab |", "    ab |"]),
+        ("%6s |", (r"\w+",), ["    ab |", "abcdefgh |"], ["ab |", "ab     |"]),
+        ("a\tb", (), ["a\tb", "a       b"], ["ab"]),
+        ("f(x) = %s", ("a|b",), ["f(x) = a"], ["f(x) = c", "fx = a"]),
+    ],
+)
+def test_format_strings_as_patterns(
+    text: str, words: tuple[str, ...], right: list[str], wrong: list[str], forms: Any
+) -> None:
+    found = re.compile(forms.pattern(text, words))
+    assert all(found.fullmatch(line) for line in right)
+    assert not any(found.fullmatch(line) for line in wrong)
+
+
+def test_words_are_as_many_as_fields(forms: Any) -> None:
+    with pytest.raises(ValueError, match="more %s than words"):
+        forms.pattern("%s", ())
+    with pytest.raises(ValueError, match="1 words too many"):
+        forms.pattern("%s", ("a", "b"))
