@@ -13,6 +13,7 @@ __all__ = ["add_parser", "run"]
 
 _ITEMSIZE = 4  # fp32
 _HEADERS = ("layer", "problem", "FLOPs", "executed", "bytes", "FLOP/byte")
+_ALL = "*/*"
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -27,8 +28,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         nargs="*",
         metavar="PATTERN",
         help="conv3, vgg16/conv3_2, vgg16, 'vgg*/fc*', mb128ic192ih13oc384oh13kh3ph1, "
-        "128x9216:9216x4096, relu:mb128ic96ih55 or @FILE with one per line (default: the whole "
-        "catalog)",
+        "128x9216:9216x4096, relu:mb128ic96ih55 or @FILE with one per line; '*' is the whole "
+        "catalog (default: a line for each of its models)",
     )
     parser.add_argument("--batch", metavar="N", help="this batch instead of each layer's own")
     parser.add_argument(
@@ -38,7 +39,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List the layers asked for.
+    """List the layers asked for; models where no layer is.
 
     Raises:
         UsageError: Unknown or malformed layer, bad option, unwritable file.
@@ -49,14 +50,49 @@ def run(args: argparse.Namespace) -> int:
 
     batch = None if args.batch is None else whole_number("--batch", args.batch, 1)
     pool = None if args.pool is None else choices("--pool", [args.pool], POOL_MODES)[0]
-    patterns = split_patterns(args.pattern) if args.pattern else ["*/*"]
-    layers = find_layers(patterns or args.pattern, batch, pool, option="")
+    # A lone glob would match the layers of one model only: names without a model mean that one.
+    given = [_ALL if pattern.strip() == "*" else pattern for pattern in args.pattern] or [_ALL]
+    layers = find_layers(split_patterns(given) or given, batch, pool, option="")
     if args.json is not None:
         check_writable("--json", args.json)
         write_text(args.json, _to_json(layers))
     if args.json != STDOUT:
-        print(_table(layers))
+        print(_table(layers) if args.pattern else _summary(layers))
     return 0
+
+
+def _summary(layers: list[Layer]) -> str:
+    """Return a line per model: what its layers are called and what they compute together."""
+    from tabulate import tabulate
+
+    from pydlbench.layers.catalog import load_model
+    from pydlbench.units import format_flops
+
+    models: dict[str, list[Layer]] = {}
+    for layer in layers:
+        models.setdefault((layer.name or "").partition("/")[0], []).append(layer)
+    rows = []
+    for name, own in models.items():
+        batches = dict.fromkeys(layer.batch for layer in own)
+        flops = sum(layer.flops("forward") for layer in own)
+        shown = ", ".join(map(str, batches))
+        rows.append((name, len(own), shown, format_flops(flops), load_model(name).title))
+    align = ("left", "right", "right", "right", "left")
+    table = tabulate(
+        rows,
+        ("model", "layers", "batch", "FLOPs", ""),
+        tablefmt="simple",
+        colalign=align,
+        disable_numparse=True,
+    )
+    first = next(iter(models))
+    return (
+        "forward, all layers together. FLOPs: two per multiply-add, padding counted.\n\n"
+        f"{table}\n\n"
+        f"the layers of one:    pydlbench shapes {first}\n"
+        "some of several:      pydlbench shapes 'vgg*/fc*'\n"
+        f"all {len(layers)} layers:      pydlbench shapes '*'"
+    )
 
 
 def _shown_problem(layer: Layer) -> str:

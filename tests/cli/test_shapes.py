@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,8 +24,44 @@ def test_one_layer_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_the_whole_catalog_without_a_pattern(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_for_each_model_without_a_pattern(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["shapes"]) == 0
+    output = capsys.readouterr().out
+    rows = {line.split()[0]: line.split()[1:] for line in output.splitlines() if line}
+    # 64 images of 15,470,264,320 multiply-adds, and comparisons of the poolings.
+    assert rows["vgg16"][:4] == ["21", "64", "1.98", "TFLOP"]
+    assert "VGG-16" in rows["vgg16"]
+    assert {"alexnet", "resnet152", "nasnet-large", "convnet"} <= set(rows)
+    assert "vgg16/conv3_2" not in output
+    assert len(output.splitlines()) < 50
+    assert max(map(len, output.splitlines())) <= 120
+
+
+def test_the_summarys_commands_list_layers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shapes"]) == 0
+    commands = re.findall(r"pydlbench (shapes .*)", capsys.readouterr().out)
+    shown = []
+    for command in commands:
+        assert main(shlex.split(command)) == 0
+        shown.append(capsys.readouterr().out)
+    one, several, everything = shown
+    assert "\nalexnet/conv3 " in one
+    assert "/fc" not in one
+    assert "\nvgg19/fc8 " in several
+    assert "conv" not in several.split("---")[-1]
+    assert "\nnasnet-large/" in everything
+
+
+def test_json_without_a_pattern_has_every_layer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shapes", "--json", "-"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    assert main(["shapes", "*", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out) == whole
+    assert len(whole["layers"]) > 2000
+
+
+def test_the_whole_catalog(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shapes", "*"]) == 0
     output = capsys.readouterr().out
     for name in ("alexnet/conv1", "alexnet-tfcnn/fc8", "vgg19/conv5_4", "convnet/L5"):
         assert f"\n{name} " in output
