@@ -18,6 +18,7 @@ __all__ = [
     "InsufficientMemoryError",
     "PrimitiveError",
     "PydlbenchError",
+    "StoreError",
     "UnsupportedError",
     "UsageError",
     "WorkerError",
@@ -55,6 +56,10 @@ class WorkerError(PydlbenchError, RuntimeError):
 
 class DeviceLostError(WorkerError):
     """A kernel's fault has made a GPU's context useless; its worker ends and a new one starts."""
+
+
+class StoreError(PydlbenchError, OSError):
+    """Results cannot be kept or read back; one line that names the file and says what to do."""
 
 
 def nearest(word: str, choices: Iterable[str], count: int = 3) -> list[str]:

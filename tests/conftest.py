@@ -12,6 +12,7 @@ from pydlbench.results import Correctness, Measurement, Peaks, Roofline, RunReco
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -85,6 +86,14 @@ def _on_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     """Where there is a GPU, only tests that are marked so may take it for the default device."""
     if request.node.get_closest_marker("gpu") is None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.fixture(autouse=True)
+def store_path(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep what tests measure out of the user's own store: a file for each test, made if used."""
+    path = tmp_path_factory.mktemp("store") / "store.sqlite"
+    monkeypatch.setenv("PYDLBENCH_STORE", str(path))
+    return path
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ __all__ = ["add_parser", "run"]
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
+    from pydlbench.cli.store_option import add_store_option
+
     parser = subparsers.add_parser(
         "check",
         help="hold the estimate of a step against PyTorch and TensorFlow, term by term",
@@ -68,6 +70,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     for kind in ("json", "md"):
         parser.add_argument(f"--{kind}", metavar="FILE", help=f"write {kind}; - is stdout")
     parser.add_argument("--quiet", action="store_true", help="no progress and no warnings")
+    add_store_option(parser)
     # What the outputs of other commands have besides.
     parser.set_defaults(csv=None, samples=False, algorithms=False)
 
@@ -96,6 +99,7 @@ def run(
     from pydlbench.cli.interrupts import OneInterrupt
     from pydlbench.cli.output import Outputs
     from pydlbench.cli.progress import Progress
+    from pydlbench.cli.recording import Recorder
     from pydlbench.cli.streams import tell
 
     request = read_check(args)
@@ -103,12 +107,14 @@ def run(
     for note in () if args.quiet else request.notes:
         tell(f"note: {note}")
     progress = Progress(sys.stderr, quiet=args.quiet)
-    checks = Checks(request, progress, session_factory, checker)
-    with OneInterrupt() as interrupts:
+    with Recorder.of(args, "check") as recorder, OneInterrupt() as interrupts:
+        checks = Checks(request, progress, session_factory, checker, recorder)
         try:
             checks.take(interrupts)
         finally:
             progress.close()
+        if checks.run is not None:
+            recorder.finish(checks.run, "interrupted" if checks.interrupted else "done")
         if checks.results:
             show(checks, outputs)
     if checks.interrupted:

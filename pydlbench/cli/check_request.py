@@ -75,6 +75,7 @@ def read_check(args: argparse.Namespace) -> CheckRequest:
             "threads": None if args.threads is None else whole_number("--threads", args.threads, 1),
             "seed": whole_number("--seed", args.seed, 0),
             "budget_s": positive_seconds("--budget", args.budget),
+            "keep_samples": True,  # for the store
         },
         notes=notes,
     )

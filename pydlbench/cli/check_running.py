@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.cli.recording import Recorder
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.report.check_ladder import Limits, limits
 from pydlbench.report.check_result import CheckResult
@@ -32,7 +34,7 @@ class Checks:
         progress: called with steps done, steps in all and what is done next.
         session_factory: gives a session for the options of ``measure.Options`` as keywords.
         checker: takes the place of ``pydlbench.crosscheck.check``.
-        finished: called with each result.
+        recorder: keeps native rows and results as soon as they are finished; None keeps nothing.
 
     Attributes:
         request: as given.
@@ -49,7 +51,7 @@ class Checks:
         progress: Callable[[int, int, str], None],
         session_factory: Callable[..., AbstractContextManager[Any]] | None = None,
         checker: Callable[..., Any] | None = None,
-        finished: Callable[[CheckResult], None] | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.request = request
         self.results: list[CheckResult] = []
@@ -60,7 +62,7 @@ class Checks:
         self._progress = progress
         self._factory = session_factory or _open_session
         self._checker = checker or _check
-        self._finished = finished or (lambda _: None)
+        self._recorder = recorder or Recorder(None, "check")
         self._done = 0
         self._total = 1
 
@@ -97,7 +99,7 @@ class Checks:
             before = self._done
             result = self._one(session, native, framework, mode)
             self.results.append(result)
-            self._finished(result)
+            self._recorder.add("check", result.to_dict(self.limits))
             self._done = before + self.request.rounds + _STAGES
 
     def _native(self, session: Any) -> NativeSum:
@@ -114,8 +116,10 @@ class Checks:
         def advance(done: int, _total: int, label: str) -> None:
             self._progress(done, self._total, label)
 
+        self._recorder.start(session.run)
         for case, row in zip(cases, session.measure(cases, progress=advance), strict=True):
-            self.rows[case] = row
+            self.rows[case] = replace(row, samples_s=None)
+            self._recorder.layer(row)
         self._done = len(cases)
         self.limits = limits(wanted, self.rows)
         return native_sum(wanted, self.rows)

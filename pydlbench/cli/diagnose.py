@@ -21,6 +21,8 @@ FOUND = 3
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
+    from pydlbench.cli.store_option import add_store_option
+
     parser = subparsers.add_parser(
         "diagnose",
         help="what costs a step its time: findings, ranked by what they would save",
@@ -71,6 +73,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--json", metavar="FILE", help="write JSON; - is stdout")
     parser.add_argument("--md", metavar="FILE", help="write Markdown; - is stdout")
     parser.add_argument("--quiet", action="store_true", help="no progress")
+    add_store_option(parser)
 
 
 def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = None) -> int:
@@ -87,6 +90,7 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
         UsageError: bad input; nothing was measured and nothing written.
         PydlbenchError: the step cannot be run.
     """
+    from pydlbench.cli.recording import Recorder
     from pydlbench.cli.streams import tell
     from pydlbench.cli.values import fraction, positive_seconds, whole_number
     from pydlbench.diagnose import diagnose
@@ -111,9 +115,15 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
         if not args.quiet:
             tell(f"{text}...")
 
-    with (session_factory or _open_session)(**options) as session:
+    with (
+        Recorder.of(args, "diagnose") as recorder,
+        (session_factory or _open_session)(**options) as session,
+    ):
+        recorder.start(session.run)
         found = diagnose(case, session, limit, say)
         record = session.run
+        recorder.add("findings", found.to_dict())
+        recorder.finish(record, "done")
     _show(args, record, found)
     return FOUND if fail_on is not None and _largest(found) >= fail_on else 0
 

@@ -13,6 +13,8 @@ __all__ = ["add_parser", "run"]
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
+    from pydlbench.cli.store_option import add_store_option
+
     parser = subparsers.add_parser(
         "e2e",
         help="a real framework step, also as the published scripts time and print it",
@@ -110,6 +112,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     for kind in ("json", "csv", "md"):
         output.add_argument(f"--{kind}", metavar="FILE", help=f"write {kind}; - is stdout")
     output.add_argument("--quiet", action="store_true", help="no progress and no remarks")
+    add_store_option(output)
 
 
 def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = None) -> int:

@@ -37,6 +37,7 @@ def run_protocol(args: argparse.Namespace, session_factory: Callable[..., Any] |
     """Play a protocol; see :func:`pydlbench.cli.e2e.run`."""
     from pydlbench.cli.e2e_request import device_options
     from pydlbench.cli.e2e_session import open_session
+    from pydlbench.cli.recording import Recorder
     from pydlbench.cli.streams import tell
     from pydlbench.endtoend.memory import check_memory
 
@@ -50,10 +51,16 @@ def run_protocol(args: argparse.Namespace, session_factory: Callable[..., Any] |
 
     for text in notes:
         note(text)
-    with (session_factory or open_session)(**options) as session:
+    with (
+        Recorder.of(args, "e2e") as recorder,
+        (session_factory or open_session)(**options) as session,
+    ):
         check_memory(model, [_largest(case)], session.memory_bytes)
         data = _fetched(args, case, note)
+        recorder.start(session.run)
         played = session.play(data, _print, note)
+        recorder.add("protocol", {**data.to_dict(), **played.to_dict()})
+        recorder.finish(session.run, "done")
         if args.json is not None:
             _write(args.json, session.run, data, played)
     return 0

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pydlbench.cli.e2e_session import StepSession
     from pydlbench.cli.interrupts import OneInterrupt
     from pydlbench.cli.progress import Progress
+    from pydlbench.cli.recording import Recorder
     from pydlbench.endtoend import StepRecord
     from pydlbench.results import RunRecord
 
@@ -29,6 +30,7 @@ def run_steps(args: argparse.Namespace, session_factory: Callable[..., Any] | No
     from pydlbench.cli.e2e_session import open_session
     from pydlbench.cli.interrupts import OneInterrupt
     from pydlbench.cli.progress import Progress
+    from pydlbench.cli.recording import Recorder
     from pydlbench.cli.streams import tell
 
     outputs = Outputs.from_args(args)
@@ -36,16 +38,18 @@ def run_steps(args: argparse.Namespace, session_factory: Callable[..., Any] | No
     for note in () if args.quiet else request.notes:
         tell(f"note: {note}")
     progress = Progress(sys.stderr, quiet=args.quiet)
-    finished = _Finished(checks=not args.no_checks, agree=args.agree)
     with (
+        Recorder.of(args, "e2e") as recorder,
         OneInterrupt() as interrupts,
         (session_factory or open_session)(**request.options) as session,
     ):
+        finished = _Finished(recorder, checks=not args.no_checks, agree=args.agree)
         try:
             finished.measure(session, request, progress, interrupts)
         finally:
             progress.close()
         run: RunRecord = session.run
+        recorder.finish(run, "interrupted" if finished.interrupted else "done")
         models = [group.model for group in request.groups]
         outputs.show(run, models, finished.rows, finished.agreements, early=finished.interrupted)
     if finished.interrupted:
@@ -59,11 +63,13 @@ def run_steps(args: argparse.Namespace, session_factory: Callable[..., Any] | No
 class _Finished:
     """What is finished; survives whatever ends the timing early."""
 
+    recorder: Recorder
     checks: bool
     agree: bool
     rows: list[StepRecord] = field(default_factory=list)
     agreements: list[dict[str, Any]] = field(default_factory=list)
     interrupted: bool = False
+    kept: int = 0
 
     def measure(
         self,
@@ -76,12 +82,14 @@ class _Finished:
 
         for group in request.groups:  # before the first of them is built
             check_memory(group.model, group.cases, session.memory_bytes)
+        self.recorder.start(session.run)
         try:
             try:
                 for group in request.groups:
                     self._group(session, group, progress, request.rows)
             finally:
                 interrupts.ignore()
+                self._catch_up()
         except KeyboardInterrupt:
             self.interrupted = True
 
@@ -94,6 +102,13 @@ class _Finished:
         if self.agree:
             self._compare(session, group)
         self.rows += session.steps(group.cases, checks=self.checks, progress=advance)
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Keep the rows that are not yet."""
+        for row in self.rows[self.kept :]:
+            self.kept += 1
+            self.recorder.add("step", row.to_dict())
 
     def _compare(self, session: StepSession, group: Group) -> None:
         """Hold frameworks against each other, once per batch and phase."""
@@ -102,9 +117,14 @@ class _Finished:
         try:
             found = session.agreement(case)
         except PydlbenchError as error:  # its rows may do all the same
-            self.agreements.append({**where, "status": "failed", "detail": str(error)})
-            return
-        check = found.check
-        self.agreements.append(
-            {**where, "status": check.status, "detail": check.detail, **found.to_dict()}
-        )
+            document = {**where, "status": "failed", "detail": str(error)}
+        else:
+            check = found.check
+            document = {
+                **where,
+                "status": check.status,
+                "detail": check.detail,
+                **found.to_dict(),
+            }
+        self.agreements.append(document)
+        self.recorder.add("agreement", document)

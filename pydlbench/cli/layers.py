@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
-
-from pydlbench.errors import PydlbenchError
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import argparse
+    from contextlib import AbstractContextManager
 
-    from pydlbench.backends.case import Case
-    from pydlbench.cli.interrupts import OneInterrupt
-    from pydlbench.cli.progress import Progress
-    from pydlbench.cli.request import Request
-    from pydlbench.results import Measurement, RunRecord
+    from pydlbench.cli.layers_running import LayerSession, SessionFactory
 
-__all__ = ["SessionFactory", "add_parser", "run"]
-
-
-class _Session(Protocol):
-    @property
-    def run(self) -> RunRecord: ...
-
-    def measure(
-        self, cases: Sequence[Case], progress: Callable[[int, int, str], None]
-    ) -> Iterable[Measurement]: ...
-
-
-SessionFactory = Callable[..., AbstractContextManager[_Session]]
+__all__ = ["add_parser", "run"]
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Describe the command."""
+    from pydlbench.cli.store_option import add_store_option
+
     parser = subparsers.add_parser(
         "layers",
         help="time layers, measured against theoretical; the main job",
@@ -141,6 +122,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         output.add_argument(f"--{kind}", metavar="FILE", help=f"write {kind}; - is stdout")
     output.add_argument("--quiet", action="store_true", help="no progress and no warnings")
 
+    kept = parser.add_argument_group("where it is kept")
+    add_store_option(kept)
+    kept.add_argument(
+        "--resume",
+        metavar="RUN",
+        help="go on where a run stopped: an id, a tag or last; its options are taken from it",
+    )
+
 
 def run(args: argparse.Namespace, session_factory: SessionFactory | None = None) -> int:
     """Time what ``args`` ask for and show it.
@@ -158,102 +147,41 @@ def run(args: argparse.Namespace, session_factory: SessionFactory | None = None)
         UsageError: Bad input; nothing was measured and nothing written.
     """
     from pydlbench.cli.interrupts import OneInterrupt
+    from pydlbench.cli.layers_running import Running
     from pydlbench.cli.output import Outputs
     from pydlbench.cli.progress import Progress
+    from pydlbench.cli.recording import Recorder
     from pydlbench.cli.request import read_request
+    from pydlbench.cli.resuming import with_options
     from pydlbench.cli.streams import tell
 
     outputs = Outputs.from_args(args)
+    args = with_options(args, add_parser, "layers")
     request = read_request(args)
     for note in () if args.quiet else request.notes:
         tell(f"note: {note}")
-    progress = Progress(sys.stderr, quiet=args.quiet)
-    finished = _Finished()
-    with OneInterrupt() as interrupts:
-        try:
-            finished.measure(request, session_factory or _open_session, progress, interrupts)
-        finally:
-            progress.close()
-        run = finished.record()
-        if run is not None:
-            outputs.show(run, finished.rows, interrupted=finished.early)
-    if finished.trouble is not None:
-        raise finished.trouble
-    if finished.interrupted:
-        tell(f"interrupted: {len(finished.rows)} of {request.rows} rows finished")
+    with Recorder.of(args, "layers", args.resume) as recorder:
+        progress = Progress(sys.stderr, quiet=args.quiet)
+        running = Running(request, recorder, progress, samples=args.samples)
+        with OneInterrupt() as interrupts:
+            try:
+                running.measure(session_factory or _open_session, interrupts)
+            finally:
+                progress.close()
+            run = running.record()
+            if run is not None:
+                recorder.finish(run, running.status)
+                outputs.show(run, running.rows, interrupted=running.early)
+    if running.trouble is not None:
+        raise running.trouble
+    if running.interrupted:
+        tell(f"interrupted: {len(running.rows)} of {request.rows} rows finished")
         return 130
-    return 0 if any(row.ok for row in finished.rows) else 1
+    return 0 if any(row.ok for row in running.rows) else 1
 
 
-@dataclass(slots=True)
-class _Finished:
-    """What is finished; survives whatever ends the measuring early."""
-
-    runs: list[tuple[int, RunRecord]] = field(default_factory=list)
-    rows: list[Measurement] = field(default_factory=list)
-    interrupted: bool = False
-    trouble: PydlbenchError | None = None
-
-    @property
-    def early(self) -> bool:
-        return self.interrupted or self.trouble is not None
-
-    def record(self) -> RunRecord | None:
-        """Return one record for all sessions: the first's, with the device at most threads."""
-        if not self.runs:
-            return None
-        device = dict(max(self.runs, key=lambda pair: pair[0])[1].device)
-        if len(self.runs) > 1:
-            device["by_threads"] = {str(threads): run.device for threads, run in self.runs}
-        return dataclasses.replace(self.runs[0][1], device=device)
-
-    def measure(
-        self,
-        request: Request,
-        factory: SessionFactory,
-        progress: Progress,
-        interrupts: OneInterrupt,
-    ) -> None:
-        """Measure all; what an error leaves behind is kept, if there is anything to show."""
-        try:
-            try:
-                for threads in request.threads:
-                    self._one_session(request, threads, factory, progress)
-            finally:
-                # Inside the outer try: no moment is left in which Ctrl-C could get past it.
-                interrupts.ignore()
-        except KeyboardInterrupt:
-            self.interrupted = True
-        except PydlbenchError as error:
-            if not self.rows:
-                raise
-            self.trouble = error
-
-    def _one_session(
-        self, request: Request, threads: int | None, factory: SessionFactory, progress: Progress
-    ) -> None:
-        before = len(self.rows)
-
-        def advance(done: int, _total: int, label: str) -> None:
-            progress(before + done, request.rows, label)
-
-        with factory(**request.options, threads=threads) as session:
-            try:
-                # Not a comprehension: Ctrl-C must find the rows that are finished.
-                for row in session.measure(request.cases, progress=advance):
-                    self.rows.append(row)
-            finally:
-                # Only now: peaks and bandwidths are probed while rows are measured.
-                try:
-                    run = session.run
-                except KeyboardInterrupt:  # the only one there is: see OneInterrupt
-                    run = session.run
-                    self.interrupted = True
-                self.runs.append((threads or run.device.get("threads") or 0, run))
-
-
-def _open_session(**options: Any) -> AbstractContextManager[_Session]:
+def _open_session(**options: Any) -> AbstractContextManager[LayerSession]:
     from pydlbench.measure import Options, Session
 
-    session: AbstractContextManager[_Session] = Session(Options(**options))
+    session: AbstractContextManager[LayerSession] = Session(Options(**options))
     return session

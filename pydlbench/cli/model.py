@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pydlbench.backends.case import Case
+    from pydlbench.cli.recording import Recorder
     from pydlbench.compose import Estimate, Plan
     from pydlbench.models.graph import Model
     from pydlbench.results import Measurement, RunRecord
@@ -22,6 +24,8 @@ PHASES = ("forward", "forward-backward", "training")
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
+    from pydlbench.cli.store_option import add_store_option
+
     parser = subparsers.add_parser(
         "model",
         help="sum measured layers into the estimate of a step; which layer dominates",
@@ -56,6 +60,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--all", action="store_true", help="show all layers, in their order")
     parser.add_argument("--json", metavar="FILE", help="write JSON; - is stdout")
     parser.add_argument("--quiet", action="store_true", help="no progress and no warnings")
+    add_store_option(parser)
 
 
 def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = None) -> int:
@@ -72,6 +77,8 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
         UsageError: bad input; nothing was measured and nothing written.
     """
     from pydlbench.backends.case import CPU_PRECISIONS, GPU_PRECISIONS
+    from pydlbench.cli.recording import Recorder
+    from pydlbench.cli.streams import tell
     from pydlbench.cli.values import choices, positive_seconds, whole_number
     from pydlbench.compose import plan
     from pydlbench.results.destination import check_writable
@@ -90,18 +97,26 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
         "threads": None if args.threads is None else whole_number("--threads", args.threads, 1),
         "seed": whole_number("--seed", args.seed, 0),
         "budget_s": positive_seconds("--budget", args.budget),
+        "keep_samples": True,  # for the store
     }
-    with (session_factory or _open_session)(**options) as session:
-        cache = session.cache_bytes(device)
-        wanted = plan(model, phase, precision, device, cache)
-        rows, interrupted = _measure(session, wanted, args.quiet, notes)
-        record = session.run
-    if interrupted:
-        from pydlbench.cli.streams import tell
-
-        tell(f"interrupted: {len(rows)} of {len(wanted.cases)} kernels measured; no sum of a part")
-        return 130
-    return _show(args, record, wanted, rows, top)
+    with Recorder.of(args, "model") as recorder:
+        with (session_factory or _open_session)(**options) as session:
+            cache = session.cache_bytes(device)
+            wanted = plan(model, phase, precision, device, cache)
+            recorder.start(session.run)
+            rows, interrupted = _measure(session, wanted, args.quiet, notes, recorder)
+            record = session.run
+        if interrupted:
+            recorder.finish(record, "interrupted")
+            tell(
+                f"interrupted: {len(rows)} of {len(wanted.cases)} kernels measured; no sum of a "
+                "part"
+            )
+            return 130
+        found = _estimate(args, wanted, rows, {"device": device, "cache_bytes": cache})
+        recorder.add("estimate", found.document)
+        recorder.finish(record, "done")
+        return _show(args, record, found, top)
 
 
 def _model(args: argparse.Namespace) -> Model:
@@ -124,7 +139,7 @@ def _device(given: str | None) -> tuple[str, tuple[str, ...]]:
 
 
 def _measure(
-    session: Any, wanted: Plan, quiet: bool, notes: tuple[str, ...]
+    session: Any, wanted: Plan, quiet: bool, notes: tuple[str, ...], recorder: Recorder
 ) -> tuple[dict[Case, Measurement], bool]:
     """Measure the plan's cases; what was finished before Ctrl-C, and whether there was one."""
     from pydlbench.cli.interrupts import OneInterrupt
@@ -142,7 +157,8 @@ def _measure(
                 for case, row in zip(
                     wanted.cases, session.measure(wanted.cases, progress=progress), strict=True
                 ):
-                    rows[case] = row  # noqa: PERF403 - Ctrl-C must find what is finished
+                    rows[case] = replace(row, samples_s=None)
+                    recorder.layer(row)
             finally:
                 interrupts.ignore()
         except KeyboardInterrupt:
@@ -152,55 +168,71 @@ def _measure(
     return rows, interrupted
 
 
-def _show(
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What came of it; the document is all of it but the run and the kernels' rows."""
+
+    wanted: Plan
+    rows: dict[Case, Measurement]
+    estimate: Estimate
+    memory: dict[str, int]
+    document: dict[str, Any]
+
+
+def _estimate(
     args: argparse.Namespace,
-    record: RunRecord,
     wanted: Plan,
     rows: dict[Case, Measurement],
-    top: int | None,
-) -> int:
-    from pydlbench.cli.streams import tell
+    where: dict[str, Any],
+) -> _Found:
+    from pydlbench.cli.model_options import read_options
     from pydlbench.compose import estimate
     from pydlbench.models.counts import memory
-    from pydlbench.report.model_table import render_model
-    from pydlbench.report.style import Style
-    from pydlbench.results.destination import STDOUT, write_text
 
     found = estimate(wanted, rows)
     needs = memory(wanted.model, wanted.phase, wanted.precision)
+    document = {
+        "model": wanted.model.name,
+        "batch": wanted.model.batch,
+        "phase": wanted.phase,
+        "precision": wanted.precision,
+        **found.to_dict(),
+        "memory_bytes": needs,
+        "options": read_options(args.option or []),
+        **where,
+    }
+    return _Found(wanted, rows, found, needs, document)
+
+
+def _show(args: argparse.Namespace, record: RunRecord, found: _Found, top: int | None) -> int:
+    from pydlbench.cli.streams import tell
+    from pydlbench.report.model_table import render_model
+    from pydlbench.report.style import Style
+    from pydlbench.results.destination import STDOUT, write_text
+    from pydlbench.results.export_json import dump
+
+    wanted, rows, estimate = found.wanted, found.rows, found.estimate
     contended = sum(row.contended for row in rows.values())
     if contended and not args.quiet:
         tell(f"warning: other work disturbed {contended} of {len(rows)} kernels; repeat when quiet")
     if args.json is not None:
-        write_text(args.json, _to_json(record, wanted, found, needs, rows))
+        measurements = [row.to_dict() for row in rows.values()]
+        document = {"run": record.to_dict(), **found.document, "measurements": measurements}
+        write_text(args.json, dump(document))
     if args.json != STDOUT:
         libraries = sorted({row.library for row in rows.values() if row.library})
-        style = Style.of(sys.stdout)
-        print(render_model(record, wanted, found, needs, top=top, libraries=libraries, style=style))
-    return 1 if found.missing or not found.layers else 0
-
-
-def _to_json(
-    record: RunRecord,
-    wanted: Plan,
-    found: Estimate,
-    needs: dict[str, int],
-    rows: dict[Case, Measurement],
-) -> str:
-    from pydlbench.results.export_json import dump
-
-    return dump(
-        {
-            "run": record.to_dict(),
-            "model": wanted.model.name,
-            "batch": wanted.model.batch,
-            "phase": wanted.phase,
-            "precision": wanted.precision,
-            **found.to_dict(),
-            "memory_bytes": needs,
-            "measurements": [row.to_dict() for row in rows.values()],
-        }
-    )
+        print(
+            render_model(
+                record,
+                wanted,
+                estimate,
+                found.memory,
+                top=top,
+                libraries=libraries,
+                style=Style.of(sys.stdout),
+            )
+        )
+    return 1 if estimate.missing or not estimate.layers else 0
 
 
 def _summary(model: Model, target: str | None) -> int:

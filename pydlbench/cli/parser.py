@@ -27,6 +27,11 @@ COMMANDS = {
     "e2e": "a real framework step, also as the published scripts time and print it",
     "check": "hold the estimate of a step against PyTorch and TensorFlow, term by term",
     "diagnose": "what costs a step its time: findings, ranked by what they would save",
+    "runs": "the runs that are kept: lists, shows, tags, deletes them",
+    "sweep": "many measurements from one TOML file, kept as one run that can be resumed",
+    "compare": "two runs row by row, with verdicts that count the scatter between runs",
+    "report": "runs as one HTML page that opens offline, with figures and tables",
+    "export": "runs as CSV, JSON, Markdown or Parquet; schemas of the JSON documents",
 }
 
 _DESCRIPTION = "Time deep-learning kernels and hold them against what the hardware could do."

@@ -92,7 +92,7 @@ def read_request(args: argparse.Namespace) -> Request:
         "seed": whole_number("--seed", args.seed, 0),
         "budget_s": positive_seconds("--budget", args.budget),
         "confidence": fraction("--confidence", args.confidence, 0.5, 1.0),
-        "keep_samples": args.samples,
+        "keep_samples": True,  # for the store; outputs have them only with --samples
         "algorithms": args.algorithms,
         "workspace_bytes": byte_count("--workspace-limit", args.workspace_limit),
         "energy": args.energy,

@@ -42,7 +42,7 @@ class Session:
         self._devices = Devices(self.facts, self.cpus, partial(self.worker, "native"))
         self._measuring = Measuring(self.options, self.facts, self.cpus, self._devices, self.worker)
         self._started = dt.datetime.now(dt.UTC)
-        self._id = uuid.uuid4().hex[:12]
+        self._id = f"{self._started:%Y%m%d}-{uuid.uuid4().hex[:8]}"
 
     def __enter__(self) -> Session:
         return self

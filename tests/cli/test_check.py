@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from pydlbench.cli import check as command
+from pydlbench.cli import main
 from pydlbench.cli.parser import Parser
 from pydlbench.crosscheck import check
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, WorkerError
+from pydlbench.results.store import Store
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from check_records import make_record
@@ -95,11 +97,18 @@ def test_each_framework_is_checked_in_its_first_mode(session, capsys):
         ("mnist", {}, 4, "training", "fp32", "torch", "eager", settings),
         ("mnist", {}, 4, "training", "fp32", "tensorflow", "graph", settings),
     ]
-    assert session.opened == [{"threads": None, "seed": 3, "budget_s": 0.25}]
+    assert session.opened == [{"threads": None, "seed": 3, "budget_s": 0.25, "keep_samples": True}]
     out, err = capsys.readouterr()
     assert out.count("predicted 112.4 ms") == 2
     assert out.splitlines()[-1].startswith("tensorflow graph")
-    assert err == ""
+    assert err == "kept as run 20300102-030405-abcd (pydlbench runs show abcd)\n"
+    with Store.open(readonly=True) as store:
+        entries = store.entries("20300102-030405-abcd")
+    assert {one.table for one in entries} == {"layer", "check"}
+    assert [one.document["framework"] for one in entries[-2:]] == ["torch", "tensorflow"]
+    assert len(entries) == 2 + len(session.cases)
+    assert main(["runs", "show", "last"]) == 0
+    assert capsys.readouterr().out.endswith(out)
 
 
 def test_native_rows_are_measured_once_and_shared(session):
@@ -221,7 +230,7 @@ def test_ctrl_c_leaves_the_finished_checks(session, capsys):
     document = json.loads(out)
     assert document["interrupted"] is True
     assert [one["framework"] for one in document["checks"]] == ["torch"]
-    assert err == "interrupted: 1 of 2 checks finished\n"
+    assert err.splitlines()[1:] == ["interrupted: 1 of 2 checks finished"]
 
 
 def test_ctrl_c_before_the_first_check_writes_nothing(run_record, measurement, capsys, tmp_path):
@@ -237,5 +246,5 @@ def test_disturbed_native_rows_are_a_warning(run_record, measurement, capsys):
     session = FakeSession(run_record, lambda **values: measurement(contended=True, **values))
     command.run(parse(*BOTH), session.open, FakeChecker())
     assert "warning: other work disturbed" in capsys.readouterr().err
-    command.run(parse(*BOTH, "--quiet"), session.open, FakeChecker())
+    command.run(parse(*BOTH, "--quiet", "--store", "none"), session.open, FakeChecker())
     assert capsys.readouterr().err == ""

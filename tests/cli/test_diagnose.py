@@ -10,9 +10,10 @@ from pydlbench import diagnose as package
 from pydlbench.cli import diagnose as command
 from pydlbench.cli import main
 from pydlbench.cli.parser import Parser
-from pydlbench.diagnose import Diagnosis, Finding, Saving
+from pydlbench.diagnose import Cause, Diagnosis, Finding, Saving
 from pydlbench.endtoend import StepRecord
 from pydlbench.results.parts import TimeSummary
+from pydlbench.results.store import Store
 
 
 class Session:
@@ -48,9 +49,9 @@ def asked(monkeypatch):
             where=(),
             symptom="5000 page faults",
             evidence=("in turn",),
-            cause="the allocator",
+            causes=(Cause(name="first touch of fresh memory", meaning="the allocator"),),
             saving=saving,
-            next="GLIBC_TUNABLES=glibc.malloc.hugetlb=1 python YOUR_SCRIPT.py",
+            next="pydlbench check mnist --framework torch",
             parts=frozenset({"allocation"}),
         )
         return Diagnosis(step=StepRecord(case=case, status="ok", time=time), findings=(one,))
@@ -75,7 +76,16 @@ def test_what_is_asked_for_arrives(session, asked, capsys):
     assert session.opened == [{"threads": None, "seed": 0, "budget_s": 0.25}]
     out, err = capsys.readouterr()
     assert "1. first touch of fresh memory" in out
-    assert err == "the step...\n"
+    assert err.splitlines() == [
+        "the step...",
+        "kept as run 20300102-030405-abcd (pydlbench runs show abcd)",
+    ]
+    with Store.open(readonly=True) as store:
+        (entry,) = store.entries("20300102-030405-abcd")
+    assert entry.table == "findings"
+    problem = entry.document["findings"][0]["problem"]
+    assert main(["runs", "show", "last"]) == 0
+    assert f"{problem}: would save" in capsys.readouterr().out
 
 
 def test_quiet_says_nothing_else(session, asked, capsys):

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pydlbench.cli import e2e as command
+from pydlbench.cli import main
 from pydlbench.cli.parser import Parser
 from pydlbench.endtoend import Agreement, StepRecord
 from pydlbench.endtoend.facts import Check
 from pydlbench.endtoend.playing import Played
 from pydlbench.errors import UsageError
 from pydlbench.results import TimeSummary
+from pydlbench.results.store import Store
 
 if TYPE_CHECKING:
     import argparse
@@ -123,7 +125,15 @@ def test_default_is_both_frameworks_forward_checked(session, capsys):
     out, err = capsys.readouterr()
     assert out.splitlines()[0].startswith("mnist  batch 64  forward  fp32  nhwc")
     assert "torch 1.0" in out.splitlines()[1]
-    assert err == ""
+    assert err == "kept as run 20300102-030405-abcd (pydlbench runs show abcd)\n"
+    with Store.open(readonly=True) as store:
+        entries = store.entries("20300102-030405-abcd")
+    assert [(one.table, one.document["framework"]) for one in entries] == [
+        ("step", "torch"),
+        ("step", "tensorflow"),
+    ]
+    assert main(["runs", "show", "last"]) == 0
+    assert capsys.readouterr().out.endswith(out)
 
 
 def test_table_has_rates_and_ratio(session, capsys):
@@ -269,7 +279,12 @@ def test_protocol_prints_the_scripts_lines_and_nothing_else(session, capsys, tmp
     assert command.run(parse("--protocol", "mnist-tutorial", *words), session.open) == 0
     out, err = capsys.readouterr()
     assert out == "step 0\n"
-    assert err == "note: invented\n"
+    assert err.splitlines()[:-1] == ["note: invented"]
+    with Store.open(readonly=True) as store:
+        (entry,) = store.entries("20300102-030405-abcd")
+    assert (entry.table, entry.document["protocol"]) == ("protocol", "mnist-tutorial")
+    assert main(["runs", "show", "last"]) == 0
+    assert "name Forward  value 1.0" in capsys.readouterr().out
     (case,) = session.played
     assert (case.model, case.framework, case.mode) == ("mnist", "tensorflow", "graph")
     assert case.settings().steps == 7

@@ -157,7 +157,7 @@ def test_help_imports_nothing_heavy():
         "from pydlbench.cli import main\n"
         "assert main(['--help']) == 0\n"
         "heavy = {'numpy', 'tabulate', 'tqdm', 'torch', 'tensorflow', 'pydlbench._cpu',\n"
-        "         'multiprocessing', 'asyncio', 'subprocess'}\n"
+        "         'multiprocessing', 'asyncio', 'subprocess', 'sqlite3', 'platformdirs'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
     )
     done = subprocess.run(

@@ -10,6 +10,7 @@ from pydlbench.cli import model as command
 from pydlbench.cli.parser import Parser
 from pydlbench.results import Measurement
 from pydlbench.results.parts import Roofline, TimeSummary
+from pydlbench.results.store import Store
 
 
 def row(case, status="ok"):
@@ -78,7 +79,7 @@ def test_the_table_ends_in_an_interval_and_a_conclusion(session, capsys):
     assert "dominates" in out
     assert "optimizer 6.65 MB" in out
     assert max(map(len, out.splitlines())) <= 150
-    assert session.opened == [{"threads": None, "seed": 0, "budget_s": 0.25}]
+    assert session.opened == [{"threads": None, "seed": 0, "budget_s": 0.25, "keep_samples": True}]
 
 
 def test_json_has_the_estimate_and_the_rows_behind_it(session, capsys):
@@ -91,6 +92,18 @@ def test_json_has_the_estimate_and_the_rows_behind_it(session, capsys):
     assert sum(layer["time_s"] for layer in found["layers"]) == pytest.approx(estimate["time_s"])
     assert found["dominant"] in {layer["name"] for layer in found["layers"]}
     assert len(found["measurements"]) == 2 * estimate["kernels_measured"]
+
+
+def test_a_run_is_kept_and_shown_as_it_was_printed(session, capsys):
+    assert run(session, "mnist", "--device", "cpu", "--option", "classes=12") == 0
+    out = capsys.readouterr().out
+    with Store.open(readonly=True) as store:
+        *layers, estimate = store.entries(session.run.id)
+    assert {one.table for one in layers} == {"layer"}
+    assert estimate.table == "estimate"
+    assert estimate.document["options"] == {"classes": "12"}
+    assert main(["runs", "show", "last"]) == 0
+    assert capsys.readouterr().out.endswith(out)
 
 
 def test_what_is_missing_is_named_and_the_exit_code_says_so(session, capsys):

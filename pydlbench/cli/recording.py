@@ -1,0 +1,291 @@
+"""Keeps what a command measures in the store, while it measures.
+
+A store that cannot be used costs a warning, never a measurement: what could not be written waits,
+and is tried again with the next row and at the end. Only a file that was named with ``--store`` is
+checked like any other option, before anything is measured.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+from pydlbench.cli.store_option import add_store_option, reading_store
+from pydlbench.cli.streams import tell
+from pydlbench.cli.waiting import Waiting
+from pydlbench.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from pydlbench.results import Measurement, RunRecord
+    from pydlbench.results.store import Entry, RunInfo, Store
+
+__all__ = ["Recorder", "add_store_option", "reading_store"]
+
+_EVERY_S = 5.0
+
+
+class Recorder:
+    """Puts one run into the store; a context manager.
+
+    Usage: ``start`` once something is known of the machine, ``layer`` and ``add`` for all that is
+    finished, at once, ``finish`` at the end. Leaving the context without ``finish`` ends the run as
+    ``interrupted`` after Ctrl-C, else as ``failed``; a run that ends so before anything was
+    finished is not kept.
+
+    Args:
+        store: open for writing; None keeps nothing.
+        kind: the command.
+        quiet: do not say where the run is kept.
+        named: the store was named with ``--store``.
+        resumed: the run to go on with, instead of a new one.
+
+    Attributes:
+        store: as given.
+        resumed: as given.
+        before: the record of the resumed run, as it was kept; None of a new one.
+        layers: how often ``layer`` was called.
+        given: how often anything was handed over to be kept.
+    """
+
+    def __init__(
+        self,
+        store: Store | None,
+        kind: str,
+        *,
+        quiet: bool = False,
+        named: bool = False,
+        resumed: RunInfo | None = None,
+    ) -> None:
+        self.store = store
+        self.resumed = resumed
+        self.layers = 0
+        self._kind = kind
+        self._quiet = quiet
+        self._named = named
+        self.before = None if store is None or resumed is None else store.record(resumed.id)
+        self._run: RunRecord | None = None
+        self._request: Mapping[str, Any] | None = None
+        self._begun = self._ended = self._warned = False
+        self._kept: str | None = None
+        self._next_description = 0.0
+        self.given = 0
+        self._waiting = Waiting()
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, kind: str, resume: str | None = None) -> Self:
+        """Open the store that a command's options name.
+
+        Args:
+            args: the options; ``store`` and ``quiet`` are read.
+            kind: the command.
+            resume: the run to go on with, as ``Store.find`` takes it.
+
+        Raises:
+            UsageError: the file that was named cannot be written; or there is no such run, it is
+                another command's, or it is being written.
+        """
+        from pydlbench.cli.store_option import writing_store
+
+        store, named, resumed = writing_store(args, kind, resume)
+        quiet = bool(getattr(args, "quiet", False))
+        try:
+            return cls(store, kind, quiet=quiet, named=named, resumed=resumed)
+        except BaseException:
+            if store is not None:
+                store.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if self._run is not None and not self._ended:
+                stopped = kind is not None and issubclass(kind, KeyboardInterrupt)
+                self.finish(self._run, "interrupted" if stopped else "failed")
+            if self._kept is not None and not self._quiet:
+                self._say(self._kept)
+        finally:
+            if self.store is not None:
+                self.store.close()
+
+    @property
+    def started(self) -> bool:
+        """Whether ``start`` has been called, with success."""
+        return self._run is not None
+
+    def done(self) -> frozenset[str]:
+        """Return the keys (see ``case_key``) of a resumed run's rows that need no measuring."""
+        from pydlbench.results.store import done_keys
+
+        if self.store is None or self.resumed is None:
+            return frozenset()
+        return done_keys(self.store, self.resumed.id)
+
+    def kept(self, table: str | None = None, *, samples: bool = False) -> Sequence[Entry]:
+        """Return the entries of the resumed run; see ``Store.entries``."""
+        if self.store is None or self.resumed is None:
+            return ()
+        return self.store.entries(self.resumed.id, table, samples=samples)
+
+    def start(self, run: RunRecord, request: Mapping[str, Any] | None = None) -> RunRecord:
+        """Begin the run, or go on with the resumed one; later calls do nothing.
+
+        Args:
+            run: the session's record.
+            request: what was asked for, a JSON object; needed where a run can be resumed.
+
+        Returns:
+            The record that outputs show; see :meth:`own`.
+
+        Raises:
+            UsageError: the file that was named cannot be written; or machine, libraries or request
+                are not those of the run that is resumed.
+        """
+        if self._run is None:
+            if self.before is not None:
+                self._go_on(run, request or {})
+            self._run, self._request = self.own(run), request
+            try:
+                self._begin()
+            except StoreError as error:
+                if self._named or self.resumed is not None:
+                    self._run = None
+                    raise UsageError(str(error)) from error
+                self._warn(error)
+        return self.own(run)
+
+    def own(self, run: RunRecord) -> RunRecord:
+        """Return a record under the resumed run's id, time and command; of a new run itself."""
+        if self.before is None:
+            return run
+        before = self.before
+        return dataclasses.replace(
+            run, id=before.id, created_utc=before.created_utc, command=before.command
+        )
+
+    def layer(
+        self,
+        row: Measurement,
+        samples: Sequence[float] | None = None,
+        key: str | None = None,
+    ) -> None:
+        """Keep a measurement.
+
+        Args:
+            row: with its ``samples_s``, or without.
+            samples: in seconds, where they are not the row's.
+            key: the case that it answers; see ``pydlbench.results.store.case_key``.
+        """
+        from pydlbench.results.store import Entry
+
+        if samples is not None:
+            row = dataclasses.replace(row, samples_s=tuple(samples))
+        self._keep(Entry.of_layer(row, key))
+        self.layers += 1
+
+    def add(self, table: str, document: Mapping[str, Any], key: str | None = None) -> None:
+        """Keep something else: ``estimate``, ``step``, ``check`` or ``findings``."""
+        from pydlbench.results.store import Entry
+
+        self._keep(Entry.of(table, document, key))
+
+    def describe(self, read: Callable[[], RunRecord]) -> None:
+        """Keep what is known of device and environment by now, every few seconds at the most.
+
+        Args:
+            read: gives the session's record; not called where it is too early.
+        """
+        if self.store is None or not self._begun or time.monotonic() < self._next_description:
+            return
+        self._next_description = time.monotonic() + _EVERY_S
+        try:
+            self.store.describe(self.own(read()))
+        except StoreError as error:
+            self._warn(error)
+
+    def finish(self, run: RunRecord, status: str) -> None:
+        """End the run; where it is kept is said when the context is left, below the results.
+
+        Args:
+            run: the session's record; device and environment are known only now.
+            status: ``done``, ``interrupted`` or ``failed``.
+        """
+        if self._run is None or self._ended:
+            return
+        self._ended = True
+        run = self._run = self.own(run)
+        self._write()
+        if self.store is None or not self._begun:
+            return
+        try:
+            if not self.given and status != "done" and self.resumed is None:
+                self.store.delete(run.id)
+                return
+            self.store.finish(run, status)
+        except StoreError as error:
+            self._warn(error)
+        if self._waiting:
+            tell(f"warning: {len(self._waiting)} of {self.given} results could not be kept")
+        else:
+            self._kept = run.id
+
+    def _go_on(self, run: RunRecord, request: Mapping[str, Any]) -> None:
+        from pydlbench.results.store import refuse_differences
+
+        assert self.store is not None  # it is where the other run was found
+        assert self.before is not None
+        asked = self.store.request(self.before.id)
+        refuse_differences(self.before, run, asked, request)
+
+    def _begin(self) -> None:
+        if self.store is None or self._run is None or self._begun:
+            return
+        if self.resumed is not None:
+            self.store.resume(self.resumed.id)
+        else:
+            self.store.begin(self._run, self._kind, request=self._request)
+        self._begun = True
+
+    def _keep(self, entry: Entry) -> None:
+        self.given += 1
+        if self.store is not None:
+            self._waiting.put(entry)
+            self._write()
+
+    def _write(self) -> None:
+        """Write all that waits."""
+        if self.store is None or self._run is None:
+            return
+        try:
+            self._begin()
+            self._waiting.write(self.store, self._run.id)
+        except StoreError as error:
+            self._warn(error)
+
+    def _warn(self, error: StoreError) -> None:
+        """Say it once: the same trouble comes back with every row."""
+        if not self._warned:
+            tell(f"warning: not kept for now, the run goes on: {error}")
+        self._warned = True
+
+    def _say(self, run_id: str) -> None:
+        from pydlbench.results.store.naming import short_id
+
+        assert self.store is not None  # asked by the caller
+        where = f" --store {self.store.path}" if self._named else ""
+        try:
+            short = short_id(run_id, self.store.ids())
+        except StoreError:
+            short = run_id
+        tell(f"kept as run {run_id} (pydlbench runs show {short}{where})")

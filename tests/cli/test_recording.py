@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import argparse
+import sqlite3
+
+import pytest
+
+from pydlbench.cli.recording import Recorder
+from pydlbench.cli.store_option import reading_store
+from pydlbench.errors import StoreError, UsageError
+from pydlbench.results.store import Entry, Store
+
+
+def options(**values):
+    return argparse.Namespace(**{"store": None, "quiet": False, **values})
+
+
+def layers(path, run_id):
+    with Store.open(path, readonly=True) as store:
+        return [one.document["layer"] for one in store.entries(run_id)]
+
+
+def status(path):
+    with Store.open(path, readonly=True) as store:
+        return store.find("last").status
+
+
+def test_rows_are_there_as_soon_as_they_are_finished(store_path, run_record, measurement, capsys):
+    with Recorder.of(options(), "layers") as recorder:
+        recorder.start(run_record)
+        for number in range(3):
+            recorder.layer(measurement(layer=str(number)), samples=(0.1, 0.2))
+            assert layers(store_path, run_record.id) == list(map(str, range(number + 1)))
+        assert status(store_path) == "running"
+        recorder.finish(run_record, "done")
+        recorder.finish(run_record, "failed")  # the first word counts
+    assert status(store_path) == "done"
+    kept = "kept as run 20300102-030405-abcd (pydlbench runs show abcd)\n"
+    assert capsys.readouterr() == ("", kept)
+    with Store.open(store_path) as store:
+        assert store.entries(run_record.id, samples=True)[0].samples == (0.1, 0.2)
+
+
+def test_quiet_runs_are_kept_and_not_spoken_of(store_path, run_record, measurement, capsys):
+    with Recorder.of(options(quiet=True), "layers") as recorder:
+        recorder.start(run_record)
+        recorder.layer(measurement())
+        recorder.finish(run_record, "done")
+    assert capsys.readouterr() == ("", "")
+    assert len(layers(store_path, run_record.id)) == 1
+
+
+def test_a_named_store_is_named_in_the_hint(tmp_path, run_record, measurement, capsys):
+    path = tmp_path / "mine.sqlite"
+    with Recorder.of(options(store=str(path)), "layers") as recorder:
+        recorder.start(run_record)
+        recorder.layer(measurement())
+        recorder.finish(run_record, "done")
+    assert f"(pydlbench runs show abcd --store {path})" in capsys.readouterr().err
+
+
+def test_nothing_is_kept_without_a_store(store_path, run_record, measurement, capsys):
+    with Recorder.of(options(store="none"), "layers") as recorder:
+        assert recorder.start(run_record) is run_record
+        recorder.layer(measurement())
+        recorder.add("estimate", {})
+        recorder.finish(run_record, "done")
+        assert recorder.given == 2
+    assert capsys.readouterr() == ("", "")
+    assert not store_path.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"), [(KeyboardInterrupt, "interrupted"), (RuntimeError, "failed")]
+)
+def test_what_ends_a_run_early_is_kept(store_path, run_record, measurement, error, expected):
+    def command():
+        with Recorder.of(options(), "check") as recorder:
+            recorder.start(run_record)
+            recorder.layer(measurement())
+            raise error
+
+    with pytest.raises(error):
+        command()
+    assert status(store_path) == expected
+    assert len(layers(store_path, run_record.id)) == 1
+
+
+def test_a_run_that_fails_before_its_first_row_leaves_nothing(store_path, run_record, capsys):
+    def command():
+        with Recorder.of(options(), "layers") as recorder:
+            recorder.start(run_record)
+            raise UsageError("not enough memory")
+
+    with pytest.raises(UsageError):
+        command()
+    with Store.open(store_path) as store:
+        assert store.runs() == []
+    assert capsys.readouterr().err == ""
+
+
+def test_a_named_file_that_cannot_be_written_is_a_usage_error(tmp_path):
+    for path in (tmp_path, tmp_path / "nowhere" / "a.sqlite"):
+        with pytest.raises(UsageError, match=f"store {path}: "):
+            Recorder.of(options(store=str(path)), "layers")
+
+
+def test_another_store_that_cannot_be_opened_costs_a_warning(
+    monkeypatch, tmp_path, run_record, measurement, capsys
+):
+    monkeypatch.setenv("PYDLBENCH_STORE", str(tmp_path))
+    with Recorder.of(options(), "layers") as recorder:
+        recorder.start(run_record)
+        recorder.layer(measurement())
+        recorder.finish(run_record, "done")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"warning: results are not kept: store {tmp_path}: is a directory;")
+    assert err.count("\n") == 1
+
+
+def limit(recorder, pages):
+    connection = recorder.store._connection
+    if pages is None:
+        pages = 1_000_000
+    else:
+        pages += connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+
+
+def test_a_disk_that_fills_up_costs_one_warning_and_is_tried_again(
+    store_path, run_record, measurement, capsys
+):
+    with Recorder.of(options(), "layers") as recorder:
+        recorder.start(run_record)
+        recorder.layer(measurement(layer="0"))
+        limit(recorder, 0)
+        for number in range(1, 4):
+            recorder.layer(measurement(layer=str(number)), samples=(0.1,) * 2000)
+        err = capsys.readouterr().err
+        assert err.startswith("warning: not kept for now, the run goes on: store ")
+        assert "the disk is full; make room for it" in err
+        assert err.count("\n") == 1
+        limit(recorder, None)
+        recorder.layer(measurement(layer="4"))
+        assert layers(store_path, run_record.id) == ["0", "1", "2", "3", "4"]
+        recorder.finish(run_record, "done")
+    assert "kept as run" in capsys.readouterr().err
+
+
+def test_what_never_fitted_is_counted_at_the_end(store_path, run_record, measurement, capsys):
+    with Recorder.of(options(), "layers") as recorder:
+        recorder.start(run_record)
+        recorder.layer(measurement(layer="0"))
+        limit(recorder, 0)
+        for number in range(1, 4):
+            recorder.layer(measurement(layer=str(number)), samples=(0.1,) * 2000)
+        recorder.finish(run_record, "done")
+    assert "warning: 3 of 4 results could not be kept" in capsys.readouterr().err
+    assert layers(store_path, run_record.id) == ["0"]
+
+
+def test_a_disk_that_is_full_from_the_start_is_tried_again(
+    store_path, run_record, measurement, capsys
+):
+    with Recorder.of(options(), "layers") as recorder:
+        run = run_record.to_dict()
+        big = {**run["environment"], "variables": {str(i): str(i) * 50 for i in range(3000)}}
+        record = type(run_record).from_dict({**run, "environment": big})
+        limit(recorder, 0)
+        recorder.start(record)
+        assert "warning: not kept for now" in capsys.readouterr().err
+        limit(recorder, None)
+        recorder.layer(measurement())
+        recorder.finish(record, "done")
+    assert len(layers(store_path, run_record.id)) == 1
+
+
+def test_a_named_store_on_a_full_disk_is_found_before_anything_is_measured(tmp_path, run_record):
+    with Recorder.of(options(store=str(tmp_path / "a.sqlite")), "layers") as recorder:
+        limit(recorder, 0)
+        big = {"variables": {str(i): str(i) * 50 for i in range(3000)}}
+        record = type(run_record).from_dict({**run_record.to_dict(), "environment": big})
+        with pytest.raises(UsageError, match="the disk is full"):
+            recorder.start(record)
+
+
+@pytest.mark.parametrize("after", [True, False], ids=["committed", "not committed"])
+def test_ctrl_c_while_a_row_is_written_neither_loses_nor_doubles_it(
+    monkeypatch, store_path, run_record, measurement, after
+):
+    real = Store.add
+    calls = []
+
+    def interrupted(self, run_id, entry):
+        calls.append(entry)
+        if len(calls) != 2:
+            real(self, run_id, entry)
+            return
+        if after:
+            real(self, run_id, entry)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Store, "add", interrupted)
+    with Recorder.of(options(), "layers") as recorder:
+        recorder.start(run_record)
+        recorder.layer(measurement(layer="0"))
+        with pytest.raises(KeyboardInterrupt):
+            recorder.layer(measurement(layer="1"))
+        recorder.finish(run_record, "interrupted")
+    assert layers(store_path, run_record.id) == ["0", "1"]
+
+
+def test_a_transaction_that_is_interrupted_is_rolled_back(store_path, run_record, measurement):
+    def rows():
+        yield Entry.of_layer(measurement())
+        raise KeyboardInterrupt
+
+    with Store.open(store_path) as store:
+        store.begin(run_record, "layers")
+        with pytest.raises(KeyboardInterrupt):
+            store.add_all(run_record.id, rows())
+        assert not store._connection.in_transaction
+        assert store.entries(run_record.id) == store.columns(run_record.id) == []
+        store.add(run_record.id, Entry.of_layer(measurement()))
+
+
+def test_readers_open_what_is_there(store_path, tmp_path):
+    assert reading_store(options()) is None
+    assert reading_store(options(store="none")) is None
+    with pytest.raises(UsageError, match=r"no such file; nearest: leave it out"):
+        reading_store(options(store=str(tmp_path / "a.sqlite")))
+    Store.open(store_path).close()
+    with reading_store(options()) as store:
+        assert store.runs() == []
+    sqlite3.connect(store_path).execute("PRAGMA user_version = 99").connection.close()
+    with pytest.raises(StoreError, match="update pydlbench"):
+        reading_store(options())

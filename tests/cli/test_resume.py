@@ -1,0 +1,259 @@
+"""``layers``: what is kept of a run, and going on with one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from pydlbench.cli import layers as command
+from pydlbench.cli.parser import Parser
+from pydlbench.errors import PrimitiveError, UsageError
+from pydlbench.results.store import Store
+
+ALL = ("--shape", "conv2", "conv3", "conv4", "--batch", "2")
+
+
+def parse(*words):
+    parser = Parser(prog="pydlbench")
+    command.add_parser(parser.add_subparsers())
+    return parser.parse_args(["layers", *words])
+
+
+class FakeSession:
+    """Gives a row per case; ``statuses`` by layer, and ends early where it is told to."""
+
+    def __init__(self, run, build, *, stop_at=None, error=KeyboardInterrupt, statuses=None):
+        self.run, self.build, self.stop_at, self.error = run, build, stop_at, error
+        self.statuses = statuses or {}
+        self.cases = []
+
+    @contextmanager
+    def open(self, **_):
+        yield self
+
+    def measure(self, cases, progress):
+        for index, case in enumerate(cases):
+            progress(index, len(cases), case.layer.name)
+            name = case.layer.name.partition("/")[2]
+            if name == self.stop_at:
+                raise self.error
+            self.cases.append(name)
+            yield self.build(
+                layer=case.layer.name,
+                kind=case.layer.kind,
+                problem=case.layer.problem,
+                batch=case.layer.batch,
+                pass_=case.pass_,
+                precision=case.precision,
+                status=self.statuses.get(name, "ok"),
+                samples_s=(0.05, 0.06, 0.07),
+            )
+
+
+@pytest.fixture(autouse=True)
+def _command_line(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["pydlbench", "layers", *ALL])
+
+
+@pytest.fixture
+def begin(run_of_now, measurement):
+    """Run ``layers``; return the session."""
+
+    def run(*words, code=0, **how):
+        session = FakeSession(run_of_now(how.pop("number", 0)), measurement, **how)
+        assert command.run(parse(*words), session.open) == code
+        return session
+
+    return run
+
+
+@pytest.fixture
+def run_of_now(run_record):
+    def build(number):
+        fields = run_record.to_dict()
+        now = {"id": f"20300102-0000000{number}", "command": sys.argv}
+        return type(run_record).from_dict({**fields, **now})
+
+    return build
+
+
+def kept(path):
+    with Store.open(path, readonly=True) as store:
+        (info,) = store.runs()
+        return info, store.entries(info.id, samples=True)
+
+
+def test_samples_are_kept_and_shown_only_where_they_are_asked_for(begin, store_path, capsys):
+    begin(*ALL, "--json", "-")
+    rows = json.loads(capsys.readouterr().out)["measurements"]
+    assert not any("samples_s" in row for row in rows)
+    info, entries = kept(store_path)
+    assert (info.status, info.kind, info.measurements) == ("done", "layers", 3)
+    assert [entry.samples for entry in entries] == [(0.05, 0.06, 0.07)] * 3
+
+
+def test_asked_for_samples_are_in_json(begin, capsys):
+    begin("--shape", "conv3", "--samples", "--json", "-")
+    (row,) = json.loads(capsys.readouterr().out)["measurements"]
+    assert row["samples_s"] == [0.05, 0.06, 0.07]
+
+
+def test_an_interrupted_run_is_gone_on_with_by_its_name_alone(begin, store_path, capsys):
+    first = begin(*ALL, code=130, stop_at="conv4")
+    assert first.cases == ["conv2", "conv3"]
+    assert kept(store_path)[0].status == "interrupted"
+    capsys.readouterr()
+    second = begin("--resume", "last", "--json", "-", number=1)
+    assert second.cases == ["conv4"]
+    document = json.loads(capsys.readouterr().out)
+    assert [row["layer"] for row in document["measurements"]] == [
+        "alexnet/conv2",
+        "alexnet/conv3",
+        "alexnet/conv4",
+    ]
+    assert document["run"]["id"] == "20300102-00000000"
+    assert document["interrupted"] is False
+    info, entries = kept(store_path)
+    assert (info.id, info.status, info.measurements) == ("20300102-00000000", "done", 3)
+    assert [entry.samples for entry in entries] == [(0.05, 0.06, 0.07)] * 3
+
+
+def test_failed_rows_are_measured_again_and_skipped_ones_not(begin, store_path):
+    statuses = {"conv2": "skipped", "conv3": "failed"}
+    begin(*ALL, statuses=statuses, code=130, stop_at="conv4")
+    again = begin("--resume", "0000", *ALL, number=1)
+    assert again.cases == ["conv3", "conv4"]
+    _, entries = kept(store_path)
+    found = [(one.document["layer"], one.document["status"]) for one in entries]
+    assert found == [
+        ("alexnet/conv2", "skipped"),
+        ("alexnet/conv3", "ok"),
+        ("alexnet/conv4", "ok"),
+    ]
+
+
+def test_a_run_that_is_done_is_only_shown(begin, store_path, capsys):
+    begin(*ALL)
+    capsys.readouterr()
+    assert begin("--resume", "last", number=1).cases == []
+    assert "alexnet  3 layers" in capsys.readouterr().out
+    assert kept(store_path)[0].status == "done"
+
+
+def test_an_error_in_the_middle_is_kept_as_failed(run_of_now, measurement, store_path):
+    session = FakeSession(run_of_now(0), measurement, stop_at="conv3", error=PrimitiveError("gone"))
+    with pytest.raises(PrimitiveError):
+        command.run(parse(*ALL), session.open)
+    info, entries = kept(store_path)
+    assert (info.status, len(entries)) == ("failed", 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--shape", "conv2"), "the request is not the same: shape was"),
+        ((*ALL, "--precision", "bf16"), "precision was"),
+        ((*ALL, "--seed", "7"), "seed was 0, is 7"),
+    ],
+)
+def test_another_request_is_refused_before_anything_is_measured(
+    run_of_now, measurement, begin, words, message, store_path, capsys
+):
+    begin(*ALL, code=130, stop_at="conv3")
+    capsys.readouterr()
+    session = FakeSession(run_of_now(1), measurement)
+    with pytest.raises(UsageError, match=message):
+        command.run(parse(*words, "--resume", "last"), session.open)
+    assert session.cases == []
+    assert capsys.readouterr().out == ""
+    assert kept(store_path)[0].status == "interrupted"
+
+
+def test_another_machine_is_refused(run_of_now, measurement, begin):
+    begin(*ALL, code=130, stop_at="conv3")
+    other = run_of_now(1)
+    other.device["name"] = "Invented 9001"
+    session = FakeSession(other, measurement)
+    text = "the machine is not the same: name was Invented 9000, is Invented 9001"
+    with pytest.raises(UsageError, match=text):
+        command.run(parse("--resume", "last"), session.open)
+    assert session.cases == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--resume", "lats"), "run lats: no such run; nearest: last"),
+        (("--resume", "last", "--store", "none"), "--resume last: "),
+        (("--resume", "last~1"), "there are 1 runs only"),
+    ],
+)
+def test_what_cannot_be_resumed_is_one_line(begin, words, message):
+    begin(*ALL, code=130, stop_at="conv3")
+    with pytest.raises(UsageError) as caught:
+        command.run(parse(*words))
+    assert message in str(caught.value)
+
+
+def test_a_run_of_another_command_is_refused(store_path, run_record):
+    with Store.open(store_path) as store:
+        store.begin(run_record, "model")
+        store.finish(run_record, "done")
+    with pytest.raises(UsageError, match="is of model, not of layers"):
+        command.run(parse("--resume", "last", *ALL))
+
+
+_KILLED = """
+import sys, time
+from contextlib import contextmanager
+from pydlbench.backends.case import Case
+from pydlbench.cli import layers
+from pydlbench.cli.parser import Parser
+from pydlbench.results import RunRecord
+from pydlbench.rows import empty_row
+
+class Session:
+    run = RunRecord(id="20300102-killed00", created_utc="2030-01-02T03:04:05+00:00",
+                    command=tuple(sys.argv), device={"name": "A"})
+    def measure(self, cases, progress):
+        for index, case in enumerate(cases):
+            progress(index, len(cases), "")
+            if index == 2:
+                print("two rows", flush=True)
+                time.sleep(60)
+            yield empty_row(case, 1, "skipped", "invented")
+
+@contextmanager
+def session(**_):
+    yield Session()
+
+parser = Parser(prog="pydlbench")
+layers.add_parser(parser.add_subparsers())
+layers.run(parser.parse_args(sys.argv[1:]), session)
+"""
+
+
+def test_a_killed_run_has_all_rows_that_were_finished(store_path, run_record, measurement):
+    process = subprocess.Popen(
+        [sys.executable, "-c", _KILLED, "layers", *ALL],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYDLBENCH_STORE": str(store_path)},
+        text=True,
+    )
+    assert process.stdout.readline() == "two rows\n"
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    info, entries = kept(store_path)
+    assert (info.status, len(entries)) == ("killed", 2)
+    fields = {**run_record.to_dict(), "device": {"name": "A"}, "environment": {}}
+    session = FakeSession(type(run_record).from_dict(fields), measurement)
+    assert command.run(parse("--resume", "last"), session.open) == 0
+    assert session.cases == ["conv4"]
+    info, entries = kept(store_path)
+    assert (info.status, len(entries)) == ("done", 3)

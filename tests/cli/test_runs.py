@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from pydlbench.cli import main
+from pydlbench.cli import runs as command
+from pydlbench.cli.parser import Parser
+from pydlbench.errors import UsageError
+from pydlbench.results.export_json import dump, to_json
+from pydlbench.results.store import Entry, Store
+
+
+def parse(*words):
+    parser = Parser(prog="pydlbench")
+    command.add_parser(parser.add_subparsers())
+    return parser.parse_args(["runs", *words])
+
+
+@pytest.fixture
+def filled(store_path, run_record, measurement):
+    """A store with three runs; the second one is tagged, the third was killed."""
+    with Store.open(store_path) as store:
+        for number, name in enumerate(("aaaa1111", "bbbb2222", "cccc3333")):
+            run = dataclasses.replace(
+                run_record,
+                id=f"20300102-{name}",
+                created_utc=f"2030-01-02T03:04:0{number}+00:00",
+                command=("/usr/bin/pydlbench", "layers", "--shape", "vgg16/*"),
+            )
+            store.begin(run, "layers")
+            for row in range(number):
+                store.add(run.id, Entry.of_layer(measurement(layer=f"alexnet/conv{row + 2}")))
+            if number < 2:
+                store.finish(run, "done")
+        store.tag("20300102-bbbb2222", "base")
+        store._connection.execute(
+            "UPDATE runs SET writer = json_set(writer, '$.start', '1') WHERE writer IS NOT NULL"
+        )
+    return store_path
+
+
+def ids(path):
+    with Store.open(path, readonly=True) as store:
+        return [info.id for info in store.runs()]
+
+
+@pytest.mark.usefixtures("filled")
+def test_the_list_has_newest_runs_first(capsys):
+    assert main(["runs"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["run", "when", "command", "machine", "rows", "status", "tags"]
+    assert [line.split()[0] for line in lines[1:]] == [
+        "20300102-cccc3333",
+        "20300102-bbbb2222",
+        "20300102-aaaa1111",
+    ]
+    assert "layers --shape 'vgg16/*'" in lines[1]
+    assert lines[1].split()[-3:] == ["2", "killed", "-"]
+    assert lines[2].split()[-3:] == ["1", "done", "base"]
+
+
+@pytest.mark.usefixtures("filled")
+def test_the_list_as_json(capsys):
+    assert main(["runs", "--json", "-", "--limit", "2"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema_version"] == 1
+    assert document["runs"][1] == {
+        "id": "20300102-bbbb2222",
+        "created_utc": "2030-01-02T03:04:01+00:00",
+        "kind": "layers",
+        "status": "done",
+        "machine": "Invented 9000",
+        "measurements": 1,
+        "tags": ["base"],
+        "command": ["/usr/bin/pydlbench", "layers", "--shape", "vgg16/*"],
+    }
+    assert len(document["runs"]) == 2
+
+
+@pytest.mark.usefixtures("filled")
+def test_the_list_by_tag(capsys):
+    assert main(["runs", "--tag", "base"]) == 0
+    assert capsys.readouterr().out.count("\n") == 2
+    assert main(["runs", "--tag", "bsae"]) == 2
+    assert capsys.readouterr().err == "pydlbench: --tag bsae: no run has it; nearest: base\n"
+
+
+def test_without_any_run_it_says_how_to_begin(store_path, capsys):
+    assert main(["runs"]) == 0
+    assert capsys.readouterr() == ("", "no runs are kept yet; begin with: pydlbench layers\n")
+    assert main(["runs", "--json", "-", "--quiet"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"schema_version": 1, "runs": []}
+    assert not store_path.exists()  # reading makes no file
+
+
+@pytest.mark.usefixtures("filled")
+def test_layers_are_shown_as_they_were_printed(capsys):
+    assert main(["runs", "show", "last"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("run 20300102-cccc3333  2030-01-02T03:04:02+00:00  killed\n")
+    assert "\npydlbench layers --shape 'vgg16/*'\n\nalexnet  2 layers  " in out
+    assert "\nconv2 " in out
+    assert "\nconv3 " in out
+    assert "conv2 dominates" in out or "conv3 dominates" in out
+    assert main(["runs", "show", "base"]) == 0
+    assert "tags base" in capsys.readouterr().out
+    assert main(["runs", "show", "aaaa"]) == 0
+    assert capsys.readouterr().err == "nothing was finished\n"
+
+
+def test_a_file_is_shown_like_a_run(tmp_path, run_record, measurement, capsys):
+    path = tmp_path / "a.json"
+    path.write_text(to_json(run_record, [measurement()]))
+    assert main(["runs", "show", str(path)]) == 0
+    assert "conv3 runs at 90 % of" in capsys.readouterr().out
+
+
+def test_a_model_whose_kernels_are_of_another_version_shows_what_was_kept(
+    tmp_path, run_record, measurement, capsys
+):
+    found = {
+        "model": "mnist",
+        "batch": 4,
+        "phase": "forward",
+        "precision": "fp32",
+        "estimate": {"time_s": 0.02, "low": 0.01, "high": 0.03, "images_per_s": 200.0},
+        "cache_bytes": 1 << 20,
+    }
+    path = tmp_path / "a.json"
+    rows = [measurement().to_dict()]
+    path.write_text(dump({"run": run_record.to_dict(), **found, "measurements": rows}))
+    assert main(["runs", "show", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "mnist  batch 4  forward  fp32  estimate 10.0 ms to 30.0 ms" in out
+
+
+def test_findings_are_shown_in_short(store_path, run_record, capsys):
+    finding = {
+        "problem": "weights are packed in each step",
+        "where": ["fc6 forward"],
+        "cause": "no one packs them before",
+        "saving": {"share": 0.25},
+        "next": "pydlbench layers --shape fc6",
+    }
+    with Store.open(store_path) as store:
+        store.begin(run_record, "diagnose")
+        document = {"model": "alexnet", "framework": "torch", "findings": [finding]}
+        store.add(run_record.id, Entry("findings", document))
+        store.finish(run_record, "done")
+    assert main(["runs", "show", "last"]) == 0
+    out = capsys.readouterr().out
+    assert "alexnet  torch\n" in out
+    assert "weights are packed in each step: would save 25 % of the step\n" in out
+
+
+@pytest.mark.usefixtures("filled")
+def test_tags_are_given_and_taken(capsys):
+    assert main(["runs", "tag", "aaaa", "first"]) == 0
+    assert capsys.readouterr().err == "run 20300102-aaaa1111: tags first\n"
+    assert main(["runs", "untag", "first", "first"]) == 0
+    assert capsys.readouterr().err == "run 20300102-aaaa1111: no tags\n"
+    assert main(["runs", "tag", "aaaa", "two words"]) == 2
+    assert "nearest: two-words" in capsys.readouterr().err
+
+
+def test_runs_are_deleted_with_yes_or_after_asking(filled, capsys):
+    assert main(["runs", "delete", "aaaa"]) == 2
+    assert "nobody to ask; nearest: add --yes" in capsys.readouterr().err
+    assert len(ids(filled)) == 3
+    asked = []
+
+    def answer(text):
+        def ask(question):
+            asked.append(question)
+            return text
+
+        return ask
+
+    assert command.run(parse("delete", "aaaa"), answer("")) == 1
+    assert "20300102-aaaa1111" in capsys.readouterr().err  # it is shown what would go
+    assert len(ids(filled)) == 3
+    assert command.run(parse("delete", "aaaa", "last"), answer("y")) == 0
+    assert ids(filled) == ["20300102-bbbb2222"]
+    assert len(asked) == 2
+    assert main(["runs", "delete", "base", "bbbb", "--yes"]) == 0
+    assert ids(filled) == []
+
+
+def test_nothing_is_deleted_if_one_of_several_is_not_there(filled):
+    with pytest.raises(UsageError, match="zzzz"):
+        command.run(parse("delete", "aaaa", "zzzz", "--yes"))
+    assert len(ids(filled)) == 3
+
+
+def test_a_run_that_is_being_written_is_not_deleted(store_path, run_record):
+    with Store.open(store_path) as store:
+        store.begin(run_record, "layers")
+    with pytest.raises(UsageError, match="is being written; wait for its end"):
+        command.run(parse("delete", "last", "--yes"))
+
+
+@pytest.mark.usefixtures("filled")
+def test_room_is_given_back(capsys):
+    assert main(["runs", "vacuum"]) == 0
+    assert "bytes before" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["shwo"], "shwo: no such action; nearest: show; choices: list, show"),
+        (["20300102-aaaa1111"], "nearest: show 20300102-aaaa1111"),
+        (["show"], "runs show: expected pydlbench runs show RUN"),
+        (["show", "a", "b"], "runs show a b: expected pydlbench runs show RUN"),
+        (["tag", "last"], "expected pydlbench runs tag RUN NAME"),
+        (["delete"], "expected pydlbench runs delete RUN..."),
+        (["vacuum", "x"], "expected pydlbench runs vacuum"),
+        (["show", "last", "--limit", "3"], "--limit 3: for the list only"),
+        (["show", "last", "--json", "-"], "--json -: for the list only; nearest: pydlbench export"),
+        (["--limit", "0"], "--limit 0: too small; nearest: 1"),
+        (["--store", "/nowhere/a.sqlite"], "no such file; nearest: leave it out"),
+        (["tag", "last", "x"], "no runs are kept yet"),
+        (["show", "last"], "no runs are kept yet"),
+    ],
+)
+def test_bad_command_lines_are_one_line(words, message, capsys):
+    assert main(["runs", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1

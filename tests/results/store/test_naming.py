@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+
+from pydlbench.errors import UsageError
+from pydlbench.results.store.naming import check_tag, short_id
+
+
+@pytest.fixture
+def filled(store, run_of):
+    for number, name in enumerate(("20300101-aaaa1111", "20300102-aaab2222", "20300102-cccc3333")):
+        store.begin(run_of(number, id=name), "layers")
+    store.tag("20300101-aaaa1111", "base")
+    store.tag("20300102-aaab2222", "base")
+    return store
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("20300101-aaaa1111", "20300101-aaaa1111"),
+        ("20300101", "20300101-aaaa1111"),
+        ("aaab", "20300102-aaab2222"),
+        ("c", "20300102-cccc3333"),
+        ("base", "20300102-aaab2222"),
+        ("last", "20300102-cccc3333"),
+        ("last~2", "20300101-aaaa1111"),
+    ],
+)
+def test_runs_are_found(filled, text, name):
+    assert filled.find(text).id == name
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("aaa", "run aaa: 2 runs begin so: 20300102-aaab2222, 20300101-aaaa1111; give more of it"),
+        ("last~3", "there are 3 runs only; nearest: last~2"),
+        ("bsae", "no such run; nearest: base"),
+        ("20300102-cccc3334", "nearest: 20300102-cccc3333"),
+        ("", "run : no such run; nearest: last"),
+    ],
+)
+def test_what_is_not_found_is_answered_with_the_nearest(filled, text, message):
+    with pytest.raises(UsageError) as caught:
+        filled.find(text)
+    assert message in str(caught.value)
+
+
+def test_an_empty_store_says_how_to_begin(store):
+    with pytest.raises(UsageError, match=r"no runs in .* yet; begin with: pydlbench layers"):
+        store.find("last")
+
+
+def test_short_ids_mean_one_run():
+    ids = ["20300101-aaaa1111", "20300101-aaaa1122", "20300101-bbbb1111"]
+    assert short_id("20300101-aaaa1111", ids) == "aaaa111"
+    assert short_id("20300101-bbbb1111", ids) == "bbbb"
+    assert short_id("a-b", ["a-b", "c-b"]) == "a-b"
+
+
+@pytest.mark.parametrize("tag", ["", "two words", "-x", "last", "last~1", "x" * 65, "a/b"])
+def test_tags_that_would_be_something_else_are_refused(tag):
+    with pytest.raises(UsageError, match="nearest:"):
+        check_tag(tag)
+
+
+@pytest.mark.parametrize("tag", ["base", "v1.2", "üb", "host:a", "2030"])
+def test_tags_are_words(tag):
+    check_tag(tag)

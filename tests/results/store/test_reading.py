@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pydlbench.errors import StoreError, UsageError
+from pydlbench.results.export_json import dump, to_json
+from pydlbench.results.store import LAYER_COLUMNS, Entry, load
+
+
+@pytest.fixture
+def document(tmp_path, run_record):
+    """Write a document of a run; return its path."""
+
+    def write(**values):
+        path = tmp_path / "results.json"
+        path.write_text(dump({"run": run_record.to_dict(), **values}))
+        return str(path)
+
+    return write
+
+
+def test_a_file_of_layers_is_like_the_run_in_the_store(store, run_record, measurement, tmp_path):
+    row = measurement(samples_s=(0.05, 0.06))
+    store.begin(run_record, "layers")
+    store.add(run_record.id, Entry.of_layer(row))
+    store.finish(run_record, "done")
+    path = tmp_path / "a.json"
+    path.write_text(to_json(run_record, [row]))
+    kept, read = load(run_record.id, store), load(str(path), None)
+    assert kept.info == read.info
+    assert kept.record == read.record == run_record
+    assert kept.entries == read.entries
+    assert kept.columns() == read.columns()
+    assert read.entries[0].samples == (0.05, 0.06)
+    assert kept.table("layer")[0].samples is None
+    assert len(kept.columns()[0]) == len(LAYER_COLUMNS)
+    assert kept.table("step") == read.table("step") == []
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "tables", "measurements"),
+    [
+        ({"measurements": []}, "layers", [], 0),
+        ({"estimate": {"low": 1}, "measurements": [{}]}, "model", ["layer", "estimate"], 1),
+        ({"steps": [{"samples_s": [1.0]}], "agreements": [{}]}, "e2e", ["step", "agreement"], 1),
+        ({"protocol": "mnist-tutorial", "framework": "torch"}, "e2e", ["protocol"], 1),
+        ({"framework": "torch", "measurements": [{}]}, "check", ["layer", "check"], 2),
+        ({"checks": [{"framework": "torch"}] * 2}, "check", ["check", "check"], 2),
+        ({"findings": [], "framework": "torch", "ledger": []}, "diagnose", ["findings"], 1),
+    ],
+)
+def test_every_commands_document_is_known(document, values, kind, tables, measurements):
+    found = load(document(**values), None)
+    assert found.info.kind == kind
+    assert [entry.table for entry in found.entries] == tables
+    assert found.info.measurements == measurements
+
+
+def test_a_single_checks_document_is_its_object(document):
+    one = {"framework": "torch", "mode": "eager", "error": 0.1}
+    (entry,) = load(document(interrupted=False, measurements=[], **one), None).entries
+    assert entry.document == one
+
+
+def test_an_interrupted_document_says_so(document):
+    assert load(document(interrupted=True, measurements=[]), None).info.status == "interrupted"
+
+
+def test_a_run_goes_before_a_file_of_the_same_name(
+    store, run_of, tmp_path, monkeypatch, run_record
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("last", "results"):
+        (tmp_path / name).write_text(to_json(run_record, []))
+    store.begin(run_of(), "layers")
+    assert load("last", store).info.id == run_of().id
+    assert load("./last", store).info.id == run_record.id
+    assert load("results", store).info.id == run_record.id
+    assert load("results", None).info.id == run_record.id
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        ("nothing", UsageError, "no runs are kept yet; begin with: pydlbench layers"),
+        ("nothing.json", UsageError, "nothing.json: cannot be read (No such file or directory)"),
+        ("/nowhere/a.json", UsageError, "cannot be read"),
+        ("a/b", UsageError, "cannot be read"),
+    ],
+)
+def test_what_is_not_there_is_said(monkeypatch, tmp_path, text, kind, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(kind) as caught:
+        load(text, None)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("not JSON", "is no JSON"),
+        ("[]", "is no results of a run"),
+        ("{}", "is no results of a run (KeyError('schema_version'))"),
+        (json.dumps({"schema_version": 1}), "is no results of a run"),
+        (json.dumps({"schema_version": 1, "run": {}}), "is no results of a run"),
+        (json.dumps({"schema_version": 99}), "its schema is version 99"),
+        (json.dumps({"schema_version": "a"}), "is no results of a run"),
+    ],
+)
+def test_files_of_something_else_are_one_line(tmp_path, content, message):
+    path = tmp_path / "a.json"
+    path.write_text(content)
+    with pytest.raises(StoreError) as caught:
+        load(str(path), None)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
