@@ -1,0 +1,195 @@
+"""``compare --interleave``: both sides measured again, in turn."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import TYPE_CHECKING, Any
+
+from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+
+    from pydlbench.compare import Comparison, Matching, Pair, Row, Settings, Side
+    from pydlbench.remeasure import Contest
+
+__all__ = ["interleaved"]
+
+_PASSES = "10"
+_BUDGET_S = "0.3"
+
+
+def interleaved(
+    args: argparse.Namespace, settings: Settings, open_host: Callable[..., Any] | None
+) -> tuple[Comparison, bool]:
+    """Measure both sides in turn and compare them.
+
+    Args:
+        args: the command's options.
+        settings: what a verdict takes.
+        open_host: opens a session for a ``side`` (0 is A) with ``threads`` and ``seed``.
+
+    Returns:
+        The comparison of all passes that were finished, and whether Ctrl-C ended it.
+
+    Raises:
+        UsageError: bad input, or nothing that can be measured here.
+        PydlbenchError: not one pass was finished.
+    """
+    from pydlbench.cli.compare_sides import read_sides
+    from pydlbench.cli.store_option import reading_store
+    from pydlbench.cli.values import positive_seconds, whole_number
+    from pydlbench.compare import compare_turns, match
+    from pydlbench.compare.turns import LEAST_PASSES, Turns
+    from pydlbench.remeasure import measured_sides
+
+    passes = whole_number("--passes", args.passes or _PASSES, LEAST_PASSES)
+    budget_s = positive_seconds("--budget", args.budget or _BUDGET_S)
+    seed = whole_number("--seed", args.seed or "0", 0)
+    store = reading_store(args)
+    try:
+        a, b = read_sides(args.runs, store)
+    finally:
+        if store is not None:
+            store.close()
+    matching, contests, notes = _contests(match(a, b))
+    opened = open_host or _open_session
+    if open_host is None:
+        _check_memory(contests)
+    done, interrupted = _measure(args, contests, opened, passes, budget_s, seed)
+    if not done:
+        raise PydlbenchError("interrupted before both sides were measured once; nothing to compare")
+    with opened(side=0, threads=None, seed=seed) as session:
+        here = session.run
+    notes += _elsewhere(a, b, here.device.get("name"))
+    notes = (*_lost(contests), *notes)
+    first, second, measured = measured_sides(a, b, matching, contests, here)
+    turns = [
+        Turns(logs=tuple(one.found.logs), cycles=tuple(one.found.cycles), reason=one.found.reason)
+        for one in contests
+        if one.found.logs
+    ]
+    found = compare_turns(first, second, measured, turns, settings, done, notes)
+    return found, interrupted
+
+
+def _contests(matching: Matching) -> tuple[Matching, list[Contest], tuple[str, ...]]:
+    """Return the pairs that can be measured, their cases, and notes on the others."""
+    import dataclasses
+
+    from pydlbench.remeasure import Contest, Half, case_of
+
+    pairs: list[Pair] = []
+    contests = []
+    notes: dict[str, None] = {}
+    for pair in matching.pairs:
+        try:
+            first, second = (
+                Half(case=case_of(row), threads=_threads(row)) for row in (pair.a, pair.b)
+            )
+        except UnsupportedError as error:
+            notes[f"not measured again: {error}"] = None
+            continue
+        pairs.append(pair)
+        contests.append(Contest(halves=(first, second)))
+    if not contests:
+        reason = next(iter(notes), "no row was timed in both runs")
+        raise UsageError(f"--interleave: {reason}; nearest: leave it out")
+    return dataclasses.replace(matching, pairs=pairs), contests, tuple(notes)
+
+
+def _check_memory(contests: Sequence[Contest]) -> None:
+    """Make sure that both kernels of each pair have room beside each other.
+
+    Raises:
+        UsageError: they have not.
+    """
+    from pydlbench.session.memory import check_memory
+
+    with _open_session(side=0, threads=None, seed=0) as session:
+        available = session.facts.memory_available_bytes
+        # As much as a session takes for the rotating copies of a cold cache state.
+        cold = 3 * session.cache_bytes()
+    for one in contests if available is not None else ():
+        try:
+            check_memory([half.case for half in one.halves], available, cold)
+        except UsageError as error:
+            raise UsageError(f"--interleave: {error}") from None
+
+
+def _threads(row: Row) -> int | None:
+    return row.threads if row.device == "cpu" else None
+
+
+def _measure(
+    args: argparse.Namespace,
+    contests: Sequence[Contest],
+    open_host: Callable[..., Any],
+    passes: int,
+    budget_s: float,
+    seed: int,
+) -> tuple[int, bool]:
+    """Take the passes; return how many are finished, and whether Ctrl-C ended them."""
+    from pydlbench.cli.interrupts import OneInterrupt
+    from pydlbench.cli.progress import Progress
+    from pydlbench.remeasure import take_pass
+
+    progress = Progress(sys.stderr, quiet=args.quiet)
+    rng = random.Random(seed)  # noqa: S311 - an order, not a secret
+    total = passes * len(contests)
+    started = 0
+
+    def advance(label: str) -> None:
+        nonlocal started
+        progress(started, total, label)
+        started += 1
+
+    done = 0
+    with OneInterrupt() as interrupts:
+        try:
+            try:
+                for _ in range(passes):
+                    take_pass(
+                        contests,
+                        lambda side, threads: open_host(side=side, threads=threads, seed=seed),
+                        budget_s,
+                        rng,
+                        advance,
+                    )
+                    done += 1
+            finally:
+                interrupts.ignore()
+        except KeyboardInterrupt:
+            return done, True
+        finally:
+            progress.close()
+    return done, False
+
+
+def _elsewhere(a: Side, b: Side, here: Any) -> tuple[str, ...]:
+    """Say whose stored run came from another machine: what it measured there is not compared."""
+    return tuple(
+        f"{side.name} was stored on {side.machine}; it was measured here again, on {here}"
+        for side in (a, b)
+        if side.machine and here and side.machine != here
+    )
+
+
+def _lost(contests: Sequence[Contest]) -> tuple[str, ...]:
+    """Say what could not be measured here, and why."""
+    reasons: dict[str, int] = {}
+    for one in contests:
+        if not one.found.logs and one.found.reason is not None:
+            reasons[one.found.reason] = reasons.get(one.found.reason, 0) + 1
+    return tuple(
+        f"{count} {'row' if count == 1 else 'rows'} could not be measured: {reason}"
+        for reason, count in reasons.items()
+    )
+
+
+def _open_session(*, side: int, threads: int | None, seed: int) -> Any:  # noqa: ARG001 - alike
+    from pydlbench.measure import Options, Session
+
+    return Session(Options(threads=threads, seed=seed))

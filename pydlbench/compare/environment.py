@@ -1,0 +1,223 @@
+"""In what two runs differ besides what they measured: machine, libraries, threads, switches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pydlbench.compare.match import Pair
+    from pydlbench.compare.rows import Row, Side
+
+__all__ = ["Difference", "differences"]
+
+_SHOWN: Final = 3
+# Facts of a machine that a kernel's time depends on, with their names in words.
+_FACTS: Final = {
+    "family": "processor family",
+    "model": "processor model",
+    "isa": "instruction sets",
+    "sockets": "sockets",
+    "cores": "cores",
+    "threads_per_core": "hardware threads per core",
+    "caches": "caches",
+    "numa_nodes": "NUMA nodes",
+    "cpu_limit": "limit of CPU time",
+    "virtualised": "virtualisation",
+    "governor": "frequency governor",
+    "turbo": "turbo",
+    "sm_count": "multiprocessors",
+    "compute_capability": "compute capability",
+    "l2_bytes": "L2 cache",
+    "driver": "driver",
+}
+# The boost clock of a quiet machine moves by less from run to run.
+_CLOCKS: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One thing in which the runs differ.
+
+    Attributes:
+        what: ``machine``, ``library``, ``threads``, ``variable``, ``build``, ``system``,
+            ``kernel``, ``clock`` or ``unknown``.
+        a: the first run's.
+        b: the second one's.
+        text: a sentence.
+        counts: whether it may change times: of clocks, and of kernels that a race of candidates
+            chose anew, that is in the ratios already.
+    """
+
+    what: str
+    a: Any
+    b: Any
+    text: str
+    counts: bool = True
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object."""
+        return {"what": self.what, "a": self.a, "b": self.b, "text": self.text}
+
+
+def differences(a: Side, b: Side, pairs: Sequence[Pair]) -> list[Difference]:
+    """Return what differs, most important first.
+
+    Args:
+        a: the first run.
+        b: the second one.
+        pairs: rows that belong together.
+    """
+    if a.run_id and a.run_id == b.run_id:
+        return [
+            Difference(
+                what="unknown",
+                a=a.name,
+                b=b.name,
+                text=f"{a.name} and {b.name} are the same run: only its own rows are compared",
+                counts=False,
+            )
+        ]
+    found = [
+        *_machines(a, b),
+        *_threads(a, b, pairs),
+        *_named("library", "libraries", _libraries(a), _libraries(b)),
+        *_named("variable", "environment variables", _part(a, "variables"), _part(b, "variables")),
+        *_named("build", "the build of the native modules", _part(a, "build"), _part(b, "build")),
+        *_systems(a, b),
+        *_unknown(a, b),
+    ]
+    return [*found, *_kernels(pairs), *_clocks(pairs)]
+
+
+def _machines(a: Side, b: Side) -> list[Difference]:
+    if a.machine and b.machine and a.machine != b.machine:
+        text = f"the machines differ: {a.machine} and {b.machine}"
+        return [Difference(what="machine", a=a.machine, b=b.machine, text=text)]
+    first, second = a.device.get("facts") or {}, b.device.get("facts") or {}
+    found = []
+    for name, words in _FACTS.items():
+        one, other = first.get(name), second.get(name)
+        if one is not None and other is not None and one != other:
+            short = isinstance(one, (str, int, float)) and isinstance(other, (str, int, float))
+            shown = f": {one} and {other}" if short else ""
+            text = f"the machines differ in {words}{shown}"
+            found.append(Difference(what="machine", a=one, b=other, text=text))
+    return found
+
+
+def _threads(a: Side, b: Side, pairs: Sequence[Pair]) -> list[Difference]:
+    """Where the rows do not say it: those of a row are matched, or are the axis."""
+    one, other = a.device.get("cpus"), b.device.get("cpus")
+    if not one or not other or len(one) == len(other) or all(pair.a.threads for pair in pairs):
+        return []
+    text = f"the numbers of threads differ: {len(one)} and {len(other)}"
+    return [Difference(what="threads", a=len(one), b=len(other), text=text)]
+
+
+def _libraries(side: Side) -> Mapping[str, Any]:
+    packages = _part(side, "packages")
+    own = side.device.get("libraries") or {}
+    loaded = {
+        name: value
+        for name, value in own.items()
+        if name not in ("threads", "numpy") and isinstance(value, str)
+    }
+    return {**packages, **loaded}
+
+
+def _part(side: Side, name: str) -> Mapping[str, Any]:
+    found = side.environment.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _named(
+    what: str, words: str, first: Mapping[str, Any], second: Mapping[str, Any]
+) -> list[Difference]:
+    # There may be no variables at all; a run without packages was recorded by somebody else.
+    if (not first or not second) and what != "variable":
+        return []
+    changed = {
+        name: (first.get(name), second.get(name))
+        for name in dict.fromkeys((*first, *second))
+        if first.get(name) != second.get(name)
+    }
+    if not changed:
+        return []
+    shown = [
+        f"{name} {one if one is not None else 'absent'} and "
+        f"{other if other is not None else 'absent'}"
+        for name, (one, other) in list(changed.items())[:_SHOWN]
+    ]
+    more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+    return [
+        Difference(
+            what=what,
+            a={name: one for name, (one, _) in changed.items()},
+            b={name: other for name, (_, other) in changed.items()},
+            text=f"{words} differ: {'; '.join(shown)}{more}",
+        )
+    ]
+
+
+def _systems(a: Side, b: Side) -> list[Difference]:
+    found = []
+    for name, words in (
+        ("os", "operating systems"),
+        ("kernel", "kernels of the system"),
+        ("python", "Python versions"),
+        ("machine", "architectures"),
+    ):
+        one, other = a.environment.get(name), b.environment.get(name)
+        if one is not None and other is not None and one != other:
+            text = f"{words} differ: {one} and {other}"
+            found.append(Difference(what="system", a=one, b=other, text=text))
+    return found
+
+
+def _unknown(a: Side, b: Side) -> list[Difference]:
+    """Without a record nobody knows."""
+    lacking = [side.name for side in (a, b) if not side.machine or not side.environment]
+    if not lacking:
+        return []
+    text = f"{' and '.join(lacking)}: machine or environment is not recorded, it may differ"
+    return [Difference(what="unknown", a=a.machine, b=b.machine, text=text)]
+
+
+def _kernels(pairs: Sequence[Pair]) -> list[Difference]:
+    changed = [
+        pair
+        for pair in pairs
+        if pair.a.algorithm != pair.b.algorithm and _same_library(pair.a, pair.b)
+    ]
+    if not changed:
+        return []
+    first = changed[0]
+    few = f" in {len(changed)} of {len(pairs)} rows" if len(pairs) > 1 else ""
+    text = (
+        f"another kernel was chosen{few}: {first.b.layer} ran {first.a.algorithm}, then "
+        f"{first.b.algorithm}"
+    )
+    names = [pair.b.layer for pair in changed]
+    return [Difference(what="kernel", a=names, b=names, text=text, counts=False)]
+
+
+def _same_library(a: Row, b: Row) -> bool:
+    return a.backend == b.backend and a.mode == b.mode
+
+
+def _clocks(pairs: Sequence[Pair]) -> list[Difference]:
+    ratios = sorted(
+        pair.b.clock_hz / pair.a.clock_hz for pair in pairs if pair.a.clock_hz and pair.b.clock_hz
+    )
+    if not ratios:
+        return []
+    middle = ratios[len(ratios) // 2]
+    if abs(middle - 1) <= _CLOCKS:
+        return []
+    words = "higher" if middle > 1 else "lower"
+    gap = 100 * abs(middle - 1)
+    text = f"the clock was {gap:.1f} % {words} in the second run: compare the cycles"
+    return [Difference(what="clock", a=1.0, b=middle, text=text, counts=False)]

@@ -1,0 +1,228 @@
+"""The rows of a run as a comparison sees them: layers, estimates, steps and checks alike."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pydlbench.results.store.columns import LAYER_COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pydlbench.results.store.reading import Loaded
+
+__all__ = ["Row", "Side", "side_of_run"]
+
+_COLUMNS: Final = tuple("pass_" if name == "pass" else name for name in LAYER_COLUMNS)
+
+
+class Row(NamedTuple):
+    """One measured thing; the fields are those of the store's layer columns, in their order.
+
+    Of a step ``layer`` is the model, ``pass_`` the phase, ``backend`` the framework, ``kind`` what
+    it is (``step``, ``estimate``, ``check measured``, ``check predicted``, ``check native``) and
+    ``problem`` everything else that tells it from others, as text. Times in seconds.
+    """
+
+    layer: str
+    kind: str
+    problem: str
+    batch: int | None
+    pass_: str
+    precision: str
+    device: str
+    backend: str
+    mode: str | None
+    cache: str | None
+    timing: str | None
+    threads: int | None
+    fuse: str | None
+    layout_request: str | None
+    propagation: str | None
+    status: str
+    median: float | None
+    ci_low: float | None
+    ci_high: float | None
+    n: int | None
+    clock_hz: float | None
+    contended: bool | int | None
+    algorithm: str | None
+    flops: float | None
+    flops_executed: float | None
+    bytes: float | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a time."""
+        return self.status == "ok" and self.median is not None and self.median > 0
+
+
+assert Row._fields == _COLUMNS  # the store's tuples are taken as they are
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One of the two runs.
+
+    Attributes:
+        name: as the user gave it.
+        run_id: of the run; empty where a document has none.
+        created_utc: when it started.
+        device: of its run record.
+        environment: likewise.
+        command: likewise.
+        rows: what it measured.
+    """
+
+    name: str
+    rows: Sequence[Row]
+    run_id: str = ""
+    created_utc: str = ""
+    device: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+
+    @property
+    def machine(self) -> str:
+        """Its processor's name."""
+        return str(self.device.get("name") or "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the output says of a side."""
+        return {
+            "name": self.name,
+            "run": self.run_id,
+            "created_utc": self.created_utc,
+            "machine": self.machine,
+            "command": list(self.command),
+            "rows": len(self.rows),
+        }
+
+
+def side_of_run(name: str, loaded: Loaded) -> Side:
+    """Return a side from a run of a store or a document.
+
+    Args:
+        name: as the user gave it.
+        loaded: the run; of its layers only the columns are read.
+    """
+    record = loaded.record
+    threads = record.device.get("threads")
+    # As Row._make does, without a call in Python for each of 100,000 rows.
+    rows = list(map(partial(tuple.__new__, Row), loaded.columns()))
+    for table in ("estimate", "step", "check"):
+        for entry in loaded.table(table):
+            rows += _rows(table, entry.document, threads if isinstance(threads, int) else None)
+    return Side(
+        name=name,
+        rows=rows,
+        run_id=record.id,
+        created_utc=record.created_utc,
+        device=record.device,
+        environment=record.environment,
+        command=record.command,
+    )
+
+
+def _rows(table: str, document: Mapping[str, Any], threads: int | None) -> list[Row]:
+    if table == "estimate":
+        return [_estimate(document, threads)]
+    if table == "step":
+        return [_step(document)]
+    return _check(document)
+
+
+def _whole(
+    document: Mapping[str, Any],
+    kind: str,
+    median: float | None,
+    low: float | None,
+    high: float | None,
+    **fields: Any,
+) -> Row:
+    """Return a row for a whole step; what the document does not say is None."""
+    values: dict[str, Any] = dict.fromkeys(Row._fields)
+    values.update(
+        layer=str(document.get("model")),
+        kind=kind,
+        problem=json.dumps(document.get("options") or {}, sort_keys=True),
+        batch=document.get("batch"),
+        pass_=document.get("phase"),
+        precision=document.get("precision"),
+        device=document.get("device") or "cpu",
+        backend=document.get("framework") or "native",
+        mode=document.get("mode"),
+        threads=document.get("threads"),
+        status=document.get("status") or "ok",
+        median=median,
+        ci_low=low,
+        ci_high=high,
+        contended=document.get("contended"),
+    )
+    return Row(**{**values, **fields})
+
+
+def _estimate(document: Mapping[str, Any], threads: int | None) -> Row:
+    """The statistical interval only: that between hot and cold caches is the same on both sides."""
+    found = document["estimate"]
+    middle, half = found.get("time_s"), found.get("half_width_s")
+    known = middle is not None and half is not None
+    return _whole(
+        document,
+        "estimate",
+        middle,
+        middle - half if known else None,
+        middle + half if known else None,
+        threads=threads,
+        status="failed" if document.get("missing") else "ok",
+    )
+
+
+def _step(document: Mapping[str, Any]) -> Row:
+    time = document.get("time_s") or {}
+    told = ("options", "cast", "feed", "fetch", "dropout", "running_statistics")
+    return _whole(
+        document,
+        "step",
+        time.get("median"),
+        time.get("ci_low"),
+        time.get("ci_high"),
+        problem=json.dumps({name: document.get(name) for name in told}, sort_keys=True),
+        layout_request=document.get("layout"),
+        n=time.get("n"),
+    )
+
+
+def _check(document: Mapping[str, Any]) -> list[Row]:
+    time = document.get("measured_s") or {}
+    rounds = [one.get("estimate_s") for one in document.get("rounds") or ()]
+    low, high = _spread([one for one in rounds if one is not None])
+    return [
+        _whole(
+            document,
+            "check measured",
+            time.get("median"),
+            time.get("ci_low"),
+            time.get("ci_high"),
+            n=time.get("n"),
+        ),
+        _whole(document, "check predicted", document.get("estimate_s"), low, high, n=len(rounds)),
+        _whole(
+            document,
+            "check native",
+            document.get("estimate_native_s"),
+            document.get("native_low_s"),
+            document.get("native_high_s"),
+        ),
+    ]
+
+
+def _spread(rounds: list[float]) -> tuple[float | None, float | None]:
+    """Return the interval of the median of the rounds' predictions."""
+    from pydlbench.timing.statistics import median_interval
+
+    found = median_interval(rounds)
+    return (None, None) if found is None else (found.low, found.high)

@@ -1,0 +1,320 @@
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+from pydlbench.cli import main
+from pydlbench.results import TimeSummary
+from pydlbench.results.export_json import to_json
+from pydlbench.results.store import Entry, Store
+
+
+@pytest.fixture
+def write(tmp_path, measurement, run_record):
+    """Write a run of six layers as a JSON document: seconds by factor."""
+
+    def build(name, factors=(1.0,) * 6, changes=None, **fields):
+        rows = []
+        for number, factor in enumerate(factors):
+            row = measurement(layer=f"net/conv{number}", problem=f"p{number}", **fields)
+            at = 0.05 * factor
+            half = 0.001
+            time = TimeSummary(
+                median=at,
+                ci_low=at * (1 - half),
+                ci_high=at * (1 + half),
+                q1=at,
+                q3=at,
+                min=at,
+                n=24,
+            )
+            own = {"time": time, **(changes or {}).get(number, {})}
+            rows.append(dataclasses.replace(row, **own))
+        record = dataclasses.replace(run_record, id=name)
+        path = tmp_path / f"{name}.json"
+        path.write_text(to_json(record, rows))
+        return str(path)
+
+    return build
+
+
+def test_the_conclusion_comes_first_and_the_table_is_narrow(write, capsys):
+    assert main(["compare", write("a"), write("b", (1, 1, 2.5, 1, 1, 1))]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(
+        "B is 2.5x as slow in 1 of 6 rows (net/conv2), 5 unclear; all in all"
+    )
+    assert any("net/conv2" in line and "SLOWER" in line for line in lines)
+    assert max(map(len, lines)) <= 150
+
+
+def test_a_repeat_says_that_nothing_is_known_and_what_would_tell(write, capsys):
+    assert main(["compare", write("a"), write("b", (1.01, 0.99, 1, 1.02, 1, 1))]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("nothing can be said for sure of the 6 rows")
+    assert "--interleave" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "factor", "code"),
+    [
+        ("slower:3%", 2.5, 3),
+        ("slower", 2.5, 3),
+        ("slower:200%", 2.5, 0),
+        ("slower:3%", 1.0, 0),
+        ("slower:3%", 0.4, 0),
+    ],
+)
+def test_fail_on_is_for_rows_that_are_slower_beyond_doubt(write, capsys, text, factor, code):
+    files = write("a"), write("b", (1, 1, factor, 1, 1, 1))
+    assert main(["compare", *files, "--fail-on", text]) == code
+    assert ("net/conv2" in capsys.readouterr().err) == (code == 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        ("slower:3", "slower:3%"),
+        ("slower:0.03", "slower:3%"),
+        ("slower:1.05", "slower:5%"),
+        ("faster:3%", "slower:3%"),
+        ("slowre:4%", "slower:4%"),
+        ("slow", "slower"),
+        ("", "slower:3%"),
+        ("slower:-2%", "slower:2%"),
+        ("slower:9999%", "slower:1000%"),
+    ],
+)
+def test_a_bad_threshold_is_answered_with_the_nearest(write, capsys, text, near):
+    assert main(["compare", write("a"), write("b"), "--fail-on", text]) == 2
+    assert capsys.readouterr().err.strip().endswith(f"nearest: {near}")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["a.json"], "two are compared"),
+        (["a.json", "b.json", "--passes", "9"], "without --interleave; nearest: --interleave"),
+        (["a.json", "b.json", "--model", "vgg16"], "nearest: --published"),
+        (["--published", "--interleave"], "has no meaning with --published"),
+        (["a.json", "b.json", "--same", "x"], "nearest: 2%"),
+        (["a.json", "b.json", "--interleave", "--passes", "3"], "too small; nearest: 4"),
+        (["a.json", "b.json", "--json", "-", "--md", "-"], "--json goes there already"),
+    ],
+)
+def test_bad_requests_are_answered_in_one_line(write, tmp_path, capsys, monkeypatch, words, text):
+    write("a"), write("b")
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", *words]) == 2
+    err = capsys.readouterr().err
+    assert text in err
+    assert err.count("\n") == 1
+
+
+def test_json_has_rows_geomean_and_warnings(write, capsys):
+    a = write("a")
+    b = write("b", (1, 1, 2.5, 1, 1, 1), changes={5: {"algorithm": "jit"}})
+    assert main(["compare", a, b, "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema_version"] == 1
+    assert len(found["rows"]) == 6
+    row = found["rows"][2]
+    assert row["layer"] == "net/conv2"
+    assert row["ratio"] == pytest.approx(2.5)
+    assert row["ci_low"] < 2.5 < row["ci_high"]
+    assert row["verdict"] == row["cycles"]["verdict"] == "SLOWER"
+    assert found["geomean"] == pytest.approx(2.5 ** (1 / 6))
+    assert any("another kernel was chosen" in one for one in found["warnings"])
+    assert found["counts"] == {"SLOWER": 1, "FASTER": 0, "SAME": 0, "UNCLEAR": 5}
+
+
+def test_markdown_has_the_conclusion_and_all_rows(write, tmp_path, capsys):
+    target = tmp_path / "out.md"
+    code = main(["compare", write("a"), write("b"), "--md", str(target)])
+    text = target.read_text()
+    assert code == 0
+    assert text.startswith("**nothing can be said for sure")
+    assert text.count("| net/conv") == 6
+    assert capsys.readouterr().out.startswith("nothing can be said")
+
+
+def test_rows_of_one_side_and_failed_ones_are_named(write, capsys):
+    a = write("a", changes={0: {"status": "failed", "time": None}})
+    b = write("b", (1,) * 5)
+    assert main(["compare", a, b]) == 0
+    out = capsys.readouterr().out
+    assert "only in A, 1 row: net/conv5" in out
+    assert "failed in A, ok in B, 1 row: net/conv0" in out
+
+
+def test_where_nothing_was_timed_in_both_it_is_an_error(write, capsys):
+    nothing = {"status": "skipped", "time": None}
+    a = write("a", changes=dict.fromkeys(range(6), nothing))
+    assert main(["compare", a, write("b")]) == 1
+    assert "net/conv0 forward is skipped in" in capsys.readouterr().err
+
+
+def test_two_backends_are_compared_across_them(write, capsys):
+    a, b = write("a"), write("b", (3,) * 6, backend="torch", mode="eager")
+    assert main(["compare", a, b]) == 0
+    out = capsys.readouterr().out
+    assert "matched across backend, A native, B torch eager" in out
+    assert out.startswith("B is 3.0x as slow in 6 of 6 rows")
+
+
+@pytest.fixture
+def store(tmp_path, measurement, run_record, monkeypatch):
+    """A store with runs ``first`` to ``last`` of six layers that scatter by half a percent."""
+    path = tmp_path / "store.sqlite"
+    monkeypatch.setenv("PYDLBENCH_STORE", str(path))
+    rng = random.Random(5)
+    with Store.open(path) as opened:
+        for number in range(12):
+            record = dataclasses.replace(
+                run_record, id=f"run{number}", created_utc=f"2030-01-{number + 1:02}T00:00:00Z"
+            )
+            opened.begin(record, "layers")
+            for layer in range(6):
+                slow = 1.12 if (number, layer) == (11, 3) else 1.0
+                row = measurement(
+                    median=0.05 * slow * math.exp(rng.gauss(0, 0.003)),
+                    layer=f"net/conv{layer}",
+                    problem=f"p{layer}",
+                )
+                opened.add(record.id, Entry.of_layer(row))
+            opened.finish(record, "done")
+    return path
+
+
+def test_runs_of_the_store_are_compared_with_what_earlier_ones_tell(store, capsys):
+    assert main(["compare", "last~1", "last", "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["verdict"] for row in found["rows"]].index("SLOWER") == 3
+    assert found["counts"]["SLOWER"] == 1
+    assert found["settings"]["repeats"] == 10
+    assert store.exists()
+
+
+def test_without_the_earlier_runs_the_same_two_say_nothing(store, write, capsys):  # noqa: ARG001
+    factors = (1, 1, 1, 1.12, 1, 1)
+    a, b = write("a"), write("b", factors)
+    assert main(["compare", a, b, "--store", "none", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["counts"]["UNCLEAR"] == 6
+
+
+def test_a_run_that_is_not_there_is_a_usage_error(store, capsys):  # noqa: ARG001
+    assert main(["compare", "last", "nonsense"]) == 2
+    assert "nonsense" in capsys.readouterr().err
+
+
+def test_published_figures_are_listed_without_a_run(capsys):
+    assert main(["compare", "--published", "--model", "alexnet", "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)["published"]
+    titan = next(one for one in found if one["hardware"] == "Titan X (Maxwell)")
+    assert (titan["value"], titan["unit"], titan["year"]) == (70, "ms/batch", 2015)
+    assert "alexnet_benchmark.py" in titan["citation"]
+    assert "no fully connected" in titan["includes"]
+
+
+def test_the_list_of_published_figures_is_narrow(capsys):
+    assert main(["compare", "--published"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 150
+
+
+@pytest.fixture
+def steps(tmp_path, run_record):
+    """A document of ``e2e`` with one step."""
+    step = {
+        "model": "vgg16",
+        "options": {},
+        "batch": 32,
+        "phase": "forward",
+        "framework": "torch",
+        "mode": "eager",
+        "precision": "fp32",
+        "status": "ok",
+        "time_s": {"median": 0.2, "ci_low": 0.19, "ci_high": 0.21, "n": 20},
+    }
+    path = tmp_path / "steps.json"
+    document = {"schema_version": 1, "run": run_record.to_dict(), "model": "vgg16", "steps": [step]}
+    path.write_text(json.dumps(document))
+    return str(path)
+
+
+def test_own_steps_stand_beside_published_figures(steps, capsys):
+    assert main(["compare", "--published", steps]) == 0
+    out = capsys.readouterr().out
+    line = next(one for one in out.splitlines() if "Tesla V100" in one and "PyTorch" in one)
+    assert "100" in line  # 0.2 s of 32 images is 100 ms of 16
+    assert "per image, batch 32" in line
+    assert max(map(len, out.splitlines())) <= 150
+
+
+def test_steps_are_compared_like_layers(steps, capsys):
+    assert main(["compare", steps, steps, "--json", "-"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["kind"], row["ratio"], row["verdict"]) == ("step", 1.0, "UNCLEAR")
+
+
+def test_runs_without_a_published_model_are_said_to_be(write, capsys):
+    assert main(["compare", "--published", write("a")]) == 1
+    assert "none of the published figures" in capsys.readouterr().out
+
+
+@pytest.fixture
+def drifting_workers(monkeypatch):
+    """Let worker processes serve kernels that drift; torch's are 3 % slower."""
+    host = importlib.import_module("pydlbench.workers.host")
+    folder = Path(__file__).parents[1] / "remeasure" / "invented"
+    monkeypatch.syspath_prepend(str(folder))
+    bootstrap = host._BOOTSTRAP.replace(
+        "from pydlbench.workers.worker",
+        "import drifting_backend; from pydlbench.backends import registry; "
+        "registry.load = drifting_backend.create; from pydlbench.workers.worker",
+    )
+    monkeypatch.setattr(host, "_BOOTSTRAP", bootstrap)
+
+
+def layer_run(write, name, **fields):
+    one = {"layer": "64x64:64x64", "problem": "64x64:64x64", "kind": "gemm", "batch": 64}
+    return write(name, (1.0,), changes={0: one}, threads=1, **fields)
+
+
+INTERLEAVED = ["--interleave", "--passes", "6", "--budget", "0.02", "--quiet", "--json", "-"]
+
+
+@pytest.mark.usefixtures("drifting_workers")
+def test_a_kernel_slowed_by_three_percent_is_found_when_interleaved(write, capsys):
+    a = layer_run(write, "a")
+    b = layer_run(write, "b", backend="torch", mode="eager")
+    assert main(["compare", a, b, *INTERLEAVED, "--fail-on", "slower:2%"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert found["interleaved"]
+    (row,) = found["rows"]
+    assert row["verdict"] == "SLOWER"
+    assert row["ratio"] == pytest.approx(1.03, abs=0.01)
+
+
+@pytest.mark.usefixtures("drifting_workers")
+def test_the_very_same_kernel_is_not(write, capsys):
+    a, b = layer_run(write, "a"), layer_run(write, "b")
+    assert main(["compare", a, b, *INTERLEAVED]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row["verdict"] == "SAME"
+    assert row["a"]["median"] == pytest.approx(1e-3, rel=0.2)
+
+
+@pytest.mark.usefixtures("drifting_workers")
+def test_whoever_cannot_be_measured_here_is_named_with_the_reason(write, capsys):
+    a = layer_run(write, "a")
+    b = layer_run(write, "b", backend="numba", mode="eager")  # the invented backend lacks it
+    assert main(["compare", a, b, *INTERLEAVED]) == 1
+    err = capsys.readouterr().err
+    assert "1 row could not be measured" in err
+    assert "numba" in err

@@ -1,0 +1,107 @@
+"""Invented runs: what every row takes, and how far runs and rows scatter, is known."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from pydlbench.compare import Row, Side
+
+DEVICE = {"name": "Invented 9000", "threads": 2, "cpus": [0, 1], "facts": {"cores": 2}}
+ENVIRONMENT = {"packages": {"numpy": "2.0"}, "variables": {}, "os": "Invented OS", "python": "3.11"}
+
+
+def make_row(layer="net/conv", median=10e-3, half_width=0.003, **changes):
+    """A row of a convolution: 100 FLOP per byte, known to 0.3 % within its run."""
+    known = half_width is not None and median is not None
+    values = dict.fromkeys(Row._fields)
+    values.update(
+        layer=layer,
+        kind="conv2d",
+        problem=f"problem of {layer}",
+        batch=1,
+        pass_="forward",
+        precision="fp32",
+        device="cpu",
+        backend="native",
+        cache="hot",
+        timing="steady",
+        threads=2,
+        fuse="none",
+        layout_request="best",
+        propagation="inference",
+        status="ok",
+        median=median,
+        ci_low=median * (1 - half_width) if known else None,
+        ci_high=median * (1 + half_width) if known else None,
+        n=100,
+        clock_hz=4e9,
+        contended=0,
+        algorithm="jit",
+        flops=1e9,
+        flops_executed=1e9,
+        bytes=1e7,
+    )
+    return Row(**{**values, **changes})
+
+
+def make_side(name, rows, device=None, environment=None):
+    """A run on an invented machine."""
+    return Side(
+        name=name,
+        run_id=name,
+        rows=rows,
+        device=DEVICE if device is None else device,
+        environment=ENVIRONMENT if environment is None else environment,
+    )
+
+
+@dataclass
+class Machine:
+    """Repeats of a run of ``rows`` layers, all alike but for chance.
+
+    Attributes:
+        run_sd: of what a run has in common.
+        row_sd: of what a row has on its own.
+        rows: how many.
+        clock_sd: of the clock of a run; times follow it.
+    """
+
+    run_sd: float = 0.05
+    row_sd: float = 0.01
+    rows: int = 11
+    clock_sd: float = 0.0
+    rng: random.Random = field(default_factory=lambda: random.Random(1))
+
+    def run(self, name="run", slow=None):
+        """Return a run; ``slow`` has factors by row number."""
+        clock = math.exp(self.rng.gauss(0, self.clock_sd))
+        common = self.rng.gauss(0, self.run_sd)
+        rows = []
+        for number in range(self.rows):
+            own = self.rng.gauss(0, self.row_sd)
+            seconds = (number + 1) * 5e-3 * math.exp(common + own) / clock
+            seconds *= (slow or {}).get(number, 1.0)
+            rows.append(make_row(f"net/conv{number}", seconds, clock_hz=4e9 * clock))
+        return make_side(name, rows)
+
+
+@pytest.fixture
+def row():
+    """Build a row."""
+    return make_row
+
+
+@pytest.fixture
+def side():
+    """Build a run."""
+    return make_side
+
+
+@pytest.fixture
+def machine():
+    """Build a machine."""
+    return Machine

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from pydlbench.compare import Pair, differences
+
+
+@pytest.fixture
+def differ(row, side):
+    """What is said of two runs that differ in device or environment."""
+
+    def ask(device=None, environment=None, pairs=None, **changes):
+        a = side("a", [row()])
+        first = {"device": copy.deepcopy(a.device), "environment": copy.deepcopy(a.environment)}
+        for part, change in (("device", device), ("environment", environment)):
+            first[part].update(change or {})
+        b = side("b", [row(**changes)], **first)
+        return differences(a, b, pairs or [Pair(a.rows[0], b.rows[0])])
+
+    return ask
+
+
+def test_repeats_on_one_machine_do_not_differ(differ):
+    assert differ() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "text"),
+    [
+        ({"device": {"name": "Other 1"}}, "machine", "Invented 9000 and Other 1"),
+        ({"device": {"facts": {"cores": 4}}}, "machine", "in cores: 2 and 4"),
+        ({"device": {"libraries": {"oneDNN": "3.2"}}}, "library", "oneDNN absent and 3.2"),
+        ({"environment": {"packages": {"numpy": "1.0"}}}, "library", "numpy 2.0 and 1.0"),
+        (
+            {"environment": {"variables": {"OMP_WAIT_POLICY": "active"}}},
+            "variable",
+            "OMP_WAIT_POLICY absent and active",
+        ),
+        ({"environment": {"python": "3.13"}}, "system", "3.11 and 3.13"),
+    ],
+)
+def test_what_may_change_times_is_named(differ, change, what, text):
+    (found,) = differ(**change)
+    assert (found.what, found.counts) == (what, True)
+    assert text in found.text
+
+
+def test_another_kernel_is_named_and_is_in_the_ratio_already(differ):
+    (found,) = differ(algorithm="brgconv")
+    assert (found.what, found.counts) == ("kernel", False)
+    assert "jit, then brgconv" in found.text
+
+
+def test_another_clock_is_named(differ):
+    (found,) = differ(clock_hz=3.6e9)
+    assert (found.what, found.counts) == ("clock", False)
+    assert "10.0 % lower" in found.text
+
+
+def test_a_run_is_not_compared_with_itself_unawares(row, side):
+    one = side("last", [row()])
+    (found,) = differences(one, one, [])
+    assert "the same run" in found.text
+
+
+def test_a_run_without_a_record_may_differ(row, side):
+    a, b = side("a", [row()]), side("b", [row()], device={}, environment={})
+    assert [one.what for one in differences(a, b, [])] == ["unknown"]

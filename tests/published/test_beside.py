@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from pydlbench.published import Own, beside, find_figures, own_figures
+from pydlbench.results import RunRecord
+from pydlbench.results.store import Entry, Loaded, RunInfo
+
+OWN = Own(
+    model="vgg16",
+    phase="forward",
+    precision="fp32",
+    batch=16,
+    seconds=0.1,
+    who="torch eager",
+    device="Invented 9000",
+    run="mine",
+)
+
+
+def figures():
+    return [one for one in find_figures("vgg16") if one.hardware == "Tesla V100"]
+
+
+def pairs(*own):
+    return [pair for _, ours in beside(figures(), own) for pair in ours]
+
+
+def test_the_same_model_phase_precision_and_batch_stand_beside_each_other():
+    found = pairs(OWN)
+    assert {(one.figure.stage, one.figure.precision) for one in found} == {("eval", "fp32")}
+    pytorch = next(one for one in found if one.figure.framework == "PyTorch 0.3.0")
+    assert pytorch.value == pytest.approx(100)  # ms, as the source has it
+    assert pytorch.speedup == pytest.approx(0.262)
+    assert pytorch.marks == ("plain step",)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"model": "vgg19"}, {"phase": "training"}, {"precision": "bf16"}]
+)
+def test_what_is_not_the_same_does_not(changes):
+    assert pairs(dataclasses.replace(OWN, **changes)) == []
+
+
+def test_another_batch_is_compared_per_image_and_marked():
+    found = pairs(dataclasses.replace(OWN, batch=32))
+    assert found[0].value == pytest.approx(50)
+    assert found[0].marks == ("per image, batch 32", "plain step")
+
+
+def test_the_nearest_batch_is_taken():
+    near, far = (dataclasses.replace(OWN, batch=batch) for batch in (32, 4))
+    assert {one.own.batch for one in pairs(far, near)} == {32}
+    assert {one.own.batch for one in pairs(far, near, OWN)} == {16}
+
+
+def test_half_precision_may_be_on_tensor_cores():
+    found = pairs(dataclasses.replace(OWN, precision="fp16-tc"))
+    assert {one.figure.precision for one in found} == {"fp16"}
+    assert "fp16-tc" in found[0].marks
+
+
+def test_what_ran_as_the_script_goes_before_a_plain_step():
+    played = dataclasses.replace(
+        OWN, phase="eval", stage="eval", protocol="deep-learning-benchmark", seconds=0.2
+    )
+    found = pairs(OWN, played)
+    assert {one.own.seconds for one in found} == {0.2}
+    assert found[0].marks == ()
+    other = dataclasses.replace(played, protocol="convnet-benchmarks")
+    assert pairs(other) == []
+
+
+def loaded(*entries):
+    record = RunRecord(id="x", created_utc="2030", device={"name": "Invented 9000"})
+    info = RunInfo(
+        id="x", created_utc="2030", kind="e2e", status="done", command=(), machine="Invented"
+    )
+    return Loaded(info, record, list(entries))
+
+
+def read(*entries):
+    return list(own_figures("mine", loaded(*entries), lambda _protocol, _model: 128))
+
+
+SHARED = {"model": "vgg16", "phase": "forward", "precision": "fp32", "batch": 16}
+
+
+def test_steps_checks_and_estimates_are_figures():
+    found = read(
+        Entry("step", {**SHARED, "framework": "torch", "mode": "eager", "time_s": {"median": 0.1}}),
+        Entry("check", {**SHARED, "framework": "tensorflow", "measured_s": {"median": 0.2}}),
+        Entry("estimate", {**SHARED, "estimate": {"time_s": 0.05}, "missing": []}),
+    )
+    assert [(one.who, one.seconds) for one in found] == [
+        ("torch eager", 0.1),
+        ("tensorflow", 0.2),
+        ("native layers, summed", 0.05),
+    ]
+    assert {one.device for one in found} == {"Invented 9000"}
+
+
+def test_what_has_no_time_is_none():
+    assert (
+        read(
+            Entry("step", {**SHARED, "status": "failed", "time_s": None}),
+            Entry("estimate", {**SHARED, "estimate": {"time_s": 1.0}, "missing": [{}]}),
+        )
+        == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("protocol", "number", "stage", "seconds"),
+    [
+        ("alexnet-tutorial", {"name": "Forward", "value": 0.5, "unit": "s"}, "forward", 0.5),
+        (
+            "cifar10-tutorial",
+            {"name": "examples/sec", "value": 64, "unit": "examples/s"},
+            "train",
+            2,
+        ),
+        ("mnist-tutorial", {"name": "Step", "value": 4, "unit": "ms"}, "train", 4e-3),
+        (
+            "deep-learning-benchmark",
+            {"name": "vgg16 eval", "value": 30, "unit": "ms"},
+            "eval",
+            0.03,
+        ),
+        (
+            "convnet-benchmarks",
+            {"name": ":TOTAL:", "value": 30, "unit": "ms"},
+            "forward-backward",
+            0.03,
+        ),
+    ],
+)
+def test_a_played_protocols_numbers_are_figures(protocol, number, stage, seconds):
+    document = {
+        "protocol": protocol,
+        "model": "vgg16",
+        "framework": "torch",
+        "mode": "eager",
+        "precision": "fp32",
+        "batch": None,
+        "numbers": [number, {"name": "Test error", "value": 3, "unit": "%"}],
+    }
+    (own,) = read(Entry("protocol", document))
+    assert (own.protocol, own.stage, own.batch) == (protocol, stage, 128)
+    assert own.seconds == pytest.approx(seconds)

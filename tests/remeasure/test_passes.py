@@ -1,0 +1,122 @@
+"""Passes over invented kernels on a drifting machine."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import pytest
+
+from pydlbench.compare import Matching, Pair, Row, Settings, Side, compare_turns
+from pydlbench.compare.turns import Turns
+from pydlbench.remeasure.passes import policy
+
+
+def judged(contests, **settings):
+    row = Row(**{**dict.fromkeys(Row._fields), "layer": "x", "status": "ok", "median": 1.0})
+    pairs = [Pair(row, row) for _ in contests]
+    side = Side(name="a", rows=[row])
+    turns = [
+        Turns(logs=tuple(one.found.logs), cycles=tuple(one.found.cycles), reason=one.found.reason)
+        for one in contests
+    ]
+    matching = Matching(pairs=pairs, only_a=[], only_b=[], untimed=[])
+    return compare_turns(side, side, matching, turns, Settings(**settings))
+
+
+def test_three_percent_are_found_on_a_machine_that_drifts_by_more(machine):
+    found = 0
+    for seed in range(20):
+        here = machine(seconds={"torch": 1.03e-3}, seed=seed)
+        found += judged(here.measure([("native", "torch")])).rows[0].verdict == "SLOWER"
+    assert found >= 18
+
+
+def test_one_slow_kernel_among_eleven_is_found_and_no_other(machine):
+    pairs = [("native", "native")] * 10 + [("native", "torch")]
+    for seed in range(3):
+        here = machine(seconds={"torch": 1.04e-3}, seed=seed)
+        verdicts = [row.verdict for row in judged(here.measure(pairs)).rows]
+        assert verdicts.pop() == "SLOWER"
+        assert not {"SLOWER", "FASTER"} & set(verdicts)
+
+
+def test_two_preparations_of_one_kernel_are_not_called_different(machine):
+    false = 0
+    for seed in range(20):
+        # Preparations differ by 3 % here: as much as the slowdown that was found above.
+        here = machine(preparation_sd=0.03, seed=seed)
+        verdicts = {row.verdict for row in judged(here.measure([("native", "native")] * 5)).rows}
+        false += bool(verdicts & {"SLOWER", "FASTER"})
+    assert false <= 1
+
+
+def test_a_quiet_machine_tells_that_nothing_differs(machine):
+    here = machine(preparation_sd=0.001, noise_sd=0.001)
+    found = judged(here.measure([("native", "native")] * 3))
+    assert {row.verdict for row in found.rows} == {"SAME"}
+    assert found.geomean.verdict == "SAME"
+    assert found.passes == 8
+
+
+def test_cycles_are_told_where_both_clocks_are_read(machine):
+    here = machine(
+        seconds={"torch": 1.25e-3},
+        clocks={"native": 4e9, "torch": 3.2e9},
+        preparation_sd=0.001,
+        noise_sd=0.001,
+    )
+    (row,) = judged(here.measure([("native", "torch")])).rows
+    assert row.time.verdict == "SLOWER"
+    assert row.cycles.verdict == "SAME"
+    assert row.cycles.ratio == pytest.approx(1.0, abs=0.01)
+
+
+def test_every_pass_prepares_anew_in_new_processes(machine):
+    here = machine()
+    here.measure([("native", "torch")], passes=5, threads=(1, 2))
+    assert len(here.kernels) == 10
+    assert {kernel.released for kernel in here.kernels} == {1}
+    assert [host.threads for host in here.hosts].count(1) == 5
+    assert len(here.hosts) == 10
+    assert all(host.closed for host in here.hosts)
+
+
+def test_who_is_prepared_first_is_left_to_chance(machine):
+    here = machine()
+    here.measure([("native", "torch")], passes=12)
+    first = [kernel.facts["algorithm"] for kernel in here.kernels[::2]]
+    assert 2 <= first.count("native kernel") <= 10
+
+
+def test_what_cannot_be_prepared_costs_its_own_pair(machine):
+    here = machine(refuses={"numba"})
+    lost, kept = here.measure([("native", "numba"), ("native", "torch")])
+    assert lost.found.logs == []
+    assert "numba has no such kernel" in lost.found.reason
+    assert len(kept.found.logs) == 8
+    # What was prepared of the lost pair is let go of, too.
+    assert {kernel.released for kernel in here.kernels} == {1}
+    row = judged([lost]).rows[0]
+    assert (row.verdict, row.time.reason) == ("UNCLEAR", lost.found.reason)
+
+
+def test_too_few_passes_have_no_verdict(machine):
+    here = machine(seconds={"torch": 2e-3})
+    (row,) = judged(here.measure([("native", "torch")], passes=3)).rows
+    assert row.verdict == "UNCLEAR"
+    assert "3 passes" in row.time.reason
+
+
+def test_a_pass_is_worth_the_median_of_its_rounds(machine):
+    here = machine(seconds={"torch": 1.5e-3}, preparation_sd=0, noise_sd=0, drift_sd=0)
+    (one,) = here.measure([("native", "torch")], passes=4)
+    assert one.found.logs == pytest.approx([math.log(1.5)] * 4)
+    assert statistics.median(one.found.seconds[1]) == pytest.approx(1.5e-3)
+
+
+def test_a_small_budget_has_small_chunks(machine):
+    half = machine().measure([("native", "native")], passes=0)[0].halves[0]
+    found = policy(0.05, half.case, {"timing": "steady"})
+    assert found.chunk_s == pytest.approx(0.01)
+    assert found.warmup_limit_s == 0.05
