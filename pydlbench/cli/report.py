@@ -1,0 +1,142 @@
+"""``pydlbench report``: runs as one HTML page that opens offline, and its figures as files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydlbench.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from pydlbench.report.page import Page, PageRun
+
+__all__ = ["add_parser", "run"]
+
+_DEFAULT = "pydlbench-report.html"
+_KINDS = ("png", "svg")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Describe the command."""
+    from pydlbench.cli.store_option import add_store_option
+
+    parser = subparsers.add_parser(
+        "report",
+        help="runs as one HTML page that opens offline, with figures and tables",
+        description="Write one self-contained HTML page about runs of the store, or about files "
+        "that layers, model, e2e, check or diagnose wrote with --json.",
+    )
+    parser.add_argument(
+        "runs",
+        nargs="*",
+        metavar="RUN",
+        help="id, its beginning, a tag, last, last~2, or a JSON file; several go onto one page",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        default=_DEFAULT,
+        help=f"the page; - is stdout; default: {_DEFAULT}",
+    )
+    for kind in _KINDS:
+        parser.add_argument(
+            f"--{kind}", metavar="DIR", help=f"write every figure as {kind.upper()} into DIR too"
+        )
+    parser.add_argument("--title", metavar="TEXT", help="default: the models and the machine")
+    parser.add_argument("--quiet", action="store_true", help="say nothing")
+    add_store_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the runs, write the page and the figures' files.
+
+    Returns:
+        0; 1 if the runs hold nothing that was measured: the page says why.
+
+    Raises:
+        UsageError: no such run, or something cannot be written: nothing was written.
+        PydlbenchError: a file is no results, or matplotlib is missing.
+    """
+    from pydlbench.report.page import build_page
+    from pydlbench.results.destination import STDOUT, check_writable, write_text
+
+    if not args.runs:
+        raise UsageError("RUN: none given; nearest: pydlbench report last")
+    check_writable("--output", args.output)
+    for kind in _KINDS:
+        if getattr(args, kind) is not None:
+            _check_folder(f"--{kind}", getattr(args, kind))
+    runs = _read(args)
+    page = build_page(runs, args.title)
+    write_text(args.output, page.html)
+    written = _write_figures(args, page)
+    if not args.quiet and args.output != STDOUT:
+        size = len(page.html.encode("utf-8", "backslashreplace"))
+        figures = f"{len(page.charts)} figure{'' if len(page.charts) == 1 else 's'}"
+        print(f"{args.output}: {size / 1e6:.2f} MB, {figures}, opens without a network")
+        for text in written:
+            print(text)
+    return 0 if any(_measured(one) for one in runs) else 1
+
+
+def _read(args: argparse.Namespace) -> list[PageRun]:
+    from pydlbench.cli.store_option import reading_store
+    from pydlbench.report.page import read_run
+    from pydlbench.results.store import load
+
+    store = reading_store(args)
+    with contextlib.nullcontext() if store is None else store:
+        loaded = [load(text, store) for text in dict.fromkeys(args.runs)]
+        return [read_run(one, number) for number, one in enumerate(loaded, start=1)]
+
+
+def _measured(run: PageRun) -> bool:
+    """Whether a run has anything with a time."""
+    steps = any(one.record.ok for one in run.steps)
+    checks = any(one.record is not None for one in run.checks)
+    return bool(run.timed or steps or checks or run.findings or run.protocols)
+
+
+def _check_folder(option: str, text: str) -> None:
+    """Make sure that files can be written into a folder, which may have to be made."""
+    from pydlbench.results.destination import check_writable
+
+    if not text or text == "-":
+        raise UsageError(f"{option} {text!r}: is no folder; nearest: {option} figures")
+    folder = Path(text).expanduser()
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{option} {text}: is a file; nearest: {option} {folder.parent}")
+    # Whoever can write beside the folder can make it.
+    check_writable(option, str(folder / "figure" if folder.is_dir() else folder))
+
+
+def _write_figures(args: argparse.Namespace, page: Page) -> Sequence[str]:
+    written = []
+    for kind in _KINDS:
+        target = getattr(args, kind)
+        if target is None:
+            continue
+        folder = Path(target).expanduser()
+        folder.mkdir(exist_ok=True)
+        for chart in page.charts:
+            _replace(folder / f"{chart.name}.{kind}", page.figure(chart, kind))
+        written.append(f"{target}: {len(page.charts)} {kind.upper()} files")
+    return written
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file in one step: half a figure is never seen."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise

@@ -1,0 +1,133 @@
+"""The batch sweep: what a larger batch gives, in images per second or TFLOP/s."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.report.page.figures.axes import log_ticks, place
+from pydlbench.report.page.figures.canvas import Chart, figure, mark
+from pydlbench.report.page.markup import plain
+from pydlbench.report.page.palette import looks
+from pydlbench.report.page.throughput import rates
+from pydlbench.results.columns import number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pydlbench.report.page.runs import PageRun
+
+__all__ = ["NEEDS", "batch_sweeps"]
+
+#: The command whose runs have what this figure needs.
+NEEDS: Final = "pydlbench layers --shape conv3 --batch 1 2 4 8 16 32"
+_MOST_LINES: Final = 8
+_Line = dict[int, float]  # batch -> rate
+
+
+def batch_sweeps(runs: Sequence[PageRun]) -> Iterator[Chart]:
+    """Yield a figure of steps and one of layers, where something was measured in two batches."""
+    steps: dict[str, _Line] = {}
+    for one in rates(runs):
+        name = f"{one.model} {one.phase} {one.precision} {one.who} {one.device}"
+        steps.setdefault(name, {}).setdefault(one.batch, one.images_per_s)
+    layers: dict[str, _Line] = {}
+    for run in runs:
+        for row in run.timed:
+            if row.tflops and row.batch > 0:
+                words = [row.layer, row.pass_, row.precision, row.who, row.device, row.cache]
+                words += [f"{row.threads} threads"] if row.threads else []
+                # Another machine's rates are another line.
+                name = " ".join(words) if len(runs) == 1 else " ".join([*words, run.machine])
+                layers.setdefault(name, {}).setdefault(row.batch, row.tflops)
+    count = 0
+    for lines, unit, what in (
+        (steps, "images/s", "steps of frameworks"),
+        (layers, "TFLOP/s", "layers"),
+    ):
+        several = {name: line for name, line in lines.items() if len(line) > 1}
+        if several:
+            count += 1
+            yield _chart(f"batches-{count}", _short(several), unit, what)
+
+
+def _short(lines: Mapping[str, _Line]) -> dict[str, _Line]:
+    """Names without the words that all of them share."""
+    split = {name: name.split() for name in lines}
+    shared = set.intersection(*(set(words) for words in split.values())) if len(lines) > 1 else ()
+    found: dict[str, _Line] = {}
+    for name, line in lines.items():
+        rest = " ".join(word for word in split[name] if word not in shared)
+        found[name if rest in found or not rest else rest] = line
+    return found
+
+
+def _chart(name: str, lines: Mapping[str, _Line], unit: str, what: str) -> Chart:
+    # Those with most batches say most.
+    chosen = sorted(lines, key=lambda key: -len(lines[key]))[:_MOST_LINES]
+    series = looks([plain(key, 60) for key in chosen])
+    fig = figure(3.9)
+    axes = place(fig, 0.75, 0.5, 3.3, 0.3)
+    values: list[dict[str, Any]] = []
+    for key, look in zip(chosen, series.values(), strict=False):
+        line = sorted(lines[key].items())
+        axes.plot(*zip(*line, strict=True), color=look.color, linewidth=1.3, zorder=2)
+        for batch, rate in line:
+            (artist,) = axes.plot(
+                [batch], [rate], marker=look.marker, markersize=6, color=look.color, zorder=3
+            )
+            mark(
+                artist,
+                values,
+                f"{plain(key, 60)}, batch {batch}: {number(rate)} {unit}",
+                series=plain(key),
+                batch=batch,
+                **{"images_per_s" if unit == "images/s" else "tflops": rate},
+            )
+    batches = sorted({batch for key in chosen for batch in lines[key]})
+    _scales(axes, batches, [rate for key in chosen for rate in lines[key].values()], unit)
+    _legend(axes, series)
+    left = len(lines) - len(chosen)
+    more = f" {left} more lines are not drawn; the tables have them." if left else ""
+    return Chart(
+        name=name,
+        title=f"Batch sweep: {unit} of {what}",
+        alt=_alt({key: lines[key] for key in chosen}, unit),
+        caption=f"Batch on a logarithmic scale; the upright axis begins at zero.{more}",
+        figure=fig,
+        values=values,
+    )
+
+
+def _scales(axes: Any, batches: Sequence[int], found: Sequence[float], unit: str) -> None:
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    axes.set_xscale("log")
+    axes.set_xlim(batches[0] / 1.25, batches[-1] * 1.25)
+    log_ticks(axes.xaxis, batches[0], batches[-1])
+    if len(batches) <= 12:
+        axes.xaxis.set_major_locator(FixedLocator(batches))
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(0, 1.1 * max(found))
+    axes.grid(visible=True)
+    axes.set_xlabel("batch")
+    axes.set_ylabel(unit)
+
+
+def _legend(axes: Any, series: Mapping[str, Any]) -> None:
+    from matplotlib.lines import Line2D
+
+    axes.legend(
+        [Line2D([], [], marker=one.marker, color=one.color) for one in series.values()],
+        [plain(name, 44) for name in series],
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1.0),
+        borderaxespad=0.2,
+    )
+
+
+def _alt(lines: Mapping[str, _Line], unit: str) -> str:
+    parts = []
+    for name, line in lines.items():
+        points = ", ".join(f"{number(rate)} at {batch}" for batch, rate in sorted(line.items()))
+        parts.append(f"{plain(name, 60)}: {points}")
+    return f"Lines, {unit} over batch. {'. '.join(parts)}."

@@ -1,0 +1,194 @@
+"""Frameworks by precision: images per second, a group of bars per model, inference and training.
+
+The arrangement is that of the deep-learning-benchmark: models in groups, evaluation beside
+training.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.report.page.figures.axes import place
+from pydlbench.report.page.figures.canvas import WIDTH, Chart, figure, mark
+from pydlbench.report.page.palette import LIGHT, looks
+from pydlbench.report.page.throughput import rates
+from pydlbench.results.columns import number
+from pydlbench.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pydlbench.report.page.palette import Look
+    from pydlbench.report.page.runs import PageRun
+    from pydlbench.report.page.throughput import Rate
+
+__all__ = ["NEEDS", "frameworks"]
+
+#: The command whose runs have what this figure needs.
+NEEDS: Final = "pydlbench e2e alexnet-owt --framework all --phase forward training"
+_PHASES: Final = {
+    "forward": "evaluation (forward)",
+    "forward-backward": "forward and backward",
+    "training": "training",
+}
+_HOW: Final = (
+    "Real steps, images over the median time of one; whiskers are confidence intervals of the "
+    "median. Groups differ in model, batch, precision or device."
+)
+_MOST_GROUPS: Final = 10
+_MARGIN = 0.62
+
+
+def frameworks(runs: Sequence[PageRun]) -> Iterator[Chart]:
+    """Yield one figure with a panel per phase, if any step of a framework was measured."""
+    found = rates(runs)
+    if not found:
+        return
+    groups = list(dict.fromkeys(_group(one, found) for one in found))
+    kept = set(groups[:_MOST_GROUPS])
+    shown = [one for one in found if _group(one, found) in kept]
+    phases = [phase for phase in _PHASES if any(one.phase == phase for one in shown)]
+    phases += [one for one in dict.fromkeys(rate.phase for rate in shown) if one not in phases]
+    series = looks(list(dict.fromkeys(one.who for one in shown)))
+    fig = figure(3.7)
+    width = (WIDTH - _MARGIN * len(phases) - 0.1) / len(phases)
+    values: list[dict[str, Any]] = []
+    for index, phase in enumerate(phases):
+        left = _MARGIN * (index + 1) + width * index
+        axes = place(fig, left, 0.75, WIDTH - left - width, 0.62)
+        inside = [one for one in shown if one.phase == phase]
+        _panel(axes, inside, found, series, width, values)
+        axes.set_title(_PHASES.get(phase, phase), fontsize=8.5)
+    _legend(fig, series)
+    notes = []
+    if len(groups) > len(kept):
+        notes.append(f"The first {len(kept)} groups of {len(groups)}; the table has all.")
+    if any(one.contended for one in shown):
+        notes.append("A star marks a step that other work disturbed: a lower bound.")
+    yield Chart(
+        name="frameworks-1",
+        title="Frameworks by precision: images per second",
+        alt=_alt(shown),
+        caption=" ".join([_HOW, *notes]),
+        figure=fig,
+        values=values,
+    )
+
+
+def _group(one: Rate, everything: Sequence[Rate]) -> str:
+    """What stands below a group: the model, and what else differs among them."""
+    words = [one.model, one.precision]
+    if len({other.batch for other in everything}) > 1:
+        words.append(f"batch {one.batch}")
+    if len({other.device for other in everything}) > 1:
+        words.append(one.device)
+    return "\n".join(words)
+
+
+def _panel(
+    axes: Any,
+    inside: Sequence[Rate],
+    everything: Sequence[Rate],
+    series: Mapping[str, Look],
+    inches: float,
+    values: list[dict[str, Any]],
+) -> None:
+    groups = list(dict.fromkeys(_group(one, everything) for one in inside))
+    at = 0.0
+    middles = []
+    for group in groups:
+        # Those that were measured twice stand beside themselves.
+        members = sorted(
+            (one for one in inside if _group(one, everything) == group),
+            key=lambda one: list(series).index(one.who),
+        )
+        middles.append(at + (len(members) - 1) / 2)
+        for one in members:
+            _bar(axes, at, one, series[one.who], values)
+            at += 1
+        at += 0.9
+    axes.set_xlim(-0.8, at - 1.1)
+    axes.set_xticks(middles, groups)
+    axes.tick_params(axis="x", length=0)
+    axes.set_ylim(0, 1.14 * max(max(one.images_per_s, one.high or 0.0) for one in inside))
+    axes.yaxis.grid(visible=True)
+    axes.set_ylabel("images/s")
+    if at and inches / (at + 1) > 0.24:  # else the numbers would touch each other
+        for one, patch in zip(
+            _drawn(inside, groups, everything, series), axes.patches, strict=True
+        ):
+            star = "*" if one.contended else ""
+            axes.annotate(
+                f"{number(one.images_per_s)}{star}",
+                (patch.get_x() + patch.get_width() / 2, max(one.images_per_s, one.high or 0.0)),
+                xytext=(0, 2),
+                textcoords="offset points",
+                ha="center",
+                fontsize=7,
+            )
+
+
+def _drawn(
+    inside: Sequence[Rate],
+    groups: Sequence[str],
+    everything: Sequence[Rate],
+    series: Mapping[str, Look],
+) -> list[Rate]:
+    order = list(series)
+    return sorted(
+        inside, key=lambda one: (groups.index(_group(one, everything)), order.index(one.who))
+    )
+
+
+def _bar(axes: Any, at: float, one: Rate, look: Look, values: list[dict[str, Any]]) -> None:
+    artist = axes.bar(
+        at,
+        one.images_per_s,
+        width=0.86,
+        color=look.pale,
+        edgecolor=look.color,
+        hatch=look.hatch,
+        zorder=2,
+    )[0]
+    if one.low is not None and one.high is not None:
+        axes.plot([at, at], [one.low, one.high], color=LIGHT["ink"], lw=1.1, zorder=4)
+    what = f"{one.model} batch {one.batch} {one.phase} {one.precision} {one.who}"
+    mark(
+        artist,
+        values,
+        f"{what}: {number(one.images_per_s)} images/s, {format_seconds(one.seconds)} per step",
+        model=one.model,
+        batch=one.batch,
+        phase=one.phase,
+        precision=one.precision,
+        who=one.who,
+        time_s=one.seconds,
+        images_per_s=one.images_per_s,
+    )
+
+
+def _legend(fig: Any, series: Mapping[str, Look]) -> None:
+    from matplotlib.patches import Patch
+
+    fig.legend(
+        [
+            Patch(facecolor=one.pale, edgecolor=one.color, hatch=one.hatch)
+            for one in series.values()
+        ],
+        list(series),
+        loc="upper left",
+        bbox_to_anchor=(_MARGIN / WIDTH, 1.0),
+        ncols=6,
+        borderaxespad=0.3,
+        columnspacing=1.4,
+    )
+
+
+def _alt(shown: Sequence[Rate]) -> str:
+    parts = [
+        f"{one.model} batch {one.batch} {one.phase} {one.precision} {one.who} "
+        f"{number(one.images_per_s)}"
+        for one in shown[:40]
+    ]
+    more = "" if len(shown) <= 40 else f"; {len(shown) - 40} more stand in the table"
+    return f"Bars, images per second: {'; '.join(parts)}{more}."

@@ -1,0 +1,231 @@
+"""Measured against theoretical: how much of the peak each layer reaches, and what its roof allows.
+
+The scale is the theoretical peak at the clock that the kernel really ran at, so that 100 % is what
+the arithmetic units could do if they never waited. A layer that is bound by memory cannot get
+there: a tick shows how far its own measured roof lets it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.report.page.figures.axes import place
+from pydlbench.report.page.figures.canvas import Chart, figure, mark
+from pydlbench.report.page.markup import plain
+from pydlbench.report.page.palette import LIGHT, Look, looks
+from pydlbench.report.page.runs import node_name
+from pydlbench.results.axes import AXES
+from pydlbench.results.columns import percent
+from pydlbench.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pydlbench.report.page.runs import PageRun
+    from pydlbench.results import Measurement
+
+__all__ = ["NEEDS", "against_peaks"]
+
+#: The command whose runs have what this figure needs.
+NEEDS: Final = "pydlbench layers --model alexnet-owt --backend all"
+_MOST_LINES: Final = 40
+_HOW: Final = (
+    "Executed FLOP/s as a share of the theoretical peak at the clock the kernel ran at. Bars, and "
+    "numbers at the right: {lead}; other marks: other backends on the same problem. The upright "
+    "tick is the layer's own measured roof, which for a layer bound by memory lies far below the "
+    "peak."
+)
+# Part of a measurement's identity that has no line of its own.
+_SERIES: Final = ("backend", "mode", "timing", "accumulate", "threads")
+
+
+def against_peaks(runs: Sequence[PageRun]) -> Iterator[Chart]:
+    """Yield a figure for each run that has rows with a theoretical or measured peak."""
+    count = 0
+    for run in runs:
+        rows = [row for row in run.representative if _reached(row) is not None]
+        if rows:
+            count += 1
+            yield _chart(run, rows, f"peaks-{count}", run.within(len(runs)))
+
+
+def _reached(row: Measurement) -> float | None:
+    """The share of the theoretical peak; of the measured one where theory is silent."""
+    found = row.fraction_of_peak("theoretical") or row.fraction_of_peak("measured")
+    return found or None
+
+
+def _roof_share(row: Measurement) -> float | None:
+    """What the row's own roof allows, on the same scale."""
+    reached = _reached(row)
+    if row.roofline is None or reached is None or not row.roofline.efficiency > 0:
+        return None
+    return reached / row.roofline.efficiency
+
+
+def _chart(run: PageRun, rows: Sequence[Measurement], name: str, which: str) -> Chart:
+    large = [row for row in rows if row.kind != "pointwise"]
+    pointwise = len(rows) - len(large) if large else 0
+    rows = large or rows
+    lines = _lines(rows)
+    shown = dict(sorted(lines.items(), key=lambda item: -_slowest(item[1]))[:_MOST_LINES])
+    shown = {key: lines[key] for key in lines if key in shown}  # in the order of the model
+    series = looks(list(dict.fromkeys(plain(row.who, 30) for row in rows)))
+    lead = "native" if "native" in series else next(iter(series))
+    fig = figure(0.95 + 0.235 * len(shown))
+    axes = place(fig, 2.35, 0.5, 0.85, 0.33)
+    values: list[dict[str, Any]] = []
+    for place_, group in enumerate(shown.values()):
+        _line(axes, place_, group, series, lead, values)
+    _decorate(axes, shown, rows)
+    _legend(axes, series, lead)
+    theory = all(row.peak.theoretical for row in rows)
+    notes = [] if theory else ["Where no theoretical peak is known, the measured one is the scale."]
+    if pointwise:
+        notes.append(f"{pointwise} pointwise rows, which compute next to nothing, are left out.")
+    cold = len(run.timed) - len(run.representative)
+    if cold:
+        notes.append(f"{cold} rows with cold caches are in the table only.")
+    if len(lines) > len(shown):
+        notes.append(f"The {len(shown)} slowest lines of {len(lines)} are drawn.")
+    return Chart(
+        name=name,
+        title=f"Measured against theoretical, by layer{which}",
+        alt=_alt(shown, lead),
+        caption=" ".join([_HOW.format(lead=lead), *notes]),
+        figure=fig,
+        values=values,
+    )
+
+
+def _lines(rows: Sequence[Measurement]) -> dict[str, list[Measurement]]:
+    """Rows by what is written at the left: the layer and whatever else differs."""
+    axes = [
+        axis
+        for axis in AXES
+        if axis not in _SERIES and len({AXES[axis](row) for row in rows}) > 1 and axis != "layer"
+    ]
+    one_model = len({row.layer.partition("/")[0] for row in rows}) == 1
+    found: dict[str, list[Measurement]] = {}
+    for row in rows:
+        layer = node_name(row.layer) if one_model else row.layer
+        words = [f"batch {row.batch}" if axis == "batch" else AXES[axis](row) for axis in axes]
+        key = plain(" ".join(filter(None, [plain(layer, 26), *words])), 44)
+        found.setdefault(key, []).append(row)
+    return found
+
+
+def _slowest(rows: Sequence[Measurement]) -> float:
+    return max(row.time.median for row in rows if row.time is not None)
+
+
+def _line(
+    axes: Any,
+    place_: int,
+    rows: Sequence[Measurement],
+    series: Mapping[str, Look],
+    lead: str,
+    values: list[dict[str, Any]],
+) -> None:
+    for row in rows:
+        reached, who = 100 * (_reached(row) or 0.0), plain(row.who, 30)
+        look = series[who]
+        if who == lead:
+            artist = axes.barh(
+                place_, reached, height=0.62, color=look.pale, edgecolor=look.color, zorder=2
+            )[0]
+        else:
+            (artist,) = axes.plot(
+                [reached],
+                [place_],
+                linestyle="none",
+                marker=look.marker,
+                markersize=5,
+                color=look.color,
+                zorder=4,
+            )
+        _mark(artist, values, row)
+    first = next((row for row in rows if plain(row.who, 30) == lead), rows[0])
+    share = _roof_share(first)
+    if share is not None:
+        axes.plot([100 * share] * 2, [place_ - 0.42, place_ + 0.42], color=LIGHT["ink"], lw=1.6)
+    if plain(first.who, 30) == lead:
+        axes.annotate(
+            percent(_reached(first)),
+            (1.0, place_),
+            xycoords=("axes fraction", "data"),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=7.5,
+        )
+
+
+def _mark(artist: Any, values: list[dict[str, Any]], row: Measurement) -> None:
+    assert row.time is not None  # only timed rows reach anything
+    own = "" if row.roofline is None else f", {percent(row.roofline.efficiency)} of its own roof"
+    mark(
+        artist,
+        values,
+        f"{row.layer} {row.pass_} {row.who}: {percent(_reached(row))} of the theoretical peak"
+        f"{own}, {format_seconds(row.time.median)}",
+        layer=row.layer,
+        pass_=row.pass_,
+        who=row.who,
+        precision=row.precision,
+        time_s=row.time.median,
+        of_theoretical=row.fraction_of_peak("theoretical"),
+        of_measured=row.fraction_of_peak("measured"),
+    )
+
+
+def _decorate(
+    axes: Any, shown: Mapping[str, Sequence[Measurement]], rows: Sequence[Measurement]
+) -> None:
+    most = max(100 * max(_reached(row) or 0.0, 0.0) for row in rows)
+    axes.set_xlim(0, max(104.0, 1.04 * most))
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.set_yticks(range(len(shown)), list(shown))
+    axes.tick_params(axis="y", length=0)
+    axes.xaxis.grid(visible=True)
+    axes.set_xlabel("% of the theoretical peak")
+    axes.axvline(100, color=LIGHT["ink"], linewidth=1.1, linestyle=(0, (5, 3)), zorder=3)
+
+
+def _legend(axes: Any, series: Mapping[str, Look], lead: str) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[Any] = []
+    for who, look in series.items():
+        if who == lead:
+            handles.append(Patch(facecolor=look.pale, edgecolor=look.color))
+        else:
+            marker = Line2D([], [], linestyle="none", marker=look.marker, color=look.color)
+            marker.set_markersize(5)
+            handles.append(marker)
+    handles.append(
+        Line2D([], [], linestyle="none", marker="|", markersize=9, mew=1.6, color=LIGHT["ink"])
+    )
+    handles.append(Line2D([], [], linestyle=(0, (5, 3)), linewidth=1.1, color=LIGHT["ink"]))
+    axes.figure.legend(
+        handles,
+        [*series, "its roof (measured)", "theoretical peak"],
+        loc="upper left",
+        bbox_to_anchor=(0.0, 1.0),
+        ncols=8,
+        fontsize=7.5,
+        borderaxespad=0.3,
+        handletextpad=0.3,
+        columnspacing=1.1,
+    )
+
+
+def _alt(shown: Mapping[str, Sequence[Measurement]], lead: str) -> str:
+    parts = []
+    for name, rows in shown.items():
+        row = next((one for one in rows if plain(one.who, 30) == lead), rows[0])
+        share = _roof_share(row)
+        roof = "" if share is None else f" (its roof {percent(share)})"
+        parts.append(f"{name} {percent(_reached(row))}{roof}")
+    return f"Share of the theoretical peak, {lead}: {'; '.join(parts)}."

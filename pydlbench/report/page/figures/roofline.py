@@ -1,0 +1,220 @@
+"""The roofline plot: every layer's rate over its intensity, under theoretical and measured roofs.
+
+Source: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model
+for multicore architectures", CACM 52(4), 2009.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.report.page.figures.axes import label_points, log_ticks, place
+from pydlbench.report.page.figures.canvas import Chart, figure, mark
+from pydlbench.report.page.figures.roofs import draw_roofs, memory_roofs, peak_roofs
+from pydlbench.report.page.markup import plain
+from pydlbench.report.page.palette import LIGHT, looks
+from pydlbench.report.page.runs import node_name
+from pydlbench.results.columns import number, percent
+from pydlbench.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pydlbench.report.page.figures.roofs import Roof
+    from pydlbench.report.page.palette import Look
+    from pydlbench.report.page.runs import PageRun
+    from pydlbench.results import Measurement
+
+__all__ = ["NEEDS", "rooflines"]
+
+#: The command whose runs have what this figure needs.
+NEEDS: Final = "pydlbench layers --model alexnet-owt"
+_HOW: Final = (
+    "Rate of the executed FLOPs over executed FLOPs per byte moved at the least; both axes "
+    "logarithmic. A kernel cannot be above the roofs unless it computes less than a direct one. "
+    "Solid roofs were measured by probes, dashed ones derived from the device's facts."
+)
+_MOST_POINTS: Final = 300
+_LABELLED: Final = 26
+_FILL: Final = {"forward": "full", "backward-data": "none", "backward-weights": "left"}
+_PASSES: Final = {
+    "forward": "filled: forward",
+    "backward-data": "hollow: backward-data",
+    "backward-weights": "half: backward-weights",
+}
+
+
+def rooflines(runs: Sequence[PageRun]) -> Iterator[Chart]:
+    """Yield a plot for each run and device that has rows with FLOPs and bytes."""
+    count = 0
+    for run in runs:
+        for device in dict.fromkeys(row.device for row in run.timed):
+            rows = [
+                row for row in run.representative if row.device == device and _rate(row) is not None
+            ]
+            if rows:
+                count += 1
+                yield _chart(run, rows, f"roofline-{count}", run.within(len(runs)))
+
+
+def _rate(row: Measurement) -> float | None:
+    """Executed FLOP/s, where both coordinates of a point are known."""
+    rate = row.tflops_executed
+    return rate * 1e12 if rate and row.bytes > 0 and row.flops_executed > 0 else None
+
+
+def _chart(run: PageRun, rows: Sequence[Measurement], name: str, which: str) -> Chart:
+    shown = sorted(rows, key=lambda row: -(row.time.median if row.time else 0.0))[:_MOST_POINTS]
+    peaks, memories = peak_roofs(run, shown), memory_roofs(run, shown)
+    fig = figure(5.1)
+    axes = place(fig, 0.75, 0.5, 0.25, 0.3)
+    _limits(axes, shown, peaks, memories)
+    draw_roofs(axes, peaks, memories)
+    values: list[dict[str, Any]] = []
+    _points(axes, shown, _series(rows), values)
+    points = [(_intensity(row), _rate(row) or 0.0) for row in shown]
+    nameless = label_points(axes, _names(shown), points, peaks[0].value if peaks else None)
+    passes = [_PASSES[one] for one in dict.fromkeys(row.pass_ for row in shown) if one in _PASSES]
+    notes = []
+    if len(rows) > len(shown):
+        notes.append(f"The {len(shown)} slowest rows of {len(rows)} are drawn.")
+    if nameless:
+        names = "name" if nameless == 1 else "names"
+        notes.append(f"{nameless} {names} had no room; each mark tells its own when pointed at.")
+    if len(passes) > 1:
+        notes.append(f"Marks: {', '.join(passes)}.")
+    cold = len(run.timed) - len(run.representative)
+    if cold:
+        notes.append(f"{cold} rows with cold caches are in the table only.")
+    models = run.models
+    what = " and ".join(models) if 0 < len(models) < 4 else "layers"
+    return Chart(
+        name=name,
+        title=f"Roofline: {plain(what, 60)} on {plain(run.machine, 60)}{which}",
+        alt=_alt(shown, [*peaks, *memories]),
+        caption=" ".join([_HOW, *notes]),
+        figure=fig,
+        values=values,
+    )
+
+
+def _intensity(row: Measurement) -> float:
+    return row.flops_executed / row.bytes
+
+
+def _limits(
+    axes: Any, rows: Sequence[Measurement], peaks: Sequence[Roof], memories: Sequence[Roof]
+) -> None:
+    across = [_intensity(row) for row in rows]
+    up = [rate for row in rows if (rate := _rate(row))]
+    # As far as the ridge, so that both parts of the roof are seen.
+    ridges = [peak.value / one.value for peak in peaks for one in memories]
+    # Room on the left for the names of the slanted roofs, at the top for those of the flat ones.
+    low_x = min([*across, *ridges]) / (12 if memories else 3)
+    high_x = max([*across, *ridges]) * 3
+    low_y, high_y = min(up) / 2.5, max([*up, *(peak.value for peak in peaks)]) * 3
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(low_x, high_x)
+    axes.set_ylim(low_y, high_y)
+    log_ticks(axes.xaxis, low_x, high_x)
+    log_ticks(axes.yaxis, low_y, high_y)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value / 1e12:.10g}")
+    axes.set_xlabel("executed FLOP per byte")
+    axes.set_ylabel("TFLOP/s (executed)")
+    axes.grid(visible=True)
+
+
+def _series(rows: Sequence[Measurement]) -> dict[str, Look]:
+    return looks(list(dict.fromkeys(plain(row.who, 30) for row in rows)))
+
+
+def _points(
+    axes: Any,
+    rows: Sequence[Measurement],
+    series: Mapping[str, Look],
+    values: list[dict[str, Any]],
+) -> None:
+    for row in rows:
+        look = series[plain(row.who, 30)]
+        fill = _FILL.get(row.pass_, "full")
+        (artist,) = axes.plot(
+            [_intensity(row)],
+            [_rate(row)],
+            linestyle="none",
+            marker=look.marker,
+            markersize=6,
+            fillstyle=fill,
+            color=look.color,
+            markerfacecoloralt=LIGHT["paper"],
+            markeredgecolor=look.color,
+            markeredgewidth=1.1,
+            zorder=3,
+        )
+        _mark(artist, values, row)
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], linestyle="none", marker=look.marker, markersize=6, color=look.color)
+        for look in series.values()
+    ]
+    axes.legend(
+        handles,
+        list(series),
+        loc="lower left",
+        bbox_to_anchor=(0, 1.0),
+        ncols=6,
+        borderaxespad=0.2,
+        handletextpad=0.2,
+        columnspacing=1.4,
+    )
+
+
+def _mark(artist: Any, values: list[dict[str, Any]], row: Measurement) -> None:
+    assert row.time is not None  # only timed rows have a rate
+    reached = "" if row.roofline is None else f", {percent(row.roofline.efficiency)} of its roof"
+    words = f"{row.layer} {row.pass_} {row.who} {row.precision}: {format_seconds(row.time.median)}"
+    mark(
+        artist,
+        values,
+        f"{words}, {number((_rate(row) or 0.0) / 1e12)} TFLOP/s{reached}",
+        layer=row.layer,
+        pass_=row.pass_,
+        who=row.who,
+        precision=row.precision,
+        time_s=row.time.median,
+        flop_per_byte=_intensity(row),
+        flops_per_s=_rate(row),
+    )
+
+
+def _names(rows: Sequence[Measurement]) -> list[tuple[float, float, str]]:
+    """One label per layer: at the first backend's first pass, so that marks do not drown in it."""
+    first = rows[0].who if not any(row.who == "native" for row in rows) else "native"
+    passes = dict.fromkeys(row.pass_ for row in rows)
+    shown = "forward" if "forward" in passes else next(iter(passes))
+    found: dict[str, tuple[float, float, str]] = {}
+    # What only passes values on stands in the way of what computes.
+    large = {row.kind for row in rows} - {"pointwise"}
+    for row in rows:
+        if row.who == first and row.pass_ == shown and (row.kind in large or not large):
+            name = plain(node_name(row.layer), 24)
+            found.setdefault(row.layer, (_intensity(row), _rate(row) or 0.0, name))
+    return list(found.values())[:_LABELLED]
+
+
+def _alt(rows: Sequence[Measurement], roofs: Sequence[Roof]) -> str:
+    limits = "; ".join(roof.name for roof in roofs) or "no roofs are known"
+    best = max(rows, key=lambda row: _rate(row) or 0.0)
+    slow = rows[0]
+    assert slow.time is not None  # only timed rows have a rate
+    names = _names(rows)
+    listed = ", ".join(
+        f"{name} {number(rate / 1e12)} TFLOP/s at {number(across)} FLOP per byte"
+        for across, rate, name in names[:12]
+    )
+    return (
+        f"{len(rows)} marks. Roofs: {limits}. Slowest: {plain(slow.layer, 60)} {slow.pass_} "
+        f"{slow.who}, {format_seconds(slow.time.median)}. Highest rate: {plain(best.layer, 60)} "
+        f"{best.pass_} {best.who}, {number((_rate(best) or 0.0) / 1e12)} TFLOP/s. {listed}."
+    )

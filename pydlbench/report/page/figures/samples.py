@@ -1,0 +1,198 @@
+"""Sample distributions: every stored sample over its row's median, in order of time.
+
+A median hides what its samples did. In each strip time runs from top to bottom, so that drift leans
+and a warm-up or a neighbour shows as a bend; two heaps side by side are two clocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.report.page.figures.axes import place
+from pydlbench.report.page.figures.canvas import Chart, figure, mark
+from pydlbench.report.page.markup import plain
+from pydlbench.report.page.palette import LIGHT, looks
+from pydlbench.results.axes import label, varying
+from pydlbench.results.columns import number, spread
+from pydlbench.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pydlbench.report.page.runs import PageRun
+    from pydlbench.results import TimeSummary
+
+__all__ = ["NEEDS", "distributions"]
+
+#: The command whose runs have what this figure needs.
+NEEDS: Final = "pydlbench layers --model alexnet-owt --samples --json FILE"
+_HOW: Final = (
+    "In each strip time runs from top to bottom; the bar behind is the confidence interval of the "
+    "median. At the right: median and number of kept samples."
+)
+_MOST_STRIPS: Final = 24
+_MOST_SAMPLES: Final = 100
+_HALF = 0.36  # of a strip's height
+_WIDEST = 0.5  # of the median: farther samples are drawn at the edge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Strip:
+    """One row's samples, in seconds."""
+
+    name: str
+    who: str
+    time: TimeSummary
+    samples: tuple[float, ...]
+
+
+def distributions(runs: Sequence[PageRun]) -> Iterator[Chart]:
+    """Yield a figure for each run with stored samples."""
+    count = 0
+    for run in runs:
+        strips = _strips(run)
+        if strips:
+            count += 1
+            yield _chart(strips, f"samples-{count}", run.within(len(runs)))
+
+
+def _strips(run: PageRun) -> list[_Strip]:
+    timed = run.timed
+    axes = [axis for axis in varying(timed) if axis not in ("timing", "accumulate")]
+    found = [
+        _Strip(name=plain(label(row, axes), 52), who=row.who, time=row.time, samples=row.samples_s)
+        for row in timed
+        if row.samples_s and row.time is not None
+    ]
+    for step in run.steps:
+        record = step.record
+        if record.time is not None and record.samples_s:
+            case = record.case
+            words = f"{case.model} {case.phase} {case.precision} batch {case.batch}"
+            who = f"{case.framework} {case.mode}"
+            name = plain(f"{words} {who}", 52)
+            found.append(_Strip(name=name, who=who, time=record.time, samples=record.samples_s))
+    return found
+
+
+def _chart(strips: Sequence[_Strip], name: str, which: str) -> Chart:
+    slowest = sorted(strips, key=lambda one: -one.time.median)[:_MOST_STRIPS]
+    shown = [one for one in strips if any(one is other for other in slowest)]
+    series = looks(list(dict.fromkeys(one.who for one in strips)))
+    reach = _reach(shown)
+    fig = figure(0.85 + 0.3 * len(shown))
+    axes = place(fig, 3.35, 0.5, 1.35, 0.3)
+    values: list[dict[str, Any]] = []
+    outside = thinned = 0
+    for line, one in enumerate(shown):
+        kept = _thin(one.samples)
+        thinned += len(kept) < len(one.samples)
+        outside += _strip(axes, line, one, kept, reach, series[one.who], values)
+    axes.set_xlim(-100 * reach * 1.04, 100 * reach * 1.04)
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.set_yticks(range(len(shown)), [one.name for one in shown])
+    axes.tick_params(axis="y", length=0)
+    axes.xaxis.grid(visible=True)
+    axes.set_xlabel("% from the row's median")
+    notes = []
+    if len(strips) > len(shown):
+        notes.append(f"The {len(shown)} slowest rows of {len(strips)} with samples are drawn.")
+    if thinned:
+        notes.append(f"Of {thinned} rows {_MOST_SAMPLES} samples are drawn, evenly chosen in time.")
+    if outside:
+        notes.append(
+            f"{outside} drawn samples lie farther than {100 * reach:.3g} % and stand at the edge "
+            "as hollow triangles."
+        )
+    return Chart(
+        name=name,
+        title=f"Samples, each against its row's median{which}",
+        alt=_alt(shown),
+        caption=" ".join([_HOW, *notes]),
+        figure=fig,
+        values=values,
+    )
+
+
+def _thin(samples: Sequence[float]) -> list[tuple[int, float]]:
+    """At most so many samples with their places, evenly chosen, the last one among them."""
+    count = len(samples)
+    if count <= _MOST_SAMPLES:
+        return list(enumerate(samples))
+    places = [round(i * (count - 1) / (_MOST_SAMPLES - 1)) for i in range(_MOST_SAMPLES)]
+    return [(place_, samples[place_]) for place_ in places]
+
+
+def _reach(strips: Sequence[_Strip]) -> float:
+    """How far the axis goes to either side: nearly all samples, within limits."""
+    off = sorted(
+        abs(value / one.time.median - 1) for one in strips for _, value in _thin(one.samples)
+    )
+    usual = off[int(0.93 * (len(off) - 1))]
+    return min(_WIDEST, max(0.01, 1.1 * usual))
+
+
+def _strip(
+    axes: Any,
+    line: int,
+    one: _Strip,
+    kept: Sequence[tuple[int, float]],
+    reach: float,
+    look: Any,
+    values: list[dict[str, Any]],
+) -> int:
+    """Draw a row's samples; returns how many lie outside."""
+    middle, last = one.time.median, max(len(one.samples) - 1, 1)
+    if one.time.ci_low is not None and one.time.ci_high is not None:
+        low, high = (100 * (end / middle - 1) for end in (one.time.ci_low, one.time.ci_high))
+        axes.barh(line, high - low, left=low, height=2 * _HALF + 0.1, color=look.pale, zorder=1)
+    axes.plot([0, 0], [line - 0.42, line + 0.42], color=LIGHT["ink"], lw=1, zorder=2)
+    points = [
+        (100 * (value / middle - 1), line + _HALF * (2 * place_ / last - 1))
+        for place_, value in kept
+    ]
+    edge = 100 * reach
+    near = [point for point in points if abs(point[0]) <= edge]
+    far = [(edge if x > 0 else -edge, y) for x, y in points if abs(x) > edge]
+    style = {"linestyle": "none", "markersize": 3.2, "color": look.color, "zorder": 3}
+    (artist,) = axes.plot([x for x, _ in near], [y for _, y in near], marker=look.marker, **style)
+    mark(
+        artist,
+        values,
+        f"{one.name}: median {format_seconds(middle)}, n {one.time.n}, "
+        f"{len(one.samples)} samples stored",
+        row=one.name,
+        time_s=middle,
+        n=one.time.n,
+        samples=len(one.samples),
+        drawn=len(kept),
+    )
+    for sign, marker in ((1, ">"), (-1, "<")):
+        beyond = [y for x, y in far if x * sign > 0]
+        if beyond:
+            edges = [sign * edge] * len(beyond)
+            axes.plot(edges, beyond, marker=marker, fillstyle="none", **style)
+    axes.annotate(
+        f"{format_seconds(middle)}  n {one.time.n}",
+        (1.0, line),
+        xycoords=("axes fraction", "data"),
+        xytext=(5, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=7.5,
+    )
+    return len(far)
+
+
+def _alt(strips: Sequence[_Strip]) -> str:
+    parts = []
+    for one in strips:
+        low, high = min(one.samples), max(one.samples)
+        away = f"{number(100 * (low / one.time.median - 1), 2)} to "
+        away += f"{number(100 * (high / one.time.median - 1), 2)} %"
+        parts.append(
+            f"{one.name}: median {format_seconds(one.time.median)} (+-{spread(one.time)}), "
+            f"n {one.time.n}, samples {away} from it"
+        )
+    return f"Strips of samples. {'; '.join(parts)}."

@@ -1,0 +1,197 @@
+"""The conclusions of a run: the sentences that its command prints in a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydlbench.report.conclusion import conclude
+from pydlbench.report.page.cleaning import finite, mapping, objects, positive
+from pydlbench.report.page.markup import dotted, plain
+from pydlbench.report.page.section import UNREADABLE
+from pydlbench.report.peaks import measured_peaks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from pydlbench.compose import Estimate
+    from pydlbench.report.page.runs import CheckEntry, PageRun
+
+__all__ = ["Conclusion", "conclusions"]
+
+# Of a run with whole steps the rows are parts, and their sum is no conclusion.
+_OF_PARTS = ("model", "check", "diagnose")
+
+
+class Conclusion:
+    """What is concluded from (a part of) a run.
+
+    Attributes:
+        about: what was run.
+        lines: sentences; the first one is to be remembered.
+    """
+
+    def __init__(self, about: str, lines: Iterable[str]) -> None:
+        self.about = plain(dotted(about), 160)
+        self.lines = [plain(line) for line in lines]
+
+
+def conclusions(run: PageRun) -> list[Conclusion]:
+    """Return the conclusions of a run; values that are in the way are named instead."""
+    found: list[Conclusion] = []
+    parts: tuple[Callable[[PageRun], Iterator[Conclusion]], ...] = (
+        _diagnoses,
+        _checks,
+        _estimates,
+        _steps,
+        _protocols,
+        _layers,
+    )
+    for part in parts:
+        try:
+            found.extend(part(run))
+        except UNREADABLE as error:
+            why = f"{type(error).__name__}: {plain(error, 100)}"
+            found.append(
+                Conclusion(run.kind, [f"no conclusion: the run holds unusable values ({why})."])
+            )
+    return found or [Conclusion(run.kind, ["nothing was measured in this run."])]
+
+
+def _layers(run: PageRun) -> Iterator[Conclusion]:
+    if not run.rows or run.kind in _OF_PARTS:
+        return
+    from pydlbench.results.heading import heading
+
+    about = "  ".join(heading(run.record, run.timed or run.rows)[:1])
+    lines = conclude(run.rows, measured_peaks(run.record.device))
+    # In a terminal the reasons are printed before the conclusion.
+    yield Conclusion(about, [line.replace("stand above.", "stand below.") for line in lines])
+
+
+def _estimates(run: PageRun) -> Iterator[Conclusion]:
+    from pydlbench.report.model_table import model_conclusion
+    from pydlbench.units import format_seconds
+
+    for document in run.estimates:
+        estimate = _estimate(document)
+        lines = model_conclusion(estimate)
+        if lines and estimate.time.middle > 0:
+            low, high = estimate.time.low, estimate.time.high
+            middle, rate = format_seconds(estimate.time.middle), estimate.images_per_s
+            caches = f"{format_seconds(low)} with hot caches to {format_seconds(high)} with cold"
+            whole = f"estimate of a step from its layers: {middle}, {caches}, {rate:.4g} images/s."
+            lines = [whole, *lines]
+        missing = len(objects(document.get("missing")))
+        if missing:
+            lines.append(f"{missing} parts could not be measured and are in no sum.")
+        yield Conclusion(_step(document), lines or ["nothing was measured in this run."])
+
+
+def _checks(run: PageRun) -> Iterator[Conclusion]:
+    from pydlbench.report.check_conclusion import check_conclusion
+    from pydlbench.report.check_table import errors_line, summary_parts
+
+    for check in run.checks:
+        record = check.record
+        if record is None:
+            yield Conclusion(_step(check.document), [_refused(check)])
+            continue
+        what, figures = summary_parts(record)
+        lines = [f"{', '.join(figures.split('   '))}.", *check_conclusion(record, diagnose=True)]
+        yield Conclusion(what, [*lines[:-1], f"{errors_line(record)}.", lines[-1]])
+
+
+def _refused(check: CheckEntry) -> str:
+    document = check.document
+    return f"{check.who} {document.get('status')}: {plain(document.get('reason'))}"
+
+
+def _steps(run: PageRun) -> Iterator[Conclusion]:
+    if not run.steps or run.kind == "diagnose":
+        return
+    from pydlbench.report.e2e_conclusion import conclude as conclude_steps
+    from pydlbench.report.e2e_rows import StepRow
+
+    by_model: dict[str, list[StepRow]] = {}
+    for one in run.steps:
+        model = one.record.case.model
+        row = StepRow(record=one.record, title=model, flops=one.flops)
+        by_model.setdefault(model, []).append(row)
+    for model, rows in by_model.items():
+        lines = [*conclude_steps(rows), *map(_agreement, run.agreements)]
+        yield Conclusion(model, [line.replace("stand above.", "stand below.") for line in lines])
+
+
+def _protocols(run: PageRun) -> Iterator[Conclusion]:
+    for document in run.protocols:
+        what = plain(document.get("protocol"))
+        yield Conclusion(
+            _step(document), [f"{what}: what the published script prints; it has no figures here."]
+        )
+
+
+def _agreement(found: Mapping[str, Any]) -> str:
+    words = [plain(found.get(name)) for name in ("batch", "phase", "status", "detail")]
+    return "agreement of the frameworks, batch {}, {}: {}: {}".format(*words)
+
+
+def _diagnoses(run: PageRun) -> Iterator[Conclusion]:
+    from pydlbench.units import format_percent
+
+    for document in run.findings:
+        found = objects(document.get("findings"))
+        if not found:
+            lines = ["Nothing found that would save 1 % of the step."]
+        else:
+            first = found[0]
+            where = ", ".join(map(str, first.get("where") or ()))
+            share = positive(mapping(first.get("saving")).get("share"))
+            text = f"Most is lost to {plain(first.get('problem'))}{f' ({where})' if where else ''}"
+            lines = [
+                f"{text}: {format_percent(share) if share else 'a share'} of the step, measured."
+            ]
+            lines.append(f"next: {plain(first.get('next'))}")
+        yield Conclusion(_step(document), lines)
+
+
+def _step(document: Mapping[str, Any]) -> str:
+    names = ("model", "batch", "phase", "precision", "framework", "mode")
+    words = [plain(document.get(name)) for name in names if document.get(name) is not None]
+    if "batch" in document and len(words) > 1:
+        words[1] = f"batch {words[1]}"
+    return "  ".join(words)
+
+
+def _estimate(document: Mapping[str, Any]) -> Estimate:
+    """Rebuild the estimate out of ``model --json``; layers without a time are left out."""
+    from pydlbench.compose import Estimate, LayerShare, Range
+
+    layers = []
+    for one in objects(document.get("layers")):
+        seconds = positive(one.get("time_s"))
+        if seconds is None:
+            continue
+        low, high = finite(one.get("low")), finite(one.get("high"))
+        layers.append(
+            LayerShare(
+                name=plain(one.get("name"), 60),
+                kind=plain(one.get("kind"), 30),
+                time=Range(
+                    hot=seconds if low is None else low, cold=seconds if high is None else high
+                ),
+                roof_s=positive(one.get("roof_s")),
+                bound=None,
+                share=finite(one.get("share")) or 0.0,
+                by_pass={},
+                algorithms={},
+            )
+        )
+    told = mapping(document.get("estimate"))
+    middle = positive(told.get("time_s")) or sum(layer.time.middle for layer in layers)
+    hot, cold = (positive(told.get(name)) or middle for name in ("hot_s", "cold_s"))
+    return Estimate(
+        time=Range(hot=hot, cold=cold),
+        half_width_s=finite(told.get("half_width_s")) or 0.0,
+        batch=int(finite(document.get("batch")) or 0),
+        layers=tuple(layers),
+    )

@@ -1,0 +1,92 @@
+"""Tables that sort: every cell knows its exact value, whatever the text rounds it to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.report.page.markup import Html, el, join, plain, text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+__all__ = ["MOST_ROWS", "Column", "facts", "table"]
+
+#: Rows that a page shows; the rest is counted. More make a browser slow.
+MOST_ROWS: Final = 3000
+# Of a cell's text: longer ones are cut, with the whole in a tooltip.
+_LONG = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column.
+
+    Attributes:
+        title: its heading.
+        cell: the text of a row's cell.
+        value: what it is sorted by, where the text is not enough; None sorts last.
+        right: aligned to the right: numbers.
+        note: what the heading means, shown when it is pointed at.
+    """
+
+    title: str
+    cell: Callable[[Any], Any]
+    value: Callable[[Any], float | None] | None = None
+    right: bool = False
+    note: str | None = None
+
+
+def table(caption: str, columns: Sequence[Column], rows: Sequence[Any], ident: str) -> Html:
+    """Return a table whose headings are buttons that sort it; without scripts it is just a table.
+
+    Args:
+        caption: above it.
+        columns: at least one; the first one heads its rows.
+        rows: anything that the columns understand.
+        ident: unique on the page.
+    """
+    shown = rows[:MOST_ROWS]
+    head = el("tr", *(_heading(one) for one in columns))
+    # Put together by hand: thousands of cells.
+    body = Html("".join(f"<tr>{''.join(_cells(columns, row))}</tr>\n" for row in shown))
+    left = len(rows) - len(shown)
+    more = f" The first {len(shown)} rows of {len(rows)}; an export has all of them."
+    full = el(
+        "table",
+        el("caption", plain(caption) + (more if left else ""), id=f"{ident}-caption"),
+        el("thead", head),
+        el("tbody", body),
+        class_="sortable",
+    )
+    return el(
+        "div", full, class_="scroll", role="region", tabindex=0, aria_labelledby=f"{ident}-caption"
+    )
+
+
+def facts(pairs: Iterable[tuple[str, Any]]) -> Html:
+    """Return a list of names and values; pairs without a value are left out."""
+    shown = [
+        join([el("dt", name), el("dd", value)]) for name, value in pairs if value not in (None, "")
+    ]
+    return el("dl", *shown, class_="facts") if shown else Html("")
+
+
+def _heading(column: Column) -> Html:
+    button = el("button", column.title, type="button", title=column.note)
+    return el("th", button, scope="col", class_="num" if column.right else None)
+
+
+def _cells(columns: Sequence[Column], row: Any) -> Iterable[str]:
+    for index, column in enumerate(columns):
+        given = column.cell(row)
+        shown = given if isinstance(given, Html) else plain(given)
+        title = ""
+        if not isinstance(shown, Html) and len(shown) > _LONG:
+            title = f' title="{text(shown)}"'
+            shown = plain(shown, _LONG)
+        number = None if column.value is None else column.value(row)
+        value = "" if number is None else f' data-v="{number!r}"'
+        css = ' class="num"' if column.right else ""
+        tag, scope = ("th", ' scope="row"') if index == 0 else ("td", "")
+        yield f"<{tag}{scope}{css}{value}{title}>{text(shown)}</{tag}>"

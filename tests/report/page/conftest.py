@@ -1,0 +1,63 @@
+"""Runs of every kind, and the page that comes of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+
+from pydlbench.report.page import build_page
+
+sys.path.insert(0, str(Path(__file__).parent))
+import invented
+from reading import parse
+
+sys.path.pop(0)
+
+
+@pytest.fixture
+def rows(measurement):
+    return invented.model_rows(measurement, who=invented.ALL)
+
+
+@pytest.fixture
+def native(measurement):
+    return invented.model_rows(measurement)
+
+
+@pytest.fixture
+def everything(tmp_path, rows, native, measurement):
+    """Runs of every kind, with samples and several batches."""
+    cold = [dataclasses.replace(row, cache="all-cold") for row in native]
+    sweep = [
+        measurement(
+            batch=n, problem=f"mb{n}ic192", tflops=0.1 * n, samples_s=invented.samples(0.05, 300)
+        )
+        for n in (1, 2, 4)
+    ]
+    steps = [
+        invented.step_record(0.1 * factor, framework=framework, mode=mode, phase=phase, batch=batch)
+        for batch in (4, 8)
+        for phase in ("forward", "training")
+        for framework, mode, factor in (("torch", "eager", 1), ("tensorflow", "graph", 1.4))
+    ]
+    return invented.read(
+        tmp_path,
+        invented.layers_document(rows),
+        invented.model_document(native),
+        invented.check_document(native + cold),
+        invented.steps_document(steps),
+        invented.layers_document(sweep),
+    )
+
+
+@pytest.fixture
+def page(everything):
+    return build_page(everything)
+
+
+@pytest.fixture
+def root(page):
+    return parse(page.html)

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from pydlbench.report.page import build_page
+
+sys.path.insert(0, str(Path(__file__).parent))
+import invented
+from reading import by_id, parse
+
+sys.path.pop(0)
+
+
+def test_every_figure_says_in_words_what_it_shows(page, root):
+    figures = list(root.all("svg"))
+    assert len(figures) == len(page.charts) == 15
+    for node, chart in zip(figures, page.charts, strict=True):
+        assert node.attributes["role"] == "img"
+        children = [child for child in node.children if not isinstance(child, str)]
+        title, description = children[:2]
+        assert (title.tag, description.tag) == ("title", "desc")
+        assert title.text() == " ".join(chart.title.split())
+        assert re.search(r"\d", description.text())
+        assert len(description.text()) > 60
+
+
+def test_marks_of_the_roofline_are_the_rows(everything, root):
+    marks = by_id(root, "roofline-1").marks()
+    rows = [row for row in everything[0].rows if row.flops_executed]
+    assert len(marks) == len(rows) > 20
+    found = {(mark["layer"], mark["who"]): mark for mark in marks}
+    for row in rows:
+        mark = found[row.layer, row.who]
+        assert float(mark["time-s"]) == row.time.median
+        assert float(mark["flops-per-s"]) == row.tflops_executed * 1e12
+        assert float(mark["flop-per-byte"]) == row.flops_executed / row.bytes
+
+
+def test_both_roofs_are_labelled(root):
+    text = by_id(root, "roofline-1").text()
+    for name in (
+        "theoretical fp32 peak 0.590 TFLOP/s",
+        "measured fp32 peak 0.580 TFLOP/s",
+        "measured memory 48.0 GB/s",
+        "measured last-level cache 150 GB/s",
+    ):
+        assert name in text
+
+
+def test_marks_against_the_peaks_are_the_rows(everything, root):
+    marks = by_id(root, "peaks-1").marks()
+    rows = {(row.layer, row.who): row for row in everything[0].rows if row.kind != "pointwise"}
+    assert len(marks) == len(rows)
+    for mark in marks:
+        row = rows[mark["layer"], mark["who"]]
+        assert float(mark["of-theoretical"]) == row.fraction_of_peak("theoretical")
+
+
+def test_the_ladder_has_every_rung_and_its_sums(everything, root):
+    figure = by_id(root, "step-1")
+    sums: dict[str, float] = {}
+    for mark in figure.marks():
+        sums[mark["rung"]] = sums.get(mark["rung"], 0.0) + float(mark["time-s"])
+    record = everything[2].checks[0].record
+    native = {(row.problem, row.pass_): row for row in everything[1].rows}
+    estimate = everything[1].estimates[0]
+    assert list(sums) == [
+        *("theoretical", "measured roof", "native layers"),
+        *("operators, torch eager", "step, torch eager"),
+        *("step, torch eager, e2e", "step, tensorflow graph, e2e"),
+    ]
+    assert sums["native layers"] == pytest.approx(estimate["estimate"]["time_s"])
+    assert sums["step, torch eager"] == record.measured.median
+    assert sums["operators, torch eager"] == pytest.approx(0.108)
+    assert sums["theoretical"] > 0.9 * sum(row.flops / 0.59e12 for row in native.values())
+    # A measured step is one piece: it is not spread over layers.
+    assert [m["kind"] for m in figure.marks() if m["rung"] == "step, torch eager"] == ["whole"]
+
+
+def test_a_check_alone_divides_its_rungs_by_the_models_graph(tmp_path, native):
+    cold = [
+        dataclasses.replace(row, cache="all-cold", time=invented.summary(2 * row.time.median))
+        for row in native
+    ]
+    page = build_page(invented.read(tmp_path, invented.check_document(native + cold)))
+    marks = [m for m in by_id(parse(page.html), "step-1").marks() if m["rung"] == "native layers"]
+    conv2 = next(mark for mark in marks if mark["layer"] == "conv2")
+    parts = [row for row in native if row.layer.startswith("alexnet-owt/conv2")]
+    wanted = sum(row.time.median for row in parts if row.layer.count("/") == 1)
+    bias = sum(row.time.median for row in parts if row.layer.endswith("/bias"))
+    assert float(conv2["time-s"]) == pytest.approx(1.5 * (wanted + bias))
+
+
+def test_bars_of_frameworks_are_images_per_second(root):
+    marks = by_id(root, "frameworks-1").marks()
+    training = [m for m in marks if m["phase"] == "training" and m["who"] == "tensorflow graph"]
+    assert {(m["batch"], float(m["images-per-s"])) for m in training} == {
+        ("4", 4 / (0.1 * 1.4)),
+        ("8", 8 / (0.1 * 1.4)),
+    }
+
+
+def test_the_batch_sweep_has_a_point_per_batch(root):
+    marks = by_id(root, "batches-2").marks()
+    assert [(m["batch"], float(m["tflops"])) for m in marks] == [
+        ("1", 0.1),
+        ("2", 0.2),
+        ("4", pytest.approx(0.4)),
+    ]
+
+
+def test_samples_are_thinned_and_the_caption_says_so(root):
+    figure = by_id(root, "samples-2")
+    assert {(m["samples"], m["drawn"]) for m in figure.marks()} == {("300", "100")}
+    assert "100 samples are drawn" in figure.text()
+    assert "stand at the edge" in figure.text()
+
+
+def test_figures_have_no_colour_of_their_own(page, root):
+    """What is drawn in the light theme's colours must become variables, or dark mode hides it."""
+    for node in root.all("svg"):
+        for child in node.all():
+            style = child.attributes.get("style", "")
+            assert not re.search(r"#[0-9a-f]{6}", style), style
+            for name in ("fill", "stroke"):
+                assert not child.attributes.get(name, "none").startswith("#")
+    used = set(re.findall(r"var\(--([a-z-]+)\)", page.html))
+    light, dark = page.html.split("prefers-color-scheme", 1)
+    for name in used - {"font", "mono"}:
+        assert f"--{name}:" in light
+        assert f"--{name}:" in dark
+
+
+def test_series_differ_in_more_than_colour():
+    from pydlbench.report.page.palette import looks
+
+    names = [*invented.ALL, "tensorflow xla", "numba", "cupy", "one", "two", "three"]
+    found = looks(names)
+    assert len({look.marker for look in found.values()}) == len(names)
+    assert len({look.hatch for look in found.values()}) == len(names)
+
+
+def test_many_runs_have_a_few_figures_of_a_kind_and_say_so(tmp_path, measurement):
+    documents = [invented.layers_document([measurement()]) for _ in range(8)]
+    page = build_page(invented.read(tmp_path, *documents))
+    names = [chart.name for chart in page.charts]
+    assert sum(name.startswith("roofline") for name in names) == 6
+    assert "The roofline: only the first 6 figures are drawn" in parse(page.html).text()
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [("conv1", "conv1"), ("fc6..fc6/relu", "fc6+"), ("block2/unit1/conv1", "conv1")],
+)
+def test_names_in_narrow_segments_are_short(name, short):
+    from pydlbench.report.page.figures.step import _short
+
+    assert _short(name) == short

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from pydlbench.report.page import build_page
+
+sys.path.insert(0, str(Path(__file__).parent))
+import invented
+from reading import by_id, parse
+
+sys.path.pop(0)
+
+
+def test_nothing_is_in_the_way_of_good_documents(everything, page, root):
+    assert [run.troubles for run in everything] == [()] * 5
+    assert [run.kind for run in everything] == ["layers", "model", "check", "e2e", "layers"]
+    assert "cannot be shown" not in page.html
+    assert "unusable" not in page.html
+    assert not [node for node in root.all("p") if node.attributes.get("class") == "absent"]
+
+
+def test_the_page_loads_nothing(page, root):
+    for node in root.all():
+        for name in ("src", "href", "srcset", "poster", "data", "action"):
+            target = node.attributes.get(name)
+            assert target is None or target.startswith("#"), (node.tag, name, target)
+        assert node.tag not in {"link", "img", "iframe", "object", "embed", "base"}
+    assert not re.search(r"https?:|url\((?!#)|@import", page.html)
+    policy = next(
+        node.attributes["content"]
+        for node in root.all("meta")
+        if node.attributes.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe-inline" not in policy.partition("script-src")[2]
+
+
+def test_links_and_references_point_to_what_is_there_once(page, root):
+    idents = [node.attributes["id"] for node in root.all() if "id" in node.attributes]
+    assert len(idents) == len(set(idents))
+    used = set(re.findall(r"url\(#([^)]+)\)", page.html))
+    for node in root.all():
+        used |= {node.attributes[k][1:] for k in ("href",) if k in node.attributes}
+        for name in ("aria-labelledby", "aria-describedby"):
+            used |= set(node.attributes.get(name, "").split())
+    assert used <= set(idents)
+
+
+def test_the_conclusion_comes_first_and_is_what_the_commands_print(everything, root):
+    from pydlbench.report.check_conclusion import check_conclusion
+    from pydlbench.report.conclusion import conclude
+
+    sections = [node.attributes["id"] for node in root.all("section")]
+    assert sections[0] == "conclusion"
+    text = by_id(root, "conclusion").text()
+    assert conclude(everything[0].rows)[0] in text
+    for line in check_conclusion(everything[2].checks[0].record, diagnose=True):
+        assert " ".join(line.split()) in text
+    assert "dominates" in text
+    assert "torch eager is fastest" in text
+
+
+def test_tables_hold_exact_values_and_sort_by_buttons(everything, root):
+    tables = [n for n in root.all("table") if n.attributes.get("class") == "sortable"]
+    assert tables
+    for table in tables:
+        head = next(table.all("thead"))
+        assert all(list(th.all("button")) for th in head.all("th"))
+        assert next(table.all("caption")).text()
+    layers = by_id(root, "layers-1-caption").parent
+    titles = [th.text() for th in next(layers.all("thead")).all("th")]
+    column = titles.index("median")
+    values = [
+        float([c for c in tr.children if not isinstance(c, str)][column].attributes["data-v"])
+        for tr in next(layers.all("tbody")).all("tr")
+    ]
+    assert values == [row.time.median for row in everything[0].rows]
+
+
+def test_the_ledger_adds_up(everything, root):
+    table = by_id(root, "ledger-1-caption").parent
+    cells = [
+        [c for c in tr.children if not isinstance(c, str)]
+        for tr in next(table.all("tbody")).all("tr")
+    ]
+    total = sum(float(row[1].attributes["data-v"]) for row in cells)
+    assert total == pytest.approx(everything[2].checks[0].record.measured.median)
+    assert cells[-1][0].text() == "unexplained"
+
+
+def test_findings_are_a_section_where_there_are_some(tmp_path):
+    finding = {
+        "problem": "decay in Python",
+        "where": ["fc6 forward"],
+        "cause": "one call per tensor",
+        "saving": {"seconds": 0.01, "share": 0.1},
+        "next": "pydlbench e2e",
+    }
+    document = {
+        "run": invented.RUN.to_dict(),
+        "model": "mnist",
+        "batch": 4,
+        "phase": "training",
+        "framework": "torch",
+        "mode": "eager",
+        "findings": [finding],
+    }
+    root = parse(build_page(invented.read(tmp_path, document)).html)
+    assert "Most is lost to decay in Python (fc6 forward): 10 % of the step" in root.text()
+    assert "one call per tensor" in by_id(root, "findings").text()
+
+
+def test_size_of_alexnet_and_vgg_with_all_backends(tmp_path, measurement):
+    who = [*invented.ALL, "tensorflow xla", "numba"]
+    passes = ("forward", "backward-data", "backward-weights")
+    documents = []
+    for name in ("alexnet-owt", "vgg16"):
+        rows = invented.model_rows(measurement, name, who=who, passes=passes)
+        rows = [
+            dataclasses.replace(row, samples_s=invented.samples(row.time.median, 500))
+            for row in rows
+            if row.kind != "pointwise"
+        ]
+        documents.append(invented.layers_document(rows))
+    page = build_page(invented.read(tmp_path, *documents))
+    assert len(page.html.encode()) < 2_000_000

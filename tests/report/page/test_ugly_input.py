@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from pydlbench.report.page import build_page
+
+sys.path.insert(0, str(Path(__file__).parent))
+import invented
+from reading import by_id, parse
+
+sys.path.pop(0)
+
+EVIL = "<script>alert(1)</script>\"'&$x^2$\x07"
+
+
+@pytest.mark.parametrize("title", [None, EVIL])
+def test_strings_of_documents_are_escaped(tmp_path, measurement, without_time, title):
+    rows = [
+        measurement(layer=f"{EVIL}/conv3", algorithm=EVIL, library=EVIL, backend=EVIL),
+        measurement(layer=f"{EVIL}/conv4", mode=EVIL, samples_s=invented.samples(0.05)),
+        without_time("failed", EVIL, layer=EVIL),
+    ]
+    record = dataclasses.replace(
+        invented.RUN,
+        id=EVIL,
+        command=("pydlbench", EVIL),
+        device={**invented.DEVICE, "name": EVIL, "warnings": [{"symptom": EVIL, "remedy": EVIL}]},
+        environment={"os": EVIL, "packages": {EVIL: EVIL}},
+    )
+    runs = invented.read(tmp_path, invented.layers_document(rows, record))
+    page = build_page(runs, title)
+    scripts = list(parse(page.html).all("script"))
+    assert len(scripts) == 1
+    assert "alert(1)" not in scripts[0].text()
+    assert "<script>alert" not in page.html
+    assert "\x07" not in page.html
+    for chart in page.charts:  # as files they must be well-formed XML too
+        assert b"<script>" not in page.figure(chart, "svg")
+        assert page.figure(chart, "png").startswith(b"\x89PNG")
+
+
+def test_a_run_without_ok_rows_says_why(tmp_path, without_time):
+    rows = [without_time("failed", "it broke"), without_time("skipped", "it cannot")]
+    page = build_page(invented.read(tmp_path, invented.layers_document(rows)))
+    root = parse(page.html)
+    assert page.charts == []
+    assert "nothing was timed: 1 of 2 rows failed, 1 skipped." in by_id(root, "conclusion").text()
+    assert "it broke" in by_id(root, "layers").text()
+    absent = [node.text() for node in root.all("p") if node.attributes.get("class") == "absent"]
+    assert len(absent) == 6
+    assert all("pydlbench " in text for text in absent)
+
+
+def test_an_empty_run_is_a_page(tmp_path):
+    page = build_page(invented.read(tmp_path, invented.layers_document([])))
+    assert "nothing was measured in this run." in parse(page.html).text()
+
+
+def test_one_row_is_enough(tmp_path, measurement):
+    page = build_page(invented.read(tmp_path, invented.layers_document([measurement()])))
+    names = [chart.name for chart in page.charts]
+    assert names == ["roofline-1", "peaks-1"]
+    assert "only fewer FLOPs or lower precision" in parse(page.html).text()
+
+
+def test_thousands_of_rows_are_capped_in_figures_and_whole_in_the_table(tmp_path, measurement):
+    rows = [
+        measurement(layer=f"model/layer{i}", problem=f"mb1ic{i}", median=1e-3 * (1 + i % 97))
+        for i in range(2000)
+    ]
+    page = build_page(invented.read(tmp_path, invented.layers_document(rows)))
+    root = parse(page.html)
+    assert len(by_id(root, "roofline-1").marks()) == 300
+    assert "The 300 slowest rows of 2000 are drawn." in by_id(root, "roofline-1").text()
+    assert len(by_id(root, "peaks-1").marks()) == 40
+    table = by_id(root, "layers-1-caption").parent
+    assert len(list(next(table.all("tbody")).all("tr"))) == 2000
+    assert len(page.html) < 2_000_000
+
+
+NOTHING = (math.nan, None, math.inf, "text", {}, [])
+
+
+@pytest.mark.parametrize("bad", NOTHING, ids=str)
+def test_fields_of_no_use_cost_a_row_at_most(tmp_path, measurement, bad):
+    good = measurement(samples_s=(0.05, 0.051)).to_dict()
+    rows = [good]
+    rows += [{**good, name: bad} for name in good if name != "samples_s"]
+    for part in ("time_s", "peak_tflops", "roofline", "correct"):
+        rows += [{**good, part: {**good[part], name: bad}} for name in good[part]]
+    document = {**invented.layers_document([]), "measurements": rows}
+    (run,) = invented.read(tmp_path, document)
+    assert len(run.timed) > len(rows) // 2
+    page = build_page([run])
+    parse(page.html)
+    assert "cannot be shown" not in page.html
+
+
+@pytest.mark.parametrize("bad", NOTHING, ids=str)
+def test_devices_checks_estimates_and_steps_of_no_use_are_told(tmp_path, native, bad):
+    documents = [
+        {**invented.check_document(native), "measured_s": bad},
+        {**invented.check_document(native), "pieces": bad},
+        {**invented.model_document(native), "layers": bad, "estimate": bad},
+        {**invented.model_document(native), "batch": bad},
+    ]
+    steps = invented.steps_document([invented.step_record()])
+    documents.append({**steps, "steps": [{**steps["steps"][0], "time_s": bad}]})
+    for name in invented.DEVICE:
+        run = dataclasses.replace(invented.RUN, device={**invented.DEVICE, name: bad})
+        documents.append(invented.layers_document(native[:3], run))
+    page = build_page(invented.read(tmp_path, *documents))
+    root = parse(page.html)
+    assert "cannot be read" in by_id(root, "conclusion").text()
+    assert "cannot be shown" not in page.html
+
+
+def test_an_interrupted_run_says_so(tmp_path, measurement):
+    document = invented.layers_document([measurement()], interrupted=True)
+    page = build_page(invented.read(tmp_path, document))
+    assert "this run is interrupted" in by_id(parse(page.html), "conclusion").text()
+
+
+def test_a_refused_check_is_told(tmp_path, native):
+    document = invented.check_document(native)
+    refused = {name: document[name] for name in ("run", "model", "batch", "phase", "precision")} | {
+        "framework": "torch",
+        "mode": "eager",
+        "status": "failed",
+        "reason": "no such operator",
+    }
+    page = build_page(invented.read(tmp_path, {**refused, "measurements": []}))
+    assert "torch eager failed: no such operator" in parse(page.html).text()
