@@ -1,0 +1,39 @@
+"""What tells the entries of a sweep apart in the store, so that a later run knows what is there."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydlbench.backends.case import Case
+    from pydlbench.sweep import Job, Row
+
+__all__ = ["kernel_key", "row_key", "same_kernel"]
+
+
+def row_key(job: Job, row: Row) -> str:
+    """Return the key of a row: its table and everything that was asked for.
+
+    The case is in it: two layers of one name may differ in what pooling does.
+    """
+    case = row.case.to_dict() if hasattr(row.case, "to_dict") else row.case
+    return f"{job.kind}/{job.table}/{_digest([dict(row.fields), case])}"
+
+
+def kernel_key(job: Job, row: Row, case: Case) -> str:
+    """Return the key of a kernel that was measured for the estimate of a model."""
+    return f"{row_key(job, row)}/{_digest(case.to_dict())}"
+
+
+def same_kernel(job: Job, case: Case) -> str:
+    """Return what two measurements of the same kernel have in common, whatever asked for it."""
+    nameless = dataclasses.replace(case, layer=dataclasses.replace(case.layer, name=None))
+    return _digest([nameless.to_dict(), job.options.get("threads")])
+
+
+def _digest(value: object) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]

@@ -1,0 +1,266 @@
+"""Runs the jobs of a sweep; a row that fails costs itself, and what is finished is kept at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from pydlbench.cli.sweep_keys import kernel_key, row_key, same_kernel
+from pydlbench.errors import PydlbenchError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pydlbench.backends.case import Case
+    from pydlbench.cli.sweep_sessions import Sessions
+    from pydlbench.results import Measurement
+    from pydlbench.sweep import Job, Row
+
+__all__ = ["Outcome", "Runner"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a row.
+
+    Attributes:
+        job: that it belongs to.
+        row: what was wanted.
+        table: of the store; empty where there is nothing to keep.
+        document: its JSON object.
+        status: ``ok``, ``skipped`` or ``failed``.
+        reason: why it is not ok.
+    """
+
+    job: Job
+    row: Row
+    table: str
+    document: Mapping[str, Any]
+    status: str
+    reason: str | None = None
+
+
+class Runner:
+    """Measures what is not there yet.
+
+    Args:
+        sessions: to measure with: ``layers`` and ``e2e``.
+        check_factory: opens the session of a cross-check.
+        checker: takes the place of ``pydlbench.crosscheck.check``.
+        done: documents that an earlier attempt has finished, by key.
+        keep: called with table, document and key of whatever is finished.
+        progress: called with the job, how many rows of it are done (a part of a row counts as a
+            fraction), and what is done next.
+
+    Attributes:
+        outcomes: of all rows so far, earlier attempts' included.
+    """
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        check_factory: Callable[..., Any],
+        checker: Callable[..., Any] | None,
+        done: Mapping[str, tuple[str, dict[str, Any]]],
+        keep: Callable[[str, dict[str, Any], str], None],
+        progress: Callable[[Job, float, str], None],
+    ) -> None:
+        self.outcomes: list[Outcome] = []
+        self._sessions = sessions
+        self._check_factory = check_factory
+        self._checker = checker
+        self._done = done
+        self._keep = keep
+        self._progress = progress
+        # What estimates can share with each other and with layers, by kernel.
+        self._kernels: dict[str, dict[str, Any]] = {}
+
+    def run(self, jobs: Sequence[Job]) -> None:
+        """Run all jobs in their order.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C; ``outcomes`` has what was finished.
+        """
+        for job in jobs:
+            todo = [row for row in job.rows if not self._known(job, row)]
+            self._progress(job, len(job.rows) - len(todo), "")
+            if todo:
+                {
+                    "layers": self._layers,
+                    "model": self._model,
+                    "e2e": self._e2e,
+                    "check": self._check,
+                }[job.kind](job, todo)
+            self._progress(job, len(job.rows), "")
+
+    def _known(self, job: Job, row: Row) -> bool:
+        found = self._done.get(row_key(job, row))
+        if found is None:
+            return False
+        table, document = found
+        self._remember(job, row.case, table, document)
+        status = str(document.get("status", "ok"))
+        self.outcomes.append(Outcome(job, row, table, document, status, document.get("reason")))
+        return True
+
+    def _finished(
+        self, job: Job, row: Row, table: str, document: dict[str, Any], *, kept: bool = True
+    ) -> None:
+        status = str(document.get("status", "ok"))
+        if kept:
+            self._keep(table, document, row_key(job, row))
+        shown = {name: value for name, value in document.items() if name != "samples_s"}
+        self._remember(job, row.case, table, shown)
+        self.outcomes.append(Outcome(job, row, table, shown, status, document.get("reason")))
+
+    def _remember(self, job: Job, case: Any, table: str, document: dict[str, Any]) -> None:
+        if table == "layer" and document.get("status") == "ok":
+            self._kernels.setdefault(same_kernel(job, case), document)
+
+    # --- layers -----------------------------------------------------------------------------
+
+    def _layers(self, job: Job, todo: Sequence[Row]) -> None:
+        from pydlbench.contest import groups
+
+        waiting: dict[Case, list[Row]] = {}
+        for row in todo:
+            waiting.setdefault(row.case, []).append(row)
+        count = len(job.rows) - len(todo)
+        # Group by group: a problem that does not fit into memory costs its own rows only.
+        for group in groups([row.case for row in todo]):
+            self._progress(job, count, waiting[group[0]][0].label)
+            for case, measured in zip(group, self._measured(job, group), strict=True):
+                self._finished(job, waiting[case].pop(0), "layer", measured.to_dict())
+            count += len(group)
+
+    def _measured(self, job: Job, cases: Sequence[Case]) -> list[Measurement]:
+        """Return a row for each case, those that could not be measured with the reason."""
+        from pydlbench.rows import empty_row
+
+        found: list[Measurement] = []
+        try:
+            options = {**job.options, "keep_samples": True}
+            session = self._sessions.get("layers", options)
+            # Not extend(): what was measured before a failure counts.
+            for one in session.measure(cases, progress=lambda *_: None):
+                found.append(one)  # noqa: PERF402 - see above
+        except PydlbenchError as error:
+            status, reason = _verdict(error)
+            threads = job.options.get("threads")
+            found += [empty_row(case, threads, status, reason) for case in cases[len(found) :]]
+        return found
+
+    # --- model ------------------------------------------------------------------------------
+
+    def _model(self, job: Job, todo: Sequence[Row]) -> None:
+        for row in todo:
+            try:
+                document = self._estimate(job, row)
+            except PydlbenchError as error:
+                status, reason = _verdict(error)
+                failed = {**row.fields, "status": status, "reason": reason}
+                self._finished(job, row, "", failed, kept=False)
+            else:
+                self._finished(job, row, "estimate", document)
+
+    def _estimate(self, job: Job, row: Row) -> dict[str, Any]:
+        """Measure the kernels of a step that are not there yet, and sum them."""
+        from pydlbench.compose import estimate, plan
+        from pydlbench.models.counts import memory
+        from pydlbench.results import Measurement
+
+        asked = job.request
+        options = {**job.options, "keep_samples": True}
+        cache = self._sessions.get("layers", options).cache_bytes(asked.device)
+        wanted = plan(asked.model, asked.phase, asked.precision, asked.device, cache)
+        rows: dict[Case, Measurement] = {}
+        for number, case in enumerate(wanted.cases):
+            key = kernel_key(job, row, case)
+            if key in self._done:
+                self._remember(job, case, *self._done[key])
+                rows[case] = Measurement.from_dict(self._done[key][1])
+                continue
+            if known := self._kernels.get(same_kernel(job, case)):
+                rows[case] = Measurement.from_dict(known)
+                continue
+            what = f"{row.label}: {case.label}, {number} of {len(wanted.cases)} kernels"
+            self._progress(job, number / len(wanted.cases), what)
+            (measured,) = self._measured(job, [case])
+            self._keep("layer", measured.to_dict(), key)
+            rows[case] = dataclasses.replace(measured, samples_s=None)
+            self._remember(job, case, "layer", rows[case].to_dict())
+        found = estimate(wanted, rows)
+        if not found.layers:
+            reasons = dict.fromkeys(one.reason for one in rows.values() if one.reason)
+            raise PydlbenchError(f"no layer could be measured: {next(iter(reasons), 'no layers')}")
+        return {
+            "model": asked.model.name,
+            "batch": asked.model.batch,
+            "phase": asked.phase,
+            "precision": asked.precision,
+            **found.to_dict(),
+            "memory_bytes": memory(asked.model, asked.phase, asked.precision),
+            "options": dict(asked.variant),
+            "device": asked.device,
+            "cache_bytes": cache,
+        }
+
+    # --- e2e --------------------------------------------------------------------------------
+
+    def _e2e(self, job: Job, todo: Sequence[Row]) -> None:
+        from pydlbench.endtoend import StepRecord
+        from pydlbench.endtoend.memory import check_memory
+
+        model, checks = job.request
+        cases = [row.case for row in todo]
+        before = len(job.rows) - len(todo)
+
+        def advance(done: int, _total: int, label: str) -> None:
+            self._progress(job, before + done, f"{label}, batch {model.batch}")
+
+        try:
+            session = self._sessions.get("e2e", job.options)
+            check_memory(model, cases, session.memory_bytes)
+            records = session.steps(cases, checks=checks, progress=advance)
+        except PydlbenchError as error:
+            status, reason = _verdict(error)
+            records = [StepRecord(case=case, status=status, reason=reason) for case in cases]
+        for row, record in zip(todo, records, strict=True):
+            self._finished(job, row, "step", record.to_dict())
+
+    # --- check ------------------------------------------------------------------------------
+
+    def _check(self, job: Job, todo: Sequence[Row]) -> None:
+        from pydlbench.cli.sweep_checks import CheckJob
+
+        # A session of its own: the cross-check opens workers with several allocators.
+        self._sessions.close()
+
+        def native(case: Case, document: dict[str, Any], key: str) -> None:
+            # One that an estimate has measured already would be the same row twice.
+            if same_kernel(job, case) not in self._kernels:
+                self._keep("layer", document, key)
+                self._remember(job, case, "layer", document)
+
+        checks = CheckJob(
+            job,
+            todo,
+            lambda row, document: self._finished(job, row, "check", document),
+            native,
+            lambda done, label: self._progress(job, done, label),
+        )
+        try:
+            run = checks.run(self._check_factory, self._checker)
+        except PydlbenchError as error:
+            for row, document in checks.refused(*_verdict(error)):
+                self._finished(job, row, "check", document)
+        else:
+            self._sessions.note(run, job.options.get("threads"))
+        if checks.interrupted:
+            raise KeyboardInterrupt
+
+
+def _verdict(error: PydlbenchError) -> tuple[str, str]:
+    """Return status and reason of what ``error`` has stopped."""
+    status = "skipped" if isinstance(error, UnsupportedError) else "failed"
+    return status, " ".join(str(error).split())

@@ -1,0 +1,361 @@
+"""``pydlbench export``: runs of the store and files, in every format."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
+from check_records import make_record
+
+sys.path.pop(0)
+
+from pydlbench.cli import main
+from pydlbench.endtoend import StepCase, StepRecord
+from pydlbench.report.check_result import CheckResult
+from pydlbench.results import TimeSummary
+from pydlbench.results.export_dlb import DLB_COLUMNS
+from pydlbench.results.export_long import LONG_COLUMNS
+from pydlbench.results.store import Entry, Store
+
+
+def step(phase="forward", framework="torch", mode=None, batch=16, seconds=0.0393, status="ok"):
+    case = StepCase(model="vgg16", framework=framework, mode=mode, phase=phase, batch=batch)
+    time = TimeSummary(
+        median=seconds, ci_low=seconds, ci_high=seconds, q1=seconds, q3=seconds, min=seconds, n=9
+    )
+    return StepRecord(
+        case=case,
+        status=status,
+        reason=None if status == "ok" else "it died",
+        time=time if status == "ok" else None,
+        images_per_s=batch / seconds,
+        samples_s=(seconds, 1.01 * seconds),
+    ).to_dict()
+
+
+def check():
+    record = make_record(model="mnist", batch=8)
+    return CheckResult(
+        model="mnist",
+        batch=8,
+        phase="forward",
+        precision="fp32",
+        framework="torch",
+        mode="eager",
+        record=record,
+    ).to_dict(None)
+
+
+@pytest.fixture
+def keep(run_record):
+    def build(kind, *entries):
+        with Store.open() as store:
+            store.begin(run_record, kind)
+            store.add_all(run_record.id, entries)
+            store.finish(run_record, "done")
+        return run_record.id
+
+    return build
+
+
+@pytest.fixture
+def layers(keep, measurement, without_time):
+    ok = Entry.of_layer(measurement(samples_s=(0.05, 0.051, 0.049)))
+    return keep("layers", ok, Entry.of_layer(without_time("skipped", "no AMX", precision="bf16")))
+
+
+@pytest.fixture
+def mixed(keep, measurement):
+    return keep(
+        "sweep",
+        Entry.of_layer(measurement(samples_s=(0.05, 0.051))),
+        Entry.of("step", step()),
+        Entry.of("step", step("training", "tensorflow", status="failed")),
+        Entry.of("check", check()),
+    )
+
+
+def table(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+@pytest.mark.usefixtures("layers")
+def test_csv_is_that_of_layers(capsys, run_record):
+    from pydlbench.results import Measurement
+    from pydlbench.results.export_csv import to_csv
+
+    assert main(["export", "last"]) == 0
+    out, err = capsys.readouterr()
+    with Store.open(readonly=True) as store:
+        rows = [Measurement.from_dict(one.document) for one in store.entries(run_record.id)]
+    assert out == to_csv(run_record, rows)
+    assert err == ""
+
+
+@pytest.mark.usefixtures("layers")
+def test_several_runs_share_one_heading(capsys):
+    main(["export", "last", "last"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5
+    assert sum(line.startswith("run_id,") for line in lines) == 1
+
+
+def test_csv_of_steps_and_what_it_leaves_out(keep, capsys):
+    keep("e2e", Entry.of("step", step()), Entry.of("check", check()))
+    assert main(["export", "last", "--format", "csv"]) == 0
+    out, err = capsys.readouterr()
+    (row,) = table(out)
+    assert (row["model"], row["time_s_median"], row["batch"]) == ("vgg16", "0.0393", "16")
+    assert "1 entries of other kinds are not in it" in err
+
+
+@pytest.mark.usefixtures("mixed")
+def test_long_has_a_line_for_each_measurement_and_sample(capsys):
+    assert main(["export", "last", "--format", "long"]) == 0
+    rows = table(capsys.readouterr().out)
+    assert list(rows[0]) == list(LONG_COLUMNS)
+    found = [(row["table"], row["sample"]) for row in rows]
+    assert found[:4] == [("layer", ""), ("layer", "0"), ("layer", "1"), ("step", "")]
+    assert [row["sample_s"] for row in rows[:3]] == ["", "0.05", "0.051"]
+    layer, sample, one = rows[0], rows[1], rows[3]
+    assert layer["correct_status"] == "ok"
+    assert float(layer["peak_tflops_measured"]) == 0.58
+    # A sample's line says whose it is, and repeats nothing else.
+    assert (sample["layer"], sample["precision"]) == ("alexnet/conv3", "fp32")
+    assert sample["correct_status"] == sample["time_s_median"] == ""
+    assert (one["model"], one["framework"]) == ("vgg16", "torch")
+    assert float(one["time_s_median"]) == 0.0393
+    assert [row["status"] for row in rows if row["table"] == "step"] == [
+        "ok",
+        "",
+        "",
+        *["failed", "", ""],
+    ]
+    checks = [row for row in rows if row["table"] == "check"]
+    assert len(checks) == 1 + len(check()["rounds"])
+    assert float(checks[0]["error"]) == pytest.approx(make_record().error)
+    assert float(checks[0]["time_s_median"]) == pytest.approx(make_record().measured.median)
+
+
+@pytest.mark.usefixtures("layers")
+def test_json_is_what_the_command_wrote(capsys):
+    main(["export", "last", "--format", "json"])
+    document = json.loads(capsys.readouterr().out)
+    assert set(document) == {"schema_version", "interrupted", "run", "measurements"}
+    assert len(document["measurements"]) == 2
+    assert "samples_s" not in document["measurements"][0]
+    main(["export", "last", "--format", "json", "--samples"])
+    document = json.loads(capsys.readouterr().out)
+    assert document["measurements"][0]["samples_s"] == [0.05, 0.051, 0.049]
+
+
+@pytest.mark.parametrize(
+    ("kind", "table_", "document", "schema"),
+    [("e2e", "step", step(), "e2e"), ("check", "check", check(), "check")],
+)
+def test_json_of_other_commands_fits_their_schemas(kind, table_, document, schema, keep, capsys):
+    jsonschema = pytest.importorskip("jsonschema")
+    from pydlbench.results.schema import load_schema
+
+    keep(kind, Entry.of(table_, document))
+    assert main(["export", "last", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator(load_schema(schema)).validate(found)
+
+
+@pytest.mark.usefixtures("layers")
+def test_a_file_is_a_run_too(capsys, tmp_path):
+    target = tmp_path / "run.json"
+    assert main(["export", "last", "-o", str(target), "--samples"]) == 0
+    capsys.readouterr()
+    assert main(["export", str(target)]) == 0
+    from_file = capsys.readouterr().out
+    main(["export", "last"])
+    assert capsys.readouterr().out == from_file
+    assert main(["export", str(target), "--format", "long"]) == 0
+    assert len(table(capsys.readouterr().out)) == 5
+
+
+@pytest.mark.usefixtures("mixed")
+def test_the_file_of_a_sweep_holds_everything(capsys, tmp_path):
+    target = tmp_path / "sweep.json"
+    assert main(["export", "last", "-o", str(target), "--samples"]) == 0
+    main(["export", "last", "--format", "long"])
+    lines = sorted(capsys.readouterr().out.splitlines())
+    assert main(["export", str(target), "--format", "long"]) == 0
+    assert sorted(capsys.readouterr().out.splitlines()) == lines
+
+
+@pytest.mark.usefixtures("mixed")
+def test_markdown_has_layers_and_the_rest(capsys):
+    assert main(["export", "last", "--format", "md"]) == 0
+    text = capsys.readouterr().out
+    assert "| backend |" in text
+    assert "### Cross-checks" in text
+    assert "it died" in text
+    assert "-3.8 %" in text
+
+
+def test_dlb_has_the_six_columns_in_milliseconds(keep, capsys, run_record):
+    keep(
+        "e2e",
+        Entry.of("step", step()),
+        Entry.of("step", step("forward-backward", seconds=0.1318)),
+        Entry.of("step", step("training", "tensorflow", seconds=1.5)),
+        Entry.of("step", step(mode="compiled", seconds=0.03)),
+        Entry.of("step", step("training", status="failed")),
+        Entry.of("check", check()),
+    )
+    assert main(["export", "last", "--format", "dlb"]) == 0
+    out, err = capsys.readouterr()
+    lines = [line.split(",") for line in out.splitlines()]
+    assert tuple(lines[0]) == DLB_COLUMNS
+    began = run_record.created_utc
+    assert lines[1] == [began, "pytorch", "vgg16", "eval", "fp32", "39.3"]
+    assert lines[2][2:] == ["vgg16", "train", "fp32", "131.8"]
+    assert lines[3][1:] == ["tensorflow", "vgg16", "training", "fp32", "1500"]
+    assert lines[4][1] == "pytorch-compiled"
+    assert lines[5][1:4] == ["pytorch", "mnist", "eval"]
+    assert len(lines) == 6
+    assert "batches 8, 16" in err
+
+
+def protocol():
+    numbers = [
+        {
+            "name": "vgg16 eval",
+            "value": 39.34,
+            "unit": "ms",
+            "spread": None,
+            "times": [0.039, 0.04],
+        },
+        {"name": "vgg16 train", "value": 131.8, "unit": "ms", "spread": None, "times": [0.1318]},
+    ]
+    return {
+        "protocol": "deep-learning-benchmark",
+        "model": "vgg16",
+        "framework": "torch",
+        "mode": "eager",
+        "precision": "fp32",
+        "batch": None,
+        "library": "torch 2",
+        "data": None,
+        "numbers": numbers,
+        "environment": {},
+    }
+
+
+def test_a_played_protocol_is_exported_in_every_format(keep, capsys):
+    keep("e2e", Entry.of("protocol", protocol()))
+    main(["export", "last", "--format", "dlb"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(",")[3:] for line in lines[1:]] == [
+        ["eval", "fp32", "39.34"],
+        ["train", "fp32", "131.8"],
+    ]
+    main(["export", "last", "--format", "long"])
+    rows = table(capsys.readouterr().out)
+    assert [(row["number"], row["value"], row["sample_s"]) for row in rows] == [
+        ("vgg16 eval", "39.34", ""),
+        ("vgg16 eval", "", "0.039"),
+        ("vgg16 eval", "", "0.04"),
+        ("vgg16 train", "131.8", ""),
+        ("vgg16 train", "", "0.1318"),
+    ]
+    main(["export", "last", "--format", "md"])
+    assert "vgg16 eval 39.3 ms; vgg16 train 132 ms" in capsys.readouterr().out
+    main(["export", "last", "--format", "json"])
+    document = json.loads(capsys.readouterr().out)
+    assert document["protocol"] == "deep-learning-benchmark"
+    jsonschema = pytest.importorskip("jsonschema")
+    from pydlbench.results.schema import load_schema
+
+    jsonschema.Draft202012Validator(load_schema("e2e-protocol")).validate(document)
+
+
+@pytest.mark.usefixtures("layers")
+def test_dlb_of_layers_is_refused(capsys):
+    assert main(["export", "last", "--format", "dlb"]) == 1
+    assert "has no timed step of a framework" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("mixed")
+def test_parquet_is_typed_or_names_the_command_that_gets_it(tmp_path, capsys):
+    target = tmp_path / "run.parquet"
+    code = main(["export", "last", "-o", str(target)])
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        assert code == 1
+        err = capsys.readouterr().err
+        assert "pip install pyarrow" in err
+        assert not target.exists()
+        return
+    assert code == 0
+    found = parquet.read_table(target)
+    assert found.column_names == list(LONG_COLUMNS)
+    assert str(found.schema.field("sample_s").type) == "double"
+    assert str(found.schema.field("batch").type) == "int64"
+    assert str(found.schema.field("contended").type) == "bool"
+    main(["export", "last", "--format", "long"])
+    rows = table(capsys.readouterr().out)
+    assert found.column("sample_s").to_pylist() == [
+        float(row["sample_s"]) if row["sample_s"] else None for row in rows
+    ]
+
+
+@pytest.mark.usefixtures("layers")
+def test_without_pyarrow_the_install_command_is_named(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    assert main(["export", "last", "--format", "parquet"]) == 1
+    err = capsys.readouterr().err
+    assert "get it with: pip install pyarrow; nearest: --format long" in err
+
+
+@pytest.mark.usefixtures("layers")
+@pytest.mark.parametrize(
+    ("name", "expected"), [("a.json", "{"), ("a.md", "alexnet"), ("a", "run_")]
+)
+def test_the_format_follows_the_files_name(tmp_path, name, expected):
+    target = tmp_path / name
+    assert main(["export", "last", "--output", str(target)]) == 0
+    assert target.read_text(encoding="utf-8").startswith(expected)
+
+
+def test_a_schema_is_printed_without_any_run(capsys):
+    assert main(["export", "--schema", "layers"]) == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "pydlbench layers --json"
+
+
+@pytest.mark.usefixtures("layers")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["export"], "RUN: none given"),
+        (["export", "last", "--format", "xml"], "--format xml: not a valid choice"),
+        (["export", "last", "--samples"], "--samples: for --format json only"),
+        (["export", "--schema", "layer"], "nearest: layers"),
+        (["export", "last", "--schema", "layers"], "--schema takes no runs"),
+        (["export", "nothing"], "nothing"),
+        (["export", "no.json"], "cannot be read"),
+        (["export", "last", "-o", "/no/such/place"], "no such directory"),
+    ],
+)
+def test_bad_input_is_refused(words, message, capsys):
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert message in err
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+def test_an_empty_store_says_how_to_begin(capsys):
+    assert main(["export", "last"]) == 2
+    assert "begin with: pydlbench layers" in capsys.readouterr().err

@@ -1,0 +1,208 @@
+"""The published schemas: valid, described throughout, and true of what the commands write."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pydlbench.cli import main
+from pydlbench.cli.parser import Parser
+from pydlbench.errors import UsageError
+from pydlbench.results import Measurement
+from pydlbench.results.schema import load_schema, schema_names, schema_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+jsonschema = pytest.importorskip("jsonschema")
+
+
+def errors(name: str, document: Any) -> list[str]:
+    found = jsonschema.Draft202012Validator(load_schema(name)).iter_errors(document)
+    return [f"{one.json_path}: {one.message}" for one in found]
+
+
+def undescribed(schema: Any, path: str) -> Iterator[str]:
+    """Yield properties without a sentence of their own or of what they refer to."""
+    if isinstance(schema, list):
+        for one in schema:
+            yield from undescribed(one, path)
+    if not isinstance(schema, dict):
+        return
+    for name, one in schema.get("properties", {}).items():
+        if name != "status" and not one.get("description") and "$ref" not in one:
+            yield f"{path}.{name}"
+    for name, one in schema.items():
+        if name not in ("if", "then"):
+            yield from undescribed(one, f"{path}.{name}")
+
+
+@pytest.mark.parametrize("name", schema_names())
+def test_a_schema_is_valid_stands_alone_and_is_described(name):
+    schema = load_schema(name)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    text = schema_text(name)
+    for target in {part.partition('"')[0] for part in text.split('"#/$defs/')[1:]}:
+        assert target in schema["$defs"]
+    assert list(undescribed(schema, name)) == []
+    # Fields are added without notice.
+    assert '"additionalProperties": false' not in text
+
+
+def test_every_field_of_a_measurement_is_in_the_schema(measurement):
+    described = load_schema("layers")["$defs"]["measurement"]["properties"]
+    full = measurement(candidates=({"algorithm": "jit"},), samples_s=(1.0, 2.0)).to_dict()
+    assert set(full) <= set(described)
+    assert len(full) == len(dataclasses.fields(Measurement)) + 1
+    for part in ("time_s", "roofline", "correct", "peak_tflops"):
+        names = {"time_s": "time_summary", "peak_tflops": "peaks", "correct": "correctness"}
+        inner = load_schema("layers")["$defs"][names.get(part, part)]["properties"]
+        assert set(full[part]) == set(inner)
+
+
+def test_rows_of_every_status_are_valid(run_record, measurement, without_time):
+    from pydlbench.results.export_json import to_json
+
+    rows = [measurement(), without_time("skipped", "no AMX"), without_time("failed", "wrong")]
+    document = json.loads(to_json(run_record, rows))
+    assert errors("layers", document) == []
+    document["measurements"][0]["flops"] = "many"
+    del document["run"]["id"]
+    assert len(errors("layers", document)) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("shapes", ["shapes", "conv3", "pool1", "relu:mb1ic3"]),
+        ("model-summary", ["model", "mnist", "--summary"]),
+        ("backends", ["backends", "--device", "cpu"]),
+        ("compare-published", ["compare", "--published"]),
+    ],
+)
+def test_what_commands_write_is_valid(name, words, capsys, monkeypatch):
+    from pydlbench.cli import backends
+
+    monkeypatch.setattr(backends, "_start", lambda *_: {"name": "x", "version": "1"})
+    assert main([*words, "--json", "-"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert errors(name, document) == []
+    assert errors(name, {**document, "schema_version": 2})
+
+
+def test_a_device_is_valid(capsys):
+    from pydlbench.cli import device as command
+    from pydlbench.devices.cpu import choose_cpus, read_cpu_facts
+    from pydlbench.devices.probing import start_record
+
+    facts = read_cpu_facts()
+    parser = Parser(prog="pydlbench")
+    command.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["device", "--device", "cpu", "--json", "-", "--quiet"])
+    record = start_record(facts, choose_cpus(facts, None))
+    assert command.run(args, lambda **_: record) == 0
+    assert errors("device", json.loads(capsys.readouterr().out)) == []
+
+
+def test_a_check_is_one_object_or_several(run_record, measurement):
+    from pydlbench.report.check_result import CheckResult
+
+    failed = CheckResult(
+        model="mnist",
+        batch=1,
+        phase="forward",
+        precision="fp32",
+        framework="torch",
+        mode="eager",
+        status="failed",
+        reason="it died",
+    ).to_dict(None)
+    head = {
+        "schema_version": 1,
+        "interrupted": False,
+        "run": run_record.to_dict(),
+        "measurements": [measurement().to_dict()],
+    }
+    assert errors("check", {**head, **failed}) == []
+    assert errors("check", {**head, "checks": [failed, failed]}) == []
+    assert errors("check", {**head, **failed, "status": "ok"})  # without its figures
+
+
+def test_a_list_of_runs_is_valid(run_record, measurement):
+    from pydlbench.results.store import Entry, Store
+
+    with Store.open() as store:
+        store.begin(run_record, "layers")
+        store.add(run_record.id, Entry.of_layer(measurement()))
+        runs = [info.to_dict() for info in store.runs()]
+    assert runs[0]["measurements"] == 1
+    assert errors("runs", {"schema_version": 1, "runs": runs}) == []
+    assert errors("runs", {"schema_version": 1, "runs": [{**runs[0], "status": "lost"}]})
+
+
+def test_a_comparison_is_valid(run_record, measurement, capsys):
+    from pydlbench.results.store import Entry, Store
+
+    with Store.open() as store:
+        for name, median in (("before", 0.05), ("after", 0.06)):
+            record = dataclasses.replace(run_record, id=name)
+            store.begin(record, "layers")
+            rows = [measurement(median=median, pass_=one) for one in ("forward", "backward-data")]
+            store.add_all(name, map(Entry.of_layer, rows))
+            store.finish(record, "done")
+    assert main(["compare", "before", "after", "--quiet", "--json", "-"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [row["ratio"] for row in document["rows"]] == pytest.approx([1.2, 1.2])
+    assert errors("compare", document) == []
+    document["rows"][0]["verdict"] = "MAYBE"
+    assert errors("compare", document)
+
+
+def test_a_diagnosis_is_valid(run_record, capsys, monkeypatch):
+    from pydlbench import diagnose as package
+    from pydlbench.cli import diagnose as command
+    from pydlbench.diagnose import Diagnosis, Finding, Saving
+    from pydlbench.diagnose.finding import Cause
+    from pydlbench.endtoend import StepRecord
+
+    def found(case, *_: Any) -> Diagnosis:
+        saving = Saving(
+            seconds=0.03, low=0.02, high=0.04, step_s=0.1, of="step", how="in turn", rounds=9
+        )
+        one = Finding(
+            problem="first touch",
+            where=(),
+            symptom="page faults",
+            evidence=("in turn",),
+            causes=(Cause(name="allocator", meaning="it gives pages back"),),
+            saving=saving,
+            next="pydlbench check mnist",
+            parts=frozenset({"allocation"}),
+        )
+        return Diagnosis(step=StepRecord(case=case, status="failed", reason="x"), findings=(one,))
+
+    class Session:
+        run = run_record
+
+    @contextmanager
+    def session(**_: Any) -> Any:
+        yield Session()
+
+    monkeypatch.setattr(package, "diagnose", found)
+    parser = Parser(prog="pydlbench")
+    command.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["diagnose", "mnist", "--json", "-", "--quiet"])
+    assert command.run(args, session) == 0
+    assert errors("diagnose", json.loads(capsys.readouterr().out)) == []
+
+
+def test_an_unknown_document_names_the_nearest():
+    with pytest.raises(UsageError, match="nearest: layers; choices: backends, check"):
+        load_schema("layer")
+    with pytest.raises(UsageError, match="no such document"):
+        load_schema("definitions")

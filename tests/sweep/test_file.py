@@ -1,0 +1,108 @@
+"""The TOML file: tables become requests, lists become axes, mistakes become one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from pydlbench.errors import UsageError
+from pydlbench.sweep import Key, parse_sweep
+
+KEYS = {
+    "layers": (
+        Key(name="shape", takes="many"),
+        Key(name="batch", takes="many"),
+        Key(name="device", takes="one"),
+        Key(name="energy", takes="flag"),
+        Key(name="json", takes="one", refused="belongs elsewhere"),
+    ),
+    "model": (
+        Key(name="model", takes="one", positional=True),
+        Key(name="batch", takes="one"),
+        Key(name="phase", takes="one"),
+        Key(name="option", takes="again"),
+    ),
+    "e2e": (Key(name="model", takes="one", positional=True),),
+    "check": (),
+}
+
+
+def parse(text: str):
+    return parse_sweep("a.toml", text, KEYS)
+
+
+def requests(text: str) -> list[tuple[str, ...]]:
+    return [words for table in parse(text).tables for words in table.requests]
+
+
+def test_a_list_goes_whole_to_an_option_that_takes_many():
+    text = '[[layers]]\nshape = ["conv3", "conv4"]\nbatch = [1, 16]'
+    words = ("--shape=conv3", "--shape=conv4", "--batch=1", "--batch=16")
+    assert requests(text) == [words]
+
+
+def test_a_list_is_an_axis_of_an_option_that_takes_one():
+    text = '[[model]]\nmodel = ["vgg16", "mnist"]\nbatch = [1, 2]\nphase = "forward"'
+    found = requests(text)
+    assert len(found) == len(set(found)) == 4
+    assert ("--batch=2", "--phase=forward", "mnist") in found
+
+
+def test_arguments_stand_behind_options():
+    (words,) = requests('[[model]]\nmodel = "-x"\nbatch = 1')
+    assert words == ("--batch=1", "-x")
+
+
+def test_options_that_are_given_again_stay_together_or_alternate():
+    together = '[[model]]\nmodel = "m"\noption = ["lrn=off", "classes=10"]'
+    assert requests(together) == [("--option=lrn=off", "--option=classes=10", "m")]
+    apart = '[[model]]\nmodel = "m"\noption = [["lrn=off"], ["lrn=on", "classes=10"]]'
+    assert [len(words) for words in requests(apart)] == [2, 3]
+
+
+def test_flags_are_true_or_false():
+    assert requests("[[layers]]\nenergy = true") == [("--energy",)]
+    assert requests("[[layers]]\nenergy = false") == [()]
+    with pytest.raises(UsageError, match=r'energy = "yes": not true or false; nearest: energy ='):
+        parse('[[layers]]\nenergy = "yes"')
+
+
+def test_defaults_reach_the_tables_that_know_them_and_can_be_overridden():
+    text = (
+        '[defaults]\nbatch = 4\nphase = "training"\n[[layers]]\n[[model]]\nmodel = "m"\nbatch = 8'
+    )
+    assert requests(text) == [("--batch=4",), ("--batch=8", "--phase=training", "m")]
+
+
+def test_tables_are_numbered_where_there_are_several():
+    file = parse('title = "x"\n[[layers]]\n[[layers]]\n[[e2e]]\nmodel = "m"')
+    places = [table.place for table in file.tables]
+    assert places == ["a.toml: [[layers]] 1", "a.toml: [[layers]] 2", "a.toml: [[e2e]]"]
+    assert [table.number for table in file.tables] == [1, 2, 3]
+    assert file.title == "x"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[layers]\n", "a.toml: not TOML: .*line 1"),
+        ("", r"a.toml: asks for nothing; nearest: a table \[\[layers\]\]"),
+        ("[[layer]]", "a.toml: layer: no such table or key; nearest: layers"),
+        ("title = 3\n[[layers]]", "a.toml: title: not a text"),
+        ("[layers]\nbatch = 1", r"a.toml: layers: not a list of tables; nearest: \[\[layers\]\]"),
+        ("[[layers]]\nshapes = 1", r"a.toml: \[\[layers\]\]: shapes: no such key; nearest: shape"),
+        ("[[layers]]\nqqq = 1", "no such key; choices: batch, device, energy, shape"),
+        ('[[layers]]\njson = "x"', r"\[\[layers\]\]: json: belongs elsewhere"),
+        ("[[layers]]\nbatch = []", r"batch = \[\]: empty; nearest: leave it out"),
+        ('[[layers]]\nbatch = ""', "batch = .*: empty"),
+        ("[[layers]]\nbatch = {a = 1}", r"batch = \{...\}: not a text or a number"),
+        ("[[layers]]\nbatch = [true]", "batch = true: not a text or a number"),
+        ("[defaults]\nbtch = 1\n[[layers]]", r"\[defaults\]: btch: no such key; nearest: batch"),
+        ("[[defaults]]\nbatch = 1\n[[layers]]", r"defaults: not a table; nearest: \[defaults\]"),
+        ("[[layers]]\nexclude = 3", "exclude: not a list of rules"),
+        ("[[layers]]\nexclude = [{}]", "exclude: not a list of rules"),
+    ],
+)
+def test_mistakes_are_one_line_with_file_table_key_and_reason(text, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        parse(text)
+    assert "\n" not in str(caught.value)

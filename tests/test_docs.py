@@ -1,0 +1,217 @@
+"""The pages under docs/: commands parse, Python runs, sweeps can be read, links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from pydlbench.cli.parser import COMMANDS
+from pydlbench.cli.sweep_tables import read_jobs, table_keys
+from pydlbench.results.schema import schema_names
+from pydlbench.sweep import parse_sweep
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+SHOWN = [*PAGES, ROOT / "README.md"]
+
+_spec = importlib.util.spec_from_file_location("write_commands", DOCS / "write_commands.py")
+assert _spec is not None
+assert _spec.loader is not None
+write_commands = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(write_commands)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """Return the fenced blocks of a language."""
+    text = page.read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def prose(page: Path) -> str:
+    """Return a page without its fenced blocks."""
+    text = page.read_text(encoding="utf-8")
+    return re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def command_lines(page: Path) -> list[str]:
+    """Return the lines of a page's shell blocks, and of its prose, that run pydlbench."""
+    lines = [line for block in blocks(page, "bash") for line in block.splitlines()]
+    plain = prose(page)
+    # Names in capitals stand for values; a command alone says nothing of its options.
+    lines += [
+        one for one in re.findall(r"`(pydlbench [^`]*)`", plain) if not re.search(r"[A-Z]{3}", one)
+    ]
+    found = []
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        for start in ("pydlbench", "-m pydlbench"):
+            head = start.split()
+            for index in range(len(words)):
+                if words[index : index + len(head)] == head or (
+                    start == "pydlbench" and index == 0 and words[0].endswith("/pydlbench")
+                ):
+                    found.append(shlex.join(words[index + len(head) :]))
+                    break
+            else:
+                continue
+            break
+    return found
+
+
+COMMAND_LINES = [
+    pytest.param(line, id=f"{page.name}: {line}"[:90])
+    for page in SHOWN
+    for line in dict.fromkeys(command_lines(page))
+    if line and not line.startswith("-")
+]
+
+
+def parse(line: str) -> None:
+    words = shlex.split(line)
+    for mark in (">", "|", "&&", ";"):
+        if mark in words:
+            words = words[: words.index(mark)]
+    assert words[0] in COMMANDS, words[0]
+    arguments = [word for word in words[1:] if word != "..."]
+    parser = write_commands.command_parser(words[0])
+    required = [one for one in parser._actions if not one.option_strings and one.required]
+    if not arguments and required:  # only the command is named
+        return
+    args, unknown = parser.parse_known_args(arguments)
+    assert unknown == []
+    assert args is not None
+
+
+def test_enough_commands_are_found():
+    assert len(COMMAND_LINES) > 40
+
+
+@pytest.mark.parametrize("line", COMMAND_LINES)
+def test_a_command_of_a_page_is_understood(line):
+    parse(line)
+
+
+def test_a_command_that_is_wrong_would_be_found():
+    with pytest.raises(ValueError, match="expected at least one argument"):
+        parse("layers --threads")
+    with pytest.raises(AssertionError):
+        parse("layers --shap conv3")
+
+
+def test_the_page_of_commands_is_current():
+    assert write_commands.PAGE.read_text(encoding="utf-8") == write_commands.page(), (
+        "run: python docs/write_commands.py"
+    )
+
+
+def test_every_command_and_schema_has_its_place():
+    index = (DOCS / "commands.md").read_text(encoding="utf-8")
+    for name in COMMANDS:
+        assert f"\n## {name}\n" in index
+    page = (DOCS / "json.md").read_text(encoding="utf-8")
+    for name in schema_names():
+        assert f"`{name}`" in page
+
+
+def _anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    text = prose(page)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), target
+        if anchor:
+            assert anchor in _anchors(there), target
+
+
+def test_every_page_is_reached_from_the_index():
+    text = (DOCS / "index.md").read_text(encoding="utf-8")
+    for page in PAGES:
+        assert page.name == "index.md" or f"]({page.name})" in text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_pages_name_exist(page):
+    text = prose(page)
+    for name in re.findall(r"`([\w/.-]+/[\w.-]*\.(?:py|toml|md)|[\w/]+/)`", text):
+        places = (ROOT / name, ROOT / "pydlbench" / name)
+        assert any(place.exists() for place in places), name
+
+
+def test_the_python_of_extending_runs():
+    space: dict[str, object] = {"__name__": "extending"}
+    for block in blocks(DOCS / "extending.md", "python"):
+        exec(compile(block, "docs/extending.md", "exec"), space)
+    assert space["samples"]
+
+
+def test_the_python_about_schemas_runs(tmp_path, monkeypatch, capsys, run_record, measurement):
+    pytest.importorskip("jsonschema")
+    from pydlbench.results.export_json import to_json
+
+    monkeypatch.chdir(tmp_path)
+    Path("run.json").write_text(to_json(run_record, [measurement()]), encoding="utf-8")
+    for block in blocks(DOCS / "json.md", "python"):
+        exec(compile(block, "docs/json.md", "exec"), {})
+    assert "Core clock" in capsys.readouterr().out
+
+
+SWEEPS = [
+    *((f"docs/{page.name}", block) for page in PAGES for block in blocks(page, "toml")),
+    *((one.name, one.read_text("utf-8")) for one in sorted((ROOT / "benchmarks/sweeps").glob("*"))),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), SWEEPS, ids=[name for name, _ in SWEEPS])
+def test_a_sweep_can_be_read(name, text, monkeypatch):
+    if "layers = [" in text:  # a file of the catalog
+        return
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr("pydlbench.devices.cpu.choose_cpus", lambda *_: tuple(range(8)))
+    monkeypatch.setattr("pydlbench.backends.offers.is_there", lambda _: True)
+    jobs, _ = read_jobs(parse_sweep(name, text, table_keys()))
+    assert sum(len(job.rows) for job in jobs) > 5
+
+
+def test_the_messages_on_sweeps_are_real():
+    from pydlbench.errors import UsageError
+
+    (text,) = blocks(DOCS / "sweeps.md", "toml")
+    (shown,) = [one for one in blocks(DOCS / "sweeps.md", "text") if "a.toml" in one]
+    for old, new, line in zip(
+        ('"bf16"]', "time-limit = 20", '"backward-*"'),
+        ('"bf17"]', 'modes = "x"', '"backwrd"'),
+        shown.splitlines(),
+        strict=True,
+    ):
+        with pytest.raises(UsageError) as caught:
+            read_jobs(parse_sweep("a.toml", text.replace(old, new), table_keys()))
+        assert f"pydlbench: {caught.value}" == line
+
+
+def test_the_catalog_example_is_one():
+    import tomllib
+
+    from pydlbench.layers import catalog
+
+    (text,) = blocks(DOCS / "extending.md", "toml")
+    example = tomllib.loads(text)
+    real = [
+        tomllib.loads(one.read_text("utf-8"))
+        for one in Path(catalog.__file__).parent.glob("*.toml")
+    ]
+    keys = {key for document in real for layer in document["layers"] for key in layer}
+    assert {key for layer in example["layers"] for key in layer} <= keys
+    assert set(example) <= {key for document in real for key in document}
