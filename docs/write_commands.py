@@ -1,0 +1,83 @@
+"""Writes docs/commands.md from the commands' own parsers: python docs/write_commands.py.
+
+A test compares the page with what this writes.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydlbench.cli.parser import COMMANDS, Parser
+
+if TYPE_CHECKING:
+    import argparse
+
+PAGE = Path(__file__).with_name("commands.md")
+
+_HEAD = """\
+# Commands
+
+Written by `python docs/write_commands.py` from the commands' own parsers.
+
+`pydlbench` and `python -m pydlbench` are the same. Lists are separated by blanks or commas. Results
+go to standard output, progress and warnings to standard error; `-` in the place of a file is
+standard output. `NO_COLOR` in the environment switches colours off; see
+[exit codes](exit-codes.md) for what a command ends with.
+
+| command | what it does |
+| :--- | :--- |
+"""
+
+
+def page() -> str:
+    """Return the whole page."""
+    lines = [f"| [`{name}`](#{name}) | {_cell(text)} |" for name, text in COMMANDS.items()]
+    return _HEAD + "\n".join(lines) + "\n" + "".join(map(_section, COMMANDS))
+
+
+def command_parser(name: str) -> argparse.ArgumentParser:
+    """Return a command's parser."""
+    subparsers = Parser(prog="pydlbench").add_subparsers()
+    importlib.import_module(f"pydlbench.cli.{name}").add_parser(subparsers)
+    return subparsers.choices[name]
+
+
+def _section(name: str) -> str:
+    parser = command_parser(name)
+    lines = ["", f"## {name}", "", str(parser.description), ""]
+    for group in parser._action_groups:  # noqa: SLF001 - argparse has no other way to list them
+        actions = group._group_actions  # noqa: SLF001 - likewise
+        rows = [_row(action) for action in actions if action.dest != "help"]
+        if not rows:
+            continue
+        if group.title not in ("positional arguments", "options"):
+            lines += [f"**{str(group.title).capitalize()}**", ""]
+        lines += ["| option | meaning |", "| :--- | :--- |", *rows, ""]
+    if parser.epilog:
+        text = parser.epilog.removesuffix(".")
+        lines += [f"{text[:1].upper()}{text[1:]}.", ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _row(action: argparse.Action) -> str:
+    value = action.metavar or ""
+    if not action.option_strings:
+        names = f"`{value}`" + (" ..." if action.nargs in ("*", "+") else "")
+    else:
+        shown = f" {value}" + (" ..." if action.nargs == "+" else "") if value else ""
+        names = ", ".join(f"`{one}{shown}`" for one in action.option_strings)
+    return f"| {names} | {_cell(action.help or '')} |"
+
+
+def _cell(text: str) -> str:
+    plain = text.replace("%%", "%")
+    for character in "|*<":
+        plain = plain.replace(character, f"\\{character}")
+    return plain
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"wrote {PAGE}")
