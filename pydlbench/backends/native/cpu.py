@@ -168,6 +168,7 @@ class CpuBackend:
         state = _Search(case, preparation, self._cpus)
         entrants = [search.Entrant(candidate) for candidate in found]
         best = float("inf")
+        refused: list[UnsupportedError] = []
         for entrant in entrants:
             try:
                 search.trial(
@@ -183,6 +184,8 @@ class CpuBackend:
                         entrant.disqualify(wrong)
             except PydlbenchError as error:
                 entrant.disqualify(error)
+                if isinstance(error, UnsupportedError):
+                    refused.append(error)
             if entrant.status == "ok":
                 best = min(best, entrant.time)
             state.drop(entrant)
@@ -191,6 +194,8 @@ class CpuBackend:
         winner = search.race(entrants, state.contender, state.verify, finalists, search.CPU_EFFORT)
         if winner is None:
             reasons = "; ".join(dict.fromkeys(e.reason or "" for e in entrants))
+            if len(refused) == len(entrants):  # nothing is wrong with any of them
+                raise UnsupportedError(reasons)
             raise PrimitiveError(f"no candidate gives a right result: {reasons}")
         return self._finish(state, entrants, winner)
 

@@ -21,6 +21,7 @@ from pydlbench.timing.chunk import Request
 CONV = Conv2d.of(batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)
 GEMM = Gemm(m=8, k=32, n=16)
 POOL = Pool2d.of(batch=2, channels=16, in_size=9, kernel=3, stride=2)
+TINY = Pointwise(op="relu", batch=1, channels=8, height=3, width=3)
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +114,7 @@ def test_another_seed_is_other_data(backend):
         ({"precision": "tf32"}, "tf32 is a GPU mode; on a CPU there is: fp32, bf16, fp16"),
         ({"layer": POOL, "pass_": "backward-weights"}, "pool2d has no backward-weights pass"),
         ({"layer": POOL, "cache": "weights-cold"}, "no weights to keep out of the cache"),
+        ({"layer": TINY, "cache": "all-cold"}, "too small to be kept out of the cache"),
     ],
 )
 def test_what_cannot_be_done_is_unsupported(backend, words, message):
