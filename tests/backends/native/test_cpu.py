@@ -114,12 +114,16 @@ def test_another_seed_is_other_data(backend):
         ({"precision": "tf32"}, "tf32 is a GPU mode; on a CPU there is: fp32, bf16, fp16"),
         ({"layer": POOL, "pass_": "backward-weights"}, "pool2d has no backward-weights pass"),
         ({"layer": POOL, "cache": "weights-cold"}, "no weights to keep out of the cache"),
-        ({"layer": TINY, "cache": "all-cold"}, "too small to be kept out of the cache"),
     ],
 )
 def test_what_cannot_be_done_is_unsupported(backend, words, message):
     with pytest.raises(UnsupportedError, match=message):
         prepare(backend, **words)
+
+
+def test_what_is_too_small_to_be_cold_is_unsupported(backend):
+    with pytest.raises(UnsupportedError, match="^tensors of .* too small to be kept out of the"):
+        prepare(backend, TINY, Preparation(cold_bytes=1 << 30), cache="all-cold")
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
