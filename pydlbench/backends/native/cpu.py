@@ -167,37 +167,41 @@ class CpuBackend:
             found = [c for c in found if "sse41" not in c.implementation] or found
         state = _Search(case, preparation, self._cpus)
         entrants = [search.Entrant(candidate) for candidate in found]
+        refused = self._try(entrants, state, thorough=preparation.all_candidates)
+        # A cold kernel holds many copies of its tensors.
+        finalists = None if case.cache == "hot" else COLD_FINALISTS
+        winner = search.race(entrants, state.contender, state.verify, finalists, search.CPU_EFFORT)
+        if winner is None:
+            reasons = "; ".join(dict.fromkeys(e.reason or "" for e in entrants))
+            if refused == len(entrants):  # nothing is wrong with any of them
+                raise UnsupportedError(reasons)
+            raise PrimitiveError(f"no candidate gives a right result: {reasons}")
+        return self._finish(state, entrants, winner)
+
+    def _try(self, entrants: list[search.Entrant], state: _Search, *, thorough: bool) -> int:
+        """Give each entrant a trial; return how many cannot be tried at all."""
         best = float("inf")
-        refused: list[UnsupportedError] = []
+        refused = 0
         for entrant in entrants:
             try:
                 search.trial(
                     entrant,
                     state.contender(entrant),
                     best,
-                    thorough=preparation.all_candidates,
+                    thorough=thorough,
                     effort=search.CPU_EFFORT,
                 )
-                if preparation.all_candidates:
+                if thorough:
                     state.reorders[id(entrant)] = state.kernel(entrant).reorder_seconds()
                     if wrong := state.verify(entrant):
                         entrant.disqualify(wrong)
             except PydlbenchError as error:
                 entrant.disqualify(error)
-                if isinstance(error, UnsupportedError):
-                    refused.append(error)
+                refused += isinstance(error, UnsupportedError)
             if entrant.status == "ok":
                 best = min(best, entrant.time)
             state.drop(entrant)
-        # A cold kernel holds many copies of its tensors.
-        finalists = None if case.cache == "hot" else COLD_FINALISTS
-        winner = search.race(entrants, state.contender, state.verify, finalists, search.CPU_EFFORT)
-        if winner is None:
-            reasons = "; ".join(dict.fromkeys(e.reason or "" for e in entrants))
-            if len(refused) == len(entrants):  # nothing is wrong with any of them
-                raise UnsupportedError(reasons)
-            raise PrimitiveError(f"no candidate gives a right result: {reasons}")
-        return self._finish(state, entrants, winner)
+        return refused
 
     def probe(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Run a CPU probe by name; see ``pydlbench._cpu``."""

@@ -122,7 +122,7 @@ def test_what_cannot_be_done_is_unsupported(backend, words, message):
 
 
 def test_what_is_too_small_to_be_cold_is_unsupported(backend):
-    with pytest.raises(UnsupportedError, match="^tensors of .* too small to be kept out of the"):
+    with pytest.raises(UnsupportedError, match="too small to be kept out of the cache"):
         prepare(backend, TINY, Preparation(cold_bytes=1 << 30), cache="all-cold")
 
 
