@@ -45,6 +45,18 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--batch", metavar="N", help="images per step; default: as published")
     parser.add_argument("--precision", metavar="P", default="fp32", help="fp32 (default), bf16...")
     parser.add_argument(
+        "--layout",
+        metavar="L",
+        default="nhwc",
+        help="of PyTorch's images: nhwc (channels last; default) or nchw",
+    )
+    parser.add_argument(
+        "--feed",
+        metavar="FROM",
+        default="resident",
+        help="resident images (default), or new ones from the host in each step",
+    )
+    parser.add_argument(
         "--option",
         action="append",
         metavar="NAME=VALUE",

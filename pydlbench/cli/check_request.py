@@ -31,6 +31,8 @@ class CheckRequest:
         subjects: framework and mode of each check.
         rounds: at the most.
         time_limit_s: no round of a check begins after so many seconds.
+        layout: of images: ``nhwc`` or ``nchw``.
+        feed: ``resident`` images, or new ones from the ``host`` in each step.
         options: keywords of ``measure.Options``.
         notes: what is done otherwise than it was written.
     """
@@ -42,6 +44,8 @@ class CheckRequest:
     subjects: tuple[tuple[str, str], ...]
     rounds: int
     time_limit_s: float
+    layout: str = "nhwc"
+    feed: str = "resident"
     options: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -56,6 +60,7 @@ def read_check(args: argparse.Namespace) -> CheckRequest:
     from pydlbench.backends.case import CPU_PRECISIONS
     from pydlbench.cli.model_options import read_options
     from pydlbench.cli.values import choices, positive_seconds, whole_number
+    from pydlbench.endtoend.step import FEEDS, LAYOUTS
     from pydlbench.models import build_model
     from pydlbench.models.work import PHASES
 
@@ -63,14 +68,28 @@ def read_check(args: argparse.Namespace) -> CheckRequest:
     variant = read_options(args.option or [])
     model = build_model(args.model, batch, **variant)
     subjects, notes = _subjects(args.framework, args.mode)
+    phase = choices("--phase", [args.phase], PHASES)[0]
+    if phase == "training" and model.optimizer.kind == "none":
+        raise UsageError(
+            f"--phase training: {model.name} has no optimizer; nearest: "
+            "--phase forward-backward, or --option optimizer=sgd"
+        )
+    layout = choices("--layout", [args.layout], LAYOUTS)[0]
+    if layout != "nhwc" and all(framework == "tensorflow" for framework, _ in subjects):
+        raise UsageError(
+            f"--layout {layout}: TensorFlow's convolutions on CPUs take nhwc only; nearest: "
+            "--layout nhwc"
+        )
     return CheckRequest(
         model=model,
         model_options=variant,
-        phase=choices("--phase", [args.phase], PHASES)[0],
+        phase=phase,
         precision=choices("--precision", [args.precision], CPU_PRECISIONS)[0],
         subjects=subjects,
         rounds=whole_number("--rounds", args.rounds, _ROUNDS),
         time_limit_s=positive_seconds("--time-limit", args.time_limit),
+        layout=layout,
+        feed=choices("--feed", [args.feed], FEEDS)[0],
         options={
             "threads": None if args.threads is None else whole_number("--threads", args.threads, 1),
             "seed": whole_number("--seed", args.seed, 0),

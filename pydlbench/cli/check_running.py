@@ -152,6 +152,8 @@ class Checks:
                 rounds=asked.rounds,
                 time_limit_s=asked.time_limit_s,
                 native=native,
+                layout=asked.layout,
+                feed=asked.feed,
                 tell=advance,
             )
         except PydlbenchError as error:

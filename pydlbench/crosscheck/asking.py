@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydlbench.timing.chunk import Request
@@ -25,6 +26,8 @@ _PAGE = 4096
 # Fewer faults than this share of its pages: an allocator of the framework's own keeps them.
 _KEPT = 0.05
 _LOGGED_CALLS = 3
+# Of the last cache, so that pages which come back are in it no more.
+_OUT_OF_CACHES = 4
 
 
 class Host(Protocol):
@@ -69,11 +72,13 @@ def ask_parts(
         found: the parts.
         besides: what is timed too, and in no sum: its faults do not count.
         warm: in a process whose C library keeps pages; else the framework does that by itself.
-        traces: whether their allocations are to be recorded.
+        traces: whether the blocks that they allocate are to be recorded.
     """
     parts = [one.to_dict() for one in found] + [{**one.to_dict(), "count": 0} for one in besides]
     wanted = {"kind": "parts", "parts": parts, "traces": traces}
-    return _ask(session.worker(case.framework, case.device, warm=warm), case, wanted)
+    # What comes from the host is a part of its own.
+    resident = dataclasses.replace(case, feed="resident")
+    return _ask(session.worker(case.framework, case.device, warm=warm), resident, wanted)
 
 
 def keeps_pages(case: StepCase, session: Host) -> bool:
@@ -87,15 +92,17 @@ def keeps_pages(case: StepCase, session: Host) -> bool:
         kernel.release()
 
 
-def ask_replay(case: StepCase, worker: Worker, events: Sequence[tuple[int, int]]) -> RemoteKernel:
-    """Have a step's allocations made ready in a process that has no framework in it.
+def ask_replay(case: StepCase, session: Host, worker: Worker, sizes: Sequence[int]) -> RemoteKernel:
+    """Have blocks made ready in a process that has no framework in it.
 
     Args:
         case: the step.
-        worker: any, with the default allocator, that nobody else uses.
-        events: what is allocated and freed.
+        session: knows the caches.
+        worker: any that gets new pages for each block and that nobody else uses.
+        sizes: of the blocks, in bytes.
     """
-    return _ask(worker, case, {"kind": "replay", "events": [list(one) for one in events]})
+    live = _OUT_OF_CACHES * session.cache_bytes("cpu")
+    return _ask(worker, case, {"kind": "replay", "sizes": list(sizes), "live": live})
 
 
 def ask_log(case: StepCase, session: Host) -> dict[str, Any]:
@@ -120,8 +127,7 @@ def _said(case: StepCase, worker: Worker) -> dict[str, Any]:
     from pydlbench.endtoend.facts import StepPreparation
     from pydlbench.endtoend.pieces.logs import summary
 
-    how = {"checks": False, "save": None, "disturbance": 0.0}
-    assert set(how) == set(StepPreparation.__slots__)
+    how = dataclasses.asdict(StepPreparation(checks=False))
     reply = worker.ask("prepare", case={"step": case.to_dict()}, preparation=how)
     kernel = RemoteKernel(worker, reply["kernel"], reply["facts"])
     try:

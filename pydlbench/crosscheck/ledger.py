@@ -32,11 +32,14 @@ class Evidence:
         allocation_s: the step minus the same with kept pages, in the same rounds.
         allocation_how: with the faults counted.
         dispatch_s: of one operator.
+        start_s: of starting a step's call.
         operators: how many a part is made of; those that are not named are single.
         reorder_s: layouts converted in the step by the library's own log; None without a log.
         reorder_how: which log.
         singles: the nodes of joined parts one by one, where these were run besides.
-        host_s: what feeding from the host adds; None where it was not asked for.
+        host_s: the step minus the same with its images lying there, both with kept pages, in the
+            same rounds; None where they lie there anyhow. A CPU's memory is the host's: there is
+            nothing to transfer then, and no such term.
     """
 
     measured_s: float
@@ -46,6 +49,7 @@ class Evidence:
     allocation_how: str
     dispatch_s: float
     operators: Mapping[str, int]
+    start_s: float = 0.0
     reorder_s: float | None = None
     reorder_how: str = ""
     singles: Sequence[Piece] = ()
@@ -61,7 +65,9 @@ def ledger(model: Model, found: Sequence[Piece], seen: Evidence) -> tuple[Ledger
         seen: what was measured.
     """
     native = seen.native
-    layers, other = native.of_layers(model), native.of_pointwise(model)
+    apart = _apart(found, seen)
+    layers = _native_of_layers(apart, native)
+    other = native.of_nodes() - layers
     made = _Terms(seen.measured_s)
     made.add("layers at their roof", native.roof_s(), "rooflines of the native rows, summed")
     made.add(
@@ -70,7 +76,6 @@ def ledger(model: Model, found: Sequence[Piece], seen: Evidence) -> tuple[Ledger
         "native rows, between hot and cold caches, minus their rooflines",
         _standing_out(native, seen.measured_s),
     )
-    apart = _apart(found, seen)
     dispatch = sum(
         one.count * seen.dispatch_s * seen.operators.get(one.name, 1)
         for one in apart
@@ -78,11 +83,13 @@ def ledger(model: Model, found: Sequence[Piece], seen: Evidence) -> tuple[Ledger
     )
     own = _by_kind(apart, seen)
     reorders = seen.reorder_s or 0.0
+    joined = any(len(one.nodes) > 1 for one in apart)
+    also = ", each with what a compiler joins to it," if joined else ""
     made.add(
         "operator choice",
         own["layer"] - layers - reorders,
-        "the framework's convolutions, products and poolings alone, pages kept, dispatch and "
-        "logged reorders taken off, minus the native rows of the same nodes and passes",
+        f"the framework's convolutions, products and poolings{also} alone, pages kept, dispatch "
+        "and logged reorders taken off, minus the native rows of the same nodes and passes",
         _choices(model, apart, seen),
     )
     if seen.reorder_s is not None:
@@ -96,34 +103,57 @@ def ledger(model: Model, found: Sequence[Piece], seen: Evidence) -> tuple[Ledger
     made.add("allocation, first touch", seen.allocation_s, seen.allocation_how)
     made.add(
         "dispatch",
-        dispatch,
-        f"{seen.dispatch_s * 1e6:.1f} us per operator that computes nothing, times their number",
+        dispatch + seen.start_s,
+        _dispatch_how(seen),
     )
     if seen.singles:
-        joined = _total(found, seen) - _total(apart, seen)
-        made.add("fusion", joined, "joined nodes minus the same nodes one by one, both alone")
+        saved = _total(found, seen) - _total(apart, seen)
+        made.add("fusion", saved, "joined nodes minus the same nodes one by one, both alone")
     for kind in ("loss", "optimizer"):
         if any(one.kind == kind for one in found):
             made.add(kind, own[kind], f"the framework's {kind} alone, pages kept")
     if seen.host_s is not None:
         made.add(
-            "host transfer", seen.host_s, "the step fed from the host minus the one that is not"
+            "host transfer",
+            seen.host_s,
+            "the step fed from the host minus the same with its images lying there, both with "
+            "kept pages, round by round",
         )
     return made.closed()
 
 
 def native_of(model: Model, piece: Piece, native: NativeSum) -> float | None:
     """Return what the native library needs for a part's first occurrence; None if unknown."""
+    if piece.kind in native.incomplete or piece.kind == "feed":
+        return None
     if piece.kind == "loss":
         return native.loss_s
     if piece.kind == "optimizer":
         return native.optimizer_s
     if piece.kind == "gradient sum":
-        total = sum(native.sums.get(name, 0.0) for (name,) in set(piece.occurrences))
-        return total / piece.count
+        names = {name for (name,) in piece.occurrences}
+        if not native.incomplete.isdisjoint(names):
+            return None
+        return sum(native.sums.get(name, 0.0) for name in names) / piece.count
+    if not native.incomplete.isdisjoint(piece.nodes):
+        return None
     known = [native.by_node[name] for name in piece.nodes if name in native.by_node]
     needed = [name for name in piece.nodes if model[name].layer is not None]
     return sum(known) if known or not needed else None
+
+
+def _native_of_layers(found: Sequence[Piece], native: NativeSum) -> float:
+    """Return the native seconds of all nodes that are in a part of the kind ``layer``."""
+    groups = [nodes for one in found if one.kind == "layer" for nodes in one.occurrences]
+    return sum(native.by_node.get(name, 0.0) for nodes in groups for name in nodes)
+
+
+def _dispatch_how(seen: Evidence) -> str:
+    call = f"{seen.start_s * 1e6:.1f} us of an empty call"
+    if not seen.dispatch_s:
+        return f"{call}; operators are not started one by one, or in no time"
+    each = f"{seen.dispatch_s * 1e6:.1f} us per operator that computes nothing"
+    return f"{each}, times their number, and {call}"
 
 
 class _Terms:
@@ -157,7 +187,7 @@ def _total(found: Sequence[Piece], seen: Evidence) -> float:
 
 def _by_kind(found: Sequence[Piece], seen: Evidence) -> dict[str, float]:
     """Return the parts' seconds, gradient sums with the pointwise; dispatch taken off of nodes."""
-    total = dict.fromkeys(("layer", "pointwise", "loss", "optimizer"), 0.0)
+    total = dict.fromkeys(("layer", "pointwise", "loss", "optimizer", "feed"), 0.0)
     for one in found:
         seconds = seen.times[one.name]
         if one.kind in ("layer", "pointwise"):
@@ -182,7 +212,8 @@ def _choices(model: Model, found: Sequence[Piece], seen: Evidence) -> str:
     for one in found:
         beside = native_of(model, one, seen.native)
         if one.kind == "layer" and beside is not None:
-            gaps[one.name] = one.count * (seen.times[one.name] - beside)
+            started = seen.dispatch_s * seen.operators.get(one.name, 1)
+            gaps[one.name] = one.count * (seen.times[one.name] - started - beside)
     return _named(gaps, seen.measured_s)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from pydlbench.compose import Range, plan
-from pydlbench.crosscheck.pieces import LAYERS
+from pydlbench.crosscheck.groups import LAYERS
 from pydlbench.models.work import LOSS
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class NativeSum:
         loss_s: the loss and the L2 terms.
         optimizer_s: the updates.
         missing: what could not be measured, with the reason.
+        incomplete: the nodes that some of this belongs to, or ``loss``, or ``optimizer``.
     """
 
     time: Range
@@ -57,10 +58,15 @@ class NativeSum:
     loss_s: float = 0.0
     optimizer_s: float = 0.0
     missing: tuple[str, ...] = ()
+    incomplete: frozenset[str] = frozenset()
 
     def roof_s(self) -> float:
         """Return the roof of all nodes together."""
         return sum(self.roofs.values())
+
+    def of_nodes(self) -> float:
+        """Return the seconds of all nodes, and of the sums of gradients."""
+        return sum(self.by_node.values()) + sum(self.sums.values())
 
     def of_layers(self, model: Model) -> float:
         """Return the seconds of convolutions, products and poolings."""
@@ -68,8 +74,7 @@ class NativeSum:
 
     def of_pointwise(self, model: Model) -> float:
         """Return the seconds of all other nodes, and of the sums of gradients."""
-        layers = self.of_layers(model)
-        return sum(self.by_node.values()) + sum(self.sums.values()) - layers
+        return self.of_nodes() - self.of_layers(model)
 
 
 def measure_native(
@@ -100,10 +105,13 @@ def native_sum(wanted: Plan, rows: Mapping[Case, Measurement]) -> NativeSum:
     sums: dict[str, float] = {}
     roofs: dict[str, float] = {}
     missing: list[str] = []
+    incomplete: set[str] = set()
     for term in wanted.terms:
         row, cold = rows[term.hot], rows[term.cold]
         if not row.ok or row.time is None:
             missing.append(f"{term.work.layer.name} {term.work.pass_}: {row.reason or row.status}")
+            part = _part(term.work)
+            incomplete.add(part if part in ("loss", "optimizer") else term.work.node)
             continue
         hot_s = row.time.median
         own = Range(hot=hot_s, cold=cold.time.median if cold.ok and cold.time else hot_s)
@@ -126,6 +134,7 @@ def native_sum(wanted: Plan, rows: Mapping[Case, Measurement]) -> NativeSum:
         loss_s=loss,
         optimizer_s=optimizer,
         missing=tuple(dict.fromkeys(missing)),
+        incomplete=frozenset(incomplete),
     )
 
 

@@ -1,16 +1,11 @@
-"""Which parts a step has in a framework and mode: each distinct one once, with its number.
-
-PyTorch's eager mode runs one node after the other. TensorFlow's graphs may join a node with the
-ReLU that follows it, and in inference a convolution with its batch normalisation. A compiler joins
-whatever stands between two layers that libraries compute, so a part reaches there from one
-convolution, product or pooling to the next.
-"""
+"""Which parts a step has in a framework and mode: each distinct one once, with its number."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.crosscheck.groups import LAYERS, groups, readers_of
 from pydlbench.models.graph import INPUT
 from pydlbench.models.tensors import trained_tensors
 
@@ -19,13 +14,10 @@ if TYPE_CHECKING:
 
     from pydlbench.models.graph import Model, Node
 
-__all__ = ["LAYERS", "Piece", "groups", "pieces", "singles", "with_gradient"]
+__all__ = ["Piece", "pieces", "singles", "with_gradient"]
 
-#: What libraries compute; all other nodes are pointwise.
-LAYERS: Final = ("conv", "linear", "pool")
 # Gradients that come back through these have other strides than others.
 _MARKED: Final = ("flatten", "concat", "shift")
-_TAKES_RELU: Final = ("conv", "linear", "batchnorm", "add")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +27,7 @@ class Piece:
     Attributes:
         name: of its first occurrence; unique.
         kind: ``layer`` (a convolution, product or pooling is in it), ``pointwise``, ``gradient
-            sum``, ``loss`` or ``optimizer``.
+            sum``, ``loss``, ``optimizer`` or ``feed`` (images and labels come from the host).
         nodes: of its first occurrence, in the order of the graph; of a gradient sum the node whose
             output was read more than once; none of the others.
         count: how often it is in the step.
@@ -64,21 +56,9 @@ class Piece:
         }
 
 
-def groups(model: Model, phase: str, framework: str, mode: str) -> list[tuple[str, ...]]:
-    """Return the names of all nodes, those together that are run as one, in their order.
-
-    Args:
-        model: the graph.
-        phase: ``forward``, ``forward-backward`` or ``training``.
-        framework: ``torch`` or ``tensorflow``.
-        mode: ``eager``, ``compiled``, ``graph`` or ``xla``.
-    """
-    if mode in ("compiled", "xla"):
-        return _between_layers(model)
-    return _joined(model, phase) if framework == "tensorflow" else [(one.name,) for one in model]
-
-
-def pieces(model: Model, phase: str, framework: str, mode: str) -> tuple[Piece, ...]:
+def pieces(
+    model: Model, phase: str, framework: str, mode: str, feed: str = "resident"
+) -> tuple[Piece, ...]:
     """Return the distinct parts of a step, in the order in which they first occur.
 
     Args:
@@ -86,13 +66,15 @@ def pieces(model: Model, phase: str, framework: str, mode: str) -> tuple[Piece, 
         phase: ``forward``, ``forward-backward`` or ``training``.
         framework: ``torch`` or ``tensorflow``.
         mode: one of the framework's.
+        feed: ``resident`` or ``host``.
     """
     backward = phase != "forward"
     wanted = with_gradient(model) if backward else frozenset()
-    readers = _readers(model)
-    result = _distinct(model, groups(model, phase, framework, mode), readers, wanted)
+    together = groups(model, phase, framework, mode)
+    result = [Piece(name="feed", kind="feed")] if feed == "host" else []
+    result += _distinct(model, together, readers_of(model), wanted)
     if backward:
-        result += _gradient_sums(model, readers, wanted)
+        result += _gradient_sums(model, together, wanted)
         result.append(Piece(name="loss", kind="loss"))
     if phase == "training" and model.optimizer.kind != "none":
         result.append(Piece(name="optimizer", kind="optimizer"))
@@ -112,7 +94,7 @@ def singles(model: Model, phase: str, found: Sequence[Piece]) -> tuple[Piece, ..
     alone = [(name,) for nodes in joined for name in nodes]
     return tuple(
         dataclasses.replace(one, name=f"{one.name} alone")
-        for one in _distinct(model, alone, _readers(model), wanted)
+        for one in _distinct(model, alone, readers_of(model), wanted)
     )
 
 
@@ -150,48 +132,6 @@ def _distinct(
             )
         )
     return result
-
-
-def _joined(model: Model, phase: str) -> list[tuple[str, ...]]:
-    readers = _readers(model)
-    found: list[list[str]] = []
-    place: dict[str, list[str]] = {}
-    for node in model:
-        before = place.get(node.inputs[0])
-        last = model[node.inputs[0]] if before is not None else None
-        if before is None or last is None or len(readers[last.name]) > 1:
-            joins = False
-        elif node.op == "batchnorm":
-            joins = phase == "forward" and last.op == "conv" and not last.bias
-        else:
-            joins = node.op == "relu" and last.op in _TAKES_RELU
-        if joins and before is not None:
-            before.append(node.name)
-        else:
-            before = [node.name]
-            found.append(before)
-        place[node.name] = before
-    return [tuple(one) for one in found]
-
-
-def _between_layers(model: Model) -> list[tuple[str, ...]]:
-    found: list[list[str]] = []
-    for node in model:
-        if node.op in LAYERS or not found:
-            found.append([])
-        found[-1].append(node.name)
-    return [tuple(one) for one in found]
-
-
-def _readers(model: Model) -> dict[str, list[str]]:
-    """Return who reads each value; the loss reads the last."""
-    found: dict[str, list[str]] = {INPUT: []}
-    for node in model:
-        found[node.name] = []
-        for name in node.inputs:
-            found[name].append(node.name)
-    found[model.output.name].append("")
-    return found
 
 
 def _outside(model: Model, group: Sequence[str]) -> tuple[str, ...]:
@@ -234,14 +174,19 @@ def _of_node(model: Model, node: Node, index: dict[str, int], readers: dict[str,
 
 
 def _gradient_sums(
-    model: Model, readers: dict[str, list[str]], wanted: frozenset[str]
+    model: Model, together: Sequence[tuple[str, ...]], wanted: frozenset[str]
 ) -> list[Piece]:
-    """Return the sums of gradients that come back to what was read more than once."""
+    """Return the sums of gradients that come back to what several groups read.
+
+    Those of readers inside one group, its own included, are summed in its backward pass.
+    """
+    place = {name: group for group in together for name in group}
     found: dict[tuple[int, ...], list[str]] = {}
-    for name in (INPUT, *(node.name for node in model)):
-        if name in wanted:
+    for name, readers in readers_of(model).items():
+        outside = {place.get(one) for one in readers} - {place.get(name, ())}
+        if name in wanted and len(outside) > 1:
             shape = model.image if name == INPUT else model[name].shape
-            found.setdefault(shape, []).extend([name] * (len(readers[name]) - 1))
+            found.setdefault(shape, []).extend([name] * (len(outside) - 1))
     return [
         Piece(
             name=f"{names[0]}/gradient-sum",
@@ -251,5 +196,4 @@ def _gradient_sums(
             occurrences=tuple((name,) for name in names),
         )
         for names in found.values()
-        if names
     ]

@@ -42,7 +42,7 @@ class PieceRow:
 
     Attributes:
         name: of its first occurrence.
-        kind: ``layer``, ``pointwise``, ``gradient sum``, ``loss`` or ``optimizer``.
+        kind: ``layer``, ``pointwise``, ``gradient sum``, ``loss``, ``optimizer`` or ``feed``.
         count: how often it is in the step.
         seconds: of one execution, its share of starting a call taken off.
         native_s: what the native library needs for the same nodes and passes; None if unknown.
@@ -63,10 +63,12 @@ class RoundRow:
 
     Attributes:
         pieces_s: sum of the parts.
-        faults_s: page faults of the steps before, each at what one cost in the replay.
+        faults_s: as many page faults as earlier steps had (those inside the parts left out), each
+            at what one cost on fresh pages.
         estimate_s: the prediction for this round.
         measured_s: the step, with the default allocator.
         kept_s: the step with an allocator that keeps its pages.
+        resident_s: the same with its images lying there; None where they do in the others too.
     """
 
     pieces_s: float
@@ -74,6 +76,7 @@ class RoundRow:
     estimate_s: float
     measured_s: float
     kept_s: float
+    resident_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +101,13 @@ class CheckRecord:
         ledger: terms that sum to the measured step, ``unexplained`` the last.
         rounds: as they were taken.
         pieces: the parts.
-        faults: pages touched for the first time per step: ``predicted`` (counted in the steps that
-            ran before the prediction was made), ``counted`` (in those it is held against) and
-            ``kept`` (in the step whose allocator keeps pages).
+        faults: pages touched for the first time per step: ``predicted`` (counted in steps that ran
+            before the prediction was made; in the parts, where the framework keeps its pages
+            itself), ``counted`` (in those it is held against) and ``kept`` (in the step whose
+            allocator keeps pages).
         calibration: what a call, an operator and a page fault cost, and how that was measured.
+        layout: of images: ``nhwc`` (PyTorch's channels_last) or ``nchw``.
+        feed: ``resident`` images, or new ones from the ``host`` in each step.
         notes: what a reader has to know, and terms that are absent.
         seconds: that the check took.
     """
@@ -125,6 +131,8 @@ class CheckRecord:
     faults: Mapping[str, float | None]
     calibration: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    layout: str = "nhwc"
+    feed: str = "resident"
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
 

@@ -1,9 +1,10 @@
-"""Rounds: all parts, then the prediction is written down, then the step, twice.
+"""Rounds: all parts, then the prediction is written down, then the step, in two or three ways.
 
 How many pages a step touches for the first time is counted, as it hangs on what the C library's
 allocator was asked for since its process began: the same step of the same code has any number from
-none to all of its pages. So the prediction takes the number from steps that ran before, none of
-whose seconds it knows, and what a fault costs from a replay of the step's allocations.
+none to all of its pages. So the prediction takes the number from earlier steps of the same process,
+none of whose seconds it knows, and what one fault costs from a replay of the step's blocks on fresh
+pages.
 """
 
 from __future__ import annotations
@@ -53,12 +54,13 @@ class Rounds:
         found: the parts.
         parts: runs all of them, and what is to be known besides, in this order.
         calibration: what calls cost.
-        replay: plays a step's allocations on fresh pages, which gives what a page fault costs;
-            None where the framework keeps its pages itself.
+        replay: touches a step's blocks on fresh pages, which gives what a page fault costs; None
+            where the framework keeps its pages itself.
         step: the step with the default allocator.
         kept: the step with an allocator that keeps its pages.
-        order: in which the two steps run.
+        order: in which the steps run.
         besides: parts that are timed too, and in no prediction.
+        resident: as ``kept``, its images lying there; None where those of the others do too.
         rest: called between processes, so that the last one's threads fall asleep.
     """
 
@@ -72,6 +74,7 @@ class Rounds:
         kept: Sampled,
         order: random.Random,
         besides: Sequence[Piece] = (),
+        resident: Sampled | None = None,
         rest: Callable[[], None] = lambda: time.sleep(REST_S),
     ) -> None:
         self._found = tuple(found)
@@ -82,6 +85,7 @@ class Rounds:
             "replay": replay,
             "step": step,
             "kept": kept,
+            "resident": resident,
         }
         self._order = order
         self._rest = rest
@@ -121,9 +125,11 @@ class Rounds:
         faults_s = 0.0
         if self._kernels["replay"] is not None:
             self._costs.append(_per_fault(self._sample("replay")))
-            faults_s = self._known_faults() * self._costs[-1]
+            # Those that the parts have although their pages are kept are in the parts' seconds.
+            others = max(0.0, self._known_faults() - (chunk.faults or 0.0))
+            faults_s = others * self._costs[-1]
         estimate_s = pieces_s + faults_s  # nothing below can change it any more
-        steps = ["step", "kept"]
+        steps = [one for one in ("step", "kept", "resident") if self._kernels[one] is not None]
         self._order.shuffle(steps)
         seconds = {name: median(self._sample(name).seconds) for name in steps}
         row = RoundRow(
@@ -132,6 +138,7 @@ class Rounds:
             estimate_s=estimate_s,
             measured_s=seconds["step"],
             kept_s=seconds["kept"],
+            resident_s=seconds.get("resident"),
         )
         self.rows.append(row)
         self.times.append(times)
@@ -150,8 +157,13 @@ class Rounds:
         return median(self._costs) if self._costs else None
 
     def predicted_faults(self) -> float | None:
-        """Return the faults per step that the last round's prediction took; None without any."""
-        return self._known_faults(last=1) if self._kernels["replay"] is not None else None
+        """Return the faults per step that the last round's prediction took; None without any.
+
+        Without a replay they are those that the parts have.
+        """
+        if self._kernels["replay"] is None:
+            return self.median_faults("parts")
+        return self._known_faults(last=1)
 
     def _known_faults(self, last: int = 0) -> float:
         """Return the median of what the last steps had, ``last`` of them left out."""

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import random
 import time
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.crosscheck import replay
-from pydlbench.crosscheck.asking import ask_log, ask_parts, ask_replay, keeps_pages, paired
-from pydlbench.crosscheck.ledger import Evidence, ledger, native_of
+from pydlbench.crosscheck.asking import ask_log, ask_parts, ask_replay, keeps_pages
+from pydlbench.crosscheck.conclude import Findings, conclude
 from pydlbench.crosscheck.native import measure_native
-from pydlbench.crosscheck.pieces import groups, pieces, singles
+from pydlbench.crosscheck.pieces import pieces, singles
 from pydlbench.crosscheck.prediction import Calibration
-from pydlbench.crosscheck.record import CheckRecord, PieceRow
+from pydlbench.crosscheck.replay import blocks
 from pydlbench.crosscheck.rounds import LEAST, Rounds
 from pydlbench.endtoend import StepCase, StepPreparation, prepare_step
 from pydlbench.errors import PydlbenchError
 from pydlbench.models import build_model
-from pydlbench.results.summary import time_summary
-from pydlbench.timing.statistics import median
 from pydlbench.workers.environment import FRESH_PAGES
 from pydlbench.workers.host import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pydlbench.crosscheck.asking import Host
     from pydlbench.crosscheck.native import NativeSum
     from pydlbench.crosscheck.pieces import Piece
+    from pydlbench.crosscheck.record import CheckRecord
     from pydlbench.models.graph import Model
     from pydlbench.workers.host import RemoteKernel
 
@@ -49,6 +48,8 @@ def check(
     time_limit_s: float = 80.0,
     native: NativeSum | None = None,
     checks: bool = False,
+    layout: str = "nhwc",
+    feed: str = "resident",
     tell: Callable[[str], None] = lambda _: None,
 ) -> CheckRecord:
     """Predict a framework's step from its isolated parts, run it, and explain it.
@@ -66,6 +67,8 @@ def check(
         time_limit_s: no round begins after so many seconds; the native rows are not counted.
         native: the native rows of the same step, where they have been measured already.
         checks: check the step (shapes, parameters, gradients, descent) before it is timed.
+        layout: of images: ``nhwc`` (PyTorch's channels_last) or ``nchw``.
+        feed: ``resident`` images and labels, or new ones from the ``host`` in each step.
         tell: called with what is done next.
 
     Raises:
@@ -84,6 +87,8 @@ def check(
         framework=framework,
         mode=mode,
         precision=precision,
+        layout=layout,
+        feed=feed,
         seed=session.options.seed,
     )
     model = build_model(model_name, batch, **case.options)
@@ -95,7 +100,8 @@ def check(
     try:
         made.prepare()
         made.take(rounds, started + time_limit_s)
-        return made.record(native, time.monotonic() - begin)
+        found = made.found()
+        return conclude(found, native, session, time.monotonic() - begin)
     finally:
         made.close()
 
@@ -116,7 +122,9 @@ class _Check:
         self._session = session
         self._checks = checks
         self._tell = tell
-        self._found: tuple[Piece, ...] = pieces(model, case.phase, case.framework, str(case.mode))
+        self._found: tuple[Piece, ...] = pieces(
+            model, case.phase, case.framework, str(case.mode), case.feed
+        )
         # What compilers make of single nodes would take minutes more.
         self._singles = singles(model, case.phase, self._found) if case.mode == "graph" else ()
         self._kernels: list[RemoteKernel] = []
@@ -138,15 +146,17 @@ class _Check:
         played = None if keeps else self._replay(self._parts.facts["traces"])
         if keeps:
             self._notes.append(
-                f"{case.framework} keeps freed pages by itself: no allocations are replayed, and "
-                "the faults that are left are inside the parts"
+                f"{case.framework} keeps freed pages by itself: no cost of page faults is added to "
+                "the prediction; those that are left are inside the parts"
             )
         self._tell("step")
         step = self._kept(
             prepare_step(case, session, preparation=StepPreparation(checks=self._checks))
         )
-        kept = self._kept(
-            prepare_step(case, session, warm=True, preparation=StepPreparation(checks=False))
+        kept = self._warm(case)
+        # A CPU's memory is the host's: only what is fed from there has a transfer to be measured.
+        resident = (
+            self._warm(dataclasses.replace(case, feed="resident")) if case.feed == "host" else None
         )
         self._step = step
         wrong = [one for one in step.facts["checks"] if one["status"] != "ok"]
@@ -160,6 +170,7 @@ class _Check:
             kept,
             random.Random(session.options.seed),  # noqa: S311 - an order, not a secret
             self._singles,
+            resident,
         )
 
     def take(self, most: int, deadline: float) -> None:
@@ -177,62 +188,18 @@ class _Check:
             except PydlbenchError as error:
                 self._notes.append(f"no log of layout reorders: {error}")
 
-    def record(self, native: NativeSum, seconds: float) -> CheckRecord:
-        """Return what was found."""
-        case, rows, model = self._case, self._rounds.rows, self._model
-        measured = time_summary([one.measured_s for one in rows], self._session.options.confidence)
-        times = self._rounds.median_times()
-        calibration = Calibration.of(self._parts.facts)
-        faults = self._faults()
-        seen = Evidence(
-            measured_s=measured.median,
-            times=times,
-            native=native,
-            allocation_s=paired([one.measured_s for one in rows], [one.kept_s for one in rows]),
-            allocation_how=_allocation_how(faults),
-            dispatch_s=calibration.dispatch_s,
-            operators={one.name: len(one.nodes) for one in (*self._found, *self._singles)},
+    def found(self) -> Findings:
+        """Return what was measured."""
+        return Findings(
+            case=self._case,
+            model=self._model,
+            found=self._found,
             singles=self._singles,
-            reorder_s=self._reorders(),
-            reorder_how=f"oneDNN's log of {self._log.get('calls', 0)} steps, the middle one",
-        )
-        return CheckRecord(
-            model=case.model,
-            options=dict(case.options),
-            batch=model.batch,
-            phase=case.phase,
-            precision=case.precision,
-            framework=case.framework,
-            mode=str(case.mode),
+            rounds=self._rounds,
+            calibration=Calibration.of(self._parts.facts),
+            log=self._log,
             library=self._step.facts["library"],
-            threads=len(self._session.cpus),
-            estimate_s=median(one.estimate_s for one in rows),
-            estimate_native_s=native.time.middle,
-            native_low_s=native.time.low,
-            native_high_s=native.time.high,
-            measured=measured,
-            ledger=ledger(model, self._found, seen),
-            rounds=tuple(rows),
-            pieces=tuple(
-                PieceRow(
-                    name=one.name,
-                    kind=one.kind,
-                    count=one.count,
-                    seconds=times[one.name],
-                    native_s=native_of(model, one, native),
-                    nodes=one.nodes,
-                )
-                for one in self._found
-            ),
-            faults=faults,
-            calibration={
-                "once_s": calibration.once_s,
-                "dispatch_s": calibration.dispatch_s,
-                "fault_s": self._rounds.fault_s(),
-                "how": calibration.how,
-            },
-            notes=(*self._notes, *self._absent(native)),
-            seconds=seconds,
+            notes=tuple(self._notes),
         )
 
     def close(self) -> None:
@@ -243,46 +210,16 @@ class _Check:
         if self._own is not None:
             self._own.discard()
 
-    def _replay(self, traces: Mapping[str, Any]) -> RemoteKernel:
-        case = self._case
-        order = groups(self._model, case.phase, case.framework, str(case.mode))
-        events = replay.sequence(self._model, order, self._found, traces)
+    def _replay(self, traces: Mapping[str, Sequence[int]]) -> RemoteKernel:
         # Each block is given back when it is freed, so that the next one's pages are fresh.
         self._own = Worker("native", "cpu", self._session.cpus, environment=FRESH_PAGES)
-        return self._kept(ask_replay(case, self._own, events))
+        sizes = blocks(self._found, traces)
+        return self._kept(ask_replay(self._case, self._session, self._own, sizes))
+
+    def _warm(self, case: StepCase) -> RemoteKernel:
+        how = StepPreparation(checks=False)
+        return self._kept(prepare_step(case, self._session, warm=True, preparation=how))
 
     def _kept(self, kernel: RemoteKernel) -> RemoteKernel:
         self._kernels.append(kernel)
         return kernel
-
-    def _faults(self) -> dict[str, float | None]:
-        taken = self._rounds
-        own, played = taken.median_faults("parts"), taken.predicted_faults()
-        known = [one for one in (own, played) if one is not None]
-        return {
-            "predicted": sum(known) if known else None,
-            "counted": taken.median_faults("step"),
-            "kept": taken.median_faults("kept"),
-        }
-
-    def _reorders(self) -> float | None:
-        seconds = self._log.get("seconds")
-        return None if not seconds else float(seconds.get("reorder", 0.0))
-
-    def _absent(self, native: NativeSum) -> list[str]:
-        """Return which terms could not be measured, and why."""
-        found = [f"no native row: {one}" for one in native.missing]
-        if self._reorders() is None:
-            found.append("no layout reorders: nothing logs them here; they are in operator choice")
-        joined = any(len(one.nodes) > 1 for one in self._found)
-        if joined and not self._singles:
-            found.append("no fusion: nodes that are joined were not run one by one besides")
-        return found
-
-
-def _allocation_how(faults: Mapping[str, float | None]) -> str:
-    counted, kept = faults["counted"], faults["kept"]
-    how = "the step minus the same with an allocator that keeps its pages, round by round"
-    if counted is None or kept is None:
-        return how
-    return f"{how}: {counted:.0f} page faults against {kept:.0f}"

@@ -23,11 +23,8 @@ def again(case: StepCase) -> str:
 
 
 def faults_command(case: StepCase) -> str:
-    """Return the command that counts a step's page faults, and what they cost where it can."""
-    if case.layout == "nhwc":
-        words = ["pydlbench", "check", case.model, "--framework", case.framework]
-    else:  # the cross-check knows one layout
-        words = ["pydlbench", "e2e", case.model, "--framework", case.framework, "--device", "cpu"]
+    """Return the command that counts a step's page faults, and says what they cost."""
+    words = ["pydlbench", "check", case.model, "--framework", case.framework]
     return shlex.join([*words, *_step_options(case)])
 
 

@@ -75,7 +75,7 @@ def observe(
     notes = [f"no native row: {one}" for one in native.missing]
     if step.contended:
         notes.append(f"other work disturbed the step: {step.contention_reason}")
-    reason = _unchecked(case, time.monotonic() - start, time_limit_s)
+    reason = _unchecked(time.monotonic() - start, time_limit_s)
     if reason is None:
         tell("cross-check")
         try:
@@ -91,6 +91,7 @@ def observe(
                 rounds=_ROUNDS,
                 time_limit_s=_SHARE * time_limit_s,
                 native=native,
+                layout=case.layout,
                 tell=tell,
             )
         except UsageError:
@@ -103,10 +104,8 @@ def observe(
     return _without_check(seen, session), tuple(notes)
 
 
-def _unchecked(case: StepCase, spent_s: float, limit_s: float) -> str | None:
+def _unchecked(spent_s: float, limit_s: float) -> str | None:
     """Return why there is no cross-check; None if there is to be one."""
-    if case.layout != "nhwc" and case.framework == "torch":
-        return "it knows PyTorch in channels last only"
     if spent_s > _LATEST * limit_s:
         return "step and native layers took too much of the time limit"
     return None

@@ -13,7 +13,7 @@ from pydlbench.models.work import PHASES
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["FRAMEWORKS", "FRAMEWORK_MODES", "StepCase"]
+__all__ = ["FEEDS", "FRAMEWORKS", "FRAMEWORK_MODES", "LAYOUTS", "StepCase"]
 
 FRAMEWORKS: Final = ("torch", "tensorflow")
 #: Modes by framework; the first is the default.
@@ -21,8 +21,9 @@ FRAMEWORK_MODES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {"torch": ("eager", "compiled"), "tensorflow": ("graph", "xla")}
 )
 _CASTS: Final = ("mixed", "whole")
-_LAYOUTS: Final = ("nhwc", "nchw")
-_FEEDS: Final = ("resident", "host")
+#: The first of each is the default.
+LAYOUTS: Final = ("nhwc", "nchw")
+FEEDS: Final = ("resident", "host")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +80,8 @@ class StepCase:
         _check("--phase", self.phase, PHASES)
         _check("--precision", self.precision, PRECISIONS)
         _check("--cast", self.cast, _CASTS)
-        _check("--layout", self.layout, _LAYOUTS)
-        _check("--feed", self.feed, _FEEDS)
+        _check("--layout", self.layout, LAYOUTS)
+        _check("--feed", self.feed, FEEDS)
         check_device(self.device)
         if self.batch is not None and self.batch < 1:
             raise UsageError(f"--batch {self.batch}: no images; nearest: 1")

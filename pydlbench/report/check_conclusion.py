@@ -93,11 +93,11 @@ def _next(record: CheckRecord, loss: LedgerTerm | None, diagnose: bool) -> str:
     if loss is not None and loss.term == _UNEXPLAINED:
         return f"check {step} --rounds {2 * max(1, len(record.rounds))} --explain"
     if diagnose:
-        return f"diagnose {step}"
+        return f"diagnose {_step(record, feeds=False)}"
     term = None if loss is None else loss.term
     joined = _JOINED.get(record.mode)
     if term in ("pointwise", "dispatch") and joined is not None:
-        return f"check {step} --mode {joined}"
+        return f"check {_step(record, mode=joined)}"
     shape = _shape(record, native=term == "above the roof, native")
     if term == "above the roof, native" and shape is not None:
         return f"layers {shape} --algorithms"
@@ -107,13 +107,18 @@ def _next(record: CheckRecord, loss: LedgerTerm | None, diagnose: bool) -> str:
     return f"check {step} --explain"
 
 
-def _step(record: CheckRecord) -> str:
+def _step(record: CheckRecord, mode: str | None = None, *, feeds: bool = True) -> str:
+    """Return the words that name a step; ``mode`` takes the place of its own."""
     words = [record.model, "--batch", str(record.batch)]
     words += ["--phase", record.phase] if record.phase != "forward" else []
     words += ["--precision", record.precision] if record.precision != "fp32" else []
+    words += ["--layout", record.layout] if record.layout != "nhwc" else []
+    words += ["--feed", record.feed] if record.feed != "resident" and feeds else []
     for name, value in record.options.items():
         words += ["--option", f"{name}={value}"]
-    return shlex.join([*words, "--framework", record.framework])
+    words += ["--framework", record.framework]
+    wanted = mode or record.mode
+    return shlex.join([*words, "--mode", wanted] if wanted not in _JOINED else words)
 
 
 def _shape(record: CheckRecord, native: bool) -> str | None:

@@ -80,5 +80,5 @@ def rounds_table(rounds: Sequence[RoundRow], scale: Scale) -> str:
         ]
         for number, one in enumerate(rounds, start=1)
     ]
-    titles = ["round", "parts", "first touch", "predicted", "measured", "error", "pages kept"]
+    titles = ["round", "parts", "page faults", "predicted", "measured", "error", "pages kept"]
     return clip(plain_table(titles, rows, [True] * len(titles)))

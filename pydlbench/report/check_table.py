@@ -63,7 +63,10 @@ def render_checks(
 def summary_parts(record: CheckRecord) -> tuple[str, str]:
     """Return what was checked, and predicted against measured."""
     scale, time = Scale.of(record.measured.median), record.measured
-    layout = ", channels_last" if record.framework == "torch" else ""
+    layout = ""
+    if record.framework == "torch":
+        layout = ", channels_last" if record.layout == "nhwc" else f", {record.layout}"
+    fed = ", fed from the host" if record.feed == "host" else ""
     what = "  ".join(
         [
             record.model,
@@ -71,7 +74,7 @@ def summary_parts(record: CheckRecord) -> tuple[str, str]:
             f"batch {record.batch}",
             record.phase,
             record.precision,
-            f"{record.library} {record.mode}{layout}",
+            f"{record.library} {record.mode}{layout}{fed}",
         ]
     )
     interval = f"n {time.n}"
@@ -115,9 +118,13 @@ def errors_line(record: CheckRecord) -> str:
 
 
 def faults_line(record: CheckRecord) -> str:
-    """Return the page faults that the prediction took from earlier steps, and those of the step."""
+    """Return the page faults that the prediction knew of, and those of the step.
+
+    It knows of those of earlier steps; where the framework keeps its pages, of those of its parts.
+    """
+    earlier = record.calibration.get("fault_s") is not None
     names = (
-        ("predicted", "in the steps before"),
+        ("predicted", "in the steps before" if earlier else "in the parts"),
         ("counted", "counted"),
         ("kept", "with kept pages"),
     )

@@ -76,9 +76,9 @@ def _table(estimate: Estimate, top: int | None) -> str:
     cells = [_row(layer, passes if several else []) for layer in shown]
     rest = len(estimate.layers) - len(shown)
     if rest:
-        others = sum(layer.time.middle for layer in estimate.layers)
-        others -= sum(layer.time.middle for layer in shown)
-        cells.append(_filler(f"{rest} others", others, estimate, len(titles)))
+        names = {layer.name for layer in shown}
+        others = [layer for layer in estimate.layers if layer.name not in names]
+        cells.append(_filler(f"{rest} others", others, len(titles)))
     left = {"layer", "kind", "", "bound"}
     return plain_table(titles, cells, [title not in left for title in titles])
 
@@ -98,10 +98,11 @@ def _row(layer: LayerShare, passes: Sequence[str]) -> list[str]:
     ]
 
 
-def _filler(label: str, seconds: float, estimate: Estimate, width: int) -> list[str]:
-    share = format_percent(seconds / estimate.time.middle) if estimate.time.middle else "-"
+def _filler(label: str, others: Sequence[LayerShare], width: int) -> list[str]:
     row = [label, *[""] * (width - 1)]
-    row[-6], row[-4] = format_seconds(seconds), share
+    row[-6] = format_seconds(sum(one.time.hot for one in others))
+    row[-5] = format_seconds(sum(one.time.cold for one in others))
+    row[-4] = format_percent(sum(one.share for one in others))
     return row
 
 
@@ -110,17 +111,17 @@ def _seconds(time: Range | None) -> str:
 
 
 def _sums(estimate: Estimate, memory: Mapping[str, int]) -> list[str]:
-    low, high = format_seconds(estimate.time.low), format_seconds(estimate.time.high)
+    hot, cold = format_seconds(estimate.time.hot), format_seconds(estimate.time.cold)
     width = format_seconds(estimate.half_width_s)
     kernels = f"{estimate.measured} distinct kernels stand for {estimate.occurrences}"
     kinds = ", ".join(
         f"{kind} {format_percent(seconds / estimate.time.middle)}"
         for kind, seconds in list(estimate.kinds.items())[:5]
     )
-    rate = si(estimate.images_per_s, "images/s").replace(" images", " images")
+    rate = si(estimate.images_per_s, "images/s")
     middle = format_seconds(estimate.time.middle)
     return [
-        f"estimate  {middle}  {low} (hot caches) to {high} (cold)  sampling +-{width}  {rate}",
+        f"estimate  {middle}  {hot} (hot caches) to {cold} (cold)  sampling +-{width}  {rate}",
         f"          {kernels}; all at their measured roof: {format_seconds(estimate.roof_s)}",
         f"by kind   {kinds}",
         "memory    " + ", ".join(f"{name} {format_bytes(size)}" for name, size in memory.items()),

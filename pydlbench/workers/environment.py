@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["FRESH_PAGES", "KEEP_PAGES", "LOG_KERNELS", "worker_environment"]
+__all__ = ["FRESH_FROM", "FRESH_PAGES", "KEEP_PAGES", "LOG_KERNELS", "worker_environment"]
 
 # Settings of thread pools and math libraries: a worker gets ours, whatever the shell says.
 _DROPPED = (
@@ -43,9 +43,11 @@ _KEPT = ("NUMBA_CUDA_", "TORCHINDUCTOR_CACHE_DIR")
 LOG_KERNELS = {"ONEDNN_VERBOSE": "1"}
 #: Makes the C library's allocator keep the pages that were freed, so that the next call finds them.
 KEEP_PAGES = {"GLIBC_TUNABLES": f"glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold={2**62}"}
-#: Makes it ask for new pages for each block from 128 KiB on, and give them back when it is freed.
-#: By default that size grows to that of the largest block that was freed.
-FRESH_PAGES = {"GLIBC_TUNABLES": f"glibc.malloc.mmap_threshold={1 << 17}"}
+#: Bytes from which on a block gets new pages with ``FRESH_PAGES``.
+FRESH_FROM = 1 << 17
+#: Makes it ask for new pages for each such block, and give them back when it is freed. By default
+#: that size grows to that of the largest block that was freed.
+FRESH_PAGES = {"GLIBC_TUNABLES": f"glibc.malloc.mmap_threshold={FRESH_FROM}"}
 
 
 def worker_environment(inherited: Mapping[str, str], cpus: Sequence[int]) -> dict[str, str]:

@@ -65,6 +65,10 @@ def test_the_default_set_is_twelve_models_that_exist(bench):
     asked = bench.requests(bench.read([]))
     assert len(asked) == 24
     assert all(len(one.subjects) == 2 for one in asked)
+    trained = [one for one in asked if one.phase == "training"]
+    assert all(one.model.optimizer.kind != "none" for one in trained)
+    changed = {one.model.name: one.model_options for one in asked if one.model_options}
+    assert changed == {"alexnet": {"optimizer": "sgd"}}
 
 
 def test_a_table_that_meets_its_targets(bench, open_session, capsys, tmp_path):

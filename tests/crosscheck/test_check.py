@@ -69,3 +69,29 @@ def test_a_tiny_check_closes_its_ledger(session, native, framework, phase):
     stored = json.loads(json.dumps(found.to_dict()))
     assert CheckRecord.from_dict(stored) == found
     assert {"estimate_s", "estimate_native_s", "measured_s", "error", "ledger"} <= stored.keys()
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_what_comes_from_the_host_has_a_part_and_an_experiment(session, native, framework):
+    if importlib.util.find_spec(framework) is None:
+        pytest.skip(f"{framework} is not installed")
+    layout = "nchw" if framework == "torch" else "nhwc"
+    found = check(
+        "mnist",
+        {},
+        4,
+        framework=framework,
+        session=session,
+        rounds=5,
+        time_limit_s=1.0,
+        native=native("forward"),
+        layout=layout,
+        feed="host",
+    )
+    assert (found.layout, found.feed) == (layout, "host")
+    assert [one.kind for one in found.pieces].count("feed") == 1
+    assert all(one.resident_s is not None for one in found.rounds)
+    (term,) = [one for one in found.ledger if one.term == "host transfer"]
+    assert "fed from the host" in term.how
+    assert math.isclose(sum(one.seconds for one in found.ledger), found.measured.median)
+    assert CheckRecord.from_dict(json.loads(json.dumps(found.to_dict()))) == found

@@ -4,37 +4,16 @@ import dataclasses
 import math
 
 import pytest
+from invented_evidence import evidence, row, terms
 
 from pydlbench.compose import Range, plan
-from pydlbench.crosscheck.ledger import Evidence, ledger, native_of
+from pydlbench.crosscheck.ledger import native_of
 from pydlbench.crosscheck.native import NativeSum, native_sum
 from pydlbench.crosscheck.pieces import pieces, singles
 from pydlbench.crosscheck.record import UNEXPLAINED
 from pydlbench.models import build_model
-from pydlbench.results import Measurement
-from pydlbench.results.parts import Roofline, TimeSummary
 
 KINDS = ("layer", "pointwise", "gradient sum", "loss", "optimizer")
-
-
-def row(case, median, roof=None, status="ok"):
-    time = TimeSummary(median=median, ci_low=None, ci_high=None, q1=0, q3=0, min=0, n=9)
-    return Measurement(
-        layer=case.layer.name or case.layer.problem,
-        kind=case.layer.kind,
-        problem=case.layer.problem,
-        batch=1,
-        pass_=case.pass_,
-        precision=case.precision,
-        cache=case.cache,
-        status=status,
-        reason=None if status == "ok" else "no such kernel",
-        time=time if status == "ok" else None,
-        roofline=roof and Roofline(bound="memory", time_s=roof, efficiency=roof / median),
-        flops=1,
-        flops_executed=1,
-        bytes=1,
-    )
 
 
 @pytest.fixture
@@ -53,25 +32,6 @@ def native(model):
     return native_sum(wanted, {case: row(case, 2.0, 0.5) for case in wanted.cases})
 
 
-def evidence(found, native, **changes):
-    values = {
-        "measured_s": 5000.0,
-        "times": {one.name: 7.0 for one in found},
-        "native": native,
-        "allocation_s": 30.0,
-        "allocation_how": "A minus B",
-        "dispatch_s": 0.125,
-        "operators": {one.name: len(one.nodes) for one in found},
-        "reorder_s": 11.0,
-        "reorder_how": "a log",
-    }
-    return Evidence(**{**values, **changes})
-
-
-def terms(model, found, seen):
-    return {one.term: one for one in ledger(model, found, seen)}
-
-
 def test_the_terms_sum_to_the_measured_step(model, found, native):
     for seen in (
         evidence(found, native),
@@ -82,6 +42,37 @@ def test_the_terms_sum_to_the_measured_step(model, found, native):
         assert math.isclose(sum(one.share for one in made.values()), 1)
         assert list(made)[-1] == UNEXPLAINED
         assert all(one.how for one in made.values())
+
+
+def test_what_a_compiler_joins_to_a_layer_is_held_against_all_its_nodes(model, native):
+    found = pieces(model, "training", "torch", "compiled")
+    own = {one.name: native_of(model, one, native) or 0.0 for one in found}
+    seen = evidence(found, native, times=own, dispatch_s=0.0, reorder_s=None)
+    made = terms(model, found, seen)
+    # As fast as the native rows of the same nodes: no choice has cost anything.
+    assert math.isclose(made["operator choice"].seconds, 0.0, abs_tol=1e-9)
+    assert "joins" in made["operator choice"].how
+
+
+def test_starting_the_step_is_dispatch(model, found, native):
+    less = terms(model, found, evidence(found, native))
+    more = terms(model, found, evidence(found, native, start_s=3.0))
+    assert math.isclose(more["dispatch"].seconds - less["dispatch"].seconds, 3.0)
+    assert math.isclose(less[UNEXPLAINED].seconds - more[UNEXPLAINED].seconds, 3.0)
+
+
+def test_a_part_some_of_whose_native_rows_failed_has_no_native_time(model, found):
+    wanted = plan(model, "training")
+    conv = next(one for one in found if one.kind == "layer" and one.differentiated)
+    bad = next(
+        one.hot
+        for one in wanted.terms
+        if one.work.node == conv.nodes[0] and one.work.pass_ == "backward-data"
+    )
+    rows = {c: row(c, 2.0, status="failed" if c == bad else "ok") for c in wanted.cases}
+    native = native_sum(wanted, rows)
+    assert conv.nodes[0] in native.by_node
+    assert native_of(model, conv, native) is None
 
 
 def test_each_term_is_what_its_own_experiment_says(model, found, native):

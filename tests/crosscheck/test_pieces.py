@@ -4,8 +4,10 @@ import math
 
 import pytest
 
-from pydlbench.crosscheck.pieces import groups, pieces, with_gradient
+from pydlbench.crosscheck.groups import groups
+from pydlbench.crosscheck.pieces import pieces, with_gradient
 from pydlbench.models import build_model, model_names
+from pydlbench.models.builder import Builder
 from pydlbench.models.graph import INPUT
 from pydlbench.models.work import work
 
@@ -68,6 +70,37 @@ def test_gradient_sums_are_as_many_as_the_composition_counts(name):
     assert sum(one.count for one in sums) == len(expected)
     sizes = sorted(2 * math.prod(model[name].shape) for one in sums for (name,) in one.occurrences)
     assert sizes == sorted(expected)
+
+
+def fork():
+    """A map that two layers and an addition read; a compiler joins the addition to one of them."""
+    made = Builder("fork", 1, (4, 8, 8))
+    made.conv("stem", 4, 3, 1, 1)
+    made.conv("left", 4, 3, 1, 1, after="stem")
+    made.conv("right", 4, 3, 1, 1, after="stem")
+    made.add("both", "right", "stem")
+    made.add("all", "both", "left")
+    return made.model(title="a fork", source="this test")
+
+
+def test_gradients_that_meet_inside_a_group_are_summed_there():
+    model = fork()
+    counted = {
+        mode: sum(
+            one.count
+            for one in pieces(model, "training", "torch", mode)
+            if one.kind == "gradient sum"
+        )
+        for mode in ("eager", "compiled")
+    }
+    # Three readers one by one; of the groups, one has two of them.
+    assert counted == {"eager": 2, "compiled": 1}
+
+
+def test_what_comes_from_the_host_is_a_part_where_it_does():
+    model = build_model("mnist", 2)
+    assert pieces(model, "forward", "torch", "eager", "host")[0].kind == "feed"
+    assert all(one.kind != "feed" for one in pieces(model, "forward", "torch", "eager"))
 
 
 def test_tensorflow_joins_a_relu_with_what_it_alone_reads():

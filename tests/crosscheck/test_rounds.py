@@ -26,13 +26,14 @@ class Invented:
         return Chunk(seconds=tuple(self.seconds) * request.samples, faults=self.faults)
 
 
-def made(*, replay=True):
+def made(*, replay=True, resident=False):
     calls = []
     kernels = {
         "parts": Invented("parts", calls, [0.3, 0.1], 1.0),
         "replay": Invented("replay", calls, [0.05], 7.0) if replay else None,
         "step": Invented("step", calls, [0.9], 9.0),
         "kept": Invented("kept", calls, [0.8], 2.0),
+        "resident": Invented("resident", calls, [0.7], 2.0) if resident else None,
     }
     calibration = Calibration(fixed_s={}, once_s=0.01, dispatch_s=0.0)
     rounds = Rounds(
@@ -43,6 +44,7 @@ def made(*, replay=True):
         kernels["step"],
         kernels["kept"],
         random.Random(0),
+        resident=kernels["resident"],
         rest=lambda: None,
     )
     return rounds, calls
@@ -57,8 +59,8 @@ def test_a_round_predicts_before_the_step_runs():
     assert names[:2] == ["parts", "replay"]
     assert sorted(names[2:]) == ["kept", "step"]
     assert abs(row.pieces_s - 0.71) < 1e-12
-    # Nine faults in the steps of the warm-up; the replay has 7 in 50 ms.
-    assert abs(row.faults_s - 9 * 0.05 / 7) < 1e-12
+    # Nine faults in the steps of the warm-up, one of them in the parts; the replay has 7 in 50 ms.
+    assert abs(row.faults_s - 8 * 0.05 / 7) < 1e-12
     assert abs(row.estimate_s - row.pieces_s - row.faults_s) < 1e-12
     assert (row.measured_s, row.kept_s) == (0.9, 0.8)
     assert rounds.fault_s() == pytest.approx(0.05 / 7)
@@ -68,12 +70,19 @@ def test_a_prediction_takes_the_faults_of_steps_before_it_only():
     rounds, _ = made()
     rounds.warm_up()
     rounds._kernels["step"].faults = 90.0
-    assert abs(rounds.take().faults_s - 9 * 0.05 / 7) < 1e-12
+    assert abs(rounds.take().faults_s - 8 * 0.05 / 7) < 1e-12
     assert rounds.predicted_faults() == 9.0
     assert rounds.median_faults("step") == 90.0
     for _ in range(3):
         last = rounds.take()
-    assert abs(last.faults_s - 90 * 0.05 / 7) < 1e-12
+    assert abs(last.faults_s - 89 * 0.05 / 7) < 1e-12
+
+
+def test_faults_of_the_parts_are_not_counted_twice():
+    rounds, _ = made()
+    rounds._kernels["parts"].faults = 20.0
+    rounds.warm_up()
+    assert rounds.take().faults_s == 0.0
 
 
 def test_a_replay_without_faults_has_nothing_to_say_of_their_cost():
@@ -97,12 +106,24 @@ def test_without_a_replay_faults_cost_nothing_of_their_own():
     rounds, calls = made(replay=False)
     assert rounds.take().faults_s == 0
     assert rounds.median_faults("replay") is None
+    assert rounds.predicted_faults() == 1.0  # those of the parts
     assert {name for name, _ in calls} == {"parts", "step", "kept"}
+
+
+def test_a_step_that_is_fed_takes_turns_with_one_that_is_not():
+    rounds, calls = made(resident=True)
+    rounds.warm_up()
+    calls.clear()
+    row = rounds.take()
+    assert (row.measured_s, row.kept_s, row.resident_s) == (0.9, 0.8, 0.7)
+    assert sorted(name for name, _ in calls[2:]) == ["kept", "resident", "step"]
+    plain, _ = made()
+    assert plain.take().resident_s is None
 
 
 def test_short_kernels_get_more_samples_and_long_ones_no_warm_up():
     rounds, calls = made()
-    for one in rounds._kernels.values():
+    for one in filter(None, rounds._kernels.values()):
         one.seconds = [0.001 * second for second in one.seconds]
     rounds.warm_up()
     assert rounds.rows == []
@@ -110,6 +131,7 @@ def test_short_kernels_get_more_samples_and_long_ones_no_warm_up():
     rounds.take()
     assert all(request.samples == 20 and request.untimed == 1 for _, request in calls)
     long, calls = made()
+    long._kernels["step"].seconds = [1.9]
     long.warm_up()
     calls.clear()
     long.take()

@@ -172,7 +172,7 @@ class Bench:
 def checker(world):
     """Return what stands for the cross-check: it knows what was planted, as the real one would."""
 
-    def check(name, options, batch, phase, precision, framework, mode, *_, **__):
+    def check(name, options, batch, phase, precision, framework, mode, *_, layout, **__):
         model = build_model(name, batch, **options)
         case = StepCase(
             model=name,
@@ -181,6 +181,7 @@ def checker(world):
             framework=framework,
             mode=mode,
             options=options,
+            layout=layout,
         )
         step_s = world.step(case, "default", model.batch)
         times = {}
@@ -199,7 +200,7 @@ def checker(world):
         pieces.append(piece("optimizer", "optimizer", world.optimizer_s, KERNEL_S, ()))
         terms = {"allocation, first touch": world.fresh_s, "dispatch": world.gaps_s}
         if mode in ("eager", "graph"):
-            terms["layout reorders"] = 0.0
+            terms["layout reorders"] = world.reorder_s if layout == "nchw" else 0.0
         ledger = [
             LedgerTerm(term=term, seconds=s, share=s / step_s, how="planted")
             for term, s in terms.items()

@@ -73,7 +73,12 @@ def make_record(**changes: Any) -> CheckRecord:
             PieceRow(name="relu1", kind="pointwise", count=7, seconds=0.0004, nodes=("relu1",)),
         ),
         "faults": {"predicted": 12345.0, "counted": 12900.4, "kept": 12.0},
-        "calibration": {"once_s": 2e-5, "dispatch_s": 4e-6, "how": "an operator of one element"},
+        "calibration": {
+            "once_s": 2e-5,
+            "dispatch_s": 4e-6,
+            "fault_s": 1.3e-6,
+            "how": "an operator of one element",
+        },
         "notes": ("no fusion: nodes are not joined",),
         "seconds": 54.2,
     }

@@ -95,3 +95,18 @@ def test_what_an_optimizer_needs_natively_is_no_loss():
     cheap = dataclasses.replace(optimizer, native_s=0.02)
     record = dataclasses.replace(record, pieces=(*make_record().pieces, cheap))
     assert "operator choice, 17.8 ms" in check_conclusion(record)[1]
+
+
+def test_the_next_command_is_about_the_step_that_was_checked():
+    words = {"mode": "compiled", "layout": "nchw", "feed": "host"}
+    record = make_record(**words, ledger=make_ledger(allocation=0.05, operator=0.0))
+    line = check_conclusion(record)[-1]
+    assert line == (
+        "next: pydlbench check alexnet-owt --batch 32 --layout nchw --feed host --framework torch "
+        "--mode compiled --explain"
+    )
+    line = check_conclusion(record, diagnose=True)[-1]
+    assert line == (
+        "next: pydlbench diagnose alexnet-owt --batch 32 --layout nchw --framework torch "
+        "--mode compiled"
+    )

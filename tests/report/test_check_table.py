@@ -190,7 +190,7 @@ def test_a_check_that_failed_is_a_line_and_the_other_stands(run_record):
 def test_the_explanation_has_terms_parts_by_size_and_rounds():
     terms, parts, rounds = explain_check(make_record())
     assert "  operator choice: operators alone minus native rows" in terms.splitlines()
-    assert "once 20.0 us, dispatch 4.00 us; an operator of one element" in terms
+    assert "once 20.0 us, dispatch 4.00 us, fault 1.30 us; an operator of one element" in terms
     names = [one.split()[0] for one in parts.splitlines()[1:]]
     assert names == ["conv2", "fc6", "conv1", "relu1"]
     fc6 = line(parts, "fc6")
@@ -239,3 +239,19 @@ def test_rungs_are_in_seconds():
         "estimate_s": 0.1124,
         "measured_s": MEASURED_S,
     }
+
+
+def test_layout_and_feed_are_said(run_record):
+    text = rendered(run_record, result(make_record()))
+    assert line(text, "alexnet-owt").endswith("torch 2.13.0 eager, channels_last")
+    text = rendered(run_record, result(make_record(layout="nchw", feed="host")))
+    assert "torch 2.13.0 eager, nchw, fed from the host" in line(text, "alexnet-owt")
+    text = rendered(run_record, result(tensorflow(make_record(feed="host"))))
+    assert "TensorFlow 2.21.0 graph, fed from the host" in line(text, "alexnet-owt")
+
+
+def test_where_the_predicted_faults_were_counted(run_record):
+    record = make_record(calibration={"fault_s": 1.3e-6})
+    assert "in the steps before 12,345, counted 12,900" in rendered(run_record, result(record))
+    kept = make_record(calibration={"fault_s": None})
+    assert "in the parts 12,345, counted 12,900" in rendered(run_record, result(kept))

@@ -25,6 +25,8 @@ def find(seen: Observations) -> Iterator[Hypothesis]:
     model = seen.model
     if seen.case.phase != "training" or model.optimizer.kind == "none":
         return
+    if "optimizer" in seen.native.incomplete:
+        return  # nobody knows what of it has to be done
     pieces = seen.pieces("optimizer")
     native = seen.native.optimizer_s
     own = sum(one.count * one.seconds for one in pieces) if pieces else native

@@ -40,7 +40,7 @@ class PartsFacts:
         dispatch_s: seconds that a framework needs for an operator that computes nothing.
         how: how the two were measured.
         setup_s: building, tracing and compiling all parts.
-        traces: by part, what it allocates and frees; empty where nobody asked.
+        traces: by part, the bytes of each block that it allocates; empty where nobody asked.
         log: what the framework's libraries logged; empty where nobody asked.
         library: name and version.
     """
@@ -51,7 +51,7 @@ class PartsFacts:
     dispatch_s: float = 0.0
     how: str = ""
     setup_s: float = 0.0
-    traces: dict[str, Any] = dataclasses.field(default_factory=dict)
+    traces: dict[str, list[int]] = dataclasses.field(default_factory=dict)
     log: dict[str, Any] = dataclasses.field(default_factory=dict)
     library: str = ""
 

@@ -1,9 +1,12 @@
-"""Allocations of a step without the step: blocks are asked for, touched and given back.
+"""What touching fresh memory costs: blocks are asked for, touched and given back.
 
-In a process whose C library allocates as it does by default. Pages are touched by as many threads
-as compute, each in a part of its own, as a framework's threads do. What touching pages costs that
-are there already, the threads' start included, is measured right afterwards and taken off: what is
-left is the kernel's work for fresh ones, and the calls of the allocator.
+In a process whose C library gets new pages for each block. Pages are touched by as many threads as
+compute, each in a part of its own, as a framework's threads do. What touching pages costs that are
+there already, the threads' start included, is measured right afterwards and taken off: what is left
+is the kernel's work for fresh ones, and the calls of the allocator.
+
+A block is given back once those after it have pushed it out of the caches: else the next one would
+get pages that are still in them, which are cleared faster than a step's.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import ctypes
 import itertools
 import os
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -38,18 +42,19 @@ _ALIGNMENT = 64
 
 
 class Replay:
-    """A step's allocations as a part whose time is that of page faults.
+    """Blocks as a part whose time is that of page faults.
 
     Args:
-        events: in the order of the step: ``[slot, bytes]`` allocates where the slot is free,
-            ``[slot, 0]`` frees.
+        sizes: of the blocks, in bytes.
+        live: so many bytes are held at the most, besides the last block.
         cpus: that touch large blocks, a thread on each.
     """
 
     executions = 1
 
-    def __init__(self, events: Sequence[Sequence[int]], cpus: Sequence[int]) -> None:
-        self._events = [(int(slot), int(size)) for slot, size in events]
+    def __init__(self, sizes: Sequence[int], live: int, cpus: Sequence[int]) -> None:
+        self._sizes = tuple(sizes)
+        self._most = live
         library = ctypes.CDLL(None)
         self._allocate = library.posix_memalign
         self._allocate.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t]
@@ -57,7 +62,9 @@ class Replay:
         self._free.argtypes = [ctypes.c_void_p]
         self._free.restype = None
         self._place = ctypes.c_void_p()
-        self._live: dict[int, int] = {}
+        #: Addresses and sizes of what is held, the oldest first.
+        self._live: deque[tuple[int, int]] = deque()
+        self._held = 0
         self._threads = max(1, len(cpus))
         others = list(cpus[1:])
 
@@ -69,31 +76,35 @@ class Replay:
         self._pool = ThreadPoolExecutor(max(1, len(others)), initializer=bind)
 
     def run(self) -> float:
-        """Play the step once; blocks that are not freed stay for the next round."""
-        seconds = 0.0
-        clock, place, live = time.perf_counter, self._place, self._live
-        for slot, size in self._events:
-            if size and slot not in live:
-                start = clock()
-                if self._allocate(ctypes.byref(place), _ALIGNMENT, size):
-                    raise MemoryError(f"{size} bytes of a step's allocations")
-                middle = clock()
-                address = place.value or 0
-                pages = self._parts(address, size)
-                prepared = clock()
-                self._touch(pages)
-                touched = clock()
-                self._touch(pages)
-                again = clock()
-                seconds += (middle - start) + (touched - prepared) - (again - touched)
-                live[slot] = address
-            elif not size and slot in live:
-                address = live.pop(slot)
-                start = clock()
-                self._free(address)
-                seconds += clock() - start
+        """Play all blocks once; those that are still held stay for the next round."""
+        seconds = sum(self._one(size) for size in self._sizes)
         # Without faults what is left is noise around nothing.
         return max(0.0, seconds)
+
+    def _one(self, size: int) -> float:
+        """Ask for a block, touch it, and give back the oldest ones; return the seconds."""
+        clock, place = time.perf_counter, self._place
+        start = clock()
+        if self._allocate(ctypes.byref(place), _ALIGNMENT, size):
+            raise MemoryError(f"{size} bytes of a step's allocations")
+        seconds = clock() - start
+        address = place.value or 0
+        pages = self._parts(address, size)
+        start = clock()
+        self._touch(pages)
+        touched = clock()
+        self._touch(pages)
+        again = clock()
+        seconds += (touched - start) - (again - touched)
+        self._live.append((address, size))
+        self._held += size
+        while self._held > self._most and len(self._live) > 1:
+            old, freed = self._live.popleft()
+            self._held -= freed
+            start = clock()
+            self._free(old)
+            seconds += clock() - start
+        return seconds
 
     def _parts(self, address: int, size: int) -> list[_Bytes]:
         """Return some bytes of each page of a block, for each thread that touches it."""
@@ -114,9 +125,14 @@ def _write(part: _Bytes) -> None:
     part[:] = 1
 
 
-def replay(events: Sequence[Sequence[int]]) -> PartsKernel:
-    """Return the kernel that plays a step's allocations; its chunks count the faults."""
+def replay(sizes: Sequence[int], live: int) -> PartsKernel:
+    """Return the kernel that plays blocks; its chunks count the faults.
+
+    Args:
+        sizes: of the blocks, in bytes.
+        live: see :class:`Replay`.
+    """
     how = "posix_memalign, a touch of each page, free; what a second touch costs taken off"
     facts = PartsFacts(names=("replay",), how=how)
     cpus = own_cpus()
-    return PartsKernel([Replay(events, cpus)], facts, cpus)
+    return PartsKernel([Replay(sizes, live, cpus)], facts, cpus)

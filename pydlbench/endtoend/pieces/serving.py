@@ -28,8 +28,8 @@ def prepare_parts(backend: Backend, case: StepCase, wanted: Mapping[str, Any]) -
         wanted: ``kind``, one of :data:`KINDS`, and its arguments: ``parts`` (those of a step, as
             :class:`pydlbench.crosscheck.pieces.Piece` describes them, and ``traces``, whether their
             allocations are wanted), ``faults`` (a call that allocates ``bytes``), ``replay``
-            (``events``: what a step allocates and frees, in any process), ``log`` (the libraries'
-            own report of a whole step, ``calls`` times).
+            (blocks of these ``sizes``, ``live`` bytes held at once, in any process), ``log`` (the
+            libraries' own report of a whole step, ``calls`` times).
 
     Raises:
         UsageError: no such kind.
@@ -43,7 +43,7 @@ def prepare_parts(backend: Backend, case: StepCase, wanted: Mapping[str, Any]) -
     if kind == "replay":
         from pydlbench.endtoend.pieces.replaying import replay
 
-        return replay(wanted["events"])
+        return replay(wanted["sizes"], wanted["live"])
     from pydlbench.models import build_model
 
     model = build_model(case.model, batch=case.batch, **case.options)

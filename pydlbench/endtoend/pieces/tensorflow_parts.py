@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pydlbench.models.graph import Node
 
-__all__ = ["FunctionPart", "ProducedPart", "StepParts", "copied"]
+__all__ = ["FeedPart", "FunctionPart", "ProducedPart", "StepParts", "copied"]
 
 
 class StepParts(TensorflowStep):
@@ -86,6 +86,10 @@ class StepParts(TensorflowStep):
         """Update all weights with given gradients; returns a constant."""
         return self._train(gradients)
 
+    def fed(self) -> list[Any]:
+        """Return images and labels as a function takes them over from the host's arrays."""
+        return [tf.convert_to_tensor(one) for one in self._host]
+
     def _differentiated(self, images: Any, labels: Any) -> tuple[Any, list[Any]]:
         """Give the update the gradients that it was called with."""
         del labels
@@ -102,6 +106,23 @@ class StepParts(TensorflowStep):
     def _decayed(self) -> list[Any]:
         terms = self.model.decays if self.case.phase == "training" else ()
         return [self.net.variables[f"{one.node}/{one.tensor}"] for one in terms]
+
+
+class FeedPart:
+    """Images and labels from the host's arrays."""
+
+    executions = 1
+
+    def __init__(self, step: StepParts) -> None:
+        self._step = step
+
+    def run(self) -> float:
+        """Take them over once."""
+        start = time.perf_counter()
+        found = self._step.fed()
+        seconds = time.perf_counter() - start
+        del found
+        return seconds
 
 
 class _Given:

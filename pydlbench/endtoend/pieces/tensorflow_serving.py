@@ -12,6 +12,7 @@ from pydlbench.devices.cpu.read import read_cpu_facts
 from pydlbench.endtoend.inputs import make_batch
 from pydlbench.endtoend.pieces.kernel import PartsFacts, PartsKernel
 from pydlbench.endtoend.pieces.tensorflow_parts import (
+    FeedPart,
     FunctionPart,
     ProducedPart,
     StepParts,
@@ -39,6 +40,7 @@ _HOW = (
     "part; "
     f"{_CHAIN} operators on two elements in a chain, against one"
 )
+_HOW_COMPILED = "empty calls with as many operands and results"
 
 
 def prepare(backend: Any, model: Model, case: StepCase, wanted: Mapping[str, Any]) -> PartsKernel:
@@ -53,8 +55,12 @@ def prepare(backend: Any, model: Model, case: StepCase, wanted: Mapping[str, Any
         call = FunctionPart(step, lambda one: [one + 1.0], [[source]])
         return PartsKernel([call], PartsFacts(names=("call",)), backend.cpus)
     empty = _Empty(step)
-    made, fixed = {}, {}
+    made: dict[str, FeedPart | FunctionPart] = {}
+    fixed: dict[str, float] = {}
     for name, body, operands in _bodies(step, wanted["parts"]):
+        if body is None:
+            made[name] = FeedPart(step)
+            continue
         part = _long_enough(step, body, operands, empty)
         made[name] = part
         fixed[name] = _fixed(part, empty)
@@ -63,7 +69,7 @@ def prepare(backend: Any, model: Model, case: StepCase, wanted: Mapping[str, Any
         fixed_s=fixed,
         once_s=empty.of(len(step.operands()), 1),
         dispatch_s=_dispatch(step),
-        how=_HOW,
+        how=_HOW_COMPILED if case.mode == "xla" else _HOW,
         setup_s=time.perf_counter() - begin,
         library=f"TensorFlow {tf.__version__}",
     )
@@ -73,8 +79,8 @@ def prepare(backend: Any, model: Model, case: StepCase, wanted: Mapping[str, Any
 
 def _bodies(
     step: StepParts, wanted: Sequence[Mapping[str, Any]]
-) -> list[tuple[str, Callable[..., list[Any]], list[Any]]]:
-    """Return name, function and operands of each part."""
+) -> list[tuple[str, Callable[..., list[Any]] | None, list[Any]]]:
+    """Return name, function and operands of each part; what is fed has no function."""
     outside = {
         name: [
             one
@@ -92,20 +98,21 @@ def _bodies(
     }
     produced.add(step.model.output.name)
     values = step.values(sorted(needed | produced))
-    found: list[tuple[str, Callable[..., list[Any]], list[Any]]] = []
+    found: list[tuple[str, Callable[..., list[Any]] | None, list[Any]]] = []
     for each in wanted:
         kind, name = each["kind"], each["name"]
+        body: Callable[..., list[Any]] | None = None
+        operands: list[Any] = []
         if kind == "optimizer":
-            gradients = [tf.random.normal(one.shape) * 1e-6 for one in step.net.trained]
-            body: Callable[..., list[Any]] = _listed(step.update)
-            operands = gradients
+            body = _listed(step.update)
+            operands = [tf.random.normal(one.shape) * 1e-6 for one in step.net.trained]
         elif kind == "loss":
             labels = [*step.operands()[1:]]
             body, operands = _loss(step), [values[step.model.output.name], *labels]
         elif kind == "gradient sum":
             like = values[each["nodes"][0]] if each["nodes"] else step.operands()[0]
             body, operands = _sum, [_random(like), _random(like)]
-        else:
+        elif kind != "feed":
             inputs = list(dict.fromkeys(outside[name]))
             upstream = [_random(values[one]) for one in each["outputs"]]
             upstream = upstream if step.case.backward else []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pydlbench.endtoend.pieces.torch_groups import Group, Operands
 
-__all__ = ["GradientSum", "GroupPart", "LossPart", "OptimizerPart", "StepParts"]
+__all__ = ["FeedPart", "GradientSum", "GroupPart", "LossPart", "OptimizerPart", "StepParts"]
 
 
 class StepParts(TorchStep):
@@ -32,6 +32,27 @@ class StepParts(TorchStep):
     def batch(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return images and labels."""
         return self._images, self._labels
+
+    def fed(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return images and labels as they come from the host."""
+        return self._moved()
+
+
+class FeedPart:
+    """Images and labels from the host's arrays, in the step's type and layout."""
+
+    executions = 1
+
+    def __init__(self, parts: StepParts) -> None:
+        self._parts = parts
+
+    def run(self) -> float:
+        """Bring them over once."""
+        start = time.perf_counter()
+        found = self._parts.fed()
+        seconds = time.perf_counter() - start
+        del found
+        return seconds
 
 
 class GroupPart:

@@ -15,6 +15,7 @@ from pydlbench.endtoend.pieces.kernel import PartsFacts, PartsKernel
 from pydlbench.endtoend.pieces.logs import summary
 from pydlbench.endtoend.pieces.torch_groups import Group, Operands, record
 from pydlbench.endtoend.pieces.torch_parts import (
+    FeedPart,
     GradientSum,
     GroupPart,
     LossPart,
@@ -39,6 +40,8 @@ __all__ = ["prepare"]
 _CHAIN = 64
 _REPEATS = 25
 _HOW = f"{_CHAIN} operators on one element in a chain, against the same {_CHAIN} run one by one"
+# A chain becomes one loop there, so that operators cannot be told from their call.
+_HOW_COMPILED = "a compiled function of one operator on one element"
 
 
 def prepare(backend: Any, model: Model, case: StepCase, wanted: Mapping[str, Any]) -> PartsKernel:
@@ -68,7 +71,7 @@ def prepare(backend: Any, model: Model, case: StepCase, wanted: Mapping[str, Any
         fixed_s={name: fixed for name, one in made.items() if hasattr(one, "forward")},
         once_s=fixed,
         dispatch_s=dispatch,
-        how=_HOW,
+        how=_HOW_COMPILED if case.mode == "compiled" else _HOW,
         setup_s=time.perf_counter() - begin,
         traces=traces,
         library=library,
@@ -91,7 +94,9 @@ def _parts(parts: StepParts, wanted: list[dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for one in wanted:
         name, kind = one["name"], one["kind"]
-        if kind == "optimizer":
+        if kind == "feed":
+            found[name] = FeedPart(parts)
+        elif kind == "optimizer":
             found[name] = OptimizerPart(parts)
         elif kind == "loss":
             shape = (parts.model.batch, *parts.model.output.shape)
@@ -135,7 +140,7 @@ def _calibrated(parts: StepParts) -> tuple[float, float]:
     for _ in range(_REPEATS):
         together.append(chain.run())
         alone.append(sum(single.run() for _ in range(_CHAIN)))
-    if parts.case.mode == "compiled":  # a chain becomes one loop: an empty call is what there is
+    if parts.case.mode == "compiled":
         return median(alone) / _CHAIN, 0.0
     fixed = (median(alone) - median(together)) / (_CHAIN - 1)
     return max(0.0, fixed), max(0.0, (median(together) - fixed) / _CHAIN)
