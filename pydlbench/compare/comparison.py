@@ -21,6 +21,10 @@ SLOWER: Final = "SLOWER"
 UNCLEAR: Final = "UNCLEAR"
 #: In the order in which they are counted.
 VERDICTS: Final = (SLOWER, FASTER, SAME, UNCLEAR)
+_OF_SIDE: Final = (
+    *("layer", "median", "ci_low", "ci_high", "n", "clock_hz", "contended", "algorithm"),
+    *("backend", "mode", "threads", "layout_request", "cache", "precision", "device", "fuse"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +70,8 @@ class ComparedRow(NamedTuple):
 
     ``time`` is the ratio of seconds; ``cycles`` that of seconds times clock, None where a clock is
     not known. ``verdict`` is the one that counts: of the cycles where nothing but the clock
-    differs between the two runs.
+    differs between the two runs. ``passes`` are the ratios of each pass, in time and in cycles,
+    where both sides were measured in turn.
     """
 
     a: Row
@@ -74,6 +79,7 @@ class ComparedRow(NamedTuple):
     time: Estimate
     cycles: Estimate | None
     in_cycles: bool = False
+    passes: tuple[Sequence[float], Sequence[float]] | None = None
 
     @property
     def counts(self) -> Estimate:
@@ -109,6 +115,9 @@ class ComparedRow(NamedTuple):
             "verdict_in": "cycles" if self.counts is self.cycles else "time",
             "time": self.time.to_dict(),
             "cycles": None if self.cycles is None else self.cycles.to_dict(),
+            "by_pass": None
+            if self.passes is None
+            else {"time": list(self.passes[0]), "cycles": list(self.passes[1])},
         }
 
 
@@ -212,24 +221,7 @@ def bounded(log_value: float) -> float:
 
 
 def _side(row: Row) -> dict[str, Any]:
-    return {
-        "layer": row.layer,
-        "median": row.median,
-        "ci_low": row.ci_low,
-        "ci_high": row.ci_high,
-        "n": row.n,
-        "clock_hz": row.clock_hz,
-        "contended": bool(row.contended),
-        "algorithm": row.algorithm,
-        "backend": row.backend,
-        "mode": row.mode,
-        "threads": row.threads,
-        "layout_request": row.layout_request,
-        "cache": row.cache,
-        "precision": row.precision,
-        "device": row.device,
-        "fuse": row.fuse,
-    }
+    return {**{name: getattr(row, name) for name in _OF_SIDE}, "contended": bool(row.contended)}
 
 
 def _name(row: Row) -> dict[str, Any]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pydlbench.compare.rows import Row
 
-__all__ = ["PRIOR_FREEDOM", "RUN_SD", "Scatter", "from_history", "prior"]
+__all__ = ["PRIOR_FREEDOM", "RUN_SD", "Scatter", "compute_bound", "from_history", "prior"]
 
 # Standard deviations of one run's logarithmic time, from ten repeats of AlexNet's layers on the
 # virtual machine with two cores: benchmarks/results/amd-epyc-zen4-2-cores/repeatability.md, column
@@ -64,13 +64,19 @@ class Scatter:
 def prior(rows: Sequence[Row]) -> Scatter:
     """Return what is assumed of rows before there is a repeat of them."""
     seconds = np.array([row.median or 0.0 for row in rows], dtype=float)
-    done = np.array([row.flops_executed or row.flops or 0.0 for row in rows], dtype=float)
-    moved = np.array([row.bytes or 0.0 for row in rows], dtype=float)
     # A whole step has neither FLOPs nor bytes here: it is a mean over its layers.
-    intense = (done >= _INTENSE * moved) | (moved <= 0)
-    sd = np.where(intense, _COMPUTE, _MEMORY)
+    whole = np.array([not row.bytes for row in rows], dtype=bool)
+    sd = np.where(compute_bound(rows) | whole, _COMPUTE, _MEMORY)
     sd = np.where(seconds < _LONG, _SHORT, sd)
     return Scatter(rows=sd, freedom=np.full(len(rows), PRIOR_FREEDOM))
+
+
+def compute_bound(rows: Sequence[Row]) -> NDArray[Any]:
+    """Return of which rows it is known that their time follows the core's clock."""
+    done = np.array([row.flops_executed or row.flops or 0.0 for row in rows], dtype=float)
+    moved = np.array([row.bytes or 0.0 for row in rows], dtype=float)
+    bound: NDArray[Any] = (moved > 0) & (done >= _INTENSE * moved)
+    return bound
 
 
 def from_history(

@@ -19,9 +19,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pydlbench.compare.comparison import ComparedRow, Comparison, Estimate, Settings, bounded
+from pydlbench.compare.comparison import (
+    UNCLEAR,
+    ComparedRow,
+    Comparison,
+    Estimate,
+    Settings,
+    bounded,
+)
 from pydlbench.compare.environment import differences
-from pydlbench.compare.history import PRIOR_FREEDOM, Scatter, prior
+from pydlbench.compare.history import PRIOR_FREEDOM, Scatter, compute_bound, prior
 from pydlbench.compare.judge import Evidence, judge
 
 if TYPE_CHECKING:
@@ -45,6 +52,7 @@ _NORMAL: Final = 0.674490
 _OTHER_CLOCK: Final = 0.02
 _NO_INTERVAL: Final = "too few samples for an interval"
 _CONTENDED: Final = "other work disturbed it"
+_TWO_READINGS: Final = "not the clock alone bounds it, and time and cycles say different things"
 
 
 def compare(
@@ -80,6 +88,13 @@ def compare(
     in_cycles, cycle_drift = _evidence(log + clocks, within, lacking, known, alike)
     cycles = judge(in_cycles, settings)
     by_clock = alike and _only_clocks(clocks)
+    geomean = _geomean(log, within, against, known, settings)
+    geomean_cycles = _geomean(log + clocks, within, lacking, known, settings)
+    if by_clock:
+        bound = compute_bound([pair.a for pair in pairs]).tolist()
+        cycles = list(map(_agreed, times, cycles, bound))
+        if geomean is not None and geomean_cycles is not None:
+            geomean_cycles = _agreed(geomean, geomean_cycles, all(bound))
     rows = [
         ComparedRow(pair.a, pair.b, time, None if math.isnan(clock) else cycle, by_clock)
         for pair, time, cycle, clock in zip(pairs, times, cycles, clocks.tolist(), strict=True)
@@ -90,8 +105,8 @@ def compare(
         b=b,
         matching=matching,
         rows=rows,
-        geomean=_geomean(log, within, against, known, settings),
-        geomean_cycles=_geomean(log + clocks, within, lacking, known, settings),
+        geomean=geomean,
+        geomean_cycles=geomean_cycles,
         differences=found,
         drift=None if taken is None else bounded(taken),
         settings=settings,
@@ -138,6 +153,17 @@ def _only_clocks(clocks: NDArray[Any]) -> bool:
     """Whether the second run's clock was another one."""
     known = clocks[~np.isnan(clocks)]
     return len(known) > 0 and abs(float(np.median(known))) > _OTHER_CLOCK
+
+
+def _agreed(time: Estimate, cycles: Estimate, bound: bool) -> Estimate:
+    """Return the cycles' estimate; without a verdict where it may be the clock that gave it.
+
+    A kernel that waits for memory takes the same time at half the clock, and half the cycles: its
+    cycles tell nothing where its time does not tell the same.
+    """
+    if bound or cycles.verdict in (time.verdict, UNCLEAR):
+        return cycles
+    return cycles._replace(verdict=UNCLEAR, reason=_TWO_READINGS)
 
 
 def _evidence(

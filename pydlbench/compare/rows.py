@@ -200,23 +200,19 @@ def _check(document: Mapping[str, Any]) -> list[Row]:
     time = document.get("measured_s") or {}
     rounds = [one.get("estimate_s") for one in document.get("rounds") or ()]
     low, high = _spread([one for one in rounds if one is not None])
+    told = dict(document.get("options") or {})
+    if document.get("feed") not in (None, "resident"):
+        told["feed"] = document["feed"]
+    same: dict[str, Any] = {
+        "problem": json.dumps(told, sort_keys=True),
+        "layout_request": document.get("layout") or "nhwc",  # older checks know no other
+    }
+    ends, predicted = ("median", "ci_low", "ci_high"), document.get("estimate_s")
+    native = ("estimate_native_s", "native_low_s", "native_high_s")
     return [
-        _whole(
-            document,
-            "check measured",
-            time.get("median"),
-            time.get("ci_low"),
-            time.get("ci_high"),
-            n=time.get("n"),
-        ),
-        _whole(document, "check predicted", document.get("estimate_s"), low, high, n=len(rounds)),
-        _whole(
-            document,
-            "check native",
-            document.get("estimate_native_s"),
-            document.get("native_low_s"),
-            document.get("native_high_s"),
-        ),
+        _whole(document, "check measured", *map(time.get, ends), n=time.get("n"), **same),
+        _whole(document, "check predicted", predicted, low, high, n=len(rounds), **same),
+        _whole(document, "check native", *map(document.get, native), **same),
     ]
 
 

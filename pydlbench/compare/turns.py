@@ -72,7 +72,7 @@ def compare_turns(
     times = judge(_evidence([one.logs for one in turns], turns), settings)
     cycles = judge(_evidence([one.cycles for one in turns], turns), settings)
     rows = [
-        ComparedRow(pair.a, pair.b, time, cycle if one.cycles else None)
+        ComparedRow(pair.a, pair.b, time, cycle if one.cycles else None, passes=_ratios(one))
         for pair, one, time, cycle in zip(matching.pairs, turns, times, cycles, strict=True)
     ]
     return Comparison(
@@ -87,6 +87,10 @@ def compare_turns(
         passes=done,
         notes=notes,
     )
+
+
+def _ratios(turns: Turns) -> tuple[list[float], list[float]]:
+    return [math.exp(x) for x in turns.logs], [math.exp(x) for x in turns.cycles]
 
 
 def _evidence(logs: Sequence[Sequence[float]], turns: Sequence[Turns]) -> Evidence:

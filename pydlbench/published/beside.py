@@ -60,7 +60,8 @@ def _beside(figure: Figure, own: Sequence[Own]) -> list[Beside]:
     groups: dict[tuple[str, ...], list[Own]] = {}
     for one in own:
         if _fits(figure, one):
-            groups.setdefault((one.run, one.who, one.device, one.precision), []).append(one)
+            name = (one.run, one.who, one.device, one.precision, one.options)
+            groups.setdefault(name, []).append(one)
     found = []
     for group in groups.values():
         played = [one for one in group if one.protocol is not None] or group
@@ -88,6 +89,8 @@ def _pair(figure: Figure, own: Own) -> Beside:
         marks.append(f"per image, batch {own.batch}")
     if own.protocol is None:
         marks.append("plain step")
+    if own.options:
+        marks.append(own.options)
     if own.precision != figure.precision:
         marks.append(own.precision)
     return Beside(

@@ -40,6 +40,7 @@ class Own:
         who: framework and mode, or what else it is: ``torch eager``, ``native layers, summed``.
         device: processor it ran on.
         run: its run.
+        options: of a variant of the model: ``lrn=off``; empty of the model itself.
         protocol: of the published script it was run as; None of a plain step.
         stage: of the protocol.
     """
@@ -52,6 +53,7 @@ class Own:
     who: str
     device: str
     run: str
+    options: str = ""
     protocol: str | None = None
     stage: str | None = None
 
@@ -66,6 +68,7 @@ class Own:
             "who": self.who,
             "device": self.device,
             "run": self.run,
+            "options": self.options,
             "protocol": self.protocol,
         }
 
@@ -125,6 +128,7 @@ def _protocol(
             "batch": batch,
             "seconds": _seconds(number["value"], number["unit"], batch),
             "who": _who(document),
+            "options": _options(document),
             "protocol": protocol,
             "stage": stages[name],
         }
@@ -142,11 +146,21 @@ def _shared(document: Mapping[str, Any]) -> dict[str, Any]:
         "phase": str(document.get("phase")),
         "precision": str(document.get("precision")),
         "batch": document.get("batch"),
+        "options": _options(document),
     }
 
 
+def _options(document: Mapping[str, Any]) -> str:
+    found = document.get("options") or {}
+    return " ".join(f"{name}={found[name]}" for name in sorted(found))
+
+
 def _who(document: Mapping[str, Any]) -> str:
-    return " ".join(filter(None, (document.get("framework"), document.get("mode"))))
+    """Framework and mode, and the layout and the feed of a step that has others than usual."""
+    words = [document.get("framework"), document.get("mode")]
+    for name, usual in (("layout", "nhwc"), ("feed", "resident")):
+        words.append(None if document.get(name) == usual else document.get(name))
+    return " ".join(str(word) for word in words if word)
 
 
 _READERS: Final[Mapping[str, Callable[[Mapping[str, Any], Any], Iterator[dict[str, Any]]]]] = {

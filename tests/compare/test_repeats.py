@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -133,6 +134,51 @@ def test_where_only_the_clock_differs_cycles_are_judged(machine):
     assert {row.time.verdict for row in found.rows} == {"SLOWER"}
     assert found.main_geomean is found.geomean_cycles
     assert any(one.what == "clock" for one in found.differences)
+
+
+def slowed_clock(side, waiting, factor=0.5, slow=1.0):
+    """A run at another clock: rows in ``waiting`` take as long as before, times ``slow``."""
+    rows = []
+    for number, one in enumerate(side.rows):
+        times = slow if number in waiting else 1 / factor
+        scaled = {name: getattr(one, name) * times for name in ("median", "ci_low", "ci_high")}
+        rows.append(one._replace(**scaled, clock_hz=one.clock_hz * factor))
+    return dataclasses.replace(side, rows=rows)
+
+
+@pytest.mark.parametrize("changes", [{"bytes": 1e9}, {"flops_executed": None, "flops": None}])
+def test_what_waits_for_memory_is_not_faster_at_a_slower_clock(machine, changes):
+    here = machine(run_sd=0.0, row_sd=0.001)
+    waiting = (2, 5, 7)
+    a, b = (
+        dataclasses.replace(
+            one,
+            rows=[
+                row._replace(**(changes if number in waiting else {}))
+                for number, row in enumerate(one.rows)
+            ],
+        )
+        for one in (here.run("a"), here.run("b"))
+    )
+    found = compared(a, slowed_clock(b, waiting))
+    assert found.in_cycles
+    assert found.rows[2].cycles.ratio == pytest.approx(0.5, rel=0.01)
+    assert set(verdicts(found)) == {"UNCLEAR"}
+    assert "time and cycles" in found.rows[2].counts.reason
+    # What is slower in both is slower, whatever bounds it.
+    found = compared(a, slowed_clock(b, waiting, slow=4.0))
+    assert [verdicts(found)[number] for number in waiting] == ["SLOWER"] * 3
+
+
+def test_nor_is_a_run_that_only_waits(machine):
+    here = machine(run_sd=0.0, row_sd=0.001)
+    a, b = (
+        dataclasses.replace(one, rows=[row._replace(bytes=1e9) for row in one.rows])
+        for one in (here.run("a"), here.run("b"))
+    )
+    found = compared(a, slowed_clock(b, range(11), factor=0.4))
+    assert set(verdicts(found)) == {"UNCLEAR"}
+    assert found.main_geomean.verdict == "UNCLEAR"
 
 
 def _fields(side):

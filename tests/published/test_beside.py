@@ -50,6 +50,13 @@ def test_another_batch_is_compared_per_image_and_marked():
     assert found[0].marks == ("per image, batch 32", "plain step")
 
 
+def test_a_variant_of_the_model_is_marked():
+    variant = dataclasses.replace(OWN, options="classes=10")
+    assert pairs(variant)[0].marks == ("plain step", "classes=10")
+    # It is another thing than the model itself, and does not stand in its place.
+    assert {one.own.options for one in pairs(OWN, variant)} == {"", "classes=10"}
+
+
 def test_the_nearest_batch_is_taken():
     near, far = (dataclasses.replace(OWN, batch=batch) for batch in (32, 4))
     assert {one.own.batch for one in pairs(far, near)} == {32}

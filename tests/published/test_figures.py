@@ -90,6 +90,12 @@ def test_every_source_is_cited_by_repository_or_file():
         assert "/" in source.citation
 
 
+def test_a_card_that_came_later_is_cited_from_the_revision_that_has_it():
+    for figure in find(hardware="RTX 2080 Ti"):
+        assert "@02ef743669e9" in figure.to_dict()["citation"]
+    assert len(find(source="deep-learning-benchmark-2019")) == 80
+
+
 @pytest.mark.parametrize(
     "family", ["alexnet", "vgg", "resnet", "densenet", "inception", "nasnet", "mnist", "cifar10"]
 )

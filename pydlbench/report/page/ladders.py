@@ -14,6 +14,7 @@ from pydlbench.report.check_ladder import operators_s
 from pydlbench.report.page.cleaning import finite, mapping, objects, positive
 from pydlbench.report.page.markup import plain
 from pydlbench.report.page.rungs import Ladder, Rung, Segment, undivided
+from pydlbench.report.page.throughput import framework_text, options_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,9 +41,10 @@ def ladders(runs: Sequence[PageRun]) -> list[Ladder]:
     for run in runs:
         for step in run.steps:
             case, record = step.record.case, step.record
-            key = _key(run, (case.model, case.batch, case.phase, case.precision))
+            words = (case.model, case.batch, case.phase, case.precision, options_text(case.options))
+            key = _key(run, words)
             if key in found and record.time is not None:
-                who = f"step, {case.framework} {case.mode}, e2e"
+                who = f"step, {framework_text(case)}, e2e"
                 time = record.time
                 found[key].rungs.append(
                     undivided(who, time.median, run.number, time.ci_low, time.ci_high)
@@ -61,9 +63,11 @@ def _merge(
     document: Mapping[str, Any],
     rungs: Iterable[Rung],
 ) -> None:
-    key = _key(run, [document.get(name) for name in ("model", "batch", "phase", "precision")])
-    _, model, batch, phase, precision = key
-    title = f"{model}  batch {batch}  {phase}  {precision}"
+    words = [document.get(name) for name in ("model", "batch", "phase", "precision")]
+    # A variant of a model is another model.
+    key = _key(run, [*words, options_text(mapping(document.get("options")))])
+    _, model, batch, phase, precision, variant = key
+    title = f"{model}  {variant}  batch {batch}  {phase}  {precision}"
     ladder = found.setdefault(key, Ladder(title=title[:110]))
     known = {one.name for one in ladder.rungs}
     ladder.rungs.extend(rung for rung in rungs if rung.segments and rung.name not in known)
@@ -160,8 +164,10 @@ def _node_sums(
 
     model = _model(document)
     phase = document.get("phase")
-    if model is None or not run.rows:
+    if model is None or not run.rows or not run.whole:
         return {}
+    if len({row.threads for row in run.timed if row.backend == "native"}) > 1:
+        return {}  # of a sweep: which rows are this step's is not known
     hot, cold = (_by_problem(run.timed, document, one) for one in (True, False))
     kinds = {node.name: node.layer.kind for node in model.nodes if node.layer is not None}
     found: dict[tuple[str, str], dict[str, float]] = {}
@@ -193,6 +199,7 @@ def _by_problem(
         if (row.cache == "hot") is hot
         and row.backend == "native"
         and row.precision == document.get("precision")
+        and row.device == document.get("device", row.device)
     }
 
 

@@ -23,7 +23,7 @@ def layer_sums(runs: Sequence[PageRun]) -> Iterator[Ladder]:
     Only layers that every backend has timed are in the sums.
     """
     for run in runs:
-        if run.kind not in ("layers", "sweep") or len(run.models) != 1:
+        if run.kind not in ("layers", "sweep") or len(run.models) != 1 or not run.whole:
             continue
         groups: dict[tuple[Any, ...], list[Measurement]] = {}
         for row in run.timed:
@@ -64,7 +64,10 @@ def _sums(run: PageRun, rows: Sequence[Measurement]) -> list[Rung]:
         (row, row.flops_executed / (row.peak.theoretical * 1e12) if row.peak.theoretical else None)
         for row in first
     ]
-    roofs = [(row, row.roofline.time_s if row.roofline else None) for row in first]
+    roofs = [
+        (row, row.roofline.time_s if row.roofline else row.time.median if row.time else None)
+        for row in first
+    ]
     found = [rung("theoretical", theory), rung("measured roof", roofs)]
     for who in backends:
         times = [(group[who], group[who].time) for group in common]

@@ -27,7 +27,10 @@ def plain(value: Any, limit: int | None = None) -> str:
         value: anything; None is a dash.
         limit: characters at the most.
     """
-    words = "-" if value is None else " ".join(_UNPRINTABLE.sub("\ufffd", str(value)).split())
+    words = "-" if value is None else str(value)
+    if not (words.isascii() and words.isprintable()):
+        words = _UNPRINTABLE.sub("\ufffd", words)
+    words = " ".join(words.split())
     if limit is not None and len(words) > limit:
         return f"{words[: limit - 1].rstrip()}\N{HORIZONTAL ELLIPSIS}"
     return words

@@ -6,9 +6,11 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.report.page.choice import COLUMNS, choose
 from pydlbench.report.page.cleaning import clean_measurement, finite, mapping, positive
 from pydlbench.report.page.markup import plain
 from pydlbench.results.heading import device_name
+from pydlbench.results.store.entry import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from pydlbench.results import Measurement, RunRecord
     from pydlbench.results.store import Loaded
 
-__all__ = ["CheckEntry", "PageRun", "StepEntry", "node_name", "read_run"]
+__all__ = ["CheckEntry", "PageRun", "StepEntry", "node_name", "read_run", "usable_samples"]
 
 # What reading an object that is not what it says it is raises.
 _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
@@ -51,8 +53,11 @@ class CheckEntry:
 
     @property
     def who(self) -> str:
-        """Framework and mode."""
-        return plain(f"{self.document.get('framework')} {self.document.get('mode')}")
+        """Framework and mode, and whatever of the step is not as by default."""
+        words = [self.document.get("framework"), self.document.get("mode")]
+        for name, usual in (("layout", "nhwc"), ("feed", "resident")):
+            words += [one for one in [self.document.get(name)] if one not in (None, usual)]
+        return plain(" ".join(map(str, words)), 60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +78,8 @@ class PageRun:
         agreements: of frameworks on the same numbers, objects of ``e2e --agree``.
         protocols: objects of ``e2e --protocol``.
         troubles: what could not be read, a line each.
+        left_timed: timed rows that the run has besides ``rows``.
+        left_untimed: rows without a time that it has besides.
     """
 
     number: int
@@ -88,6 +95,24 @@ class PageRun:
     agreements: tuple[Mapping[str, Any], ...] = ()
     protocols: tuple[Mapping[str, Any], ...] = ()
     troubles: tuple[str, ...] = ()
+    left_timed: int = 0
+    left_untimed: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether all rows of the run are on the page: only then may they be added up."""
+        return not (self.left_timed or self.left_untimed)
+
+    @property
+    def part(self) -> str:
+        """A sentence on what of a large run is on the page; nothing where that is all of it."""
+        if not self.left_timed:
+            return ""
+        shown = len(self.timed)
+        return (
+            f"Of the run's {shown + self.left_timed} timed rows the page has {shown}, those of the "
+            "layers that take longest."
+        )
 
     @property
     def timed(self) -> tuple[Measurement, ...]:
@@ -137,7 +162,11 @@ def read_run(loaded: Loaded, number: int = 1) -> PageRun:
     found: dict[str, list[Any]] = {}
     troubles: dict[str, int] = {}
     readers = {"layer": _layer, "step": _step, "check": _check}
-    for entry in loaded.entries:
+    choice = choose(loaded.columns(COLUMNS))
+    entries = loaded.table("layer", samples=True, places=choice.places)
+    for table in TABLES:
+        entries += [] if table == "layer" else loaded.table(table, samples=True)
+    for entry in entries:
         try:
             reader = readers.get(entry.table)
             document = entry.document
@@ -165,27 +194,30 @@ def read_run(loaded: Loaded, number: int = 1) -> PageRun:
         agreements=tuple(found.get("agreement", ())),
         protocols=tuple(found.get("protocol", ())),
         troubles=tuple(f"{count} entries cannot be read: {why}" for why, count in troubles.items()),
+        left_timed=choice.left_timed,
+        left_untimed=choice.left_untimed,
     )
 
 
 def _layer(document: Mapping[str, Any], samples: Sequence[float] | None) -> Measurement:
-    kept = _samples(samples if samples is not None else document.get("samples_s"))
+    # As they are: there are thousands, and those that are drawn are looked at when they are.
+    given = samples if samples is not None else document.get("samples_s")
+    kept = tuple(given) if isinstance(given, (list, tuple)) else None
     return dataclasses.replace(clean_measurement(document), samples_s=kept)
 
 
-def _samples(given: Any) -> tuple[float, ...] | None:
-    """The samples as they are; those that are no times are left out."""
+def usable_samples(given: Any) -> tuple[float, ...]:
+    """Return the samples that are times, in seconds."""
     if not isinstance(given, (list, tuple)):
-        return None
-    kept = tuple(number for one in given if (number := positive(one)) is not None)
-    return kept or None
+        return ()
+    return tuple(number for one in given if (number := positive(one)) is not None)
 
 
 def _step(document: Mapping[str, Any], samples: Sequence[float] | None) -> StepEntry:
     from pydlbench.endtoend import StepRecord
 
     data = dict(document)
-    data["samples_s"] = _samples(samples or data.get("samples_s")) or ()
+    data["samples_s"] = usable_samples(samples or data.get("samples_s"))
     if positive(mapping(data.get("time_s")).get("median")) is None:
         data["time_s"] = None
         if data.get("status") == "ok":

@@ -60,12 +60,24 @@ def conclusions(run: PageRun) -> list[Conclusion]:
 def _layers(run: PageRun) -> Iterator[Conclusion]:
     if not run.rows or run.kind in _OF_PARTS:
         return
+    if not run.whole:
+        yield _of_many(run)
+        return
     from pydlbench.results.heading import heading
 
     about = "  ".join(heading(run.record, run.timed or run.rows)[:1])
     lines = conclude(run.rows, measured_peaks(run.record.device))
     # In a terminal the reasons are printed before the conclusion.
     yield Conclusion(about, [line.replace("stand above.", "stand below.") for line in lines])
+
+
+def _of_many(run: PageRun) -> Conclusion:
+    """A part of the rows allows no conclusion: which is fastest may be among the others."""
+    timed = len(run.timed) + run.left_timed
+    total = len(run.rows) + run.left_timed + run.left_untimed
+    lines = [f"{timed} of {total} rows have a time: no sentence holds for so many.", run.part]
+    lines.append("pydlbench export has all of them; pydlbench compare judges them row by row.")
+    return Conclusion(f"{run.kind}, {total} rows", filter(None, lines))
 
 
 def _estimates(run: PageRun) -> Iterator[Conclusion]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.report.page.markup import Html, el, join, plain, text
+from pydlbench.report.page.markup import Html, el, join, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -80,13 +81,17 @@ def _heading(column: Column) -> Html:
 def _cells(columns: Sequence[Column], row: Any) -> Iterable[str]:
     for index, column in enumerate(columns):
         given = column.cell(row)
-        shown = given if isinstance(given, Html) else plain(given)
         title = ""
-        if not isinstance(shown, Html) and len(shown) > _LONG:
-            title = f' title="{text(shown)}"'
-            shown = plain(shown, _LONG)
+        if isinstance(given, Html):
+            shown: str = given
+        else:
+            shown = plain(given)
+            if len(shown) > _LONG:
+                title = f' title="{html.escape(shown)}"'
+                shown = plain(shown, _LONG)
+            shown = html.escape(shown)
         number = None if column.value is None else column.value(row)
         value = "" if number is None else f' data-v="{number!r}"'
         css = ' class="num"' if column.right else ""
         tag, scope = ("th", ' scope="row"') if index == 0 else ("td", "")
-        yield f"<{tag}{scope}{css}{value}{title}>{text(shown)}</{tag}>"
+        yield f"<{tag}{scope}{css}{value}{title}>{shown}</{tag}>"

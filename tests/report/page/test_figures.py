@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pydlbench.report.page import build_page
+from pydlbench.results import Peaks
 
 sys.path.insert(0, str(Path(__file__).parent))
 import invented
@@ -161,3 +162,30 @@ def test_names_in_narrow_segments_are_short(name, short):
     from pydlbench.report.page.figures.step import _short
 
     assert _short(name) == short
+
+
+def test_variants_of_a_model_have_ladders_of_their_own(tmp_path, native):
+    plain = invented.model_document(native)
+    variant = {**invented.model_document(native), "options": {"lrn": "off"}}
+    page = build_page(invented.read(tmp_path, plain, variant))
+    titles = [chart.title for chart in page.charts if chart.name.startswith("step")]
+    assert len(titles) == 2
+    assert ["lrn=off" in title for title in titles] == [False, True]
+
+
+def test_steps_of_two_machines_and_of_other_settings_are_told_apart(tmp_path):
+    here = invented.steps_document([invented.step_record(), invented.step_record(feed="host")])
+    there = invented.steps_document([invented.step_record()])
+    there["run"] = {**there["run"], "device": {**invented.DEVICE, "name": "Other 1"}}
+    root = parse(build_page(invented.read(tmp_path, here, there)).html)
+    figure = by_id(root, "frameworks-1")
+    assert {mark["who"] for mark in figure.marks()} == {"torch eager", "torch eager host"}
+    assert "Other 1" in figure.text()
+    assert "Invented 9000" in figure.text()
+
+
+def test_a_share_of_a_measured_peak_is_not_called_one_of_the_theoretical(tmp_path, measurement):
+    row = measurement(peak=Peaks(theoretical=None, measured=0.58))
+    root = parse(build_page(invented.read(tmp_path, invented.layers_document([row]))).html)
+    text = by_id(root, "peaks-1").text()
+    assert "of the measured peak" in text

@@ -68,19 +68,48 @@ def test_one_row_is_enough(tmp_path, measurement):
     assert "only fewer FLOPs or lower precision" in parse(page.html).text()
 
 
-def test_thousands_of_rows_are_capped_in_figures_and_whole_in_the_table(tmp_path, measurement):
+def test_thousands_of_rows_are_capped_and_the_page_says_so(tmp_path, measurement, without_time):
     rows = [
         measurement(layer=f"model/layer{i}", problem=f"mb1ic{i}", median=1e-3 * (1 + i % 97))
         for i in range(2000)
     ]
-    page = build_page(invented.read(tmp_path, invented.layers_document(rows)))
+    rows += [without_time("failed", f"reason {i}") for i in range(300)]
+    (run,) = invented.read(tmp_path, invented.layers_document(rows))
+    page = build_page([run])
     root = parse(page.html)
-    assert len(by_id(root, "roofline-1").marks()) == 300
-    assert "The 300 slowest rows of 2000 are drawn." in by_id(root, "roofline-1").text()
+    part = "Of the run's 2000 timed rows the page has 800"
+    for ident in ("roofline-1", "peaks-1", "layers-1-caption", "conclusion"):
+        assert part in by_id(root, ident).text()
+    assert "slowest rows of 800 are drawn." in by_id(root, "roofline-1").text()
     assert len(by_id(root, "peaks-1").marks()) == 40
     table = by_id(root, "layers-1-caption").parent
-    assert len(list(next(table.all("tbody")).all("tr"))) == 2000
+    assert len(list(next(table.all("tbody")).all("tr"))) == 800
+    # No conclusion and no sum is drawn from a part.
+    conclusion = by_id(root, "conclusion").text()
+    assert "2000 of 2300 rows have a time" in conclusion
+    assert "dominates" not in conclusion
+    assert not [chart.name for chart in page.charts if chart.name.startswith("step")]
+    assert ": 200 of 300" in by_id(root, "untimed-1-caption").text()
+    assert (
+        min(row.time.median for row in run.timed)
+        >= sorted(row.time.median for row in rows if row.ok)[1200]
+    )
     assert len(page.html) < 2_000_000
+
+
+def test_a_model_of_which_rows_are_missing_is_not_summed_up(tmp_path, native, measurement):
+    document = invented.model_document(native)
+    more = [
+        measurement(layer=f"net/layer{i}", problem=f"mb1ic{i}", median=10.0).to_dict()
+        for i in range(900)
+    ]
+    document["measurements"] += more
+    (run,) = invented.read(tmp_path, document)
+    assert not run.whole
+    root = parse(build_page([run]).html)
+    rungs = list(dict.fromkeys(mark["rung"] for mark in by_id(root, "step-1").marks()))
+    # Of the estimate's own record; the theoretical rung would take all rows.
+    assert rungs == ["measured roof", "native layers"]
 
 
 NOTHING = (math.nan, None, math.inf, "text", {}, [])

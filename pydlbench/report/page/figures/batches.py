@@ -28,7 +28,7 @@ def batch_sweeps(runs: Sequence[PageRun]) -> Iterator[Chart]:
     """Yield a figure of steps and one of layers, where something was measured in two batches."""
     steps: dict[str, _Line] = {}
     for one in rates(runs):
-        name = f"{one.model} {one.phase} {one.precision} {one.who} {one.device}"
+        name = f"{one.model} {one.phase} {one.precision} {one.who} {one.device} {one.machine}"
         steps.setdefault(name, {}).setdefault(one.batch, one.images_per_s)
     layers: dict[str, _Line] = {}
     for run in runs:
@@ -47,7 +47,8 @@ def batch_sweeps(runs: Sequence[PageRun]) -> Iterator[Chart]:
         several = {name: line for name, line in lines.items() if len(line) > 1}
         if several:
             count += 1
-            yield _chart(f"batches-{count}", _short(several), unit, what)
+            part = "" if lines is steps else " ".join(dict.fromkeys(run.part for run in runs))
+            yield _chart(f"batches-{count}", _short(several), unit, what, part.strip())
 
 
 def _short(lines: Mapping[str, _Line]) -> dict[str, _Line]:
@@ -61,7 +62,7 @@ def _short(lines: Mapping[str, _Line]) -> dict[str, _Line]:
     return found
 
 
-def _chart(name: str, lines: Mapping[str, _Line], unit: str, what: str) -> Chart:
+def _chart(name: str, lines: Mapping[str, _Line], unit: str, what: str, part: str) -> Chart:
     # Those with most batches say most.
     chosen = sorted(lines, key=lambda key: -len(lines[key]))[:_MOST_LINES]
     series = looks([plain(key, 60) for key in chosen])
@@ -88,6 +89,7 @@ def _chart(name: str, lines: Mapping[str, _Line], unit: str, what: str) -> Chart
     _legend(axes, series)
     left = len(lines) - len(chosen)
     more = f" {left} more lines are not drawn; the tables have them." if left else ""
+    more += f" {part}" if part else ""
     return Chart(
         name=name,
         title=f"Batch sweep: {unit} of {what}",

@@ -33,7 +33,7 @@ _PHASES: Final = {
 }
 _HOW: Final = (
     "Real steps, images over the median time of one; whiskers are confidence intervals of the "
-    "median. Groups differ in model, batch, precision or device."
+    "median. Groups differ in model, batch, precision, device or machine."
 )
 _MOST_GROUPS: Final = 10
 _MARGIN = 0.62
@@ -82,6 +82,8 @@ def _group(one: Rate, everything: Sequence[Rate]) -> str:
         words.append(f"batch {one.batch}")
     if len({other.device for other in everything}) > 1:
         words.append(one.device)
+    if len({other.machine for other in everything}) > 1:
+        words.append(one.machine[:20])
     return "\n".join(words)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.report.page.figures.axes import place
-from pydlbench.report.page.figures.canvas import Chart, figure, mark
+from pydlbench.report.page.figures.canvas import Chart, bar, figure, mark, points
 from pydlbench.report.page.markup import plain
 from pydlbench.report.page.palette import LIGHT, Look, looks
 from pydlbench.report.page.runs import node_name
@@ -81,6 +81,7 @@ def _chart(run: PageRun, rows: Sequence[Measurement], name: str, which: str) -> 
     _legend(axes, series, lead)
     theory = all(row.peak.theoretical for row in rows)
     notes = [] if theory else ["Where no theoretical peak is known, the measured one is the scale."]
+    notes += [run.part] if run.part else []
     if pointwise:
         notes.append(f"{pointwise} pointwise rows, which compute next to nothing, are left out.")
     cold = len(run.timed) - len(run.representative)
@@ -131,11 +132,11 @@ def _line(
         reached, who = 100 * (_reached(row) or 0.0), plain(row.who, 30)
         look = series[who]
         if who == lead:
-            artist = axes.barh(
-                place_, reached, height=0.62, color=look.pale, edgecolor=look.color, zorder=2
-            )[0]
+            colors = {"facecolor": look.pale, "edgecolor": look.color}
+            artist = bar(axes, 0.0, place_, reached, 0.62, **colors, zorder=2)
         else:
-            (artist,) = axes.plot(
+            artist = points(
+                axes,
                 [reached],
                 [place_],
                 linestyle="none",
@@ -148,7 +149,8 @@ def _line(
     first = next((row for row in rows if plain(row.who, 30) == lead), rows[0])
     share = _roof_share(first)
     if share is not None:
-        axes.plot([100 * share] * 2, [place_ - 0.42, place_ + 0.42], color=LIGHT["ink"], lw=1.6)
+        ends = [place_ - 0.42, place_ + 0.42]
+        points(axes, [100 * share] * 2, ends, color=LIGHT["ink"], lw=1.6, zorder=2)
     if plain(first.who, 30) == lead:
         axes.annotate(
             percent(_reached(first)),
@@ -164,10 +166,11 @@ def _line(
 def _mark(artist: Any, values: list[dict[str, Any]], row: Measurement) -> None:
     assert row.time is not None  # only timed rows reach anything
     own = "" if row.roofline is None else f", {percent(row.roofline.efficiency)} of its own roof"
+    scale = "theoretical" if row.fraction_of_peak("theoretical") else "measured"
     mark(
         artist,
         values,
-        f"{row.layer} {row.pass_} {row.who}: {percent(_reached(row))} of the theoretical peak"
+        f"{row.layer} {row.pass_} {row.who}: {percent(_reached(row))} of the {scale} peak"
         f"{own}, {format_seconds(row.time.median)}",
         layer=row.layer,
         pass_=row.pass_,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.report.page.figures.axes import label_points, log_ticks, place
-from pydlbench.report.page.figures.canvas import Chart, figure, mark
+from pydlbench.report.page.figures.canvas import Chart, figure, mark, points
 from pydlbench.report.page.figures.roofs import draw_roofs, memory_roofs, peak_roofs
 from pydlbench.report.page.markup import plain
 from pydlbench.report.page.palette import LIGHT, looks
@@ -72,10 +72,10 @@ def _chart(run: PageRun, rows: Sequence[Measurement], name: str, which: str) -> 
     draw_roofs(axes, peaks, memories)
     values: list[dict[str, Any]] = []
     _points(axes, shown, _series(rows), values)
-    points = [(_intensity(row), _rate(row) or 0.0) for row in shown]
-    nameless = label_points(axes, _names(shown), points, peaks[0].value if peaks else None)
+    marks = [(_intensity(row), _rate(row) or 0.0) for row in shown]
+    nameless = label_points(axes, _names(shown), marks, peaks[0].value if peaks else None)
     passes = [_PASSES[one] for one in dict.fromkeys(row.pass_ for row in shown) if one in _PASSES]
-    notes = []
+    notes = [run.part] if run.part else []
     if len(rows) > len(shown):
         notes.append(f"The {len(shown)} slowest rows of {len(rows)} are drawn.")
     if nameless:
@@ -138,9 +138,10 @@ def _points(
     for row in rows:
         look = series[plain(row.who, 30)]
         fill = _FILL.get(row.pass_, "full")
-        (artist,) = axes.plot(
+        artist = points(
+            axes,
             [_intensity(row)],
-            [_rate(row)],
+            [_rate(row) or 0.0],
             linestyle="none",
             marker=look.marker,
             markersize=6,

@@ -6,13 +6,14 @@ and a warm-up or a neighbour shows as a bend; two heaps side by side are two clo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.report.page.figures.axes import place
-from pydlbench.report.page.figures.canvas import Chart, figure, mark
+from pydlbench.report.page.figures.canvas import Chart, bar, figure, mark, points
 from pydlbench.report.page.markup import plain
 from pydlbench.report.page.palette import LIGHT, looks
+from pydlbench.report.page.runs import usable_samples
 from pydlbench.results.axes import label, varying
 from pydlbench.results.columns import number, spread
 from pydlbench.units import format_seconds
@@ -52,9 +53,10 @@ def distributions(runs: Sequence[PageRun]) -> Iterator[Chart]:
     count = 0
     for run in runs:
         strips = _strips(run)
-        if strips:
+        drawn = _drawn(strips)
+        if drawn:
             count += 1
-            yield _chart(strips, f"samples-{count}", run.within(len(runs)))
+            yield _chart(run, drawn, len(strips), f"samples-{count}", run.within(len(runs)))
 
 
 def _strips(run: PageRun) -> list[_Strip]:
@@ -76,10 +78,20 @@ def _strips(run: PageRun) -> list[_Strip]:
     return found
 
 
-def _chart(strips: Sequence[_Strip], name: str, which: str) -> Chart:
-    slowest = sorted(strips, key=lambda one: -one.time.median)[:_MOST_STRIPS]
-    shown = [one for one in strips if any(one is other for other in slowest)]
-    series = looks(list(dict.fromkeys(one.who for one in strips)))
+def _drawn(strips: Sequence[_Strip]) -> list[_Strip]:
+    """Return the slowest rows, in their own order, with those samples that are times."""
+    found: dict[int, _Strip] = {}
+    for index in sorted(range(len(strips)), key=lambda index: -strips[index].time.median):
+        kept = usable_samples(strips[index].samples)
+        if kept:
+            found[index] = replace(strips[index], samples=kept)
+        if len(found) == _MOST_STRIPS:
+            break
+    return [found[index] for index in sorted(found)]
+
+
+def _chart(run: PageRun, shown: Sequence[_Strip], count: int, name: str, which: str) -> Chart:
+    series = looks(list(dict.fromkeys(one.who for one in shown)))
     reach = _reach(shown)
     fig = figure(0.85 + 0.3 * len(shown))
     axes = place(fig, 3.35, 0.5, 1.35, 0.3)
@@ -95,9 +107,9 @@ def _chart(strips: Sequence[_Strip], name: str, which: str) -> Chart:
     axes.tick_params(axis="y", length=0)
     axes.xaxis.grid(visible=True)
     axes.set_xlabel("% from the row's median")
-    notes = []
-    if len(strips) > len(shown):
-        notes.append(f"The {len(shown)} slowest rows of {len(strips)} with samples are drawn.")
+    notes = [run.part] if run.part else []
+    if count > len(shown):
+        notes.append(f"The {len(shown)} slowest rows of {count} with samples are drawn.")
     if thinned:
         notes.append(f"Of {thinned} rows {_MOST_SAMPLES} samples are drawn, evenly chosen in time.")
     if outside:
@@ -146,17 +158,18 @@ def _strip(
     middle, last = one.time.median, max(len(one.samples) - 1, 1)
     if one.time.ci_low is not None and one.time.ci_high is not None:
         low, high = (100 * (end / middle - 1) for end in (one.time.ci_low, one.time.ci_high))
-        axes.barh(line, high - low, left=low, height=2 * _HALF + 0.1, color=look.pale, zorder=1)
-    axes.plot([0, 0], [line - 0.42, line + 0.42], color=LIGHT["ink"], lw=1, zorder=2)
-    points = [
+        bar(axes, low, line, high - low, 2 * _HALF + 0.1, facecolor=look.pale, zorder=1)
+    points(axes, [0, 0], [line - 0.42, line + 0.42], color=LIGHT["ink"], lw=1, zorder=2)
+    cloud = [
         (100 * (value / middle - 1), line + _HALF * (2 * place_ / last - 1))
         for place_, value in kept
     ]
     edge = 100 * reach
-    near = [point for point in points if abs(point[0]) <= edge]
-    far = [(edge if x > 0 else -edge, y) for x, y in points if abs(x) > edge]
+    near = [point for point in cloud if abs(point[0]) <= edge]
+    far = [(edge if x > 0 else -edge, y) for x, y in cloud if abs(x) > edge]
     style = {"linestyle": "none", "markersize": 3.2, "color": look.color, "zorder": 3}
-    (artist,) = axes.plot([x for x, _ in near], [y for _, y in near], marker=look.marker, **style)
+    across, up = [x for x, _ in near], [y for _, y in near]
+    artist = points(axes, across, up, marker=look.marker, **style)
     mark(
         artist,
         values,
@@ -172,7 +185,7 @@ def _strip(
         beyond = [y for x, y in far if x * sign > 0]
         if beyond:
             edges = [sign * edge] * len(beyond)
-            axes.plot(edges, beyond, marker=marker, fillstyle="none", **style)
+            points(axes, edges, beyond, marker=marker, fillstyle="none", **style)
     axes.annotate(
         f"{format_seconds(middle)}  n {one.time.n}",
         (1.0, line),

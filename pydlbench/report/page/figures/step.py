@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.report.check_numbers import Scale
 from pydlbench.report.page.figures.axes import place
-from pydlbench.report.page.figures.canvas import Chart, figure, mark
+from pydlbench.report.page.figures.canvas import Chart, bar, figure, mark
 from pydlbench.report.page.ladders import ladders
 from pydlbench.report.page.layer_sums import layer_sums
 from pydlbench.report.page.markup import dotted, plain
@@ -26,7 +26,8 @@ __all__ = ["NEEDS", "steps"]
 NEEDS: Final = "pydlbench check alexnet-owt"
 _HOW: Final = (
     "From top to bottom: executed FLOPs over the theoretical peak (bytes are not in it), the "
-    "measured roofs, each layer alone, and what frameworks make of it."
+    "measured roofs (a layer without one stands with its own time), each layer alone, and what "
+    "frameworks make of it."
 )
 _OF_A_STEP: Final = (
     "Native layers lie between hot and cold caches (whisker); a measured step's whisker is its "
@@ -127,17 +128,18 @@ def _segment(
 ) -> None:
     whole = one.kind == "whole"
     look = kind_look("other" if whole else one.kind)
-    artist = axes.barh(
+    artist = bar(
+        axes,
+        at,
         line,
         width,
-        left=at,
-        height=_THICK,
-        color=look.pale,
+        _THICK,
+        facecolor=look.pale,
         edgecolor=look.color,
         linewidth=0.7,
         hatch="" if whole else look.hatch,
         zorder=2,
-    )[0]
+    )
     share = one.seconds / rung.seconds if rung.seconds > 0 else 0.0
     mark(
         artist,

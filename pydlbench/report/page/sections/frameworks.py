@@ -59,6 +59,7 @@ _COLUMNS = [
     Column("precision", lambda one: one.precision),
     Column("framework", lambda one: one.who),
     Column("device", lambda one: one.device),
+    Column("machine", lambda one: one.machine),
     Column(
         "images/s", lambda one: number(one.images_per_s), lambda one: one.images_per_s, right=True
     ),

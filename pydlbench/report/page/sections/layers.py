@@ -50,12 +50,14 @@ def _tables(runs: Sequence[PageRun]) -> Iterator[Html]:
                 el("p", dotted(line), class_="setting") for line in heading(run.record, run.timed)
             ]
             found = [_column(one) for one in columns(run.timed)]
-            caption = f"Timed layers{which}"
+            caption = f"Timed layers{which}{f'. {run.part}' if run.part else ''}"
             ident = f"layers-{run.number}"
             yield el("div", *above, table(caption, found, run.timed, ident))
         others = [row for row in run.rows if not row.ok]
         if others:
-            yield table(f"Without a time{which}", _WITHOUT, others, f"untimed-{run.number}")
+            more = f": {len(others)} of {len(others) + run.left_untimed}"
+            caption = f"Without a time{which}{more if run.left_untimed else ''}"
+            yield table(caption, _WITHOUT, others, f"untimed-{run.number}")
 
 
 _WITHOUT = [

@@ -61,7 +61,8 @@ def _ledgers(runs: Sequence[PageRun]) -> Iterator[Html]:
         for check in run.checks:
             if check.record is not None:
                 count += 1
-                yield _ledger(check.record, f"ledger-{count}", run.within(len(runs)))
+                which = f"{check.who}{run.within(len(runs))}"
+                yield _ledger(check.record, f"ledger-{count}", which)
 
 
 def _ledger(record: CheckRecord, ident: str, which: str) -> Html:
@@ -88,7 +89,7 @@ def _ledger(record: CheckRecord, ident: str, which: str) -> Html:
     ]
     what = f"{record.model} batch {record.batch} {record.phase} {record.precision}"
     caption = (
-        f"Ledger: {what}, {record.framework} {record.mode}{which}: the terms add up to the "
+        f"Ledger: {what}, {which}: the terms add up to the "
         f"measured {scale.text(record.measured.median)}"
     )
     return el("div", table(caption, columns, list(record.ledger), ident), class_="ledger")
