@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import sys
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.cli.collecting import without_collection
 from pydlbench.errors import PydlbenchError, UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pydlbench.compare import Comparison, Settings
 
@@ -101,7 +100,7 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
         raise UsageError(
             f"RUN: {len(args.runs)} given, two are compared; nearest: pydlbench compare last~1 last"
         )
-    with _without_collection():
+    with without_collection():
         if args.interleave:
             from pydlbench.cli.compare_interleave import interleaved
 
@@ -114,21 +113,6 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
         if interrupted:
             return 130
         return 0 if threshold is None else _judged(found, threshold)
-
-
-@contextlib.contextmanager
-def _without_collection() -> Iterator[None]:
-    """Let Python not search for cycles of objects: with 100,000 rows that takes half of the time.
-
-    There are none; and the process ends with the command.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _stored(args: argparse.Namespace, settings: Settings) -> Comparison:

@@ -17,6 +17,9 @@ _RUNS: Final = 20
 _ROWS: Final = 20_000
 # Runs that are looked at for them.
 _LOOKED_AT: Final = 200
+# Repeats one behind the other differ by less than runs of different days do: twenty of them would
+# promise more than holds tomorrow.
+_PER_HOUR: Final = 4
 
 
 def read_sides(names: Sequence[str], store: Store | None) -> tuple[Side, Side]:
@@ -36,6 +39,8 @@ def read_sides(names: Sequence[str], store: Store | None) -> tuple[Side, Side]:
 def earlier_runs(store: Store, a: Side, b: Side) -> list[dict[Any, float]]:
     """Return seconds by key, of each earlier run on the machine that both sides were measured on.
 
+    Of the runs of an hour only a few: they tell less than they seem to.
+
     Args:
         store: where they are.
         a: not among them.
@@ -51,9 +56,12 @@ def earlier_runs(store: Store, a: Side, b: Side) -> list[dict[Any, float]]:
     wanted: set[Any] = set()
     found: list[dict[Any, float]] = []
     read = 0
+    hours: dict[str, int] = {}
     for info in store.runs(limit=_LOOKED_AT):
-        own = info.id in (a.run_id, b.run_id) or info.machine != machine
-        if own or info.status in ("running", "killed") or read + info.measurements > _ROWS:
+        hour = info.created_utc[:13]
+        useless = info.id in (a.run_id, b.run_id) or info.machine != machine
+        useless = useless or hours.get(hour, 0) == _PER_HOUR
+        if useless or info.status in ("running", "killed") or read + info.measurements > _ROWS:
             continue
         read += info.measurements
         wanted = wanted or {key(row) for row in b.rows}
@@ -65,6 +73,7 @@ def earlier_runs(store: Store, a: Side, b: Side) -> list[dict[Any, float]]:
         }
         if seconds:
             found.append(seconds)
+            hours[hour] = hours.get(hour, 0) + 1
         if len(found) == _RUNS:
             break
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -67,8 +66,9 @@ def run(args: argparse.Namespace) -> int:
     """Write what was asked for.
 
     Raises:
-        UsageError: no such run, format or schema; a file that cannot be written.
-        PydlbenchError: there is nothing of that kind in the runs, or pyarrow is missing.
+        UsageError: no such run, format or schema; nothing of that kind in the runs; a file that
+            cannot be written.
+        PydlbenchError: pyarrow is missing, or the file could not be written after all.
     """
     from pydlbench.results.destination import check_writable
 
@@ -86,6 +86,10 @@ def run(args: argparse.Namespace) -> int:
 
         check_pyarrow()
     loaded = _load(args)
+    if not any(one.entries for one in loaded):
+        raise UsageError(
+            f"{loaded[0].info.id}: nothing was finished in it; nearest: pydlbench runs"
+        )
     content, notes = _content(chosen, loaded, samples=args.samples)
     _write(args.output, content)
     if not args.quiet:
@@ -174,12 +178,11 @@ def _json(loaded: Sequence[Loaded], *, samples: bool) -> str:
 
 
 def _dlb(loaded: Sequence[Loaded]) -> tuple[str, list[str]]:
-    from pydlbench.errors import PydlbenchError
     from pydlbench.results.export_dlb import batches, to_dlb
 
     found = batches(entry for one in loaded for entry in one.entries)
     if not found:
-        raise PydlbenchError(
+        raise UsageError(
             f"{loaded[0].info.id}: has no timed step of a framework, and --format dlb has columns "
             "for nothing else; nearest: --format csv"
         )
@@ -193,20 +196,17 @@ def _dlb(loaded: Sequence[Loaded]) -> tuple[str, list[str]]:
 
 
 def _write(target: str, content: str | bytes) -> None:
-    from pydlbench.results.destination import write_text
+    from pydlbench.errors import PydlbenchError
+    from pydlbench.results.destination import STDOUT, write_bytes, write_text
 
-    if isinstance(content, str):
-        write_text(target, content)
-    elif target == "-":
-        sys.stdout.flush()
-        sys.stdout.buffer.write(content)
-    else:
-        import secrets
-
-        path = Path(target).expanduser().resolve()
-        beside = path.with_name(f".pydlbench-{secrets.token_hex(6)}.tmp")
-        try:
-            beside.write_bytes(content)
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
+    try:
+        if isinstance(content, str):
+            write_text(target, content)
+        else:
+            write_bytes(target, content)
+    except OSError as error:
+        if target == STDOUT:
+            raise  # a closed pipe, for example
+        raise PydlbenchError(
+            f"--output {target}: not written: {error.strerror or error}"
+        ) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydlbench.errors import PydlbenchError
+from pydlbench.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,23 +20,23 @@ def to_csv(loaded: Sequence[Loaded]) -> tuple[str, list[str]]:
     """Return the lines of all layers, or, where there is none, of all steps; and what is left out.
 
     Raises:
-        PydlbenchError: there is neither.
+        UsageError: there is neither.
     """
     from pydlbench.report.e2e_export import to_csv as steps_csv
     from pydlbench.results.export_csv import to_csv as layers_csv
 
     texts = [layers_csv(one.record, rows) for one in loaded if (rows := _layers(one.entries))]
-    left_out = {"estimate", "check", "findings", "step"}
+    written = "layer"
     if not texts:
         texts = [steps_csv(one.record, steps) for one in loaded if (steps := _steps(one.entries))]
-        left_out.discard("step")
+        written = "step"
     if not texts:
-        raise PydlbenchError(
+        raise UsageError(
             f"{loaded[0].info.id}: has neither layers nor steps, and csv has columns for nothing "
             "else; nearest: --format long"
         )
-    rest = sum(entry.table in left_out for one in loaded for entry in one.entries)
-    notes = [f"{rest} entries of other kinds are not in it; --format long has all"] if rest else []
+    rest = sum(entry.table != written for one in loaded for entry in one.entries)
+    notes = [f"{rest} entries of other kinds are not in it; --format json has all"] if rest else []
     # One heading, however many runs.
     return texts[0] + "".join(text.partition("\n")[2] for text in texts[1:]), notes
 

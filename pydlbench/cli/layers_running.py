@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 from pydlbench.errors import PydlbenchError
-from pydlbench.results.store import Entry, case_key
+from pydlbench.results.store import case_key
 
 if TYPE_CHECKING:
     from pydlbench.backends.case import Case
@@ -64,7 +64,9 @@ class Running:
         self._progress = progress
         self._samples = samples
         self._runs: list[tuple[int, RunRecord]] = []
-        self._done = recorder.done()
+        self._asked_for = 0  # rows, of all sessions so far
+        self._done = recorder.resumed.done() if recorder.resumed else frozenset[str]()
+        # By key: one that is measured again takes its place.
         self._old = self._finished()
         # With the keys that they are kept under, and their samples until then.
         self._new: list[tuple[Measurement, str | None]] = []
@@ -72,7 +74,9 @@ class Running:
     @property
     def rows(self) -> list[Measurement]:
         """What is finished; of a run that is resumed also what was finished before."""
-        return [*self._old, *(self._shown(row) for row, _ in self._new)]
+        new = {key for _, key in self._new}
+        old = [row for key, row in self._old.items() if key not in new]
+        return [*old, *(self._shown(row) for row, _ in self._new)]
 
     @property
     def early(self) -> bool:
@@ -89,7 +93,7 @@ class Running:
     def record(self) -> RunRecord | None:
         """Return one record for all sessions: the first's, with the device at most threads."""
         if not self._runs:
-            return self._recorder.before if self._old else None
+            return self._recorder.resumed.record if self._recorder.resumed and self._old else None
         device = dict(max(self._runs, key=lambda pair: pair[0])[1].device)
         if len(self._runs) > 1:
             device["by_threads"] = {str(threads): run.device for threads, run in self._runs}
@@ -101,8 +105,8 @@ class Running:
             try:
                 for threads in self._request.threads:
                     self._one_session(threads, factory)
-                if self._recorder.before is not None and not self._runs:  # all was done already
-                    self._recorder.start(self._recorder.before, self._asked)
+                if self._recorder.resumed and not self._runs:  # all was done already
+                    self._recorder.start(self._recorder.resumed.record, self._asked)
             finally:
                 # Inside the outer try: no moment is left in which Ctrl-C could get past it.
                 interrupts.ignore()
@@ -115,10 +119,14 @@ class Running:
             self.trouble = error
 
     def _one_session(self, threads: int | None, factory: SessionFactory) -> None:
-        cases = [case for case in self._request.cases if case_key(case, threads) not in self._done]
+        from pydlbench.cli.resuming import unfinished
+
+        every = self._request.cases
+        cases = unfinished(every, lambda case: case_key(case, threads) in self._done)
+        finished = self._asked_for + len(every) - len(cases)
+        self._asked_for += len(every)
         if not cases:
             return
-        before = len(self._old) + len(self._new)
 
         with factory(**self._request.options, threads=threads) as session:
 
@@ -126,13 +134,13 @@ class Running:
                 # Not earlier: only now a GPU has told its name.
                 if not self._recorder.started:
                     self._recorder.start(session.run, self._asked)
-                self._progress(before + done, self._request.rows, label)
+                self._progress(finished + done, self._request.rows, label)
 
             keys = _Keys(cases, threads)
             try:
                 # Not a comprehension: Ctrl-C must find the rows that are finished.
                 for row in session.measure(cases, progress=advance):
-                    self._new.append((row, keys.of(row)))
+                    self._take(row, keys.of(row))
                     self._catch_up()
                     # What was probed for the row: a run that is killed has it all the same.
                     self._recorder.describe(lambda: session.run)
@@ -145,6 +153,12 @@ class Running:
                     self.interrupted = True
                 self._runs.append((threads or run.device.get("threads") or 0, run))
 
+    def _take(self, row: Measurement, key: str | None) -> None:
+        """Note a row; one that was ok before is not given up for one that is not."""
+        before = self._old.get(key or "")
+        if before is None or row.ok or not before.ok:
+            self._new.append((row, key))
+
     def _catch_up(self) -> None:
         """Keep the new rows that are not yet; one that is kept twice takes its own place."""
         for index in range(self._recorder.layers, len(self._new)):
@@ -155,15 +169,18 @@ class Running:
     def _shown(self, row: Measurement) -> Measurement:
         return row if self._samples else dataclasses.replace(row, samples_s=None)
 
-    def _finished(self) -> list[Measurement]:
-        """Return the finished rows of the run that is resumed."""
+    def _finished(self) -> dict[str, Measurement]:
+        """Return the finished rows of the run that is resumed, by key."""
         from pydlbench.results import Measurement
 
-        return [
-            _row(entry, Measurement)
-            for entry in self._recorder.kept("layer", samples=self._samples)
-            if entry.key in self._done
-        ]
+        if self._recorder.resumed is None:
+            return {}
+        kept = self._recorder.resumed.entries("layer", samples=self._samples)
+        return {
+            entry.key: Measurement.from_dict({**entry.document, "samples_s": entry.samples})
+            for entry in kept
+            if entry.key is not None and entry.key in self._done
+        }
 
 
 class _Keys:
@@ -190,7 +207,3 @@ def _answers(row: Measurement, case: Case) -> bool:
         *(case.propagation, case.cache, case.layout, case.backend, case.mode, case.device),
         case.fuse,
     )
-
-
-def _row(entry: Entry, kind: type[Measurement]) -> Measurement:
-    return kind.from_dict({**entry.document, "samples_s": entry.samples})

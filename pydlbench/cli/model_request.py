@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from pydlbench.models.graph import Model
 
-__all__ = ["ModelRequest", "build", "read_model"]
+__all__ = ["PHASES", "ModelRequest", "build", "read_model"]
 
 PHASES: Final = ("forward", "forward-backward", "training")
 

@@ -8,10 +8,11 @@ checked like any other option, before anything is measured.
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from pydlbench.cli.store_option import add_store_option, reading_store
+from pydlbench.cli.store_option import add_store_option, reading_store, say_kept
 from pydlbench.cli.streams import tell
 from pydlbench.cli.waiting import Waiting
 from pydlbench.errors import StoreError, UsageError
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
+    from pydlbench.cli.resumed import Resumed
     from pydlbench.results import Measurement, RunRecord
-    from pydlbench.results.store import Entry, RunInfo, Store
+    from pydlbench.results.store import Entry, Store
 
 __all__ = ["Recorder", "add_store_option", "reading_store"]
 
@@ -47,7 +49,8 @@ class Recorder:
     Attributes:
         store: as given.
         resumed: as given.
-        before: the record of the resumed run, as it was kept; None of a new one.
+        where: what other commands need to find the run: `` --store FILE``, where it was named.
+        begun: whether the run is in the store.
         layers: how often ``layer`` was called.
         given: how often anything was handed over to be kept.
     """
@@ -59,21 +62,20 @@ class Recorder:
         *,
         quiet: bool = False,
         named: bool = False,
-        resumed: RunInfo | None = None,
+        resumed: Resumed | None = None,
     ) -> None:
         self.store = store
         self.resumed = resumed
-        self.layers = 0
+        self.where = f" --store {shlex.quote(str(store.path))}" if store and named else ""
+        self.layers = self.given = 0
         self._kind = kind
         self._quiet = quiet
         self._named = named
-        self.before = None if store is None or resumed is None else store.record(resumed.id)
         self._run: RunRecord | None = None
         self._request: Mapping[str, Any] | None = None
-        self._begun = self._ended = self._warned = False
+        self.begun = self._ended = self._warned = False
         self._kept: str | None = None
         self._next_description = 0.0
-        self.given = 0
         self._waiting = Waiting()
 
     @classmethod
@@ -93,12 +95,7 @@ class Recorder:
 
         store, named, resumed = writing_store(args, kind, resume)
         quiet = bool(getattr(args, "quiet", False))
-        try:
-            return cls(store, kind, quiet=quiet, named=named, resumed=resumed)
-        except BaseException:
-            if store is not None:
-                store.close()
-            raise
+        return cls(store, kind, quiet=quiet, named=named, resumed=resumed)
 
     def __enter__(self) -> Self:
         return self
@@ -113,8 +110,8 @@ class Recorder:
             if self._run is not None and not self._ended:
                 stopped = kind is not None and issubclass(kind, KeyboardInterrupt)
                 self.finish(self._run, "interrupted" if stopped else "failed")
-            if self._kept is not None and not self._quiet:
-                self._say(self._kept)
+            if self.store is not None and self._kept is not None and not self._quiet:
+                say_kept(self.store, self._kept, self.where)
         finally:
             if self.store is not None:
                 self.store.close()
@@ -123,20 +120,6 @@ class Recorder:
     def started(self) -> bool:
         """Whether ``start`` has been called, with success."""
         return self._run is not None
-
-    def done(self) -> frozenset[str]:
-        """Return the keys (see ``case_key``) of a resumed run's rows that need no measuring."""
-        from pydlbench.results.store import done_keys
-
-        if self.store is None or self.resumed is None:
-            return frozenset()
-        return done_keys(self.store, self.resumed.id)
-
-    def kept(self, table: str | None = None, *, samples: bool = False) -> Sequence[Entry]:
-        """Return the entries of the resumed run; see ``Store.entries``."""
-        if self.store is None or self.resumed is None:
-            return ()
-        return self.store.entries(self.resumed.id, table, samples=samples)
 
     def start(self, run: RunRecord, request: Mapping[str, Any] | None = None) -> RunRecord:
         """Begin the run, or go on with the resumed one; later calls do nothing.
@@ -153,8 +136,8 @@ class Recorder:
                 are not those of the run that is resumed.
         """
         if self._run is None:
-            if self.before is not None:
-                self._go_on(run, request or {})
+            if self.resumed is not None:
+                self.resumed.refuse_differences(run, request or {})
             self._run, self._request = self.own(run), request
             try:
                 self._begin()
@@ -167,12 +150,7 @@ class Recorder:
 
     def own(self, run: RunRecord) -> RunRecord:
         """Return a record under the resumed run's id, time and command; of a new run itself."""
-        if self.before is None:
-            return run
-        before = self.before
-        return dataclasses.replace(
-            run, id=before.id, created_utc=before.created_utc, command=before.command
-        )
+        return run if self.resumed is None else self.resumed.own(run)
 
     def layer(
         self,
@@ -206,7 +184,7 @@ class Recorder:
         Args:
             read: gives the session's record; not called where it is too early.
         """
-        if self.store is None or not self._begun or time.monotonic() < self._next_description:
+        if self.store is None or not self.begun or time.monotonic() < self._next_description:
             return
         self._next_description = time.monotonic() + _EVERY_S
         try:
@@ -226,36 +204,27 @@ class Recorder:
         self._ended = True
         run = self._run = self.own(run)
         self._write()
-        if self.store is None or not self._begun:
-            return
-        try:
-            if not self.given and status != "done" and self.resumed is None:
-                self.store.delete(run.id)
-                return
-            self.store.finish(run, status)
-        except StoreError as error:
-            self._warn(error)
+        if self.store is not None and self.begun:
+            try:
+                if not self.given and status != "done" and self.resumed is None:
+                    self.store.delete(run.id)
+                    return
+                self.store.finish(run, status)
+            except StoreError as error:
+                self._warn(error)
         if self._waiting:
             tell(f"warning: {len(self._waiting)} of {self.given} results could not be kept")
-        else:
+        if self.begun and len(self._waiting) < max(self.given, 1):
             self._kept = run.id
 
-    def _go_on(self, run: RunRecord, request: Mapping[str, Any]) -> None:
-        from pydlbench.results.store import refuse_differences
-
-        assert self.store is not None  # it is where the other run was found
-        assert self.before is not None
-        asked = self.store.request(self.before.id)
-        refuse_differences(self.before, run, asked, request)
-
     def _begin(self) -> None:
-        if self.store is None or self._run is None or self._begun:
+        if self.store is None or self._run is None or self.begun:
             return
         if self.resumed is not None:
-            self.store.resume(self.resumed.id)
+            self.store.resume(self.resumed.info.id)
         else:
             self.store.begin(self._run, self._kind, request=self._request)
-        self._begun = True
+        self.begun = True
 
     def _keep(self, entry: Entry) -> None:
         self.given += 1
@@ -278,14 +247,3 @@ class Recorder:
         if not self._warned:
             tell(f"warning: not kept for now, the run goes on: {error}")
         self._warned = True
-
-    def _say(self, run_id: str) -> None:
-        from pydlbench.results.store.naming import short_id
-
-        assert self.store is not None  # asked by the caller
-        where = f" --store {self.store.path}" if self._named else ""
-        try:
-            short = short_id(run_id, self.store.ids())
-        except StoreError:
-            short = run_id
-        tell(f"kept as run {run_id} (pydlbench runs show {short}{where})")

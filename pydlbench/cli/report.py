@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.cli.collecting import without_collection
 from pydlbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -72,10 +73,11 @@ def run(args: argparse.Namespace) -> int:
     for kind in _KINDS:
         if getattr(args, kind) is not None:
             _check_folder(f"--{kind}", getattr(args, kind))
-    runs = _read(args)
-    page = build_page(runs, args.title)
-    write_text(args.output, page.html)
-    written = _write_figures(args, page)
+    with without_collection():
+        runs = _read(args)
+        page = build_page(runs, args.title)
+        write_text(args.output, page.html)
+        written = _write_figures(args, page)
     if not args.quiet and args.output != STDOUT:
         size = len(page.html.encode("utf-8", "backslashreplace"))
         figures = f"{len(page.charts)} figure{'' if len(page.charts) == 1 else 's'}"

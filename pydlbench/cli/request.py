@@ -22,25 +22,23 @@ from pydlbench.backends.case import (
 )
 from pydlbench.backends.native.presence import default_device
 from pydlbench.backends.offers import offer
+from pydlbench.cli.request_layers import left_out_of, read_layers, word_of
 from pydlbench.cli.values import (
     byte_count,
     choices,
     fraction,
     positive_seconds,
-    split_patterns,
     whole_number,
     wholes,
 )
-from pydlbench.errors import UsageError, nearest
-from pydlbench.layers import PASSES, POOL_MODES, Layer, Pointwise, find_layers, model_names
+from pydlbench.errors import UsageError
+from pydlbench.layers import PASSES
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
 __all__ = ["Request", "read_request"]
-
-DEFAULT_PATTERN = "alexnet/*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +96,7 @@ def read_request(args: argparse.Namespace) -> Request:
         "energy": args.energy,
     }
     threads = _threads(args.threads)
-    layers = _layers(args)
+    layers = read_layers(args)
     wanted = [(layer, pass_) for layer in layers for pass_ in passes if pass_ in layer.passes]
     every = set(args.pass_ or ()) & {"all"}
     cases = [
@@ -124,9 +122,9 @@ def read_request(args: argparse.Namespace) -> Request:
     ]
     if not cases:
         valid = ", ".join(dict.fromkeys(pass_ for layer in layers for pass_ in layer.passes))
-        words = ", ".join(dict.fromkeys(_word(layer) for layer in layers))
+        words = ", ".join(dict.fromkeys(word_of(layer) for layer in layers))
         raise UsageError(f"--pass {','.join(passes)}: {words} has no such pass; choices: {valid}")
-    notes += () if every else _left_out(layers, passes)
+    notes += () if every else left_out_of(layers, passes)
     return Request(cases=tuple(cases), threads=threads, options=options, notes=notes)
 
 
@@ -233,37 +231,6 @@ def _for_gpus(on_gpu: bool, args: argparse.Namespace, layouts: list[str]) -> lis
     return layouts
 
 
-def _layers(args: argparse.Namespace) -> list[Layer]:
-    pool = choices("--pool", [args.pool], POOL_MODES)[0] if args.pool is not None else None
-    shapes = split_patterns(args.shape or ())
-    if args.shape and not shapes:
-        raise UsageError("--shape '': empty; nearest: conv3")
-    models = [f"{name}/*" for name in _models(args.model)]
-    if not shapes and not models:
-        shapes = [DEFAULT_PATTERN]
-    batches: Sequence[int | None] = wholes("--batch", args.batch) if args.batch else [None]
-    found: dict[Layer, None] = {}
-    for batch in batches:
-        for option, patterns in (("--shape", shapes), ("--model", models)):
-            layers = find_layers(patterns, batch, pool, option=option) if patterns else ()
-            found |= dict.fromkeys(layers)
-    return list(found)
-
-
-def _models(given: Sequence[str] | None) -> list[str]:
-    names = split_patterns(given or ())
-    if given and not names:
-        raise UsageError("--model '': empty; nearest: alexnet")
-    known = model_names()
-    for name in names:
-        if "/" in name or name.startswith("@"):
-            raise UsageError(f"--model {name}: not a model's name; nearest: --shape {name}")
-        if name not in known and not set(name) & set("*?["):
-            near = ", ".join(nearest(name, known) or known)
-            raise UsageError(f"--model {name}: no such model; nearest: {near}")
-    return names
-
-
 def _threads(given: Sequence[str] | None) -> tuple[int | None, ...]:
     if not given:
         return (None,)
@@ -278,18 +245,3 @@ def _threads(given: Sequence[str] | None) -> tuple[int | None, ...]:
                     f"nearest: {usable}"
                 )
     return tuple(counts)
-
-
-def _left_out(layers: Sequence[Layer], passes: Sequence[str]) -> tuple[str, ...]:
-    notes = []
-    for pass_ in passes:
-        without = [layer for layer in layers if pass_ not in layer.passes]
-        for word in dict.fromkeys(map(_word, without)):
-            names = [layer.name or layer.problem for layer in without if _word(layer) == word]
-            notes.append(f"{word} has no {pass_} pass, left out: {', '.join(names)}")
-    return tuple(notes)
-
-
-def _word(layer: Layer) -> str:
-    """Return what a layer without all three passes is called."""
-    return layer.op if isinstance(layer, Pointwise) else "pooling"

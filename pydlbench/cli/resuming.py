@@ -1,4 +1,4 @@
-"""Options and request of a run that is resumed."""
+"""Options, request and missing rows of a run that is resumed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.results.store import case_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from pydlbench.backends.case import Case
     from pydlbench.cli.request import Request
 
-__all__ = ["layers_request", "with_options"]
+__all__ = ["layers_request", "unfinished", "with_options"]
 
 # What is shown, and where it is kept: may differ from run to run.
 _OUTPUTS: Final = frozenset(
@@ -65,6 +66,22 @@ def with_options(
         ) from error
     kept = {name: value for name, value in vars(args).items() if name in _OUTPUTS}
     return argparse.Namespace(**{**before, **kept})
+
+
+def unfinished(cases: Sequence[Case], done: Callable[[Case], bool]) -> list[Case]:
+    """Return the cases that a resumed run still has to measure.
+
+    Backends of one problem are sampled in turn and have ratios to each other: where one of them is
+    missing or has failed, all of them are measured again.
+
+    Args:
+        cases: all that were asked for.
+        done: whether a case has its row already.
+    """
+    from pydlbench.contest import groups
+
+    again = [group for group in groups(cases) if not all(map(done, group))]
+    return [case for group in again for case in group]
 
 
 def layers_request(request: Request) -> dict[str, Any]:

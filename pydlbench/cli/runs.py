@@ -1,4 +1,4 @@
-"""``pydlbench runs``: lists, shows, tags and deletes what is kept."""
+"""``pydlbench runs``: lists, shows, tags, ends and deletes what is kept."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ _ACTIONS: Final = {
     "show": "RUN",
     "tag": "RUN NAME",
     "untag": "RUN NAME",
+    "end": "RUN",
     "delete": "RUN...",
     "vacuum": "",
 }
@@ -37,7 +38,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "printed it, tag it, delete it.",
         epilog="RUN is an id or the beginning of one, a tag, last, or last~1 for the one before. "
         "A run whose process is gone without having ended it is shown as killed; layers and sweep "
-        "go on with it: --resume RUN.",
+        "go on with it: --resume RUN. Of a process on another host or in another container nothing "
+        "can be seen: if it is gone, end its run here.",
     )
     forms = ", ".join(f"{name} {words}".strip() for name, words in _ACTIONS.items())
     parser.add_argument("action", nargs="?", metavar="ACTION", help=f"{forms}; default: list")
@@ -140,7 +142,7 @@ def _change(
 ) -> int:
     from pydlbench.cli.store_option import reading_store
     from pydlbench.cli.streams import tell
-    from pydlbench.results.store import Store
+    from pydlbench.results.store import BEING_WRITTEN, Store
 
     store = reading_store(args)
     if store is None:
@@ -156,13 +158,17 @@ def _change(
             infos = list({info.id: info for info in map(store.find, words)}.values())
             for info in infos:
                 if info.status == "running":
-                    raise UsageError(f"run {info.id}: is being written; wait for its end")
+                    raise UsageError(f"run {info.id}: {BEING_WRITTEN.format(info.id)}")
             if not args.yes and not _agreed(infos, ask):
                 tell("nothing deleted")
                 return 1
             for info in infos:
                 store.delete(info.id)
             said = f"deleted: {', '.join(info.id for info in infos)}"
+        elif action == "end":
+            info = store.find(words[0])
+            store.end(info.id)
+            said = f"run {info.id}: {store.info(info.id).status}"
         else:
             info = store.find(words[0])
             (store.tag if action == "tag" else store.untag)(info.id, words[1])

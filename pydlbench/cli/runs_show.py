@@ -5,13 +5,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.cli.runs_show_model import show_estimates
 from pydlbench.cli.streams import tell
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pydlbench.results import Measurement
-    from pydlbench.results.store import Loaded
+    from pydlbench.results.store import Entry, Loaded
 
 __all__ = ["show"]
 
@@ -34,82 +32,39 @@ def show(run: Loaded, *, quiet: bool = False) -> None:
     tables = {entry.table for entry in run.table(None)}
     if not tables:
         tell("nothing was finished")
-    if "estimate" in tables:
-        for entry in run.table("estimate"):
-            _model(run, entry.document)
-    elif "layer" in tables and info.kind in ("layers", "sweep"):
-        _layers(run, quiet)
-    if "step" in tables:
-        _steps(run, quiet)
-    if "protocol" in tables:
-        _protocols(run)
-    if "check" in tables:
-        _checks(run)
-    elif info.kind == "check" and "layer" in tables:
-        _layers(run, quiet)  # it ended before the first check
-    if "findings" in tables:
-        _findings(run)
+    # Of the other commands they are kernels behind a sum, which is shown if it came to that.
+    summed = {"model": "estimate", "check": "check"}.get(info.kind)
+    sections = {
+        "layer": lambda: _layers(run, quiet),
+        "estimate": lambda: show_estimates(run),
+        "step": lambda: _steps(run, quiet),
+        "protocol": lambda: _protocols(run),
+        "check": lambda: _checks(run),
+        "findings": lambda: _findings(run),
+    }
+    if info.kind == "diagnose" or summed in tables or not _asked_for(run):
+        del sections["layer"]
+    for number, name in enumerate(name for name in sections if name in tables):
+        if number:
+            print()
+        sections[name]()
 
 
-def _rows(run: Loaded) -> list[Measurement]:
-    from pydlbench.results import Measurement
+def _asked_for(run: Loaded) -> list[Entry]:
+    """Return the layers that are rows of their own."""
+    from pydlbench.cli.sweep_keys import asked_for
 
-    return [Measurement.from_dict(entry.document) for entry in run.table("layer")]
+    entries = run.table("layer")
+    return [one for one in entries if run.info.kind != "sweep" or asked_for(one.key)]
 
 
 def _layers(run: Loaded, quiet: bool) -> None:
     from pydlbench.cli.output import Outputs
+    from pydlbench.results import Measurement
 
-    rows = _rows(run)
-    lists = any(row.candidates for row in rows)
-    shown = Outputs(files={}, algorithms=lists, quiet=quiet)
+    rows = [Measurement.from_dict(entry.document) for entry in _asked_for(run)]
+    shown = Outputs(files={}, algorithms=any(row.candidates for row in rows), quiet=quiet)
     shown.show(run.record, rows, interrupted=run.info.status != "done")
-
-
-def _model(run: Loaded, document: Mapping[str, Any]) -> None:
-    """Sum the kernels' rows again, as the command did."""
-    from pydlbench.compose import estimate, plan
-    from pydlbench.models import build_model
-    from pydlbench.models.counts import memory
-    from pydlbench.report.model_table import render_model
-    from pydlbench.report.style import Style
-
-    model = build_model(document["model"], document["batch"], **document.get("options", {}))
-    wanted = plan(
-        model,
-        document["phase"],
-        document["precision"],
-        document.get("device", "cpu"),
-        document.get("cache_bytes", 0),
-    )
-    rows = _rows(run)
-    if len(rows) != len(wanted.cases) or "cache_bytes" not in document:
-        # Another version's plan, or a sweep's rows of several models: what was kept must do.
-        _summary(document)
-        return
-    libraries = sorted({row.library for row in rows if row.library})
-    print(
-        render_model(
-            run.record,
-            wanted,
-            estimate(wanted, dict(zip(wanted.cases, rows, strict=True))),
-            memory(model, document["phase"], document["precision"]),
-            libraries=libraries,
-            style=Style.of(sys.stdout),
-        )
-    )
-
-
-def _summary(document: Mapping[str, Any]) -> None:
-    from pydlbench.results.columns import time_in, time_unit
-
-    found = document["estimate"]
-    words = f"{document['model']}  batch {document['batch']}  {document['phase']}"
-    bounds = [found.get(name) for name in ("low", "high")]
-    known = [value for value in bounds if isinstance(value, (int, float))]
-    unit = time_unit(known or [1.0])
-    between = " to ".join(time_in(unit, value) for value in known) or "unknown"
-    print(f"{words}  {document['precision']}  estimate {between}")
 
 
 def _steps(run: Loaded, quiet: bool) -> None:
@@ -122,7 +77,9 @@ def _steps(run: Loaded, quiet: bool) -> None:
     by_model: dict[str, list[StepRecord]] = {}
     for record in records:
         by_model.setdefault(record.case.model, []).append(record)
-    for some in by_model.values():
+    for number, some in enumerate(by_model.values()):
+        if number:
+            print()
         models = [
             build_model(one.case.model, one.case.batch, **dict(one.case.options)) for one in some
         ]
@@ -131,27 +88,42 @@ def _steps(run: Loaded, quiet: bool) -> None:
 
 
 def _protocols(run: Loaded) -> None:
-    for entry in run.table("protocol"):
+    """Print the numbers: what the script writes around them is not kept."""
+    from pydlbench.results.columns import number
+
+    for place, entry in enumerate(run.table("protocol")):
         document = entry.document
-        print(f"{document['protocol']}  {document.get('library') or ''}".rstrip())
-        for number in document.get("numbers", ()):
-            print("  " + "  ".join(f"{name} {value}" for name, value in number.items()))
+        if place:
+            print()
+        words = [document["protocol"], document.get("model"), document.get("precision")]
+        print("  ".join(filter(None, [*words, document.get("library")])))
+        for one in document["numbers"]:
+            spread = f" +/- {number(one['spread'])}" if one.get("spread") is not None else ""
+            count = f"  (n {len(one['times'])})" if one.get("times") else ""
+            print(f"  {one['name']}  {number(one['value'])}{spread} {one['unit']}{count}")
 
 
 def _checks(run: Loaded) -> None:
     """Print checks of the same step together, as the command does."""
+    import json
+
     from pydlbench.crosscheck import CheckRecord
     from pydlbench.report.check_ladder import Limits
     from pydlbench.report.check_result import CheckResult
     from pydlbench.report.check_table import render_checks
     from pydlbench.report.style import Style
 
-    steps: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    # One command checks one step; a sweep any number of them.
+    several = run.info.kind == "sweep"
+    of = ("model", "options", "batch", "phase", "precision", "layout", "feed") if several else ()
+    steps: dict[str, list[dict[str, Any]]] = {}
     for entry in run.table("check"):
-        of = tuple(entry.document.get(name) for name in ("model", "batch", "phase", "precision"))
-        steps.setdefault(of, []).append(entry.document)
+        step = json.dumps([entry.document.get(name) for name in of])
+        steps.setdefault(step, []).append(entry.document)
     names = ("model", "batch", "phase", "precision", "framework", "mode", "status", "reason")
-    for documents in steps.values():
+    for number, documents in enumerate(steps.values()):
+        if number:
+            print()
         results = [
             CheckResult(
                 **{name: one[name] for name in names if name in one},
@@ -166,18 +138,10 @@ def _checks(run: Loaded) -> None:
 
 
 def _findings(run: Loaded) -> None:
-    from pydlbench.results.columns import percent
+    from pydlbench.diagnose.reading import read_diagnosis
+    from pydlbench.report.diagnose_report import render_diagnosis
+    from pydlbench.report.style import Style
 
     for entry in run.table("findings"):
-        document = entry.document
-        names = ("model", "batch", "phase", "precision", "framework", "mode")
-        print("  ".join(str(document[name]) for name in names if document.get(name) is not None))
-        for one in document.get("findings", ()):
-            share = percent((one.get("saving") or {}).get("share"))
-            where = ", ".join(one.get("where") or ()) or "the step as a whole"
-            print(f"\n{one['problem']}: would save {share} of the step\n  where: {where}")
-            print(f"  cause: {one.get('cause')}")
-            if one.get("next"):
-                print(f"  next: {one['next']}")
-        if not document.get("findings"):
-            print("no findings")
+        found = read_diagnosis(entry.document)
+        print(render_diagnosis(run.record, found, Style.of(sys.stdout)), flush=True)

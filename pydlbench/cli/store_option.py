@@ -10,9 +10,10 @@ from pydlbench.errors import StoreError, UsageError
 if TYPE_CHECKING:
     import argparse
 
-    from pydlbench.results.store import RunInfo, Store
+    from pydlbench.cli.resumed import Resumed
+    from pydlbench.results.store import Store
 
-__all__ = ["add_store_option", "reading_store", "writing_store"]
+__all__ = ["add_store_option", "reading_store", "say_kept", "writing_store"]
 
 
 def add_store_option(parser: Any) -> None:
@@ -29,8 +30,8 @@ def reading_store(args: argparse.Namespace) -> Store | None:
     """Open the store for reading; None where there is none yet, or ``--store none`` was given.
 
     Raises:
-        UsageError: a file that was named is missing.
-        StoreError: it cannot be read.
+        UsageError: a file that was named is missing, or is no store that can be read.
+        StoreError: another one cannot be read.
     """
     from pydlbench.results.store import Store, chosen_path
 
@@ -41,12 +42,17 @@ def reading_store(args: argparse.Namespace) -> Store | None:
         if by == "--store":
             raise UsageError(f"--store {path}: no such file; nearest: leave it out")
         return None
-    return Store.open(path, readonly=True)
+    try:
+        return Store.open(path, readonly=True)
+    except StoreError as error:
+        if by == "--store":
+            raise UsageError(str(error)) from error
+        raise
 
 
 def writing_store(
     args: argparse.Namespace, kind: str, resume: str | None
-) -> tuple[Store | None, bool, RunInfo | None]:
+) -> tuple[Store | None, bool, Resumed | None]:
     """Open the store for writing.
 
     Args:
@@ -84,12 +90,26 @@ def writing_store(
         raise
 
 
-def _resumable(store: Store, text: str, kind: str) -> RunInfo:
+def say_kept(store: Store, run_id: str, where: str) -> None:
+    """Say under which name a run can be found, and how it is shown."""
+    from pydlbench.results.store.naming import short_id
+
+    try:
+        short = short_id(run_id, store.ids())
+    except StoreError:
+        short = run_id
+    tell(f"kept as run {run_id} (pydlbench runs show {short}{where})")
+
+
+def _resumable(store: Store, text: str, kind: str) -> Resumed:
+    from pydlbench.cli.resumed import Resumed
+    from pydlbench.results.store import BEING_WRITTEN
+
     info = store.find(text)
     if info.kind != kind:
         raise UsageError(
             f"--resume {text}: run {info.id} is of {info.kind}, not of {kind}; see: pydlbench runs"
         )
     if info.status == "running":
-        raise UsageError(f"--resume {text}: run {info.id} is being written; wait for its end")
-    return info
+        raise UsageError(f"--resume {text}: run {info.id} {BEING_WRITTEN.format(info.id)}")
+    return Resumed(store, info)

@@ -124,15 +124,15 @@ def _same(text: tuple[str, str] | None, recorder: Recorder) -> tuple[str, str]:
     if recorder.resumed is None or recorder.store is None:
         assert text is not None  # asked before
         return text
-    asked: Mapping[str, Any] | None = recorder.store.request(recorder.resumed.id)
+    asked: Mapping[str, Any] | None = recorder.store.request(recorder.resumed.info.id)
     if asked is None or "text" not in asked:
         raise UsageError(
-            f"--resume {recorder.resumed.id}: it was kept without its file; start a new run"
+            f"--resume {recorder.resumed.info.id}: it was kept without its file; start a new run"
         )
     if text is not None and text[1] != asked["text"]:
         raise UsageError(
-            f"{text[0]}: has changed since run {recorder.resumed.id} began; nearest: leave FILE "
-            "out to go on with what it was, or leave --resume out"
+            f"{text[0]}: has changed since run {recorder.resumed.info.id} began; nearest: leave "
+            "FILE out to go on with what it was, or leave --resume out"
         )
     return str(asked["file"]), str(asked["text"])
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.case import Case
     from pydlbench.sweep import Job, Row
 
-__all__ = ["kernel_key", "row_key", "same_kernel"]
+__all__ = ["asked_for", "kernel_key", "kernel_of", "row_key", "same_kernel"]
 
 
 def row_key(job: Job, row: Row) -> str:
@@ -23,9 +23,23 @@ def row_key(job: Job, row: Row) -> str:
     return f"{job.kind}/{job.table}/{_digest([dict(row.fields), case])}"
 
 
+def asked_for(key: str | None) -> bool:
+    """Whether a layer's entry is the row of a table; else it is a kernel behind a sum.
+
+    Where keys are not known, as in a file, every row counts.
+    """
+    return key is None or key.startswith("layers/")
+
+
 def kernel_key(job: Job, row: Row, case: Case) -> str:
     """Return the key of a kernel that was measured for the estimate of a model."""
     return f"{row_key(job, row)}/{_digest(case.to_dict())}"
+
+
+def kernel_of(key: str) -> str | None:
+    """Return the key of the estimate that a kernel was measured for; None if it was for none."""
+    row = key.rpartition("/")[0]
+    return row if key.startswith("model/") and row.count("/") > 1 else None
 
 
 def same_kernel(job: Job, case: Case) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
-    from pydlbench.cli.sweep_running import Outcome
+    from pydlbench.cli.sweep_outcome import Outcome
     from pydlbench.results import RunRecord
     from pydlbench.results.store import Entry, Store
     from pydlbench.sweep import Job, SweepFile
@@ -58,7 +58,7 @@ class SweepOutputs:
         outcomes: Sequence[Outcome],
         entries: Sequence[Entry],
         *,
-        kept: bool,
+        where: str | None,
         interrupted: bool,
     ) -> None:
         """Write the files, then print.
@@ -68,7 +68,7 @@ class SweepOutputs:
             run: the run.
             outcomes: of the rows that are finished.
             entries: all that was measured, the kernels behind estimates among it.
-            kept: whether the run is in a store, where it can be looked at again.
+            where: what other commands need to find the run; None where it is not kept.
             interrupted: more was asked for.
 
         Raises:
@@ -87,7 +87,7 @@ class SweepOutputs:
         else:
             from pydlbench.cli.sweep_summary import summary
 
-            print("\n".join(summary(file, run, outcomes, kept=kept)), flush=True)
+            print("\n".join(summary(file, run, outcomes, where=where)), flush=True)
         if troubles:
             raise PydlbenchError("; ".join(troubles))
 
@@ -178,7 +178,7 @@ def _row_text(kind: str, fields: Mapping[str, str]) -> str:
     skip = {"model", "kind"} if kind == "layers" else set()
     words = []
     for name, value in fields.items():
-        if name in skip or value in plain or (kind == "e2e" and (name, value) == _LAYOUT):
+        if name in skip or value in plain or (kind != "layers" and (name, value) == _LAYOUT):
             continue
         words.append(f"{name} {value}" if name in ("batch", "threads", "layout") else value)
     return "  ".join(words)

@@ -6,7 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.cli.sweep_keys import kernel_key, row_key, same_kernel
-from pydlbench.errors import PydlbenchError, UnsupportedError
+from pydlbench.cli.sweep_outcome import Outcome, is_ok, verdict
+from pydlbench.errors import PydlbenchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -16,28 +17,7 @@ if TYPE_CHECKING:
     from pydlbench.results import Measurement
     from pydlbench.sweep import Job, Row
 
-__all__ = ["Outcome", "Runner"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of a row.
-
-    Attributes:
-        job: that it belongs to.
-        row: what was wanted.
-        table: of the store; empty where there is nothing to keep.
-        document: its JSON object.
-        status: ``ok``, ``skipped`` or ``failed``.
-        reason: why it is not ok.
-    """
-
-    job: Job
-    row: Row
-    table: str
-    document: Mapping[str, Any]
-    status: str
-    reason: str | None = None
+__all__ = ["Runner"]
 
 
 class Runner:
@@ -72,6 +52,7 @@ class Runner:
         self._done = done
         self._keep = keep
         self._progress = progress
+        self._listed: set[int] = set()
         # What estimates can share with each other and with layers, by kernel.
         self._kernels: dict[str, dict[str, Any]] = {}
 
@@ -81,37 +62,67 @@ class Runner:
         Raises:
             KeyboardInterrupt: Ctrl-C; ``outcomes`` has what was finished.
         """
-        for job in jobs:
-            todo = [row for row in job.rows if not self._known(job, row)]
-            self._progress(job, len(job.rows) - len(todo), "")
-            if todo:
-                {
-                    "layers": self._layers,
-                    "model": self._model,
-                    "e2e": self._e2e,
-                    "check": self._check,
-                }[job.kind](job, todo)
-            self._progress(job, len(job.rows), "")
+        try:
+            for job in jobs:
+                todo = self._todo(job)
+                left = {id(row) for row in todo}
+                for row in job.rows:
+                    if id(row) not in left:
+                        self._take(job, row)
+                self._progress(job, len(job.rows) - len(todo), "")
+                if todo:
+                    {
+                        "layers": self._layers,
+                        "model": self._model,
+                        "e2e": self._e2e,
+                        "check": self._check,
+                    }[job.kind](job, todo)
+                self._progress(job, len(job.rows), "")
+        finally:
+            # Whatever ends it early: what an earlier attempt has finished is there all the same.
+            for job in jobs:
+                for row in job.rows:
+                    if id(row) not in self._listed:
+                        self._take(job, row)
 
-    def _known(self, job: Job, row: Row) -> bool:
+    def _todo(self, job: Job) -> list[Row]:
+        """Return the rows to be measured: those that are missing, and what they compete with."""
+        from pydlbench.cli.resuming import unfinished
+
+        missing = [row for row in job.rows if row_key(job, row) not in self._done]
+        if job.kind == "e2e" and missing:
+            return list(job.rows)  # its steps are timed in turn
+        if job.kind == "layers" and missing:
+            wanted = {row.case for row in missing}
+            again = set(unfinished([row.case for row in job.rows], lambda one: one not in wanted))
+            return [row for row in job.rows if row.case in again]
+        return missing
+
+    def _take(self, job: Job, row: Row) -> None:
+        """Take a row from an earlier attempt, if it has finished that."""
         found = self._done.get(row_key(job, row))
-        if found is None:
-            return False
-        table, document = found
-        self._remember(job, row.case, table, document)
-        status = str(document.get("status", "ok"))
-        self.outcomes.append(Outcome(job, row, table, document, status, document.get("reason")))
-        return True
+        if found is not None:
+            self._list(job, row, *found)
 
     def _finished(
         self, job: Job, row: Row, table: str, document: dict[str, Any], *, kept: bool = True
     ) -> None:
-        status = str(document.get("status", "ok"))
+        key = row_key(job, row)
+        before = self._done.get(key)
+        if before is not None and not is_ok(document) and is_ok(before[1]):
+            # Measured again for the sake of another one: it is not given up for that.
+            self._list(job, row, *before)
+            return
         if kept:
-            self._keep(table, document, row_key(job, row))
+            self._keep(table, document, key)
         shown = {name: value for name, value in document.items() if name != "samples_s"}
-        self._remember(job, row.case, table, shown)
-        self.outcomes.append(Outcome(job, row, table, shown, status, document.get("reason")))
+        self._list(job, row, table, shown)
+
+    def _list(self, job: Job, row: Row, table: str, document: dict[str, Any]) -> None:
+        self._remember(job, row.case, table, document)
+        status = str(document.get("status", "ok"))
+        self._listed.add(id(row))
+        self.outcomes.append(Outcome(job, row, table, document, status, document.get("reason")))
 
     def _remember(self, job: Job, case: Any, table: str, document: dict[str, Any]) -> None:
         if table == "layer" and document.get("status") == "ok":
@@ -145,7 +156,7 @@ class Runner:
             for one in session.measure(cases, progress=lambda *_: None):
                 found.append(one)  # noqa: PERF402 - see above
         except PydlbenchError as error:
-            status, reason = _verdict(error)
+            status, reason = verdict(error)
             threads = job.options.get("threads")
             found += [empty_row(case, threads, status, reason) for case in cases[len(found) :]]
         return found
@@ -153,57 +164,36 @@ class Runner:
     # --- model ------------------------------------------------------------------------------
 
     def _model(self, job: Job, todo: Sequence[Row]) -> None:
+        from pydlbench.cli.sweep_estimates import EstimateRow
+
         for row in todo:
             try:
-                document = self._estimate(job, row)
+                session = self._sessions.get("layers", {**job.options, "keep_samples": True})
+                cache = session.cache_bytes(job.request.device)
+                document = EstimateRow(job, row, cache).document(self._kernel)
             except PydlbenchError as error:
-                status, reason = _verdict(error)
+                status, reason = verdict(error)
                 failed = {**row.fields, "status": status, "reason": reason}
                 self._finished(job, row, "", failed, kept=False)
             else:
                 self._finished(job, row, "estimate", document)
 
-    def _estimate(self, job: Job, row: Row) -> dict[str, Any]:
-        """Measure the kernels of a step that are not there yet, and sum them."""
-        from pydlbench.compose import estimate, plan
-        from pydlbench.models.counts import memory
+    def _kernel(self, job: Job, row: Row, case: Case, label: str, share: float) -> Measurement:
+        """Return a kernel of an estimate: one that is there already, or a new one."""
         from pydlbench.results import Measurement
 
-        asked = job.request
-        options = {**job.options, "keep_samples": True}
-        cache = self._sessions.get("layers", options).cache_bytes(asked.device)
-        wanted = plan(asked.model, asked.phase, asked.precision, asked.device, cache)
-        rows: dict[Case, Measurement] = {}
-        for number, case in enumerate(wanted.cases):
-            key = kernel_key(job, row, case)
-            if key in self._done:
-                self._remember(job, case, *self._done[key])
-                rows[case] = Measurement.from_dict(self._done[key][1])
-                continue
-            if known := self._kernels.get(same_kernel(job, case)):
-                rows[case] = Measurement.from_dict(known)
-                continue
-            what = f"{row.label}: {case.label}, {number} of {len(wanted.cases)} kernels"
-            self._progress(job, number / len(wanted.cases), what)
-            (measured,) = self._measured(job, [case])
-            self._keep("layer", measured.to_dict(), key)
-            rows[case] = dataclasses.replace(measured, samples_s=None)
-            self._remember(job, case, "layer", rows[case].to_dict())
-        found = estimate(wanted, rows)
-        if not found.layers:
-            reasons = dict.fromkeys(one.reason for one in rows.values() if one.reason)
-            raise PydlbenchError(f"no layer could be measured: {next(iter(reasons), 'no layers')}")
-        return {
-            "model": asked.model.name,
-            "batch": asked.model.batch,
-            "phase": asked.phase,
-            "precision": asked.precision,
-            **found.to_dict(),
-            "memory_bytes": memory(asked.model, asked.phase, asked.precision),
-            "options": dict(asked.variant),
-            "device": asked.device,
-            "cache_bytes": cache,
-        }
+        key = kernel_key(job, row, case)
+        if key in self._done:
+            self._remember(job, case, *self._done[key])
+            return Measurement.from_dict(self._done[key][1])
+        if known := self._kernels.get(same_kernel(job, case)):
+            return Measurement.from_dict(known)
+        self._progress(job, share, label)
+        (measured,) = self._measured(job, [case])
+        self._keep("layer", measured.to_dict(), key)
+        measured = dataclasses.replace(measured, samples_s=None)
+        self._remember(job, case, "layer", measured.to_dict())
+        return measured
 
     # --- e2e --------------------------------------------------------------------------------
 
@@ -223,7 +213,7 @@ class Runner:
             check_memory(model, cases, session.memory_bytes)
             records = session.steps(cases, checks=checks, progress=advance)
         except PydlbenchError as error:
-            status, reason = _verdict(error)
+            status, reason = verdict(error)
             records = [StepRecord(case=case, status=status, reason=reason) for case in cases]
         for row, record in zip(todo, records, strict=True):
             self._finished(job, row, "step", record.to_dict())
@@ -252,15 +242,9 @@ class Runner:
         try:
             run = checks.run(self._check_factory, self._checker)
         except PydlbenchError as error:
-            for row, document in checks.refused(*_verdict(error)):
+            for row, document in checks.refused(*verdict(error)):
                 self._finished(job, row, "check", document)
         else:
-            self._sessions.note(run, job.options.get("threads"))
+            self._sessions.note(run)
         if checks.interrupted:
             raise KeyboardInterrupt
-
-
-def _verdict(error: PydlbenchError) -> tuple[str, str]:
-    """Return status and reason of what ``error`` has stopped."""
-    status = "skipped" if isinstance(error, UnsupportedError) else "failed"
-    return status, " ".join(str(error).split())

@@ -27,7 +27,7 @@ class Sessions:
         self._key: tuple[str, dict[str, Any]] | None = None
         self._manager: AbstractContextManager[Any] | None = None
         self._session: Any = None
-        self._runs: list[tuple[int, RunRecord]] = []
+        self._runs: list[RunRecord] = []
 
     def __enter__(self) -> Self:
         return self
@@ -57,25 +57,27 @@ class Sessions:
         if manager is None or key is None:
             return
         try:
-            self.note(self._session.run, key[1].get("threads"))
+            self.note(self._session.run)
         finally:
             self._session = None
             manager.__exit__(None, None, None)
 
-    def note(self, run: RunRecord | None, threads: int | None) -> None:
+    def note(self, run: RunRecord | None) -> None:
         """Remember what a session said of its run."""
         if run is not None:
-            self._runs.append((threads or run.device.get("threads") or 0, run))
+            self._runs.append(run)
 
     def described(self, run: RunRecord) -> RunRecord:
-        """Return a run's record with the devices that were used, that of most threads on top."""
-        if not self._runs:
+        """Return a run's record with all that was found on the devices that were used.
+
+        Sessions come one after another, and each probes only what its own rows need.
+        """
+        from pydlbench.results.store import continued
+
+        found: RunRecord | None = None
+        for one in [*self._runs, *([] if self._session is None else [self._session.run])]:
+            found = one if found is None else continued(found, one)
+        if found is None:
             return run
-        most = max(threads for threads, _ in self._runs)
-        # The last of them: it has probed what the ones before it had not.
-        device = dict(next(one for n, one in reversed(self._runs) if n == most).device)
-        by_threads = {str(threads): one.device for threads, one in self._runs}
-        if len(by_threads) > 1:
-            device["by_threads"] = by_threads
-        environment = {**run.environment, **self._runs[-1][1].environment}
-        return dataclasses.replace(run, device=device, environment=environment)
+        environment = {**run.environment, **found.environment}
+        return dataclasses.replace(run, device=found.device, environment=environment)

@@ -10,7 +10,7 @@ from pydlbench.units import format_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pydlbench.cli.sweep_running import Outcome
+    from pydlbench.cli.sweep_outcome import Outcome
     from pydlbench.results import RunRecord
     from pydlbench.sweep import SweepFile
 
@@ -21,7 +21,7 @@ _REFUSED: Final = 12
 
 
 def summary(
-    file: SweepFile, run: RunRecord, outcomes: Sequence[Outcome], *, kept: bool
+    file: SweepFile, run: RunRecord, outcomes: Sequence[Outcome], *, where: str | None
 ) -> list[str]:
     """Return the lines that a sweep ends with.
 
@@ -29,7 +29,7 @@ def summary(
         file: what was asked for.
         run: the run.
         outcomes: of its rows.
-        kept: whether it can be looked at again.
+        where: what other commands need to find the run; None where it is not kept.
     """
     lines = [file.title or file.path]
     for table in file.tables:
@@ -44,8 +44,8 @@ def summary(
         if len(refused) > _REFUSED:
             lines.append(f"... and {len(refused) - _REFUSED} more")
     lines += ["", f"{_count(outcomes)}, run {run.id}"]
-    if kept:
-        lines.append(f"next: pydlbench report {run.id} -o sweep.html")
+    if where is not None:
+        lines.append(f"next: pydlbench report {run.id}{where} -o sweep.html")
     return lines
 
 
@@ -80,7 +80,8 @@ def _label(one: Outcome) -> str:
     names = ("model", "option", "batch", "phase", "precision", "framework", "mode")
     words = [f"batch {fields[name]}" if name == "batch" else fields.get(name) for name in names]
     words += [] if fields.get("device", "cpu") == "cpu" else [fields["device"]]
-    words += [] if fields["threads"] == "default" else [f"{fields['threads']} threads"]
+    if (threads := fields["threads"]) != "default":
+        words.append(f"{threads} thread{'' if threads == '1' else 's'}")
     return " ".join(filter(None, words))
 
 

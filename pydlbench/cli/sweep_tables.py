@@ -5,18 +5,18 @@ from __future__ import annotations
 import importlib
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pydlbench.cli.sweep_keys import row_key
+from pydlbench.cli.sweep_readers import READERS
 from pydlbench.errors import UsageError
-from pydlbench.sweep import KINDS, Job, Key, Row, apply_rules
+from pydlbench.sweep import KINDS, Key, apply_rules
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from pydlbench.backends.case import Case
-    from pydlbench.sweep import SweepFile, Table
+    from pydlbench.sweep import Job, SweepFile, Table
 
 __all__ = ["read_jobs", "table_keys"]
 
@@ -133,7 +133,7 @@ def _read(table: Table, words: Sequence[str]) -> tuple[list[Job], tuple[str, ...
     line = [*options, *(["--", *arguments] if arguments else [])]
     try:
         args = _parser(table.kind).parse_args(line)
-        jobs, notes = _READERS[table.kind](args)
+        jobs, notes = READERS[table.kind](args)
         _check_threads(jobs)
     except UsageError as error:
         raise UsageError(f"{table.place}: {_in_file(str(error))}") from error
@@ -157,139 +157,3 @@ def _in_file(message: str) -> str:
     """Return a message about options as one about keys."""
     text = re.sub(r" \(pydlbench[^)]*--help\)$", "", message)
     return re.sub(r"(?<![\w-])--([a-z][a-z-]*)", r"\1", text)
-
-
-def _layers(args: argparse.Namespace) -> tuple[list[Job], tuple[str, ...]]:
-    from pydlbench.cli.request import read_request
-
-    request = read_request(args)
-    jobs = []
-    for threads in request.threads:
-        rows = [
-            Row(fields=_case_fields(case, threads), label=case.label, case=case)
-            for case in request.cases
-        ]
-        options = {**request.options, "threads": threads}
-        jobs.append(_job("layers", rows, options, request))
-    return jobs, request.notes
-
-
-def _case_fields(case: Case, threads: int | None) -> dict[str, str]:
-    name = case.layer.name or case.layer.problem
-    return {
-        "shape": name,
-        "model": name.rpartition("/")[0],
-        "kind": case.layer.kind,
-        "batch": str(case.layer.batch),
-        "pass": case.pass_,
-        "precision": case.precision,
-        "propagation": case.propagation,
-        "cache": case.cache,
-        "layout": case.layout,
-        "threads": "default" if threads is None else str(threads),
-        "device": case.device,
-        "backend": case.backend,
-        "mode": case.mode or "",
-        "timing": case.timing,
-        "fuse": case.fuse,
-    }
-
-
-def _model(args: argparse.Namespace) -> tuple[list[Job], tuple[str, ...]]:
-    from pydlbench.cli.model_request import read_model
-
-    request = read_model(args)
-    fields = {
-        **_variant(args),
-        "model": request.model.name,
-        "batch": str(request.model.batch),
-        "phase": request.phase,
-        "precision": request.precision,
-        "device": request.device,
-        "threads": _threads(request.options),
-    }
-    label = f"{request.model.name} batch {request.model.batch} {request.phase} {request.precision}"
-    return [_job("model", [Row(fields=fields, label=label)], request.options, request)], (
-        request.notes
-    )
-
-
-def _e2e(args: argparse.Namespace) -> tuple[list[Job], tuple[str, ...]]:
-    from pydlbench.cli.e2e_request import read_request
-
-    request = read_request(args)
-    jobs = []
-    for group in request.groups:
-        rows = [
-            Row(
-                fields={
-                    **_variant(args),
-                    "model": case.model,
-                    "batch": str(case.batch),
-                    "phase": case.phase,
-                    "framework": case.framework,
-                    "mode": str(case.mode),
-                    "precision": case.precision,
-                    "cast": case.cast,
-                    "layout": case.layout,
-                    "feed": case.feed,
-                    "device": case.device,
-                    "threads": _threads(request.options),
-                },
-                label=case.label,
-                case=case,
-            )
-            for case in group.cases
-        ]
-        jobs.append(_job("e2e", rows, request.options, (group.model, not args.no_checks)))
-    return jobs, request.notes
-
-
-def _check(args: argparse.Namespace) -> tuple[list[Job], tuple[str, ...]]:
-    from pydlbench.cli.check_request import read_check
-
-    request = read_check(args)
-    what = f"{request.model.name} batch {request.model.batch} {request.phase} {request.precision}"
-    rows = [
-        Row(
-            fields={
-                **_variant(args),
-                "model": request.model.name,
-                "batch": str(request.model.batch),
-                "phase": request.phase,
-                "precision": request.precision,
-                "framework": framework,
-                "mode": mode,
-                "device": "cpu",
-                "threads": _threads(request.options),
-            },
-            label=f"{what} {framework} {mode}",
-            case=(framework, mode),
-        )
-        for framework, mode in request.subjects
-    ]
-    return [_job("check", rows, request.options, request)], request.notes
-
-
-_READERS: Final = {"layers": _layers, "model": _model, "e2e": _e2e, "check": _check}
-
-
-def _job(kind: str, rows: Sequence[Row], options: Mapping[str, Any], request: Any) -> Job:
-    return Job(
-        kind=kind,
-        table=0,
-        place="",
-        words=(),
-        rows=tuple(rows),
-        options=dict(options),
-        request=request,
-    )
-
-
-def _variant(args: argparse.Namespace) -> dict[str, str]:
-    return {"option": " ".join(sorted(args.option))} if args.option else {}
-
-
-def _threads(options: Mapping[str, Any]) -> str:
-    threads = options.get("threads")
-    return "default" if threads is None else str(threads)

@@ -38,6 +38,7 @@ class Sweep:
         self._quiet = quiet
         # All that is finished, by key, without raw samples.
         self._entries: dict[str, Entry] = {}
+        self._describe: Callable[[], RunRecord] = _new_run
 
     def run(
         self,
@@ -58,10 +59,14 @@ class Sweep:
         spans = [forecast.job(job) for job in self._jobs]
         progress = SweepProgress(sys.stderr, self._jobs, spans, quiet=self._quiet)
         first = _new_run()
-        record = self._recorder.start(first, request_of(self._file))
+        self._recorder.start(first, request_of(self._file))
+        # What is known where no session is opened any more, or before one is.
+        resumed = self._recorder.resumed
+        known = first if resumed is None else resumed.record
         interrupted = False
         with OneInterrupt() as interrupts:
             sessions = Sessions({**_factories(), **factories})
+            self._describe = lambda: sessions.described(known)
             runner = Runner(
                 sessions,
                 factories.get("check", _open_session),
@@ -81,41 +86,47 @@ class Sweep:
                 interrupted = True
             finally:
                 progress.close()
-            record = self._recorder.own(sessions.described(first))
+            record = self._recorder.own(sessions.described(known))
             self._recorder.finish(record, "interrupted" if interrupted else "done")
             entries = list(self._entries.values())
-            kept = self._kept()
+            where = self._recorder.where if self._recorder.begun else None
             outputs.show(
-                self._file, record, runner.outcomes, entries, kept=kept, interrupted=interrupted
+                self._file, record, runner.outcomes, entries, where=where, interrupted=interrupted
             )
         if interrupted:
             total = sum(len(job.rows) for job in self._jobs)
             tell(f"interrupted: {len(runner.outcomes)} of {total} rows finished")
-            if self._kept():
-                tell(f"go on with: pydlbench sweep --resume {record.id}")
+            if where is not None:
+                tell(f"go on with: pydlbench sweep --resume {record.id}{where}")
             return 130
         return 0 if any(one.status == "ok" for one in runner.outcomes) else 1
-
-    def _kept(self) -> bool:
-        return self._recorder.store is not None
 
     def _keep(self, table: str, document: dict[str, Any], key: str) -> None:
         from pydlbench.results.store import Entry
 
         self._recorder.add(table, document, key)
+        # What was probed for the row: a sweep that is killed has it all the same.
+        self._recorder.describe(self._describe)
         self._entries.pop(key, None)
         self._entries[key] = Entry(table, Entry.of(table, document).document, None, key)
 
     def _done(self) -> dict[str, tuple[str, dict[str, Any]]]:
         """Return what an earlier attempt has finished, by key."""
-        answered = self._recorder.done()
-        for entry in self._recorder.kept():
+        from pydlbench.cli.sweep_keys import kernel_of
+
+        resumed = self._recorder.resumed
+        if resumed is None:
+            return {}
+        answered = resumed.done()
+        for entry in resumed.entries():
             if entry.key is not None:
                 self._entries[entry.key] = entry
+        # An estimate without a kernel that failed is not what was asked for.
+        unsure = {kernel_of(key) for key in self._entries if key not in answered}
         return {
             key: (entry.table, entry.document)
             for key, entry in self._entries.items()
-            if key in answered
+            if key in answered and key not in unsure
         }
 
 
@@ -127,9 +138,10 @@ def _new_run() -> RunRecord:
     from pydlbench.results import RunRecord
 
     facts = read_cpu_facts()
+    now = dt.datetime.now(dt.UTC)
     return RunRecord(
-        id=uuid.uuid4().hex[:12],
-        created_utc=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        id=f"{now:%Y%m%d}-{uuid.uuid4().hex[:8]}",
+        created_utc=now.isoformat(timespec="seconds"),
         command=tuple(sys.argv),
         device=start_record(facts, choose_cpus(facts, None)).to_dict(),
         environment=read_environment(),

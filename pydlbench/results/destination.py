@@ -16,7 +16,7 @@ from typing import TextIO
 
 from pydlbench.errors import UsageError, nearest
 
-__all__ = ["STDOUT", "check_writable", "write_text"]
+__all__ = ["STDOUT", "check_writable", "write_bytes", "write_text"]
 
 STDOUT = "-"
 # Names from the command line may hold bytes that are no text; JSON knows this notation too.
@@ -71,29 +71,43 @@ def write_text(target: str, text: str, stdout: TextIO | None = None) -> None:
     Raises:
         OSError: The disk is full, for example; an old file is then left as it was.
     """
+    if target != STDOUT:
+        write_bytes(target, text.encode("utf-8", _ERRORS))
+        return
+    stream = sys.stdout if stdout is None else stdout
+    stream.flush()
+    buffer = getattr(stream, "buffer", None)
+    if buffer is None:
+        stream.write(text)
+    else:
+        # The documents are UTF-8 wherever they go; a terminal's ASCII would spoil JSON.
+        buffer.write(text.encode("utf-8", _ERRORS))
+    stream.flush()
+
+
+def write_bytes(target: str, data: bytes) -> None:
+    """Write ``data`` to ``target``, as :func:`write_text` does.
+
+    Raises:
+        OSError: The disk is full, for example; an old file is then left as it was.
+    """
     if target == STDOUT:
-        stream = sys.stdout if stdout is None else stdout
-        stream.flush()
-        buffer = getattr(stream, "buffer", None)
-        if buffer is None:
-            stream.write(text)
-        else:
-            # The documents are UTF-8 wherever they go; a terminal's ASCII would spoil JSON.
-            buffer.write(text.encode("utf-8", _ERRORS))
-        stream.flush()
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
         return
     path = _resolve(target)
     mode: int | None = None
     if path.exists():
         if not path.is_file():
             # Replacing /dev/null or a named pipe by a file would be a disaster.
-            path.write_text(text, encoding="utf-8", errors=_ERRORS)
+            path.write_bytes(data)
             return
         mode = stat.S_IMODE(path.stat().st_mode)
     handle, temporary = _open_beside(path)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors=_ERRORS, newline="") as stream:
-            stream.write(text)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
         if mode is not None:
             temporary.chmod(mode)
         temporary.replace(path)

@@ -1,4 +1,4 @@
-"""The records of a run: what was timed, how long it took, against which limit, and was it right.
+"""The record of a row: what was timed, how long it took, against which limit, and was it right.
 
 Frozen and versioned. ``to_dict`` gives the names of the JSON output (``time_s``, ``pass``,
 ``peak_tflops``), ``from_dict`` reads them back and ignores what it does not know, because fields
@@ -7,11 +7,14 @@ are added and never renamed; a change of meaning raises ``SCHEMA_VERSION``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydlbench.results.parts import Correctness, Part, Peaks, Roofline, TimeSummary
+from pydlbench.results.run_record import RunRecord, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["SCHEMA_VERSION", "Measurement", "RunRecord"]
 
@@ -200,7 +203,7 @@ class Measurement:
             value = getattr(self, item.name)
             if item.name in {"candidates", "samples_s"} and value is None:
                 continue
-            out[_JSON_NAMES.get(item.name, item.name)] = _plain(value)
+            out[_JSON_NAMES.get(item.name, item.name)] = plain(value)
         out["gflops_per_watt"] = self.gflops_per_watt
         return out
 
@@ -228,55 +231,3 @@ class Measurement:
         if missing:
             raise KeyError(_JSON_NAMES.get(missing[0], missing[0]))
         return cls(**values)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord:
-    """One run of a command: when, where, and with which libraries.
-
-    Attributes:
-        id: Unique name of the run.
-        created_utc: ISO 8601 time of its start, in UTC.
-        command: The command line.
-        device: Facts, peaks, bandwidths and warnings of the device, as used with the most threads;
-            where several numbers of threads were asked for, ``by_threads`` holds one such object
-            for each.
-        environment: Python, system, package versions, environment variables that matter.
-    """
-
-    id: str
-    created_utc: str
-    command: tuple[str, ...] = ()
-    device: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, Any] = field(default_factory=dict)
-
-    def devices(self) -> dict[str, Mapping[str, Any]]:
-        """Return the device by number of threads; empty where there was only one number."""
-        found = self.device.get("by_threads")
-        return dict(found) if isinstance(found, Mapping) else {}
-
-    def device_for(self, threads: int | None) -> Mapping[str, Any]:
-        """Return the device as it was used with ``threads``, else that with the most threads."""
-        return self.devices().get(str(threads), self.device)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object."""
-        return {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read ``to_dict``'s output back; unknown names are ignored."""
-        values = {item.name: data[item.name] for item in fields(cls) if item.name in data}
-        values["command"] = tuple(values.get("command", ()))
-        return cls(**values)
-
-
-def _plain(value: Any) -> Any:
-    """Turn records, tuples and mappings into the types that JSON has."""
-    if hasattr(value, "to_dict"):
-        return value.to_dict()
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    return value

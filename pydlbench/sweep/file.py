@@ -211,7 +211,7 @@ def _text(place: str, key: Key, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise UsageError(
             f"{place}: {key.name} = {_shown(value)}: not a text or a number; nearest: "
-            f'{key.name} = "{value if isinstance(value, bool) else "..."}"'
+            f'{key.name} = "..."'
         )
     if isinstance(value, str) and not value.strip():
         raise UsageError(f'{place}: {key.name} = "": empty; nearest: leave it out')

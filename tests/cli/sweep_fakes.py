@@ -7,20 +7,49 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.cli import sweep as command
+from pydlbench.cli.parser import Parser
 from pydlbench.cli.sweep_whole import _new_run
 from pydlbench.endtoend import StepRecord
 from pydlbench.results import Measurement, RunRecord
 from pydlbench.results.parts import Roofline, TimeSummary
+from pydlbench.results.store import Store
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
+
+    from pydlbench.results.store import Entry, RunInfo
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from check_records import make_record
 
 sys.path.pop(0)
 
-__all__ = ["Sessions"]
+__all__ = ["FILE", "LAYERS", "Sessions", "entries", "parse", "sweep"]
+
+#: A row of every kind.
+FILE = """
+title = "everything"
+[[layers]]
+shape = ["conv3", "conv4"]
+batch = [1, 2]
+pass = ["forward", "backward-data"]
+exclude = [{ pass = "backward-data", batch = 2 }]
+[[model]]
+model = "mnist"
+batch = [1, 4]
+[[e2e]]
+model = "mnist"
+framework = "torch"
+mode = "all"
+batch = 8
+[[check]]
+model = "mnist"
+framework = "torch"
+batch = 8
+"""
+LAYERS = '[[layers]]\nshape = ["conv2", "conv3", "conv4", "conv5"]\nbatch = 1\n'
 
 
 def time_of(seconds: float) -> TimeSummary:
@@ -123,3 +152,19 @@ class Sessions:
         return make_record(
             model=model, options=options, batch=batch, phase=phase, framework=framework, mode=mode
         )
+
+
+def parse(*words: Any) -> argparse.Namespace:
+    parser = Parser(prog="pydlbench")
+    command.add_parser(parser.add_subparsers())
+    return parser.parse_args(["sweep", *map(str, words)])
+
+
+def sweep(sessions: Sessions, *words: Any) -> int:
+    return command.run(parse(*words), sessions.factories, sessions.checker)
+
+
+def entries(run: str = "last") -> tuple[RunInfo, list[Entry]]:
+    with Store.open(readonly=True) as store:
+        info = store.find(run)
+        return info, store.entries(info.id, samples=True)

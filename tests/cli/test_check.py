@@ -92,7 +92,7 @@ def test_each_framework_is_checked_in_its_first_mode(session, capsys):
     checker = FakeChecker()
     words = (*BOTH, "--phase", "training", "--rounds", "7", "--time-limit", "9", "--seed", "3")
     assert command.run(parse(*words), session.open, checker) == 0
-    settings = {"rounds": 7, "time_limit_s": 9.0}
+    settings = {"rounds": 7, "time_limit_s": 9.0, "layout": "nhwc", "feed": "resident"}
     assert checker.calls == [
         ("mnist", {}, 4, "training", "fp32", "torch", "eager", settings),
         ("mnist", {}, 4, "training", "fp32", "tensorflow", "graph", settings),

@@ -19,6 +19,13 @@ from pydlbench.cli import main
         (["mnist", "--mode", "compile"], "nearest: compiled"),
         (["mnist", "--framework", "torch", "--mode", "xla"], "torch has no such mode"),
         (["mnist", "--framework", "tensorflow", "--mode", "eager"], "nearest: graph"),
+        (["mnist", "--layout", "nhcw"], "--layout nhcw: not a valid choice"),
+        (
+            ["mnist", "--layout", "nchw", "--framework", "tensorflow"],
+            "TensorFlow's convolutions on CPUs take nhwc only; nearest: --layout nhwc",
+        ),
+        (["mnist", "--feed", "disk"], "--feed disk: not a valid choice"),
+        (["alexnet", "--phase", "training"], "nearest: --phase forward-backward"),
         (["mnist", "--option", "lrn"], "--option lrn: not NAME=VALUE"),
         (["alexnet", "--option", "lrn=off", "--option", "lrn=on"], "lrn is given twice"),
         (["mnist", "--option", "colour=red"], "colour"),

@@ -201,6 +201,13 @@ def test_runs_of_the_store_are_compared_with_what_earlier_ones_tell(store, capsy
     assert store.exists()
 
 
+def test_repeats_of_one_hour_count_as_a_few(store, capsys):
+    with Store.open(store) as opened:
+        opened._connection.execute("UPDATE runs SET created_utc = '2030-01-01T00:30:' || rowid")
+    assert main(["compare", "run10", "run11", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["repeats"] == 4
+
+
 def test_without_the_earlier_runs_the_same_two_say_nothing(store, write, capsys):  # noqa: ARG001
     factors = (1, 1, 1, 1.12, 1, 1)
     a, b = write("a"), write("b", factors)
@@ -299,6 +306,9 @@ def test_a_kernel_slowed_by_three_percent_is_found_when_interleaved(write, capsy
     (row,) = found["rows"]
     assert row["verdict"] == "SLOWER"
     assert row["ratio"] == pytest.approx(1.03, abs=0.01)
+    by_pass = row["by_pass"]["time"]
+    assert len(by_pass) == found["passes"] == 6
+    assert row["ratio"] == pytest.approx(math.exp(sum(map(math.log, by_pass)) / 6))
 
 
 @pytest.mark.usefixtures("drifting_workers")

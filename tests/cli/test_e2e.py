@@ -103,7 +103,10 @@ class FakeSession:
         write("step 0")
         note("invented")
         return Played(
-            numbers=({"name": "Forward", "value": 1.0},), library="x 1", environment={}, data=None
+            numbers=({"name": "Forward", "value": 1.0, "unit": "s", "spread": 0.5},),
+            library="x 1",
+            environment={},
+            data=None,
         )
 
 
@@ -284,13 +287,15 @@ def test_protocol_prints_the_scripts_lines_and_nothing_else(session, capsys, tmp
         (entry,) = store.entries("20300102-030405-abcd")
     assert (entry.table, entry.document["protocol"]) == ("protocol", "mnist-tutorial")
     assert main(["runs", "show", "last"]) == 0
-    assert "name Forward  value 1.0" in capsys.readouterr().out
+    assert (
+        "mnist-tutorial  mnist  fp32  x 1\n  Forward  1.00 +/- 0.500 s\n" in capsys.readouterr().out
+    )
     (case,) = session.played
     assert (case.model, case.framework, case.mode) == ("mnist", "tensorflow", "graph")
     assert case.settings().steps == 7
     assert case.settings().quirks == {"first-line-over-all"}
     found = json.loads(target.read_text())
-    assert found["numbers"] == [{"name": "Forward", "value": 1.0}]
+    assert [one["value"] for one in found["numbers"]] == [1.0]
     assert found["protocol"] == "mnist-tutorial"
 
 

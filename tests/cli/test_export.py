@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import stat
 import sys
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from check_records import make_record
 
 sys.path.pop(0)
 
-from pydlbench.cli import main
+from pydlbench.cli import export, main
 from pydlbench.endtoend import StepCase, StepRecord
 from pydlbench.report.check_result import CheckResult
 from pydlbench.results import TimeSummary
@@ -281,7 +283,7 @@ def test_a_played_protocol_is_exported_in_every_format(keep, capsys):
 
 @pytest.mark.usefixtures("layers")
 def test_dlb_of_layers_is_refused(capsys):
-    assert main(["export", "last", "--format", "dlb"]) == 1
+    assert main(["export", "last", "--format", "dlb"]) == 2
     assert "has no timed step of a framework" in capsys.readouterr().err
 
 
@@ -359,3 +361,37 @@ def test_bad_input_is_refused(words, message, capsys):
 def test_an_empty_store_says_how_to_begin(capsys):
     assert main(["export", "last"]) == 2
     assert "begin with: pydlbench layers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("chosen", ["csv", "long", "json", "md", "dlb"])
+def test_a_run_without_anything_finished_has_nothing_to_export(
+    chosen, store_path, run_record, tmp_path, capsys
+):
+    with Store.open(store_path) as store:
+        store.begin(run_record, "layers")
+        store.finish(run_record, "interrupted")
+    target = tmp_path / "out"
+    assert main(["export", "last", "--format", chosen, "-o", str(target)]) == 2
+    assert capsys.readouterr().err == (
+        f"pydlbench: {run_record.id}: nothing was finished in it; nearest: pydlbench runs\n"
+    )
+    assert not target.exists()
+
+
+@pytest.mark.usefixtures("layers")
+def test_a_device_is_written_to_and_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    export._write(str(pipe), b"bytes")
+    assert os.read(reader, 100) == b"bytes"
+    os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@pytest.mark.usefixtures("layers")
+def test_a_full_disk_is_one_line(capsys):
+    assert main(["export", "last", "-o", "/dev/full"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("pydlbench: --output /dev/full: not written: No space left")
+    assert err.count("\n") == 1

@@ -185,6 +185,21 @@ def test_a_named_store_on_a_full_disk_is_found_before_anything_is_measured(tmp_p
             recorder.start(record)
 
 
+def test_what_was_never_kept_at_all_is_counted_as_well(store_path, run_record, measurement, capsys):
+    with Recorder.of(options(), "layers") as recorder:
+        big = {"variables": {str(i): str(i) * 50 for i in range(3000)}}
+        record = type(run_record).from_dict({**run_record.to_dict(), "environment": big})
+        limit(recorder, 0)
+        recorder.start(record)
+        recorder.layer(measurement())
+        recorder.finish(record, "done")
+    err = capsys.readouterr().err
+    assert "warning: 1 of 1 results could not be kept" in err
+    assert "kept as run" not in err
+    with Store.open(store_path, readonly=True) as store:
+        assert store.runs() == []
+
+
 @pytest.mark.parametrize("after", [True, False], ids=["committed", "not committed"])
 def test_ctrl_c_while_a_row_is_written_neither_loses_nor_doubles_it(
     monkeypatch, store_path, run_record, measurement, after

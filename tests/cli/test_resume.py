@@ -28,8 +28,11 @@ def parse(*words):
 class FakeSession:
     """Gives a row per case; ``statuses`` by layer, and ends early where it is told to."""
 
-    def __init__(self, run, build, *, stop_at=None, error=KeyboardInterrupt, statuses=None):
+    def __init__(
+        self, run, build, *, stop_at=None, error=KeyboardInterrupt, statuses=None, rows=99
+    ):
         self.run, self.build, self.stop_at, self.error = run, build, stop_at, error
+        self.rows = rows  # it ends early after so many
         self.statuses = statuses or {}
         self.cases = []
 
@@ -41,7 +44,7 @@ class FakeSession:
         for index, case in enumerate(cases):
             progress(index, len(cases), case.layer.name)
             name = case.layer.name.partition("/")[2]
-            if name == self.stop_at:
+            if name == self.stop_at or index == self.rows:
                 raise self.error
             self.cases.append(name)
             yield self.build(
@@ -51,7 +54,9 @@ class FakeSession:
                 batch=case.layer.batch,
                 pass_=case.pass_,
                 precision=case.precision,
-                status=self.statuses.get(name, "ok"),
+                backend=case.backend,
+                mode=case.mode,
+                status=self.statuses.get(name, self.statuses.get(case.backend, "ok")),
                 samples_s=(0.05, 0.06, 0.07),
             )
 
@@ -138,6 +143,54 @@ def test_failed_rows_are_measured_again_and_skipped_ones_not(begin, store_path):
     ]
 
 
+CONTEST = ("--shape", "conv2", "conv3", "--batch", "2", "--backend", "native", "numba")
+
+
+@pytest.fixture
+def half(begin, monkeypatch):
+    """A run that ended between two backends of conv3."""
+    monkeypatch.setattr(sys, "argv", ["pydlbench", "layers", *CONTEST])
+    begin(*CONTEST, code=130, rows=3)
+
+
+@pytest.mark.usefixtures("half")
+def test_backends_that_compete_are_measured_again_together(begin, store_path, capsys):
+    capsys.readouterr()
+    again = begin("--resume", "last", "--json", "-", number=1)
+    assert again.cases == ["conv3", "conv3"]
+    rows = json.loads(capsys.readouterr().out)["measurements"]
+    names = [(row["layer"].partition("/")[2], row["backend"]) for row in rows]
+    both = [(name, backend) for name in ("conv2", "conv3") for backend in ("native", "numba")]
+    assert names == both
+    _, entries = kept(store_path)
+    assert [(one.document["layer"][8:], one.document["backend"]) for one in entries] == both
+    assert begin("--resume", "last", number=2).cases == []
+
+
+@pytest.mark.usefixtures("half")
+def test_a_row_that_was_ok_is_not_given_up_for_one_that_failed(begin, store_path, capsys):
+    capsys.readouterr()
+    begin("--resume", "last", "--json", "-", number=1, statuses={"native": "failed"})
+    rows = json.loads(capsys.readouterr().out)["measurements"]
+    assert [row["status"] for row in rows] == ["ok"] * 4
+    assert [one.document["status"] for one in kept(store_path)[1]] == ["ok"] * 4
+
+
+def test_what_the_first_attempt_probed_stays_in_the_record(run_of_now, measurement, store_path):
+    def probed(number, precision):
+        run = run_of_now(number)
+        run.device["peaks"] = [{"precision": precision, "measured_flops_per_s": 1e12}]
+        return run
+
+    first = FakeSession(probed(0, "fp32"), measurement, stop_at="conv4")
+    assert command.run(parse(*ALL), first.open) == 130
+    second = FakeSession(probed(1, "bf16"), measurement)
+    assert command.run(parse("--resume", "last"), second.open) == 0
+    with Store.open(store_path, readonly=True) as store:
+        peaks = store.record("20300102-00000000").device["peaks"]
+    assert [one["precision"] for one in peaks] == ["fp32", "bf16"]
+
+
 def test_a_run_that_is_done_is_only_shown(begin, store_path, capsys):
     begin(*ALL)
     capsys.readouterr()
@@ -191,7 +244,7 @@ def test_another_machine_is_refused(run_of_now, measurement, begin):
     [
         (("--resume", "lats"), "run lats: no such run; nearest: last"),
         (("--resume", "last", "--store", "none"), "--resume last: "),
-        (("--resume", "last~1"), "there are 1 runs only"),
+        (("--resume", "last~1"), "there is 1 run only; nearest: last~0"),
     ],
 )
 def test_what_cannot_be_resumed_is_one_line(begin, words, message):

@@ -137,23 +137,15 @@ def test_a_model_whose_kernels_are_of_another_version_shows_what_was_kept(
     assert "mnist  batch 4  forward  fp32  estimate 10.0 ms to 30.0 ms" in out
 
 
-def test_findings_are_shown_in_short(store_path, run_record, capsys):
-    finding = {
-        "problem": "weights are packed in each step",
-        "where": ["fc6 forward"],
-        "cause": "no one packs them before",
-        "saving": {"share": 0.25},
-        "next": "pydlbench layers --shape fc6",
-    }
+def test_an_interrupted_model_shows_the_kernels_that_were_finished(
+    store_path, run_record, measurement, capsys
+):
     with Store.open(store_path) as store:
-        store.begin(run_record, "diagnose")
-        document = {"model": "alexnet", "framework": "torch", "findings": [finding]}
-        store.add(run_record.id, Entry("findings", document))
-        store.finish(run_record, "done")
+        store.begin(run_record, "model")
+        store.add(run_record.id, Entry.of_layer(measurement(layer="alexnet/conv3")))
+        store.finish(run_record, "interrupted")
     assert main(["runs", "show", "last"]) == 0
-    out = capsys.readouterr().out
-    assert "alexnet  torch\n" in out
-    assert "weights are packed in each step: would save 25 % of the step\n" in out
+    assert "alexnet/conv3" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("filled")
@@ -200,6 +192,24 @@ def test_a_run_that_is_being_written_is_not_deleted(store_path, run_record):
         store.begin(run_record, "layers")
     with pytest.raises(UsageError, match="is being written; wait for its end"):
         command.run(parse("delete", "last", "--yes"))
+
+
+def test_a_run_of_a_process_that_cannot_be_seen_is_ended_by_hand(store_path, run_record, capsys):
+    with Store.open(store_path) as store:
+        store.begin(run_record, "layers")
+        store._connection.execute(
+            "UPDATE runs SET writer = json_set(writer, '$.host', 'elsewhere')"
+        )
+    assert main(["runs", "delete", "last", "--yes"]) == 2
+    assert f"gone on another host or in another container: pydlbench runs end {run_record.id}" in (
+        capsys.readouterr().err
+    )
+    assert main(["runs", "end", "last"]) == 0
+    assert capsys.readouterr().err == f"run {run_record.id}: interrupted\n"
+    assert main(["runs", "end", "last"]) == 2
+    assert "has ended already, it is interrupted" in capsys.readouterr().err
+    assert main(["runs", "delete", "last", "--yes"]) == 0
+    assert ids(store_path) == []
 
 
 @pytest.mark.usefixtures("filled")

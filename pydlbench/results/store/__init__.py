@@ -7,7 +7,8 @@ command wrote. Nothing here imports ``sqlite3`` or ``platformdirs`` before it is
 from __future__ import annotations
 
 from pydlbench.results.store.columns import LAYER_COLUMNS
-from pydlbench.results.store.entry import ANSWERED, Entry, RunInfo
+from pydlbench.results.store.continued import continued
+from pydlbench.results.store.entry import ANSWERED, BEING_WRITTEN, Entry, RunInfo
 from pydlbench.results.store.place import NOWHERE, VARIABLE, chosen_path, default_path
 from pydlbench.results.store.reading import Loaded, load
 from pydlbench.results.store.resume import case_key, done_keys, refuse_differences
@@ -15,6 +16,7 @@ from pydlbench.results.store.store import Store
 
 __all__ = [
     "ANSWERED",
+    "BEING_WRITTEN",
     "LAYER_COLUMNS",
     "NOWHERE",
     "VARIABLE",
@@ -24,6 +26,7 @@ __all__ = [
     "Store",
     "case_key",
     "chosen_path",
+    "continued",
     "default_path",
     "done_keys",
     "load",

@@ -28,7 +28,8 @@ def layer_values(document: Mapping[str, Any]) -> tuple[Any, ...]:
 
     NaN becomes None, as SQLite has none; the document keeps it.
     """
-    time = document.get("time_s") or {}
+    found = document.get("time_s")
+    time = found if isinstance(found, dict) else {}
     return tuple(
         _cell(time.get(name) if name in _OF_TIME else document.get(name)) for name in LAYER_COLUMNS
     )

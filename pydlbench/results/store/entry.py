@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from pydlbench.results.records import Measurement
 
-__all__ = ["ANSWERED", "STATUSES", "TABLES", "UNTIMED", "Entry", "RunInfo"]
+__all__ = ["ANSWERED", "BEING_WRITTEN", "STATUSES", "TABLES", "UNTIMED", "Entry", "RunInfo"]
 
 #: Kinds of entries: a timed layer; the estimate of a step (computed, not measured); a timed
 #: framework step, two frameworks' results held against each other, a published script's numbers;
@@ -22,6 +22,13 @@ UNTIMED: Final = ("estimate", "agreement")
 STATUSES: Final = ("running", "done", "interrupted", "failed", "killed")
 #: Statuses of rows that need not be measured again.
 ANSWERED: Final = ("ok", "skipped")
+
+
+#: Why a run is left alone, with its id to be put in.
+BEING_WRITTEN: Final = (
+    "is being written; wait for its end, or, if its process has gone on another host or in another "
+    "container: pydlbench runs end {}"
+)
 
 
 @dataclass(frozen=True, slots=True)

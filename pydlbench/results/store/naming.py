@@ -37,9 +37,8 @@ def chosen(text: str, ids: Sequence[str], tags: Collection[str], path: Path) -> 
     if found := _LAST.fullmatch(text):
         back = int(found[1] or 0)
         if back >= len(ids):
-            raise UsageError(
-                f"run {text}: there are {len(ids)} runs only; nearest: last~{len(ids) - 1}"
-            )
+            count = "is 1 run" if len(ids) == 1 else f"are {len(ids)} runs"
+            raise UsageError(f"run {text}: there {count} only; nearest: last~{len(ids) - 1}")
         return ids[back]
     meant = _beginning(text, ids)
     if len(meant) == 1:
@@ -48,6 +47,7 @@ def chosen(text: str, ids: Sequence[str], tags: Collection[str], path: Path) -> 
         few = ", ".join(meant[:4]) + ("..." if len(meant) > 4 else "")
         raise UsageError(f"run {text}: {len(meant)} runs begin so: {few}; give more of it")
     near = nearest(text, [*tags, *ids, *map(_tail, ids)]) or ["last"]
+    text = text or "''"
     raise UsageError(f"run {text}: no such run; nearest: {', '.join(near)}; see: pydlbench runs")
 
 

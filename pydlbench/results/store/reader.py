@@ -16,7 +16,7 @@ from pydlbench.results.store.writer import is_gone
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
 __all__ = ["Reader"]
@@ -92,7 +92,12 @@ class Reader:
             return None if data is None else unpack(data)
 
     def entries(
-        self, run_id: str, table: str | None = None, *, samples: bool = False
+        self,
+        run_id: str,
+        table: str | None = None,
+        *,
+        samples: bool = False,
+        places: Iterable[int] | None = None,
     ) -> list[Entry]:
         """Return a run's entries in the order in which they were finished.
 
@@ -100,16 +105,29 @@ class Reader:
             run_id: full id.
             table: only those of one table.
             samples: with the raw samples, in seconds; in a step's document they always stand.
+            places: only these of the table, counted from 0: with ``layer``, lines of ``columns``.
+                No other document is read, so that a few rows of a large run are there at once.
         """
-        rows = self._read(
-            "SELECT number, kind, document, CASE WHEN ?3 OR kind = 'step' THEN samples END, "
-            "samples_crc, key FROM entries "
-            "WHERE run = ?1 AND (?2 IS NULL OR kind = ?2) ORDER BY number",
-            (run_id, table, samples),
-        )
+        chosen = "number, kind, document, CASE WHEN ?3 OR kind = 'step' THEN samples END"
+        select = f"SELECT {chosen}, samples_crc, key FROM entries WHERE run = ?1"  # noqa: S608 - constants
+        of_table = "(?2 IS NULL OR kind = ?2)"
+        rows: list[Any] = []
+        if places is None:
+            statement = f"{select} AND {of_table} ORDER BY number"
+            rows = self._read(statement, (run_id, table, samples))
+        else:
+            numbers = self._read(
+                f"SELECT number FROM entries WHERE run = ?1 AND {of_table} ORDER BY number",  # noqa: S608 - a constant
+                (run_id, table),
+            )
+            for place in sorted(set(places)):
+                values = (run_id, None, samples, *numbers[place])
+                rows += self._read(f"{select} AND number = ?4", values)
         return [self._entry(run_id, samples, row) for row in rows]
 
-    def columns(self, run_id: str, table: str = "layer") -> list[tuple[Any, ...]]:
+    def columns(
+        self, run_id: str, table: str = "layer", names: Sequence[str] = LAYER_COLUMNS
+    ) -> list[tuple[Any, ...]]:
         """Return the columns of a run's layers, in the order in which they were finished.
 
         A hundred thousand rows take a fraction of a second; ``LAYER_COLUMNS`` has their names.
@@ -117,12 +135,13 @@ class Reader:
         Args:
             run_id: full id.
             table: only ``layer`` has columns.
+            names: of ``LAYER_COLUMNS``; fewer are read faster.
         """
         if table != "layer":
             raise UsageError(f"columns of {table}: there are none; nearest: layer")
-        names = ", ".join(f"layers.{name}" for name in LAYER_COLUMNS)
+        wanted = ", ".join(f"layers.{LAYER_COLUMNS[LAYER_COLUMNS.index(name)]}" for name in names)
         return self._read(
-            f"SELECT {names} FROM entries JOIN layers ON entry = number "  # noqa: S608 - constants
+            f"SELECT {wanted} FROM entries JOIN layers ON entry = number "  # noqa: S608 - constants
             "WHERE run = ? AND entries.kind = 'layer' ORDER BY number",
             (run_id,),
         )

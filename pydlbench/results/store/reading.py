@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydlbench.errors import PydlbenchError, StoreError, UsageError
 from pydlbench.results.records import SCHEMA_VERSION, RunRecord
-from pydlbench.results.store.columns import layer_values
+from pydlbench.results.store.columns import LAYER_COLUMNS, layer_values
 from pydlbench.results.store.entry import UNTIMED, Entry, RunInfo
 from pydlbench.results.store.machine import machine_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from pydlbench.results.store.reader import Reader
 
@@ -54,17 +54,26 @@ class Loaded:
         """All entries, with their raw samples where there are some."""
         return self.table(None, samples=True)
 
-    def table(self, table: str | None, *, samples: bool = False) -> list[Entry]:
+    def table(
+        self,
+        table: str | None,
+        *,
+        samples: bool = False,
+        places: Collection[int] | None = None,
+    ) -> list[Entry]:
         """Return the entries of a table; see ``Store.entries``."""
-        if isinstance(self._source, list):
-            return [one for one in self._source if table in (None, one.table)]
-        return self._source.entries(self.info.id, table, samples=samples)
+        if not isinstance(self._source, list):
+            return self._source.entries(self.info.id, table, samples=samples, places=places)
+        found = [one for one in self._source if table in (None, one.table)]
+        return found if places is None else [found[place] for place in sorted(set(places))]
 
-    def columns(self) -> list[tuple[Any, ...]]:
+    def columns(self, names: Sequence[str] = LAYER_COLUMNS) -> list[tuple[Any, ...]]:
         """Return the columns of its layers; see ``Store.columns``."""
-        if isinstance(self._source, list):
-            return [layer_values(one.document) for one in self._source if one.table == "layer"]
-        return self._source.columns(self.info.id)
+        if not isinstance(self._source, list):
+            return self._source.columns(self.info.id, names=names)
+        rows = [layer_values(one.document) for one in self._source if one.table == "layer"]
+        places = [LAYER_COLUMNS.index(name) for name in names]
+        return [tuple(row[place] for place in places) for row in rows]
 
 
 def load(text: str, store: Reader | None) -> Loaded:

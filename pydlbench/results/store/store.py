@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -10,15 +9,14 @@ from typing import TYPE_CHECKING, Any, Self
 from pydlbench.errors import StoreError, UsageError
 from pydlbench.results.store.codec import pack, pack_samples, samples_crc
 from pydlbench.results.store.columns import layer_values
-from pydlbench.results.store.entry import TABLES, Entry
+from pydlbench.results.store.editor import Editor
+from pydlbench.results.store.entry import BEING_WRITTEN, TABLES, Entry
 from pydlbench.results.store.machine import machine_name
-from pydlbench.results.store.naming import check_tag
 from pydlbench.results.store.place import default_path
-from pydlbench.results.store.reader import Reader
 from pydlbench.results.store.writer import this_process
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
     from types import TracebackType
 
     from pydlbench.results.records import RunRecord
@@ -28,7 +26,7 @@ __all__ = ["Store"]
 _ENDS = ("done", "interrupted", "failed")
 
 
-class Store(Reader):
+class Store(Editor):
     """One file of results. Open it with :meth:`open`, and use it as a context manager.
 
     Every method raises ``StoreError``, in one line with what to do, where the file cannot be
@@ -108,7 +106,7 @@ class Store(Reader):
         """
         with self._transaction():
             if self.info(run_id).status == "running":
-                raise UsageError(f"run {run_id}: another process is writing it; wait for that")
+                raise UsageError(f"run {run_id}: {BEING_WRITTEN.format(run_id)}")
             self._connection.execute(
                 "UPDATE runs SET status = 'running', writer = ? WHERE id = ?",
                 (json.dumps(this_process()), run_id),
@@ -158,50 +156,6 @@ class Store(Reader):
                 (status, document, machine, run.id),
             )
 
-    def tag(self, run_id: str, tag: str) -> None:
-        """Give a run a tag; several runs may share one, and one that it has is no error.
-
-        Raises:
-            UsageError: no such run, or the word cannot be one.
-        """
-        check_tag(tag)
-        with self._transaction():
-            self.info(run_id)
-            self._connection.execute(
-                "INSERT OR IGNORE INTO tags (tag, run) VALUES (?, ?)", (tag, run_id)
-            )
-
-    def untag(self, run_id: str, tag: str) -> None:
-        """Take a tag from a run.
-
-        Raises:
-            UsageError: it has no such tag.
-        """
-        with self._transaction():
-            tags = self.info(run_id).tags
-            if tag not in tags:
-                has = f"its tags: {', '.join(tags)}" if tags else "it has none"
-                raise UsageError(f"{tag}: run {run_id} has no such tag; {has}")
-            self._connection.execute("DELETE FROM tags WHERE tag = ? AND run = ?", (tag, run_id))
-
-    def delete(self, run_id: str) -> None:
-        """Delete a run with all that belongs to it.
-
-        Raises:
-            UsageError: there is none.
-        """
-        with self._transaction():
-            self.info(run_id)
-            self._connection.execute("DELETE FROM runs WHERE id = ?", (run_id,))
-
-    def vacuum(self) -> None:
-        """Give the room of deleted runs back to the file system."""
-        from pydlbench.results.store.connection import translated
-
-        with translated(self.path):
-            self._connection.execute("VACUUM")
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
     def _insert(self, run_id: str, entry: Entry) -> None:
         from pydlbench.results.store.migrations import INSERT_LAYER
 
@@ -222,20 +176,6 @@ class Store(Reader):
         )
         if entry.table == "layer":
             self._connection.execute(INSERT_LAYER, (added.lastrowid, *layer_values(entry.document)))
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """All or nothing, whatever ends it; waits for other writers first."""
-        from pydlbench.results.store.connection import translated
-
-        with translated(self.path):
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._connection.execute("COMMIT")
-            finally:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
 
 
 def _columns(run: RunRecord) -> tuple[bytes, str, str]:

@@ -38,7 +38,7 @@ def test_runs_are_found(filled, text, name):
         ("last~3", "there are 3 runs only; nearest: last~2"),
         ("bsae", "no such run; nearest: base"),
         ("20300102-cccc3334", "nearest: 20300102-cccc3333"),
-        ("", "run : no such run; nearest: last"),
+        ("", "run '': no such run; nearest: last"),
     ],
 )
 def test_what_is_not_found_is_answered_with_the_nearest(filled, text, message):

@@ -42,7 +42,7 @@ def test_a_killed_run_can_be_gone_on_with_and_a_running_one_not(store_path, writ
     printed(process, 3)
     with Store.open(store_path) as store:
         assert store.info("20300102-killed").status == "running"
-        with pytest.raises(UsageError, match="another process is writing it"):
+        with pytest.raises(UsageError, match="is being written; wait for its end"):
             store.resume("20300102-killed")
         process.kill()
         process.communicate()

@@ -29,6 +29,35 @@ def test_a_run_comes_back_as_it_was(store, run_of, entry):
     assert Measurement.from_dict(layer.document).layer == "alexnet/conv1"
 
 
+def test_a_few_rows_are_read_by_their_lines_among_the_columns(store, run_of, entry):
+    other, run = run_of(1), run_of(2)
+    for one in (other, run):
+        store.begin(one, "layers")
+    for number in range(6):
+        store.add(other.id, entry(layer=f"other/{number}"))
+        store.add(run.id, Entry("estimate", {"number": number}))
+        store.add(run.id, entry(layer=f"net/{number}", samples_s=(float(number), 1.0)))
+    columns = store.columns(run.id)
+    chosen = [4, 1, 4]
+    found = store.entries(run.id, "layer", places=chosen, samples=True)
+    assert [one.document["layer"] for one in found] == [columns[place][0] for place in (1, 4)]
+    assert [one.samples for one in found] == [(1.0, 1.0), (4.0, 1.0)]
+    assert [one.samples for one in store.entries(run.id, "layer", places=chosen)] == [None, None]
+    assert store.entries(run.id, "layer", places=[]) == []
+    assert store.entries(run.id, places=[0, 3])[0].document == {"number": 0}
+    assert store.entries(run.id, places=[0, 3])[1].document["layer"] == "net/1"
+
+
+def test_a_damaged_document_is_in_nobodys_way_who_does_not_ask_for_it(store, run_of, entry):
+    run = run_of()
+    store.begin(run, "layers")
+    store.add_all(run.id, [entry(layer=f"net/{number}") for number in range(3)])
+    store._connection.execute("UPDATE entries SET document = x'00' WHERE number = 2")
+    assert len(store.entries(run.id, "layer", places=[0, 2])) == 2
+    with pytest.raises(StoreError, match="a document is damaged"):
+        store.entries(run.id, "layer", places=[1])
+
+
 def test_a_list_counts_what_was_measured(store, run_of, entry):
     run = run_of(device={"name": "AMD EPYC 9965 192-Core Processor"})
     store.begin(run, "model")
@@ -74,6 +103,9 @@ def test_columns_are_those_of_the_documents(store, run_of, entry):
     times = {name: document["time_s"][name] for name in ("median", "ci_low", "ci_high", "n")}
     assert found == {**{name: document.get(name) for name in found}, **times, "contended": 1}
     assert found["flops"] == 28_708_700_160
+    assert store.columns(run.id, names=("median", "layer")) == [(found["median"], found["layer"])]
+    with pytest.raises(ValueError, match=r"tuple\.index"):
+        store.columns(run.id, names=("median; DROP TABLE runs",))
     with pytest.raises(UsageError, match="columns of step: there are none; nearest: layer"):
         store.columns(run.id, "step")
 
@@ -196,7 +228,7 @@ def test_readers_see_what_a_writer_has_committed(store, run_of, entry, store_pat
 def test_a_resumed_run_goes_on(store, run_of, entry):
     run = run_of()
     store.begin(run, "layers", request={"shape": ["conv3"]})
-    with pytest.raises(UsageError, match="another process is writing it"):
+    with pytest.raises(UsageError, match="is being written; wait for its end"):
         store.resume(run.id)
     store.add(run.id, entry("a"))
     store.finish(run, "interrupted")

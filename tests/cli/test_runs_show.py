@@ -1,0 +1,143 @@
+"""``runs show``: what is kept is printed as its command had printed it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from sweep_fakes import Sessions, time_of
+
+sys.path.pop(0)
+
+from pydlbench.cli import main
+from pydlbench.cli import model as model_command
+from pydlbench.cli import sweep as sweep_command
+from pydlbench.cli.parser import Parser
+from pydlbench.diagnose import Cause, Diagnosis, Finding, Saving, Tried
+from pydlbench.diagnose.reading import read_diagnosis
+from pydlbench.endtoend import StepCase, StepRecord
+from pydlbench.report.diagnose_report import render_diagnosis
+from pydlbench.results.store import Entry, Store
+
+
+def parse(command, *words):
+    parser = Parser(prog="pydlbench")
+    command.add_parser(parser.add_subparsers())
+    return parser.parse_args([command.__name__.rpartition(".")[2], *words])
+
+
+def shown(capsys, run="last"):
+    capsys.readouterr()
+    assert main(["runs", "show", run]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("phase", ["forward", "training"])
+def test_a_models_estimate_is_the_same_text(phase, capsys):
+    args = parse(model_command, "mnist", "--batch", "4", "--phase", phase, "--quiet")
+    assert model_command.run(args, Sessions().open) == 0
+    printed = capsys.readouterr().out
+    assert "dominates" in printed
+    assert shown(capsys).endswith(printed)
+
+
+SWEEP = """
+[[layers]]
+shape = ["alexnet/conv3", "mnist/conv1", "mnist/pool1"]
+batch = 4
+[[model]]
+model = "mnist"
+batch = [4, 8]
+threads = [1, 2]
+"""
+
+
+def test_a_sweep_shows_its_layers_and_every_estimate(tmp_path, monkeypatch, capsys):
+    # Two threads, however many CPUs there are.
+    monkeypatch.setattr("pydlbench.cli.sweep_tables._check_threads", lambda _jobs: None)
+    path = tmp_path / "a.toml"
+    path.write_text(SWEEP, encoding="utf-8")
+    sessions = Sessions()
+    assert sweep_command.run(parse(sweep_command, str(path), "--quiet"), sessions.factories) == 0
+    out = shown(capsys)
+    assert "alexnet/conv3" in out
+    for batch in (4, 8):
+        assert out.count(f"mnist  batch {batch}  forward  fp32") == 2
+    # The tables of four estimates, whose kernels partly are those of the table of layers.
+    assert out.count("native backend, every layer alone") == 4
+    assert "estimate 1" not in out
+
+
+def test_an_estimate_that_its_rows_do_not_add_up_to_is_shown_as_it_was_kept(capsys):
+    args = parse(model_command, "mnist", "--batch", "4", "--quiet")
+    assert model_command.run(args, Sessions().open) == 0
+    with Store.open(readonly=True) as store:
+        info = store.find("last")
+        run, found = store.record(info.id), store.entries(info.id)
+    with Store.open() as store:
+        store.delete(info.id)
+        store.begin(run, "model")
+        for one in found:
+            if one.table == "estimate":
+                one.document["estimate"] |= {"time_s": 0.5, "low": 0.4, "high": 0.6}
+            store.add(run.id, one)
+        store.finish(run, "done")
+    assert "mnist  batch 4  forward  fp32  estimate 400 ms to 600 ms" in shown(capsys)
+
+
+def make_diagnosis():
+    def finding(problem, saved_s):
+        return Finding(
+            problem=problem,
+            where=("fc6 forward",),
+            symptom="fc6 takes 12 ms, 4 ms natively",
+            evidence=("in turn", "by its log"),
+            causes=(
+                Cause(name="weights not packed", meaning="in each step", seconds=0.6 * saved_s),
+                Cause(name="slower kernel", meaning="gemm", seconds=0.4 * saved_s, where=("fc6",)),
+            ),
+            saving=Saving(
+                seconds=saved_s,
+                low=0.9 * saved_s,
+                high=1.1 * saved_s,
+                step_s=0.11,
+                of="layer",
+                how="in turn",
+                rounds=9,
+            ),
+            next="pydlbench layers --shape fc6",
+            parts=frozenset({"fc6 forward"}),
+            alternatives=("mkldnn saves 2 ms",),
+            overlaps=(2,),
+        )
+
+    step = StepRecord(
+        case=StepCase(model="alexnet-owt", batch=4, options={"lrn": "off"}),
+        status="ok",
+        time=time_of(0.1),
+        images_per_s=40.0,
+        library="torch 2",
+        threads=2,
+    )
+    return Diagnosis(
+        step=step,
+        findings=(finding("slow operators", 0.03), finding("page faults", 0.01)),
+        tried=(Tried(what="one thread", problem="launches", result="no gain"),),
+        untried=(Tried(what="jemalloc", problem="faults", result="not here", ran=False),),
+        notes=("the machine was busy",),
+        seconds=12.0,
+    )
+
+
+def test_a_diagnosis_is_read_back_as_it_was(store_path, run_record, capsys):
+    found = make_diagnosis()
+    again = read_diagnosis(found.to_dict())
+    assert again.to_dict() == found.to_dict()
+    with Store.open(store_path) as store:
+        store.begin(run_record, "diagnose")
+        store.add(run_record.id, Entry.of("findings", found.to_dict()))
+        store.finish(run_record, "done")
+    assert shown(capsys).endswith(f"\n\n{render_diagnosis(run_record, found)}\n")

@@ -1,0 +1,68 @@
+"""``pydlbench sweep``: mistakes are one line, and leave no trace."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from sweep_fakes import FILE, Sessions, sweep
+
+sys.path.pop(0)
+
+from pydlbench.errors import UsageError
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "all.toml"
+    path.write_text(FILE, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[[layers]]\nprecision = "bf17"', r"precision bf17: not a valid choice; nearest: bf16"),
+        ('[[layers]]\nshape = "cnv3"', "cnv3: no such layer"),
+        ('[[layers]]\njson = "x"', "json: belongs to the sweep's own command line"),
+        ('[[layers]]\nstore = "x"', "store: belongs to"),
+        ('[[model]]\nmodel = "mnist"\nthreads = 9999', "threads 9999: "),
+        ('[[model]]\nmodel = "vgg17"', "vgg17: no such model; nearest: vgg1"),
+        ("[[model]]\nbatch = 1", "following arguments are required: MODEL"),
+        ('[[e2e]]\nmodel = "mnist"\nprotocol = "x"', "protocol: is for published scripts"),
+        ('[[e2e]]\nmodel = "mnist"\nsweep = "x"', "nearest: batch = "),
+        ('[[check]]\nmodel = "mnist"\nmodes = "x"', "modes: no such key; nearest: mode"),
+    ],
+)
+def test_mistakes_name_file_table_and_key_and_leave_no_trace(text, message, tmp_path, store_path):
+    path = tmp_path / "bad.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match=message) as caught:
+        sweep(Sessions(), path)
+    assert str(caught.value).startswith(f"{path}: [[")
+    assert "--" not in str(caught.value)
+    assert not store_path.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "FILE: none given"),
+        (("--dry-run",), "FILE: none given"),
+        (("no.toml",), "no.toml: cannot be read"),
+        (("x", "--dry-run", "--resume", "last"), "not with --dry-run"),
+        (("--resume", "last"), "no run|no runs|no such run"),
+        (("x", "--json", "-", "--md", "-"), "--json goes there already"),
+    ],
+)
+def test_bad_command_lines(words, message):
+    with pytest.raises(UsageError, match=message):
+        sweep(Sessions(), *words)
+
+
+def test_the_nearest_file_is_named(file):
+    with pytest.raises(UsageError, match=r"al\.toml: cannot be read .*nearest: .*all\.toml"):
+        sweep(Sessions(), file.with_name("al.toml"))

@@ -1,0 +1,80 @@
+"""A run that was gone on with has in its record what both attempts found."""
+
+from __future__ import annotations
+
+from pydlbench.results.store import continued
+
+FP32 = {"precision": "fp32", "measured_flops_per_s": 1e12, "reason": None}
+BF16 = {"precision": "bf16", "measured_flops_per_s": 2e12, "reason": None}
+READ = {"level": "memory", "pattern": "read", "bytes_per_s": 1e10}
+COPY = {"level": "memory", "pattern": "copy", "bytes_per_s": 2e10}
+
+
+def cpu(threads=2, **found):
+    bare = {"kind": "cpu", "threads": threads, "peaks": [], "bandwidths": [], "launch_s": None}
+    return {**bare, "libraries": {}, **found}
+
+
+def test_identity_is_the_first_ones(run_of):
+    before, now = run_of(0), run_of(1)
+    found = continued(before, now)
+    names = ("id", "created_utc", "command")
+    assert [getattr(found, name) for name in names] == [getattr(before, name) for name in names]
+
+
+def test_probes_of_both_are_there_and_the_later_counts(run_of):
+    before = cpu(peaks=[FP32], bandwidths=[READ], launch_s=1e-6, libraries={"oneDNN": "3"})
+    faster = {**FP32, "measured_flops_per_s": 3e12}
+    now = cpu(peaks=[faster, BF16], bandwidths=[COPY])
+    device = continued(run_of(device=before), run_of(device=now)).device
+    assert device["peaks"] == [faster, BF16]
+    assert device["bandwidths"] == [READ, COPY]
+    assert device["launch_s"] == 1e-6
+    assert device["libraries"] == {"oneDNN": "3"}
+    assert "by_threads" not in device
+
+
+def test_a_probe_that_could_not_run_does_not_undo_the_one_that_did(run_of):
+    lost = {"precision": "fp32", "measured_flops_per_s": None, "reason": "no worker"}
+    pair = run_of(device=cpu(peaks=[FP32])), run_of(device=cpu(peaks=[lost]))
+    assert continued(*pair).device["peaks"] == [FP32]
+
+
+def test_other_numbers_of_threads_stand_beside_each_other(run_of):
+    pair = run_of(device=cpu(1, peaks=[FP32])), run_of(device=cpu(2, peaks=[BF16]))
+    device = continued(*pair).device
+    assert device["threads"] == 2
+    assert {name: one["peaks"] for name, one in device["by_threads"].items()} == {
+        "1": [FP32],
+        "2": [BF16],
+    }
+    third = continued(run_of(device=device), run_of(device=cpu(1, peaks=[BF16]))).device
+    assert third["by_threads"]["1"]["peaks"] == [FP32, BF16]
+    assert third["by_threads"]["2"]["peaks"] == third["peaks"] == [BF16]
+
+
+def test_what_was_probed_goes_before_what_was_only_looked_at(run_of):
+    pair = run_of(device=cpu(2)), run_of(device=cpu(1, peaks=[FP32]))
+    assert continued(*pair).device["threads"] == 1
+
+
+def test_a_gpu_has_the_host_beside_it(run_of):
+    card = {"kind": "cuda", "name": "card", "peaks": [BF16], "host": cpu(peaks=[])}
+    host = cpu(peaks=[FP32])
+    for pair in ((host, card), (card, host)):
+        device = continued(*(run_of(device=one) for one in pair)).device
+        assert (device["kind"], device["peaks"]) == ("cuda", [BF16])
+        assert device["host"]["peaks"] == [FP32]
+    both = continued(run_of(device=card), run_of(device={**card, "host": host})).device
+    assert both["host"]["peaks"] == [FP32]
+
+
+def test_without_any_device_the_other_one_is_taken(run_of):
+    for pair in (({}, cpu()), (cpu(), {})):
+        assert continued(*(run_of(device=one) for one in pair)).device == cpu()
+
+
+def test_the_environment_is_joined(run_of):
+    before = run_of(environment={"packages": {"a": "1"}, "os": "x"})
+    now = run_of(environment={"packages": {"b": "2"}, "os": "x"})
+    assert continued(before, now).environment == {"packages": {"a": "1", "b": "2"}, "os": "x"}
