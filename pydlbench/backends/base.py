@@ -28,8 +28,9 @@ class Preparation:
         workspace_bytes: scratch memory that a candidate may ask for at most; GPUs only.
         energy: measure the energy of an execution as well, where the device can tell.
         variant: the only way to run it, by the name that an earlier kernel's ``evidence`` gave
-            (``variant``), or by its word (``nhwc``, ``transposed``); None lets all compete.
-            Frameworks only.
+            (``variant``), or by its word (``nhwc``, ``transposed``); of a native kernel on a CPU
+            its algorithm and layout, with all competing where there is none such. None lets all
+            compete. Not on a GPU's native kernels.
     """
 
     seed: int = 0

@@ -59,7 +59,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("--threads", metavar="N", help="default: one per physical core")
     parser.add_argument(
-        "--time-limit", metavar="S", default="300", help="seconds; no experiment begins later (300)"
+        "--time-limit",
+        metavar="S",
+        default="300",
+        help="seconds; no experiment begins later (300), or than half of it after the layers",
     )
     parser.add_argument(
         "--budget", metavar="S", default="0.25", help="seconds of sampling per kernel (0.25)"
@@ -104,6 +107,7 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
         "threads": None if args.threads is None else whole_number("--threads", args.threads, 1),
         "seed": case.seed,
         "budget_s": positive_seconds("--budget", args.budget),
+        "one_kernel": True,
     }
     if args.json == STDOUT == args.md:
         raise UsageError("--md -: --json takes standard output already; nearest: --md FILE")

@@ -168,7 +168,8 @@ class Runner:
 
         for row in todo:
             try:
-                session = self._sessions.get("layers", {**job.options, "keep_samples": True})
+                options = {**job.options, "keep_samples": True, "one_kernel": True}
+                session = self._sessions.get("layers", options)
                 cache = session.cache_bytes(job.request.device)
                 document = EstimateRow(job, row, cache).document(self._kernel)
             except PydlbenchError as error:

@@ -31,6 +31,8 @@ __all__ = ["diagnose", "hypotheses"]
 
 # Of the step: what saves no more than this at the most is not tried.
 _TRY = 0.01
+# Of the time limit: experiments have so much of it at the least, however long it took to look.
+_RESERVED = 0.5
 
 
 def diagnose(
@@ -46,7 +48,8 @@ def diagnose(
         case: the step.
         session: whose workers and settings are used.
         time_limit_s: no experiment begins that would probably end later. Step, native layers and
-            the least rounds of the cross-check are taken whatever they need.
+            the least rounds of the cross-check are taken whatever they need, and half of the limit
+            is left for experiments after them.
         tell: called with what is done next.
         checker: the cross-check.
 
@@ -57,6 +60,7 @@ def diagnose(
     """
     start = time.monotonic()
     seen, notes = observe(case, session, time_limit_s, tell, checker)
+    end = max(start + time_limit_s, time.monotonic() + _RESERVED * time_limit_s)
     found: list[Finding] = []
     tried: list[Tried] = []
     untried: list[Tried] = []
@@ -70,7 +74,7 @@ def diagnose(
                 experiment,
                 seen,
                 session,
-                lambda: time_limit_s - (time.monotonic() - start),
+                lambda: end - time.monotonic(),
                 functools.partial(_announce, tell, name),
             )
         except PydlbenchError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.errors import PydlbenchError, UnsupportedError
@@ -62,6 +63,8 @@ class Measuring:
         self._devices = devices
         self._worker = worker
         self._policy = Policy(confidence=options.confidence, budget_s=options.budget_s)
+        # Of hot cases, the name of the fastest kernel.
+        self._fastest: dict[Case, str] = {}
         self._without_empty_call: set[tuple[str, str, str | None]] = set()
 
     @property
@@ -156,7 +159,14 @@ class Measuring:
             variant: see ``Preparation``.
         """
         worker = self._worker(case.backend, case.device, warm=warm)
-        return worker.prepare(case, self._preparation(case, variant))
+        shared = self._options.one_kernel and case.backend == "native" and not case.on_gpu
+        hot = dataclasses.replace(case, cache="hot")
+        if shared and case != hot and variant is None:
+            variant = self._fastest.get(hot)
+        kernel = worker.prepare(case, self._preparation(case, variant))
+        if shared and case == hot:
+            self._fastest[case] = f"{kernel.facts['algorithm']} {kernel.facts['layout']}"
+        return kernel
 
     def _preparation(self, case: Case, variant: str | None) -> Preparation:
         from pydlbench.backends.base import Preparation

@@ -73,7 +73,8 @@ def test_what_is_asked_for_arrives(session, asked, capsys):
     assert (case.model, case.phase, case.batch, limit) == ("mnist", "training", 4, 9.0)
     assert (case.framework, case.mode, case.layout) == ("torch", "eager", "nchw")
     assert case.options == {"decay": "0"}
-    assert session.opened == [{"threads": None, "seed": 0, "budget_s": 0.25}]
+    options = {"threads": None, "seed": 0, "budget_s": 0.25, "one_kernel": True}
+    assert session.opened == [options]
     out, err = capsys.readouterr()
     assert "1. first touch of fresh memory" in out
     assert err.splitlines() == [

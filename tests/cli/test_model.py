@@ -79,7 +79,8 @@ def test_the_table_ends_in_an_interval_and_a_conclusion(session, capsys):
     assert "dominates" in out
     assert "optimizer 6.65 MB" in out
     assert max(map(len, out.splitlines())) <= 150
-    assert session.opened == [{"threads": None, "seed": 0, "budget_s": 0.25, "keep_samples": True}]
+    kept = {"keep_samples": True, "one_kernel": True}
+    assert session.opened == [{"threads": None, "seed": 0, "budget_s": 0.25, **kept}]
 
 
 def test_json_has_the_estimate_and_the_rows_behind_it(session, capsys):

@@ -85,3 +85,27 @@ def test_without_time_for_a_second_run_it_is_no_finding(attempt):
         attempt(saving(0.5, low=0.1), left_s=(1e6, 0.5))
     with pytest.raises(UnsupportedError, match="no time"):
         attempt(left_s=(0.5,))
+
+
+@pytest.mark.parametrize(("observing_s", "left_s"), [(20.0, 80.0), (70.0, 50.0), (900.0, 50.0)])
+def test_half_of_the_limit_is_left_for_experiments(monkeypatch, observing_s, left_s):
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    def observe(*_):
+        clock.now += observing_s
+        return SimpleNamespace(step_s=1.0, step=None, check=None, beside_s=1.0), ()
+
+    left = []
+
+    def attempt(_experiment, _seen, _session, left_s, _begin):
+        left.append(left_s())
+        raise UnsupportedError("no time")
+
+    because = [SimpleNamespace(where="", reason="", problem="slow")]
+    monkeypatch.setattr(running, "observe", observe)
+    monkeypatch.setattr(running, "_attempt", attempt)
+    monkeypatch.setattr(running, "hypotheses", lambda _: {CHANGE: because})
+    found = running.diagnose(SimpleNamespace(), None, 100.0)
+    assert left == [left_s]
+    assert [one.result for one in found.untried] == ["no time"]

@@ -135,3 +135,43 @@ def test_who_has_no_empty_call_is_asked_once(machine, measuring):
     machine.empty = [None, 1e-4]
     assert [measuring.empty_call_s(CASE) for _ in range(2)] == [None, None]
     assert len(machine.probes) == 1
+
+
+class Preparing:
+    """A worker that keeps what it was asked to prepare."""
+
+    def __init__(self):
+        self.asked = []
+
+    def prepare(self, case, preparation):
+        self.asked.append((case.cache, preparation.variant))
+        return SimpleNamespace(facts={"algorithm": "jit", "layout": "src nhwc"})
+
+
+@pytest.mark.parametrize(
+    ("one_kernel", "words", "variant"),
+    [
+        (True, {}, "jit src nhwc"),
+        (False, {}, None),
+        (True, {"backend": "torch", "mode": "eager"}, None),
+        (True, {"device": "cuda:0"}, None),
+    ],
+)
+def test_cold_caches_are_timed_with_the_kernel_of_hot_ones(one_kernel, words, variant):
+    worker = Preparing()
+    facts = SimpleNamespace(memory_available_bytes=1 << 30, caches=())
+    measuring = Measuring(
+        Options(one_kernel=one_kernel), facts, (0,), None, lambda *_, **__: worker
+    )
+    measuring._cold_bytes = lambda _: 0
+    hot = Case(layer=Gemm(m=8, k=32, n=16), **words)
+    cold = Case(layer=Gemm(m=8, k=32, n=16), cache="all-cold", **words)
+    other = Case(layer=Gemm(m=8, k=32, n=8), cache="all-cold", **words)
+    for case in (cold, hot, cold, other):
+        measuring.prepare(case)
+    assert worker.asked == [
+        ("all-cold", None),
+        ("hot", None),
+        ("all-cold", variant),
+        ("all-cold", None),
+    ]

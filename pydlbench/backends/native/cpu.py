@@ -32,6 +32,7 @@ _CACHES = {
 }
 _TRIES = 3
 COLD_FINALISTS = 2
+_ASKED = "the kernel that was fastest with hot caches; no other was tried"
 _WAIT = Policy()
 # Instruction sets without which a data type is only emulated, so that its time would mean nothing.
 _NEEDS = {"bf16": ("avx512_bf16", "amx_bf16"), "fp16": ("avx512_fp16", "amx_fp16")}
@@ -165,6 +166,8 @@ class CpuBackend:
         if not preparation.all_candidates:
             # Code for a quarter of the vector width: never the fastest, and slow to find that out.
             found = [c for c in found if "sse41" not in c.implementation] or found
+        asked = [c for c in found if _name(c) == preparation.variant]
+        found = asked or found
         state = _Search(case, preparation, self._cpus)
         entrants = [search.Entrant(candidate) for candidate in found]
         refused = self._try(entrants, state, thorough=preparation.all_candidates)
@@ -176,7 +179,10 @@ class CpuBackend:
             if refused == len(entrants):  # nothing is wrong with any of them
                 raise UnsupportedError(reasons)
             raise PrimitiveError(f"no candidate gives a right result: {reasons}")
-        return self._finish(state, entrants, winner)
+        kernel = self._finish(state, entrants, winner)
+        if asked:
+            kernel.facts = dataclasses.replace(kernel.facts, notes=[*kernel.facts.notes, _ASKED])
+        return kernel
 
     def _try(self, entrants: list[search.Entrant], state: _Search, *, thorough: bool) -> int:
         """Give each entrant a trial; return how many cannot be tried at all."""
@@ -270,6 +276,11 @@ class CpuBackend:
             candidates=listed,
         )
         return CpuKernel(kernel, facts, library["threads"] or len(self._cpus))
+
+
+def _name(candidate: _cpu.Candidate) -> str:
+    """Return what a preparation asks for a candidate by."""
+    return f"{candidate.implementation} {candidate.layout}"
 
 
 def _wanted(candidate: _cpu.Candidate, case: Case) -> bool:

@@ -121,6 +121,20 @@ def test_what_cannot_be_done_is_unsupported(backend, words, message):
         prepare(backend, **words)
 
 
+def test_a_kernel_that_is_asked_for_by_name_has_no_rivals(backend):
+    free = prepare(backend).facts
+    assert len(free.candidates) > 1
+    last = next(one for one in reversed(free.candidates) if one["status"] == "ok")
+    name = f"{last['algorithm']} {last['layout']}"
+    facts = prepare(backend, preparation=Preparation(variant=name)).facts
+    assert (facts.algorithm, facts.layout) == (last["algorithm"], last["layout"])
+    assert len(facts.candidates) == 1
+    assert facts.notes == ["the kernel that was fastest with hot caches; no other was tried"]
+    unknown = prepare(backend, preparation=Preparation(variant="nothing like it")).facts
+    assert len(unknown.candidates) > 1
+    assert unknown.notes == []
+
+
 def test_what_is_too_small_to_be_cold_is_unsupported(backend):
     with pytest.raises(UnsupportedError, match="too small to be kept out of the cache"):
         prepare(backend, TINY, Preparation(cold_bytes=1 << 30), cache="all-cold")
