@@ -150,8 +150,7 @@ class Runner:
 
         found: list[Measurement] = []
         try:
-            options = {**job.options, "keep_samples": True}
-            session = self._sessions.get("layers", options)
+            session = self._layer_session(job)
             # Not extend(): what was measured before a failure counts.
             for one in session.measure(cases, progress=lambda *_: None):
                 found.append(one)  # noqa: PERF402 - see above
@@ -161,6 +160,11 @@ class Runner:
             found += [empty_row(case, threads, status, reason) for case in cases[len(found) :]]
         return found
 
+    def _layer_session(self, job: Job) -> Any:
+        """Return the session of a table's kernels; an estimate's interval is one kernel's."""
+        options = {**job.options, "keep_samples": True, "one_kernel": job.kind == "model"}
+        return self._sessions.get("layers", options)
+
     # --- model ------------------------------------------------------------------------------
 
     def _model(self, job: Job, todo: Sequence[Row]) -> None:
@@ -168,9 +172,7 @@ class Runner:
 
         for row in todo:
             try:
-                options = {**job.options, "keep_samples": True, "one_kernel": True}
-                session = self._sessions.get("layers", options)
-                cache = session.cache_bytes(job.request.device)
+                cache = self._layer_session(job).cache_bytes(job.request.device)
                 document = EstimateRow(job, row, cache).document(self._kernel)
             except PydlbenchError as error:
                 status, reason = verdict(error)
