@@ -18,6 +18,9 @@ __all__ = ["Piece", "pieces", "singles", "with_gradient"]
 
 # Gradients that come back through these have other strides than others.
 _MARKED: Final = ("flatten", "concat", "shift")
+# Most gradients that come back through a pooling are zero, and TensorFlow's gradient of a local
+# response normalisation passes over these.
+_SPARSE: Final = ("pool",)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +159,9 @@ def _key(
         (model.image if name == INPUT else model[name].shape, name in wanted) for name in outside
     )
     outputs = _outputs(group, readers)
+    marked = {*_MARKED, *(_SPARSE if any(model[one].op == "lrn" for one in group) else ())}
     marks = tuple(
-        tuple(sorted({model[one].op for one in readers[name] if one} & set(_MARKED)))
+        tuple(sorted({model[one].op for one in readers[name] if one} & marked))
         for name in outputs
     )
     return inputs, marks, tuple(_of_node(model, model[one], index, readers) for one in group)

@@ -9,6 +9,7 @@ pages.
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -33,9 +34,11 @@ LEAST = 5
 # Samples of a kernel in a round together take so long, in seconds; one at least, so many at most.
 _CHUNK_S = 0.1
 _MOST = 20
-# What is faster is run once untimed after another process has had the cores: a step in a loop finds
-# its threads awake and its code in the caches. What is slower has no first tenth to speak of.
+# What is faster is run untimed after another process has had the cores, once and for so long: a step
+# in a loop finds its threads awake, each on a core of its own (a scheduler may take 50 ms to see to
+# that), and its code in the caches. What is slower has no first tenth to speak of.
 _SETTLE_S = 1.0
+_SPREAD_S = 0.1
 # A prediction takes the page faults of so many samples of the step before it.
 _COUNTED = 3
 
@@ -108,7 +111,8 @@ class Rounds:
             chunk = self._sample(name)
             once = sum(chunk.seconds)
             samples = min(_MOST, max(1, int(_CHUNK_S / max(once, 1e-6))))
-            untimed = 1 if once < _SETTLE_S else 0
+            settling = min(_MOST, math.ceil(_SPREAD_S / max(once, 1e-6)))
+            untimed = settling if once < _SETTLE_S else 0
             self._requests[name] = Request(samples=samples, untimed=untimed)
         if self._kernels["replay"] is not None:
             for _ in range(_COUNTED - 1):

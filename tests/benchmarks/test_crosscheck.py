@@ -87,11 +87,30 @@ def test_a_table_that_meets_its_targets(bench, open_session, capsys, tmp_path):
         "median error of the prediction: 3.8 %, target 5 %: met",
         "worst error (mnist forward torch): 3.8 %, target 12 %: met",
         "median |unexplained|: 1.4 %, target 3 %: met",
-        "median error of the native sum: 22.2 %",
+        "median error of the native sum: 22.2 % (4 rows)",
     ]
     text = target.read_text()
     assert "| mnist | training | tensorflow | 4 | 112.4 ms | 116.8 ms | -3.8 % |" in text
     assert "- median error of the prediction: 3.8 %, target 5 %: met" in text
+
+
+def test_native_rows_can_be_left_out(bench, run_record, capsys):
+    class Session:
+        run = run_record  # it measures nothing
+
+    @contextmanager
+    def factory(**_):
+        yield Session()
+
+    words = (*WORDS, "--no-native")
+    ledger = records.make_ledger(layers=0.0860)
+    checker = Checker(ledger=ledger, native_low_s=0.0, native_high_s=0.0)
+    assert bench.main(words, factory, checker) == 0
+    out = capsys.readouterr().out.splitlines()
+    row = next(one for one in out if one.startswith("mnist"))
+    assert row.split()[8:11] == ["-3.8", "%", "-"]
+    assert "4 of 4 rows have a result" in out
+    assert not any("native sum:" in one for one in out)
 
 
 def test_a_missed_target_is_exit_code_1(bench, open_session, capsys):

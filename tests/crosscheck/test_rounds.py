@@ -129,7 +129,13 @@ def test_short_kernels_get_more_samples_and_long_ones_no_warm_up():
     assert rounds.rows == []
     calls.clear()
     rounds.take()
-    assert all(request.samples == 20 and request.untimed == 1 for _, request in calls)
+    assert all(request.samples == 20 and request.untimed == 20 for _, request in calls)
+    steady, calls = made()
+    steady._kernels["step"].seconds = [0.03]
+    steady.warm_up()
+    calls.clear()
+    steady.take()
+    assert dict(calls)["step"].untimed == 4  # a tenth of a second in all
     long, calls = made()
     long._kernels["step"].seconds = [1.9]
     long.warm_up()

@@ -30,17 +30,34 @@ class StepParts(TensorflowStep):
         """Return a node's output, by the code that builds the step."""
         return self.net.apply(node, inputs, self.ways())
 
-    def values(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return the values that nodes have in a step, by name; untimed."""
+    def values(
+        self, names: Sequence[str], differentiated: Sequence[str]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the values that nodes have in a step, by name, and gradients of them; untimed.
+
+        How long an operator takes may hang on its operands: the gradient of a local response
+        normalisation leaves out what is multiplied by zero, and behind a pooling most is.
+        """
 
         def run(images: Any, labels: Any = None) -> list[Any]:
-            del labels
             found = {INPUT: self.net.cast(images)}
-            for node in self.model:
-                found[node.name] = self.node(node, [found[name] for name in node.inputs])
-            return [tf.identity(found[name]) for name in names]
+            with tf.GradientTape() as tape:
+                for node in self.model:
+                    found[node.name] = self.node(node, [found[name] for name in node.inputs])
+                loss = self._loss_after(found[self.model.output.name], labels)
+            gradients = tape.gradient(
+                loss,
+                [found[name] for name in differentiated],
+                unconnected_gradients=tf.UnconnectedGradients.ZERO,
+            )
+            return [tf.identity(one) for one in (*(found[name] for name in names), *gradients)]
 
-        return dict(zip(names, self.traced(run)(*self.operands()), strict=True))
+        every = self.traced(run)(*self.operands())
+        count = len(names)
+        return (
+            dict(zip(names, every[:count], strict=True)),
+            dict(zip(differentiated, every[count:], strict=True)),
+        )
 
     def group(
         self,
@@ -71,12 +88,7 @@ class StepParts(TensorflowStep):
         variables = {id(v): v for v in self._decayed()}
         with tf.GradientTape() as tape:
             tape.watch(output)
-            kept, stand_in = self.net, _Given(self.net)
-            self.net = stand_in  # type: ignore[assignment]  # the loss asks it for the output only
-            try:
-                loss = self.loss_of(output, labels)
-            finally:
-                self.net = kept
+            loss = self._loss_after(output, labels)
         first, *others = tape.gradient(loss, [output, *variables.values()])
         # A weight's gradient has two sources then, and they are summed.
         sums = [tf.add_n([g, v.value()]) for g, v in zip(others, variables.values(), strict=True)]
@@ -94,6 +106,15 @@ class StepParts(TensorflowStep):
         """Give the update the gradients that it was called with."""
         del labels
         return tf.constant(0.0), list(images)
+
+    def _loss_after(self, output: Any, labels: Any) -> Any:
+        """Return the loss of an output that is there already."""
+        kept, stand_in = self.net, _Given(self.net)
+        self.net = stand_in  # type: ignore[assignment]  # the loss asks it for the output only
+        try:
+            return self.loss_of(output, labels)
+        finally:
+            self.net = kept
 
     def _trained_of(self, name: str) -> list[Any]:
         own = {id(one) for one in self.net.trained}

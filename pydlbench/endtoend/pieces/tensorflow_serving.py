@@ -33,6 +33,8 @@ _CPU = "/CPU:0"
 # A part is repeated in its function until it lasts so long, in seconds, and so often at most.
 _LONG_S = 12e-3
 _MOST = 16
+# The operands of all parts' repetitions together take no more than this part of the memory.
+_ROOM = 1 / 8
 _CHAIN = 64
 _REPEATS = 25
 _HOW = (
@@ -46,7 +48,8 @@ _HOW_COMPILED = "empty calls with as many operands and results"
 def prepare(backend: Any, model: Model, case: StepCase, wanted: Mapping[str, Any]) -> PartsKernel:
     """Make parts ready; see :func:`pydlbench.endtoend.pieces.serving.prepare_parts`."""
     begin = time.perf_counter()
-    numbers = arithmetic(case.precision, case.on_gpu, frozenset(read_cpu_facts().isa))
+    cpu = read_cpu_facts()
+    numbers = arithmetic(case.precision, case.on_gpu, frozenset(cpu.isa))
     weights, batch = make_weights(model, case.seed), make_batch(model, case.seed)
     step = StepParts(model, weights, case, batch, numbers, _CPU)
     if wanted["kind"] == "faults":
@@ -57,11 +60,13 @@ def prepare(backend: Any, model: Model, case: StepCase, wanted: Mapping[str, Any
     empty = _Empty(step)
     made: dict[str, FeedPart | FunctionPart] = {}
     fixed: dict[str, float] = {}
-    for name, body, operands in _bodies(step, wanted["parts"]):
+    bodies = _bodies(step, wanted["parts"])
+    room = _ROOM * (cpu.memory_total_bytes or 0) / len(bodies)
+    for name, body, operands in bodies:
         if body is None:
             made[name] = FeedPart(step)
             continue
-        part = _long_enough(step, body, operands, empty)
+        part = _long_enough(step, body, operands, empty, room)
         made[name] = part
         fixed[name] = _fixed(part, empty)
     facts = PartsFacts(
@@ -97,7 +102,10 @@ def _bodies(
         each["nodes"][0] for each in wanted if each["kind"] == "gradient sum" and each["nodes"]
     }
     produced.add(step.model.output.name)
-    values = step.values(sorted(needed | produced))
+    passed = {one for each in wanted if _is_group(each) for one in each["outputs"]}
+    values, gradients = step.values(
+        sorted(needed | produced), sorted(passed) if step.case.backward else ()
+    )
     found: list[tuple[str, Callable[..., list[Any]] | None, list[Any]]] = []
     for each in wanted:
         kind, name = each["kind"], each["name"]
@@ -114,8 +122,7 @@ def _bodies(
             body, operands = _sum, [_random(like), _random(like)]
         elif kind != "feed":
             inputs = list(dict.fromkeys(outside[name]))
-            upstream = [_random(values[one]) for one in each["outputs"]]
-            upstream = upstream if step.case.backward else []
+            upstream = [gradients[one] for one in each["outputs"]] if step.case.backward else []
             body = _group(step, each, inputs)
             operands = [*(values[one] for one in inputs), *upstream]
         found.append((name, body, operands))
@@ -154,16 +161,24 @@ def _random(like: Any) -> Any:
 
 
 def _long_enough(
-    step: StepParts, body: Callable[..., list[Any]], operands: list[Any], empty: _Empty
+    step: StepParts,
+    body: Callable[..., list[Any]],
+    operands: list[Any],
+    empty: _Empty,
+    room: float,
 ) -> FunctionPart:
-    """Return a part that is repeated often enough to stand above the cost of its call."""
+    """Return a part that is repeated often enough to stand above the cost of its call.
+
+    Fewer times where its operands would not fit into ``room``, in bytes: large ones take longer.
+    """
     # Else gradients would be computed for the products too.
     kind = ProducedPart if step.case.mode == "graph" and not step.case.backward else FunctionPart
     part = kind(step, body, [operands])
     part.run()
     once = min(part.run() for _ in range(3)) - _fixed(part, empty)
-    times = min(_MOST, math.ceil(_LONG_S / max(once, 1e-5)))
-    if times == 1:
+    size = sum(one.dtype.size * one.shape.num_elements() for one in operands)
+    times = min(_MOST, math.ceil(_LONG_S / max(once, 1e-5)), int(room / max(size, 1)))
+    if times <= 1:
         return part
     sets = [operands, *([copied(one, _CPU) for one in operands] for _ in range(times - 1))]
     part = kind(step, body, sets)
