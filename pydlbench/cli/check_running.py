@@ -133,6 +133,9 @@ class Checks:
             "precision": asked.precision,
             "framework": framework,
             "mode": mode,
+            "options": asked.model_options,
+            "layout": asked.layout,
+            "feed": asked.feed,
         }
 
         def advance(what: str) -> None:

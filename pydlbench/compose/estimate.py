@@ -5,6 +5,8 @@ are and some are not, so that the two sums are the ends of an interval::
 
     low = sum of hot times       high = sum of cold times       time = their middle
 
+A kernel without a cold row counts with its hot time in both; how many these are is told.
+
 The statistical interval is kept apart. It combines the half-widths of the distinct measurements as
 those of independent ones, each times how often its kernel occurs; it knows nothing of a machine
 that drifts while they are taken.
@@ -18,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.compose.shares import ZERO, LayerShare, Range
+from pydlbench.models.work import LOSS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -41,6 +44,8 @@ class Estimate:
         missing: what could not be measured, and is not in any sum: name, pass and reason.
         measured: how many distinct kernels were measured.
         occurrences: how many there are in the step.
+        hot_only: how many distinct kernels have no time with cold caches, and why the first has
+            not; their hot time stands for both.
     """
 
     time: Range
@@ -50,6 +55,7 @@ class Estimate:
     missing: tuple[tuple[str, str, str], ...] = ()
     measured: int = 0
     occurrences: int = 0
+    hot_only: tuple[int, str] = (0, "")
 
     @property
     def images_per_s(self) -> float:
@@ -100,6 +106,7 @@ class Estimate:
                 "roof_s": self.roof_s,
                 "kernels_measured": self.measured,
                 "kernels_in_step": self.occurrences,
+                "kernels_without_cold": self.hot_only[0],
             },
             "layers": [layer.to_dict() for layer in self.layers],
             "dominant": dominant.name if dominant else None,
@@ -148,12 +155,19 @@ def estimate(plan: Plan, rows: Mapping[Case, Measurement]) -> Estimate:
         missing=tuple(missing),
         measured=len({term.hot for term in kept}),
         occurrences=len(kept),
+        hot_only=_hot_only(kept, rows),
     )
 
 
 def _reason(row: Measurement) -> str | None:
     """Why a row cannot be summed; None if it can."""
     return None if row.ok else row.reason or row.status
+
+
+def _hot_only(terms: Sequence[Term], rows: Mapping[Case, Measurement]) -> tuple[int, str]:
+    reasons = {term.hot: _reason(rows[term.cold]) for term in terms}
+    lacking = [reason for reason in reasons.values() if reason is not None]
+    return len(lacking), lacking[0] if lacking else ""
 
 
 def _median(row: Measurement) -> float | None:
@@ -182,7 +196,7 @@ def _share(
     slowest, bound = -1.0, None
     for term in terms:
         row, own = rows[term.hot], _range(term, rows)
-        pass_ = term.work.pass_
+        pass_ = _pass(term)
         by_pass[pass_] = by_pass.get(pass_, ZERO) + own
         if row.algorithm:
             algorithms.setdefault(pass_, row.algorithm)
@@ -200,6 +214,17 @@ def _share(
         by_pass=by_pass,
         algorithms=algorithms,
     )
+
+
+def _pass(term: Term) -> str:
+    """Return the pass, or what training does to tensors besides: ``l2`` terms, the ``update``."""
+    work = term.work
+    op = getattr(work.layer, "op", None)
+    if op in ("sgd", "momentum"):
+        return "update"
+    if (work.layer.name or "").endswith("/gradient-sum"):
+        return "backward-data"
+    return "l2" if op == "l2" and work.node != LOSS else work.pass_
 
 
 def _kind(term: Term) -> str:

@@ -52,7 +52,7 @@ class LayerShare:
         roof_s: what the roofline of the measured peaks allows, in seconds; None if unknown.
         bound: what bounds its slowest pass: ``compute``, ``memory`` or ``launch``.
         share: of the step.
-        by_pass: seconds by pass.
+        by_pass: seconds by pass; in training also of its ``l2`` terms, and of the ``update``.
         algorithms: the kernels behind it, by pass.
     """
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.report.check_ladder import rungs
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pydlbench.crosscheck import CheckRecord
     from pydlbench.report.check_ladder import Limits
 
@@ -28,6 +30,9 @@ class CheckResult:
         status: ``ok``, ``skipped`` (it cannot) or ``failed``.
         record: what was found; None unless ``ok``.
         reason: why there is none.
+        options: of the model.
+        layout: of images: ``nhwc`` or ``nchw``.
+        feed: ``resident`` or ``host``.
     """
 
     model: str
@@ -39,6 +44,9 @@ class CheckResult:
     status: str = "ok"
     record: CheckRecord | None = None
     reason: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    layout: str = "nhwc"
+    feed: str = "resident"
 
     @property
     def who(self) -> str:
@@ -58,6 +66,9 @@ class CheckResult:
             "precision": self.precision,
             "framework": self.framework,
             "mode": self.mode,
+            "options": dict(self.options),
+            "layout": self.layout,
+            "feed": self.feed,
             "status": self.status,
             "reason": self.reason,
         }

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["model_conclusion", "render_model"]
 
-_SHORT = {"forward": "forward", "backward-data": "bwd data", "backward-weights": "bwd weights"}
+_SHORT = {
+    "forward": "forward",
+    "backward-data": "bwd data",
+    "backward-weights": "bwd weights",
+    "l2": "L2 terms",
+    "update": "update",
+}
 
 
 def render_model(
@@ -120,9 +126,12 @@ def _sums(estimate: Estimate, memory: Mapping[str, int]) -> list[str]:
     )
     rate = si(estimate.images_per_s, "images/s")
     middle = format_seconds(estimate.time.middle)
+    alone, why = estimate.hot_only
+    doubt = [f"          {alone} of them without cold caches, hot stands for both: {why}"]
     return [
         f"estimate  {middle}  {hot} (hot caches) to {cold} (cold)  sampling +-{width}  {rate}",
         f"          {kernels}; all at their measured roof: {format_seconds(estimate.roof_s)}",
+        *(doubt if alone else []),
         f"by kind   {kinds}",
         "memory    " + ", ".join(f"{name} {format_bytes(size)}" for name, size in memory.items()),
     ]

@@ -134,3 +134,45 @@ def test_the_json_form_has_what_readers_rely_on(made):
     assert {"name", "kind", "time_s", "share", "bound", "efficiency"} <= set(found["layers"][0])
     assert found["dominant"] in {layer["name"] for layer in found["layers"]}
     assert found["missing"] == []
+
+
+def test_kernels_without_a_cold_row_are_counted_with_their_hot_time(made):
+    lacking = {t.cold for t in made.terms if t.work.layer.kind == "gemm"}
+    rows = {
+        case: row(case, 1.0, status="skipped", reason="all of it stays in the cache")
+        if case in lacking
+        else row(case, 1.0 if case.cache == "hot" else 3.0)
+        for case in made.cases
+    }
+    found = estimate(made, rows)
+    assert found.hot_only == (len(lacking), "all of it stays in the cache")
+    alone = sum(term.cold in lacking for term in made.terms)
+    assert found.time.high == 3 * len(made.terms) - 2 * alone
+    assert found.to_dict()["estimate"]["kernels_without_cold"] == len(lacking)
+    assert estimate(made, {case: row(case, 1.0) for case in made.cases}).hot_only == (0, "")
+
+
+def test_what_training_does_to_weights_is_no_part_of_the_passes():
+    made = plan(build_model("mnist", 1), "training")
+    found = estimate(made, {case: row(case, 1.0) for case in made.cases})
+    layers = {one.name: {name: t.middle for name, t in one.by_pass.items()} for one in found.layers}
+    # Each of these sums a product and its bias, or two tensors.
+    assert layers["fc1"] == {
+        "forward": 2.0,
+        "backward-data": 1.0,
+        "backward-weights": 2.0,
+        "l2": 4.0,
+        "update": 2.0,
+    }
+    assert layers["loss"] == {"forward": 1.0, "backward-data": 1.0}
+    tutorial = plan(build_model("alexnet", 1), "forward-backward")
+    found = estimate(tutorial, {case: row(case, 1.0) for case in tutorial.cases})
+    assert set(found.layers[-1].by_pass) <= {"forward", "backward-data", "backward-weights"}
+    assert {one.name: set(one.by_pass) for one in found.layers}["loss"] == {"forward"}
+
+
+def test_sums_of_gradients_are_a_part_of_the_way_back(made):
+    found = estimate(made, {case: row(case, 1.0) for case in made.cases})
+    layers = {one.name: {name: t.middle for name, t in one.by_pass.items()} for one in found.layers}
+    # Its output is read twice: by the next unit and by that unit's shortcut.
+    assert layers["stage2/unit1/relu"] == {"forward": 1.0, "backward-data": 2.0}
