@@ -208,6 +208,7 @@ class Recorder:
             try:
                 if not self.given and status != "done" and self.resumed is None:
                     self.store.delete(run.id)
+                    self.begun = False
                     return
                 self.store.finish(run, status)
             except StoreError as error:

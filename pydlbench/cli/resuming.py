@@ -39,7 +39,7 @@ def with_options(
         UsageError: there is no such run, or its command line cannot be read any more.
     """
     from pydlbench.cli.parser import Parser
-    from pydlbench.cli.store_option import reading_store
+    from pydlbench.cli.store_option import find_of, reading_store
 
     if args.resume is None:
         return args
@@ -52,7 +52,7 @@ def with_options(
     if store is None:
         raise UsageError(f"--resume {args.resume}: no runs are kept yet")
     with store:
-        run = store.record(store.find(args.resume).id)
+        run = store.record(find_of(store, args.resume, command).id)
     if run.command[1:2] != (command,):
         raise UsageError(
             f"--resume {args.resume}: run {run.id} was not begun by pydlbench {command}; nearest: "

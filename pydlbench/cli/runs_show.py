@@ -30,8 +30,6 @@ def show(run: Loaded, *, quiet: bool = False) -> None:
     print(f"run {info.id}  {info.created_utc}  {info.status}{tags}")
     print(f"pydlbench {command_text(info.command) or info.kind}\n", flush=True)
     tables = {entry.table for entry in run.table(None)}
-    if not tables:
-        tell("nothing was finished")
     # Of the other commands they are kernels behind a sum, which is shown if it came to that.
     summed = {"model": "estimate", "check": "check"}.get(info.kind)
     sections = {
@@ -44,7 +42,12 @@ def show(run: Loaded, *, quiet: bool = False) -> None:
     }
     if info.kind == "diagnose" or summed in tables or not _asked_for(run):
         del sections["layer"]
-    for number, name in enumerate(name for name in sections if name in tables):
+    shown = [name for name in sections if name in tables]
+    if not tables:
+        tell("nothing was finished")
+    elif not shown:
+        tell(f"no result yet, only what goes into one: pydlbench export {info.id} --format json")
+    for number, name in enumerate(shown):
         if number:
             print()
         sections[name]()
@@ -115,12 +118,13 @@ def _checks(run: Loaded) -> None:
 
     # One command checks one step; a sweep any number of them.
     several = run.info.kind == "sweep"
-    of = ("model", "options", "batch", "phase", "precision", "layout", "feed") if several else ()
+    step_names = ("model", "options", "batch", "phase", "precision", "layout", "feed")
+    of = step_names if several else ()
     steps: dict[str, list[dict[str, Any]]] = {}
     for entry in run.table("check"):
         step = json.dumps([entry.document.get(name) for name in of])
         steps.setdefault(step, []).append(entry.document)
-    names = ("model", "batch", "phase", "precision", "framework", "mode", "status", "reason")
+    names = (*step_names, "framework", "mode", "status", "reason")
     for number, documents in enumerate(steps.values()):
         if number:
             print()

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     import argparse
 
     from pydlbench.cli.resumed import Resumed
-    from pydlbench.results.store import Store
+    from pydlbench.results.store import RunInfo, Store
 
-__all__ = ["add_store_option", "reading_store", "say_kept", "writing_store"]
+__all__ = ["add_store_option", "find_of", "reading_store", "say_kept", "writing_store"]
 
 
 def add_store_option(parser: Any) -> None:
@@ -101,15 +101,25 @@ def say_kept(store: Store, run_id: str, where: str) -> None:
     tell(f"kept as run {run_id} (pydlbench runs show {short}{where})")
 
 
-def _resumable(store: Store, text: str, kind: str) -> Resumed:
-    from pydlbench.cli.resumed import Resumed
-    from pydlbench.results.store import BEING_WRITTEN
+def find_of(store: Store, text: str, kind: str) -> RunInfo:
+    """Return the run that ``--resume`` names.
 
+    Raises:
+        UsageError: there is none, or it is another command's.
+    """
     info = store.find(text)
     if info.kind != kind:
         raise UsageError(
             f"--resume {text}: run {info.id} is of {info.kind}, not of {kind}; see: pydlbench runs"
         )
+    return info
+
+
+def _resumable(store: Store, text: str, kind: str) -> Resumed:
+    from pydlbench.cli.resumed import Resumed
+    from pydlbench.results.store import BEING_WRITTEN
+
+    info = find_of(store, text, kind)
     if info.status == "running":
         raise UsageError(f"--resume {text}: run {info.id} {BEING_WRITTEN.format(info.id)}")
     return Resumed(store, info)

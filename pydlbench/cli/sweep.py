@@ -100,13 +100,12 @@ def _read(name: str | None) -> tuple[str, str]:
     Raises:
         UsageError: it cannot be read.
     """
-    from pathlib import Path
-
     from pydlbench.errors import nearest
+    from pydlbench.results.paths import user_path
 
     if name is None:
         raise UsageError("FILE: none given; nearest: pydlbench sweep FILE.toml --dry-run")
-    path = Path(name).expanduser()
+    path = user_path(name)
     try:
         return name, path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

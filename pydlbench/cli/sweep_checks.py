@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydlbench.cli.check_running import Checks
 from pydlbench.cli.interrupts import OneInterrupt
 from pydlbench.cli.recording import Recorder
-from pydlbench.cli.sweep_keys import row_key
+from pydlbench.cli.sweep_keys import kernel_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,7 +48,6 @@ class CheckJob:
         self._request = dataclasses.replace(job.request, subjects=tuple(self._left))
         self._before = len(job.rows) - len(todo)
         self._count = len(todo)
-        self._natives = 0
         self._checks: Checks | None = None
         self._finished = finished
         self._keep = native
@@ -81,6 +80,9 @@ class CheckJob:
                 precision=asked.precision,
                 framework=framework,
                 mode=mode,
+                options=asked.model_options,
+                layout=asked.layout,
+                feed=asked.feed,
                 status=status,
                 reason=reason,
             )
@@ -92,12 +94,10 @@ class CheckJob:
         self._progress(rows, f"{model.name} batch {model.batch}: {label}")
 
     def _native(self, measured: Measurement) -> None:
-        # By the job's first row: a later attempt's rows take the places of these.
-        key = f"{row_key(self._job, self._job.rows[0])}/{self._natives}"
-        self._natives += 1
         assert self._checks is not None  # whose rows these are
         case = next(reversed(self._checks.rows))
-        self._keep(case, measured.to_dict(), key)
+        # By the job's first row: all of them share it.
+        self._keep(case, measured.to_dict(), kernel_key(self._job, self._job.rows[0], case))
 
     def _result(self, document: dict[str, Any]) -> None:
         row = self._left.pop((document["framework"], document["mode"]))

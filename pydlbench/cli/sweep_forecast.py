@@ -92,7 +92,10 @@ def _read(store: Store, cpu: str, layers: dict[Key, float], steps: dict[Key, flo
                 document = entry.document
                 if document.get(time):
                     fields = {name: str(value) for name, value in document.items()}
-                    steps.setdefault(step_key(fields), document[time]["median"])
+                    options = document.get("options", {})
+                    fields["option"] = " ".join(sorted(f"{k}={v}" for k, v in options.items()))
+                    key = step_key(fields, document.get("threads"))
+                    steps.setdefault(key, document[time]["median"])
 
 
 def _kernels(job: Job) -> Iterable[Case]:

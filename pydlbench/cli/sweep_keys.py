@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pydlbench.backends.case import Case
     from pydlbench.sweep import Job, Row
 
-__all__ = ["asked_for", "kernel_key", "kernel_of", "row_key", "same_kernel"]
+__all__ = ["asked_for", "kept_kernels", "kernel_key", "kernel_of", "row_key", "same_kernel"]
 
 
 def row_key(job: Job, row: Row) -> str:
@@ -32,8 +34,8 @@ def asked_for(key: str | None) -> bool:
 
 
 def kernel_key(job: Job, row: Row, case: Case) -> str:
-    """Return the key of a kernel that was measured for the estimate of a model."""
-    return f"{row_key(job, row)}/{_digest(case.to_dict())}"
+    """Return the key of a kernel that was measured for the sum of a row."""
+    return f"{row_key(job, row)}/{same_kernel(job, case)}"
 
 
 def kernel_of(key: str) -> str | None:
@@ -46,6 +48,19 @@ def same_kernel(job: Job, case: Case) -> str:
     """Return what two measurements of the same kernel have in common, whatever asked for it."""
     nameless = dataclasses.replace(case, layer=dataclasses.replace(case.layer, name=None))
     return _digest([nameless.to_dict(), job.options.get("threads")])
+
+
+def kept_kernels(done: Mapping[str, tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Return the kernels behind sums that an earlier attempt has measured, by ``same_kernel``.
+
+    Args:
+        done: table and document of what it has finished, by key.
+    """
+    return {
+        key.rpartition("/")[2]: document
+        for key, (table, document) in done.items()
+        if table == "layer" and not asked_for(key) and document.get("status") == "ok"
+    }
 
 
 def _digest(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,7 +45,8 @@ class SweepOutputs:
         """
         given = {kind: getattr(args, kind) for kind in ("json", "md")}
         files = {kind: target for kind, target in given.items() if target is not None}
-        if len(set(files.values())) < len(files):
+        places = {to if to == STDOUT else os.path.realpath(to) for to in files.values()}
+        if len(places) < len(files):
             target = files["md"]
             raise UsageError(f"--md {target}: --json goes there already; nearest: --md sweep.md")
         for kind, target in files.items():
@@ -76,7 +78,8 @@ class SweepOutputs:
         """
         troubles = []
         for kind, target in self.files.items():
-            if target != STDOUT:
+            # One that ends before its first row does not take the place of an earlier one.
+            if target != STDOUT and (entries or not interrupted):
                 try:
                     write_text(target, _text(kind, run, outcomes, entries, interrupted))
                 except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.cli.sweep_keys import kernel_key, row_key, same_kernel
+from pydlbench.cli.sweep_keys import kept_kernels, kernel_key, row_key, same_kernel
 from pydlbench.cli.sweep_outcome import Outcome, is_ok, verdict
 from pydlbench.errors import PydlbenchError
 
@@ -54,7 +54,7 @@ class Runner:
         self._progress = progress
         self._listed: set[int] = set()
         # What estimates can share with each other and with layers, by kernel.
-        self._kernels: dict[str, dict[str, Any]] = {}
+        self._kernels = kept_kernels(done)
 
     def run(self, jobs: Sequence[Job]) -> None:
         """Run all jobs in their order.
@@ -63,13 +63,14 @@ class Runner:
             KeyboardInterrupt: Ctrl-C; ``outcomes`` has what was finished.
         """
         try:
-            for job in jobs:
-                todo = self._todo(job)
+            todos = [self._todo(job) for job in jobs]
+            for job, todo in zip(jobs, todos, strict=True):
+                self._progress(job, len(job.rows) - len(todo), "")
+            for job, todo in zip(jobs, todos, strict=True):
                 left = {id(row) for row in todo}
                 for row in job.rows:
                     if id(row) not in left:
                         self._take(job, row)
-                self._progress(job, len(job.rows) - len(todo), "")
                 if todo:
                     {
                         "layers": self._layers,
@@ -187,7 +188,6 @@ class Runner:
 
         key = kernel_key(job, row, case)
         if key in self._done:
-            self._remember(job, case, *self._done[key])
             return Measurement.from_dict(self._done[key][1])
         if known := self._kernels.get(same_kernel(job, case)):
             return Measurement.from_dict(known)

@@ -18,6 +18,8 @@ __all__ = ["summary"]
 
 # More refused rows than these have their reasons in the files only.
 _REFUSED: Final = 12
+# Of steps, what is named only where it is not so.
+_USUAL: Final = {"cast": "mixed", "layout": "nhwc", "feed": "resident"}
 
 
 def summary(
@@ -40,7 +42,9 @@ def summary(
     refused = [one for one in outcomes if one.status != "ok"]
     if refused:
         lines.append("")
-        lines += [f"{one.status}: {one.row.label}: {one.reason}" for one in refused[:_REFUSED]]
+        for one in refused[:_REFUSED]:
+            what = one.row.label if one.job.kind == "layers" else _label(one)
+            lines.append(f"{one.status}: {what}: {one.reason}")
         if len(refused) > _REFUSED:
             lines.append(f"... and {len(refused) - _REFUSED} more")
     lines += ["", f"{_count(outcomes)}, run {run.id}"]
@@ -79,6 +83,7 @@ def _label(one: Outcome) -> str:
     fields = one.row.fields
     names = ("model", "option", "batch", "phase", "precision", "framework", "mode")
     words = [f"batch {fields[name]}" if name == "batch" else fields.get(name) for name in names]
+    words += [fields[name] for name, usual in _USUAL.items() if fields.get(name, usual) != usual]
     words += [] if fields.get("device", "cpu") == "cpu" else [fields["device"]]
     if (threads := fields["threads"]) != "default":
         words.append(f"{threads} thread{'' if threads == '1' else 's'}")

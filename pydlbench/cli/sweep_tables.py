@@ -67,7 +67,8 @@ def read_jobs(file: SweepFile) -> tuple[list[Job], list[str]]:
         ]
         found, twice = _once(found, wanted)
         if twice:
-            notes.append(f"{table.place}: {twice} rows are asked for above already, left out")
+            count = "1 row is" if twice == 1 else f"{twice} rows are"
+            notes.append(f"{table.place}: {count} asked for above already, left out")
         jobs += [job for job in found if job.rows]
     return jobs, list(dict.fromkeys(notes))
 
@@ -130,6 +131,8 @@ def _read(table: Table, words: Sequence[str]) -> tuple[list[Job], tuple[str, ...
     """Return the jobs of one request and notes."""
     options = [word for word in words if word.startswith("--")]
     arguments = [word for word in words if not word.startswith("--")]
+    if not arguments and table.kind != "layers":
+        raise UsageError(f'{table.place}: model: not given; nearest: model = "alexnet-owt"')
     line = [*options, *(["--", *arguments] if arguments else [])]
     try:
         args = _parser(table.kind).parse_args(line)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 from pydlbench.errors import UsageError, nearest
+from pydlbench.results.paths import user_path
 
 __all__ = ["STDOUT", "check_writable", "write_bytes", "write_text"]
 
@@ -119,7 +120,7 @@ def write_bytes(target: str, data: bytes) -> None:
 
 def _resolve(target: str) -> Path:
     # Follow links, so that a link stays a link and the file behind it is replaced.
-    return Path(target).expanduser().resolve()
+    return user_path(target).resolve()
 
 
 def _open_beside(path: Path) -> tuple[int, Path]:

@@ -41,9 +41,10 @@ class Rule:
             here = sorted({row.fields[name] for row in rows if name in row.fields})
             for one in values:
                 if not any(_fits(text, one) for text in here):
-                    near = nearest(one, here, 1) or here[:1]
+                    near = nearest(one, here, 1) or [text for text in here if text]
                     raise UsageError(
-                        f"{place}: exclude: {name} = {one}: no row has it; nearest: {near[0]}"
+                        f"{place}: exclude: {name} = {one}: no row has it; nearest: "
+                        f"{near[0] if near else 'leave it out'}"
                     )
             found[name] = values
         return cls(found)

@@ -82,10 +82,11 @@ def layer_key(case: Case, threads: int | None) -> Key:
     )
 
 
-def step_key(fields: Mapping[str, str]) -> Key:
-    """Return what a step has in common with earlier ones."""
-    names = ("model", "batch", "phase", "precision", "framework", "mode")
-    return tuple(fields.get(name, "") for name in names)
+def step_key(fields: Mapping[str, str], threads: int | None) -> Key:
+    """Return what a step has in common with earlier ones; ``threads`` of a CPU."""
+    names = ("model", "option", "batch", "phase", "precision", "framework", "mode", "layout")
+    where = (fields.get("device", "cpu"), str(threads or ""))
+    return (*(fields.get(name, "") for name in names), *where)
 
 
 class Forecast:
@@ -179,7 +180,8 @@ class Forecast:
 
     def _once(self, job: Job, fields: Mapping[str, str]) -> Span:
         self.asked += 1
-        known = self._steps.get(step_key(fields))
+        on_gpu = fields.get("device", "cpu") != "cpu"
+        known = self._steps.get(step_key(fields, None if on_gpu else self._threads(job)))
         if known is not None:
             self.known += 1
             return Span(known, known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -255,11 +256,13 @@ def test_what_cannot_be_resumed_is_one_line(begin, words, message):
 
 
 def test_a_run_of_another_command_is_refused(store_path, run_record):
+    run = dataclasses.replace(run_record, command=("pydlbench", "model", "mnist"))
     with Store.open(store_path) as store:
-        store.begin(run_record, "model")
-        store.finish(run_record, "done")
-    with pytest.raises(UsageError, match="is of model, not of layers"):
-        command.run(parse("--resume", "last", *ALL))
+        store.begin(run, "model")
+        store.finish(run, "done")
+    for more in ((), ALL):
+        with pytest.raises(UsageError, match="is of model, not of layers"):
+            command.run(parse("--resume", "last", *more))
 
 
 _KILLED = """

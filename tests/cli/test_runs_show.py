@@ -71,6 +71,21 @@ def test_a_sweep_shows_its_layers_and_every_estimate(tmp_path, monkeypatch, caps
     assert "estimate 1" not in out
 
 
+def test_a_sweep_that_was_stopped_within_its_first_estimate_says_so(tmp_path, capsys):
+    path = tmp_path / "a.toml"
+    path.write_text('[[model]]\nmodel = "mnist"\nbatch = 4\n', encoding="utf-8")
+
+    def stop(count):
+        if count == 2:
+            raise KeyboardInterrupt
+
+    factories = Sessions(stop).factories
+    assert sweep_command.run(parse(sweep_command, str(path), "--quiet"), factories) == 130
+    capsys.readouterr()
+    assert main(["runs", "show", "last"]) == 0
+    assert "no result yet, only what goes into one: pydlbench export" in capsys.readouterr().err
+
+
 def test_an_estimate_that_its_rows_do_not_add_up_to_is_shown_as_it_was_kept(capsys):
     args = parse(model_command, "mnist", "--batch", "4", "--quiet")
     assert model_command.run(args, Sessions().open) == 0

@@ -145,3 +145,38 @@ def test_what_to_do_next_names_the_store(tmp_path, capsys):
     assert f"--store '{store}'\n" in err.partition("go on with: pydlbench sweep --resume ")[2]
     assert sweep(Sessions(), path, "--store", "none") == 0
     assert "next: " not in capsys.readouterr().out
+
+
+def test_what_ends_before_its_first_row_leaves_no_run_to_go_on_with(tmp_path, capsys):
+    path = tmp_path / "layers.toml"
+    path.write_text(LAYERS, encoding="utf-8")
+
+    def stop(_):
+        raise KeyboardInterrupt
+
+    target = tmp_path / "earlier.json"
+    target.write_text("old", encoding="utf-8")
+    assert sweep(Sessions(stop), path, "--json", target) == 130
+    assert target.read_text(encoding="utf-8") == "old"
+    out, err = capsys.readouterr()
+    assert "next: " not in out
+    assert err == "interrupted: 0 of 4 rows finished\n"
+    with Store.open(readonly=True) as store:
+        assert store.runs() == []
+
+
+@pytest.mark.parametrize("status", ["ok", "failed"])
+def test_no_two_steps_have_the_same_name(tmp_path, capsys, status):
+    path = tmp_path / "steps.toml"
+    axes = 'batch = [8, 16]\nlayout = ["nhwc", "nchw"]\nfeed = ["resident", "host"]\n'
+    path.write_text(f'[[e2e]]\nmodel = "mnist"\nframework = "torch"\n{axes}', encoding="utf-8")
+    sessions = Sessions()
+    if status == "failed":
+        sessions.bad = {"": PrimitiveError("it broke")}
+    assert sweep(sessions, path, "--quiet") == (status == "failed")
+    names = [
+        line.partition(": it broke")[0].partition("  100 ms")[0].strip()
+        for line in capsys.readouterr().out.splitlines()
+        if "mnist batch" in line
+    ]
+    assert len(set(names)) == len(names) == 8

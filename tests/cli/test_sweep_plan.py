@@ -74,3 +74,29 @@ def test_the_plan_takes_times_from_earlier_runs(file, capsys, monkeypatch):
     from pydlbench.results.schema import load_schema
 
     jsonschema.Draft202012Validator(load_schema("sweep-plan")).validate(document)
+
+
+def test_the_plan_takes_the_times_of_the_same_steps_only(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("pydlbench.devices.cpu.choose_cpus", lambda *_: (0, 1))
+    path = tmp_path / "steps.toml"
+    step = '[[e2e]]\nmodel = "mnist"\nframework = "torch"\nbatch = 8\n'
+
+    def source(more):
+        path.write_text(step + more, encoding="utf-8")
+        capsys.readouterr()
+        assert sweep(Sessions(), path, "--dry-run", "--json", "-") == 0
+        return json.loads(capsys.readouterr().out)["time_s"]["source"]
+
+    variant = 'option = ["classes=12", "decay=0"]\nlayout = "nchw"\n'
+    path.write_text(step + variant, encoding="utf-8")
+    sweep(Sessions(), path, "--quiet")
+    assert source(variant) == "from earlier measurements on this machine"
+    assert "nothing of it was measured" in source("")
+    assert "nothing of it was measured" in source(f"{variant}threads = 1\n")
+
+
+def test_a_single_row_that_is_asked_for_twice_is_one(tmp_path, capsys):
+    path = tmp_path / "twice.toml"
+    path.write_text('[[layers]]\nshape = "conv3"\nbatch = 1\n' * 2, encoding="utf-8")
+    assert sweep(Sessions(), path, "--dry-run") == 0
+    assert "[[layers]] 2: 1 row is asked for above already, left out" in capsys.readouterr().err

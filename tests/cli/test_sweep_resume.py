@@ -225,3 +225,57 @@ def test_a_run_that_is_done_keeps_its_record(tmp_path):
     assert before["threads"] == 7
     assert sweep(Sessions(), "--resume", "last", "--quiet") == 0
     assert device() == before
+
+
+SUMS = """
+[defaults]
+model = "mnist"
+batch = 4
+phase = ["forward-backward", "training"]
+[[model]]
+[[check]]
+framework = "torch"
+"""
+
+
+def kernels(found):
+    rows = [one.document for one in found if one.table == "layer"]
+    return sorted((row["layer"], row["pass"], row["cache"]) for row in rows)
+
+
+def test_what_finished_sums_have_measured_is_shared_after_a_resume_as_well(tmp_path):
+    path = tmp_path / "sums.toml"
+    path.write_text(SUMS, encoding="utf-8")
+    whole = Sessions()
+    assert sweep(whole, path, "--quiet") == 0
+    expected = kernels(entries()[1])
+    assert len(expected) == len(set(expected))
+    # Within each of the two estimates and each of the two checks.
+    for share in (0.2, 0.5, 0.7, 0.9):
+        last = int(share * len(whole.measured))
+
+        def stop(count, last=last):
+            if count == last:
+                raise KeyboardInterrupt
+
+        assert sweep(Sessions(stop), path, "--quiet") == 130
+        assert sweep(Sessions(), "--resume", "last", "--quiet") == 0
+        assert kernels(entries()[1]) == expected
+
+
+def test_what_is_done_already_is_known_before_anything_is_measured(tmp_path, monkeypatch):
+    """Or the time that is left would be that of rows which nobody measures any more."""
+    from pydlbench.cli.sweep_progress import SweepProgress
+
+    path = tmp_path / "tables.toml"
+    path.write_text('[[layers]]\nshape = "conv3"\n[[layers]]\nshape = "conv4"\n', encoding="utf-8")
+    first = Sessions()
+    first.failing = {"conv3"}
+    sweep(first, path, "--quiet")
+    told = []
+    monkeypatch.setattr(
+        SweepProgress, "__call__", lambda _, job, done, label: told.append((job.table, done, label))
+    )
+    assert sweep(Sessions(), "--resume", "last", "--quiet") == 0
+    assert told[:2] == [(1, 0, ""), (2, 1, "")]
+    assert told[2][2] == "alexnet/conv3 forward fp32"

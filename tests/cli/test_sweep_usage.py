@@ -31,7 +31,9 @@ def file(tmp_path):
         ('[[layers]]\nstore = "x"', "store: belongs to"),
         ('[[model]]\nmodel = "mnist"\nthreads = 9999', "threads 9999: "),
         ('[[model]]\nmodel = "vgg17"', "vgg17: no such model; nearest: vgg1"),
-        ("[[model]]\nbatch = 1", "following arguments are required: MODEL"),
+        ("[[model]]\nbatch = 1", 'model: not given; nearest: model = "alexnet-owt"'),
+        ('[[e2e]]\nframework = "torch"', "model: not given"),
+        ('[[check]]\nmodel = "--help"', "model: not given"),
         ('[[e2e]]\nmodel = "mnist"\nprotocol = "x"', "protocol: is for published scripts"),
         ('[[e2e]]\nmodel = "mnist"\nsweep = "x"', "nearest: batch = "),
         ('[[check]]\nmodel = "mnist"\nmodes = "x"', "modes: no such key; nearest: mode"),
@@ -56,6 +58,7 @@ def test_mistakes_name_file_table_and_key_and_leave_no_trace(text, message, tmp_
         (("x", "--dry-run", "--resume", "last"), "not with --dry-run"),
         (("--resume", "last"), "no run|no runs|no such run"),
         (("x", "--json", "-", "--md", "-"), "--json goes there already"),
+        (("x", "--json", "a", "--md", "./a"), "--json goes there already"),
     ],
 )
 def test_bad_command_lines(words, message):

@@ -10,7 +10,15 @@ from pydlbench.errors import UsageError
 from pydlbench.sweep import Row, apply_rules
 
 ROWS = [
-    Row(fields={"shape": f"alexnet/{shape}", "batch": batch, "precision": precision}, label="x")
+    Row(
+        fields={
+            "shape": f"alexnet/{shape}",
+            "batch": batch,
+            "precision": precision,
+            "mode": "",
+        },
+        label="x",
+    )
     for shape, batch, precision in product(
         ("conv1", "conv2", "pool1"), ("1", "16"), ("fp32", "bf16")
     )
@@ -40,6 +48,7 @@ def test_values_may_be_lists_patterns_and_short_names():
         ({"precison": "bf16"}, "exclude: precison: no such key; nearest: precision"),
         ({"precision": "bf61"}, "exclude: precision = bf61: no row has it; nearest: bf16"),
         ({"batch": "*"}, "exclude: leaves no row"),
+        ({"mode": "eager"}, "exclude: mode = eager: no row has it; nearest: leave it out"),
     ],
 )
 def test_a_rule_that_cannot_be_meant_is_refused(rule, message):

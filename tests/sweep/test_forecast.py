@@ -62,7 +62,23 @@ def test_models_are_the_sum_of_their_kernels():
 
 def test_steps_are_known_by_what_they_are():
     fields = {"model": "m", "batch": "1"}
-    found = forecast(steps={step_key(fields): 2.0})
+    found = forecast(steps={step_key(fields, 2): 2.0})
     span = found.job(job("e2e", budget_s=10.0))
     assert found.known == found.asked == 1
     assert span.low >= 2.0 * 10
+
+
+@pytest.mark.parametrize(
+    ("fields", "threads"),
+    [
+        ({}, 1),
+        ({"option": "classes=12"}, 2),
+        ({"layout": "nchw"}, 2),
+        ({"device": "cuda:0"}, None),
+    ],
+)
+def test_of_another_variant_or_number_of_threads_no_step_is_known(fields, threads):
+    plain = {"model": "m", "batch": "1"}
+    found = forecast(steps={step_key({**plain, **fields}, threads): 2.0})
+    found.job(job("e2e", budget_s=10.0))
+    assert (found.known, found.asked) == (0, 1)

@@ -6,15 +6,16 @@ import fcntl
 import hashlib
 import os
 import urllib.parse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydlbench.endtoend.data.published_files import FILES
 from pydlbench.endtoend.data.receive import DownloadError, receive, size_of
 from pydlbench.errors import PydlbenchError, UsageError, nearest
+from pydlbench.results.paths import user_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from pydlbench.endtoend.data.published_files import PublishedFile
 
@@ -39,7 +40,7 @@ def fetch(name: str, base: str, folder: str, write: Callable[[str], None]) -> No
     if name not in FILES:
         near = nearest(name, FILES) or list(FILES)
         raise UsageError(f"--download: no files of {name} are known; nearest: {', '.join(near)}")
-    fetch_files(FILES[name], base, Path(folder).expanduser(), write)
+    fetch_files(FILES[name], base, user_path(folder), write)
 
 
 def fetch_files(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from pydlbench.endtoend.data.cifar10 import load_cifar10
 from pydlbench.endtoend.data.mnist import load_mnist
 from pydlbench.errors import UsageError
+from pydlbench.results.paths import user_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,7 @@ def load(name: Literal["mnist", "cifar10"], folder: str, write: Callable[[str], 
     Raises:
         UsageError: the folder or a file is missing, or a file is damaged.
     """
-    path = Path(folder).expanduser()
+    path = user_path(folder)
     if not path.is_dir():
         near = next((parent for parent in path.parents if parent.is_dir()), Path())
         raise UsageError(f"--data {folder}: no such directory; nearest: {near}")

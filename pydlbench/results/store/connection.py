@@ -11,13 +11,13 @@ newest rows.
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 import sqlite3
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
 
 from pydlbench.errors import StoreError
 from pydlbench.results.store.migrations import check_origin, migrate
@@ -42,7 +42,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
         StoreError: it cannot be written or is no store.
     """
     with translated(path):
-        connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
+        connection = sqlite3.connect(path.absolute(), timeout=BUSY_S, isolation_level=None)
         try:
             migrate(connection, path)
             _use_log(connection)
@@ -117,9 +117,12 @@ def explain(error: sqlite3.Error, path: Path) -> StoreError:
     if kind == sqlite3.SQLITE_NOTADB:
         return StoreError(f"{where}: is no SQLite file; {_ELSE}")
     if kind == sqlite3.SQLITE_CORRUPT or "decode" in text:
+        file = shlex.quote(str(path))
+        # Distributions build a sqlite3 without what .recover needs.
         return StoreError(
-            f"{where}: is damaged ({text}); save what can be read with: sqlite3 {path} .recover | "
-            f"sqlite3 recovered.sqlite, or {_ELSE}"
+            f"{where}: is damaged ({text}); save what can be read, run by run with: pydlbench "
+            f"export RUN --format json --samples --store {file}, or all with the sqlite3 of "
+            f"sqlite.org: sqlite3 {file} .recover | sqlite3 recovered.sqlite; or {_ELSE}"
         )
     if kind == sqlite3.SQLITE_CONSTRAINT:
         gone = "FOREIGN" in text
@@ -160,7 +163,8 @@ def _read_only(path: Path) -> sqlite3.Connection:
 
 
 def _checked(path: Path, how: str) -> sqlite3.Connection:
-    address = f"file:{quote(str(path))}?{how}"
+    # Absolute: SQLite takes ":memory:" for no file, and what follows two slashes for a host.
+    address = f"{path.absolute().as_uri()}?{how}"
     connection = sqlite3.connect(address, uri=True, timeout=BUSY_S, isolation_level=None)
     try:
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()

@@ -73,6 +73,8 @@ def check_tag(tag: str) -> None:
         )
     if _LAST.fullmatch(tag):
         raise UsageError(f"tag {tag}: means the newest run; nearest: {tag}-one")
+    if tag.endswith(".json") and tag != ".json":
+        raise UsageError(f"tag {tag}: means a file; nearest: {tag[:-5]}-json")
 
 
 def _beginning(text: str, ids: Sequence[str]) -> list[str]:

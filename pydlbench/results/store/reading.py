@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.errors import PydlbenchError, StoreError, UsageError
+from pydlbench.results.paths import user_path
 from pydlbench.results.records import SCHEMA_VERSION, RunRecord
 from pydlbench.results.store.columns import LAYER_COLUMNS, layer_values
 from pydlbench.results.store.entry import UNTIMED, Entry, RunInfo
@@ -15,6 +15,7 @@ from pydlbench.results.store.machine import machine_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from pydlbench.results.store.reader import Reader
 
@@ -90,7 +91,7 @@ def load(text: str, store: Reader | None) -> Loaded:
         UsageError: there is no such run and no such file.
         StoreError: the file is not what a command wrote with ``--json``.
     """
-    path = Path(text).expanduser()
+    path = user_path(text)
     if "/" in text or path.suffix == ".json":
         return _from_file(path, text)
     try:

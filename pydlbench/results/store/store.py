@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from pydlbench.errors import StoreError, UsageError
+from pydlbench.results.paths import user_path
 from pydlbench.results.store.codec import pack, pack_samples, samples_crc
 from pydlbench.results.store.columns import layer_values
 from pydlbench.results.store.editor import Editor
@@ -17,6 +17,7 @@ from pydlbench.results.store.writer import this_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
     from types import TracebackType
 
     from pydlbench.results.records import RunRecord
@@ -52,7 +53,7 @@ class Store(Editor):
         """
         from pydlbench.results.store.connection import open_reader, open_writer
 
-        where = default_path() if path is None else Path(path).expanduser()
+        where = default_path() if path is None else user_path(path)
         if readonly:
             return cls(open_reader(where), where)
         if path is None:

@@ -83,3 +83,8 @@ def test_refusals(mnist_folder: Path, idx: Callable[[np.ndarray], bytes]) -> Non
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=re.escape(f"no such directory; nearest: {tmp_path}")):
         load("mnist", str(tmp_path / "a" / "b"), lambda _line: None)
+
+
+def test_the_home_of_nobody_is_a_folder_that_is_not_there() -> None:
+    with pytest.raises(UsageError, match="--data ~nobody-here/x: no such directory"):
+        load("mnist", "~nobody-here/x", lambda _line: None)

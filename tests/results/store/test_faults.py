@@ -295,10 +295,13 @@ def test_a_truncated_file_says_how_to_save_what_is_left(store_path, run_of, tmp_
     bigger(store_path, run_of)
     good = store_path.read_bytes()
     for share in (0.2, 0.5, 0.9):
-        path = tmp_path / f"{share}.sqlite"
+        path = tmp_path / f"my {share}.sqlite"
         path.write_bytes(good[: int(share * len(good)) // _PAGE * _PAGE])
-        with pytest.raises(StoreError, match=r"is damaged .*sqlite3 .* \.recover \| sqlite3"):
+        with pytest.raises(StoreError, match="is damaged ") as caught:
             everything(path)
+        told = str(caught.value)
+        assert f"pydlbench export RUN --format json --samples --store '{path}', " in told
+        assert f"sqlite3 '{path}' .recover | sqlite3 recovered.sqlite" in told
 
 
 def test_a_damaged_document_does_not_hide_the_others(store, run_of):

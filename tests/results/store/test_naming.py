@@ -59,7 +59,9 @@ def test_short_ids_mean_one_run():
     assert short_id("a-b", ["a-b", "c-b"]) == "a-b"
 
 
-@pytest.mark.parametrize("tag", ["", "two words", "-x", "last", "last~1", "x" * 65, "a/b"])
+@pytest.mark.parametrize(
+    "tag", ["", "two words", "-x", "last", "last~1", "x" * 65, "a/b", "v1.json"]
+)
 def test_tags_that_would_be_something_else_are_refused(tag):
     with pytest.raises(UsageError, match="nearest:"):
         check_tag(tag)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pydlbench.errors import StoreError
+from pydlbench.errors import StoreError, UsageError
 from pydlbench.results.store import Store, chosen_path, default_path
 
 
@@ -43,3 +43,27 @@ def test_a_data_directory_that_cannot_be_made_is_one_line(monkeypatch, tmp_path)
     with pytest.raises(StoreError, match="its folder cannot be made") as caught:
         Store.open()
     assert "--store" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [":memory:", "a b?c#d%20.sqlite", "\udcff.sqlite"])
+def test_whatever_its_name_it_is_a_file(monkeypatch, tmp_path, run_record, name):
+    monkeypatch.chdir(tmp_path)
+    with Store.open(name) as store:
+        store.begin(run_record, "layers")
+    assert (tmp_path / name).is_file()
+    with Store.open(name, readonly=True) as store:
+        assert store.ids() == [run_record.id]
+
+
+def test_what_follows_two_slashes_is_no_host(tmp_path, run_record):
+    name = f"/{tmp_path}/store.sqlite"
+    assert name.startswith("//")
+    with Store.open(name) as store:
+        store.begin(run_record, "layers")
+    with Store.open(name, readonly=True) as store:
+        assert store.ids() == [run_record.id]
+
+
+def test_an_empty_name_is_no_file():
+    with pytest.raises(UsageError, match="--store '': empty file name; nearest: none"):
+        chosen_path("")
