@@ -58,8 +58,8 @@ def read_check(args: argparse.Namespace) -> CheckRequest:
         BackendMissingError: no framework is named and none is installed.
     """
     from pydlbench.backends.case import CPU_PRECISIONS
-    from pydlbench.cli.model_options import read_options
-    from pydlbench.cli.values import choices, positive_seconds, whole_number
+    from pydlbench.cli.model_options import one_of, read_options
+    from pydlbench.cli.values import positive_seconds, whole_number
     from pydlbench.endtoend.step import FEEDS, LAYOUTS
     from pydlbench.models import build_model
     from pydlbench.models.work import PHASES
@@ -68,13 +68,13 @@ def read_check(args: argparse.Namespace) -> CheckRequest:
     variant = read_options(args.option or [])
     model = build_model(args.model, batch, **variant)
     subjects, notes = _subjects(args.framework, args.mode)
-    phase = choices("--phase", [args.phase], PHASES)[0]
+    phase = one_of("--phase", args.phase, PHASES)
     if phase == "training" and model.optimizer.kind == "none":
         raise UsageError(
             f"--phase training: {model.name} has no optimizer; nearest: "
             "--phase forward-backward, or --option optimizer=sgd"
         )
-    layout = choices("--layout", [args.layout], LAYOUTS)[0]
+    layout = one_of("--layout", args.layout, LAYOUTS)
     if layout != "nhwc" and all(framework == "tensorflow" for framework, _ in subjects):
         raise UsageError(
             f"--layout {layout}: TensorFlow's convolutions on CPUs take nhwc only; nearest: "
@@ -84,12 +84,12 @@ def read_check(args: argparse.Namespace) -> CheckRequest:
         model=model,
         model_options=variant,
         phase=phase,
-        precision=choices("--precision", [args.precision], CPU_PRECISIONS)[0],
+        precision=one_of("--precision", args.precision, CPU_PRECISIONS),
         subjects=subjects,
         rounds=whole_number("--rounds", args.rounds, _ROUNDS),
         time_limit_s=positive_seconds("--time-limit", args.time_limit),
         layout=layout,
-        feed=choices("--feed", [args.feed], FEEDS)[0],
+        feed=one_of("--feed", args.feed, FEEDS),
         options={
             "threads": None if args.threads is None else whole_number("--threads", args.threads, 1),
             "seed": whole_number("--seed", args.seed, 0),

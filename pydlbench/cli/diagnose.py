@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -87,12 +88,13 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
         session_factory: gives a session for the options of ``measure.Options`` as keywords.
 
     Returns:
-        0; 3 under ``--fail-on`` with such a finding.
+        0; 3 under ``--fail-on`` with such a finding; 130 after Ctrl-C, with what was found by then.
 
     Raises:
         UsageError: bad input; nothing was measured and nothing written.
         PydlbenchError: the step cannot be run.
     """
+    from pydlbench.cli.interrupts import OneInterrupt
     from pydlbench.cli.recording import Recorder
     from pydlbench.cli.streams import tell
     from pydlbench.cli.values import fraction, positive_seconds, whole_number
@@ -109,8 +111,9 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
         "budget_s": positive_seconds("--budget", args.budget),
         "one_kernel": True,
     }
-    if args.json == STDOUT == args.md:
-        raise UsageError("--md -: --json takes standard output already; nearest: --md FILE")
+    targets = [one for one in (args.json, args.md) if one is not None]
+    if len({one if one == STDOUT else os.path.realpath(one) for one in targets}) < len(targets):
+        raise UsageError(f"--md {args.md}: --json goes there already; nearest: --md results.md")
     for option, target in (("--json", args.json), ("--md", args.md)):
         if target is not None:
             check_writable(option, target)
@@ -121,22 +124,27 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
 
     with (
         Recorder.of(args, "diagnose") as recorder,
+        OneInterrupt() as interrupts,
         (session_factory or _open_session)(**options) as session,
     ):
         recorder.start(session.run)
         found = diagnose(case, session, limit, say)
+        interrupts.ignore()
         record = session.run
         recorder.add("findings", found.to_dict())
-        recorder.finish(record, "done")
-    _show(args, record, found)
+        recorder.finish(record, "interrupted" if found.interrupted else "done")
+        _show(args, record, found)
+    if found.interrupted:
+        tell("interrupted")
+        return 130
     return FOUND if fail_on is not None and _largest(found) >= fail_on else 0
 
 
 def _case(args: argparse.Namespace) -> StepCase:
     """Return what is asked for, every word of it checked."""
     from pydlbench.backends.case import CPU_PRECISIONS
-    from pydlbench.cli.model_options import read_options
-    from pydlbench.cli.values import choices, whole_number
+    from pydlbench.cli.model_options import one_of, read_options
+    from pydlbench.cli.values import whole_number
     from pydlbench.endtoend import StepCase
     from pydlbench.errors import UsageError
     from pydlbench.models import build_model
@@ -148,7 +156,7 @@ def _case(args: argparse.Namespace) -> StepCase:
         phase=args.phase,
         framework=args.framework,
         mode=args.mode,
-        precision=choices("--precision", [args.precision], CPU_PRECISIONS)[0],
+        precision=one_of("--precision", args.precision, CPU_PRECISIONS),
         layout=args.layout,
         seed=whole_number("--seed", args.seed, 0),
     )
@@ -167,18 +175,34 @@ def _case(args: argparse.Namespace) -> StepCase:
 
 
 def _show(args: argparse.Namespace, record: RunRecord, found: Diagnosis) -> None:
+    """Write the files, then print.
+
+    Raises:
+        PydlbenchError: a file could not be written after all; the report is printed before.
+    """
+    from pydlbench.errors import PydlbenchError
     from pydlbench.report.diagnose_markdown import diagnosis_markdown
     from pydlbench.report.diagnose_report import render_diagnosis
     from pydlbench.report.style import Style
     from pydlbench.results.destination import STDOUT, write_text
     from pydlbench.results.export_json import dump
 
-    if args.json is not None:
-        write_text(args.json, dump({"run": record.to_dict(), **found.to_dict()}))
-    if args.md is not None:
-        write_text(args.md, diagnosis_markdown(record, found))
+    troubles = []
+    for kind, target in (("json", args.json), ("md", args.md)):
+        if target is None:
+            continue
+        document = {"run": record.to_dict(), **found.to_dict()}
+        text = dump(document) if kind == "json" else diagnosis_markdown(record, found)
+        try:
+            write_text(target, text)
+        except OSError as error:
+            if target == STDOUT:
+                raise
+            troubles.append(f"--{kind} {target}: not written: {error.strerror or error}")
     if STDOUT not in (args.json, args.md):
-        print(render_diagnosis(record, found, Style.of(sys.stdout)))
+        print(render_diagnosis(record, found, Style.of(sys.stdout)), flush=True)
+    if troubles:
+        raise PydlbenchError("; ".join(troubles))
 
 
 def _largest(found: Diagnosis) -> float:

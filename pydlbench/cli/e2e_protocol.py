@@ -82,6 +82,7 @@ def read_case(args: argparse.Namespace) -> tuple[ProtocolCase, tuple[str, ...]]:
 
     published = find_protocol(args.protocol)
     _refuse_others(args, published)
+    _refuse_counts(args, published)
     framework, device, precision, notes = _one_each(args, published)
 
     def count(option: str, least: int) -> int | None:
@@ -138,6 +139,19 @@ def _refuse_others(args: argparse.Namespace, published: Published) -> None:
             )
 
 
+def _refuse_counts(args: argparse.Namespace, published: Published) -> None:
+    """Refuse counts of what the script has not: its own is the least one there."""
+    for name, least, what in (
+        ("warmup", 0, "steps before those that count"),
+        ("every", 1, "lines between its steps"),
+    ):
+        value = getattr(args, name)
+        if value not in (None, str(least)) and getattr(published.defaults, name) == least:
+            raise UsageError(
+                f"--{name} {value}: {published.name} has no {what}; nearest: leave it out"
+            )
+
+
 def _one_each(
     args: argparse.Namespace, published: Published
 ) -> tuple[str, str, str, tuple[str, ...]]:
@@ -191,8 +205,10 @@ def _folder(args: argparse.Namespace, data: str | None) -> str | None:
     """Return where the data set is, or will be once it is downloaded."""
     if args.data is None:
         return None if args.download is None else _FOLDERS[str(data)]
+    from pydlbench.results.paths import user_path
+
     folder: str = args.data
-    path = Path(folder).expanduser()
+    path = user_path(folder)
     if args.download is None and not path.is_dir():
         near = next((parent for parent in path.parents if parent.is_dir()), Path())
         raise UsageError(f"--data {folder}: no such directory; nearest: {near}")

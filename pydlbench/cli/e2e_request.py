@@ -7,7 +7,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.backends.case import CPU_PRECISIONS, GPU_PRECISIONS, PRECISIONS, check_device
-from pydlbench.cli.model_options import read_options
+from pydlbench.cli.model_options import one_of, read_options
 from pydlbench.cli.values import choices, positive_seconds, whole_number, wholes
 from pydlbench.endtoend.step import FRAMEWORK_MODES, FRAMEWORKS, StepCase
 from pydlbench.errors import UsageError
@@ -75,9 +75,9 @@ def read_request(args: argparse.Namespace) -> Request:
     phases = choices("--phase", args.phase or ["forward"], PHASES, "all")
     shared: dict[str, Any] = {
         "options": read_options(args.option or []),
-        "cast": choices("--cast", [args.cast or "mixed"], ("mixed", "whole"))[0],
-        "layout": choices("--layout", [args.layout], ("nhwc", "nchw"))[0],
-        "feed": choices("--feed", [args.feed or "resident"], ("resident", "host"))[0],
+        "cast": one_of("--cast", args.cast or "mixed", ("mixed", "whole")),
+        "layout": one_of("--layout", args.layout, ("nhwc", "nchw")),
+        "feed": one_of("--feed", args.feed or "resident", ("resident", "host")),
         "seed": whole_number("--seed", args.seed, 0),
     }
     options = {"budget_s": positive_seconds("--budget", args.budget or "10")}

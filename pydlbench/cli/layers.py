@@ -31,7 +31,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         **many,
         metavar="SHAPE",
         help="catalog name (conv3, vgg16/conv3_2), glob ('vgg16/*'), descriptor "
-        "(mb128ic192ih13oc384oh13kh3ph1, 128x9216:9216x4096, on a GPU relu:mb128ic96ih55 and "
+        "(mb128ic192ih13oc384oh13kh3ph1, 128x9216:9216x4096, relu:mb128ic96ih55 and "
         "other memory-bound layers) or @FILE with one per line; "
         "default: all layers of alexnet",
     )

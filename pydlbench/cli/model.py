@@ -66,12 +66,13 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
     Raises:
         UsageError: bad input; nothing was measured and nothing written.
     """
+    from pydlbench.cli.model_options import one_of
     from pydlbench.cli.model_output import show_estimate, show_summary
     from pydlbench.cli.model_request import PHASES, build, read_model
     from pydlbench.cli.model_running import measure, summed
     from pydlbench.cli.recording import Recorder
     from pydlbench.cli.streams import tell
-    from pydlbench.cli.values import choices, whole_number
+    from pydlbench.cli.values import whole_number
     from pydlbench.compose import plan
     from pydlbench.results.destination import check_writable
 
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
     if args.json is not None:
         check_writable("--json", args.json)
     if args.summary:
-        choices("--phase", [args.phase], PHASES)
+        one_of("--phase", args.phase, PHASES)
         return show_summary(build(args), args.json)
     asked = read_model(args)
     for note in () if args.quiet else asked.notes:

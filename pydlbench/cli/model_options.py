@@ -1,4 +1,4 @@
-"""Variants of models on the command line: ``--option lrn=off``."""
+"""Options of whole models' commands: variants (``--option lrn=off``), and words of which one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,21 @@ from pydlbench.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["read_options"]
+__all__ = ["one_of", "read_options"]
+
+
+def one_of(option: str, text: str, allowed: Sequence[str]) -> str:
+    """Return the value of an option that takes one only.
+
+    Raises:
+        UsageError: it is not among those allowed, or there are several.
+    """
+    from pydlbench.cli.values import choices
+
+    first, *others = choices(option, [text], allowed)
+    if others:
+        raise UsageError(f"{option} {text}: one at a time; nearest: {option} {first}")
+    return first
 
 
 def read_options(given: Sequence[str]) -> dict[str, str]:

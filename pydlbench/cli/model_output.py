@@ -27,21 +27,31 @@ def show_estimate(
 
     Returns:
         The exit code: 1 if something is missing in the sum.
+
+    Raises:
+        PydlbenchError: the file could not be written after all; the table is printed before.
     """
     from pydlbench.cli.streams import tell
+    from pydlbench.errors import PydlbenchError
     from pydlbench.report.model_table import render_model
     from pydlbench.report.style import Style
     from pydlbench.results.destination import STDOUT, write_text
     from pydlbench.results.export_json import dump
 
     wanted, rows, estimate = found.wanted, found.rows, found.estimate
+    trouble = ""
     contended = sum(row.contended for row in rows.values())
     if contended and not quiet:
         tell(f"warning: other work disturbed {contended} of {len(rows)} kernels; repeat when quiet")
     if target is not None:
         measurements = [row.to_dict() for row in rows.values()]
         document = {"run": run.to_dict(), **found.document, "measurements": measurements}
-        write_text(target, dump(document))
+        try:
+            write_text(target, dump(document))
+        except OSError as error:
+            if target == STDOUT:
+                raise
+            trouble = f"--json {target}: not written: {error.strerror or error}"
     if target != STDOUT:
         libraries = sorted({row.library for row in rows.values() if row.library})
         print(
@@ -53,8 +63,11 @@ def show_estimate(
                 top=top,
                 libraries=libraries,
                 style=Style.of(sys.stdout),
-            )
+            ),
+            flush=True,
         )
+    if trouble:
+        raise PydlbenchError(trouble)
     return 1 if estimate.missing or not estimate.layers else 0
 
 

@@ -62,20 +62,26 @@ def read_model(args: argparse.Namespace) -> ModelRequest:
     """
     from pydlbench.backends.case import CPU_PRECISIONS, GPU_PRECISIONS, check_device
     from pydlbench.backends.native.presence import default_device
-    from pydlbench.cli.model_options import read_options
-    from pydlbench.cli.values import choices, positive_seconds, whole_number
+    from pydlbench.cli.model_options import one_of, read_options
+    from pydlbench.cli.values import positive_seconds, whole_number
 
-    phase = choices("--phase", [args.phase], PHASES)[0]
+    phase = one_of("--phase", args.phase, PHASES)
+    model = build(args)
+    if phase == "training" and model.optimizer.kind == "none":
+        raise UsageError(
+            f"--phase training: {model.name} has no optimizer; nearest: "
+            "--phase forward-backward, or --option optimizer=sgd"
+        )
     device, notes = default_device() if args.device is None else (args.device, ())
     check_device(device)
     if device != "cpu" and args.threads is not None:
         raise UsageError(f"--threads {args.threads}: for CPUs only; nearest: leave it out")
     allowed = CPU_PRECISIONS if device == "cpu" else GPU_PRECISIONS
     return ModelRequest(
-        model=build(args),
+        model=model,
         variant=read_options(args.option or []),
         phase=phase,
-        precision=choices("--precision", [args.precision], allowed)[0],
+        precision=one_of("--precision", args.precision, allowed),
         device=device,
         options={
             "threads": None if args.threads is None else whole_number("--threads", args.threads, 1),

@@ -161,8 +161,7 @@ def _key(
     outputs = _outputs(group, readers)
     marked = {*_MARKED, *(_SPARSE if any(model[one].op == "lrn" for one in group) else ())}
     marks = tuple(
-        tuple(sorted({model[one].op for one in readers[name] if one} & marked))
-        for name in outputs
+        tuple(sorted({model[one].op for one in readers[name] if one} & marked)) for name in outputs
     )
     return inputs, marks, tuple(_of_node(model, model[one], index, readers) for one in group)
 

@@ -34,9 +34,9 @@ LEAST = 5
 # Samples of a kernel in a round together take so long, in seconds; one at least, so many at most.
 _CHUNK_S = 0.1
 _MOST = 20
-# What is faster is run untimed after another process has had the cores, once and for so long: a step
-# in a loop finds its threads awake, each on a core of its own (a scheduler may take 50 ms to see to
-# that), and its code in the caches. What is slower has no first tenth to speak of.
+# What is faster is run untimed after another process has had the cores, once and for so long: in a
+# loop a step finds its threads awake, each on a core of its own (a scheduler may take 50 ms to see
+# to that), and its code in the caches. What is slower has no first tenth to speak of.
 _SETTLE_S = 1.0
 _SPREAD_S = 0.1
 # A prediction takes the page faults of so many samples of the step before it.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from pydlbench.layers import Pool2d
+
 if TYPE_CHECKING:
     from pydlbench.backends.case import Case
     from pydlbench.endtoend import StepCase
@@ -46,7 +48,10 @@ def _step_options(case: StepCase) -> list[str]:
 def layer_command(case: Case) -> str:
     """Return the command that times a layer natively and in the framework, and explains the gap."""
     words = ["pydlbench", "layers", "--shape", case.layer.problem, "--pass", case.pass_]
-    words += ["--backend", f"native,{case.backend}"]
+    if isinstance(case.layer, Pool2d):  # its descriptor says where it pools, not how
+        padding = "_p" if case.layer.count_include_pad else ""
+        words += ["--pool", f"{case.layer.mode}{padding}"]
+    words += ["--backend", f"native,{case.backend}", "--device", case.device]
     if case.precision != "fp32":
         words += ["--precision", case.precision]
     if case.pass_ == "forward" and case.propagation != "inference":

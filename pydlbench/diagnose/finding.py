@@ -206,6 +206,7 @@ class Diagnosis:
         terms: of the cross-check's ledger: name, seconds and share.
         notes: what a reader has to know.
         seconds: that it took.
+        interrupted: Ctrl-C came before everything was tried.
     """
 
     step: StepRecord
@@ -215,6 +216,7 @@ class Diagnosis:
     terms: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = field(default=0.0)
+    interrupted: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object."""
@@ -230,6 +232,7 @@ class Diagnosis:
             "ledger": [dict(one) for one in self.terms],
             "notes": list(self.notes),
             "seconds": self.seconds,
+            "interrupted": self.interrupted,
         }
 
 

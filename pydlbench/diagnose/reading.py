@@ -28,6 +28,7 @@ def read_diagnosis(document: Mapping[str, Any]) -> Diagnosis:
         terms=tuple(document.get("ledger", ())),
         notes=tuple(document.get("notes", ())),
         seconds=document.get("seconds", 0.0),
+        interrupted=document.get("interrupted", False),
     )
 
 

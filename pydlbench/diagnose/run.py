@@ -44,6 +44,8 @@ def diagnose(
 ) -> Diagnosis:
     """Say what costs a step its time, and what would save it: each saving is measured.
 
+    Ctrl-C while experiments run ends them; what they have shown until then is returned.
+
     Args:
         case: the step.
         session: whose workers and settings are used.
@@ -65,28 +67,33 @@ def diagnose(
     tried: list[Tried] = []
     untried: list[Tried] = []
     done: set[Experiment] = set()
-    while (following := _first_without(done, hypotheses(seen))) is not None:
-        experiment, because = following
-        done.add(experiment)
-        name, problem = _name(experiment, because[0]), because[0].reason or because[0].problem
-        try:
-            saving = _attempt(
-                experiment,
-                seen,
-                session,
-                lambda: end - time.monotonic(),
-                functools.partial(_announce, tell, name),
-            )
-        except PydlbenchError as error:
-            result = " ".join(str(error).split())
-            untried.append(Tried(what=name, problem=problem, result=result, ran=False))
-            continue
-        if saving.real:
-            found.append(finding_of(because, saving))
-        else:
-            tried.append(Tried(what=name, problem=problem, result=_result(saving)))
-        if isinstance(experiment, StepChange) and not experiment.both and seen.beside_s is None:
-            seen = dataclasses.replace(seen, beside_s=saving.step_s)
+    interrupted = False
+    try:
+        while (following := _first_without(done, hypotheses(seen))) is not None:
+            experiment, because = following
+            done.add(experiment)
+            name, problem = _name(experiment, because[0]), because[0].reason or because[0].problem
+            try:
+                saving = _attempt(
+                    experiment,
+                    seen,
+                    session,
+                    lambda: end - time.monotonic(),
+                    functools.partial(_announce, tell, name),
+                )
+            except PydlbenchError as error:
+                result = " ".join(str(error).split())
+                untried.append(Tried(what=name, problem=problem, result=result, ran=False))
+                continue
+            if saving.real:
+                found.append(finding_of(because, saving))
+            else:
+                tried.append(Tried(what=name, problem=problem, result=_result(saving)))
+            if isinstance(experiment, StepChange) and not experiment.both and seen.beside_s is None:
+                seen = dataclasses.replace(seen, beside_s=saving.step_s)
+    except KeyboardInterrupt:
+        interrupted = True
+        notes = (*notes, "interrupted: not everything was tried")
     terms = () if seen.check is None else seen.check.ledger
     return Diagnosis(
         step=seen.step,
@@ -96,6 +103,7 @@ def diagnose(
         terms=tuple(dataclasses.asdict(one) for one in terms),
         notes=notes,
         seconds=time.monotonic() - start,
+        interrupted=interrupted,
     )
 
 

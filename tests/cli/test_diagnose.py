@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from pydlbench.cli import main
 from pydlbench.cli.parser import Parser
 from pydlbench.diagnose import Cause, Diagnosis, Finding, Saving
 from pydlbench.endtoend import StepRecord
+from pydlbench.errors import PydlbenchError
+from pydlbench.results import destination
 from pydlbench.results.parts import TimeSummary
 from pydlbench.results.store import Store
 
@@ -113,6 +116,37 @@ def test_documents(session, asked, tmp_path, capsys):
     assert out.startswith("mnist  fp32") or "**first touch of fresh memory**" in out
 
 
+def test_a_full_disk_costs_the_file_and_not_the_report(
+    session, asked, monkeypatch, capsys, tmp_path
+):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(destination, "write_text", full)
+    with pytest.raises(PydlbenchError, match=r"--md .*: not written: No space left"):
+        command.run(parse("mnist", "--md", str(tmp_path / "found.md")), session.open)
+    assert asked
+    assert "1. first touch of fresh memory" in capsys.readouterr().out
+
+
+def test_what_was_found_before_an_interrupt_is_shown_and_kept(session, asked, monkeypatch, capsys):
+    complete = package.diagnose
+
+    def interrupted(*arguments):
+        return dataclasses.replace(complete(*arguments), interrupted=True)
+
+    monkeypatch.setattr(package, "diagnose", interrupted)
+    assert command.run(parse("mnist"), session.open) == 130
+    assert asked
+    out, err = capsys.readouterr()
+    assert "1. first touch of fresh memory" in out
+    assert err.splitlines()[-1] == "interrupted"
+    with Store.open(readonly=True) as store:
+        (entry,) = store.entries("20300102-030405-abcd")
+        assert store.info("20300102-030405-abcd").status == "interrupted"
+    assert entry.document["interrupted"]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -123,11 +157,13 @@ def test_documents(session, asked, tmp_path, capsys):
         (("mnist", "--layout", "nwhc"), "--layout nwhc"),
         (("mnist", "--batch", "0"), "--batch 0"),
         (("mnist", "--precision", "fp8"), "--precision fp8"),
+        (("mnist", "--precision", "fp32,bf16"), "one at a time; nearest: --precision fp32"),
         (("mnist", "--option", "decay"), "--option decay"),
         (("mnist", "--option", "dekay=0"), "nearest: decay"),
         (("mnist", "--time-limit", "0"), "--time-limit 0"),
         (("mnist", "--fail-on", "10"), "nearest: 0.1"),
         (("mnist", "--json", "-", "--md", "-"), "--md -"),
+        (("mnist", "--json", "a.txt", "--md", "./a.txt"), "--json goes there already"),
         (("mnist", "--json", "/nowhere/x.json"), "no such directory"),
         (("mnist", "--framework", "tensorflow", "--layout", "nchw"), "nearest: --layout nhwc"),
         (("vgg11", "--option", "optimizer=none", "--phase", "training"), "no optimizer"),

@@ -8,7 +8,8 @@ import pytest
 from pydlbench.cli import main
 from pydlbench.cli import model as command
 from pydlbench.cli.parser import Parser
-from pydlbench.results import Measurement
+from pydlbench.errors import PydlbenchError
+from pydlbench.results import Measurement, destination
 from pydlbench.results.parts import Roofline, TimeSummary
 from pydlbench.results.store import Store
 
@@ -147,7 +148,11 @@ def test_the_summary_counts_without_a_session(capsys):
         ("mnist --batch 0", "--batch 0: too small"),
         ("mnist --batch abc", "--batch abc: not a whole number"),
         ("mnist --phase trainin", "nearest: training"),
+        ("alexnet --phase training --device cpu", "alexnet has no optimizer; nearest: --phase"),
         ("mnist --precision fp64 --device cpu", "--precision fp64: not a valid choice"),
+        ("mnist --phase forward,training", "one at a time; nearest: --phase forward"),
+        ("mnist --summary --phase forward,training", "one at a time; nearest: --phase forward"),
+        ("mnist --precision bf16,fp32 --device cpu", "one at a time; nearest: --precision bf16"),
         ("mnist --device gpu", "--device gpu: no such device"),
         ("mnist --option lrn", "--option lrn: not NAME=VALUE"),
         ("mnist --option classes=11 --option classes=12", "classes is given twice"),
@@ -165,3 +170,14 @@ def test_bad_input_is_one_line_and_nothing_is_measured(words, said, capsys):
     assert said in captured.err
     assert captured.err.count("\n") == 1
     assert captured.out == ""
+
+
+def test_a_full_disk_costs_the_file_and_not_the_table(session, monkeypatch, capsys, tmp_path):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(destination, "write_text", full)
+    target = tmp_path / "estimate.json"
+    with pytest.raises(PydlbenchError, match=r"--json .*: not written: No space left"):
+        run(session, "mnist", "--device", "cpu", "--json", str(target))
+    assert "dominates" in capsys.readouterr().out

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 
 import pytest
 from planted import World, run
 
+from pydlbench.backends.case import Case
 from pydlbench.cli import check, diagnose, e2e, layers
 from pydlbench.cli.check_request import read_check
 from pydlbench.cli.e2e_request import read_request as read_e2e
 from pydlbench.cli.parser import Parser
 from pydlbench.cli.request import read_request as read_layers
-from pydlbench.diagnose.commands import again, faults_command
+from pydlbench.diagnose.commands import again, faults_command, layer_command
 from pydlbench.endtoend import StepCase
+from pydlbench.layers import Pool2d
 
 READERS = {
     "layers": (layers, read_layers),
@@ -84,3 +87,31 @@ def test_a_step_comes_back_as_it_was(words):
 def test_a_typo_would_be_seen():
     with pytest.raises(Exception, match="no-such-option"):
         read("pydlbench diagnose mnist --no-such-option")
+
+
+@pytest.mark.parametrize(
+    ("mode", "padding", "word"),
+    [("max", False, "max"), ("avg", False, "avg"), ("avg", True, "avg_p")],
+)
+def test_a_pooling_comes_back_as_it_was(mode, padding, word):
+    layer = Pool2d.of(
+        batch=2,
+        channels=8,
+        in_size=14,
+        kernel=3,
+        stride=2,
+        padding=1,
+        mode=mode,
+        count_include_pad=padding,
+        name="some/pool",
+    )
+    command = layer_command(Case(layer=layer, pass_="backward-data", backend="torch"))
+    assert f"--pool {word}" in command
+    layers = {dataclasses.replace(case.layer, name=None) for case in read(command).cases}
+    assert layers == {dataclasses.replace(layer, name=None)}
+
+
+def test_a_layer_is_timed_where_the_step_was():
+    layer = Pool2d.of(batch=2, channels=8, in_size=14, kernel=2, stride=2)
+    command = layer_command(Case(layer=layer, pass_="forward", backend="torch", device="cpu"))
+    assert "--device cpu" in command

@@ -5,7 +5,7 @@ What the number, printed like the AlexNet tutorial's, includes:
 ============== ================================= ==========================================
 step           Forward                           Forward-backward
 ============== ================================= ==========================================
-network        with the fully connected layers; a ReLU follows the last one too
+network        with the fully connected layers
 input          in a variable: nothing is fed
 loss           none                              mean softmax cross-entropy
 gradients      none                              of all parameters, not of the images
@@ -16,6 +16,9 @@ host fetch     none: the targets are grouped into one operation without a value
 Quirk ``burn-in-off-by-one``: the script tests ``i > num_steps_burn_in`` where 10 steps were meant
 to be dropped, so that an 11th is, and still divides by 100. The mean comes out 1 % low, "step 0" is
 never printed, and the spread is at least 10 % of the mean.
+
+The graphs are those of the Torch7 script. The one of this AlexNet takes images of 227 x 227 without
+padding, which makes as many outputs, and a ReLU follows its last fully connected layer too.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from typing import TYPE_CHECKING, Final
 from pydlbench.endtoend.protocols.burn_in import time_steps
 from pydlbench.endtoend.protocols.published import Published, Quirk, Settings
 from pydlbench.endtoend.protocols.spec import StepSpec
+from pydlbench.errors import UsageError
 
 if TYPE_CHECKING:
     from pydlbench.endtoend.protocols.published import Number, Run
@@ -42,8 +46,17 @@ OFF_BY_ONE: Final = Quirk(
 
 
 def drive(run: Run) -> tuple[Number, ...]:
-    """Time both steps."""
+    """Time both steps.
+
+    Raises:
+        UsageError: a single step, and that one dropped: its mean would be zero.
+    """
     drops_one = OFF_BY_ONE.name in run.settings.quirks
+    if drops_one and run.settings.steps == 1:
+        raise UsageError(
+            f"--steps 1: {PROTOCOL.name} drops one more than the burn-in; nearest: --steps 2, or "
+            f"--quirk {OFF_BY_ONE.name}=off"
+        )
     run.stepper.initialize()
     return (
         time_steps(run, FORWARD, drops_one=drops_one),

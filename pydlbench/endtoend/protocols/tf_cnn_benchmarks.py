@@ -161,6 +161,10 @@ PROTOCOL: Final = Published(
         "nasnet-large": 16,
     },
     options={"classes": 1001, "decay": 4e-5},
-    own_options={"alexnet-tfcnn-cifar10": {"classes": 11}},
+    own_options={
+        "alexnet-tfcnn-cifar10": {"classes": 11},
+        "googlenet": {"form": "tfcnn"},
+        "inception-v3": {"scale": False},
+    },
     quirks=(FORWARD_ONLY,),
 )

@@ -13,6 +13,7 @@ from pydlbench.endtoend.protocols import PROTOCOLS
 from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.measure import Options, Session
 from pydlbench.models import build_model, model_names
+from pydlbench.models.counts import parameters
 
 FRAMEWORKS = ("torch", "tensorflow")
 real = pytest.mark.skipif(
@@ -164,6 +165,26 @@ def test_published_models_and_batches_are_models_of_ours():
         assert set(protocol.own_options) <= set(protocol.models)
         for name in protocol.models:
             build_model(name, 1, **protocol.model_options(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("vgg16", 138_361_641),
+        ("googlenet", 6_999_577),
+        ("inception-v3", 23_819_401),  # no factor in its normalisations
+        ("resnet50-v1", 25_559_081),
+        ("resnet152-v1", 60_194_857),
+        ("alexnet-tfcnn", 61_842_345),
+        ("alexnet-tfcnn-cifar10", 1_756_619),
+    ],
+)
+def test_tf_cnn_benchmarks_graphs_have_its_own_parameters(name, expected):
+    model = ProtocolCase(protocol="tf-cnn-benchmarks", model=name, batch=1).build()
+    assert parameters(model) == expected
+    # Its poolings pad as TensorFlow does.
+    pools = [node.layer for node in model if node.op == "pool" and node.layer.stride_height == 2]
+    assert name != "googlenet" or all(one.pad_top == 0 for one in pools)
 
 
 def test_a_model_that_the_script_does_not_have():

@@ -10,6 +10,7 @@ import pytest
 
 from pydlbench.endtoend.protocols import Subject
 from pydlbench.endtoend.protocols.alexnet_tutorial import FORWARD, FORWARD_BACKWARD, activations
+from pydlbench.errors import UsageError
 from pydlbench.models.graph import Model, Node
 
 # As a GTX 1050 Ti printed them.
@@ -180,3 +181,12 @@ def test_activations_of_a_graph_are_listed_channels_last() -> None:
         ("pool1", (2, 4, 2, 5)),
         ("fc", (2, 10)),
     )
+
+
+def test_a_single_step_that_is_dropped_has_no_mean(world: Any) -> None:
+    this = world(seconds=lambda _name, _count: 0.1)
+    with pytest.raises(UsageError, match=r"--steps 1: .*; nearest: --steps 2, or --quirk burn-in"):
+        this.run("convnet-benchmarks-tf", steps=1)
+    assert this.lines == []
+    forward, _ = this.run("convnet-benchmarks-tf", steps=1, without=["burn-in-off-by-one"])
+    assert forward.value == pytest.approx(0.1)
