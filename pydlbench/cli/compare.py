@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.cli.collecting import without_collection
+from pydlbench.cli.damaged import reading_files
 from pydlbench.errors import PydlbenchError, UsageError
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
         from pydlbench.cli.compare_published import run_published
 
         _refuse(args, _WITH_PUBLISHED, "with --published")
-        return run_published(args, outputs)
+        with reading_files(args.runs):
+            return run_published(args, outputs)
     if args.model is not None:
         raise UsageError(f"--model {args.model}: with --published only; nearest: --published")
     if not args.interleave:
@@ -106,10 +108,12 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
 
             found, interrupted = interleaved(args, settings, open_host)
         else:
-            found, interrupted = _stored(args, settings), False
+            with reading_files(args.runs):
+                found, interrupted = _stored(args, settings), False
         if not found.rows:
             raise PydlbenchError(_nothing(found))
-        outputs.show(found)
+        with reading_files([] if args.interleave else args.runs):
+            outputs.show(found)
         if interrupted:
             return 130
         return 0 if threshold is None else _judged(found, threshold)

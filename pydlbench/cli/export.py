@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.cli.damaged import reading_files
 from pydlbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -85,12 +86,14 @@ def run(args: argparse.Namespace) -> int:
         from pydlbench.results.export_parquet import check_pyarrow
 
         check_pyarrow()
-    loaded = _load(args)
+    with reading_files(args.runs):
+        loaded = _load(args)
     if not any(one.entries for one in loaded):
         raise UsageError(
             f"{loaded[0].info.id}: nothing was finished in it; nearest: pydlbench runs"
         )
-    content, notes = _content(chosen, loaded, samples=args.samples)
+    with reading_files(args.runs):
+        content, notes = _content(chosen, loaded, samples=args.samples)
     _write(args.output, content)
     if not args.quiet:
         from pydlbench.cli.streams import tell

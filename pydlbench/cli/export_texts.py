@@ -51,6 +51,7 @@ def run_markdown(run: RunRecord, entries: Sequence[Entry]) -> str:
     from pydlbench.report.conclusion import conclude
     from pydlbench.report.e2e_conclusion import conclude as conclude_steps
     from pydlbench.report.e2e_export import to_markdown as steps_markdown
+    from pydlbench.report.e2e_rows import settings
     from pydlbench.report.peaks import measured_peaks
     from pydlbench.results.export_markdown import to_markdown
     from pydlbench.results.export_tables import document_tables
@@ -66,8 +67,8 @@ def run_markdown(run: RunRecord, entries: Sequence[Entry]) -> str:
     others: dict[str, list[dict[str, object]]] = {}
     for entry in entries:
         others.setdefault(entry.table, []).append(entry.document)
-    # Of several models the full table has no common heading: the short one names each.
-    if steps and len({row.record.case.model for row in steps}) == 1:
+    # Of several models or settings the full table has no common heading: the short one names each.
+    if len(set(settings([row.record for row in steps]))) == 1:
         text = steps_markdown(run, steps, conclude_steps(steps))
         blocks.append(text.rstrip("\n"))
         del others["step"]

@@ -41,4 +41,5 @@ def _nearest(text: str) -> str:
         value *= 100
     elif "%" not in text and 1 < value < 2 and "." in number[0]:
         value = 100 * (value - 1)
-    return f"slower:{value:.6g}%"
+    # As many digits as are taken, and no exponent.
+    return f"slower:{f'{value:.6f}'.rstrip('0').rstrip('.')}%"

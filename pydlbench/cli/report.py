@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.cli.collecting import without_collection
@@ -13,6 +12,7 @@ from pydlbench.errors import UsageError
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+    from pathlib import Path
 
     from pydlbench.report.page import Page, PageRun
 
@@ -108,10 +108,11 @@ def _measured(run: PageRun) -> bool:
 def _check_folder(option: str, text: str) -> None:
     """Make sure that files can be written into a folder, which may have to be made."""
     from pydlbench.results.destination import check_writable
+    from pydlbench.results.paths import user_path
 
     if not text or text == "-":
         raise UsageError(f"{option} {text!r}: is no folder; nearest: {option} figures")
-    folder = Path(text).expanduser()
+    folder = user_path(text)
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{option} {text}: is a file; nearest: {option} {folder.parent}")
     # Whoever can write beside the folder can make it.
@@ -119,12 +120,14 @@ def _check_folder(option: str, text: str) -> None:
 
 
 def _write_figures(args: argparse.Namespace, page: Page) -> Sequence[str]:
+    from pydlbench.results.paths import user_path
+
     written = []
     for kind in _KINDS:
         target = getattr(args, kind)
         if target is None:
             continue
-        folder = Path(target).expanduser()
+        folder = user_path(target)
         folder.mkdir(exist_ok=True)
         for chart in page.charts:
             _replace(folder / f"{chart.name}.{kind}", page.figure(chart, kind))

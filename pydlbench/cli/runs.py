@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.cli.damaged import reading_files
 from pydlbench.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -127,7 +128,8 @@ def _show(args: argparse.Namespace, text: str) -> int:
 
     store = reading_store(args)
     try:
-        show(load(text, store), quiet=args.quiet)
+        with reading_files([text]):
+            show(load(text, store), quiet=args.quiet)
     finally:
         if store is not None:
             store.close()

@@ -73,7 +73,10 @@ def _one_value(axis: str, side: Side, rows: list[Row]) -> Row:
 def _nothing_common(a: Side, b: Side) -> str:
     if not a.rows or not b.rows:
         empty = a if not a.rows else b
-        return f"{empty.name}: nothing was measured in it; nearest: pydlbench runs lists the others"
+        return (
+            f"{empty.name}: nothing was measured in it that can be compared (layers, estimates, "
+            "steps, cross-checks); nearest: pydlbench runs lists the others"
+        )
     names = ("layer", *FIELDS)
     strange = [
         name.rstrip("_").removesuffix("_request")

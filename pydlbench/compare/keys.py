@@ -37,6 +37,8 @@ assert Row._fields[:_KEY] == ("layer", *FIELDS)
 _DEVICE: Final = Row._fields.index("device")
 #: Kinds of rows that are layers, not whole steps.
 LAYER_KINDS: Final = frozenset(("conv2d", "gemm", "pool2d", "pointwise"))
+# Those whose problem says all of what they compute.
+_SAID: Final = LAYER_KINDS - {"pool2d"}
 
 
 def key(row: Row) -> tuple[Any, ...]:
@@ -65,8 +67,9 @@ def setting(without: Iterable[str]) -> Callable[[Row], tuple[Any, ...]]:
             found = (*found[:place], row.device.partition(":")[0], *found[place + 1 :])
         if forward and row.pass_ != "forward":  # backward passes know one propagation only
             found = (*found[:-1], None)
-        # A pooling's descriptor does not say whether it is the maximum or the mean.
-        return (row.layer, *found) if row.kind == "pool2d" else found
+        # A pooling's descriptor does not say whether it is the maximum or the mean, and a step's
+        # options not of which model they are.
+        return found if row.kind in _SAID else (row.layer, *found)
 
     return one
 

@@ -176,7 +176,7 @@ def _estimate(document: Mapping[str, Any], threads: int | None) -> Row:
         middle,
         middle - half if known else None,
         middle + half if known else None,
-        threads=threads,
+        threads=document.get("threads") or threads,  # older ones have the run's
         status="failed" if document.get("missing") else "ok",
     )
 

@@ -9,8 +9,8 @@ passes count as independent: the interval is Student's for their mean.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -20,8 +20,6 @@ from pydlbench.compare.judge import Evidence, judge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
     from pydlbench.compare.match import Matching
     from pydlbench.compare.rows import Side
@@ -121,10 +119,16 @@ def _error(logs: Sequence[float]) -> float:
 
 
 def _geomean(logs: Sequence[Sequence[float]], settings: Settings) -> Estimate | None:
-    """Of rows with all passes: each pass has a mean, and these are what is independent."""
+    """Of all rows that can have a verdict: each pass has a mean, and these are what is independent.
+
+    Where a row lacks a pass, as many passes tell the scatter as every row has.
+    """
     most = max((len(one) for one in logs), default=0)
-    whole: NDArray[Any] = np.array([one for one in logs if len(one) == most and most], dtype=float)
-    if not whole.size:
+    kept = [one for one in logs if one and len(one) >= min(most, LEAST_PASSES)]
+    if not kept:
         return None
-    turn = Turns(logs=tuple(np.mean(whole, axis=0).tolist()))
-    return judge(_evidence([turn.logs], [turn]), settings)[0]
+    least = min(len(one) for one in kept)
+    turn = Turns(logs=tuple(_mean([one[number] for one in kept]) for number in range(least)))
+    middle = np.array([_mean([_mean(one) for one in kept])])
+    evidence = replace(_evidence([turn.logs], [turn]), log=middle, rest=middle)
+    return judge(evidence, settings)[0]

@@ -38,6 +38,8 @@ _AXES: Final = (
     *("kind", "batch", "pass_", "precision", "device", "backend", "mode", "cache", "threads"),
     *("layout_request", "fuse", "propagation"),
 )
+# Whole steps have none of these: beside layers that is no difference.
+_OF_LAYERS: Final = frozenset(("cache", "fuse", "propagation"))
 _NUMBERS: Final = frozenset(("batch", "threads"))
 _TITLES: Final = {"pass_": "pass", "layout_request": "layout"}
 _OF_AXIS: Final = {
@@ -62,10 +64,11 @@ def render_comparison(found: Comparison, style: Style = PLAIN, *, everything: bo
         everything: print all rows, however many there are.
     """
     first, *rest = conclude(found)
-    blocks = ["\n".join([style.bold(first), *rest]), "\n".join(side_lines(found))]
+    blocks = [wrapped("\n".join([style.bold(first), *rest]))]
+    blocks.append(wrapped("\n".join(side_lines(found))))
     warnings = [f"warning: {one.text}" for one in found.differences]
     if warnings:
-        blocks.append("\n".join(warnings))
+        blocks.append(wrapped("\n".join(warnings)))
     shown = _shown(found.rows, everything)
     titles, cells, right = table(found, shown)
     text = plain_table(titles, cells, right).splitlines()
@@ -79,9 +82,9 @@ def render_comparison(found: Comparison, style: Style = PLAIN, *, everything: bo
     blocks.append("\n".join([text[0], *coloured]))
     others = [*left_over(found), *unclear_reasons(found), *(f"note: {one}" for one in found.notes)]
     if others:
-        blocks.append("\n".join(others))
-    blocks.append("\n".join(legend(found)))
-    return "\n\n".join(wrapped(block) for block in blocks)
+        blocks.append(wrapped("\n".join(others)))
+    blocks.append(wrapped("\n".join(legend(found))))
+    return "\n\n".join(blocks)
 
 
 def table(
@@ -133,8 +136,10 @@ def _varying(found: Comparison, rows: Sequence[ComparedRow]) -> list[str]:
         values = {getattr(row.b, axis) for row in rows}
         if axis == "kind":
             values = {"layer" if value in LAYER_KINDS else value for value in values}
-        if axis == "propagation":
-            values = {row.b.propagation for row in rows if row.b.pass_ == "forward"}
+        if axis in _OF_LAYERS:
+            layers = [row.b for row in rows if row.b.kind in LAYER_KINDS]
+            known = [row for row in layers if axis != "propagation" or row.pass_ == "forward"]
+            values = {getattr(row, axis) for row in known}
         if len(values) > 1 and axis not in across:
             varying.append(axis)
     return varying

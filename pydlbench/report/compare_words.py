@@ -52,7 +52,8 @@ def resolution(estimate: Estimate) -> str:
     value = estimate.resolution
     if value is None or value > 99:
         return "-"
-    return f"{value:.1f}x" if value >= _FACTOR else f"{100 * (value - 1):.2g} %"
+    # From 99.5 % on, two digits of a percentage would take an exponent.
+    return f"{value:.1f}x" if value >= _FACTOR - 0.005 else f"{100 * (value - 1):.2g} %"
 
 
 def change(ratio: float) -> str:
@@ -128,7 +129,7 @@ def legend(found: Comparison) -> list[str]:
     elif found.repeats:
         spread = f"the scatter between runs, of {found.repeats} earlier ones and a measured figure"
     else:
-        spread = "the scatter between runs, a measured figure as there are no earlier ones"
+        spread = "the scatter between runs, a measured figure: no earlier runs tell more"
     level = f"{100 * settings.confidence:g} %"
     ratio = f"ratio: B over A; its {level} interval counts {spread}"
     chance = f"the chance of any false one among all rows is {100 * settings.alpha:g} % (Holm)"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Model
     from pydlbench.timing.statistics import Ratio
 
-__all__ = ["StepRow", "device_ratio", "fastest", "ratio"]
+__all__ = ["StepRow", "device_ratio", "fastest", "ratio", "settings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +65,30 @@ class StepRow:
     def to_dict(self) -> dict[str, Any]:
         """Return the record's JSON object with FLOPs and TFLOP/s."""
         return {**self.record.to_dict(), "flops": self.flops, "tflops": self.tflops}
+
+
+def settings(records: Sequence[StepRecord]) -> list[str]:
+    """Return in words what each step shares with those that it took turns with.
+
+    The model and whatever else is not as by default; two blanks part the words. Numbers of threads
+    are named where there are several.
+    """
+    threads = {one.threads for one in records if one.threads}
+    return [_setting(one, told=len(threads) > 1) for one in records]
+
+
+def _setting(record: StepRecord, *, told: bool) -> str:
+    case, threads = record.case, record.threads
+    words = [case.model, *(f"{name}={case.options[name]}" for name in sorted(case.options))]
+    words += [] if case.cast == "mixed" else [f"{case.cast} precision"]
+    words += [] if case.layout == "nhwc" else [case.layout]
+    words += [] if case.feed == "resident" else [f"{case.feed} images"]
+    words += ["fetch"] if case.fetch else []
+    words += [] if case.dropout else ["without dropout"]
+    words += ["running statistics"] if case.running_statistics else []
+    if told and threads:
+        words.append(f"{threads} thread{'' if threads == 1 else 's'}")
+    return "  ".join(words)
 
 
 def ratio(row: StepRow, other: StepRow) -> Ratio | None:

@@ -12,7 +12,7 @@ from pydlbench.report.style import PLAIN, Style
 from pydlbench.results.columns import number
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pydlbench.published import Beside, Figure
 
@@ -58,7 +58,7 @@ def published_conclusion(found: Sequence[tuple[Figure, Sequence[Beside]]], *, ow
     if not own:
         years = sorted({figure.year for figure, _ in found})
         span = f"{years[0]}" if years[0] == years[-1] else f"{years[0]} to {years[-1]}"
-        return f"{len(found)} published figures of {_few(models)}, {span}."
+        return f"{_figures(len(found))} of {_few(models)}, {span}."
     with_own = [(figure, ours) for figure, ours in found if ours]
     if not with_own:
         return (
@@ -68,7 +68,9 @@ def published_conclusion(found: Sequence[tuple[Figure, Sequence[Beside]]], *, ow
     pairs = [one for _, ours in with_own for one in ours]
     best = max(pairs, key=lambda one: one.speedup)
     least = min(pairs, key=lambda one: one.speedup)
-    text = f"{len(with_own)} published figures have a result of ours beside them: "
+    it = "has a result of ours beside it"
+    them = "have a result of ours beside them"
+    text = f"{_figures(len(with_own))} {it if len(with_own) == 1 else them}: "
     text += _faster(best)
     return f"{text}; {_faster(least)}." if len(pairs) > 1 else f"{text}."
 
@@ -128,6 +130,7 @@ def _notes(found: Sequence[tuple[Figure, Sequence[Beside]]], own: bool) -> list[
         lines.append(f"{_PLAIN}; pydlbench e2e --protocol runs the scripts' own: {scripts}")
     if own and any(ours for _, ours in shown):
         lines.append("speed: the published time of an image over ours")
+        lines += _remarks(figure for figure, _ in shown)
         devices = dict.fromkeys(one.own.device for _, ours in shown for one in ours)
         lines.append(f"ours ran on: {', '.join(filter(None, devices)) or 'not recorded'}")
     sources = read_sources()
@@ -138,5 +141,19 @@ def _notes(found: Sequence[tuple[Figure, Sequence[Beside]]], own: bool) -> list[
     return lines
 
 
+def _remarks(figures: Iterable[Figure]) -> list[str]:
+    """What the sources say of some figures; the column of that name is taken by ours."""
+    found: dict[str, dict[str, None]] = {}
+    for one in figures:
+        if one.note:
+            what = f"{one.model} {one.precision} on {one.hardware}"
+            found.setdefault(one.note, {})[what] = None
+    return [f"published {', '.join(which)}: {note}" for note, which in found.items()]
+
+
 def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:-1]) + f" and {names[-1]}" if len(names) > 1 else names[0]
+
+
+def _figures(count: int) -> str:
+    return "1 published figure" if count == 1 else f"{count} published figures"

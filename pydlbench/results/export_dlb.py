@@ -55,7 +55,8 @@ def to_dlb(runs: Iterable[tuple[RunRecord, Iterable[Entry]]]) -> str:
                         document["model"],
                         stage,
                         document["precision"],
-                        f"{milliseconds:.4g}",
+                        # No exponent, however long the step.
+                        f"{milliseconds:.4g}" if milliseconds < 9999.5 else f"{milliseconds:.0f}",
                     ]
                 )
     return buffer.getvalue()

@@ -38,6 +38,14 @@ def _what(document: Mapping[str, Any]) -> str:
     return " ".join(words)
 
 
+def _who(document: Mapping[str, Any]) -> str:
+    """Return framework and mode, and what of the step is not as by default."""
+    words = [document.get("framework"), document.get("mode")]
+    for name, usual in (("layout", "nhwc"), ("feed", "resident"), ("cast", "mixed")):
+        words.append(None if document.get(name) == usual else document.get(name))
+    return " ".join(str(word) for word in words if word)
+
+
 def _seconds(value: Any) -> str:
     return format_seconds(value) if isinstance(value, (int, float)) else "-"
 
@@ -74,8 +82,9 @@ _STEP: Final[tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...]] = (
     ("phase", lambda one: str(one.get("phase"))),
     ("precision", lambda one: str(one.get("precision"))),
 )
-_WHO: Final[tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...]] = (
-    ("framework", lambda one: f"{one.get('framework')} {one.get('mode') or ''}".strip()),
+_WHO: Final[tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...]] = (("framework", _who),)
+_THREADS: Final[tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...]] = (
+    ("threads", lambda one: str(one.get("threads") or "-")),
 )
 _TABLES: Final[
     Mapping[str, tuple[str, tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...]]]
@@ -84,6 +93,7 @@ _TABLES: Final[
         "Estimates",
         (
             *_STEP,
+            *_THREADS,
             ("hot .. cold", lambda one: _range(one["estimate"], "low", "high")),
             ("images/s", lambda one: number(one["estimate"].get("images_per_s"))),
             ("dominant", lambda one: str(one.get("dominant") or "-")),
@@ -95,6 +105,7 @@ _TABLES: Final[
         (
             *_STEP,
             *_WHO,
+            *_THREADS,
             ("median", lambda one: _median(one, "time_s")),
             ("images/s", lambda one: number(one.get("images_per_s"))),
             ("note", lambda one: "contended" if one.get("contended") else ""),
@@ -105,6 +116,7 @@ _TABLES: Final[
         (
             *_STEP,
             *_WHO,
+            *_THREADS,
             ("predicted", lambda one: _seconds(one.get("estimate_s"))),
             ("measured", lambda one: _median(one, "measured_s")),
             ("error", lambda one: _signed(one.get("error"))),
@@ -146,8 +158,8 @@ def _range(found: Mapping[str, Any], low: str, high: str) -> str:
 
 
 def _refused(document: Mapping[str, Any]) -> str:
-    who = f"{document.get('framework', '')} {document.get('mode') or ''}".strip()
-    words = [_what(document), f"batch {document.get('batch')}", str(document.get("phase")), who]
+    words = [_what(document), f"batch {document.get('batch')}", str(document.get("phase"))]
+    words.append(_who(document))
     name = " ".join(filter(None, words))
     return _escape(
         f"{document['status']}: {name}: {document.get('reason') or 'no reason recorded'}"

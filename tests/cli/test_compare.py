@@ -89,6 +89,8 @@ def test_fail_on_is_for_rows_that_are_slower_beyond_doubt(write, capsys, text, f
         ("", "slower:3%"),
         ("slower:-2%", "slower:2%"),
         ("slower:9999%", "slower:1000%"),
+        ("slower:0.00000004%", "slower:0%"),
+        ("slower:1.23456789%", "slower:1.234568%"),
     ],
 )
 def test_a_bad_threshold_is_answered_with_the_nearest(write, capsys, text, near):
@@ -208,11 +210,31 @@ def test_repeats_of_one_hour_count_as_a_few(store, capsys):
     assert json.loads(capsys.readouterr().out)["settings"]["repeats"] == 4
 
 
+def test_a_single_earlier_run_tells_nothing_and_is_not_said_not_to_exist(store, capsys):
+    with Store.open(store) as opened:
+        for number in range(9):
+            opened.delete(f"run{number}")
+    assert main(["compare", "last~1", "last"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "a measured figure: no earlier runs tell more" in out
+
+
 def test_without_the_earlier_runs_the_same_two_say_nothing(store, write, capsys):  # noqa: ARG001
     factors = (1, 1, 1, 1.12, 1, 1)
     a, b = write("a"), write("b", factors)
     assert main(["compare", a, b, "--store", "none", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["counts"]["UNCLEAR"] == 6
+
+
+def test_a_run_of_other_things_is_not_said_to_be_empty(store, capsys, run_record):
+    record = dataclasses.replace(run_record, id="played")
+    with Store.open(store) as opened:
+        opened.begin(record, "e2e")
+        opened.add(record.id, Entry.of("protocol", {"protocol": "mnist-tutorial", "numbers": []}))
+        opened.finish(record, "done")
+    assert main(["compare", "run11", "played"]) == 2
+    text = "played: nothing was measured in it that can be compared (layers, estimates, steps"
+    assert text in capsys.readouterr().err
 
 
 def test_a_run_that_is_not_there_is_a_usage_error(store, capsys):  # noqa: ARG001
@@ -227,6 +249,11 @@ def test_published_figures_are_listed_without_a_run(capsys):
     assert (titan["value"], titan["unit"], titan["year"]) == (70, "ms/batch", 2015)
     assert "alexnet_benchmark.py" in titan["citation"]
     assert "no fully connected" in titan["includes"]
+
+
+def test_a_single_published_figure_is_one(capsys):
+    assert main(["compare", "--published", "--model", "mnist"]) == 0
+    assert capsys.readouterr().out.startswith("1 published figure of mnist, 2019.\n")
 
 
 def test_the_list_of_published_figures_is_narrow(capsys):
@@ -263,10 +290,34 @@ def test_own_steps_stand_beside_published_figures(steps, capsys):
     assert max(map(len, out.splitlines())) <= 150
 
 
+def test_what_the_source_says_of_a_figure_stands_below_ours(steps, capsys):
+    path = Path(steps)
+    path.write_text(path.read_text().replace("vgg16", "alexnet"))
+    assert main(["compare", "--published", steps]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    which = "alexnet fp32 on Titan X (Maxwell), alexnet fp32 on Tesla K40c"
+    assert f"published {which}: the script of that year had no LRN layers" in out
+
+
 def test_steps_are_compared_like_layers(steps, capsys):
     assert main(["compare", steps, steps, "--json", "-"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["kind"], row["ratio"], row["verdict"]) == ("step", 1.0, "UNCLEAR")
+
+
+def test_estimates_with_other_numbers_of_threads_are_two(tmp_path, run_record, capsys):
+    shared = {"model": "mnist", "batch": 4, "phase": "forward", "precision": "fp32"}
+    estimates = [
+        {**shared, "threads": count, "estimate": {"time_s": 0.1 / count, "half_width_s": 0.001}}
+        for count in (1, 2)
+    ]
+    run = run_record.to_dict() | {"device": {**run_record.device, "threads": 2}}
+    path = tmp_path / "sweep.json"
+    document = {"schema_version": 1, "run": run, "kind": "sweep", "estimates": estimates}
+    path.write_text(json.dumps(document))
+    assert main(["compare", str(path), str(path), "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(row["threads"], row["a"]["median"]) for row in found["rows"]] == [(1, 0.1), (2, 0.05)]
 
 
 def test_runs_without_a_published_model_are_said_to_be(write, capsys):

@@ -228,6 +228,27 @@ def test_dlb_has_the_six_columns_in_milliseconds(keep, capsys, run_record):
     assert "batches 8, 16" in err
 
 
+def test_dlb_has_no_exponents(keep, capsys):
+    keep("e2e", *(Entry.of("step", step(seconds=seconds)) for seconds in (9.99949, 61.2346)))
+    main(["export", "last", "--format", "dlb"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.rpartition(",")[2] for line in lines[1:]] == ["9999", "61235"]
+
+
+@pytest.mark.parametrize(
+    "other", [{"layout": "nchw"}, {"threads": 1}, {"options": {"classes": 10}}]
+)
+def test_steps_of_other_settings_have_no_common_heading(keep, capsys, other):
+    documents = [{**step(), "threads": 2}, {**step(seconds=0.08), "threads": 2, **other}]
+    keep("sweep", *(Entry.of("step", one) for one in documents))
+    assert main(["export", "last", "--format", "md"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.partition(" ms ")[0].rpartition("|")[0] for line in lines if line[:1] == "|"]
+    rows = [row for row in rows if "torch" in row]
+    assert len(set(rows)) == 2
+    assert not any("times as long" in line for line in lines)
+
+
 def protocol():
     numbers = [
         {

@@ -40,6 +40,17 @@ def test_a_poolings_descriptor_does_not_say_which_it_is(row, side):
     assert [one.layer for one in match(a, b).only_b] == ["net/mean"]
 
 
+def test_steps_of_two_models_do_not_belong_together(row, side):
+    step = {"kind": "check measured", "problem": "{}", "backend": "torch", "mode": "eager"}
+    a, b = side("a", [row("vgg11", **step)]), side("b", [row("resnet50", **step)])
+    with pytest.raises(UsageError, match="they differ in layer;"):
+        match(a, b)
+    a, b = side("a", [*a.rows, row()]), side("b", [row(), *b.rows])
+    found = match(a, b)
+    assert [one.a.layer for one in found.pairs] == ["net/conv"]
+    assert [one.layer for one in (*found.only_a, *found.only_b)] == ["vgg11", "resnet50"]
+
+
 def test_one_of_several_names_of_a_problem_cannot_be_chosen(row, side):
     a = side("a", [row("x", problem="p"), row("y", problem="p")])
     b = side("b", [row("z", problem="p")])

@@ -120,3 +120,21 @@ def test_a_small_budget_has_small_chunks(machine):
     found = policy(0.05, half.case, {"timing": "steady"})
     assert found.chunk_s == pytest.approx(0.01)
     assert found.warmup_limit_s == 0.05
+
+
+def test_rows_that_lack_a_pass_are_in_the_geometric_mean(machine):
+    here = machine(seconds={"torch": 1.21e-3}, preparation_sd=0.001)
+    contests = here.measure([("native", "native"), ("native", "torch")])
+    contests[1].found.logs.pop()
+    found = judged(contests)
+    ratios = [row.time.ratio for row in found.rows]
+    assert ratios == pytest.approx([1.0, 1.21], rel=0.01)
+    assert found.geomean.ratio == pytest.approx(math.sqrt(ratios[0] * ratios[1]))
+    assert found.geomean.ci_low < 1.1 < found.geomean.ci_high
+
+
+def test_a_row_without_a_verdict_is_not(machine):
+    here = machine(seconds={"torch": 2e-3}, preparation_sd=0.001)
+    contests = here.measure([("native", "native"), ("native", "torch")])
+    del contests[1].found.logs[3:]
+    assert judged(contests).geomean.ratio == pytest.approx(1.0, rel=0.01)

@@ -45,6 +45,8 @@ def ladders(runs: Sequence[PageRun]) -> list[Ladder]:
             key = _key(run, words)
             if key in found and record.time is not None:
                 who = f"step, {framework_text(case)}, e2e"
+                if who in {one.name for one in found[key].rungs}:
+                    who = f"{who}, run {run.number}"
                 time = record.time
                 found[key].rungs.append(
                     undivided(who, time.median, run.number, time.ci_low, time.ci_high)
@@ -69,8 +71,12 @@ def _merge(
     _, model, batch, phase, precision, variant = key
     title = f"{model}  {variant}  batch {batch}  {phase}  {precision}"
     ladder = found.setdefault(key, Ladder(title=title[:110]))
-    known = {one.name for one in ladder.rungs}
-    ladder.rungs.extend(rung for rung in rungs if rung.segments and rung.name not in known)
+    known = {one.name: one.source for one in ladder.rungs}
+    for rung in rungs:
+        if rung.segments and rung.name not in known:
+            ladder.rungs.append(rung)
+        elif rung.segments and run.number not in (known[rung.name], *ladder.left):
+            ladder.left.append(run.number)
 
 
 def _of_estimate(run: PageRun, document: Mapping[str, Any]) -> Iterator[Rung]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.report.page.markup import plain
 from pydlbench.report.page.rungs import Ladder, Rung, Segment
 from pydlbench.report.page.runs import node_name
+from pydlbench.results.axes import AXES, axis_values, label
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from pydlbench.results import Measurement
 
 __all__ = ["layer_sums"]
+
+# What makes it another sum besides batch, precision and caches; named where rows differ in it.
+_OWN: Final = ("device", "threads", "fuse", "layout")
 
 
 def layer_sums(runs: Sequence[PageRun]) -> Iterator[Ladder]:
@@ -25,16 +29,19 @@ def layer_sums(runs: Sequence[PageRun]) -> Iterator[Ladder]:
     for run in runs:
         if run.kind not in ("layers", "sweep") or len(run.models) != 1 or not run.whole:
             continue
+        differ = [axis for axis in _OWN if len(axis_values(run.timed, axis)) > 1]
         groups: dict[tuple[Any, ...], list[Measurement]] = {}
         for row in run.timed:
-            key = (row.batch, row.precision, row.device, row.cache, row.threads, row.fuse)
+            key = (row.batch, row.precision, row.cache, *(AXES[axis](row) for axis in _OWN))
             groups.setdefault(key, []).append(row)
-        for (batch, precision, _, cache, *_), rows in groups.items():
+        for (batch, precision, cache, *_), rows in groups.items():
             rungs = _sums(run, rows)
             names = {row.layer for row in rows}
             if rungs and len(names) > 1:
                 passes = ", ".join(dict.fromkeys(row.pass_ for row in rows))
                 title = f"{run.models[0]}  batch {batch}  {passes}  {precision}  {cache} cache"
+                told = label(rows[0], differ).removeprefix(rows[0].layer).strip()
+                title += f"  {told}" if told else ""
                 yield Ladder(title=title[:110], rungs=rungs, step=False)
 
 

@@ -62,11 +62,13 @@ class Ladder:
         title: which step.
         rungs: from what physics needs to what was measured.
         step: whether it is a model's step, every occurrence of a layer counted.
+        left: numbers of runs that have rungs which an earlier run has too: these are not in it.
     """
 
     title: str
     rungs: list[Rung] = field(default_factory=list)
     step: bool = True
+    left: list[int] = field(default_factory=list)
 
 
 def undivided(

@@ -8,6 +8,7 @@ from pydlbench.report.conclusion import conclude
 from pydlbench.report.page.cleaning import finite, mapping, objects, positive
 from pydlbench.report.page.markup import dotted, plain
 from pydlbench.report.page.section import UNREADABLE
+from pydlbench.report.page.throughput import options_text
 from pydlbench.report.peaks import measured_peaks
 
 if TYPE_CHECKING:
@@ -122,16 +123,15 @@ def _steps(run: PageRun) -> Iterator[Conclusion]:
     if not run.steps or run.kind == "diagnose":
         return
     from pydlbench.report.e2e_conclusion import conclude as conclude_steps
-    from pydlbench.report.e2e_rows import StepRow
+    from pydlbench.report.e2e_rows import StepRow, settings
 
-    by_model: dict[str, list[StepRow]] = {}
-    for one in run.steps:
-        model = one.record.case.model
-        row = StepRow(record=one.record, title=model, flops=one.flops)
-        by_model.setdefault(model, []).append(row)
-    for model, rows in by_model.items():
+    by_setting: dict[str, list[StepRow]] = {}
+    for setting, one in zip(settings([one.record for one in run.steps]), run.steps, strict=True):
+        row = StepRow(record=one.record, title=one.record.case.model, flops=one.flops)
+        by_setting.setdefault(setting, []).append(row)
+    for setting, rows in by_setting.items():
         lines = [*conclude_steps(rows), *map(_agreement, run.agreements)]
-        yield Conclusion(model, [line.replace("stand above.", "stand below.") for line in lines])
+        yield Conclusion(setting, [line.replace("stand above.", "stand below.") for line in lines])
 
 
 def _protocols(run: PageRun) -> Iterator[Conclusion]:
@@ -171,7 +171,10 @@ def _step(document: Mapping[str, Any]) -> str:
     words = [plain(document.get(name)) for name in names if document.get(name) is not None]
     if "batch" in document and len(words) > 1:
         words[1] = f"batch {words[1]}"
-    return "  ".join(words)
+    words += [options_text(mapping(document.get("options")))]
+    if threads := positive(document.get("threads")):
+        words.append(f"{threads:.0f} thread{'' if threads == 1 else 's'}")
+    return "  ".join(filter(None, words))
 
 
 def _estimate(document: Mapping[str, Any]) -> Estimate:

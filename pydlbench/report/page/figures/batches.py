@@ -35,7 +35,10 @@ def batch_sweeps(runs: Sequence[PageRun]) -> Iterator[Chart]:
         for row in run.timed:
             if row.tflops and row.batch > 0:
                 words = [row.layer, row.pass_, row.precision, row.who, row.device, row.cache]
-                words += [f"{row.threads} threads"] if row.threads else []
+                # One word: what all lines share is left out word by word.
+                words += [f"threads={row.threads}"] if row.threads else []
+                told = ((row.fuse, "none"), (row.layout_request, "best"))
+                words += [value for value, usual in told if value != usual]
                 # Another machine's rates are another line.
                 name = " ".join(words) if len(runs) == 1 else " ".join([*words, run.machine])
                 layers.setdefault(name, {}).setdefault(row.batch, row.tflops)

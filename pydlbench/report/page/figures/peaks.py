@@ -14,7 +14,7 @@ from pydlbench.report.page.figures.canvas import Chart, bar, figure, mark, point
 from pydlbench.report.page.markup import plain
 from pydlbench.report.page.palette import LIGHT, Look, looks
 from pydlbench.report.page.runs import node_name
-from pydlbench.results.axes import AXES
+from pydlbench.results.axes import AXES, axis_values, label
 from pydlbench.results.columns import percent
 from pydlbench.units import format_seconds
 
@@ -36,7 +36,11 @@ _HOW: Final = (
     "peak."
 )
 # Part of a measurement's identity that has no line of its own.
-_SERIES: Final = ("backend", "mode", "timing", "accumulate", "threads")
+_SERIES: Final = ("backend", "mode", "timing", "accumulate")
+# Characters at the left of a line: all, and those that a layer keeps at the least.
+_WIDE: Final = 44
+_LEAST: Final = 10
+_Key = tuple[str, str]  # the layer, and what else tells a line from others
 
 
 def against_peaks(runs: Sequence[PageRun]) -> Iterator[Chart]:
@@ -99,21 +103,23 @@ def _chart(run: PageRun, rows: Sequence[Measurement], name: str, which: str) -> 
     )
 
 
-def _lines(rows: Sequence[Measurement]) -> dict[str, list[Measurement]]:
-    """Rows by what is written at the left: the layer and whatever else differs."""
-    axes = [
-        axis
-        for axis in AXES
-        if axis not in _SERIES and len({AXES[axis](row) for row in rows}) > 1 and axis != "layer"
-    ]
+def _lines(rows: Sequence[Measurement]) -> dict[_Key, list[Measurement]]:
+    """Rows by what their line is about: the layer, and whatever else differs."""
+    own = [axis for axis in AXES if axis not in (*_SERIES, "layer")]
+    axes = [axis for axis in own if len(axis_values(rows, axis)) > 1]
     one_model = len({row.layer.partition("/")[0] for row in rows}) == 1
-    found: dict[str, list[Measurement]] = {}
+    found: dict[_Key, list[Measurement]] = {}
     for row in rows:
-        layer = node_name(row.layer) if one_model else row.layer
-        words = [f"batch {row.batch}" if axis == "batch" else AXES[axis](row) for axis in axes]
-        key = plain(" ".join(filter(None, [plain(layer, 26), *words])), 44)
-        found.setdefault(key, []).append(row)
+        layer = plain(node_name(row.layer) if one_model else row.layer)
+        words = label(row, axes).removeprefix(row.layer)
+        found.setdefault((layer, plain(words)), []).append(row)
     return found
+
+
+def _written(key: _Key) -> str:
+    """What stands at the left: what tells lines apart goes before the end of a long name."""
+    layer, words = key
+    return plain(f"{plain(layer, max(_LEAST, _WIDE - len(words) - 1))} {words}", _WIDE)
 
 
 def _slowest(rows: Sequence[Measurement]) -> float:
@@ -183,12 +189,12 @@ def _mark(artist: Any, values: list[dict[str, Any]], row: Measurement) -> None:
 
 
 def _decorate(
-    axes: Any, shown: Mapping[str, Sequence[Measurement]], rows: Sequence[Measurement]
+    axes: Any, shown: Mapping[_Key, Sequence[Measurement]], rows: Sequence[Measurement]
 ) -> None:
     most = max(100 * max(_reached(row) or 0.0, 0.0) for row in rows)
     axes.set_xlim(0, max(104.0, 1.04 * most))
     axes.set_ylim(len(shown) - 0.4, -0.6)
-    axes.set_yticks(range(len(shown)), list(shown))
+    axes.set_yticks(range(len(shown)), list(map(_written, shown)))
     axes.tick_params(axis="y", length=0)
     axes.xaxis.grid(visible=True)
     axes.set_xlabel("% of the theoretical peak")
@@ -224,11 +230,11 @@ def _legend(axes: Any, series: Mapping[str, Look], lead: str) -> None:
     )
 
 
-def _alt(shown: Mapping[str, Sequence[Measurement]], lead: str) -> str:
+def _alt(shown: Mapping[_Key, Sequence[Measurement]], lead: str) -> str:
     parts = []
     for name, rows in shown.items():
         row = next((one for one in rows if plain(one.who, 30) == lead), rows[0])
         share = _roof_share(row)
         roof = "" if share is None else f" (its roof {percent(share)})"
-        parts.append(f"{name} {percent(_reached(row))}{roof}")
+        parts.append(f"{plain(' '.join(name))} {percent(_reached(row))}{roof}")
     return f"Share of the theoretical peak, {lead}: {'; '.join(parts)}."

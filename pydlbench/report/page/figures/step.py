@@ -209,6 +209,9 @@ def _caption(ladder: Ladder, keep: set[str], runs: int) -> str:
         lines.append(f"From run{'s' if len(sources) > 1 else ''} {which}.")
         if len(sources) > 1:
             lines.append("Runs at different times drift by several percent against each other.")
+        if ladder.left:
+            which = ", ".join(map(str, ladder.left))
+            lines.append(f"Rungs that an earlier run has too are not drawn again: run {which}.")
     return " ".join(lines)
 
 

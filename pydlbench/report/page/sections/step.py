@@ -10,6 +10,7 @@ from pydlbench.report.page.figures.step import NEEDS, steps
 from pydlbench.report.page.markup import Html, dotted, el, join, plain
 from pydlbench.report.page.section import Section, absent, capped, chart, collected
 from pydlbench.report.page.tables import Column, table
+from pydlbench.report.page.throughput import options_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -87,7 +88,8 @@ def _ledger(record: CheckRecord, ident: str, which: str) -> Html:
         Column("what stands out", lambda one: plain(one.detail) if one.detail else ""),
         Column("how it was measured", lambda one: el("span", one.how)),
     ]
-    what = f"{record.model} batch {record.batch} {record.phase} {record.precision}"
+    words = [record.model, options_text(record.options), f"batch {record.batch}", record.phase]
+    what = " ".join(filter(None, [*words, record.precision]))
     caption = (
         f"Ledger: {what}, {which}: the terms add up to the "
         f"measured {scale.text(record.measured.median)}"

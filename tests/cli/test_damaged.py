@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pydlbench.cli import main
+from pydlbench.cli.damaged import reading_files
+from pydlbench.errors import StoreError, UsageError
+
+
+@pytest.fixture
+def write(run_record, measurement, tmp_path):
+    def to(name, **changes):
+        path = tmp_path / name
+        row = {**measurement().to_dict(), **changes}
+        document = {"schema_version": 1, "interrupted": False, "run": run_record.to_dict()}
+        path.write_text(json.dumps({**document, "measurements": [row]}))
+        return str(path)
+
+    return to
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compare", "GOOD", "BAD"),
+        ("compare", "BAD", "BAD"),
+        ("compare", "--published", "BAD"),
+        ("export", "BAD", "--format", "long"),
+        ("export", "BAD", "--format", "md"),
+        ("runs", "show", "BAD"),
+    ],
+)
+@pytest.mark.parametrize("changes", [{"time_s": "text"}, {"time_s": {"median": "text"}}])
+def test_a_damaged_file_is_one_line(write, capsys, words, changes):
+    files = {"GOOD": write("good.json"), "BAD": write("bad.json", **changes)}
+    assert main([files.get(one, one) for one in words]) == 2
+    error = capsys.readouterr().err.strip().splitlines()
+    assert len(error) == 1
+    assert "bad.json" in error[0]
+    assert "nearest:" in error[0]
+
+
+def test_errors_without_a_file_or_of_our_own_pass():
+    with pytest.raises(KeyError), reading_files(["last"]):
+        raise KeyError("problem")
+    with pytest.raises(StoreError, match="it is locked"), reading_files([__file__]):
+        raise StoreError("it is locked")
+    wrong = pytest.raises(UsageError, match=r"test_damaged.py: not as .*KeyError")
+    with wrong, reading_files([__file__]):
+        raise KeyError("problem")
