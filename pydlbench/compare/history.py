@@ -7,6 +7,7 @@ the store, and from a measured figure before that.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,9 +18,19 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.compare.rows import Row
+    from pydlbench.compare.rows import Row, Side
 
-__all__ = ["PRIOR_FREEDOM", "RUN_SD", "Scatter", "compute_bound", "from_history", "prior"]
+__all__ = [
+    "EPISODE",
+    "EPISODES",
+    "PRIOR_FREEDOM",
+    "RUN_SD",
+    "Scatter",
+    "compute_bound",
+    "episodes",
+    "from_history",
+    "prior",
+]
 
 # Standard deviations of one run's logarithmic time, from ten repeats of AlexNet's layers on the
 # virtual machine with two cores: benchmarks/results/amd-epyc-zen4-2-cores/repeatability.md, column
@@ -38,6 +49,13 @@ RUN_SD: Final = 0.05
 #: So many repeats is the measured figure worth. The rows of a class on that page differ among each
 #: other about as much as standard deviations from eight degrees of freedom do.
 PRIOR_FREEDOM: Final = 8
+#: On a virtual machine two CPUs can share a core for seconds, and none of the guest's counters says
+#: so: a kernel that is measured then takes up to twice its time, all of its samples alike. So many
+#: of 220 rows did in twenty runs of AlexNet's layers on that machine (``compare_repeats.py``):
+EPISODES: Final = 2 / 220
+#: Logarithm of the largest factor of such an episode, with two standard deviations of what a whole
+#: run has in common on top.
+EPISODE: Final = math.log(2) + 2 * RUN_SD
 # A run's common part is only known with a few rows.
 _LEAST_ROWS: Final = 5
 _LEAST_RUNS: Final = 3
@@ -77,6 +95,20 @@ def compute_bound(rows: Sequence[Row]) -> NDArray[Any]:
     moved = np.array([row.bytes or 0.0 for row in rows], dtype=float)
     bound: NDArray[Any] = (moved > 0) & (done >= _INTENSE * moved)
     return bound
+
+
+def episodes(sides: Sequence[Side], rows: Sequence[Row]) -> NDArray[Any]:
+    """Return the probability of each row that one side measured it in an episode.
+
+    Args:
+        sides: with their devices; only virtual machines have episodes, as far as is known.
+        rows: of one of them.
+    """
+    facts = [side.device.get("facts") or {} for side in sides]
+    virtual = sum(bool(one.get("virtualised")) for one in facts)
+    on_cpu = np.array([row.device == "cpu" for row in rows], dtype=float)
+    found: NDArray[Any] = virtual * EPISODES * on_cpu
+    return found
 
 
 def from_history(

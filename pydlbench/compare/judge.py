@@ -16,6 +16,7 @@ from pydlbench.compare.comparison import (
     Estimate,
     Settings,
 )
+from pydlbench.compare.history import EPISODE
 from pydlbench.compare.student import holm, quantiles, two_sided
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Evidence", "judge"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """What is known of each row.
 
@@ -37,6 +38,8 @@ class Evidence:
         sd: standard deviation of ``rest``, everything counted that differs between two runs.
         freedom: degrees of freedom of ``sd``.
         against: why a row can have no verdict; None where it can.
+        episodes: probability that one of the two was measured in an episode, see
+            :data:`pydlbench.compare.history.EPISODES`.
     """
 
     log: NDArray[Any]
@@ -44,6 +47,7 @@ class Evidence:
     sd: NDArray[Any]
     freedom: NDArray[Any]
     against: Sequence[str | None]
+    episodes: NDArray[Any] | float = 0.0
 
 
 def judge(evidence: Evidence, settings: Settings) -> list[Estimate]:
@@ -51,7 +55,8 @@ def judge(evidence: Evidence, settings: Settings) -> list[Estimate]:
 
     FASTER and SLOWER take a ratio that differs from one at ``alpha``, corrected by Holm for all
     rows that can have a verdict, and by more than the margin, both as measured and without the
-    common part. SAME takes an interval within the margin. All else is UNCLEAR.
+    common part; the probability of an episode is counted in. SAME takes an interval within the
+    margin. All else is UNCLEAR.
 
     The interval holds for a single row. It spans both readings, with and without the common part.
     """
@@ -59,11 +64,18 @@ def judge(evidence: Evidence, settings: Settings) -> list[Estimate]:
     sd, freedom = evidence.sd, evidence.freedom
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.where(sd > 0, evidence.rest / sd, np.where(evidence.rest == 0, 0.0, np.inf))
-    p = holm(np.where(usable, two_sided(t, freedom), np.nan))
+    chance = two_sided(t, freedom)
+    # What an episode may have done is no change: its size is anything up to the largest.
+    beyond = np.maximum(0.0, 1 - np.abs(evidence.rest) / EPISODE)
+    p = holm(np.where(usable, np.minimum(1.0, chance + evidence.episodes * beyond), np.nan))
     reach = quantiles(settings.confidence, freedom) * sd
     low = np.minimum(evidence.log, evidence.rest) - reach
     high = np.maximum(evidence.log, evidence.rest) + reach
-    seen = quantiles(1 - settings.alpha / max(1, int(usable.sum())), freedom) * sd
+    each = settings.alpha / max(1, int(usable.sum()))
+    seen = quantiles(1 - each, freedom) * sd
+    likely = np.asarray(evidence.episodes) > each
+    share = np.where(likely, evidence.episodes, 1.0)
+    seen = np.where(likely, np.maximum(seen, EPISODE * (1 - each / share)), seen)
     margin = math.log1p(settings.margin)
     up = np.minimum(evidence.log, evidence.rest) > margin
     down = np.maximum(evidence.log, evidence.rest) < -margin

@@ -28,7 +28,7 @@ from pydlbench.compare.comparison import (
     bounded,
 )
 from pydlbench.compare.environment import differences
-from pydlbench.compare.history import PRIOR_FREEDOM, Scatter, compute_bound, prior
+from pydlbench.compare.history import PRIOR_FREEDOM, Scatter, compute_bound, episodes, prior
 from pydlbench.compare.judge import Evidence, judge
 
 if TYPE_CHECKING:
@@ -78,14 +78,15 @@ def compare(
     found = differences(a, b, pairs)
     alike = matching.axis is None and not any(one.counts for one in found)
     log, within, against = _logs(pairs)
-    evidence, drift = _evidence(log, within, against, known, alike)
+    disturbed = episodes((a, b), [pair.a for pair in pairs])
+    evidence, drift = _evidence(log, within, against, known, alike, disturbed)
     times = judge(evidence, settings)
     clocks = _clocks(pairs)
     lacking = [
         "no clock was read" if math.isnan(clock) else reason
         for clock, reason in zip(clocks.tolist(), against, strict=True)
     ]
-    in_cycles, cycle_drift = _evidence(log + clocks, within, lacking, known, alike)
+    in_cycles, cycle_drift = _evidence(log + clocks, within, lacking, known, alike, disturbed)
     cycles = judge(in_cycles, settings)
     by_clock = alike and _only_clocks(clocks)
     geomean = _geomean(log, within, against, known, settings)
@@ -172,6 +173,7 @@ def _evidence(
     against: Sequence[str | None],
     scatter: Scatter,
     alike: bool,
+    disturbed: NDArray[Any],
 ) -> tuple[Evidence, float | None]:
     """Return the evidence, and the common part that was taken off."""
     usable = np.array([reason is None for reason in against], dtype=bool)
@@ -185,10 +187,9 @@ def _evidence(
             # Of a median: pi / 2 times the variance of the mean.
             known = math.pi / 2 / float(np.sum(1 / own[usable] ** 2))
             sd = scale * np.sqrt(own**2 + known)
-            evidence = Evidence(log=log, rest=rest, sd=sd, freedom=scatter.freedom, against=against)
-            return evidence, common
+            return Evidence(log, rest, sd, scatter.freedom, against, disturbed), common
     sd = np.sqrt(own**2 + 2 * scatter.run**2)
-    return Evidence(log=log, rest=log, sd=sd, freedom=scatter.freedom, against=against), None
+    return Evidence(log, log, sd, scatter.freedom, against, disturbed), None
 
 
 def _scale(rests: NDArray[Any]) -> float:

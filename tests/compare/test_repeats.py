@@ -50,6 +50,29 @@ def test_a_row_that_became_a_quarter_slower_is_found_and_no_other(machine):
     assert others <= 2
 
 
+def test_on_a_virtual_machine_a_kernel_that_shared_its_core_is_not_called_slower(machine):
+    here = machine(episodes=0.01)
+    runs = [(here.run("a"), here.run("b")) for _ in range(REPETITIONS)]
+    told = [verdicts(compared(*pair)) for pair in runs]
+    assert sum(set(one) != {"UNCLEAR"} for one in told) <= 2
+    assert all(one.time.resolution > 1.5 for one in compared(*runs[0]).rows)
+    hard = [({**side.device, "facts": {}}) for side in runs[0]]  # what is no virtual machine
+    bare = [
+        [dataclasses.replace(s, device=d) for s, d in zip(pair, hard, strict=True)] for pair in runs
+    ]
+    assert sum(set(verdicts(compared(*pair))) != {"UNCLEAR"} for pair in bare) > 20
+
+
+def test_what_no_episode_does_is_found_on_a_virtual_machine_too(machine):
+    here = machine(episodes=1e-9)
+    for _ in range(20):
+        told = verdicts(compared(here.run("a"), here.run("b", {4: 3.0})))
+        assert told.pop(4) == "SLOWER"
+        assert set(told) == {"UNCLEAR"}
+        slow = compared(here.run("a"), here.run("b", dict.fromkeys(range(11), 1.5)))
+        assert slow.geomean.verdict == "SLOWER"
+
+
 def test_a_row_that_became_faster_is_found_too(machine):
     here = machine(run_sd=0.0)
     found = compared(here.run("a"), here.run("b", {0: 0.5}))
