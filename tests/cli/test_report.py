@@ -132,7 +132,7 @@ def test_bad_input_is_one_line_before_any_work(
 def test_what_is_no_results_is_refused(tmp_path, target, capsys):
     path = tmp_path / "other.json"
     path.write_text('{"schema_version": 1, "text": "x"}', encoding="utf-8")
-    assert main(["report", str(path), "-o", str(target)]) == 1
+    assert main(["report", str(path), "-o", str(target)]) == 2
     assert "other.json" in capsys.readouterr().err
     assert not target.exists()
 

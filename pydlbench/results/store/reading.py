@@ -6,7 +6,7 @@ import json
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.errors import PydlbenchError, StoreError, UsageError
+from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.results.paths import user_path
 from pydlbench.results.records import SCHEMA_VERSION, RunRecord
 from pydlbench.results.store.columns import LAYER_COLUMNS, layer_values
@@ -88,8 +88,8 @@ def load(text: str, store: Reader | None) -> Loaded:
         store: None where there is none.
 
     Raises:
-        UsageError: there is no such run and no such file.
-        StoreError: the file is not what a command wrote with ``--json``.
+        UsageError: there is no such run and no such file, or the file is not what a command wrote
+            with ``--json``.
     """
     path = user_path(text)
     if "/" in text or path.suffix == ".json":
@@ -112,10 +112,10 @@ def _from_file(path: Path, text: str) -> Loaded:
         near = f"; nearest: {path.parent}" if path.parent.is_dir() else ""
         raise UsageError(f"{text}: cannot be read ({error.strerror}){near}") from error
     except ValueError as error:
-        raise StoreError(f"{text}: is no JSON ({error}); give what --json FILE wrote") from error
+        raise UsageError(f"{text}: is no JSON ({error}); give what --json FILE wrote") from error
     try:
         if document["schema_version"] > SCHEMA_VERSION:
-            raise StoreError(
+            raise UsageError(
                 f"{text}: its schema is version {document['schema_version']} and this pydlbench "
                 f"knows {SCHEMA_VERSION}; update pydlbench"
             )
@@ -124,7 +124,7 @@ def _from_file(path: Path, text: str) -> Loaded:
     except PydlbenchError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StoreError(
+        raise UsageError(
             f"{text}: is no results of a run ({error!r}); give what layers, model, e2e, check or "
             "diagnose wrote with --json"
         ) from error

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pydlbench.errors import StoreError, UsageError
+from pydlbench.errors import UsageError
 from pydlbench.results.export_json import dump, to_json
 from pydlbench.results.store import LAYER_COLUMNS, Entry, load
 
@@ -112,7 +112,7 @@ def test_what_is_not_there_is_said(monkeypatch, tmp_path, text, kind, message):
 def test_files_of_something_else_are_one_line(tmp_path, content, message):
     path = tmp_path / "a.json"
     path.write_text(content)
-    with pytest.raises(StoreError) as caught:
+    with pytest.raises(UsageError) as caught:
         load(str(path), None)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
