@@ -36,7 +36,6 @@ from pydlbench.crosscheck import NativeSum
 from pydlbench.devices.cpu import read_cpu_facts
 from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.models import build_model
-from pydlbench.report.check_result import CheckResult
 
 # Batch sizes that fit into 24 GB and take seconds, not minutes, on two cores.
 MODELS = {
@@ -168,19 +167,7 @@ def take(
             checks.take(interrupts)
         except PydlbenchError as error:
             for framework, mode in request.subjects[len(checks.results) :]:
-                failed = CheckResult(
-                    model=request.model.name,
-                    batch=request.model.batch,
-                    phase=request.phase,
-                    precision=request.precision,
-                    framework=framework,
-                    mode=mode,
-                    options=request.model_options,
-                    layout=request.layout,
-                    feed=request.feed,
-                    status="failed",
-                    reason=str(error),
-                )
+                failed = request.result(framework, mode, status="failed", reason=str(error))
                 finished(failed.to_dict(None))
         finally:
             progress.close()

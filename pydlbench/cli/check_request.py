@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pydlbench.models.graph import Model
+    from pydlbench.report.check_result import CheckResult
 
 __all__ = ["CheckRequest", "read_check"]
 
@@ -48,6 +49,23 @@ class CheckRequest:
     feed: str = "resident"
     options: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def result(self, framework: str, mode: str, **found: Any) -> CheckResult:
+        """Return what came of one check: a record, or status and reason."""
+        from pydlbench.report.check_result import CheckResult
+
+        return CheckResult(
+            model=self.model.name,
+            batch=self.model.batch,
+            phase=self.phase,
+            precision=self.precision,
+            framework=framework,
+            mode=mode,
+            options=self.model_options,
+            layout=self.layout,
+            feed=self.feed,
+            **found,
+        )
 
 
 def read_check(args: argparse.Namespace) -> CheckRequest:

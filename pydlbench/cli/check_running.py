@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from pydlbench.cli.recording import Recorder
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.report.check_ladder import Limits, limits
-from pydlbench.report.check_result import CheckResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from pydlbench.cli.check_request import CheckRequest
     from pydlbench.cli.interrupts import OneInterrupt
     from pydlbench.crosscheck import NativeSum
+    from pydlbench.report.check_result import CheckResult
     from pydlbench.results import Measurement, RunRecord
 
 __all__ = ["Checks"]
@@ -126,17 +126,6 @@ class Checks:
 
     def _one(self, session: Any, native: NativeSum, framework: str, mode: str) -> CheckResult:
         asked = self.request
-        step: dict[str, Any] = {
-            "model": asked.model.name,
-            "batch": asked.model.batch,
-            "phase": asked.phase,
-            "precision": asked.precision,
-            "framework": framework,
-            "mode": mode,
-            "options": asked.model_options,
-            "layout": asked.layout,
-            "feed": asked.feed,
-        }
 
         def advance(what: str) -> None:
             self._progress(self._done, self._total, f"{framework} {mode}: {what}")
@@ -161,8 +150,9 @@ class Checks:
             )
         except PydlbenchError as error:
             status = "skipped" if isinstance(error, UnsupportedError) else "failed"
-            return CheckResult(**step, status=status, reason=" ".join(str(error).split()))
-        return CheckResult(**step, record=record)
+            why = " ".join(str(error).split())
+            return asked.result(framework, mode, status=status, reason=why)
+        return asked.result(framework, mode, record=record)
 
 
 def _open_session(**options: Any) -> AbstractContextManager[Any]:

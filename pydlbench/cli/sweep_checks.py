@@ -69,23 +69,8 @@ class CheckJob:
 
     def refused(self, status: str, reason: str) -> Iterator[tuple[Row, dict[str, Any]]]:
         """Yield the rows that are left, with a document that says why they have no result."""
-        from pydlbench.report.check_result import CheckResult
-
-        asked = self._request
         for (framework, mode), row in self._left.items():
-            result = CheckResult(
-                model=asked.model.name,
-                batch=asked.model.batch,
-                phase=asked.phase,
-                precision=asked.precision,
-                framework=framework,
-                mode=mode,
-                options=asked.model_options,
-                layout=asked.layout,
-                feed=asked.feed,
-                status=status,
-                reason=reason,
-            )
+            result = self._request.result(framework, mode, status=status, reason=reason)
             yield row, result.to_dict(None)
 
     def _advance(self, done: int, total: int, label: str) -> None:
