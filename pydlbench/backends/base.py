@@ -25,6 +25,9 @@ class Preparation:
             bytes: at least three times the last-level cache.
         memory_bytes: how much memory the preparation may take at most.
         all_candidates: time and verify every candidate, not only those that may win.
+        brief: find a fast kernel soon rather than the fastest one: trials and the race are short,
+            and code for older instruction sets is left out where there is newer code of the same
+            kind. Native kernels on a CPU only.
         workspace_bytes: scratch memory that a candidate may ask for at most; GPUs only.
         energy: measure the energy of an execution as well, where the device can tell.
         variant: the only way to run it, by the name that an earlier kernel's ``evidence`` gave
@@ -37,6 +40,7 @@ class Preparation:
     cold_bytes: int = 0
     memory_bytes: int = 0
     all_candidates: bool = False
+    brief: bool = False
     workspace_bytes: int = DEFAULT_WORKSPACE
     energy: bool = False
     variant: str | None = None

@@ -113,7 +113,7 @@ def read_check(args: argparse.Namespace) -> CheckRequest:
             "seed": whole_number("--seed", args.seed, 0),
             "budget_s": positive_seconds("--budget", args.budget),
             "keep_samples": True,  # for the store
-            "one_kernel": True,
+            "estimate": True,
         },
         notes=notes,
     )

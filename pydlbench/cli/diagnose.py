@@ -109,7 +109,7 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
         "threads": None if args.threads is None else whole_number("--threads", args.threads, 1),
         "seed": case.seed,
         "budget_s": positive_seconds("--budget", args.budget),
-        "one_kernel": True,
+        "estimate": True,
     }
     targets = [one for one in (args.json, args.md) if one is not None]
     if len({one if one == STDOUT else os.path.realpath(one) for one in targets}) < len(targets):

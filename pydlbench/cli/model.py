@@ -86,7 +86,7 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
     for note in () if args.quiet else asked.notes:
         tell(f"note: {note}")
     # The samples are for the store.
-    options = {**asked.options, "keep_samples": True, "one_kernel": True}
+    options = {**asked.options, "keep_samples": True, "estimate": True}
     with Recorder.of(args, "model") as recorder:
         with (session_factory or _open_session)(**options) as session:
             cache = session.cache_bytes(asked.device)

@@ -163,7 +163,7 @@ class Runner:
 
     def _layer_session(self, job: Job) -> Any:
         """Return the session of a table's kernels; an estimate's interval is one kernel's."""
-        options = {**job.options, "keep_samples": True, "one_kernel": job.kind == "model"}
+        options = {**job.options, "keep_samples": True, "estimate": job.kind == "model"}
         return self._sessions.get("layers", options)
 
     # --- model ------------------------------------------------------------------------------

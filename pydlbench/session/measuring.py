@@ -55,14 +55,15 @@ class Measuring:
         devices: Devices,
         worker: Callable[..., Worker],
     ) -> None:
-        from pydlbench.timing.policy import Policy
+        from pydlbench.timing.policy import Policy, estimate_policy
 
         self._options = options
         self._facts = facts
         self._cpus = cpus
         self._devices = devices
         self._worker = worker
-        self._policy = Policy(confidence=options.confidence, budget_s=options.budget_s)
+        policy = Policy(confidence=options.confidence, budget_s=options.budget_s)
+        self._policy = estimate_policy(policy) if options.estimate else policy
         # Of hot cases, the name of the fastest kernel.
         self._fastest: dict[Case, str] = {}
         self._without_empty_call: set[tuple[str, str, str | None]] = set()
@@ -159,7 +160,7 @@ class Measuring:
             variant: see ``Preparation``.
         """
         worker = self._worker(case.backend, case.device, warm=warm)
-        shared = self._options.one_kernel and case.backend == "native" and not case.on_gpu
+        shared = self._options.estimate and case.backend == "native" and not case.on_gpu
         hot = dataclasses.replace(case, cache="hot")
         if shared and case != hot and variant is None:
             variant = self._fastest.get(hot)
@@ -176,6 +177,7 @@ class Measuring:
             cold_bytes=self._cold_bytes(case),
             memory_bytes=self._facts.memory_available_bytes or (1 << 62),
             all_candidates=self._options.algorithms,
+            brief=self._options.estimate,
             workspace_bytes=self._options.workspace_bytes,
             energy=self._options.energy,
             variant=variant,

@@ -20,9 +20,11 @@ class Options:
         confidence: level of the median's interval.
         keep_samples: keep the raw samples in the record.
         algorithms: time, verify and list every candidate.
-        one_kernel: time cold caches with the kernel that was fastest with hot ones, where those
-            were measured before, and search no more: the interval of an estimate is one kernel's.
-            Native rows on a CPU only.
+        estimate: rows are summands, whose sum has to be good rather than each of them. Sampling
+            stops at an interval of 2 % (``timing.policy.estimate_policy``), native kernels on a
+            CPU are found by a shorter search, and cold caches are timed with the kernel that was
+            fastest with hot ones, where those were measured before: the interval of an estimate
+            is one kernel's.
         workspace_bytes: scratch memory that a GPU's kernel may ask for at most.
         energy: measure the energy of an execution, where a GPU can tell.
         timeout_s: after so many seconds without an answer a worker counts as hung and is killed;
@@ -35,7 +37,7 @@ class Options:
     confidence: float = 0.95
     keep_samples: bool = False
     algorithms: bool = False
-    one_kernel: bool = False
+    estimate: bool = False
     workspace_bytes: int = DEFAULT_WORKSPACE
     energy: bool = False
     timeout_s: float | None = None

@@ -97,7 +97,7 @@ def test_each_framework_is_checked_in_its_first_mode(session, capsys):
         ("mnist", {}, 4, "training", "fp32", "torch", "eager", settings),
         ("mnist", {}, 4, "training", "fp32", "tensorflow", "graph", settings),
     ]
-    kept = {"keep_samples": True, "one_kernel": True}
+    kept = {"keep_samples": True, "estimate": True}
     assert session.opened == [{"threads": None, "seed": 3, "budget_s": 0.25, **kept}]
     out, err = capsys.readouterr()
     assert out.count("predicted 112.4 ms") == 2

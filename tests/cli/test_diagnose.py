@@ -76,7 +76,7 @@ def test_what_is_asked_for_arrives(session, asked, capsys):
     assert (case.model, case.phase, case.batch, limit) == ("mnist", "training", 4, 9.0)
     assert (case.framework, case.mode, case.layout) == ("torch", "eager", "nchw")
     assert case.options == {"decay": "0"}
-    options = {"threads": None, "seed": 0, "budget_s": 0.25, "one_kernel": True}
+    options = {"threads": None, "seed": 0, "budget_s": 0.25, "estimate": True}
     assert session.opened == [options]
     out, err = capsys.readouterr()
     assert "1. first touch of fresh memory" in out

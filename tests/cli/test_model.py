@@ -80,7 +80,7 @@ def test_the_table_ends_in_an_interval_and_a_conclusion(session, capsys):
     assert "dominates" in out
     assert "optimizer 6.65 MB" in out
     assert max(map(len, out.splitlines())) <= 150
-    kept = {"keep_samples": True, "one_kernel": True}
+    kept = {"keep_samples": True, "estimate": True}
     assert session.opened == [{"threads": None, "seed": 0, "budget_s": 0.25, **kept}]
 
 

@@ -145,11 +145,12 @@ class Preparing:
 
     def prepare(self, case, preparation):
         self.asked.append((case.cache, preparation.variant))
+        self.brief = preparation.brief
         return SimpleNamespace(facts={"algorithm": "jit", "layout": "src nhwc"})
 
 
 @pytest.mark.parametrize(
-    ("one_kernel", "words", "variant"),
+    ("estimate", "words", "variant"),
     [
         (True, {}, "jit src nhwc"),
         (False, {}, None),
@@ -157,18 +158,17 @@ class Preparing:
         (True, {"device": "cuda:0"}, None),
     ],
 )
-def test_cold_caches_are_timed_with_the_kernel_of_hot_ones(one_kernel, words, variant):
+def test_cold_caches_are_timed_with_the_kernel_of_hot_ones(estimate, words, variant):
     worker = Preparing()
     facts = SimpleNamespace(memory_available_bytes=1 << 30, caches=())
-    measuring = Measuring(
-        Options(one_kernel=one_kernel), facts, (0,), None, lambda *_, **__: worker
-    )
+    measuring = Measuring(Options(estimate=estimate), facts, (0,), None, lambda *_, **__: worker)
     measuring._cold_bytes = lambda _: 0
     hot = Case(layer=Gemm(m=8, k=32, n=16), **words)
     cold = Case(layer=Gemm(m=8, k=32, n=16), cache="all-cold", **words)
     other = Case(layer=Gemm(m=8, k=32, n=8), cache="all-cold", **words)
     for case in (cold, hot, cold, other):
         measuring.prepare(case)
+    assert worker.brief is estimate
     assert worker.asked == [
         ("all-cold", None),
         ("hot", None),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pydlbench.errors import UsageError
 from pydlbench.timing import Chunk, Policy, Request, Sampling
-from pydlbench.timing.policy import gpu_policy
+from pydlbench.timing.policy import estimate_policy, gpu_policy
 
 
 def test_quiet_kernel_stops_by_precision(machine: Any, quiet_kernel: Any) -> None:
@@ -282,3 +282,14 @@ def test_a_kernel_that_needs_three_budgets_for_them_stays_without(machine: Any) 
     policy = Policy(budget_s=0.2, half_width=1e-9, least_rounds=8)
     samples = machine(lambda _rng, _now: 0.19).drive(Sampling(policy))
     assert 3 <= len(samples.rounds) < 8
+
+
+def test_a_summand_is_sampled_less_than_a_kernel_of_its_own():
+    own = Policy(budget_s=0.25)
+    summand = estimate_policy(own)
+    assert summand.half_width == 0.02
+    assert summand.chunk_s < own.chunk_s
+    assert summand.min_samples == own.floor_samples
+    assert summand.warmup_limit_s == 0.25
+    assert (summand.budget_s, summand.confidence) == (own.budget_s, own.confidence)
+    assert estimate_policy(Policy(half_width=0.05)).half_width == 0.05

@@ -12,7 +12,7 @@ from pydlbench import __version__
 from pydlbench.backends.base import KernelFacts, Preparation
 from pydlbench.backends.case import CPU_PRECISIONS, Case
 from pydlbench.backends.native import search
-from pydlbench.backends.native.problems import candidates
+from pydlbench.backends.native.problems import candidates, without_older_code
 from pydlbench.backends.own_cpus import own_cpus
 from pydlbench.backends.reference import Verdict, make_inputs, verify
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError
@@ -79,10 +79,13 @@ class _Contender:
 class _Search:
     """The candidates of one case on their way to the choice of one."""
 
-    def __init__(self, case: Case, preparation: Preparation, cpus: list[int]) -> None:
+    def __init__(
+        self, case: Case, preparation: Preparation, cpus: list[int], effort: search.Effort
+    ) -> None:
         self.case = case
         self.preparation = preparation
         self.cpus = cpus
+        self.effort = effort
         self.inputs = make_inputs(
             case.layer, case.pass_, case.precision, preparation.seed, propagation=case.propagation
         )
@@ -107,6 +110,10 @@ class _Search:
     def drop(self, entrant: search.Entrant) -> None:
         """Give back a candidate's kernel, and the shared tensors if they have grown too large."""
         self.kernels.pop(id(entrant), None)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Give back the shared tensors if they have grown too large."""
         if self.arena.bytes > self.preparation.memory_bytes // 4:
             self.arena.clear()
 
@@ -166,20 +173,25 @@ class CpuBackend:
         if not preparation.all_candidates:
             # Code for a quarter of the vector width: never the fastest, and slow to find that out.
             found = [c for c in found if "sse41" not in c.implementation] or found
+            if preparation.brief:
+                found = without_older_code(found)
         asked = [c for c in found if _name(c) == preparation.variant]
         found = asked or found
-        state = _Search(case, preparation, self._cpus)
+        effort = search.CPU_BRIEF_EFFORT if preparation.brief else search.CPU_EFFORT
+        state = _Search(case, preparation, self._cpus, effort)
         entrants = [search.Entrant(candidate) for candidate in found]
         refused = self._try(entrants, state, thorough=preparation.all_candidates)
         # A cold kernel holds many copies of its tensors.
         finalists = None if case.cache == "hot" else COLD_FINALISTS
-        winner = search.race(entrants, state.contender, state.verify, finalists, search.CPU_EFFORT)
+        winner = search.race(entrants, state.contender, state.verify, finalists, effort)
         if winner is None:
             reasons = "; ".join(dict.fromkeys(e.reason or "" for e in entrants))
             if refused == len(entrants):  # nothing is wrong with any of them
                 raise UnsupportedError(reasons)
             raise PrimitiveError(f"no candidate gives a right result: {reasons}")
-        kernel = self._finish(state, entrants, winner)
+        # For the second row of an estimate's kernel the first one's reorders stand.
+        reorders = not (asked and preparation.brief)
+        kernel = self._finish(state, entrants, winner, reorders=reorders)
         if asked:
             kernel.facts = dataclasses.replace(kernel.facts, notes=[*kernel.facts.notes, _ASKED])
         return kernel
@@ -188,6 +200,10 @@ class CpuBackend:
         """Give each entrant a trial; return how many cannot be tried at all."""
         best = float("inf")
         refused = 0
+        # A single one needs no time to be chosen by: that it runs is enough.
+        effort = (
+            dataclasses.replace(state.effort, trial_s=0.0) if len(entrants) == 1 else state.effort
+        )
         for entrant in entrants:
             try:
                 search.trial(
@@ -195,7 +211,7 @@ class CpuBackend:
                     state.contender(entrant),
                     best,
                     thorough=thorough,
-                    effort=search.CPU_EFFORT,
+                    effort=effort,
                 )
                 if thorough:
                     state.reorders[id(entrant)] = state.kernel(entrant).reorder_seconds()
@@ -206,7 +222,11 @@ class CpuBackend:
                 refused += isinstance(error, UnsupportedError)
             if entrant.status == "ok":
                 best = min(best, entrant.time)
-            state.drop(entrant)
+            # Making a kernel again takes as long as a trial; but a cold one holds many copies.
+            if len(entrants) == 1 or (state.case.cache == "hot" and search.may_win(entrant, best)):
+                state.tidy()
+            else:
+                state.drop(entrant)
         return refused
 
     def probe(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -252,7 +272,12 @@ class CpuBackend:
             raise UnsupportedError(f"{case.layer.kind} has no weights to keep out of the cache")
 
     def _finish(
-        self, state: _Search, entrants: list[search.Entrant], winner: search.Entrant
+        self,
+        state: _Search,
+        entrants: list[search.Entrant],
+        winner: search.Entrant,
+        *,
+        reorders: bool,
     ) -> CpuKernel:
         kernel = state.kernel(winner)
         library = _cpu.library()
@@ -270,7 +295,7 @@ class CpuBackend:
             ),
             accumulate="float32",
             workspace_bytes=winner.candidate.scratchpad_bytes + winner.candidate.workspace_bytes,
-            reorder_s=kernel.reorder_seconds(),
+            reorder_s=kernel.reorder_seconds() if reorders else {},
             setup_s=kernel.setup_seconds,
             correct=dataclasses.asdict(state.verdicts[id(winner)]),
             candidates=listed,

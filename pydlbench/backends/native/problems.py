@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pydlbench._cpu as _cpu
 from pydlbench.layers import Conv2d, Gemm, Pointwise, Pool2d
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pydlbench.backends.case import Case
 
-__all__ = ["candidates", "native_pass"]
+__all__ = ["candidates", "native_pass", "without_older_code"]
+
+# What follows the colon in ``jit:avx2`` and in each half of ``brg_fwd:avx2+brgconv:avx2``.
+_CODE_FOR = re.compile(r":\w+")
 
 
 def native_pass(case: Case) -> _cpu.Pass:
@@ -101,3 +107,18 @@ def _pool_mode(layer: Pool2d) -> _cpu.PoolMode:
     if layer.count_include_pad:
         return _cpu.PoolMode.avg_include_padding
     return _cpu.PoolMode.avg_exclude_padding
+
+
+def without_older_code(found: Sequence[_cpu.Candidate]) -> list[_cpu.Candidate]:
+    """Leave out code for older instruction sets where there is newer code of the same kind.
+
+    Args:
+        found: candidates in their library's order, which has the newest first.
+    """
+    newest: dict[tuple[str, str], str] = {}
+    kept = []
+    for candidate in found:
+        kind = _CODE_FOR.sub("", candidate.implementation), candidate.variant
+        if newest.setdefault(kind, candidate.implementation) == candidate.implementation:
+            kept.append(candidate)
+    return kept

@@ -107,7 +107,8 @@ def _statistics(layer: Pointwise, images: NDArray[Any]) -> tuple[F64, F64, F64, 
     for cut in pieces(images):
         here = images[cut].astype(np.float64)
         variance[cut[1]] += ((here - per_channel(mean, cut[1])) ** 2).sum(axis=(0, 2, 3))
-        fourths[cut[1]] += (here**4).sum(axis=(0, 2, 3))
+        here *= here
+        fourths[cut[1]] += (here * here).sum(axis=(0, 2, 3))  # a fourth power takes far longer
     spread = np.sqrt(fourths / count**2 + mean**4)
     return mean, _SHIFTED * np.sqrt(squares) / count, variance / count, spread
 

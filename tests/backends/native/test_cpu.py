@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from pydlbench import _cpu
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.case import Case
 from pydlbench.backends.native import cpu, search
+from pydlbench.backends.native.problems import without_older_code
 from pydlbench.backends.reference import Verdict
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.layers import Conv2d, Gemm, Pointwise, Pool2d, parse_problem
@@ -276,3 +278,42 @@ def test_a_fault_in_any_result_of_several_is_seen(backend, monkeypatch, role):
     monkeypatch.setattr(cpu, "verify", planted)
     with pytest.raises(PrimitiveError, match=rf"no candidate gives a right result: {role}\["):
         prepare(backend, BATCHNORM, propagation="training")
+
+
+def test_a_brief_search_leaves_out_older_code_and_is_verified(backend):
+    brief = prepare(backend, preparation=Preparation(brief=True)).facts
+    full = prepare(backend).facts
+    assert brief.correct["status"] == "ok"
+    few = {(entry["algorithm"], entry["layout"]) for entry in brief.candidates}
+    assert few < {(entry["algorithm"], entry["layout"]) for entry in full.candidates}
+
+
+def test_the_second_kernel_of_an_estimate_has_no_reorders_of_its_own(backend):
+    first = prepare(backend, layout="blocked", preparation=Preparation(brief=True)).facts
+    assert first.reorder_s
+    name = f"{first.algorithm} {first.layout}"
+    again = Preparation(brief=True, variant=name, cold_bytes=500_000)
+    second = prepare(backend, layout="blocked", cache="all-cold", preparation=again).facts
+    assert second.algorithm == first.algorithm
+    assert second.correct["status"] == "ok"
+    assert second.reorder_s == {}
+
+
+def test_older_code_is_what_follows_newer_of_the_same_kind_and_layout():
+    def named(implementation, variant):
+        return SimpleNamespace(implementation=implementation, variant=variant)
+
+    found = [
+        named("jit:avx512_core", "any"),
+        named("jit:avx2", "any"),
+        named("x64:gemm:jit", "any"),
+        named("jit:avx2", "nhwc"),
+        named("brg_fwd:avx512_core+brgconv:avx512_core", "nhwc"),
+        named("brg_fwd:avx2+brgconv:avx2", "nhwc"),
+        named("matmul:brg:avx512_core", "plain"),
+        named("matmul:brg:avx512_core", "plain"),
+        named("own:avx512", "nhwc"),
+        named("own:avx512 non-temporal stores", "nhwc"),
+    ]
+    kept = without_older_code(found)
+    assert [found.index(one) for one in kept] == [0, 2, 3, 4, 6, 6, 8, 9]
