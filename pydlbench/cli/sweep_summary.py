@@ -94,7 +94,9 @@ def _estimate(document: Mapping[str, Any]) -> str:
     found = document["estimate"]
     words = [f"{format_seconds(found['low'])} .. {format_seconds(found['high'])}"]
     if document.get("dominant"):
-        words.append(f"{document['dominant']} dominates")
+        alike = int(document.get("dominant_layers") or 1) - 1
+        which = f" and {alike} like it dominate" if alike else " dominates"
+        words.append(f"{document['dominant']}{which}")
     if document.get("missing"):
         words.append(f"without {len(document['missing'])} that could not be measured")
     return ", ".join(words)

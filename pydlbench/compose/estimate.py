@@ -19,7 +19,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.compose.shares import ZERO, LayerShare, Range
+from pydlbench.compose.shares import ZERO, LayerShare, Range, joined
 from pydlbench.models.work import LOSS
 
 if TYPE_CHECKING:
@@ -63,9 +63,14 @@ class Estimate:
         return self.batch / self.time.middle if self.time.middle > 0 else math.nan
 
     @property
+    def groups(self) -> list[LayerShare]:
+        """The layers, those that run the same kernels as one: ResNet-152 has 700, and 60 kinds."""
+        return joined(self.layers)
+
+    @property
     def dominant(self) -> LayerShare | None:
-        """The layer that takes longest."""
-        return max(self.layers, key=lambda layer: layer.time.middle, default=None)
+        """What takes longest, layers that run the same kernels together."""
+        return max(self.groups, key=lambda layer: layer.time.middle, default=None)
 
     @property
     def kinds(self) -> dict[str, float]:
@@ -83,13 +88,16 @@ class Estimate:
         )
 
     def at_roof_s(self, layer: LayerShare) -> float:
-        """The step if this one layer ran at its roof, and nothing else changed."""
+        """The step if this layer, or all alike, ran at the roof, and nothing else changed."""
         gain = 0.0 if layer.roof_s is None else max(0.0, layer.time.middle - layer.roof_s)
         return self.time.middle - gain
 
     def ranked(self) -> list[LayerShare]:
-        """Return the layers by what they would save at their roof, the largest first."""
-        return sorted(self.layers, key=self.at_roof_s)
+        """Return the layers, those alike together, by what they would save at their roof.
+
+        The largest is the first.
+        """
+        return sorted(self.groups, key=self.at_roof_s)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON objects ``estimate``, ``layers`` and ``dominant``."""
@@ -110,10 +118,16 @@ class Estimate:
             },
             "layers": [layer.to_dict() for layer in self.layers],
             "dominant": dominant.name if dominant else None,
+            "dominant_layers": dominant.count if dominant else 0,
+            "dominant_share": dominant.share if dominant else None,
             "dominant_kind": next(iter(self.kinds), None),
             "kinds": self.kinds,
             "what_if": [
-                {"layer": layer.name, "step_at_its_roof_s": self.at_roof_s(layer)}
+                {
+                    "layer": layer.name,
+                    "layers": layer.count,
+                    "step_at_its_roof_s": self.at_roof_s(layer),
+                }
                 for layer in self.ranked()[:5]
             ],
             "missing": [
@@ -143,8 +157,17 @@ def estimate(plan: Plan, rows: Mapping[Case, Measurement]) -> Estimate:
             missing.append((term.work.node, term.work.pass_, reason))
     times = {name: _sum(_range(term, rows) for term in terms) for name, terms in timed.items()}
     total = _sum(times.values())
+    first: dict[tuple[Case, ...], str] = {}
     layers = tuple(
-        _share(name, terms, rows, times[name], total.middle) for name, terms in timed.items()
+        _share(
+            name,
+            terms,
+            rows,
+            times[name],
+            total.middle,
+            like=first.setdefault(tuple(term.hot for term in terms), name),
+        )
+        for name, terms in timed.items()
     )
     kept = [term for terms in timed.values() for term in terms]
     return Estimate(
@@ -188,7 +211,13 @@ def _sum(ranges: Iterable[Range]) -> Range:
 
 
 def _share(
-    name: str, terms: Sequence[Term], rows: Mapping[Case, Measurement], time: Range, total: float
+    name: str,
+    terms: Sequence[Term],
+    rows: Mapping[Case, Measurement],
+    time: Range,
+    total: float,
+    *,
+    like: str,
 ) -> LayerShare:
     by_pass: dict[str, Range] = {}
     algorithms: dict[str, str] = {}
@@ -213,6 +242,7 @@ def _share(
         share=time.middle / total if total > 0 else 0.0,
         by_pass=by_pass,
         algorithms=algorithms,
+        like=like,
     )
 
 

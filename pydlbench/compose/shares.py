@@ -1,14 +1,15 @@
-"""A step's time as an interval, and each node's share of it."""
+"""A step's time as an interval, and each node's share of it, or that of all nodes alike."""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["ZERO", "LayerShare", "Range"]
+__all__ = ["ZERO", "LayerShare", "Range", "joined"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +44,10 @@ ZERO: Final = Range(hot=0.0, cold=0.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerShare:
-    """One node's part in a step, all its passes together.
+    """One node's part in a step, all its passes together; or that of all nodes alike.
 
     Attributes:
-        name: of the node.
+        name: of the node; of several the first one's.
         kind: ``conv2d``, ``gemm``, ``pool2d``, or the operation of a pointwise layer.
         time: seconds.
         roof_s: what the roofline of the measured peaks allows, in seconds; None if unknown.
@@ -54,6 +55,8 @@ class LayerShare:
         share: of the step.
         by_pass: seconds by pass; in training also of its ``l2`` terms, and of the ``update``.
         algorithms: the kernels behind it, by pass.
+        like: the name of the model's first layer that runs the same kernels; its own for itself.
+        count: how many layers these are, if it stands for several.
     """
 
     name: str
@@ -64,6 +67,8 @@ class LayerShare:
     share: float
     by_pass: Mapping[str, Range]
     algorithms: Mapping[str, str]
+    like: str = ""
+    count: int = 1
 
     @property
     def efficiency(self) -> float | None:
@@ -84,4 +89,33 @@ class LayerShare:
             "efficiency": self.efficiency,
             "passes": {name: one.middle for name, one in self.by_pass.items()},
             "algorithms": dict(self.algorithms),
+            "like": self.like or self.name,
         }
+
+
+def joined(layers: Iterable[LayerShare]) -> list[LayerShare]:
+    """Return one share for all layers that run the same kernels, in the order of the first ones."""
+    alike: dict[str, list[LayerShare]] = {}
+    for layer in layers:
+        alike.setdefault(layer.like or layer.name, []).append(layer)
+    return [_together(group) for group in alike.values()]
+
+
+def _together(group: Sequence[LayerShare]) -> LayerShare:
+    first = group[0]
+    if len(group) == 1:
+        return first
+    time, passes = ZERO, dict.fromkeys(first.by_pass, ZERO)
+    for layer in group:
+        time += layer.time
+        for name, part in layer.by_pass.items():
+            passes[name] = passes.get(name, ZERO) + part
+    roofs = [layer.roof_s for layer in group if layer.roof_s is not None]
+    return dataclasses.replace(
+        first,
+        time=time,
+        roof_s=sum(roofs) if len(roofs) == len(group) else None,
+        share=sum(layer.share for layer in group),
+        by_pass=passes,
+        count=len(group),
+    )

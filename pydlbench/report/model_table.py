@@ -43,7 +43,8 @@ def render_model(
         plan: what was measured.
         estimate: what came of it.
         memory: bytes by what they are for.
-        top: how many layers to show, by time; None is all of them, in the model's order.
+        top: how many layers to show, by time, those that run the same kernels in one line; None
+            is all of them, each for itself and in the model's order.
         libraries: names and versions.
         style: colours.
     """
@@ -76,14 +77,13 @@ def _table(estimate: Estimate, top: int | None) -> str:
     several = len(passes) > 1
     titles = ["layer", "kind", *([_SHORT[one] for one in passes] if several else [])]
     titles += ["hot", "cold", "share", "", "bound", "of roof"]
-    shown = list(estimate.layers)
+    shown, others = list(estimate.layers), []
     if top is not None and len(shown) > top:
-        shown = sorted(shown, key=lambda layer: -layer.time.middle)[:top]
+        groups = sorted(estimate.groups, key=lambda layer: -layer.time.middle)
+        shown, others = groups[:top], groups[top:]
     cells = [_row(layer, passes if several else []) for layer in shown]
-    rest = len(estimate.layers) - len(shown)
-    if rest:
-        names = {layer.name for layer in shown}
-        others = [layer for layer in estimate.layers if layer.name not in names]
+    if others:
+        rest = sum(layer.count for layer in others)
         cells.append(_filler(f"{rest} others", others, len(titles)))
     left = {"layer", "kind", "", "bound"}
     return plain_table(titles, cells, [title not in left for title in titles])
@@ -92,7 +92,7 @@ def _table(estimate: Estimate, top: int | None) -> str:
 def _row(layer: LayerShare, passes: Sequence[str]) -> list[str]:
     efficiency = layer.efficiency
     return [
-        layer.name,
+        layer.name if layer.count == 1 else f"{layer.name} x{layer.count}",
         layer.kind,
         *(_seconds(layer.by_pass.get(one)) for one in passes),
         format_seconds(layer.time.hot),
@@ -146,20 +146,32 @@ def model_conclusion(estimate: Estimate) -> list[str]:
     kind, seconds = next(iter(estimate.kinds.items()))
     share = format_percent(seconds / total)
     part = format_percent(dominant.share)
-    lines = [f"{dominant.name} dominates: {part} of the step; {kind} layers take {share}."]
+    lines = [f"{_alike(dominant, 'dominates')}: {part} of the step; {kind} layers take {share}."]
     best = estimate.ranked()[0]
     gain = total - estimate.at_roof_s(best)
     if gain > 0.005 * total:
         reached = best.efficiency
-        where = "" if reached is None else f", it reaches {format_percent(reached)} of it"
+        who = "it reaches" if best.count == 1 else "they reach"
+        where = "" if reached is None else f", {who} {format_percent(reached)} of it"
+        one = best.count == 1
         lines.append(
-            f"If {best.name} ran at its roof{where}, the step would take "
-            f"{format_seconds(estimate.at_roof_s(best))} ({format_percent(gain / total)} less): "
-            "the most that a single layer can give."
+            f"If {_alike(best, 'ran')} at {'its' if one else 'their'} roof{where}, the step would "
+            f"take {format_seconds(estimate.at_roof_s(best))} "
+            f"({format_percent(gain / total)} less): the most that "
+            f"{'a single layer' if one else 'one kind of layer'} can give."
         )
     else:
-        lines.append("No single layer is worth more than 0.5 % of the step at its roof.")
+        lines.append(
+            "No layer, with all like it, is worth more than 0.5 % of the step at its roof."
+        )
     return lines
+
+
+def _alike(layer: LayerShare, verb: str) -> str:
+    """Name a layer and how many are like it, with the verb; plural without its s."""
+    if layer.count == 1:
+        return f"{layer.name} {verb}"
+    return f"{layer.name} and {layer.count - 1} like it {verb.removesuffix('s')}"
 
 
 def _missing(estimate: Estimate) -> list[str]:

@@ -86,6 +86,13 @@ _WHO: Final[tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...]] = (("fra
 _THREADS: Final[tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...]] = (
     ("threads", lambda one: str(one.get("threads") or "-")),
 )
+
+
+def _dominant(document: Mapping[str, Any]) -> str:
+    count = document.get("dominant_layers") or 1
+    return f"{document.get('dominant') or '-'}{f' x{count}' if count > 1 else ''}"
+
+
 _TABLES: Final[
     Mapping[str, tuple[str, tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...]]]
 ] = {
@@ -96,7 +103,7 @@ _TABLES: Final[
             *_THREADS,
             ("hot .. cold", lambda one: _range(one["estimate"], "low", "high")),
             ("images/s", lambda one: number(one["estimate"].get("images_per_s"))),
-            ("dominant", lambda one: str(one.get("dominant") or "-")),
+            ("dominant", _dominant),
             ("missing", lambda one: str(len(one.get("missing") or ()))),
         ),
     ),

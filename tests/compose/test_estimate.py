@@ -176,3 +176,37 @@ def test_sums_of_gradients_are_a_part_of_the_way_back(made):
     layers = {one.name: {name: t.middle for name, t in one.by_pass.items()} for one in found.layers}
     # Its output is read twice: by the next unit and by that unit's shortcut.
     assert layers["stage2/unit1/relu"] == {"forward": 1.0, "backward-data": 2.0}
+
+
+def test_layers_that_run_the_same_kernels_count_together():
+    made = plan(build_model("resnet18", 2))
+    rows = {case: row(case, 1.0, roof=0.25) for case in made.cases}
+    found = estimate(made, rows)
+    by_name = {layer.name: layer for layer in found.layers}
+    alike = [layer for layer in found.layers if layer.like == "stage2/unit1/conv1"]
+    assert len(alike) == 4  # two units with two convolutions of 64 channels each
+    (group,) = [one for one in found.groups if one.name == "stage2/unit1/conv1"]
+    assert group.count == 4
+    assert group.time.middle == sum(layer.time.middle for layer in alike)
+    assert group.roof_s == sum(layer.roof_s for layer in alike)
+    assert math.isclose(group.share, 4 * by_name["stage2/unit1/conv1"].share)
+    assert sum(one.count for one in found.groups) == len(found.layers)
+    assert math.isclose(sum(one.share for one in found.groups), 1)
+
+
+def test_many_small_layers_of_one_kind_dominate_a_large_one():
+    made = plan(build_model("resnet18", 2))
+    many = next(t.hot for t in made.terms if t.work.node == "stage2/unit1/conv1")
+    large = next(t.hot for t in made.terms if t.work.node == "conv1")
+    times = {many.layer.problem: 4.0, large.layer.problem: 10.0}
+    rows = {case: row(case, times.get(case.layer.problem, 0.1), roof=0.1) for case in made.cases}
+    found = estimate(made, rows)
+    assert (found.dominant.name, found.dominant.count) == ("stage2/unit1/conv1", 4)
+    document = found.to_dict()
+    assert (document["dominant"], document["dominant_layers"]) == ("stage2/unit1/conv1", 4)
+    assert math.isclose(document["dominant_share"], 16 / found.time.middle)
+    assert math.isclose(
+        document["what_if"][0]["step_at_its_roof_s"], found.time.middle - 4 * (4.0 - 0.1)
+    )
+    (last,) = [one for one in document["layers"] if one["name"] == "stage2/unit2/conv2"]
+    assert last["like"] == "stage2/unit1/conv1"
