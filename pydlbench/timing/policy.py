@@ -146,8 +146,9 @@ def estimate_policy(policy: Policy) -> Policy:
         chunk_s=min(policy.chunk_s, 0.015),
         # Six samples have an interval of 95 %; where it is wide, more are taken.
         min_samples=policy.floor_samples,
+        # Hundreds of kernels have warmed the machine up, and the search this one's caches.
+        warmup_window=2,
         warmup_tolerance=0.05,
-        # Hundreds of kernels have warmed the machine up: what is left is the kernel's own.
         warmup_limit_s=min(policy.warmup_limit_s, policy.budget_s),
     )
 

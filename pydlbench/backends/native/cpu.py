@@ -189,9 +189,7 @@ class CpuBackend:
             if refused == len(entrants):  # nothing is wrong with any of them
                 raise UnsupportedError(reasons)
             raise PrimitiveError(f"no candidate gives a right result: {reasons}")
-        # For the second row of an estimate's kernel the first one's reorders stand.
-        reorders = not (asked and preparation.brief)
-        kernel = self._finish(state, entrants, winner, reorders=reorders)
+        kernel = self._finish(state, entrants, winner)
         if asked:
             kernel.facts = dataclasses.replace(kernel.facts, notes=[*kernel.facts.notes, _ASKED])
         return kernel
@@ -223,7 +221,9 @@ class CpuBackend:
             if entrant.status == "ok":
                 best = min(best, entrant.time)
             # Making a kernel again takes as long as a trial; but a cold one holds many copies.
-            if len(entrants) == 1 or (state.case.cache == "hot" and search.may_win(entrant, best)):
+            if len(entrants) == 1 or (
+                state.case.cache == "hot" and search.may_win(entrant, best, effort)
+            ):
                 state.tidy()
             else:
                 state.drop(entrant)
@@ -272,12 +272,7 @@ class CpuBackend:
             raise UnsupportedError(f"{case.layer.kind} has no weights to keep out of the cache")
 
     def _finish(
-        self,
-        state: _Search,
-        entrants: list[search.Entrant],
-        winner: search.Entrant,
-        *,
-        reorders: bool,
+        self, state: _Search, entrants: list[search.Entrant], winner: search.Entrant
     ) -> CpuKernel:
         kernel = state.kernel(winner)
         library = _cpu.library()
@@ -295,7 +290,7 @@ class CpuBackend:
             ),
             accumulate="float32",
             workspace_bytes=winner.candidate.scratchpad_bytes + winner.candidate.workspace_bytes,
-            reorder_s=kernel.reorder_seconds() if reorders else {},
+            reorder_s={} if state.preparation.brief else kernel.reorder_seconds(),
             setup_s=kernel.setup_seconds,
             correct=dataclasses.asdict(state.verdicts[id(winner)]),
             candidates=listed,

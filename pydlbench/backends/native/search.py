@@ -31,9 +31,6 @@ __all__ = [
 # A candidate whose first execution takes longer than the best so far by this factor and by the
 # effort's allowance more is not run again.
 HOPELESS = 1.15
-# Finalists: at most this much slower than the fastest trial. Trials on a busy virtual machine
-# differ by several per cent from what the race then finds.
-FINAL_MARGIN = 1.08
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +42,8 @@ class Effort:
             cold caches, cold code and waking threads explain so much.
         trial_s: of one candidate's trial.
         trial_samples: at most.
+        final_margin: finalists are at most this factor slower than the fastest trial: trials on a
+            busy virtual machine differ by several per cent from what the race then finds.
         finalists: how many enter the race at most.
         race_s: of the whole race.
         race_rounds: least and most rounds.
@@ -56,6 +55,7 @@ class Effort:
     hopeless_s: float
     trial_s: float
     trial_samples: int
+    final_margin: float
     finalists: int
     race_s: float
     race_rounds: tuple[int, int]
@@ -68,6 +68,7 @@ CPU_EFFORT = Effort(
     hopeless_s=0.005,
     trial_s=0.03,
     trial_samples=20,
+    final_margin=1.08,
     finalists=4,
     race_s=0.40,
     race_rounds=(3, 12),
@@ -79,9 +80,10 @@ CPU_BRIEF_EFFORT = Effort(
     hopeless_s=0.002,
     trial_s=0.01,
     trial_samples=10,
+    final_margin=1.04,
     finalists=3,
-    race_s=0.08,
-    race_rounds=(2, 5),
+    race_s=0.06,
+    race_rounds=(1, 4),
     turn_s=0.003,
     turn_samples=30,
 )
@@ -90,6 +92,7 @@ GPU_EFFORT = Effort(
     hopeless_s=20e-6,
     trial_s=0.003,
     trial_samples=5,
+    final_margin=1.08,
     finalists=3,
     race_s=0.06,
     race_rounds=(5, 15),
@@ -153,9 +156,9 @@ def trial(
     entrant.times = list(contender.seconds(samples))
 
 
-def may_win(entrant: Entrant, best: float) -> bool:
+def may_win(entrant: Entrant, best: float, effort: Effort) -> bool:
     """Whether an entrant is among those that will race, if nobody is faster than ``best``."""
-    return entrant.status == "ok" and entrant.time <= FINAL_MARGIN * best
+    return entrant.status == "ok" and entrant.time <= effort.final_margin * best
 
 
 def race(
@@ -182,7 +185,7 @@ def race(
     while remaining:
         best = min(entrant.time for entrant in remaining)
         finalists = sorted(
-            (entrant for entrant in remaining if may_win(entrant, best)),
+            (entrant for entrant in remaining if may_win(entrant, best, effort)),
             key=lambda entrant: entrant.time,
         )[: finalists_at_most or effort.finalists]
         if len(finalists) > 1:

@@ -94,8 +94,8 @@ def test_a_slow_candidate_costs_few_executions():
 
 
 def test_only_finalists_race():
-    near = (1 + search.FINAL_MARGIN) / 2
-    entrants = tried([0.001, 0.001 * near, 0.0011 * search.FINAL_MARGIN])
+    near = (1 + EFFORT.final_margin) / 2
+    entrants = tried([0.001, 0.001 * near, 0.0011 * EFFORT.final_margin])
     before = [list(entrant.candidate.runs) for entrant in entrants]
     search.race(entrants, enter, all_right, None, EFFORT)
     after = [entrant.candidate.runs for entrant in entrants]
@@ -183,7 +183,7 @@ def test_the_race_undoes_a_drift_between_trials():
         search.Entrant(Invented(drifting(0.00097), order)),
     ]
     # Tried early and late.
-    entrants[0].times, entrants[1].times = [0.001], [0.001 * search.FINAL_MARGIN]
+    entrants[0].times, entrants[1].times = [0.001], [0.001 * EFFORT.final_margin]
     assert search.race(entrants, enter, all_right, None, EFFORT) is entrants[1]
     # Turns alternate, and so does who begins.
     first, second = (entrant.candidate for entrant in entrants)
