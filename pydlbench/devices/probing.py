@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.devices.bandwidths import LEVELS, PATTERNS, extend_bandwidths, probe_bandwidths
@@ -22,6 +23,10 @@ __all__ = ["LEVELS", "PATTERNS", "Probe", "extend_record", "start_record"]
 
 # Every run that times layers pays for these, so they are short; the best round counts.
 _FMA_SECONDS = 0.05
+# A host that runs two of a virtual machine's CPUs on one core does so for some seconds: a peak that
+# falls short is probed again, so often at most and after so long each time.
+_TRIES = 10
+_PAUSE_S = 0.5
 
 
 def start_record(facts: CpuFacts, cpus: Sequence[int]) -> DeviceRecord:
@@ -81,6 +86,20 @@ def extend_record(
 
 
 def _peak(record: DeviceRecord, precision: str, probe: Probe) -> PrecisionPeak:
+    best = _peak_once(record, precision, probe)
+    for _ in range(_TRIES - 1):
+        theory = best.theoretical
+        if best.measured is None or theory is None or theory.assumed:
+            break
+        if peak_advice(precision, best.measured, theory.flops_per_s) is None:
+            break
+        time.sleep(_PAUSE_S)
+        again = _peak_once(record, precision, probe)
+        best = max(best, again, key=lambda peak: peak.measured or 0.0)
+    return best
+
+
+def _peak_once(record: DeviceRecord, precision: str, probe: Probe) -> PrecisionPeak:
     try:
         reading: NativeReading | str = NativeReading.of(
             probe("fma_peak", precision=precision, cpus=list(record.cpus), seconds=_FMA_SECONDS)
