@@ -20,13 +20,11 @@ class Calibration:
     """What calls cost, in seconds.
 
     Attributes:
-        fixed_s: by part, what is in its time because it is called alone.
-        once_s: what a step has of that.
+        once_s: seconds of starting a call, which parts have taken off and a step has once.
         dispatch_s: what an operator costs that computes nothing.
         how: how these were measured.
     """
 
-    fixed_s: Mapping[str, float]
     once_s: float
     dispatch_s: float
     how: str = ""
@@ -35,22 +33,18 @@ class Calibration:
     def of(cls, facts: Mapping[str, Any]) -> Calibration:
         """Read it from what a worker says of its parts."""
         return cls(
-            fixed_s=dict(facts["fixed_s"]),
             once_s=facts["once_s"],
             dispatch_s=facts["dispatch_s"],
             how=facts["how"],
         )
 
 
-def by_piece(
-    seconds: Sequence[float], found: Sequence[Piece], calibration: Calibration
-) -> dict[str, float]:
-    """Return the seconds of each part without what its call costs; the median over the rounds.
+def by_piece(seconds: Sequence[float], found: Sequence[Piece]) -> dict[str, float]:
+    """Return the seconds of each part; the median over the rounds.
 
     Args:
         seconds: of a chunk: all parts of the first round, all of the second and so on.
         found: the parts, in the same order.
-        calibration: what calls cost.
 
     Raises:
         ValueError: the times do not divide into rounds.
@@ -58,10 +52,7 @@ def by_piece(
     count = len(found)
     if not seconds or len(seconds) % count:
         raise ValueError(f"{len(seconds)} times of {count} parts")
-    return {
-        one.name: max(0.0, median(seconds[i::count]) - calibration.fixed_s.get(one.name, 0.0))
-        for i, one in enumerate(found)
-    }
+    return {one.name: median(seconds[i::count]) for i, one in enumerate(found)}
 
 
 def predict(times: Mapping[str, float], found: Sequence[Piece], calibration: Calibration) -> float:

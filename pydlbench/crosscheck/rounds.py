@@ -124,7 +124,7 @@ class Rounds:
     def take(self) -> RoundRow:
         """Take one round and return it."""
         chunk = self._sample("parts")
-        times = by_piece(chunk.seconds, self._timed, self._calibration)
+        times = by_piece(chunk.seconds, self._timed)
         pieces_s = predict(times, self._found, self._calibration)
         faults_s = 0.0
         if self._kernels["replay"] is not None:

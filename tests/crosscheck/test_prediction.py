@@ -12,22 +12,18 @@ FOUND = (
     Piece(name="relu", kind="pointwise", nodes=("relu",), count=5),
     Piece(name="optimizer", kind="optimizer"),
 )
-CALIBRATION = Calibration(fixed_s={"conv": 1.0, "relu": 0.5}, once_s=0.25, dispatch_s=0.1)
+CALIBRATION = Calibration(once_s=0.25, dispatch_s=0.1)
 
 
-def test_a_piece_is_the_median_over_rounds_without_its_call():
-    times = by_piece([11, 2, 7, 13, 3, 8, 12, 4, 100], FOUND, CALIBRATION)
-    assert times == {"conv": 11, "relu": 2.5, "optimizer": 8}
-
-
-def test_less_than_an_empty_call_is_nothing_and_not_less():
-    assert by_piece([0.5, 0.1, 1], FOUND, CALIBRATION)["conv"] == 0
+def test_a_piece_is_the_median_over_rounds():
+    times = by_piece([11, 2, 7, 13, 3, 8, 12, 4, 100], FOUND)
+    assert times == {"conv": 12, "relu": 3, "optimizer": 8}
 
 
 def test_times_that_are_no_rounds_are_refused():
     for seconds in ([], [1, 2], [1, 2, 3, 4]):
         with pytest.raises(ValueError, match="parts"):
-            by_piece(seconds, FOUND, CALIBRATION)
+            by_piece(seconds, FOUND)
 
 
 def test_a_step_is_each_piece_as_often_as_it_occurs_and_one_call():
@@ -37,6 +33,6 @@ def test_a_step_is_each_piece_as_often_as_it_occurs_and_one_call():
 
 
 def test_a_calibration_is_read_from_what_a_worker_says():
-    facts = {"fixed_s": {"conv": 1.0}, "once_s": 2.0, "dispatch_s": 3.0, "how": "so", "log": {}}
+    facts = {"once_s": 2.0, "dispatch_s": 3.0, "how": "so", "log": {}}
     made = Calibration.of(facts)
-    assert (made.fixed_s["conv"], made.once_s, made.dispatch_s, made.how) == (1, 2, 3, "so")
+    assert (made.once_s, made.dispatch_s, made.how) == (2, 3, "so")

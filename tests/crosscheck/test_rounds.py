@@ -35,7 +35,7 @@ def made(*, replay=True, resident=False):
         "kept": Invented("kept", calls, [0.8], 2.0),
         "resident": Invented("resident", calls, [0.7], 2.0) if resident else None,
     }
-    calibration = Calibration(fixed_s={}, once_s=0.01, dispatch_s=0.0)
+    calibration = Calibration(once_s=0.01, dispatch_s=0.0)
     rounds = Rounds(
         FOUND,
         kernels["parts"],

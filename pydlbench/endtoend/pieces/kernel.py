@@ -26,7 +26,10 @@ class Part(Protocol):
         """How often :meth:`run` executes it, one after the other."""
 
     def run(self) -> float:
-        """Run it once and return the seconds of one execution; what is set up is not in them."""
+        """Run it once and return the seconds of one execution.
+
+        Neither what is set up is in them nor what starting the call costs.
+        """
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +38,7 @@ class PartsFacts:
 
     Attributes:
         names: in the order in which :meth:`PartsKernel.sample` returns their times.
-        fixed_s: by part, seconds of its time that are not the part's: of starting a call.
-        once_s: what a step has of these.
+        once_s: seconds of starting a call, which a step has once.
         dispatch_s: seconds that a framework needs for an operator that computes nothing.
         how: how the two were measured.
         setup_s: building, tracing and compiling all parts.
@@ -46,7 +48,6 @@ class PartsFacts:
     """
 
     names: tuple[str, ...] = ()
-    fixed_s: dict[str, float] = dataclasses.field(default_factory=dict)
     once_s: float = 0.0
     dispatch_s: float = 0.0
     how: str = ""
@@ -98,7 +99,8 @@ class PartsKernel:
             for _ in range(request.samples):
                 for part, count in zip(self._parts, self._counts, strict=True):
                     before = page_faults()
-                    seconds.append(part.run())
+                    # A part that computes next to nothing may take less than a call is said to.
+                    seconds.append(max(0.0, part.run()))
                     faults += count * (page_faults() - before) / part.executions
         finally:
             if collecting:

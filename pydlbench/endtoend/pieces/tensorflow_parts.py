@@ -1,7 +1,8 @@
 """Parts of TensorFlow's step: the operators of the step in functions of their own.
 
 A call of a function costs more than many a part. So a part that is short is put into its function
-several times, on operands of its own each time, and what an empty call costs is taken off.
+several times, on operands of its own each time, and what an empty call costs is taken off: one
+right after it, where the caches are as the part leaves them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pydlbench.models.graph import INPUT
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pydlbench.endtoend.pieces.call_cost import CallCost
     from pydlbench.models.graph import Node
 
 __all__ = ["FeedPart", "FunctionPart", "ProducedPart", "StepParts", "copied"]
@@ -165,10 +167,15 @@ class FunctionPart:
         step: traces as the step is traced.
         body: returns a part's results for one set of operands.
         sets: of operands; the part is executed once for each.
+        costs: returns what a call costs by its numbers of operands and results; None leaves it in.
     """
 
     def __init__(
-        self, step: StepParts, body: Callable[..., list[Any]], sets: Sequence[Sequence[Any]]
+        self,
+        step: StepParts,
+        body: Callable[..., list[Any]],
+        sets: Sequence[Sequence[Any]],
+        costs: Callable[[int, int], CallCost] | None = None,
     ) -> None:
         self.executions = len(sets)
         width = len(sets[0])
@@ -182,16 +189,13 @@ class FunctionPart:
             return found if step.case.mode == "xla" else [_first(one) for one in found]
 
         self._function = step.traced(all_of)
-        self.results = len(self._function(*self._operands))
-
-    @property
-    def operands(self) -> int:
-        """How many tensors a call takes."""
-        return len(self._operands)
+        results = len(self._function(*self._operands))
+        self._cost = costs(len(self._operands), results) if costs else None
 
     def run(self) -> float:
         """Call it once; seconds of one execution."""
-        return _call(self._function, self._operands) / self.executions
+        seconds = _call(self._function, self._operands)
+        return (seconds - (self._cost.seconds() if self._cost else 0.0)) / self.executions
 
 
 class ProducedPart(FunctionPart):

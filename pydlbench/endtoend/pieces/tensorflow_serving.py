@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.backends.tensorflow.arithmetic import arithmetic
 from pydlbench.backends.tensorflow.runtime import tf
 from pydlbench.devices.cpu.read import read_cpu_facts
 from pydlbench.endtoend.inputs import make_batch
+from pydlbench.endtoend.pieces.call_cost import CallCost
 from pydlbench.endtoend.pieces.kernel import PartsFacts, PartsKernel
 from pydlbench.endtoend.pieces.tensorflow_parts import (
     FeedPart,
@@ -38,11 +40,11 @@ _ROOM = 1 / 8
 _CHAIN = 64
 _REPEATS = 25
 _HOW = (
-    "empty calls with as many operands and results, or in forward passes the same call without the "
-    "part; "
+    "empty calls with as many operands and results after each part, or in forward passes the same "
+    "call without the part; "
     f"{_CHAIN} operators on two elements in a chain, against one"
 )
-_HOW_COMPILED = "empty calls with as many operands and results"
+_HOW_COMPILED = "empty calls with as many operands and results, after each part"
 
 
 def prepare(backend: Any, model: Model, case: StepCase, wanted: Mapping[str, Any]) -> PartsKernel:
@@ -59,20 +61,16 @@ def prepare(backend: Any, model: Model, case: StepCase, wanted: Mapping[str, Any
         return PartsKernel([call], PartsFacts(names=("call",)), backend.cpus)
     empty = _Empty(step)
     made: dict[str, FeedPart | FunctionPart] = {}
-    fixed: dict[str, float] = {}
     bodies = _bodies(step, wanted["parts"])
     room = _ROOM * (cpu.memory_total_bytes or 0) / len(bodies)
     for name, body, operands in bodies:
         if body is None:
             made[name] = FeedPart(step)
             continue
-        part = _long_enough(step, body, operands, empty, room)
-        made[name] = part
-        fixed[name] = _fixed(part, empty)
+        made[name] = _long_enough(step, body, operands, empty, room)
     facts = PartsFacts(
         names=tuple(made),
-        fixed_s=fixed,
-        once_s=empty.of(len(step.operands()), 1),
+        once_s=median(empty.of(len(step.operands()), 1).seconds() for _ in range(_REPEATS)),
         dispatch_s=_dispatch(step),
         how=_HOW_COMPILED if case.mode == "xla" else _HOW,
         setup_s=time.perf_counter() - begin,
@@ -172,23 +170,21 @@ def _long_enough(
     Fewer times where its operands would not fit into ``room``, in bytes: large ones take longer.
     """
     # Else gradients would be computed for the products too.
-    kind = ProducedPart if step.case.mode == "graph" and not step.case.backward else FunctionPart
-    part = kind(step, body, [operands])
+    if step.case.mode == "graph" and not step.case.backward:
+        make: Callable[..., FunctionPart] = ProducedPart
+    else:
+        make = partial(FunctionPart, costs=empty.of)
+    part = make(step, body, [operands])
     part.run()
-    once = min(part.run() for _ in range(3)) - _fixed(part, empty)
+    once = min(part.run() for _ in range(3))
     size = sum(one.dtype.size * one.shape.num_elements() for one in operands)
     times = min(_MOST, math.ceil(_LONG_S / max(once, 1e-5)), int(room / max(size, 1)))
     if times <= 1:
         return part
     sets = [operands, *([copied(one, _CPU) for one in operands] for _ in range(times - 1))]
-    part = kind(step, body, sets)
+    part = make(step, body, sets)
     part.run()
     return part
-
-
-def _fixed(part: FunctionPart, empty: _Empty) -> float:
-    """Return what of the seconds of an execution is the call's."""
-    return 0.0 if isinstance(part, ProducedPart) else empty.seconds(part) / part.executions
 
 
 class _Empty:
@@ -196,16 +192,12 @@ class _Empty:
 
     def __init__(self, step: StepParts) -> None:
         self._step = step
-        self._known: dict[tuple[int, int], float] = {}
+        self._known: dict[tuple[int, int], CallCost] = {}
         with tf.device(_CPU):
             self._scalar = tf.constant(1.0)
 
-    def seconds(self, part: FunctionPart) -> float:
-        """Return what a call like a part's costs."""
-        return self.of(part.operands, part.results)
-
-    def of(self, operands: int, results: int) -> float:
-        """Return the median seconds of a call."""
+    def of(self, operands: int, results: int) -> CallCost:
+        """Return what a call costs."""
         # A few more or less make no difference that could be measured.
         key = _rounded(operands), _rounded(results)
         if key not in self._known:
@@ -214,7 +206,7 @@ class _Empty:
                 return [tf.identity(tensors[i % len(tensors)]) for i in range(key[1])]
 
             call = FunctionPart(self._step, body, [[self._scalar] * key[0]])
-            self._known[key] = median(call.run() for _ in range(_REPEATS))
+            self._known[key] = CallCost(call.run)
         return self._known[key]
 
 

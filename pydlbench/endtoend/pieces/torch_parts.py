@@ -17,6 +17,7 @@ from pydlbench.endtoend.torch.steps import TorchStep
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from pydlbench.endtoend.pieces.call_cost import CallCost
     from pydlbench.endtoend.pieces.torch_groups import Group, Operands
 
 __all__ = ["FeedPart", "GradientSum", "GroupPart", "LossPart", "OptimizerPart", "StepParts"]
@@ -62,15 +63,23 @@ class GroupPart:
         parts: the step.
         group: what is run.
         operands: as :func:`record` left them.
+        cost: of a call, which is taken off; None leaves it in.
         compile_it: through ``torch.compile``.
     """
 
     executions = 1
 
     def __init__(
-        self, parts: StepParts, group: Group, operands: Operands, *, compile_it: bool = False
+        self,
+        parts: StepParts,
+        group: Group,
+        operands: Operands,
+        cost: CallCost | None = None,
+        *,
+        compile_it: bool = False,
     ) -> None:
         self._case = parts.case
+        self._cost = cost
         #: Whether gradients are computed.
         self.differentiates = parts.case.backward
         self._overwritten = group.overwritten
@@ -127,7 +136,7 @@ class GroupPart:
             found = self.backward(outputs) if self.differentiates else ()
             end = time.perf_counter()
             del outputs, found
-        return end - start
+        return end - start - (self._cost.seconds() if self._cost else 0.0)
 
 
 def _read(tensors: Sequence[torch.Tensor]) -> None:
@@ -162,12 +171,19 @@ class GradientSum:
 
 
 class LossPart:
-    """The loss with its L2 terms, forward and backward, and the sums of those terms' gradients."""
+    """The loss with its L2 terms, forward and backward, and the sums of those terms' gradients.
+
+    Args:
+        parts: the step.
+        output: of the network, or one like it.
+        cost: of a call, which is taken off.
+    """
 
     executions = 1
 
-    def __init__(self, parts: StepParts, output: torch.Tensor) -> None:
+    def __init__(self, parts: StepParts, output: torch.Tensor, cost: CallCost) -> None:
         self._parts = parts
+        self._cost = cost
         self.inputs = [copied(output).requires_grad_()]
         _, self._labels = parts.batch()
         terms = parts.model.decays if parts.case.phase == "training" else ()
@@ -192,7 +208,7 @@ class LossPart:
         """Run it once."""
         start = time.perf_counter()
         found = self.backward(self.forward(self.inputs))
-        seconds = time.perf_counter() - start
+        seconds = time.perf_counter() - start - self._cost.seconds()
         del found
         return seconds + sum(one.run() for one in self._sums)
 

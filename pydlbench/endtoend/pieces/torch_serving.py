@@ -11,6 +11,7 @@ from torch import fx, nn
 from pydlbench.backends.frameworks.verbose import parse
 from pydlbench.backends.torch.capture import library_output
 from pydlbench.endtoend.inputs import make_batch
+from pydlbench.endtoend.pieces.call_cost import CallCost
 from pydlbench.endtoend.pieces.kernel import PartsFacts, PartsKernel
 from pydlbench.endtoend.pieces.logs import summary
 from pydlbench.endtoend.pieces.torch_groups import Group, Operands, record
@@ -39,9 +40,12 @@ __all__ = ["prepare"]
 # Operators in a chain that computes nothing, and how often it is run.
 _CHAIN = 64
 _REPEATS = 25
-_HOW = f"{_CHAIN} operators on one element in a chain, against the same {_CHAIN} run one by one"
+_HOW = (
+    f"{_CHAIN} operators on one element in a chain, against the same {_CHAIN} run one by one; "
+    "calls of one taken off each part, right after it"
+)
 # A chain becomes one loop there, so that operators cannot be told from their call.
-_HOW_COMPILED = "a compiled function of one operator on one element"
+_HOW_COMPILED = "a compiled function of one operator on one element, called after each part"
 
 
 def prepare(backend: Any, model: Model, case: StepCase, wanted: Mapping[str, Any]) -> PartsKernel:
@@ -61,15 +65,16 @@ def prepare(backend: Any, model: Model, case: StepCase, wanted: Mapping[str, Any
         logs = [parse(library_output(parts.call)) for _ in range(wanted["calls"])]
         facts = PartsFacts(log=summary(logs), library=library)
         return PartsKernel([], facts, backend.cpus)
-    made = _parts(parts, wanted["parts"])
+    single = _trivial(parts, 1)
+    start, dispatch = _calibrated(parts, single)
+    cost = CallCost(single.run, start / max(start + dispatch, 1e-9))
+    made = _parts(parts, wanted["parts"], cost)
     for one in made.values():
         one.run()
     traces = trace_all(made) if wanted.get("traces") else {}
-    fixed, dispatch = _calibrated(parts)
     facts = PartsFacts(
         names=tuple(made),
-        fixed_s={name: fixed for name, one in made.items() if hasattr(one, "forward")},
-        once_s=fixed,
+        once_s=start,
         dispatch_s=dispatch,
         how=_HOW_COMPILED if case.mode == "compiled" else _HOW,
         setup_s=time.perf_counter() - begin,
@@ -80,7 +85,7 @@ def prepare(backend: Any, model: Model, case: StepCase, wanted: Mapping[str, Any
     return PartsKernel(list(made.values()), facts, backend.cpus, counts)
 
 
-def _parts(parts: StepParts, wanted: list[dict[str, Any]]) -> dict[str, Any]:
+def _parts(parts: StepParts, wanted: list[dict[str, Any]], cost: CallCost) -> dict[str, Any]:
     compile_it = parts.case.mode == "compiled"
     needed = [one for one in wanted if one["nodes"]]
     groups = [Group(parts.net, one["nodes"], functional=compile_it) for one in needed]
@@ -103,12 +108,12 @@ def _parts(parts: StepParts, wanted: list[dict[str, Any]]) -> dict[str, Any]:
             output = torch.randn(shape)
             if output.ndim == 4 and parts.case.layout == "nhwc":
                 output = output.contiguous(memory_format=torch.channels_last)
-            found[name] = LossPart(parts, output)
+            found[name] = LossPart(parts, output, cost)
         elif kind == "gradient sum":
             found[name] = GradientSum(_gradient(operands.get(name), parts))
         else:
             group, own = operands[name]
-            found[name] = GroupPart(parts, group, own, compile_it=compile_it)
+            found[name] = GroupPart(parts, group, own, cost, compile_it=compile_it)
     return found
 
 
@@ -133,9 +138,14 @@ class _Allocation:
         return time.perf_counter() - start
 
 
-def _calibrated(parts: StepParts) -> tuple[float, float]:
-    """Return what is in each part's time but once in a step, and what an operator costs."""
-    chain, single = _trivial(parts, _CHAIN), _trivial(parts, 1)
+def _calibrated(parts: StepParts, single: GroupPart) -> tuple[float, float]:
+    """Return what is in each part's time but once in a step, and what an operator costs.
+
+    Args:
+        parts: the step.
+        single: a call of one operator.
+    """
+    chain = _trivial(parts, _CHAIN)
     together, alone = [], []
     for _ in range(_REPEATS):
         together.append(chain.run())
