@@ -78,7 +78,9 @@ def read_check(args: argparse.Namespace) -> CheckRequest:
     from pydlbench.backends.case import CPU_PRECISIONS
     from pydlbench.cli.model_options import one_of, read_options
     from pydlbench.cli.values import positive_seconds, whole_number
-    from pydlbench.endtoend.step import FEEDS, LAYOUTS
+    from pydlbench.devices.cpu import read_cpu_facts
+    from pydlbench.endtoend.memory import check_memory_of_parts
+    from pydlbench.endtoend.step import FEEDS, LAYOUTS, StepCase
     from pydlbench.models import build_model
     from pydlbench.models.work import PHASES
 
@@ -92,6 +94,17 @@ def read_check(args: argparse.Namespace) -> CheckRequest:
             f"--phase training: {model.name} has no optimizer; nearest: "
             "--phase forward-backward, or --option optimizer=sgd"
         )
+    precision = one_of("--precision", args.precision, CPU_PRECISIONS)
+    # Frameworks and modes are checked one after the other.
+    for framework, mode in subjects:
+        step = StepCase(
+            model=model.name,
+            phase=phase,
+            framework=framework,
+            mode=mode,
+            precision=precision,
+        )
+        check_memory_of_parts(model, step, read_cpu_facts().memory_available_bytes)
     layout = one_of("--layout", args.layout, LAYOUTS)
     if layout != "nhwc" and all(framework == "tensorflow" for framework, _ in subjects):
         raise UsageError(
@@ -102,7 +115,7 @@ def read_check(args: argparse.Namespace) -> CheckRequest:
         model=model,
         model_options=variant,
         phase=phase,
-        precision=one_of("--precision", args.precision, CPU_PRECISIONS),
+        precision=precision,
         subjects=subjects,
         rounds=whole_number("--rounds", args.rounds, _ROUNDS),
         time_limit_s=positive_seconds("--time-limit", args.time_limit),

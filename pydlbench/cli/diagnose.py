@@ -145,7 +145,9 @@ def _case(args: argparse.Namespace) -> StepCase:
     from pydlbench.backends.case import CPU_PRECISIONS
     from pydlbench.cli.model_options import one_of, read_options
     from pydlbench.cli.values import whole_number
+    from pydlbench.devices.cpu import read_cpu_facts
     from pydlbench.endtoend import StepCase
+    from pydlbench.endtoend.memory import check_memory_of_parts
     from pydlbench.errors import UsageError
     from pydlbench.models import build_model
 
@@ -171,6 +173,7 @@ def _case(args: argparse.Namespace) -> StepCase:
             f"--phase training: {case.model} has no optimizer to train with; nearest: "
             "--phase forward-backward"
         )
+    check_memory_of_parts(model, case, read_cpu_facts().memory_available_bytes)
     return case
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pydlbench.endtoend.step import StepCase
     from pydlbench.models.graph import Model
 
-__all__ = ["check_memory", "fixed_bytes", "image_bytes"]
+__all__ = ["check_memory", "check_memory_of_parts", "fixed_bytes", "image_bytes"]
 
 #: What a framework's process holds before it has a model.
 _PROCESS: Final = 600_000_000
@@ -25,6 +25,9 @@ _WEIGHTS: Final = 3
 _GRADIENTS: Final = 2
 #: Of the activations: their gradients or reordered copies live beside them.
 _ACTIVATIONS: Final = 2
+#: What a cross-check holds at a time: the step, and the same where pages are kept. The operands of
+#: its operators, each distinct one once, have room in the factor of the activations.
+_CHECKED: Final = 2
 
 
 def fixed_bytes(model: Model, phase: str, precision: str) -> int:
@@ -39,20 +42,42 @@ def image_bytes(model: Model, phase: str, precision: str) -> float:
     return _ACTIVATIONS * memory(model, phase, precision)["activations"] / model.batch
 
 
-def check_memory(model: Model, cases: Sequence[StepCase], available: int | None) -> None:
+def check_memory_of_parts(model: Model, case: StepCase, available: int | None) -> None:
+    """Make sure that a step has room twice, beside its parts: ``check`` and ``diagnose`` need it.
+
+    Args:
+        model: with its batch.
+        case: the step.
+        available: bytes of the host's memory; None where nobody knows.
+
+    Raises:
+        UsageError: it has not; with the largest batch that has.
+    """
+    # The parts have a process of their own.
+    check_memory(model, [case] * _CHECKED, available, processes=_CHECKED + 1)
+
+
+def check_memory(
+    model: Model,
+    cases: Sequence[StepCase],
+    available: int | None,
+    processes: int | None = None,
+) -> None:
     """Make sure that steps have room beside each other, as they have while they take turns.
 
     Args:
         model: theirs, with their batch.
         cases: steps of one batch and phase; a GPU's activations are not the host's.
         available: bytes of the host's memory; None where nobody knows.
+        processes: that they run in; None is one for each framework and device.
 
     Raises:
         UsageError: they have not; with the largest batch that has.
     """
     if available is None or not cases:
         return
-    processes = len({(case.framework, case.device) for case in cases})
+    if processes is None:
+        processes = len({(case.framework, case.device) for case in cases})
     fixed = processes * _PROCESS
     each = 0.0
     for case in cases:
@@ -65,9 +90,13 @@ def check_memory(model: Model, cases: Sequence[StepCase], available: int | None)
     batch = int((available - fixed) // each) if each else 0
     several = f" for {len(cases)} steps in turn" if len(cases) > 1 else ""
     near = f"--batch {batch}" if batch >= 1 else "a smaller model"
-    if batch < 1 and len(cases) > 1:
+    if batch < 1 and len(set(_ways(cases))) > 1:
         near = "fewer of --framework, --mode and --precision"
     raise UsageError(
         f"{model.name} at batch {model.batch}: needs about {format_bytes(needed)} of memory"
         f"{several}, {format_bytes(available)} are available; nearest: {near}"
     )
+
+
+def _ways(cases: Sequence[StepCase]) -> list[tuple[str, str | None, str]]:
+    return [(case.framework, case.mode, case.precision) for case in cases]

@@ -40,6 +40,10 @@ from pydlbench.cli import main
         (["mnist", "--threads", "0"], "--threads 0: too small; nearest: 1"),
         (["mnist", "--seed", "-1"], "--seed -1: too small; nearest: 0"),
         (["mnist", "--budget", "nan"], "--budget nan: not a number"),
+        (
+            ["vgg11", "--batch", "1000000", "--framework", "torch"],
+            "vgg11 at batch 1000000: needs about",
+        ),
         (["mnist", "--json", "/no/such/folder/a.json"], "no such directory"),
         (["mnist", "--json", "-", "--md", "-"], "goes to standard output already"),
         (["mnist", "--frame", "torch"], "--frame: no such option of pydlbench check; nearest"),

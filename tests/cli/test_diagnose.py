@@ -160,6 +160,7 @@ def test_what_was_found_before_an_interrupt_is_shown_and_kept(session, asked, mo
         (("mnist", "--precision", "fp32,bf16"), "one at a time; nearest: --precision fp32"),
         (("mnist", "--option", "decay"), "--option decay"),
         (("mnist", "--option", "dekay=0"), "nearest: decay"),
+        (("vgg11", "--batch", "1000000"), "vgg11 at batch 1000000: needs about"),
         (("mnist", "--time-limit", "0"), "--time-limit 0"),
         (("mnist", "--fail-on", "10"), "nearest: 0.1"),
         (("mnist", "--json", "-", "--md", "-"), "--md -"),

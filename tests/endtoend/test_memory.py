@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pydlbench.endtoend import StepCase
+from pydlbench.endtoend.memory import check_memory, check_memory_of_parts
+from pydlbench.errors import UsageError
+from pydlbench.models import build_model
+
+STEP = StepCase(model="vgg11", phase="training", framework="torch")
+
+
+def largest(message):
+    return int(re.search(r"nearest: --batch (\d+)", message)[1])
+
+
+def test_what_does_not_fit_is_refused_with_the_largest_batch_that_does():
+    with pytest.raises(UsageError, match="vgg11 at batch 5000: needs about") as refused:
+        check_memory(build_model("vgg11", 5000), [STEP], 24 << 30)
+    batch = largest(str(refused.value))
+    assert 1 < batch < 5000
+    check_memory(build_model("vgg11", batch), [STEP], 24 << 30)
+    with pytest.raises(UsageError):
+        check_memory(build_model("vgg11", batch + 1), [STEP], 24 << 30)
+
+
+def test_a_check_needs_room_for_two_steps_and_three_processes():
+    with pytest.raises(UsageError) as alone:
+        check_memory(build_model("vgg11", 5000), [STEP], 24 << 30)
+    with pytest.raises(UsageError, match="for 2 steps in turn") as checked:
+        check_memory_of_parts(build_model("vgg11", 5000), STEP, 24 << 30)
+    assert 0.3 < largest(str(checked.value)) / largest(str(alone.value)) < 0.5
+    check_memory_of_parts(build_model("vgg11", 5000), STEP, None)
+
+
+def test_a_model_that_never_fits_has_no_batch_to_name():
+    with pytest.raises(UsageError, match="nearest: a smaller model"):
+        check_memory_of_parts(build_model("vgg11", 1), STEP, 1 << 30)
+    both = [STEP, StepCase(model="vgg11", phase="training", framework="tensorflow")]
+    with pytest.raises(UsageError, match="nearest: fewer of --framework"):
+        check_memory(build_model("vgg11", 1), both, 1 << 30)
