@@ -46,7 +46,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--budget", metavar="S", default="0.25", help="seconds of sampling per kernel (0.25)"
     )
     parser.add_argument("--seed", metavar="N", default="0", help="seed of data and order (0)")
-    parser.add_argument("--top", metavar="N", default="20", help="layers shown, by time (20)")
+    parser.add_argument(
+        "--top", metavar="N", default="20", help="kinds of layers shown, by time (20)"
+    )
     parser.add_argument("--all", action="store_true", help="show all layers, in their order")
     parser.add_argument("--json", metavar="FILE", help="write JSON; - is stdout")
     parser.add_argument("--quiet", action="store_true", help="no progress and no warnings")

@@ -162,7 +162,7 @@ class Runner:
         return found
 
     def _layer_session(self, job: Job) -> Any:
-        """Return the session of a table's kernels; an estimate's interval is one kernel's."""
+        """Return the session of a table's kernels; those of an estimate are its summands."""
         options = {**job.options, "keep_samples": True, "estimate": job.kind == "model"}
         return self._sessions.get("layers", options)
 
@@ -187,10 +187,12 @@ class Runner:
         from pydlbench.results import Measurement
 
         key = kernel_key(job, row, case)
-        if key in self._done:
-            return Measurement.from_dict(self._done[key][1])
-        if known := self._kernels.get(same_kernel(job, case)):
-            return Measurement.from_dict(known)
+        known = self._done[key][1] if key in self._done else None
+        if known := known or self._kernels.get(same_kernel(job, case)):
+            there = Measurement.from_dict(known)
+            if there.ok and there.cache == "hot":
+                self._layer_session(job).remember(case, there.algorithm, there.layout)
+            return there
         self._progress(job, share, label)
         (measured,) = self._measured(job, [case])
         self._keep("layer", measured.to_dict(), key)

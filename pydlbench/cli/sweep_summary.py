@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.results.columns import percent
+from pydlbench.results.export_tables import dominant
 from pydlbench.units import format_seconds
 
 if TYPE_CHECKING:
@@ -94,9 +95,10 @@ def _estimate(document: Mapping[str, Any]) -> str:
     found = document["estimate"]
     words = [f"{format_seconds(found['low'])} .. {format_seconds(found['high'])}"]
     if document.get("dominant"):
-        alike = int(document.get("dominant_layers") or 1) - 1
-        which = f" and {alike} like it dominate" if alike else " dominates"
-        words.append(f"{document['dominant']}{which}")
+        name, count = dominant(document)
+        words.append(
+            f"{name} and {count - 1} like it dominate" if count > 1 else f"{name} dominates"
+        )
     if document.get("missing"):
         words.append(f"without {len(document['missing'])} that could not be measured")
     return ", ".join(words)

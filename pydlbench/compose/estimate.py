@@ -102,6 +102,7 @@ class Estimate:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON objects ``estimate``, ``layers`` and ``dominant``."""
         dominant = self.dominant
+        slowest = max(self.layers, key=lambda layer: layer.time.middle, default=None)
         return {
             "estimate": {
                 "time_s": self.time.middle,
@@ -117,9 +118,12 @@ class Estimate:
                 "kernels_without_cold": self.hot_only[0],
             },
             "layers": [layer.to_dict() for layer in self.layers],
-            "dominant": dominant.name if dominant else None,
-            "dominant_layers": dominant.count if dominant else 0,
-            "dominant_share": dominant.share if dominant else None,
+            "dominant": slowest.name if slowest else None,
+            "dominant_group": {
+                "layer": dominant.name if dominant else None,
+                "layers": dominant.count if dominant else 0,
+                "share": dominant.share if dominant else None,
+            },
             "dominant_kind": next(iter(self.kinds), None),
             "kinds": self.kinds,
             "what_if": [

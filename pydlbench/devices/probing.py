@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.devices.bandwidths import LEVELS, PATTERNS, extend_bandwidths, probe_bandwidths
-from pydlbench.devices.cpu.peaks import theoretical_peak
+from pydlbench.devices.cpu.peaks import ImpossiblePeakError, theoretical_peak
 from pydlbench.devices.cpu.topology import physical_cores
 from pydlbench.devices.native_reading import NativeReading, Probe
 from pydlbench.devices.record import DeviceRecord, PrecisionPeak, precision_peak
@@ -24,8 +24,9 @@ __all__ = ["LEVELS", "PATTERNS", "Probe", "extend_record", "start_record"]
 # Every run that times layers pays for these, so they are short; the best round counts.
 _FMA_SECONDS = 0.05
 # A host that runs two of a virtual machine's CPUs on one core does so for some seconds: a peak that
-# falls short is probed again, so often at most and after so long each time.
-_TRIES = 10
+# falls short is probed again, so often at most and after so long each time: 4 s where two threads
+# share a core for good.
+_TRIES = 7
 _PAUSE_S = 0.5
 
 
@@ -88,15 +89,28 @@ def extend_record(
 def _peak(record: DeviceRecord, precision: str, probe: Probe) -> PrecisionPeak:
     best = _peak_once(record, precision, probe)
     for _ in range(_TRIES - 1):
-        theory = best.theoretical
-        if best.measured is None or theory is None or theory.assumed:
-            break
-        if peak_advice(precision, best.measured, theory.flops_per_s) is None:
+        if not _falls_short(best):
             break
         time.sleep(_PAUSE_S)
-        again = _peak_once(record, precision, probe)
-        best = max(best, again, key=lambda peak: peak.measured or 0.0)
+        try:
+            again = _peak_once(record, precision, probe)
+        except ImpossiblePeakError:
+            continue  # a clock that jumped; there is a reading already
+        best = max(best, again, key=_share)
     return best
+
+
+def _share(peak: PrecisionPeak) -> float:
+    """A measured peak over the theoretical one, each at its own clock."""
+    theory = peak.theoretical
+    return (peak.measured or 0.0) / theory.flops_per_s if theory is not None else 0.0
+
+
+def _falls_short(peak: PrecisionPeak) -> bool:
+    theory = peak.theoretical
+    if peak.measured is None or theory is None or theory.assumed:
+        return False
+    return peak_advice(peak.precision, peak.measured, theory.flops_per_s) is not None
 
 
 def _peak_once(record: DeviceRecord, precision: str, probe: Probe) -> PrecisionPeak:

@@ -146,16 +146,17 @@ def model_conclusion(estimate: Estimate) -> list[str]:
     kind, seconds = next(iter(estimate.kinds.items()))
     share = format_percent(seconds / total)
     part = format_percent(dominant.share)
-    lines = [f"{_alike(dominant, 'dominates')}: {part} of the step; {kind} layers take {share}."]
+    verb = "dominates" if dominant.count == 1 else "dominate"
+    lines = [f"{_alike(dominant)} {verb}: {part} of the step; {kind} layers take {share}."]
     best = estimate.ranked()[0]
     gain = total - estimate.at_roof_s(best)
     if gain > 0.005 * total:
         reached = best.efficiency
-        who = "it reaches" if best.count == 1 else "they reach"
-        where = "" if reached is None else f", {who} {format_percent(reached)} of it"
         one = best.count == 1
+        who = "it reaches" if one else "they reach"
+        where = "" if reached is None else f", {who} {format_percent(reached)} of it"
         lines.append(
-            f"If {_alike(best, 'ran')} at {'its' if one else 'their'} roof{where}, the step would "
+            f"If {_alike(best)} ran at {'its' if one else 'their'} roof{where}, the step would "
             f"take {format_seconds(estimate.at_roof_s(best))} "
             f"({format_percent(gain / total)} less): the most that "
             f"{'a single layer' if one else 'one kind of layer'} can give."
@@ -167,11 +168,9 @@ def model_conclusion(estimate: Estimate) -> list[str]:
     return lines
 
 
-def _alike(layer: LayerShare, verb: str) -> str:
-    """Name a layer and how many are like it, with the verb; plural without its s."""
-    if layer.count == 1:
-        return f"{layer.name} {verb}"
-    return f"{layer.name} and {layer.count - 1} like it {verb.removesuffix('s')}"
+def _alike(layer: LayerShare) -> str:
+    """Name a layer, and how many are like it."""
+    return layer.name if layer.count == 1 else f"{layer.name} and {layer.count - 1} like it"
 
 
 def _missing(estimate: Estimate) -> list[str]:

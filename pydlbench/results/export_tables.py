@@ -88,9 +88,15 @@ _THREADS: Final[tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...]] = (
 )
 
 
+def dominant(document: Mapping[str, Any]) -> tuple[str, int]:
+    """Return what dominates an estimate, and how many layers that is; 1 in older documents."""
+    group = document.get("dominant_group") or {}
+    return str(group.get("layer") or document.get("dominant") or "-"), group.get("layers") or 1
+
+
 def _dominant(document: Mapping[str, Any]) -> str:
-    count = document.get("dominant_layers") or 1
-    return f"{document.get('dominant') or '-'}{f' x{count}' if count > 1 else ''}"
+    name, count = dominant(document)
+    return f"{name} x{count}" if count > 1 else name
 
 
 _TABLES: Final[

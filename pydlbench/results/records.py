@@ -76,7 +76,8 @@ class Measurement:
         propagation: ``inference`` or ``training``; only meaningful for ``forward``.
         threads: Threads of the kernel, one pinned per core.
         workspace_bytes: Scratch memory of the kernel.
-        reorder_s: Seconds to bring each operand from its plain layout into the kernel's, by role.
+        reorder_s: Seconds to bring each operand from its plain layout into the kernel's, by role;
+            not timed in rows of an estimate.
         setup_s: Seconds to create and compile the plan.
         candidates: With ``--algorithms``, every implementation tried; each a dict with
             ``algorithm``, ``layout``, ``status``, ``reason``, ``time_s`` (as above), ``chosen``,

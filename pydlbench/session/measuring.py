@@ -62,8 +62,8 @@ class Measuring:
         self._cpus = cpus
         self._devices = devices
         self._worker = worker
-        policy = Policy(confidence=options.confidence, budget_s=options.budget_s)
-        self._policy = estimate_policy(policy) if options.estimate else policy
+        self._policy = Policy(confidence=options.confidence, budget_s=options.budget_s)
+        self._summand = estimate_policy(self._policy)
         # Of hot cases, the name of the fastest kernel.
         self._fastest: dict[Case, str] = {}
         self._without_empty_call: set[tuple[str, str, str | None]] = set()
@@ -160,16 +160,27 @@ class Measuring:
             variant: see ``Preparation``.
         """
         worker = self._worker(case.backend, case.device, warm=warm)
-        shared = self._options.estimate and case.backend == "native" and not case.on_gpu
+        return worker.prepare(case, self._preparation(case, variant))
+
+    def _summand_of(self, case: Case) -> bool:
+        """Whether a case's row is one of an estimate's native ones on a CPU."""
+        return self._options.estimate and case.backend == "native" and not case.on_gpu
+
+    def _prepare_summand(self, case: Case) -> RemoteKernel:
+        """Have a case made ready after a short search, or with the kernel of its hot row."""
         hot = dataclasses.replace(case, cache="hot")
-        if shared and case != hot and variant is None:
-            variant = self._fastest.get(hot)
-        kernel = worker.prepare(case, self._preparation(case, variant))
-        if shared and case == hot:
-            self._fastest[case] = f"{kernel.facts['algorithm']} {kernel.facts['layout']}"
+        variant = None if case == hot else self._fastest.get(hot)
+        worker = self._worker(case.backend, case.device)
+        kernel = worker.prepare(case, self._preparation(case, variant, brief=True))
+        if case == hot:
+            self.remember(case, kernel.facts["algorithm"], kernel.facts["layout"])
         return kernel
 
-    def _preparation(self, case: Case, variant: str | None) -> Preparation:
+    def remember(self, case: Case, algorithm: str, layout: str) -> None:
+        """Keep the kernel of a hot row for the cold one of an estimate."""
+        self._fastest[case] = f"{algorithm} {layout}"
+
+    def _preparation(self, case: Case, variant: str | None, *, brief: bool = False) -> Preparation:
         from pydlbench.backends.base import Preparation
 
         return Preparation(
@@ -177,7 +188,7 @@ class Measuring:
             cold_bytes=self._cold_bytes(case),
             memory_bytes=self._facts.memory_available_bytes or (1 << 62),
             all_candidates=self._options.algorithms,
-            brief=self._options.estimate,
+            brief=brief,
             workspace_bytes=self._options.workspace_bytes,
             energy=self._options.energy,
             variant=variant,
@@ -202,9 +213,11 @@ class Measuring:
 
         threads = self.threads(case)
         try:
-            kernel = self.prepare(case)
+            summand = self._summand_of(case)
+            kernel = self._prepare_summand(case) if summand else self.prepare(case)
             try:
-                sampling = Sampling(self.sampling_policy(case, kernel.facts), alone=True)
+                policy = self._summand if summand else self.sampling_policy(case, kernel.facts)
+                sampling = Sampling(policy, alone=True)
                 while request := sampling.next_request():
                     sampling.feed(kernel.sample(request))
                 return self.row(case, kernel.facts, sampling.result())

@@ -20,11 +20,11 @@ class Options:
         confidence: level of the median's interval.
         keep_samples: keep the raw samples in the record.
         algorithms: time, verify and list every candidate.
-        estimate: rows are summands, whose sum has to be good rather than each of them. Sampling
-            stops at an interval of 2 % (``timing.policy.estimate_policy``), native kernels on a
-            CPU are found by a shorter search, and cold caches are timed with the kernel that was
+        estimate: native rows on a CPU are summands, whose sum has to be good rather than each of
+            them. Sampling stops at an interval of 2 % (``timing.policy.estimate_policy``), kernels
+            are found by a shorter search, and cold caches are timed with the kernel that was
             fastest with hot ones, where those were measured before: the interval of an estimate
-            is one kernel's.
+            is one kernel's. Kernels that compete side by side are searched and timed in full.
         workspace_bytes: scratch memory that a GPU's kernel may ask for at most.
         energy: measure the energy of an execution, where a GPU can tell.
         timeout_s: after so many seconds without an answer a worker counts as hung and is killed;

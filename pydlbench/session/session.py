@@ -186,6 +186,16 @@ class Session:
 
         return last_level_bytes(self.facts, self.cpus)
 
+    def remember(self, case: Case, algorithm: str, layout: str) -> None:
+        """Take a hot row's kernel from elsewhere: an estimate's cold row is timed with the same.
+
+        Args:
+            case: of the hot row.
+            algorithm: the kernel's, by its library's name.
+            layout: the layouts that it works in.
+        """
+        self._measuring.remember(case, algorithm, layout)
+
     def prepare(
         self, case: Case, *, warm: bool = False, variant: str | None = None
     ) -> RemoteKernel:

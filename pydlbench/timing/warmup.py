@@ -34,7 +34,8 @@ class Warmup:
     """Finished when the last chunks agree in time and clock, without a trend.
 
     Agreement: the window's largest median is within the tolerance of its smallest. Trend: the
-    window moves in one direction all the way and by more than half the tolerance in total.
+    window moves in one direction all the way and by more than half the tolerance in total; two
+    chunks have none.
     """
 
     def __init__(self, policy: Policy | None = None) -> None:
@@ -86,6 +87,6 @@ class Warmup:
         tolerance = self._policy.warmup_tolerance * min(window)
         steps = [b - a for a, b in itertools.pairwise(window)]
         one_way = all(step > 0 for step in steps) or all(step < 0 for step in steps)
-        if one_way and abs(window[-1] - window[0]) > tolerance / 2:
+        if one_way and len(window) > 2 and abs(window[-1] - window[0]) > tolerance / 2:
             return False
         return max(window) - min(window) <= tolerance

@@ -70,6 +70,7 @@ class Sessions:
     def __init__(self, before: Any = None) -> None:
         self.measured: list[str] = []
         self.opened: list[dict[str, Any]] = []
+        self.remembered: list[tuple[str, str, str]] = []
         self.bad: dict[str, Exception] = {}
         self.failing: set[str] = set()
         self._before = before or (lambda _: None)
@@ -89,6 +90,9 @@ class Sessions:
     def open(self, **options: Any) -> Iterator[Sessions]:
         self.opened.append(options)
         yield self
+
+    def remember(self, case: Any, algorithm: str, layout: str) -> None:
+        self.remembered.append((case.label, algorithm, layout))
 
     def cache_bytes(self, _device: str) -> int:
         return 1 << 40
@@ -114,6 +118,8 @@ class Sessions:
                 backend=case.backend,
                 mode=case.mode,
                 cache=case.cache,
+                algorithm="jit",
+                layout="src nhwc",
                 status="failed" if failed else "ok",
                 reason="wrong result" if failed else None,
                 time=None if failed else time_of(1e-3),

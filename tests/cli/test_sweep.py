@@ -120,6 +120,8 @@ def test_no_row_is_in_a_run_twice(tmp_path, capsys):
     # The estimate takes the layers' rows, the check measures its own but does not add them.
     hot = [label for label in sessions.measured if label == "mnist/conv1 forward fp32"]
     assert len(hot) == 1 + 1 + 2  # the table's, the estimate's cold one, the check's two
+    # The cold one is timed with the table's kernel.
+    assert ("mnist/conv1 forward fp32", "jit", "src nhwc") in sessions.remembered
 
 
 def test_sessions_are_shared_by_jobs_that_want_the_same(tmp_path):

@@ -203,8 +203,10 @@ def test_many_small_layers_of_one_kind_dominate_a_large_one():
     found = estimate(made, rows)
     assert (found.dominant.name, found.dominant.count) == ("stage2/unit1/conv1", 4)
     document = found.to_dict()
-    assert (document["dominant"], document["dominant_layers"]) == ("stage2/unit1/conv1", 4)
-    assert math.isclose(document["dominant_share"], 16 / found.time.middle)
+    assert document["dominant"] == "conv1"  # the single slowest one
+    group = document["dominant_group"]
+    assert (group["layer"], group["layers"]) == ("stage2/unit1/conv1", 4)
+    assert math.isclose(group["share"], 16 / found.time.middle)
     assert math.isclose(
         document["what_if"][0]["step_at_its_roof_s"], found.time.middle - 4 * (4.0 - 0.1)
     )

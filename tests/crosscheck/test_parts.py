@@ -71,9 +71,9 @@ def test_every_part_runs_and_has_a_time(prepared, framework, phase):
     chunk = kernel.sample(Request(samples=2, untimed=1))
     assert kernel.facts.names == tuple(one.name for one in found)
     assert len(chunk.seconds) == 2 * len(found)
-    # They are differences: of tiny parts some are nothing.
-    assert all(seconds >= 0 for seconds in chunk.seconds)
-    assert sum(chunk.seconds) > 0
+    # They are differences: of tiny parts some are nothing, but not the one that computes most.
+    times = dict(zip(kernel.facts.names, chunk.seconds, strict=False))
+    assert max(seconds for name, seconds in times.items() if name.startswith("stem")) > 0
     assert kernel.facts.once_s > 0
     assert kernel.facts.dispatch_s >= 0
 

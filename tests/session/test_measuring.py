@@ -8,11 +8,12 @@ import pytest
 
 from pydlbench import side_by_side
 from pydlbench.backends.case import Case
-from pydlbench.errors import WorkerError
+from pydlbench.errors import UnsupportedError, WorkerError
 from pydlbench.layers import Gemm
 from pydlbench.session.measuring import Measuring
 from pydlbench.session.options import Options
 from pydlbench.timing.chunk import Chunk
+from pydlbench.timing.policy import Policy
 
 CASE = Case(layer=Gemm(m=8, k=32, n=16), backend="tensorflow", mode="graph")
 COST_S = 3e-3
@@ -138,40 +139,69 @@ def test_who_has_no_empty_call_is_asked_once(machine, measuring):
 
 
 class Preparing:
-    """A worker that keeps what it was asked to prepare."""
+    """A worker that keeps what it was asked to prepare; its kernels cannot be timed."""
 
     def __init__(self):
         self.asked = []
 
     def prepare(self, case, preparation):
-        self.asked.append((case.cache, preparation.variant))
-        self.brief = preparation.brief
-        return SimpleNamespace(facts={"algorithm": "jit", "layout": "src nhwc"})
+        self.asked.append((case.cache, preparation.variant, preparation.brief))
+        return self
+
+    @property
+    def facts(self):
+        return {"algorithm": "jit", "layout": "src nhwc", "timing": "steady"}
+
+    def sample(self, _request):
+        raise UnsupportedError("no clock")
+
+    def release(self):
+        pass
 
 
-@pytest.mark.parametrize(
-    ("estimate", "words", "variant"),
-    [
-        (True, {}, "jit src nhwc"),
-        (False, {}, None),
-        (True, {"backend": "torch", "mode": "eager"}, None),
-        (True, {"device": "cuda:0"}, None),
-    ],
-)
-def test_cold_caches_are_timed_with_the_kernel_of_hot_ones(estimate, words, variant):
+def preparing(estimate):
     worker = Preparing()
     facts = SimpleNamespace(memory_available_bytes=1 << 30, caches=())
     measuring = Measuring(Options(estimate=estimate), facts, (0,), None, lambda *_, **__: worker)
     measuring._cold_bytes = lambda _: 0
+    return measuring, worker
+
+
+@pytest.mark.parametrize(
+    ("estimate", "words", "variant", "brief"),
+    [
+        (True, {}, "jit src nhwc", True),
+        (False, {}, None, False),
+        (True, {"backend": "torch", "mode": "eager"}, None, False),
+        (True, {"device": "cuda:0"}, None, False),
+    ],
+)
+def test_cold_caches_are_timed_with_the_kernel_of_hot_ones(estimate, words, variant, brief):
+    measuring, worker = preparing(estimate)
     hot = Case(layer=Gemm(m=8, k=32, n=16), **words)
     cold = Case(layer=Gemm(m=8, k=32, n=16), cache="all-cold", **words)
     other = Case(layer=Gemm(m=8, k=32, n=8), cache="all-cold", **words)
     for case in (cold, hot, cold, other):
-        measuring.prepare(case)
-    assert worker.brief is estimate
+        assert measuring.alone(case).reason == "no clock"
     assert worker.asked == [
-        ("all-cold", None),
-        ("hot", None),
-        ("all-cold", variant),
-        ("all-cold", None),
+        ("all-cold", None, brief),
+        ("hot", None, brief),
+        ("all-cold", variant, brief),
+        ("all-cold", None, brief),
     ]
+
+
+def test_a_hot_row_from_elsewhere_gives_the_cold_one_its_kernel():
+    measuring, worker = preparing(estimate=True)
+    hot = Case(layer=Gemm(m=8, k=32, n=16))
+    measuring.remember(hot, "gemm", "src plain")
+    measuring.alone(Case(layer=Gemm(m=8, k=32, n=16), cache="all-cold"))
+    assert worker.asked == [("all-cold", "gemm src plain", True)]
+
+
+def test_what_competes_side_by_side_is_searched_in_full():
+    measuring, worker = preparing(estimate=True)
+    hot = Case(layer=Gemm(m=8, k=32, n=16))
+    measuring.prepare(hot)
+    assert worker.asked == [("hot", None, False)]
+    assert measuring.sampling_policy(hot, {}).half_width == Policy().half_width

@@ -290,6 +290,6 @@ def test_a_summand_is_sampled_less_than_a_kernel_of_its_own():
     assert summand.half_width == 0.02
     assert summand.chunk_s < own.chunk_s
     assert summand.min_samples == own.floor_samples
-    assert summand.warmup_limit_s == 0.25
+    assert summand.warmup_limit_s == 0.5
     assert (summand.budget_s, summand.confidence) == (own.budget_s, own.confidence)
     assert estimate_policy(Policy(half_width=0.05)).half_width == 0.05

@@ -12,28 +12,21 @@ from pydlbench import __version__
 from pydlbench.backends.base import KernelFacts, Preparation
 from pydlbench.backends.case import CPU_PRECISIONS, Case
 from pydlbench.backends.native import search
+from pydlbench.backends.native.cpu_search import CpuSearch
 from pydlbench.backends.native.problems import candidates, without_older_code
 from pydlbench.backends.own_cpus import own_cpus
-from pydlbench.backends.reference import Verdict, make_inputs, verify
-from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError
+from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.layers import Pointwise
 from pydlbench.timing.chunk import Chunk, Request
-from pydlbench.timing.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["CpuBackend", "CpuKernel", "create"]
 
-_CACHES = {
-    "hot": _cpu.CacheState.hot,
-    "weights-cold": _cpu.CacheState.weights_cold,
-    "all-cold": _cpu.CacheState.all_cold,
-}
-_TRIES = 3
 COLD_FINALISTS = 2
 _ASKED = "the kernel that was fastest with hot caches; no other was tried"
-_WAIT = Policy()
+_BRIEF = "found by the short search of an estimate; its reorders were not timed"
 # Instruction sets without which a data type is only emulated, so that its time would mean nothing.
 _NEEDS = {"bf16": ("avx512_bf16", "amx_bf16"), "fp16": ("avx512_fp16", "amx_fp16")}
 
@@ -60,95 +53,6 @@ class CpuKernel:
         )
 
 
-class _Contender:
-    def __init__(self, kernel: _cpu.Kernel) -> None:
-        self.kernel = kernel
-
-    def seconds(self, samples: int, untimed: int = 0) -> Sequence[float]:
-        """Return times; those of a moment in which others had the CPUs are taken again, twice."""
-        seconds: list[float] = []
-        for _ in range(_TRIES):
-            raw = self.kernel.sample(samples, 1, untimed)
-            seconds = raw["seconds"].tolist()
-            waited = max(_WAIT.chunk_wait_floor_s, _WAIT.chunk_wait_fraction * raw["wall_s"])
-            if raw["run_delay_s"] <= waited:
-                break
-        return seconds
-
-
-class _Search:
-    """The candidates of one case on their way to the choice of one."""
-
-    def __init__(
-        self, case: Case, preparation: Preparation, cpus: list[int], effort: search.Effort
-    ) -> None:
-        self.case = case
-        self.preparation = preparation
-        self.cpus = cpus
-        self.effort = effort
-        self.inputs = make_inputs(
-            case.layer, case.pass_, case.precision, preparation.seed, propagation=case.propagation
-        )
-        self.arena = _cpu.Arena(self.inputs)
-        self.kernels: dict[int, _cpu.Kernel] = {}
-        self.verdicts: dict[int, Verdict] = {}
-        self.reorders: dict[int, dict[str, float]] = {}
-
-    def kernel(self, entrant: search.Entrant) -> _cpu.Kernel:
-        """Return the candidate's kernel, made when first asked for."""
-        key = id(entrant)
-        if key not in self.kernels:
-            self.kernels[key] = _cpu.Kernel(
-                entrant.candidate,
-                self.arena,
-                _CACHES[self.case.cache],
-                self.preparation.cold_bytes,
-                self.cpus,
-            )
-        return self.kernels[key]
-
-    def drop(self, entrant: search.Entrant) -> None:
-        """Give back a candidate's kernel, and the shared tensors if they have grown too large."""
-        self.kernels.pop(id(entrant), None)
-        self.tidy()
-
-    def tidy(self) -> None:
-        """Give back the shared tensors if they have grown too large."""
-        if self.arena.bytes > self.preparation.memory_bytes // 4:
-            self.arena.clear()
-
-    def contender(self, entrant: search.Entrant) -> _Contender:
-        """Make a candidate runnable."""
-        return _Contender(self.kernel(entrant))
-
-    def verify(self, entrant: search.Entrant) -> str | None:
-        """Run a candidate on poisoned outputs and compare; returns what is wrong with it."""
-        kernel = self.kernel(entrant)
-        kernel.run_poisoned()
-        layer = self.case.layer
-        extra = None
-        if isinstance(layer, Pointwise):
-            # What belongs to channels has as many dimensions as a primitive likes.
-            written = kernel.outputs()
-            extra = {role: array.reshape(layer.dims(role)) for role, array in written.items()}
-            output = extra.pop(layer.writes(self.case.pass_, self.case.propagation)[0])
-        else:
-            output = kernel.output()
-        verdict = verify(
-            layer,
-            self.case.pass_,
-            self.case.precision,
-            self.inputs,
-            output,
-            seed=self.preparation.seed,
-            algorithm=entrant.candidate.implementation,
-            extra=extra,
-            propagation=self.case.propagation,
-        )
-        self.verdicts[id(entrant)] = verdict
-        return None if verdict.status == "ok" else verdict.detail
-
-
 class CpuBackend:
     """oneDNN and our own loops on this process's CPUs and threads."""
 
@@ -168,19 +72,11 @@ class CpuBackend:
         found = [c for c in candidates(case) if _wanted(c, case)]
         if not found:
             raise UnsupportedError(f"there is no implementation with --layout {case.layout}")
-        # The unoptimised fallback takes minutes where others take milliseconds.
-        found = [c for c in found if not c.is_reference] or found
-        if not preparation.all_candidates:
-            # Code for a quarter of the vector width: never the fastest, and slow to find that out.
-            found = [c for c in found if "sse41" not in c.implementation] or found
-            if preparation.brief:
-                found = without_older_code(found)
         asked = [c for c in found if _name(c) == preparation.variant]
-        found = asked or found
         effort = search.CPU_BRIEF_EFFORT if preparation.brief else search.CPU_EFFORT
-        state = _Search(case, preparation, self._cpus, effort)
-        entrants = [search.Entrant(candidate) for candidate in found]
-        refused = self._try(entrants, state, thorough=preparation.all_candidates)
+        state = CpuSearch(case, preparation, self._cpus, effort)
+        entrants = [search.Entrant(one) for one in asked or _worth_trying(found, preparation)]
+        refused = state.try_all(entrants, thorough=preparation.all_candidates)
         # A cold kernel holds many copies of its tensors.
         finalists = None if case.cache == "hot" else COLD_FINALISTS
         winner = search.race(entrants, state.contender, state.verify, finalists, effort)
@@ -190,44 +86,9 @@ class CpuBackend:
                 raise UnsupportedError(reasons)
             raise PrimitiveError(f"no candidate gives a right result: {reasons}")
         kernel = self._finish(state, entrants, winner)
-        if asked:
-            kernel.facts = dataclasses.replace(kernel.facts, notes=[*kernel.facts.notes, _ASKED])
+        if note := _ASKED if asked else _BRIEF if preparation.brief else "":
+            kernel.facts = dataclasses.replace(kernel.facts, notes=[*kernel.facts.notes, note])
         return kernel
-
-    def _try(self, entrants: list[search.Entrant], state: _Search, *, thorough: bool) -> int:
-        """Give each entrant a trial; return how many cannot be tried at all."""
-        best = float("inf")
-        refused = 0
-        # A single one needs no time to be chosen by: that it runs is enough.
-        effort = (
-            dataclasses.replace(state.effort, trial_s=0.0) if len(entrants) == 1 else state.effort
-        )
-        for entrant in entrants:
-            try:
-                search.trial(
-                    entrant,
-                    state.contender(entrant),
-                    best,
-                    thorough=thorough,
-                    effort=effort,
-                )
-                if thorough:
-                    state.reorders[id(entrant)] = state.kernel(entrant).reorder_seconds()
-                    if wrong := state.verify(entrant):
-                        entrant.disqualify(wrong)
-            except PydlbenchError as error:
-                entrant.disqualify(error)
-                refused += isinstance(error, UnsupportedError)
-            if entrant.status == "ok":
-                best = min(best, entrant.time)
-            # Making a kernel again takes as long as a trial; but a cold one holds many copies.
-            if len(entrants) == 1 or (
-                state.case.cache == "hot" and search.may_win(entrant, best, effort)
-            ):
-                state.tidy()
-            else:
-                state.drop(entrant)
-        return refused
 
     def probe(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Run a CPU probe by name; see ``pydlbench._cpu``."""
@@ -272,7 +133,7 @@ class CpuBackend:
             raise UnsupportedError(f"{case.layer.kind} has no weights to keep out of the cache")
 
     def _finish(
-        self, state: _Search, entrants: list[search.Entrant], winner: search.Entrant
+        self, state: CpuSearch, entrants: list[search.Entrant], winner: search.Entrant
     ) -> CpuKernel:
         kernel = state.kernel(winner)
         library = _cpu.library()
@@ -296,6 +157,17 @@ class CpuBackend:
             candidates=listed,
         )
         return CpuKernel(kernel, facts, library["threads"] or len(self._cpus))
+
+
+def _worth_trying(found: list[_cpu.Candidate], preparation: Preparation) -> list[_cpu.Candidate]:
+    """Leave out what cannot win, or is unlikely to where the search is to be short."""
+    # The unoptimised fallback takes minutes where others take milliseconds.
+    found = [c for c in found if not c.is_reference] or found
+    if preparation.all_candidates:
+        return found
+    # Code for a quarter of the vector width: never the fastest, and slow to find that out.
+    found = [c for c in found if "sse41" not in c.implementation] or found
+    return without_older_code(found) if preparation.brief else found
 
 
 def _name(candidate: _cpu.Candidate) -> str:
@@ -328,7 +200,7 @@ def _wanted_order(candidate: _cpu.Candidate, layer: Pointwise, layout: str) -> b
     return candidate.variant == "nchw" or not same
 
 
-def _entry(entrant: search.Entrant, state: _Search, chosen: bool) -> dict[str, Any]:
+def _entry(entrant: search.Entrant, state: CpuSearch, chosen: bool) -> dict[str, Any]:
     candidate = entrant.candidate
     verdict = state.verdicts.get(id(entrant))
     return {

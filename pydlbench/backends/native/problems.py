@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pydlbench._cpu as _cpu
 from pydlbench.layers import Conv2d, Gemm, Pointwise, Pool2d
@@ -17,6 +17,8 @@ __all__ = ["candidates", "native_pass", "without_older_code"]
 
 # What follows the colon in ``jit:avx2`` and in each half of ``brg_fwd:avx2+brgconv:avx2``.
 _CODE_FOR = re.compile(r":\w+")
+# Matrix units are another kind of code of the same width: neither is always the faster one.
+_VECTORS: Final = {"avx512": 512, "avx2": 256, "avx": 256, "sse41": 128}
 
 
 def native_pass(case: Case) -> _cpu.Pass:
@@ -110,15 +112,21 @@ def _pool_mode(layer: Pool2d) -> _cpu.PoolMode:
 
 
 def without_older_code(found: Sequence[_cpu.Candidate]) -> list[_cpu.Candidate]:
-    """Leave out code for older instruction sets where there is newer code of the same kind.
+    """Leave out code for narrower vectors where there is some of the same kind for wider ones.
 
     Args:
-        found: candidates in their library's order, which has the newest first.
+        found: candidates in any order.
     """
-    newest: dict[tuple[str, str], str] = {}
-    kept = []
-    for candidate in found:
-        kind = _CODE_FOR.sub("", candidate.implementation), candidate.variant
-        if newest.setdefault(kind, candidate.implementation) == candidate.implementation:
-            kept.append(candidate)
-    return kept
+
+    def kind(candidate: _cpu.Candidate) -> tuple[str, str]:
+        return _CODE_FOR.sub("", candidate.implementation), candidate.variant
+
+    widest: dict[tuple[str, str], int] = {}
+    for one in found:
+        widest[kind(one)] = max(widest.get(kind(one), 0), _vector_bits(one.implementation))
+    return [one for one in found if _vector_bits(one.implementation) == widest[kind(one)]]
+
+
+def _vector_bits(implementation: str) -> int:
+    """Return the width of the vectors that an implementation is named for; 0 without a name."""
+    return next((bits for name, bits in _VECTORS.items() if name in implementation), 0)

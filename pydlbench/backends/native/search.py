@@ -75,14 +75,17 @@ CPU_EFFORT = Effort(
     turn_s=0.005,
     turn_samples=50,
 )
-#: On a CPU, for one of hundreds of summands: a candidate 2 % slower than the best does no harm.
+#: On a CPU, for one of hundreds of summands. Trials are a third as long, which still tells kernels
+#: apart that differ by a tenth; the race is between fewer, for a fifth of the time, and of kernels
+#: longer than its turn it has a round or two. A second best that wins is slower by what that
+#: leaves undecided, a few per cent.
 CPU_BRIEF_EFFORT = Effort(
-    hopeless_s=0.002,
+    hopeless_s=0.005,
     trial_s=0.01,
     trial_samples=10,
     final_margin=1.04,
     finalists=3,
-    race_s=0.06,
+    race_s=0.08,
     race_rounds=(1, 4),
     turn_s=0.003,
     turn_samples=30,

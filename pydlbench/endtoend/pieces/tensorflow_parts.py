@@ -2,7 +2,7 @@
 
 A call of a function costs more than many a part. So a part that is short is put into its function
 several times, on operands of its own each time, and what an empty call costs is taken off: one
-right after it, where the caches are as the part leaves them.
+right after it, where the caches are as parts leave them.
 """
 
 from __future__ import annotations

@@ -24,8 +24,9 @@ from pydlbench.endtoend.weights import make_weights
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from pydlbench.endtoend.pieces.kernel import Part
     from pydlbench.endtoend.step import StepCase
     from pydlbench.models.graph import Model
 
@@ -70,7 +71,7 @@ def prepare(backend: Any, model: Model, case: StepCase, wanted: Mapping[str, Any
         made[name] = _long_enough(step, body, operands, empty, room)
     facts = PartsFacts(
         names=tuple(made),
-        once_s=median(empty.of(len(step.operands()), 1).seconds() for _ in range(_REPEATS)),
+        once_s=_once(empty.new(len(step.operands()), 1), made.values()),
         dispatch_s=_dispatch(step),
         how=_HOW_COMPILED if case.mode == "xla" else _HOW,
         setup_s=time.perf_counter() - begin,
@@ -201,13 +202,24 @@ class _Empty:
         # A few more or less make no difference that could be measured.
         key = _rounded(operands), _rounded(results)
         if key not in self._known:
-
-            def body(*tensors: Any) -> list[Any]:
-                return [tf.identity(tensors[i % len(tensors)]) for i in range(key[1])]
-
-            call = FunctionPart(self._step, body, [[self._scalar] * key[0]])
-            self._known[key] = CallCost(call.run)
+            self._known[key] = self.new(*key)
         return self._known[key]
+
+    def new(self, operands: int, results: int) -> CallCost:
+        """Return the same, of calls that no part has to do with."""
+
+        def body(*tensors: Any) -> list[Any]:
+            return [tf.identity(tensors[i % len(tensors)]) for i in range(results)]
+
+        return CallCost(FunctionPart(self._step, body, [[self._scalar] * operands]).run)
+
+
+def _once(cost: CallCost, parts: Iterable[Part]) -> float:
+    """Return what a call costs when the parts have run before it, one after the other."""
+    for part in parts:
+        part.run()
+        cost.seconds()
+    return cost.latest
 
 
 def _rounded(number: int) -> int:

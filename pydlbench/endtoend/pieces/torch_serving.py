@@ -74,7 +74,7 @@ def prepare(backend: Any, model: Model, case: StepCase, wanted: Mapping[str, Any
     traces = trace_all(made) if wanted.get("traces") else {}
     facts = PartsFacts(
         names=tuple(made),
-        once_s=start,
+        once_s=cost.latest,
         dispatch_s=dispatch,
         how=_HOW_COMPILED if case.mode == "compiled" else _HOW,
         setup_s=time.perf_counter() - begin,

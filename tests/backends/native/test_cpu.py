@@ -13,7 +13,7 @@ import pytest
 from pydlbench import _cpu
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.case import Case
-from pydlbench.backends.native import cpu, search
+from pydlbench.backends.native import cpu, cpu_search, search
 from pydlbench.backends.native.problems import without_older_code
 from pydlbench.backends.reference import Verdict
 from pydlbench.errors import PrimitiveError, UnsupportedError
@@ -151,7 +151,7 @@ def test_a_precision_that_would_be_emulated_is_unsupported(backend, precision, m
 
 def test_a_wrong_candidate_is_passed_over(backend, monkeypatch):
     """The first that is asked about gives a wrong result; the kernel returned is another one."""
-    true_verify = cpu.verify
+    true_verify = cpu_search.verify
     asked = []
 
     def suspicious(*arguments, **options):
@@ -169,7 +169,7 @@ def test_a_wrong_candidate_is_passed_over(backend, monkeypatch):
             checksums=0,
         )
 
-    monkeypatch.setattr(cpu, "verify", suspicious)
+    monkeypatch.setattr(cpu_search, "verify", suspicious)
     facts = prepare(backend).facts
     assert len(asked) == 2
     assert facts.correct["status"] == "ok"
@@ -181,7 +181,7 @@ def test_a_wrong_candidate_is_passed_over(backend, monkeypatch):
 def test_no_right_candidate_is_a_failure_with_the_reason(backend, monkeypatch):
     """A kernel that leaves part of its output unwritten: NaN, by the poison."""
     monkeypatch.setattr(
-        cpu,
+        cpu_search,
         "verify",
         lambda *_, **__: Verdict(
             status="failed",
@@ -199,7 +199,7 @@ def test_no_right_candidate_is_a_failure_with_the_reason(backend, monkeypatch):
 
 def test_the_real_verification_sees_an_unwritten_tile_and_a_wrong_index(backend, monkeypatch):
     """Faults planted in what the kernels wrote, between run and verification."""
-    true_verify = cpu.verify
+    true_verify = cpu_search.verify
     details = []
 
     def planted(fault):
@@ -220,7 +220,7 @@ def test_the_real_verification_sees_an_unwritten_tile_and_a_wrong_index(backend,
 
     for fault, expected in ((tile, "32 of 3136 elements of dst never written"), (swap, "expected")):
         details.clear()
-        monkeypatch.setattr(cpu, "verify", planted(fault))
+        monkeypatch.setattr(cpu_search, "verify", planted(fault))
         with pytest.raises(PrimitiveError, match="no candidate gives a right result"):
             prepare(backend)
         assert all(expected in detail for detail in details)
@@ -266,7 +266,7 @@ def test_vectors_have_one_layout(backend, text):
 @pytest.mark.parametrize("role", BATCHNORM.writes("forward", "training"))
 def test_a_fault_in_any_result_of_several_is_seen(backend, monkeypatch, role):
     """Planted in what the kernels wrote, between run and verification."""
-    true_verify = cpu.verify
+    true_verify = cpu_search.verify
 
     def planted(layer, pass_, precision, inputs, output, **options):
         results = {"dst": np.array(output), **options.pop("extra")}
@@ -275,7 +275,7 @@ def test_a_fault_in_any_result_of_several_is_seen(backend, monkeypatch, role):
         output = results.pop("dst")
         return true_verify(layer, pass_, precision, inputs, output, extra=results, **options)
 
-    monkeypatch.setattr(cpu, "verify", planted)
+    monkeypatch.setattr(cpu_search, "verify", planted)
     with pytest.raises(PrimitiveError, match=rf"no candidate gives a right result: {role}\["):
         prepare(backend, BATCHNORM, propagation="training")
 
@@ -284,8 +284,15 @@ def test_a_brief_search_leaves_out_older_code_and_is_verified(backend):
     brief = prepare(backend, preparation=Preparation(brief=True)).facts
     full = prepare(backend).facts
     assert brief.correct["status"] == "ok"
-    few = {(entry["algorithm"], entry["layout"]) for entry in brief.candidates}
-    assert few < {(entry["algorithm"], entry["layout"]) for entry in full.candidates}
+    few, all_ = (
+        {(entry["algorithm"], entry["layout"]) for entry in facts.candidates}
+        for facts in (brief, full)
+    )
+    assert few <= all_
+    if any("avx512" in name for name, _ in all_):
+        assert any("avx2" in name for name, _ in all_ - few)
+    assert any("short search" in note for note in brief.notes)
+    assert not full.notes
 
 
 def test_the_second_kernel_of_an_estimate_is_the_first_one_again(backend):
@@ -299,7 +306,7 @@ def test_the_second_kernel_of_an_estimate_is_the_first_one_again(backend):
     assert prepare(backend, layout="blocked").facts.reorder_s
 
 
-def test_older_code_is_what_follows_newer_of_the_same_kind_and_layout():
+def test_code_for_narrower_vectors_is_left_out_where_there_is_some_of_the_same_kind():
     def named(implementation, variant):
         return SimpleNamespace(implementation=implementation, variant=variant)
 
@@ -310,10 +317,26 @@ def test_older_code_is_what_follows_newer_of_the_same_kind_and_layout():
         named("jit:avx2", "nhwc"),
         named("brg_fwd:avx512_core+brgconv:avx512_core", "nhwc"),
         named("brg_fwd:avx2+brgconv:avx2", "nhwc"),
-        named("matmul:brg:avx512_core", "plain"),
-        named("matmul:brg:avx512_core", "plain"),
+        named("brgconv:avx512_core_amx", "blocked"),
+        named("brgconv:avx512_core_bf16", "blocked"),
         named("own:avx512", "nhwc"),
         named("own:avx512 non-temporal stores", "nhwc"),
+        named("jit:avx", "plain"),
+        named("jit:sse41", "plain"),
     ]
     kept = without_older_code(found)
-    assert [found.index(one) for one in kept] == [0, 2, 3, 4, 6, 6, 8, 9]
+    assert [found.index(one) for one in kept] == [0, 2, 3, 4, 6, 7, 8, 9, 10]
+
+
+def test_what_cannot_win_is_given_back_during_the_trials(backend, monkeypatch):
+    held = []
+    real = cpu_search.CpuSearch.tidy
+
+    def tidy(self):
+        held.append(len(self.kernels))
+        real(self)
+
+    monkeypatch.setattr(cpu_search.CpuSearch, "tidy", tidy)
+    prepare(backend)
+    assert len(held) > search.CPU_EFFORT.finalists
+    assert max(held) <= search.CPU_EFFORT.finalists
