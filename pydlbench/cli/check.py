@@ -68,8 +68,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--time-limit",
         metavar="S",
-        default="40",
-        help="no round of a framework and mode begins after so many seconds (40)",
+        default="60",
+        help="no round of a framework and mode begins after so many seconds (60)",
     )
     parser.add_argument("--threads", metavar="N", help="default: one per physical core")
     parser.add_argument(
