@@ -106,7 +106,7 @@ def run(
         UsageError: bad input; nothing was measured and nothing written.
     """
     from pydlbench.cli.check_output import show
-    from pydlbench.cli.check_request import read_check
+    from pydlbench.cli.check_request import check_room, read_check
     from pydlbench.cli.check_running import Checks
     from pydlbench.cli.interrupts import OneInterrupt
     from pydlbench.cli.output import Outputs
@@ -115,6 +115,7 @@ def run(
     from pydlbench.cli.streams import tell
 
     request = read_check(args)
+    check_room(request)
     outputs = Outputs.from_args(args)
     for note in () if args.quiet else request.notes:
         tell(f"note: {note}")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Model
     from pydlbench.report.check_result import CheckResult
 
-__all__ = ["CheckRequest", "read_check"]
+__all__ = ["CheckRequest", "check_room", "read_check"]
 
 # Fewer rounds have no median to speak of.
 _ROUNDS = 5
@@ -78,9 +78,7 @@ def read_check(args: argparse.Namespace) -> CheckRequest:
     from pydlbench.backends.case import CPU_PRECISIONS
     from pydlbench.cli.model_options import one_of, read_options
     from pydlbench.cli.values import positive_seconds, whole_number
-    from pydlbench.devices.cpu import read_cpu_facts
-    from pydlbench.endtoend.memory import check_memory_of_parts
-    from pydlbench.endtoend.step import FEEDS, LAYOUTS, StepCase
+    from pydlbench.endtoend.step import FEEDS, LAYOUTS
     from pydlbench.models import build_model
     from pydlbench.models.work import PHASES
 
@@ -95,16 +93,6 @@ def read_check(args: argparse.Namespace) -> CheckRequest:
             "--phase forward-backward, or --option optimizer=sgd"
         )
     precision = one_of("--precision", args.precision, CPU_PRECISIONS)
-    # Frameworks and modes are checked one after the other.
-    for framework, mode in subjects:
-        step = StepCase(
-            model=model.name,
-            phase=phase,
-            framework=framework,
-            mode=mode,
-            precision=precision,
-        )
-        check_memory_of_parts(model, step, read_cpu_facts().memory_available_bytes)
     layout = one_of("--layout", args.layout, LAYOUTS)
     if layout != "nhwc" and all(framework == "tensorflow" for framework, _ in subjects):
         raise UsageError(
@@ -130,6 +118,28 @@ def read_check(args: argparse.Namespace) -> CheckRequest:
         },
         notes=notes,
     )
+
+
+def check_room(request: CheckRequest) -> None:
+    """Make sure that every check has room in the memory that is free now.
+
+    Raises:
+        UsageError: one has not; with the largest batch that has.
+    """
+    from pydlbench.devices.cpu import read_cpu_facts
+    from pydlbench.endtoend.memory import check_memory_of_parts
+    from pydlbench.endtoend.step import StepCase
+
+    available = read_cpu_facts().memory_available_bytes
+    for framework, mode in request.subjects:  # one after the other
+        step = StepCase(
+            model=request.model.name,
+            phase=request.phase,
+            framework=framework,
+            mode=mode,
+            precision=request.precision,
+        )
+        check_memory_of_parts(request.model, step, available)
 
 
 def _subjects(

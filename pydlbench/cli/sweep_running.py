@@ -226,6 +226,7 @@ class Runner:
     # --- check ------------------------------------------------------------------------------
 
     def _check(self, job: Job, todo: Sequence[Row]) -> None:
+        from pydlbench.cli.check_request import check_room
         from pydlbench.cli.sweep_checks import CheckJob
 
         # A session of its own: the cross-check opens workers with several allocators.
@@ -245,6 +246,7 @@ class Runner:
             lambda done, label: self._progress(job, done, label),
         )
         try:
+            check_room(job.request)
             run = checks.run(self._check_factory, self._checker)
         except PydlbenchError as error:
             for row, document in checks.refused(*verdict(error)):

@@ -88,9 +88,11 @@ def check_memory(
     if needed <= available:
         return
     batch = int((available - fixed) // each) if each else 0
-    several = f" for {len(cases)} steps in turn" if len(cases) > 1 else ""
+    alike = len(set(_ways(cases))) == 1
+    turns = f"{len(cases)} steps in turn" if not alike else "the step twice and its operators"
+    several = f" for {turns}" if len(cases) > 1 else ""
     near = f"--batch {batch}" if batch >= 1 else "a smaller model"
-    if batch < 1 and len(set(_ways(cases))) > 1:
+    if batch < 1 and not alike:
         near = "fewer of --framework, --mode and --precision"
     raise UsageError(
         f"{model.name} at batch {model.batch}: needs about {format_bytes(needed)} of memory"

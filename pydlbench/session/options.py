@@ -21,7 +21,7 @@ class Options:
         keep_samples: keep the raw samples in the record.
         algorithms: time, verify and list every candidate.
         estimate: native rows on a CPU are summands, whose sum has to be good rather than each of
-            them. Sampling stops at an interval of 2 % (``timing.policy.estimate_policy``), kernels
+            them. Sampling stops at a half width of 2 % (``timing.policy.estimate_policy``), kernels
             are found by a shorter search, and cold caches are timed with the kernel that was
             fastest with hot ones, where those were measured before: the interval of an estimate
             is one kernel's. Kernels that compete side by side are searched and timed in full.

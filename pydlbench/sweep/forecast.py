@@ -35,10 +35,13 @@ _STARTS: Final[Mapping[str, tuple[float, float]]] = {
 }
 # Implementations are created, tried and verified: executions, and seconds that go with none.
 _SEARCH: Final = ((8.0, 0.1), (80.0, 0.8))
+# The same for a summand of an estimate; the kernel of a hot row is known for the cold one.
+_SUMMAND: Final = ((3.0, 0.03), (40.0, 0.6))
 # A framework's function is traced or compiled, and runs in two processes: another with kept pages.
 _FRAMEWORK: Final = ((10.0, 0.2), (120.0, 8.0))
 # Three rounds of a chunk are the least that is sampled, however short the kernel.
 _LEAST_S: Final = 0.15
+_LEAST_SUMMAND_S: Final = 0.045
 # Building a step, tracing or compiling it, and holding it against the graph first.
 _STEP: Final = ((15.0, 1.0), (80.0, 40.0))
 # A cross-check calibrates and replays; its rounds end at the time limit, its last one is finished.
@@ -133,7 +136,10 @@ class Forecast:
         if job.kind == "e2e":
             return sum((self._step(job, row.fields, budget) for row in job.rows), Span())
         cases = list(self._kernels(job))
-        native = sum((self._kernel(case, budget, threads) for case in cases), self._starts(cases))
+        native = sum(
+            (self._kernel(case, budget, threads, summand=True) for case in cases),
+            self._starts(cases),
+        )
         if job.kind == "model":
             return native
         return sum((self._check(job, row.fields) for row in job.rows), native)
@@ -157,7 +163,7 @@ class Forecast:
     def _threads(self, job: Job) -> int:
         return int(job.options.get("threads") or self._default_threads)
 
-    def _kernel(self, case: Case, budget_s: float, threads: int) -> Span:
+    def _kernel(self, case: Case, budget_s: float, threads: int, *, summand: bool = False) -> Span:
         self.asked += 1
         known = self._layers.get(layer_key(case, None if case.on_gpu else threads))
         if known is None:
@@ -171,10 +177,13 @@ class Forecast:
         else:
             self.known += 1
             once = Span(known, known)
-        (few, short), (many, long) = _SEARCH if case.backend == "native" else _FRAMEWORK
+        summand = summand and not case.on_gpu
+        search = _SUMMAND if summand else _SEARCH
+        least_s = _LEAST_SUMMAND_S if summand else _LEAST_S
+        (few, short), (many, long) = search if case.backend == "native" else _FRAMEWORK
         processes = 1 if case.backend == "native" else 2
         return Span(
-            short + few * once.low + min(budget_s, max(_LEAST_S, 10 * once.low)),
+            short + few * once.low + min(budget_s, max(least_s, 6 * once.low)),
             long + many * once.high + processes * (budget_s + 6 * once.high),
         )
 

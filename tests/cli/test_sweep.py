@@ -91,6 +91,21 @@ def test_a_row_that_fails_costs_itself(file, capsys):
     assert "[[layers]]  2 of 6 rows ok" in out
 
 
+def test_a_check_that_does_not_fit_costs_itself(tmp_path, capsys):
+    path = tmp_path / "checks.toml"
+    rows = 'model = "mnist"\nbatch = [2, 100000000]\nframework = "torch"\n'
+    path.write_text(f"[[check]]\n{rows}", encoding="utf-8")
+    assert sweep(Sessions(), path, "--dry-run") == 0
+    capsys.readouterr()
+    assert sweep(Sessions(), path, "--json", "-", "--quiet") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [(one["batch"], one["status"]) for one in document["checks"]] == [
+        (2, "ok"),
+        (100000000, "failed"),
+    ]
+    assert "needs about" in document["checks"][1]["reason"]
+
+
 def test_a_model_without_any_kernel_has_no_estimate_and_says_why(tmp_path, capsys):
     path = tmp_path / "model.toml"
     path.write_text('[[model]]\nmodel = "mnist"\nbatch = 1\n', encoding="utf-8")

@@ -29,7 +29,7 @@ def test_what_does_not_fit_is_refused_with_the_largest_batch_that_does():
 def test_a_check_needs_room_for_two_steps_and_three_processes():
     with pytest.raises(UsageError) as alone:
         check_memory(build_model("vgg11", 5000), [STEP], 24 << 30)
-    with pytest.raises(UsageError, match="for 2 steps in turn") as checked:
+    with pytest.raises(UsageError, match="for the step twice and its operators") as checked:
         check_memory_of_parts(build_model("vgg11", 5000), STEP, 24 << 30)
     assert 0.3 < largest(str(checked.value)) / largest(str(alone.value)) < 0.5
     check_memory_of_parts(build_model("vgg11", 5000), STEP, None)

@@ -199,7 +199,7 @@ def _estimate(document: Mapping[str, Any]) -> Estimate:
                 share=finite(one.get("share")) or 0.0,
                 by_pass={},
                 algorithms={},
-                like=plain(one.get("like"), 60) if one.get("like") else "",
+                like=str(one.get("like") or ""),  # compared, never shown
             )
         )
     told = mapping(document.get("estimate"))
