@@ -179,11 +179,11 @@ class Forecast:
             once = Span(known, known)
         summand = summand and not case.on_gpu
         search = _SUMMAND if summand else _SEARCH
-        least_s = _LEAST_SUMMAND_S if summand else _LEAST_S
+        least_s, samples = (_LEAST_SUMMAND_S, 6) if summand else (_LEAST_S, 10)
         (few, short), (many, long) = search if case.backend == "native" else _FRAMEWORK
         processes = 1 if case.backend == "native" else 2
         return Span(
-            short + few * once.low + min(budget_s, max(least_s, 6 * once.low)),
+            short + few * once.low + min(budget_s, max(least_s, samples * once.low)),
             long + many * once.high + processes * (budget_s + 6 * once.high),
         )
 
