@@ -7,7 +7,7 @@ turn, so that a drift of the machine hits all of them alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydlbench.errors import DeviceLostError, PydlbenchError
@@ -79,8 +79,8 @@ CPU_EFFORT = Effort(
 #: apart that differ by a tenth; the race is between fewer, for a fifth of the time, and of kernels
 #: longer than its turn it has a round or two. A second best that wins is slower by what that
 #: leaves undecided, a few per cent.
-CPU_BRIEF_EFFORT = Effort(
-    hopeless_s=0.005,
+CPU_BRIEF_EFFORT = replace(
+    CPU_EFFORT,
     trial_s=0.01,
     trial_samples=10,
     final_margin=1.04,
