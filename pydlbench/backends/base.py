@@ -26,8 +26,8 @@ class Preparation:
         memory_bytes: how much memory the preparation may take at most.
         all_candidates: time and verify every candidate, not only those that may win.
         brief: find a fast kernel soon rather than the fastest one: trials and the race are short,
-            and code for older instruction sets is left out where there is newer code of the same
-            kind; reorders are not timed. Native kernels on a CPU only.
+            and code for narrower vectors is left out where there is some of the same kind for
+            wider ones; reorders are not timed. Native kernels on a CPU only.
         workspace_bytes: scratch memory that a candidate may ask for at most; GPUs only.
         energy: measure the energy of an execution as well, where the device can tell.
         variant: the only way to run it, by the name that an earlier kernel's ``evidence`` gave

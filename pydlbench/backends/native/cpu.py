@@ -13,7 +13,7 @@ from pydlbench.backends.base import KernelFacts, Preparation
 from pydlbench.backends.case import CPU_PRECISIONS, Case
 from pydlbench.backends.native import search
 from pydlbench.backends.native.cpu_search import CpuSearch
-from pydlbench.backends.native.problems import candidates, without_older_code
+from pydlbench.backends.native.problems import candidates, without_narrower_code
 from pydlbench.backends.own_cpus import own_cpus
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.layers import Pointwise
@@ -167,7 +167,7 @@ def _worth_trying(found: list[_cpu.Candidate], preparation: Preparation) -> list
         return found
     # Code for a quarter of the vector width: never the fastest, and slow to find that out.
     found = [c for c in found if "sse41" not in c.implementation] or found
-    return without_older_code(found) if preparation.brief else found
+    return without_narrower_code(found) if preparation.brief else found
 
 
 def _name(candidate: _cpu.Candidate) -> str:

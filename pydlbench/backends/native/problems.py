@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.case import Case
 
-__all__ = ["candidates", "native_pass", "without_older_code"]
+__all__ = ["candidates", "native_pass", "without_narrower_code"]
 
 # What follows the colon in ``jit:avx2`` and in each half of ``brg_fwd:avx2+brgconv:avx2``.
 _CODE_FOR = re.compile(r":\w+")
@@ -111,7 +111,7 @@ def _pool_mode(layer: Pool2d) -> _cpu.PoolMode:
     return _cpu.PoolMode.avg_exclude_padding
 
 
-def without_older_code(found: Sequence[_cpu.Candidate]) -> list[_cpu.Candidate]:
+def without_narrower_code(found: Sequence[_cpu.Candidate]) -> list[_cpu.Candidate]:
     """Leave out code for narrower vectors where there is some of the same kind for wider ones.
 
     Args:

@@ -10,7 +10,7 @@ import pytest
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.case import Case
 from pydlbench.backends.native import cpu, cpu_search, search
-from pydlbench.backends.native.problems import without_older_code
+from pydlbench.backends.native.problems import without_narrower_code
 from pydlbench.layers import Conv2d
 
 CONV = Conv2d.of(batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)
@@ -91,7 +91,7 @@ def test_code_for_narrower_vectors_is_left_out_where_there_is_some_of_the_same_k
         named("jit:avx", "plain"),
         named("jit:sse41", "plain"),
     ]
-    kept = without_older_code(found)
+    kept = without_narrower_code(found)
     assert [found.index(one) for one in kept] == [0, 2, 3, 4, 6, 7, 8, 9, 10]
 
 
