@@ -149,3 +149,8 @@ def test_tuned_kernels_are_slower_ones(kernel):
 def test_a_product_is_what_such_kernels_are_for(kernel):
     found = evidence(20e-3, kind="gemm", kernel=kernel, kernel_s=15e-3)
     assert named(found) == {"slower kernel": 5e-3}
+
+
+def test_a_call_that_takes_longer_empty_than_full_needs_no_log():
+    found = evidence(18e-3, empty_s=19e-3)
+    assert named(found) == {"dispatch": 19e-3}

@@ -42,10 +42,10 @@ def unexplained_s(evidence: Evidence) -> float:
 def _within(account: Account) -> Account:
     """Return the account with a log that fits into the call: the logged call may have been slow."""
     logged = (account.kernel_s or 0.0) + (account.reorder_s or 0.0)
-    room = account.kept_s - account.beside_s
+    room = max(0.0, account.kept_s - account.beside_s)
     if logged <= room:
         return account
-    pace = max(0.0, room) / logged
+    pace = room / logged
     return dataclasses.replace(
         account,
         kernel_s=None if account.kernel_s is None else pace * account.kernel_s,
