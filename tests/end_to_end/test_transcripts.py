@@ -1,0 +1,293 @@
+"""The command line end to end: transcripts of command lines with what each printed and returned.
+
+A file of ``transcripts/`` is one test. Its lines that begin with ``$ pydlbench`` or ``~ pydlbench``
+are run one after another in an empty folder, with the files of ``recorded/`` in it and a store of
+their own; the lines below each are what has to come out again: standard output, standard error
+with ``! `` before each line, and the exit code in brackets. Only the command line is used, nothing
+that is inside the package.
+
+``$`` has its output compared word for word, but for widths of columns, the folder's path and the
+version. Its input is recorded or its output is the same on every machine. JSON documents and HTML
+pages are shown as their content: a line per object, or per heading, row and paragraph.
+
+``~`` measures on this machine: only the heads of its tables, and the keys of the file that its
+``--json`` names, are compared. That file is also held against the schema that ``export --schema``
+prints for the command.
+
+``transcripts/deep`` needs PyTorch and TensorFlow and takes minutes.
+
+After an intended change, ``python tests/end_to_end/test_transcripts.py [NAME ...]`` writes the
+transcripts anew, all of them or those named; the difference is for a person to read.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pydlbench
+
+HERE = Path(__file__).parent
+RECORDED = HERE / "recorded"
+TRANSCRIPTS = sorted((HERE / "transcripts").glob("*.txt"))
+DEEP = sorted((HERE / "transcripts" / "deep").glob("*.txt"))
+
+# Parts of measured documents whose keys depend on the machine, or on what was fastest.
+VARIABLE = {
+    "device.facts",
+    "device.libraries",
+    "device.peaks.nominal",
+    "device.peaks.theoretical",
+    "device.warnings",
+    "differences",
+    "environment.packages",
+    "environment.variables",
+    "measurements.candidates.reorder_s",
+    "measurements.reorder_s",
+    "run.device",
+    "run.environment",
+}
+
+
+def replay(transcript: Path, folder: Path) -> str:
+    """Run a transcript's command lines in a folder and return the transcript that they make."""
+    shutil.copytree(RECORDED, folder, dirs_exist_ok=True)
+    parts = []
+    for line in transcript.read_text(encoding="utf-8").splitlines():
+        if line.startswith(("$ pydlbench", "~ pydlbench")):
+            show = exact if line[0] == "$" else measured
+            parts.append(f"{line}\n{show(shlex.split(line)[2:], folder)}")
+    return "\n".join(parts)
+
+
+def pydlbench_command(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run one command line; it finds the package that the tests import."""
+    surroundings = {
+        **os.environ,
+        "PYTHONPATH": str(Path(pydlbench.__file__).parents[1]),
+        "PYDLBENCH_STORE": str(folder / "store.sqlite"),
+        "CUDA_VISIBLE_DEVICES": "",
+        "COLUMNS": "1000",
+        "NO_COLOR": "1",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "pydlbench", *words],
+        cwd=folder,
+        env=surroundings,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+def exact(words: list[str], folder: Path) -> str:
+    """Return all that a command printed, and its exit code."""
+    done = pydlbench_command(words, folder)
+    out = done.stdout
+    if out.startswith("<!DOCTYPE html>"):
+        out = page_text(out)
+    elif "--schema" in words and done.returncode == 0:
+        out = shown(described(json.loads(out)))
+    elif out.startswith("{"):
+        out = shown(json.loads(out))
+    lines = [*out.splitlines(), *(f"! {line}" for line in done.stderr.splitlines())]
+    lines.append(f"[{done.returncode}]")
+    return "".join(f"{line}\n" for one in lines for line in fitted(normal(one, folder)))
+
+
+def measured(words: list[str], folder: Path) -> str:
+    """Return the heads of a command's tables, the keys of its JSON file and its exit code."""
+    done = pydlbench_command(words, folder)
+    assert done.returncode in {0, 3}, f"{shlex.join(words)}: {done.stderr}"
+    lines = [head(normal(line, folder)) for line in done.stdout.splitlines() if is_head(line)]
+    if "--json" in words:
+        document = json.loads((folder / words[words.index("--json") + 1]).read_text("utf-8"))
+        valid(document, words[0] + "-protocol" * ("--protocol" in words), folder)
+        lines += shown(keys(document)).splitlines()
+    lines.append(f"[{done.returncode}]")
+    return "".join(f"{line}\n" for one in lines for line in fitted(one))
+
+
+def valid(document: Any, name: str, folder: Path) -> None:
+    """Hold a document against the schema of this name that the command line prints."""
+    validator = pytest.importorskip("jsonschema").Draft202012Validator
+    schema = json.loads(pydlbench_command(["export", "--schema", name], folder).stdout)
+    validator(schema).validate(document)
+
+
+def normal(line: str, folder: Path) -> str:
+    """Return a line without what differs between machines, releases and widths of columns."""
+    line = line.replace(str(folder), "FOLDER").replace(pydlbench.__version__, "VERSION")
+    # Python 3.13 writes an option's metavar once.
+    line = re.sub(r"(-\w) ([A-Z]+), (--[\w-]+) \2", r"\1, \3 \2", line)
+    # A forecast from this machine's peaks.
+    line = re.sub(r"(\(| rows in )[\d.]+ (m?s )?to [\d.]+ m?s\b", r"\1# to # s", line)
+    return re.sub(r"(?<=\S) {2,}|^ {8,}", "  ", re.sub("-{3,}", "---", line)).rstrip()
+
+
+def fitted(line: str) -> list[str]:
+    """Return a line cut into lines that can be read."""
+    parts = textwrap.wrap(
+        line, 160, subsequent_indent="    ", drop_whitespace=False, break_on_hyphens=False
+    )
+    return [part.rstrip() for part in parts] or [""]
+
+
+def is_head(line: str) -> bool:
+    """Return whether a line is the head of a table: three columns or more, all of them words."""
+    columns = re.split(r" {2,}", line.replace("95 %", "").strip())
+    return len(columns) >= 3 and not re.search(r"\d|[-=#]{2}", "".join(columns))
+
+
+def head(line: str) -> str:
+    """Return a table's head without units of time, and without notes, which not every run has."""
+    return re.sub(r"\b[num]?s\b", "#s", line.strip()).removesuffix("  note")
+
+
+def shown(value: Any, path: str = "") -> str:
+    """Return a JSON value as one line per object: its path, then its keys and what they hold."""
+    if isinstance(value, list):
+        return "".join(shown(one, f"{path}[{index}]") for index, one in enumerate(value))
+    plain, below = [], ""
+    for key, one in sorted(value.items()):
+        if isinstance(one, dict) or (isinstance(one, list) and any(map(is_object, one))):
+            below += shown(one, f"{path}.{key}".strip("."))
+        else:
+            number = isinstance(one, float)
+            plain.append(
+                key if one is ... else f"{key} {f'{one:.6g}' if number else json.dumps(one)}"
+            )
+    return f"{path or 'document'}: {', '.join(plain)}\n{below}"
+
+
+def is_object(value: Any) -> bool:
+    """Return whether a list's element needs lines of its own."""
+    return isinstance(value, dict | list)
+
+
+def keys(value: Any, path: str = "") -> Any:
+    """Return a measured document's objects with ... for what they hold; a list's as one."""
+    if path in VARIABLE:
+        return ...
+    if isinstance(value, dict):
+        return {key: keys(one, f"{path}.{key}".strip(".")) for key, one in value.items()}
+    if isinstance(value, list) and any(isinstance(one, dict) for one in value):
+        together: dict[str, Any] = {}
+        for one in (keys(one, path) for one in value):
+            together |= {key: held for key, held in one.items() if together.get(key, ...) is ...}
+        return [together]
+    return ...
+
+
+def described(schema: dict[str, Any], at: dict[str, Any] | None = None) -> Any:
+    """Return a schema as the object it describes: types for values, ``?`` after optional keys."""
+    at = schema if at is None else at
+    if "$ref" in at:
+        at = schema["$defs"][at["$ref"].rpartition("/")[2]]
+    choices = [one for one in at.get("anyOf", ()) if one.get("type") != "null"]
+    if len(choices) == 1:
+        return described(schema, choices[0])
+    if "properties" in at:
+        needed = at.get("required", ())
+        return {
+            key + "?" * (key not in needed): described(schema, one)
+            for key, one in at["properties"].items()
+        }
+    if isinstance(inner := at.get("items"), dict) and is_object(below := described(schema, inner)):
+        return [below]
+    kind = at.get("type", "const" if "const" in at else "any")
+    return "|".join(map(str, at.get("enum", kind if isinstance(kind, list) else [kind])))
+
+
+class PageText(HTMLParser):
+    """A page's headings, paragraphs and rows of tables, each as a line; its figures left out."""
+
+    APART = frozenset({"style", "script", "svg"})
+    BLOCKS = frozenset(
+        {"title", "h1", "h2", "h3", "h4", "p", "li", "tr", "dt", "dd", "figcaption", "caption"}
+    )
+    CELLS = frozenset({"td", "th", "dd"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+        self._apart = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        del attrs
+        self._apart += tag in self.APART
+        if tag in self.CELLS:
+            self.text += "  "
+        elif tag in self.BLOCKS:
+            self.text += f"\n{tag} " if tag[0] == "h" else "\n"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._apart -= tag in self.APART
+        if tag in self.BLOCKS and tag != "dt":
+            self.text += "\n"
+
+    def handle_data(self, data: str) -> None:
+        if not self._apart:
+            self.text += re.sub(r"\s+", " ", data)
+
+
+def page_text(page: str) -> str:
+    """Return what a page says, without empty lines."""
+    parser = PageText()
+    parser.feed(page)
+    return "\n".join(line.strip() for line in parser.text.splitlines() if line.strip())
+
+
+def hold(transcript: Path, folder: Path) -> None:
+    """Replay a transcript and fail with the lines that differ."""
+    kept, new = transcript.read_text("utf-8"), replay(transcript, folder)
+    differing = difflib.unified_diff(kept.splitlines(), new.splitlines(), "kept", "new", "", "", 2)
+    assert new == kept, "\n".join(differing)
+
+
+def test_there_are_transcripts() -> None:
+    assert len(TRANSCRIPTS) >= 5
+    assert len(DEEP) <= len(TRANSCRIPTS)
+
+
+@pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda path: path.stem)
+def test_transcript(transcript: Path, tmp_path: Path) -> None:
+    hold(transcript, tmp_path)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("transcript", DEEP, ids=lambda path: path.stem)
+def test_transcript_with_frameworks(transcript: Path, tmp_path: Path) -> None:
+    for framework in ("torch", "tensorflow"):
+        if importlib.util.find_spec(framework) is None:
+            pytest.skip(f"{framework} is not installed")
+    hold(transcript, tmp_path)
+
+
+def rewrite(names: list[str]) -> None:
+    """Write transcripts anew: those of these names, or all."""
+    for transcript in [*TRANSCRIPTS, *DEEP]:
+        if not names or transcript.stem in names:
+            with tempfile.TemporaryDirectory() as folder:
+                text = replay(transcript, Path(folder))
+            transcript.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    rewrite(sys.argv[1:])
