@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING
 from pydlbench.cli import compare
 from pydlbench.cli import main as pydlbench
 from pydlbench.cli.parser import Parser
-from pydlbench.measure import Options, Session
-from pydlbench.results.store import Store
+from pydlbench.runner.session import Options, Session
+from pydlbench.store.store import Store
 
 if TYPE_CHECKING:
-    from pydlbench.backends.case import Case
+    from pydlbench.records.specs import Case
     from pydlbench.timing.chunk import Chunk, Request
     from pydlbench.workers.host import RemoteKernel
 

@@ -25,16 +25,14 @@ from acceptance.journal import Journal
 from crosscheck_table import TITLES, Table, aligned, markdown, verdict
 
 from pydlbench.cli import check as command
-from pydlbench.cli.check_request import CheckRequest, read_check
-from pydlbench.cli.check_running import Checks
-from pydlbench.cli.interrupts import OneInterrupt
+from pydlbench.cli.check import CheckRequest, Checks, read_check
 from pydlbench.cli.parser import Parser
-from pydlbench.cli.progress import Progress
-from pydlbench.cli.recording import Recorder
-from pydlbench.compose import Range
-from pydlbench.crosscheck import NativeSum
-from pydlbench.devices.cpu import read_cpu_facts
+from pydlbench.cli.recorder import Recorder
+from pydlbench.cli.terminal import OneInterrupt, Progress
+from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PydlbenchError, UsageError
+from pydlbench.ladder.estimate import Range
+from pydlbench.ladder.native import NativeSum
 from pydlbench.models import build_model
 
 # Batch sizes that fit into 24 GB and take seconds, not minutes, on two cores.

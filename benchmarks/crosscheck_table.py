@@ -8,8 +8,7 @@ from typing import Any
 
 from acceptance.journal import Journal
 
-from pydlbench.report.check_markdown import markdown_table
-from pydlbench.report.check_numbers import Scale, signed_percent
+from pydlbench.report.check import Scale, markdown_table, signed_percent
 
 # Largest median error, largest error, largest median of what is unexplained.
 TARGETS = (0.05, 0.12, 0.03)

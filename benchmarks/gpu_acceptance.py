@@ -28,7 +28,7 @@ from acceptance.tasks import Settings, Task, open_session, tasks
 from acceptance.verdicts import verdicts
 
 from pydlbench.errors import BackendMissingError, UnsupportedError
-from pydlbench.measure import Session
+from pydlbench.runner.session import Session
 
 WRONG_MACHINE = 2
 TIME_IS_OVER = 3

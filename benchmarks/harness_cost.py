@@ -20,12 +20,12 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from pydlbench.backends.case import Case
-from pydlbench.backends.frameworks.kernel import HostClock
-from pydlbench.backends.offers import OFFERS, installed_version
+from pydlbench.backends.capabilities import OFFERS, installed_version
+from pydlbench.backends.frameworks.backend import HostClock
 from pydlbench.errors import PydlbenchError
-from pydlbench.layers import Gemm
-from pydlbench.measure import Options, Session
+from pydlbench.layers.gemm import Gemm
+from pydlbench.records.specs import Case
+from pydlbench.runner.session import Options, Session
 from pydlbench.timing.chunk import Request
 from pydlbench.units import format_seconds
 

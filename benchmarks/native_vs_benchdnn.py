@@ -17,10 +17,14 @@ import statistics
 import subprocess
 import sys
 
-from pydlbench.backends.case import Case
 from pydlbench.errors import PydlbenchError
-from pydlbench.layers import PASSES, Conv2d, Gemm, Pool2d, find_layers
-from pydlbench.measure import Options, Session
+from pydlbench.layers.base import PASSES
+from pydlbench.layers.catalog import find_layers
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.specs import Case
+from pydlbench.runner.session import Options, Session
 from pydlbench.timing.chunk import Request
 from pydlbench.workers.environment import worker_environment
 

@@ -23,12 +23,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydlbench.backends.case import Case
 from pydlbench.errors import PydlbenchError
-from pydlbench.layers import PASSES, find_layers
-from pydlbench.measure import Options, Session
-from pydlbench.timing import Policy, Sampling, interleave, paired_ratio
+from pydlbench.layers.base import PASSES
+from pydlbench.layers.catalog import find_layers
+from pydlbench.records.specs import Case
+from pydlbench.runner.session import Options, Session
 from pydlbench.timing.chunk import Chunk, Request
+from pydlbench.timing.policy import Policy
+from pydlbench.timing.procedure import Sampling, interleave
+from pydlbench.timing.statistics import paired_ratio
 from pydlbench.workers.environment import worker_environment
 
 LIMIT = 1.03

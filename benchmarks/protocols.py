@@ -25,8 +25,8 @@ from pathlib import Path
 from published.documents import DOCUMENTS, Document
 from published.forms import differences, kinds
 
-from pydlbench.endtoend.protocols import find_protocol
-from pydlbench.results.heading import device_name
+from pydlbench.report.columns import device_name
+from pydlbench.steps.protocols import find_protocol
 
 FRAMEWORKS = ("torch", "tensorflow")
 # What each protocol is run with instead of its script's own; nothing else is changed.

@@ -20,11 +20,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pydlbench.backends.case import BACKENDS, Case
-from pydlbench.backends.offers import offer
-from pydlbench.layers import Layer, find_layers
-from pydlbench.measure import Options, Session
-from pydlbench.results import Measurement
+from pydlbench.backends.capabilities import offer
+from pydlbench.layers.catalog import find_layers
+from pydlbench.layers.layer import Layer
+from pydlbench.records.measurement import Measurement
+from pydlbench.records.specs import BACKENDS, Case
+from pydlbench.runner.session import Options, Session
 
 LIMIT = 0.02
 _BUSY = "import os, sys\nos.sched_setaffinity(0, [int(sys.argv[1])])\nwhile True: pass\n"

@@ -16,10 +16,12 @@ import random
 import statistics
 from collections import defaultdict
 
-from pydlbench.backends.case import Case
-from pydlbench.layers import find_layers
-from pydlbench.measure import Options, Session
-from pydlbench.timing import Policy, Sampling, interleave, paired_ratio
+from pydlbench.layers.catalog import find_layers
+from pydlbench.records.specs import Case
+from pydlbench.runner.session import Options, Session
+from pydlbench.timing.policy import Policy
+from pydlbench.timing.procedure import Sampling, interleave
+from pydlbench.timing.statistics import paired_ratio
 
 LIMIT = 0.015
 SHARE = 0.95

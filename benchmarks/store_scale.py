@@ -21,14 +21,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.layers import find_layers
-from pydlbench.results import Correctness, Measurement, Peaks, Roofline, RunRecord, TimeSummary
-from pydlbench.results.store import Entry, Store
+from pydlbench.layers.catalog import find_layers
+from pydlbench.records.measurement import Correctness, Measurement, Peaks, Roofline, TimeSummary
+from pydlbench.records.run import RunRecord
+from pydlbench.store.entry import Entry
+from pydlbench.store.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pydlbench.layers import Layer
+    from pydlbench.layers.layer import Layer
 
 LIMIT_S = 1.0
 SAMPLES = 24

@@ -37,19 +37,22 @@ def _find_native_modules() -> None:
 _find_native_modules()
 
 if TYPE_CHECKING:
-    from pydlbench.layers import Conv2d, Gemm, Pool2d
-    from pydlbench.measure import Options, Session, measure
+    from pydlbench.layers.conv import Conv2d
+    from pydlbench.layers.gemm import Gemm
+    from pydlbench.layers.pool import Pool2d
+    from pydlbench.runner.measure import measure
+    from pydlbench.runner.session import Options, Session
 
 __all__ = ["Conv2d", "Gemm", "Options", "Pool2d", "Session", "__version__", "measure"]
 
 # Imported when first used: the command line starts faster, and --help needs none of it.
 _HOMES = {
-    "Conv2d": "pydlbench.layers",
-    "Gemm": "pydlbench.layers",
-    "Pool2d": "pydlbench.layers",
-    "Options": "pydlbench.measure",
-    "Session": "pydlbench.measure",
-    "measure": "pydlbench.measure",
+    "Conv2d": "pydlbench.layers.conv",
+    "Gemm": "pydlbench.layers.gemm",
+    "Pool2d": "pydlbench.layers.pool",
+    "Options": "pydlbench.runner.session",
+    "Session": "pydlbench.runner.session",
+    "measure": "pydlbench.runner.measure",
 }
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pydlbench.errors import PydlbenchError
-from pydlbench.results import Correctness, Measurement, Peaks, Roofline, RunRecord, TimeSummary
+from pydlbench.records.measurement import Correctness, Measurement, Peaks, Roofline, TimeSummary
+from pydlbench.records.run import RunRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable

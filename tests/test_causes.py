@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.causes import Account, Evidence, causes, unexplained_s
+from pydlbench.runner.attribution import Account, Evidence, causes, unexplained_s
 
 BEST = Account(time_s=10e-3, allocation_s=0.0, empty_s=0.0, reorder_s=0.0, kernel="brg:avx512")
 GENERIC = [

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pydlbench import side_by_side
 from pydlbench.backends.base import KernelFacts
-from pydlbench.backends.case import Case
-from pydlbench.contest import contest, groups
-from pydlbench.contest.running import _in_rounds
 from pydlbench.errors import BackendMissingError, UnsupportedError, WorkerError
-from pydlbench.layers import Conv2d, Gemm
-from pydlbench.rows import measured_row
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.records.specs import Case
+from pydlbench.runner import interleaved as side_by_side
+from pydlbench.runner.interleaved import _in_rounds, contest, groups
+from pydlbench.runner.measuring import measured_row
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.policy import Policy
 
@@ -463,8 +463,7 @@ def test_the_order_of_samples_follows_the_seed():
 def test_a_killed_process_costs_its_rows_only(monkeypatch):
     pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")
     pytest.importorskip("numba")
-    from pydlbench.measure import Options, Session
-    from pydlbench.session.devices import Devices
+    from pydlbench.runner.session import Devices, Options, Session
     from pydlbench.workers.host import RemoteKernel
 
     real, calls = RemoteKernel.sample, []

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pydlbench.cli.parser import COMMANDS
-from pydlbench.cli.sweep_tables import read_jobs, table_keys
-from pydlbench.results.schema import schema_names
-from pydlbench.sweep import parse_sweep
+from pydlbench.cli.sweep import read_jobs, table_keys
+from pydlbench.records.schema import schema_names
+from pydlbench.runner.sweep import parse_sweep
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -159,7 +159,7 @@ def test_the_python_of_extending_runs():
 
 def test_the_python_about_schemas_runs(tmp_path, monkeypatch, capsys, run_record, measurement):
     pytest.importorskip("jsonschema")
-    from pydlbench.results.export_json import to_json
+    from pydlbench.report.json import to_json
 
     monkeypatch.chdir(tmp_path)
     Path("run.json").write_text(to_json(run_record, [measurement()]), encoding="utf-8")
@@ -179,8 +179,8 @@ def test_a_sweep_can_be_read(name, text, monkeypatch):
     if "layers = [" in text:  # a file of the catalog
         return
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
-    monkeypatch.setattr("pydlbench.devices.cpu.choose_cpus", lambda *_: tuple(range(8)))
-    monkeypatch.setattr("pydlbench.backends.offers.is_there", lambda _: True)
+    monkeypatch.setattr("pydlbench.devices.cpu.affinity.choose_cpus", lambda *_: tuple(range(8)))
+    monkeypatch.setattr("pydlbench.backends.capabilities.is_there", lambda _: True)
     jobs, _ = read_jobs(parse_sweep(name, text, table_keys()))
     assert sum(len(job.rows) for job in jobs) > 5
 

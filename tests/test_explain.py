@@ -7,11 +7,12 @@ import dataclasses
 import pytest
 
 from pydlbench.backends.base import KernelFacts
-from pydlbench.backends.case import Case
-from pydlbench.explain import Entry, explained
-from pydlbench.layers import Conv2d, Gemm
-from pydlbench.results import Roofline
-from pydlbench.rows import measured_row
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.records.measurement import Roofline
+from pydlbench.records.specs import Case
+from pydlbench.runner.interleaved import Entry, explained
+from pydlbench.runner.measuring import measured_row
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.procedure import Sampling
 

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 import pydlbench
-from pydlbench.measure import Options
+from pydlbench.runner.session import Options
 
 FRAMEWORKS = {"torch", "tensorflow", "numba", "cupy", "jax"}
 native = pytest.mark.skipif(

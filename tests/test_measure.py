@@ -11,7 +11,6 @@ import threading
 import pytest
 
 import pydlbench
-from pydlbench.backends.case import Case
 from pydlbench.errors import (
     BackendMissingError,
     PrimitiveError,
@@ -19,9 +18,13 @@ from pydlbench.errors import (
     UsageError,
     WorkerError,
 )
-from pydlbench.layers import Conv2d, Gemm, Pool2d
-from pydlbench.measure import Options, Session, probe_device
-from pydlbench.results import Measurement
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.measurement import Measurement
+from pydlbench.records.specs import Case
+from pydlbench.runner.measure import probe_device
+from pydlbench.runner.session import Options, Session
 from pydlbench.workers.host import RemoteKernel, Worker
 
 pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")
@@ -56,8 +59,8 @@ def test_the_public_function_returns_a_verified_record():
 
 
 def test_the_function_and_the_module_share_a_name():
-    assert callable(pydlbench.measure)
-    from pydlbench import measure as module
+    assert callable(pydlbench.runner.measure)
+    from pydlbench.runner.measure import measure as module
 
     assert module.Session is Session
     assert callable(module)

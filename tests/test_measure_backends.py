@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pydlbench.backends.case import Case
-from pydlbench.layers import Pool2d
-from pydlbench.measure import Options, Session
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.specs import Case
+from pydlbench.runner.session import Options, Session
 from pydlbench.timing.chunk import Request
 from pydlbench.workers import host
 from pydlbench.workers.host import RemoteKernel

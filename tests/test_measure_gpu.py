@@ -8,7 +8,6 @@ from typing import ClassVar
 import pytest
 
 from pydlbench.backends.base import KernelFacts
-from pydlbench.backends.case import Case
 from pydlbench.errors import (
     BackendMissingError,
     InsufficientMemoryError,
@@ -16,11 +15,13 @@ from pydlbench.errors import (
     UnsupportedError,
     WorkerError,
 )
-from pydlbench.layers import Conv2d, Gemm
-from pydlbench.measure import Options, Session
-from pydlbench.results import Measurement
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.records.measurement import Measurement
+from pydlbench.records.specs import Case
+from pydlbench.runner.session import Options, Session
 from pydlbench.timing.chunk import Chunk
-from pydlbench.timing.throttle import GpuReadings
+from pydlbench.timing.guards import GpuReadings
 
 CONV = Conv2d.of(batch=8, in_channels=64, in_size=14, out_channels=64, kernel=3, padding=1)
 GEMM = Gemm(m=8, k=32, n=16, name="small/fc")

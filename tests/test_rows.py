@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.backends.case import Case
-from pydlbench.devices import Bandwidth, DeviceRecord, PrecisionPeak
-from pydlbench.devices.cpu import Cache, CpuFacts, LogicalCpu
-from pydlbench.layers import Conv2d, Gemm, parse_problem
-from pydlbench.rows import measured_row
-from pydlbench.session.limits import with_limits
-from pydlbench.session.memory import memory_held, memory_needed
+from pydlbench.devices.cpu.facts import Cache, CpuFacts, LogicalCpu
+from pydlbench.devices.cpu.record import DeviceRecord
+from pydlbench.devices.findings import Bandwidth, PrecisionPeak
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.descriptor import parse_problem
+from pydlbench.layers.gemm import Gemm
+from pydlbench.records.specs import Case
+from pydlbench.runner.measuring import measured_row, with_limits
+from pydlbench.runner.session import memory_held, memory_needed
 from pydlbench.timing.procedure import Round, Samples
-from pydlbench.timing.warmup import WarmupOutcome
+from pydlbench.timing.stopping import WarmupOutcome
 
 CASE = Case(layer=Gemm(m=100, k=10, n=20))
 FACTS = {

@@ -7,11 +7,11 @@ import random
 import pytest
 
 from pydlbench.errors import WorkerError
-from pydlbench.side_by_side import Contestant, clock_beside, ratios, sample_in_turn, saved_s
+from pydlbench.runner.interleaved import Contestant, clock_beside, ratios, sample_in_turn, saved_s
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.procedure import Round, Samples
-from pydlbench.timing.warmup import WarmupOutcome
+from pydlbench.timing.stopping import WarmupOutcome
 
 
 def samples(by_round, faults=None):

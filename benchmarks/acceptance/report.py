@@ -8,8 +8,8 @@ from typing import Any
 
 from acceptance.journal import Journal
 from acceptance.verdicts import verdicts
-from pydlbench.results import SCHEMA_VERSION, Measurement
-from pydlbench.results.columns import number, percent, spread
+from pydlbench.records.measurement import SCHEMA_VERSION, Measurement
+from pydlbench.report.columns import number, percent, spread
 from pydlbench.units import format_seconds, si
 
 __all__ = ["document", "markdown"]

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from acceptance.torch_rows import TorchRows
-from pydlbench.backends.case import GPU_PRECISIONS, Case
-from pydlbench.layers import Gemm, Layer, find_layers
-from pydlbench.measure import Options, Session
+from pydlbench.layers.catalog import find_layers
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.layer import Layer
+from pydlbench.records.specs import GPU_PRECISIONS, Case
+from pydlbench.runner.session import Options, Session
 
 __all__ = ["Settings", "Task", "open_session", "read_tests", "tasks"]
 

@@ -11,14 +11,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from pydlbench.backends.case import Case
 from pydlbench.errors import UnsupportedError, WorkerError
-from pydlbench.layers import Conv2d, Pool2d
-from pydlbench.measure import Session
-from pydlbench.timing import Policy, Samples, Sampling, interleave, paired_ratio
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.specs import Case
+from pydlbench.runner.session import Session
 from pydlbench.timing.chunk import Chunk, Request
-from pydlbench.timing.policy import gpu_policy
-from pydlbench.timing.throttle import disturbance
+from pydlbench.timing.guards import disturbance
+from pydlbench.timing.policy import Policy, gpu_policy
+from pydlbench.timing.procedure import Samples, Sampling, interleave
+from pydlbench.timing.statistics import paired_ratio
 from pydlbench.workers.host import RemoteKernel
 
 __all__ = ["TorchRows"]

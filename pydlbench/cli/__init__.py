@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments after the program's name; those of the process by default.
     """
     from pydlbench.cli.parser import dispatch
-    from pydlbench.cli.streams import repair_streams, silence_stdout, tell
+    from pydlbench.cli.terminal import repair_streams, silence_stdout, tell
     from pydlbench.errors import PydlbenchError, UsageError
 
     repair_streams()
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complain(error: Exception, code: int) -> int:
-    from pydlbench.cli.streams import tell
+    from pydlbench.cli.terminal import tell
 
     # One line, whatever a library has put into its message.
     tell(f"pydlbench: {' '.join(str(error).split())}")

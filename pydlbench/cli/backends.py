@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from pydlbench.backends.offers import Offer
+    from pydlbench.backends.capabilities import Offer
 
 __all__ = ["add_parser", "run"]
 
@@ -42,10 +42,9 @@ def run(
     Raises:
         UsageError: bad ``--device``, unwritable file.
     """
-    from pydlbench.backends.case import check_device
-    from pydlbench.backends.native.presence import default_device
-    from pydlbench.backends.offers import OFFERS
-    from pydlbench.results.destination import STDOUT, check_writable, write_text
+    from pydlbench.backends.capabilities import OFFERS, default_device
+    from pydlbench.records.specs import check_device
+    from pydlbench.report.text import STDOUT, check_writable, write_text
 
     if args.json is not None:
         check_writable("--json", args.json)
@@ -86,7 +85,7 @@ def _entries(
 def _entry(
     one: Offer, device: str, kind: str, describe: Callable[[str, str], dict[str, Any]]
 ) -> dict[str, Any]:
-    from pydlbench.backends.offers import installed_version, is_there
+    from pydlbench.backends.capabilities import installed_version, is_there
     from pydlbench.errors import PydlbenchError
 
     entry: dict[str, Any] = {
@@ -110,14 +109,14 @@ def _entry(
 
 
 def _start(backend: str, device: str) -> dict[str, Any]:
-    from pydlbench.measure import Session
+    from pydlbench.runner.session import Session
 
     with Session() as session:
         return session.worker(backend, device).describe()
 
 
 def _lines(entries: list[dict[str, Any]]) -> list[str]:
-    from pydlbench.report.plain_table import plain_table
+    from pydlbench.report.text import plain_table
 
     rows = []
     for entry in entries:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.cli.collecting import without_collection
-from pydlbench.cli.damaged import reading_files
+from pydlbench.cli.output import reading_files, without_collection
+from pydlbench.cli.terminal import tell
 from pydlbench.errors import PydlbenchError, UsageError
+from pydlbench.report.text import STDOUT, check_writable, write_text
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
-    from pydlbench.compare import Comparison, Settings
+    from pydlbench.compare.comparison import Comparison, Settings
+    from pydlbench.compare.published import Beside, Figure, Own
+    from pydlbench.compare.rows import Side
+    from pydlbench.store.store import Store
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_parser", "read_sides", "run"]
 
 # What asks for other things than the published figures, or than a comparison of stored runs.
 _WITH_PUBLISHED = ("interleave", "fail_on", "same", "passes", "budget", "seed", "all")
@@ -24,7 +30,7 @@ _WITH_INTERLEAVE = ("passes", "budget", "seed")
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
-    from pydlbench.cli.store_option import add_store_option
+    from pydlbench.cli.options import add_store_option
 
     parser = subparsers.add_parser(
         "compare",
@@ -83,12 +89,8 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
         UsageError: bad input, no such run, or rows that cannot be matched.
         PydlbenchError: nothing was timed in both.
     """
-    from pydlbench.cli.compare_output import Outputs
-
     outputs = Outputs.from_args(args)
     if args.published:
-        from pydlbench.cli.compare_published import run_published
-
         _refuse(args, _WITH_PUBLISHED, "with --published")
         with reading_files(args.runs):
             return run_published(args, outputs)
@@ -121,10 +123,10 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
 
 def _stored(args: argparse.Namespace, settings: Settings) -> Comparison:
     """Compare two stored runs."""
-    from pydlbench.cli.compare_sides import earlier_runs, read_sides
-    from pydlbench.cli.store_option import reading_store
-    from pydlbench.compare import compare, from_history, match
-    from pydlbench.compare.keys import key
+    from pydlbench.cli.options import reading_store
+    from pydlbench.compare.match import key, match
+    from pydlbench.compare.statistics import from_history
+    from pydlbench.compare.stored import compare
 
     store = reading_store(args)
     try:
@@ -157,17 +159,17 @@ def _refuse(
 def _threshold(text: str | None) -> float | None:
     if text is None:
         return None
-    from pydlbench.cli.fail_on import read_threshold
+    from pydlbench.cli.options import read_threshold
 
     return read_threshold(text)
 
 
 def _settings(same: str | None) -> Settings:
-    from pydlbench.compare import Settings
+    from pydlbench.compare.comparison import Settings
 
     if same is None:
         return Settings()
-    from pydlbench.cli.values import fraction
+    from pydlbench.cli.options import fraction
 
     percent = same.removesuffix("%").strip()
     try:
@@ -193,9 +195,9 @@ def _nothing(found: Comparison) -> str:
 
 
 def _judged(found: Comparison, threshold: float) -> int:
-    from pydlbench.cli.fail_on import FOUND
-    from pydlbench.cli.streams import tell
-    from pydlbench.report.compare_words import change, names_of
+    from pydlbench.cli.options import FOUND
+    from pydlbench.cli.terminal import tell
+    from pydlbench.report.compare import change, names_of
 
     slow = found.slower(threshold)
     if not slow:
@@ -208,3 +210,236 @@ def _judged(found: Comparison, threshold: float) -> int:
     )
     sys.stdout.flush()
     return FOUND
+
+
+# -----------------------------------------------------------------------------
+# The two sides of a comparison as they are stored, and the runs that came before them.
+
+# Twenty repeats tell a standard deviation to 16 %; more would only take time to read.
+_RUNS: Final = 20
+_ROWS: Final = 20_000
+# Runs that are looked at for them.
+_LOOKED_AT: Final = 200
+# Repeats one behind the other differ by less than runs of different days do: twenty of them would
+# promise more than holds tomorrow.
+_PER_HOUR: Final = 4
+
+
+def read_sides(names: Sequence[str], store: Store | None) -> tuple[Side, Side]:
+    """Return both sides.
+
+    Raises:
+        UsageError: there is no such run and no such file.
+        StoreError: it cannot be read.
+    """
+    from pydlbench.compare.rows import side_of_run
+    from pydlbench.store.documents import load
+
+    first, second = (side_of_run(name, load(name, store)) for name in names)
+    return first, second
+
+
+def earlier_runs(store: Store, a: Side, b: Side) -> list[dict[Any, float]]:
+    """Return seconds by key, of each earlier run on the machine that both sides were measured on.
+
+    Of the runs of an hour only a few: they tell less than they seem to.
+
+    Args:
+        store: where they are.
+        a: not among them.
+        b: likewise; without two sides of one machine there is nothing to learn.
+    """
+    from pydlbench.compare.match import key
+    from pydlbench.compare.rows import Row
+    from pydlbench.store.place import machine_name
+
+    machine = machine_name(b.device)
+    if not machine or machine_name(a.device) != machine:
+        return []
+    wanted: set[Any] = set()
+    found: list[dict[Any, float]] = []
+    read = 0
+    hours: dict[str, int] = {}
+    for info in store.runs(limit=_LOOKED_AT):
+        hour = info.created_utc[:13]
+        useless = info.id in (a.run_id, b.run_id) or info.machine != machine
+        useless = useless or hours.get(hour, 0) == _PER_HOUR
+        if useless or info.status in ("running", "killed") or read + info.measurements > _ROWS:
+            continue
+        read += info.measurements
+        wanted = wanted or {key(row) for row in b.rows}
+        rows = map(Row._make, store.columns(info.id))
+        seconds = {
+            name: row.median
+            for row in rows
+            if row.ok and row.median and not row.contended and (name := key(row)) in wanted
+        }
+        if seconds:
+            found.append(seconds)
+            hours[hour] = hours.get(hour, 0) + 1
+        if len(found) == _RUNS:
+            break
+    return found
+
+
+# -----------------------------------------------------------------------------
+# Where ``compare`` puts its results: files first, then standard output.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outputs:
+    """The destinations of one comparison.
+
+    Attributes:
+        files: format (``json``, ``md``) to path or ``-``.
+        everything: print all rows.
+        quiet: no notes.
+    """
+
+    files: Mapping[str, str]
+    everything: bool = False
+    quiet: bool = False
+
+    @classmethod
+    def from_args(cls, args: argparse.Namespace) -> Outputs:
+        """Read the options and make sure that every file can be written.
+
+        Raises:
+            UsageError: it cannot, or two formats collide.
+        """
+        given = {kind: getattr(args, kind) for kind in ("json", "md")}
+        files = {kind: target for kind, target in given.items() if target is not None}
+        places = [to if to == STDOUT else os.path.realpath(to) for to in files.values()]
+        if len(set(places)) < len(places):
+            raise UsageError(
+                f"--md {files['md']}: --json goes there already; nearest: --md comparison.md"
+            )
+        for kind, target in files.items():
+            check_writable(f"--{kind}", target)
+        return cls(files=files, everything=args.all, quiet=args.quiet)
+
+    def show(self, found: Comparison) -> None:
+        """Write the files, then print the table, or the format that goes to standard output.
+
+        Raises:
+            PydlbenchError: a file could not be written after all; the table is printed before.
+        """
+        from pydlbench.report.compare import render_comparison
+        from pydlbench.report.json import dump
+        from pydlbench.report.text import Style
+
+        def markdown() -> str:
+            from pydlbench.report.compare import comparison_markdown
+
+            return comparison_markdown(found)
+
+        self.write(
+            {"json": lambda: dump(found.to_dict()), "md": markdown},
+            lambda: render_comparison(found, Style.of(sys.stdout), everything=self.everything),
+        )
+
+    def write(self, texts: Mapping[str, Callable[[], str]], table: Callable[[], str]) -> None:
+        """Write texts where they were asked for.
+
+        Args:
+            texts: by format; each is made when it is needed.
+            table: what standard output gets if no format goes there.
+
+        Raises:
+            PydlbenchError: a file could not be written after all.
+        """
+        troubles = []
+        for kind, target in self.files.items():
+            if target != STDOUT:
+                try:
+                    write_text(target, texts[kind]())
+                except OSError as error:
+                    troubles.append(f"--{kind} {target}: not written: {error.strerror or error}")
+        printed = next((kind for kind, to in self.files.items() if to == STDOUT), None)
+        if printed is not None:
+            write_text(STDOUT, texts[printed]())
+        else:
+            print(table(), flush=True)
+        if troubles:
+            raise PydlbenchError("; ".join(troubles))
+
+    def note(self, text: str) -> None:
+        """Say something on standard error, unless nobody wants to hear it."""
+        if not self.quiet:
+            tell(f"note: {text}")
+
+
+# -----------------------------------------------------------------------------
+# ``compare --published``: own results beside published figures, or the figures alone.
+
+
+def run_published(args: argparse.Namespace, outputs: Outputs) -> int:
+    """Show the figures of ``--model``, each with the results of the given runs.
+
+    Args:
+        args: the command's options.
+        outputs: where to.
+
+    Returns:
+        0; 1 if runs were given and no figure has a result of them beside it.
+
+    Raises:
+        UsageError: no such run, no such model.
+    """
+    from pydlbench.compare.published import beside, find_figures
+    from pydlbench.report.json import dump
+    from pydlbench.report.published import published_markdown, render_published
+    from pydlbench.report.text import Style
+
+    figures = find_figures(args.model)
+    own = _own(args)
+    found = beside(figures, own)
+    given = bool(args.runs)
+    outputs.write(
+        {
+            "json": lambda: dump(_document(found, args.runs, given)),
+            "md": lambda: published_markdown(found, own=given),
+        },
+        lambda: render_published(found, Style.of(sys.stdout), own=given),
+    )
+    return 1 if given and not any(ours for _, ours in found) else 0
+
+
+def _own(args: argparse.Namespace) -> list[Own]:
+    from pydlbench.cli.options import reading_store
+    from pydlbench.compare.published import own_figures
+    from pydlbench.store.documents import load
+
+    if not args.runs:
+        return []
+    store = reading_store(args)
+    try:
+        return [
+            one for name in args.runs for one in own_figures(name, load(name, store), _script_batch)
+        ]
+    finally:
+        if store is not None:
+            store.close()
+
+
+def _script_batch(protocol: str, model: str) -> int | None:
+    """Return the batch that a script gives a model by itself."""
+    from pydlbench.steps.protocols import find_protocol
+
+    try:
+        return find_protocol(protocol).settings(model).batch
+    except UsageError:  # of a pydlbench that knows more protocols
+        return None
+
+
+def _document(
+    found: Sequence[tuple[Figure, Sequence[Beside]]], runs: Sequence[str], given: bool
+) -> dict[str, Any]:
+    return {
+        "runs": list(runs),
+        "published": [
+            {**figure.to_dict(), "own": [one.to_dict() for one in ours]}
+            for figure, ours in found
+            if ours or not given
+        ],
+    }

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
-    from pydlbench.compare import Comparison, Matching, Pair, Row, Settings, Side
-    from pydlbench.remeasure import Contest
+    from pydlbench.compare.comparison import Comparison, Settings
+    from pydlbench.compare.match import Matching, Pair
+    from pydlbench.compare.rerun import Contest
+    from pydlbench.compare.rows import Row, Side
 
 __all__ = ["interleaved"]
 
@@ -38,12 +40,11 @@ def interleaved(
         UsageError: bad input, or nothing that can be measured here.
         PydlbenchError: not one pass was finished.
     """
-    from pydlbench.cli.compare_sides import read_sides
-    from pydlbench.cli.store_option import reading_store
-    from pydlbench.cli.values import positive_seconds, whole_number
-    from pydlbench.compare import compare_turns, match
-    from pydlbench.compare.turns import LEAST_PASSES, Turns
-    from pydlbench.remeasure import measured_sides
+    from pydlbench.cli.compare import read_sides
+    from pydlbench.cli.options import positive_seconds, reading_store, whole_number
+    from pydlbench.compare.interleaved import LEAST_PASSES, Turns, compare_turns
+    from pydlbench.compare.match import match
+    from pydlbench.compare.rerun import measured_sides
 
     passes = whole_number("--passes", args.passes or _PASSES, LEAST_PASSES)
     budget_s = positive_seconds("--budget", args.budget or _BUDGET_S)
@@ -79,7 +80,7 @@ def _contests(matching: Matching) -> tuple[Matching, list[Contest], tuple[str, .
     """Return the pairs that can be measured, their cases, and notes on the others."""
     import dataclasses
 
-    from pydlbench.remeasure import Contest, Half, case_of
+    from pydlbench.compare.rerun import Contest, Half, case_of
 
     pairs: list[Pair] = []
     contests = []
@@ -106,7 +107,7 @@ def _check_memory(contests: Sequence[Contest]) -> None:
     Raises:
         UsageError: they have not.
     """
-    from pydlbench.session.memory import check_memory
+    from pydlbench.runner.session import check_memory
 
     with _open_session(side=0, threads=None, seed=0) as session:
         available = session.facts.memory_available_bytes
@@ -132,9 +133,8 @@ def _measure(
     seed: int,
 ) -> tuple[int, bool]:
     """Take the passes; return how many are finished, and whether Ctrl-C ended them."""
-    from pydlbench.cli.interrupts import OneInterrupt
-    from pydlbench.cli.progress import Progress
-    from pydlbench.remeasure import take_pass
+    from pydlbench.cli.terminal import OneInterrupt, Progress
+    from pydlbench.compare.rerun import take_pass
 
     progress = Progress(sys.stderr, quiet=args.quiet)
     rng = random.Random(seed)  # noqa: S311 - an order, not a secret
@@ -190,6 +190,6 @@ def _lost(contests: Sequence[Contest]) -> tuple[str, ...]:
 
 
 def _open_session(*, side: int, threads: int | None, seed: int) -> Any:  # noqa: ARG001 - alike
-    from pydlbench.measure import Options, Session
+    from pydlbench.runner.session import Options, Session
 
     return Session(Options(threads=threads, seed=seed))

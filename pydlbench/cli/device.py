@@ -1,20 +1,29 @@
-"""``pydlbench device``: facts, peaks in theory and measured, bandwidths, clocks, libraries."""
+"""``pydlbench device``: facts, peaks, bandwidths, clocks, libraries; known cards."""
 
 from __future__ import annotations
 
+import math
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.errors import UsageError
+from pydlbench.devices.gpu.cards import known_cards
+from pydlbench.errors import UsageError, nearest
+from pydlbench.report.device import PricedCard, price_cards, render_cards
+from pydlbench.report.text import STDOUT, check_writable, write_text
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from pydlbench.devices import DeviceRecord
-    from pydlbench.devices.gpu import GpuRecord
+    from pydlbench.devices.cpu.record import DeviceRecord
+    from pydlbench.devices.gpu.record import GpuRecord
 
 __all__ = ["add_parser", "run"]
+
+
+# -----------------------------------------------------------------------------
+# ``pydlbench device``: facts, peaks in theory and measured, bandwidths, clocks, libraries.
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -66,18 +75,16 @@ def run(
         UsageError: No such device or card, options that exclude each other, unwritable file.
         PydlbenchError: The probes could not run.
     """
-    from pydlbench.results.destination import STDOUT, check_writable, write_text
+    from pydlbench.report.text import STDOUT, check_writable, write_text
 
     _check_combination(args)
     if args.known:
-        from pydlbench.cli.known_cards import run_known
-
         return run_known(args)
     arguments, notes = _arguments(args)
     if args.json is not None:
         check_writable("--json", args.json)
     if probe is None:
-        from pydlbench.measure import probe_device
+        from pydlbench.runner.measure import probe_device
 
         probe = probe_device
     record = probe(**arguments)
@@ -111,9 +118,9 @@ def _check_combination(args: argparse.Namespace) -> None:
 
 def _arguments(args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The arguments of ``probe_device``, and a note where a GPU that is there is left out."""
-    from pydlbench.backends.case import CPU_PRECISIONS, GPU_PRECISIONS, check_device
-    from pydlbench.backends.native.presence import default_device
-    from pydlbench.cli.values import whole_number
+    from pydlbench.backends.capabilities import default_device
+    from pydlbench.cli.options import whole_number
+    from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS, check_device
 
     device, notes = default_device() if args.device is None else (args.device, ())
     check_device(device)
@@ -129,13 +136,13 @@ def _arguments(args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...
 
 
 def _render(record: DeviceRecord | GpuRecord) -> str:
-    from pydlbench.devices import DeviceRecord
+    from pydlbench.devices.cpu.record import DeviceRecord
 
     if isinstance(record, DeviceRecord):
-        from pydlbench.report.device_cpu import render_cpu
+        from pydlbench.report.device import render_cpu
 
         return render_cpu(record)
-    from pydlbench.report.device_gpu import render_gpu
+    from pydlbench.report.device import render_gpu
 
     return render_gpu(record)
 
@@ -144,11 +151,87 @@ def _to_json(record: DeviceRecord | GpuRecord) -> str:
     import json
 
     from pydlbench.devices.environment import read_environment
-    from pydlbench.results.records import SCHEMA_VERSION
+    from pydlbench.records.measurement import SCHEMA_VERSION
 
     document = {
         "schema_version": SCHEMA_VERSION,
         "device": record.to_dict(),
         "environment": read_environment(),
     }
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+# -----------------------------------------------------------------------------
+# ``pydlbench device --known``: published figures of known cards, and what prices make of them.
+
+
+def run_known(args: argparse.Namespace) -> int:
+    """List the known cards.
+
+    Args:
+        args: the parsed options of ``device``.
+
+    Raises:
+        UsageError: No such card, a bad price or throughput, unwritable file.
+    """
+    prices = _by_card("--price", args.price or ())
+    images = _by_card("--throughput", args.throughput or ())
+    for name in images:
+        if name not in prices:
+            raise UsageError(
+                f"--throughput {name}: images per second and dollar need a price; nearest: "
+                f"--price '{name}=USD'"
+            )
+    cards = price_cards(known_cards(), prices, images)
+    if args.json is not None:
+        check_writable("--json", args.json)
+        write_text(args.json, _cards_to_json(cards))
+    if args.json != STDOUT:
+        print(render_cards(cards))
+    return 0
+
+
+def _by_card(option: str, given: Iterable[str]) -> dict[str, float]:
+    """Read ``NAME=NUMBER``; case does not matter in names, the last of several counts."""
+    names = {card.name.casefold(): card.name for card in known_cards()}
+    found = {}
+    for text in given:
+        name, separator, number = (part.strip() for part in text.rpartition("="))
+        if not separator or not name:
+            example = f"{text.strip(' =') or 'H200 SXM'}=1000"
+            raise UsageError(
+                f"{option} {text or repr(text)}: not NAME=NUMBER; nearest: '{example}'"
+            )
+        if name.casefold() not in names:
+            near = _near(name, list(names.values()))
+            raise UsageError(f"{option} {name}: no such card; nearest: {', '.join(near)}")
+        found[names[name.casefold()]] = _positive(option, name, number)
+    return found
+
+
+def _near(name: str, names: Sequence[str]) -> list[str]:
+    """The cards that may be meant: those of the family first, A100 PCIe for A100."""
+    family = re.sub(r"^(?:nvidia|tesla|geforce)\s+|\s+", " ", name.casefold()).strip()
+    beginning = [card for card in names if card.casefold().startswith(family)]
+    return beginning or list(nearest(family, names)) or list(names)[-3:]
+
+
+def _positive(option: str, name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UsageError(f"{option} {name}={text}: not a number; nearest: '{name}=1000'")
+    if value <= 0:
+        raise UsageError(f"{option} {name}={text}: must be above 0; nearest: '{name}=1000'")
+    return value
+
+
+def _cards_to_json(cards: Sequence[PricedCard]) -> str:
+    import json
+
+    from pydlbench.records.measurement import SCHEMA_VERSION
+
+    document = {"schema_version": SCHEMA_VERSION, "cards": [card.to_dict() for card in cards]}
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"

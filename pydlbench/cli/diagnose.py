@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from pydlbench.diagnose import Diagnosis
-    from pydlbench.endtoend import StepCase
-    from pydlbench.results import RunRecord
+    from pydlbench.records.diagnosis import Diagnosis
+    from pydlbench.records.run import RunRecord
+    from pydlbench.records.step import StepCase
 
 __all__ = ["add_parser", "run"]
 
@@ -22,7 +22,7 @@ FOUND = 3
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
-    from pydlbench.cli.store_option import add_store_option
+    from pydlbench.cli.options import add_store_option
 
     parser = subparsers.add_parser(
         "diagnose",
@@ -94,13 +94,12 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
         UsageError: bad input; nothing was measured and nothing written.
         PydlbenchError: the step cannot be run.
     """
-    from pydlbench.cli.interrupts import OneInterrupt
-    from pydlbench.cli.recording import Recorder
-    from pydlbench.cli.streams import tell
-    from pydlbench.cli.values import fraction, positive_seconds, whole_number
-    from pydlbench.diagnose import diagnose
+    from pydlbench.cli.options import fraction, positive_seconds, whole_number
+    from pydlbench.cli.recorder import Recorder
+    from pydlbench.cli.terminal import OneInterrupt, tell
+    from pydlbench.diagnose.run import diagnose
     from pydlbench.errors import UsageError
-    from pydlbench.results.destination import STDOUT, check_writable
+    from pydlbench.report.text import STDOUT, check_writable
 
     case = _case(args)
     fail_on = None if args.fail_on is None else fraction("--fail-on", args.fail_on, 0.0, 1.0)
@@ -142,14 +141,13 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
 
 def _case(args: argparse.Namespace) -> StepCase:
     """Return what is asked for, every word of it checked."""
-    from pydlbench.backends.case import CPU_PRECISIONS
-    from pydlbench.cli.model_options import one_of, read_options
-    from pydlbench.cli.values import whole_number
-    from pydlbench.devices.cpu import read_cpu_facts
-    from pydlbench.endtoend import StepCase
-    from pydlbench.endtoend.memory import check_memory_of_parts
+    from pydlbench.cli.options import one_of, read_options, whole_number
+    from pydlbench.devices.cpu.facts import read_cpu_facts
     from pydlbench.errors import UsageError
     from pydlbench.models import build_model
+    from pydlbench.records.specs import CPU_PRECISIONS
+    from pydlbench.records.step import StepCase
+    from pydlbench.steps.run import check_memory_of_parts
 
     case = StepCase(
         model=args.model,
@@ -184,11 +182,9 @@ def _show(args: argparse.Namespace, record: RunRecord, found: Diagnosis) -> None
         PydlbenchError: a file could not be written after all; the report is printed before.
     """
     from pydlbench.errors import PydlbenchError
-    from pydlbench.report.diagnose_markdown import diagnosis_markdown
-    from pydlbench.report.diagnose_report import render_diagnosis
-    from pydlbench.report.style import Style
-    from pydlbench.results.destination import STDOUT, write_text
-    from pydlbench.results.export_json import dump
+    from pydlbench.report.diagnose import diagnosis_markdown, render_diagnosis
+    from pydlbench.report.json import dump
+    from pydlbench.report.text import STDOUT, Style, write_text
 
     troubles = []
     for kind, target in (("json", args.json), ("md", args.md)):
@@ -213,6 +209,6 @@ def _largest(found: Diagnosis) -> float:
 
 
 def _open_session(**options: Any) -> AbstractContextManager[Any]:
-    from pydlbench.measure import Options, Session
+    from pydlbench.runner.session import Options, Session
 
     return Session(Options(**options))

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from pydlbench.endtoend.playing import Played, ProtocolCase
-    from pydlbench.endtoend.protocols import Published
-    from pydlbench.results import RunRecord
+    from pydlbench.records.run import RunRecord
+    from pydlbench.steps.protocols.protocol import Published
+    from pydlbench.steps.protocols.runner import Played, ProtocolCase
 
 __all__ = ["read_case", "run_protocol"]
 
@@ -35,11 +35,10 @@ _OTHERS: Final = {
 
 def run_protocol(args: argparse.Namespace, session_factory: Callable[..., Any] | None) -> int:
     """Play a protocol; see :func:`pydlbench.cli.e2e.run`."""
-    from pydlbench.cli.e2e_request import device_options
-    from pydlbench.cli.e2e_session import open_session
-    from pydlbench.cli.recording import Recorder
-    from pydlbench.cli.streams import tell
-    from pydlbench.endtoend.memory import check_memory
+    from pydlbench.cli.e2e import device_options, open_session
+    from pydlbench.cli.recorder import Recorder
+    from pydlbench.cli.terminal import tell
+    from pydlbench.steps.run import check_memory
 
     case, notes = read_case(args)
     model = case.build()
@@ -75,10 +74,9 @@ def read_case(args: argparse.Namespace) -> tuple[ProtocolCase, tuple[str, ...]]:
     Raises:
         UsageError: a value is bad, or the protocol has no such option.
     """
-    from pydlbench.cli.model_options import read_options
-    from pydlbench.cli.values import whole_number
-    from pydlbench.endtoend.playing import ProtocolCase
-    from pydlbench.endtoend.protocols import find_protocol
+    from pydlbench.cli.options import read_options, whole_number
+    from pydlbench.steps.protocols import find_protocol
+    from pydlbench.steps.protocols.runner import ProtocolCase
 
     published = find_protocol(args.protocol)
     _refuse_others(args, published)
@@ -117,7 +115,7 @@ def read_case(args: argparse.Namespace) -> tuple[ProtocolCase, tuple[str, ...]]:
 
 def _refuse_others(args: argparse.Namespace, published: Published) -> None:
     """Refuse options that this protocol, or any, does not have."""
-    from pydlbench.results.destination import STDOUT, check_writable
+    from pydlbench.report.text import STDOUT, check_writable
 
     for name, reason in _OTHERS.items():
         if (value := getattr(args, name)) is not None:
@@ -156,10 +154,10 @@ def _one_each(
     args: argparse.Namespace, published: Published
 ) -> tuple[str, str, str, tuple[str, ...]]:
     """Return framework, device and precision, and notes; several of one kind are refused."""
-    from pydlbench.backends.case import PRECISIONS
-    from pydlbench.cli.e2e_request import devices
-    from pydlbench.cli.values import choices
-    from pydlbench.endtoend.step import FRAMEWORKS
+    from pydlbench.cli.e2e import devices
+    from pydlbench.cli.options import choices
+    from pydlbench.records.specs import PRECISIONS
+    from pydlbench.records.step import FRAMEWORKS
 
     on, notes = devices(args.device)
     frameworks = choices("--framework", args.framework or [published.framework], FRAMEWORKS, "all")
@@ -205,7 +203,7 @@ def _folder(args: argparse.Namespace, data: str | None) -> str | None:
     """Return where the data set is, or will be once it is downloaded."""
     if args.data is None:
         return None if args.download is None else _FOLDERS[str(data)]
-    from pydlbench.results.paths import user_path
+    from pydlbench.store.place import user_path
 
     folder: str = args.data
     path = user_path(folder)
@@ -221,7 +219,7 @@ def _fetched(
     """Download what is missing."""
     if args.download is None:
         return case
-    from pydlbench.endtoend.data.download import fetch
+    from pydlbench.steps.data.download import fetch
 
     note(f"--download {args.download}: into {case.data}")
     fetch(str(case.published.data), args.download, str(case.data), _print)
@@ -241,7 +239,7 @@ def _print(line: str) -> None:
 
 
 def _write(target: str, run: RunRecord, case: ProtocolCase, played: Played) -> None:
-    from pydlbench.results.destination import write_text
-    from pydlbench.results.export_json import dump
+    from pydlbench.report.json import dump
+    from pydlbench.report.text import write_text
 
     write_text(target, dump({"run": run.to_dict(), **case.to_dict(), **played.to_dict()}))

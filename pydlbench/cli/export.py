@@ -5,16 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.cli.damaged import reading_files
+from pydlbench.cli.output import reading_files
 from pydlbench.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from pydlbench.results.store import Loaded
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.run import RunRecord
+    from pydlbench.report.e2e import StepRow
+    from pydlbench.store.documents import Loaded
+    from pydlbench.store.entry import Entry
 
-__all__ = ["FORMATS", "add_parser", "run"]
+__all__ = ["run_markdown"]
 
 #: Formats, and the endings of file names that mean them.
 FORMATS: Final = {
@@ -29,7 +33,7 @@ FORMATS: Final = {
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
-    from pydlbench.cli.store_option import add_store_option
+    from pydlbench.cli.options import add_store_option
 
     parser = subparsers.add_parser(
         "export",
@@ -71,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
             cannot be written.
         PydlbenchError: pyarrow is missing, or the file could not be written after all.
     """
-    from pydlbench.results.destination import check_writable
+    from pydlbench.report.text import check_writable
 
     if args.output != "-":
         check_writable("--output", args.output)
@@ -83,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.runs:
         raise UsageError("RUN: none given; nearest: pydlbench export last")
     if chosen == "parquet":
-        from pydlbench.results.export_parquet import check_pyarrow
+        from pydlbench.report.csv import check_pyarrow
 
         check_pyarrow()
     with reading_files(args.runs):
@@ -96,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
         content, notes = _content(chosen, loaded, samples=args.samples)
     _write(args.output, content)
     if not args.quiet:
-        from pydlbench.cli.streams import tell
+        from pydlbench.cli.terminal import tell
 
         for note in notes:
             tell(f"note: {note}")
@@ -104,8 +108,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _schema(args: argparse.Namespace) -> int:
-    from pydlbench.results.destination import write_text
-    from pydlbench.results.schema import schema_text
+    from pydlbench.records.schema import schema_text
+    from pydlbench.report.text import write_text
 
     if args.runs:
         raise UsageError(f"{args.runs[0]}: --schema takes no runs; nearest: leave it out")
@@ -114,7 +118,7 @@ def _schema(args: argparse.Namespace) -> int:
 
 
 def _format(given: str | None, output: str) -> str:
-    from pydlbench.cli.values import choices
+    from pydlbench.cli.options import choices
 
     if given is not None:
         return choices("--format", [given], tuple(FORMATS))[0]
@@ -123,8 +127,8 @@ def _format(given: str | None, output: str) -> str:
 
 
 def _load(args: argparse.Namespace) -> list[Loaded]:
-    from pydlbench.cli.store_option import reading_store
-    from pydlbench.results.store import load
+    from pydlbench.cli.options import reading_store
+    from pydlbench.store.documents import load
 
     store = reading_store(args)
     try:
@@ -143,29 +147,25 @@ def _content(
     """Return the file's content, and notes on what it cannot hold."""
     pairs = [(one.record, one.entries) for one in loaded]
     if chosen == "long":
-        from pydlbench.results.export_long import to_long
+        from pydlbench.report.csv import to_long
 
         return to_long(pairs), []
     if chosen == "parquet":
-        from pydlbench.results.export_parquet import to_parquet
+        from pydlbench.report.csv import to_parquet
 
         return to_parquet(pairs), []
     if chosen == "json":
         return _json(loaded, samples=samples), []
     if chosen == "md":
-        from pydlbench.cli.export_texts import markdown
-
         return "\n".join(markdown(one) for one in loaded), []
     if chosen == "dlb":
         return _dlb(loaded)
-    from pydlbench.cli.export_texts import to_csv
 
     return to_csv(loaded)
 
 
 def _json(loaded: Sequence[Loaded], *, samples: bool) -> str:
-    from pydlbench.results.export_json import dump
-    from pydlbench.results.export_run import run_document
+    from pydlbench.report.json import dump, run_document
 
     documents = [
         run_document(
@@ -181,7 +181,7 @@ def _json(loaded: Sequence[Loaded], *, samples: bool) -> str:
 
 
 def _dlb(loaded: Sequence[Loaded]) -> tuple[str, list[str]]:
-    from pydlbench.results.export_dlb import batches, to_dlb
+    from pydlbench.report.csv import batches, to_dlb
 
     found = batches(entry for one in loaded for entry in one.entries)
     if not found:
@@ -200,7 +200,7 @@ def _dlb(loaded: Sequence[Loaded]) -> tuple[str, list[str]]:
 
 def _write(target: str, content: str | bytes) -> None:
     from pydlbench.errors import PydlbenchError
-    from pydlbench.results.destination import STDOUT, write_bytes, write_text
+    from pydlbench.report.text import STDOUT, write_bytes, write_text
 
     try:
         if isinstance(content, str):
@@ -213,3 +213,89 @@ def _write(target: str, content: str | bytes) -> None:
         raise PydlbenchError(
             f"--output {target}: not written: {error.strerror or error}"
         ) from error
+
+
+# -----------------------------------------------------------------------------
+# CSV and Markdown of stored runs, as the commands that measured them write both.
+
+
+def to_csv(loaded: Sequence[Loaded]) -> tuple[str, list[str]]:
+    """Return the lines of all layers, or, where there is none, of all steps; and what is left out.
+
+    Raises:
+        UsageError: there is neither.
+    """
+    from pydlbench.report.csv import to_csv as layers_csv
+    from pydlbench.report.e2e import to_csv as steps_csv
+
+    texts = [layers_csv(one.record, rows) for one in loaded if (rows := _layers(one.entries))]
+    written = "layer"
+    if not texts:
+        texts = [steps_csv(one.record, steps) for one in loaded if (steps := _steps(one.entries))]
+        written = "step"
+    if not texts:
+        raise UsageError(
+            f"{loaded[0].info.id}: has neither layers nor steps, and csv has columns for nothing "
+            "else; nearest: --format long"
+        )
+    rest = sum(entry.table != written for one in loaded for entry in one.entries)
+    notes = [f"{rest} entries of other kinds are not in it; --format json has all"] if rest else []
+    # One heading, however many runs.
+    return texts[0] + "".join(text.partition("\n")[2] for text in texts[1:]), notes
+
+
+def markdown(one: Loaded) -> str:
+    """Return a loaded run as a section that can be pasted into a page."""
+    return run_markdown(one.record, one.entries)
+
+
+def run_markdown(run: RunRecord, entries: Sequence[Entry]) -> str:
+    """Return a run as a section that can be pasted into a page."""
+    from pydlbench.report.e2e import conclude as conclude_steps
+    from pydlbench.report.e2e import settings
+    from pydlbench.report.e2e import to_markdown as steps_markdown
+    from pydlbench.report.markdown import document_tables, to_markdown
+    from pydlbench.report.verdicts import conclude, measured_peaks
+
+    blocks = []
+    rows = _layers(entries)
+    if rows:
+        timed = [row for row in rows if row.ok]
+        threads = timed[0].threads if timed else None
+        notes = conclude(rows, measured_peaks(run.device_for(threads)))
+        blocks.append(to_markdown(run, rows, notes).rstrip("\n"))
+    steps = _steps(entries)
+    others: dict[str, list[dict[str, object]]] = {}
+    for entry in entries:
+        others.setdefault(entry.table, []).append(entry.document)
+    # Of several models or settings the full table has no common heading: the short one names each.
+    if len(set(settings([row.record for row in steps]))) == 1:
+        text = steps_markdown(run, steps, conclude_steps(steps))
+        blocks.append(text.rstrip("\n"))
+        del others["step"]
+    blocks += document_tables(others)
+    if not rows:
+        blocks.append(f"Run {run.id}, {run.created_utc}.")
+    return "\n\n".join(blocks) + "\n"
+
+
+def _layers(entries: Sequence[Entry]) -> list[Measurement]:
+    from pydlbench.records.measurement import Measurement
+
+    found = [entry.document for entry in entries if entry.table == "layer"]
+    return [Measurement.from_dict(document) for document in found]
+
+
+def _steps(entries: Sequence[Entry]) -> list[StepRow]:
+    from pydlbench.models import build_model
+    from pydlbench.records.step import StepRecord
+    from pydlbench.report.e2e import StepRow
+
+    found = []
+    for entry in entries:
+        if entry.table == "step":
+            record = StepRecord.from_dict(entry.document)
+            case = record.case
+            model = build_model(case.model, case.batch, **case.options)
+            found.append(StepRow.of(record, [model]))
+    return found

@@ -8,15 +8,15 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 from pydlbench.errors import PydlbenchError
-from pydlbench.results.store import case_key
+from pydlbench.store.resume import case_key
 
 if TYPE_CHECKING:
-    from pydlbench.backends.case import Case
-    from pydlbench.cli.interrupts import OneInterrupt
-    from pydlbench.cli.progress import Progress
-    from pydlbench.cli.recording import Recorder
-    from pydlbench.cli.request import Request
-    from pydlbench.results import Measurement, RunRecord
+    from pydlbench.cli.layers import Request
+    from pydlbench.cli.recorder import Recorder
+    from pydlbench.cli.terminal import OneInterrupt, Progress
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.run import RunRecord
+    from pydlbench.records.specs import Case
 
 __all__ = ["LayerSession", "Running", "SessionFactory"]
 
@@ -171,7 +171,7 @@ class Running:
 
     def _finished(self) -> dict[str, Measurement]:
         """Return the finished rows of the run that is resumed, by key."""
-        from pydlbench.results import Measurement
+        from pydlbench.records.measurement import Measurement
 
         if self._recorder.resumed is None:
             return {}

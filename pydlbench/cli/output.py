@@ -5,22 +5,27 @@ Standard output carries the results and nothing else: with ``--json -`` it is pu
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.cli.streams import tell
+from pydlbench.cli.terminal import tell
 from pydlbench.errors import PydlbenchError, UsageError
-from pydlbench.results.destination import STDOUT, check_writable, write_text
+from pydlbench.report.text import STDOUT, check_writable, write_text
+from pydlbench.store.place import user_path
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
-    from pydlbench.results.records import Measurement, RunRecord
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.run import RunRecord
 
-__all__ = ["Outputs"]
+__all__ = ["Outputs", "reading_files", "without_collection"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,11 +123,9 @@ class Outputs:
     def _print_table(
         self, run: RunRecord, rows: Sequence[Measurement], conclusion: Sequence[str]
     ) -> None:
-        from pydlbench.report.algorithms_table import render_algorithms
-        from pydlbench.report.explanations import evidence
-        from pydlbench.report.layers_table import render_layers
-        from pydlbench.report.style import Style
-        from pydlbench.results.axes import label, varying
+        from pydlbench.report.columns import label, varying
+        from pydlbench.report.layers import evidence, render_algorithms, render_layers
+        from pydlbench.report.text import Style
 
         blocks = [render_layers(run, rows, Style.of(sys.stdout))]
         if self.algorithms:
@@ -145,14 +148,14 @@ def _export(
     interrupted: bool,
 ) -> str:
     if kind == "json":
-        from pydlbench.results.export_json import to_json
+        from pydlbench.report.json import to_json
 
         return to_json(run, rows, interrupted=interrupted)
     if kind == "csv":
-        from pydlbench.results.export_csv import to_csv
+        from pydlbench.report.csv import to_csv
 
         return to_csv(run, rows)
-    from pydlbench.results.export_markdown import to_markdown
+    from pydlbench.report.markdown import to_markdown
 
     return to_markdown(run, rows, conclusion)
 
@@ -183,8 +186,7 @@ def _device_warnings(run: RunRecord) -> list[str]:
 
 
 def _conclusion(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
-    from pydlbench.report.conclusion import conclude
-    from pydlbench.report.peaks import measured_peaks
+    from pydlbench.report.verdicts import conclude, measured_peaks
 
     if not rows:
         return []
@@ -198,3 +200,51 @@ def _warning(item: Any) -> str:
         symptom, remedy = item.get("symptom", ""), item.get("remedy")
         return f"{symptom}; {remedy}" if remedy else str(symptom)
     return str(item)
+
+
+# -----------------------------------------------------------------------------
+# Commands that make very many objects which all live to the end.
+
+
+@contextlib.contextmanager
+def without_collection() -> Iterator[None]:
+    """Let Python not search for cycles of objects: with 100,000 rows that takes half of the time.
+
+    There are hardly any; and the process ends with the command.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+# -----------------------------------------------------------------------------
+# Files that were written by hand, or damaged: one line instead of a traceback.
+
+
+@contextlib.contextmanager
+def reading_files(names: Sequence[str]) -> Iterator[None]:
+    """Take it that values which nothing can be done with are those of files that were named.
+
+    Args:
+        names: runs and files; where no file is among them, errors pass unchanged.
+
+    Raises:
+        UsageError: a file holds something else than a command had written.
+    """
+    try:
+        yield
+    except PydlbenchError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        files = [name for name in dict.fromkeys(names) if user_path(name).is_file()]
+        if not files:
+            raise
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UsageError(
+            f"{', '.join(files)}: not as a command writes it with --json ({what}); nearest: the "
+            "run itself, or the file written again by pydlbench export RUN --format json"
+        ) from error

@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.cli.collecting import without_collection
+from pydlbench.cli.output import without_collection
 from pydlbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from pydlbench.report.page import Page, PageRun
+    from pydlbench.report.page.page import Page
+    from pydlbench.report.page.runs import PageRun
 
 __all__ = ["add_parser", "run"]
 
@@ -24,7 +25,7 @@ _KINDS = ("png", "svg")
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
-    from pydlbench.cli.store_option import add_store_option
+    from pydlbench.cli.options import add_store_option
 
     parser = subparsers.add_parser(
         "report",
@@ -64,8 +65,8 @@ def run(args: argparse.Namespace) -> int:
         UsageError: no such run, or something cannot be written: nothing was written.
         PydlbenchError: a file is no results, or matplotlib is missing.
     """
-    from pydlbench.report.page import build_page
-    from pydlbench.results.destination import STDOUT, check_writable, write_text
+    from pydlbench.report.page.page import build_page
+    from pydlbench.report.text import STDOUT, check_writable, write_text
 
     if not args.runs:
         raise UsageError("RUN: none given; nearest: pydlbench report last")
@@ -88,9 +89,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read(args: argparse.Namespace) -> list[PageRun]:
-    from pydlbench.cli.store_option import reading_store
-    from pydlbench.report.page import read_run
-    from pydlbench.results.store import load
+    from pydlbench.cli.options import reading_store
+    from pydlbench.report.page.runs import read_run
+    from pydlbench.store.documents import load
 
     store = reading_store(args)
     with contextlib.nullcontext() if store is None else store:
@@ -107,8 +108,8 @@ def _measured(run: PageRun) -> bool:
 
 def _check_folder(option: str, text: str) -> None:
     """Make sure that files can be written into a folder, which may have to be made."""
-    from pydlbench.results.destination import check_writable
-    from pydlbench.results.paths import user_path
+    from pydlbench.report.text import check_writable
+    from pydlbench.store.place import user_path
 
     if not text or text == "-":
         raise UsageError(f"{option} {text!r}: is no folder; nearest: {option} figures")
@@ -120,7 +121,7 @@ def _check_folder(option: str, text: str) -> None:
 
 
 def _write_figures(args: argparse.Namespace, page: Page) -> Sequence[str]:
-    from pydlbench.results.paths import user_path
+    from pydlbench.store.place import user_path
 
     written = []
     for kind in _KINDS:

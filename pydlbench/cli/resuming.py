@@ -7,13 +7,13 @@ import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import PydlbenchError, UsageError
-from pydlbench.results.store import case_key
+from pydlbench.store.resume import case_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pydlbench.backends.case import Case
-    from pydlbench.cli.request import Request
+    from pydlbench.cli.layers import Request
+    from pydlbench.records.specs import Case
 
 __all__ = ["layers_request", "unfinished", "with_options"]
 
@@ -38,8 +38,8 @@ def with_options(
     Raises:
         UsageError: there is no such run, or its command line cannot be read any more.
     """
+    from pydlbench.cli.options import find_of, reading_store
     from pydlbench.cli.parser import Parser
-    from pydlbench.cli.store_option import find_of, reading_store
 
     if args.resume is None:
         return args
@@ -78,7 +78,7 @@ def unfinished(cases: Sequence[Case], done: Callable[[Case], bool]) -> list[Case
         cases: all that were asked for.
         done: whether a case has its row already.
     """
-    from pydlbench.contest import groups
+    from pydlbench.runner.interleaved import groups
 
     again = [group for group in groups(cases) if not all(map(done, group))]
     return [case for group in again for case in group]

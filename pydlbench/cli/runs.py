@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.cli.damaged import reading_files
+from pydlbench.cli.output import reading_files
+from pydlbench.cli.terminal import tell
 from pydlbench.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pydlbench.results.store import RunInfo
+    from pydlbench.ladder.estimate import Plan
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.specs import Case
+    from pydlbench.store.documents import Loaded
+    from pydlbench.store.entry import Entry, RunInfo
 
 __all__ = ["add_parser", "run"]
 
@@ -30,7 +36,7 @@ _ACTIONS: Final = {
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
-    from pydlbench.cli.store_option import add_store_option
+    from pydlbench.cli.options import add_store_option
 
     parser = subparsers.add_parser(
         "runs",
@@ -93,12 +99,11 @@ def run(args: argparse.Namespace, ask: Callable[[str], str] | None = None) -> in
 
 
 def _list(args: argparse.Namespace) -> int:
-    from pydlbench.cli.store_option import reading_store
-    from pydlbench.cli.streams import tell
-    from pydlbench.cli.values import whole_number
-    from pydlbench.report.runs_table import render_runs
-    from pydlbench.results.destination import STDOUT, check_writable, write_text
-    from pydlbench.results.export_json import dump
+    from pydlbench.cli.options import reading_store, whole_number
+    from pydlbench.cli.terminal import tell
+    from pydlbench.report.json import dump
+    from pydlbench.report.runs import render_runs
+    from pydlbench.report.text import STDOUT, check_writable, write_text
 
     limit = None if args.limit is None else whole_number("--limit", args.limit, 1)
     if args.json is not None:
@@ -122,9 +127,8 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace, text: str) -> int:
-    from pydlbench.cli.runs_show import show
-    from pydlbench.cli.store_option import reading_store
-    from pydlbench.results.store import load
+    from pydlbench.cli.options import reading_store
+    from pydlbench.store.documents import load
 
     store = reading_store(args)
     try:
@@ -142,9 +146,10 @@ def _change(
     words: Sequence[str],
     ask: Callable[[str], str] | None,
 ) -> int:
-    from pydlbench.cli.store_option import reading_store
-    from pydlbench.cli.streams import tell
-    from pydlbench.results.store import BEING_WRITTEN, Store
+    from pydlbench.cli.options import reading_store
+    from pydlbench.cli.terminal import tell
+    from pydlbench.store.entry import BEING_WRITTEN
+    from pydlbench.store.store import Store
 
     store = reading_store(args)
     if store is None:
@@ -183,7 +188,7 @@ def _change(
 
 def _agreed(infos: Sequence[RunInfo], ask: Callable[[str], str] | None) -> bool:
     """Ask on a terminal; elsewhere a deletion has to be meant."""
-    from pydlbench.report.runs_table import render_runs
+    from pydlbench.report.runs import render_runs
 
     names = " ".join(info.id for info in infos)
     if ask is None:
@@ -192,3 +197,248 @@ def _agreed(infos: Sequence[RunInfo], ask: Callable[[str], str] | None) -> bool:
         ask = input
     print(render_runs(infos), file=sys.stderr, flush=True)
     return ask("delete? [y/N] ").strip().lower() in ("y", "yes")
+
+
+# -----------------------------------------------------------------------------
+# The estimates of a run that is kept, summed again from its rows and shown as ``model`` does.
+
+
+def show_estimates(run: Loaded) -> None:
+    """Print every estimate of a run.
+
+    One whose kernels are not all in the run, or do not add up to what was kept (another version
+    may have planned the step in another way), is a line with what was kept.
+    """
+    from pydlbench.records.measurement import Measurement
+
+    every = [Measurement.from_dict(entry.document) for entry in run.table("layer")]
+    for number, entry in enumerate(run.table("estimate")):
+        text = _table(run, every, entry.document) or _summary(entry.document)
+        print(f"\n{text}" if number else text, flush=True)
+
+
+def _table(run: Loaded, every: Sequence[Measurement], document: Mapping[str, Any]) -> str | None:
+    """Return the whole report, or None where the run's rows do not add up to the estimate."""
+    from pydlbench.ladder.estimate import estimate
+    from pydlbench.models.counts import memory
+    from pydlbench.report.model import render_model
+    from pydlbench.report.text import Style
+
+    wanted = _plan(document)
+    # A file has null where there is no number.
+    kept = document["estimate"].get("time_s") or math.nan
+    if wanted is None:
+        return None
+    for rows in _rows(wanted, every, document.get("threads")):
+        found = estimate(wanted, rows)
+        if math.isclose(found.time.middle, kept, rel_tol=1e-9):
+            return render_model(
+                run.record,
+                wanted,
+                found,
+                memory(wanted.model, wanted.phase, wanted.precision),
+                libraries=sorted({one.library for one in rows.values() if one.library}),
+                style=Style.of(sys.stdout),
+            )
+    return None
+
+
+def _plan(document: Mapping[str, Any]) -> Plan | None:
+    from pydlbench.ladder.estimate import plan
+    from pydlbench.models import build_model
+
+    if "cache_bytes" not in document:
+        return None
+    model = build_model(document["model"], document["batch"], **document.get("options", {}))
+    return plan(
+        model,
+        document["phase"],
+        document["precision"],
+        document.get("device", "cpu"),
+        document["cache_bytes"],
+    )
+
+
+def _rows(
+    wanted: Plan, every: Sequence[Measurement], threads: int | None
+) -> Iterator[dict[Case, Measurement]]:
+    """Yield what may be the rows of a plan: those in its order, then those of the same kernels."""
+    if len(every) == len(wanted.cases):
+        yield dict(zip(wanted.cases, every, strict=True))
+    by_kernel: dict[Any, list[Measurement]] = {}
+    for row in every:
+        if threads is None or row.threads in (None, threads):
+            by_kernel.setdefault(_kernel(row), []).append(row)
+    found = {}
+    for case in wanted.cases:
+        rows = by_kernel.get(_kernel_of(case))
+        if not rows:
+            return
+        # Poolings of one shape may differ in what they compute: the one of this name first.
+        found[case] = next((row for row in rows if row.layer == case.layer.name), rows[0])
+    yield found
+
+
+def _kernel(row: Measurement) -> tuple[Any, ...]:
+    return (
+        *(row.problem, row.pass_, row.precision, row.propagation, row.cache, row.layout_request),
+        *(row.backend, row.mode, row.device, row.fuse),
+    )
+
+
+def _kernel_of(case: Case) -> tuple[Any, ...]:
+    return (
+        *(case.layer.problem, case.pass_, case.precision, case.propagation, case.cache),
+        *(case.layout, case.backend, case.mode, case.device, case.fuse),
+    )
+
+
+def _summary(document: Mapping[str, Any]) -> str:
+    from pydlbench.report.columns import time_in, time_unit
+
+    found = document["estimate"]
+    words = f"{document['model']}  batch {document['batch']}  {document['phase']}"
+    bounds = [found.get(name) for name in ("low", "high")]
+    known = [value for value in bounds if isinstance(value, (int, float))]
+    unit = time_unit(known or [1.0])
+    between = " to ".join(time_in(unit, value) for value in known) or "unknown"
+    return f"{words}  {document['precision']}  estimate {between}"
+
+
+# -----------------------------------------------------------------------------
+# ``pydlbench runs show``: a run as its command had printed it.
+
+
+def show(run: Loaded, *, quiet: bool = False) -> None:
+    """Print a run, with a line above that says which it is and how it ended.
+
+    Of a sweep, everything that it holds is printed, kind by kind.
+
+    Args:
+        run: of a store or a file.
+        quiet: no warnings.
+    """
+    from pydlbench.report.runs import command_text
+
+    info = run.info
+    tags = f"  tags {', '.join(info.tags)}" if info.tags else ""
+    print(f"run {info.id}  {info.created_utc}  {info.status}{tags}")
+    print(f"pydlbench {command_text(info.command) or info.kind}\n", flush=True)
+    tables = {entry.table for entry in run.table(None)}
+    # Of the other commands they are kernels behind a sum, which is shown if it came to that.
+    summed = {"model": "estimate", "check": "check"}.get(info.kind)
+    sections = {
+        "layer": lambda: _layers(run, quiet),
+        "estimate": lambda: show_estimates(run),
+        "step": lambda: _steps(run, quiet),
+        "protocol": lambda: _protocols(run),
+        "check": lambda: _checks(run),
+        "findings": lambda: _findings(run),
+    }
+    if info.kind == "diagnose" or summed in tables or not _asked_for(run):
+        del sections["layer"]
+    shown = [name for name in sections if name in tables]
+    if not tables:
+        tell("nothing was finished")
+    elif not shown:
+        tell(f"no result yet, only what goes into one: pydlbench export {info.id} --format json")
+    for number, name in enumerate(shown):
+        if number:
+            print()
+        sections[name]()
+
+
+def _asked_for(run: Loaded) -> list[Entry]:
+    """Return the layers that are rows of their own."""
+    from pydlbench.cli.sweep import asked_for
+
+    entries = run.table("layer")
+    return [one for one in entries if run.info.kind != "sweep" or asked_for(one.key)]
+
+
+def _layers(run: Loaded, quiet: bool) -> None:
+    from pydlbench.cli.output import Outputs
+    from pydlbench.records.measurement import Measurement
+
+    rows = [Measurement.from_dict(entry.document) for entry in _asked_for(run)]
+    shown = Outputs(files={}, algorithms=any(row.candidates for row in rows), quiet=quiet)
+    shown.show(run.record, rows, interrupted=run.info.status != "done")
+
+
+def _steps(run: Loaded, quiet: bool) -> None:
+    from pydlbench.cli.e2e import Outputs
+    from pydlbench.models import build_model
+    from pydlbench.records.step import StepRecord
+
+    records = [StepRecord.from_dict(entry.document) for entry in run.table("step")]
+    agreements = [entry.document for entry in run.table("agreement")]
+    by_model: dict[str, list[StepRecord]] = {}
+    for record in records:
+        by_model.setdefault(record.case.model, []).append(record)
+    for number, some in enumerate(by_model.values()):
+        if number:
+            print()
+        models = [
+            build_model(one.case.model, one.case.batch, **dict(one.case.options)) for one in some
+        ]
+        early = run.info.status != "done"
+        Outputs(files={}, quiet=quiet).show(run.record, models, some, agreements, early=early)
+
+
+def _protocols(run: Loaded) -> None:
+    """Print the numbers: what the script writes around them is not kept."""
+    from pydlbench.report.columns import number
+
+    for place, entry in enumerate(run.table("protocol")):
+        document = entry.document
+        if place:
+            print()
+        words = [document["protocol"], document.get("model"), document.get("precision")]
+        print("  ".join(filter(None, [*words, document.get("library")])))
+        for one in document["numbers"]:
+            spread = f" +/- {number(one['spread'])}" if one.get("spread") is not None else ""
+            count = f"  (n {len(one['times'])})" if one.get("times") else ""
+            print(f"  {one['name']}  {number(one['value'])}{spread} {one['unit']}{count}")
+
+
+def _checks(run: Loaded) -> None:
+    """Print checks of the same step together, as the command does."""
+    import json
+
+    from pydlbench.records.check import CheckRecord
+    from pydlbench.report.check import CheckResult, Limits, render_checks
+    from pydlbench.report.text import Style
+
+    # One command checks one step; a sweep any number of them.
+    several = run.info.kind == "sweep"
+    step_names = ("model", "options", "batch", "phase", "precision", "layout", "feed")
+    of = step_names if several else ()
+    steps: dict[str, list[dict[str, Any]]] = {}
+    for entry in run.table("check"):
+        step = json.dumps([entry.document.get(name) for name in of])
+        steps.setdefault(step, []).append(entry.document)
+    names = (*step_names, "framework", "mode", "status", "reason")
+    for number, documents in enumerate(steps.values()):
+        if number:
+            print()
+        results = [
+            CheckResult(
+                **{name: one[name] for name in names if name in one},
+                record=CheckRecord.from_dict(one) if "measured_s" in one else None,
+            )
+            for one in documents
+        ]
+        ladder: dict[str, Any] = next((one["ladder"] for one in documents if "ladder" in one), {})
+        found = Limits(theoretical_s=ladder.get("theoretical_s"), roof_s=ladder.get("roof_s"))
+        style = Style.of(sys.stdout)
+        print(render_checks(run.record, results, found, diagnose=True, style=style), flush=True)
+
+
+def _findings(run: Loaded) -> None:
+    from pydlbench.records.diagnosis import read_diagnosis
+    from pydlbench.report.diagnose import render_diagnosis
+    from pydlbench.report.text import Style
+
+    for entry in run.table("findings"):
+        found = read_diagnosis(entry.document)
+        print(render_diagnosis(run.record, found, Style.of(sys.stdout)), flush=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import argparse
 
-    from pydlbench.layers import Layer
+    from pydlbench.layers.layer import Layer
 
 __all__ = ["add_parser", "run"]
 
@@ -44,9 +44,10 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: Unknown or malformed layer, bad option, unwritable file.
     """
-    from pydlbench.cli.values import choices, split_patterns, whole_number
-    from pydlbench.layers import POOL_MODES, find_layers
-    from pydlbench.results.destination import STDOUT, check_writable, write_text
+    from pydlbench.cli.options import choices, split_patterns, whole_number
+    from pydlbench.layers.catalog import find_layers
+    from pydlbench.layers.descriptor import POOL_MODES
+    from pydlbench.report.text import STDOUT, check_writable, write_text
 
     batch = None if args.batch is None else whole_number("--batch", args.batch, 1)
     pool = None if args.pool is None else choices("--pool", [args.pool], POOL_MODES)[0]
@@ -103,7 +104,7 @@ def _shown_problem(layer: Layer) -> str:
 
 
 def _pooling(layer: Layer) -> str | None:
-    from pydlbench.layers import Pool2d
+    from pydlbench.layers.pool import Pool2d
 
     if not isinstance(layer, Pool2d):
         return None
@@ -141,7 +142,7 @@ def _table(layers: list[Layer]) -> str:
 def _to_json(layers: list[Layer]) -> str:
     import json
 
-    from pydlbench.results.records import SCHEMA_VERSION
+    from pydlbench.records.measurement import SCHEMA_VERSION
 
     document = {"schema_version": SCHEMA_VERSION, "layers": [_entry(layer) for layer in layers]}
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"

@@ -2,19 +2,198 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pydlbench.compare.across import match_across
-from pydlbench.compare.keys import axis_value, describe, grouped, key, setting
+from pydlbench.compare.rows import Row
 from pydlbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pydlbench.compare.rows import Row, Side
+    from pydlbench.compare.rows import Side
 
-__all__ = ["Matching", "Pair", "match"]
+__all__ = ["LAYER_KINDS", "Matching", "Pair", "describe", "key", "match"]
+
+
+# -----------------------------------------------------------------------------
+# What a row is matched by, and what it is called.
+
+# What tells two problems apart, the layer's name aside: the same problem may have several names.
+FIELDS: Final = (
+    *("kind", "problem", "batch", "pass_", "precision", "device", "backend", "mode", "cache"),
+    *("timing", "threads", "fuse", "layout_request", "propagation"),
+)
+#: Axis in words -> the fields that differ along it; the first that fits is taken, so that what
+#: comes with another field stands before it.
+AXES: Final[Mapping[str, tuple[str, ...]]] = {
+    "mode": ("mode",),
+    "backend": ("backend", "mode"),
+    "threads": ("threads",),
+    "layout": ("layout_request",),
+    "cache": ("cache", "timing"),
+    "timing": ("timing",),
+    "precision": ("precision",),
+    "fuse": ("fuse",),
+    "propagation": ("propagation",),
+    "device": ("device", "threads", "timing"),
+}
+# A row starts with its name and these fields.
+_KEY: Final = 1 + len(FIELDS)
+assert Row._fields[:_KEY] == ("layer", *FIELDS)
+_DEVICE: Final = Row._fields.index("device")
+#: Kinds of rows that are layers, not whole steps.
+LAYER_KINDS: Final = frozenset(("conv2d", "gemm", "pool2d", "pointwise"))
+# Those whose problem says all of what they compute.
+_SAID: Final = LAYER_KINDS - {"pool2d"}
+
+
+def key(row: Row) -> tuple[Any, ...]:
+    """Return what a row is matched by: its name, its problem and its setting."""
+    found: tuple[Any, ...] = row[:_KEY]
+    if row.device == "cpu" and row.pass_ == "forward":  # as most of 100,000 rows may be
+        return found
+    device = row.device.partition(":")[0]  # cuda:0 and cuda:1 are the same kind
+    # Backward passes know one propagation only.
+    propagation = row.propagation if row.pass_ == "forward" else None
+    return (*found[:_DEVICE], device, *found[_DEVICE + 1 : -1], propagation)
+
+
+def setting(without: Iterable[str]) -> Callable[[Row], tuple[Any, ...]]:
+    """Return what reads a row's key, leaving out an axis's fields."""
+    left_out = frozenset(without)
+    read = attrgetter(*(name for name in FIELDS if name not in left_out))
+    kinds = "device" not in left_out
+
+    place = [name for name in FIELDS if name not in left_out].index("device") if kinds else 0
+    forward = "propagation" not in left_out
+
+    def one(row: Row) -> tuple[Any, ...]:
+        found = read(row)
+        if kinds and row.device != "cpu":  # cuda:0 and cuda:1 are the same kind
+            found = (*found[:place], row.device.partition(":")[0], *found[place + 1 :])
+        if forward and row.pass_ != "forward":  # backward passes know one propagation only
+            found = (*found[:-1], None)
+        # A pooling's descriptor does not say whether it is the maximum or the mean, and a step's
+        # options not of which model they are.
+        return found if row.kind in _SAID else (row.layer, *found)
+
+    return one
+
+
+def grouped(
+    rows: Iterable[Row], fields: Callable[[Row], tuple[Any, ...]]
+) -> dict[tuple[Any, ...], list[Row]]:
+    """Return rows by what a function of :func:`setting` reads of them."""
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault(fields(row), []).append(row)
+    return found
+
+
+def describe(row: Row) -> str:
+    """Name a row in a line: ``alexnet/conv3 backward-data bf16 torch compiled``."""
+    words = [row.layer, "" if row.kind in LAYER_KINDS else row.kind, row.pass_, row.precision]
+    if row.backend != "native":
+        words += [row.backend, row.mode or ""]
+    for value, usual in ((row.cache, "hot"), (row.layout_request, "best"), (row.fuse, "none")):
+        words.append("" if value in (usual, None) else str(value))
+    return " ".join(filter(None, words))
+
+
+def axis_value(axis: str, row: Row) -> str:
+    """Return a row's value on an axis: ``torch compiled``, ``2 threads``."""
+    values = [getattr(row, name) for name in AXES[axis]]
+    if axis == "device":
+        return str(row.device)
+    if axis == "threads":
+        return "1 thread" if values[0] == 1 else f"{values[0]} threads"
+    return " ".join(str(value) for value in values[: 2 if axis == "backend" else 1] if value)
+
+
+# -----------------------------------------------------------------------------
+# Matching across the one axis along which two runs differ on purpose: two backends, say.
+
+#: The axis, rows that belong together, and what is left of each side.
+Across = tuple[str, list[tuple["Row", "Row"]], list["Row"], list["Row"]]
+_SHOWN_ACROSS: Final = 3
+
+
+def match_across(a: Side, b: Side) -> Across:
+    """Match across the one axis along which the sides differ.
+
+    Raises:
+        UsageError: they differ in several, or in what no axis is.
+    """
+    found: dict[str, tuple[list[tuple[Row, Row]], list[Row], list[Row]]] = {}
+    matched: set[int] = set()
+    for axis, names in AXES.items():
+        fields = setting(names)
+
+        def named(row: Row, fields: Callable[[Row], tuple[Any, ...]] = fields) -> tuple[Any, ...]:
+            return (row.layer, fields(row))
+
+        first, second = grouped(a.rows, named), grouped(b.rows, named)
+        common = [name for name in first if name in second]
+        fresh = [name for name in common if not matched.issuperset(map(id, first[name]))]
+        if not fresh:
+            continue
+        matched.update(id(row) for name in common for row in first[name])
+        pairs = [
+            (_one_value(axis, a, first[name]), _one_value(axis, b, second[name])) for name in common
+        ]
+        found[axis] = (
+            pairs,
+            [row for name, rows in first.items() if name not in second for row in rows],
+            [row for name, rows in second.items() if name not in first for row in rows],
+        )
+    if len(found) == 1:
+        axis, (pairs, left_a, left_b) = next(iter(found.items()))
+        return axis, pairs, left_a, left_b
+    if found:
+        counts = " and ".join(f"{axis} ({len(one[0])} rows)" for axis, one in found.items())
+        raise UsageError(
+            f"{b.name}: differs from {a.name} in {counts}; rows are matched across one axis only; "
+            "nearest: measure both with the same setting but one"
+        )
+    raise UsageError(_nothing_common(a, b))
+
+
+def _one_value(axis: str, side: Side, rows: list[Row]) -> Row:
+    if len(rows) > 1:
+        values = ", ".join(axis_value(axis, row) for row in rows[:_SHOWN_ACROSS])
+        raise UsageError(
+            f"{side.name}: {rows[0].layer} {rows[0].pass_} is there {len(rows)} times ({values}); "
+            f"across {axis} one of them can be compared; nearest: a run with one {axis}"
+        )
+    return rows[0]
+
+
+def _nothing_common(a: Side, b: Side) -> str:
+    if not a.rows or not b.rows:
+        empty = a if not a.rows else b
+        return (
+            f"{empty.name}: nothing was measured in it that can be compared (layers, estimates, "
+            "steps, cross-checks); nearest: pydlbench runs lists the others"
+        )
+    names = ("layer", *FIELDS)
+    strange = [
+        name.rstrip("_").removesuffix("_request")
+        for name in names
+        if {_plain(row, name) for row in a.rows}.isdisjoint({_plain(row, name) for row in b.rows})
+    ]
+    where = f"they differ in {', '.join(strange)}" if strange else "no row has the same setting"
+    return (
+        f"{b.name}: no row of {a.name} is in it ({describe(a.rows[0])} against "
+        f"{describe(b.rows[0])}); {where}; nearest: measure the same layers in both"
+    )
+
+
+def _plain(row: Row, name: str) -> str:
+    return json.dumps(getattr(row, name))
+
 
 _SHOWN: Final = 3
 

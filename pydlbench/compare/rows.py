@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pydlbench.results.store.columns import LAYER_COLUMNS
+from pydlbench.store.entry import LAYER_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pydlbench.results.store.reading import Loaded
+    from pydlbench.store.documents import Loaded
 
 __all__ = ["Row", "Side", "side_of_run"]
 

@@ -2,8 +2,3 @@
 
 Nothing here times anything: ``pydlbench.measure`` runs the probes and hands their readings in.
 """
-
-from pydlbench.devices.record import Bandwidth, DeviceRecord, Limits, PrecisionPeak
-from pydlbench.devices.reliability import Advice
-
-__all__ = ["Advice", "Bandwidth", "DeviceRecord", "Limits", "PrecisionPeak"]

@@ -4,26 +4,56 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from pydlbench.devices.cpu.advice import Advice
 from pydlbench.devices.cpu.working_set import (
     cache_working_set,
     memory_working_set,
     private_working_set,
 )
-from pydlbench.devices.findings import Bandwidth
-from pydlbench.devices.native_reading import NativeReading, Probe
-from pydlbench.devices.probed import ProbedDevice
-from pydlbench.devices.reliability import Advice
+from pydlbench.devices.findings import Bandwidth, ProbedDevice
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import Any
+    from collections.abc import Iterator, Sequence
 
-    from pydlbench.devices.record import DeviceRecord
+    from pydlbench.devices.cpu.record import DeviceRecord
 
-__all__ = ["LEVELS", "PATTERNS", "extend_bandwidths", "probe_bandwidths", "probe_levels"]
+__all__ = [
+    "LEVELS",
+    "PATTERNS",
+    "NativeReading",
+    "Probe",
+    "extend_bandwidths",
+    "probe_bandwidths",
+    "probe_levels",
+]
+
+
+# -----------------------------------------------------------------------------
+# What a native probe answers, after its way over the wire.
+
+#: Runs a native probe: ``probe("fma_peak", precision=..., cpus=..., seconds=...)``.
+Probe = Callable[..., Mapping[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NativeReading:
+    """A probe's result; rates in FLOP/s or B/s, clocks in Hz (see ``devices.record.Reading``)."""
+
+    per_second: float
+    median_per_second: float
+    clock_hz: float
+    rounds: int
+    kernel: str
+
+    @classmethod
+    def of(cls, reply: Mapping[str, Any]) -> Self:
+        """Read a reply; what else is in it is left out."""
+        return cls(**{field.name: reply[field.name] for field in dataclasses.fields(cls)})
+
 
 _Device = TypeVar("_Device", bound=ProbedDevice)
 

@@ -4,25 +4,3 @@ A rule reads what is known of a step and names hypotheses, each with an experime
 experiment runs the step, or a layer of it, beside the same with one thing changed, in turn. What
 saves time beyond doubt is a finding; what does not is listed as tried.
 """
-
-from __future__ import annotations
-
-from pydlbench.diagnose.experiments import Contest, LayerChange, Rounds, StepChange
-from pydlbench.diagnose.finding import Cause, Diagnosis, Finding, Hypothesis, Saving, Tried
-from pydlbench.diagnose.observations import Observations
-from pydlbench.diagnose.run import diagnose
-
-__all__ = [
-    "Cause",
-    "Contest",
-    "Diagnosis",
-    "Finding",
-    "Hypothesis",
-    "LayerChange",
-    "Observations",
-    "Rounds",
-    "Saving",
-    "StepChange",
-    "Tried",
-    "diagnose",
-]

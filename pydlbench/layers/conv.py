@@ -6,10 +6,16 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from pydlbench.errors import UsageError
-from pydlbench.layers.canonical import spatial_fields
-from pydlbench.layers.checks import PASSES, check_pass, check_total, pair, set_integers
-from pydlbench.layers.padding import Padding, read_padding, settle_padding
-from pydlbench.layers.windows import Axis, extent, output_size
+from pydlbench.layers.base import PASSES, check_pass, check_total, pair, set_integers
+from pydlbench.layers.window import (
+    Axis,
+    Padding,
+    extent,
+    output_size,
+    read_padding,
+    settle_padding,
+    spatial_fields,
+)
 
 __all__ = ["Conv2d"]
 
@@ -24,7 +30,7 @@ class Conv2d:
     ``(out_channels, in_channels / groups, kernel_height, kernel_width)``.
 
     Padding may differ on the four sides. A trailing pad (bottom, right) whose last positions no
-    output reads is replaced by the one that :func:`~pydlbench.layers.windows.trailing_pad` picks,
+    output reads is replaced by the one that :func:`~pydlbench.layers.window.trailing_pad` picks,
     so that layers computing the same are equal.
 
     Raises:

@@ -1,3 +1,24 @@
+"""Reading problems written as text, in benchdnn's manner."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pydlbench.errors import UsageError, nearest
+from pydlbench.layers.base import malformed, read_name, read_number
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import parse_matmul
+from pydlbench.layers.pointwise import looks_like_pointwise, parse_pointwise
+from pydlbench.layers.pool import Pool2d
+from pydlbench.layers.window import derived_pad, extent, output_size
+
+if TYPE_CHECKING:
+    from pydlbench.layers.layer import Layer
+
+__all__ = ["POOL_MODES", "check_pool", "looks_like_problem", "parse_problem"]
+
 """Reading problems written as text, in benchdnn's manner.
 
 Convolution and pooling are fields, a letter pair and a number each, in any order, ``_`` ignored:
@@ -7,29 +28,10 @@ Convolution and pooling are fields, a letter pair and a number each, in any orde
 pooling. A missing width takes the height's value. With an output size the trailing pad follows from
 it, and the leading one too if it is not given (the smaller half); without, padding is symmetric.
 
-Matrix products are ``MxK:KxN`` or ``BxMxK:BxKxN``; see :mod:`pydlbench.layers.matmul_text`.
-Memory-bound layers are ``relu:mb128ic96ih55``; see :mod:`pydlbench.layers.pointwise_text`.
+Matrix products are ``MxK:KxN`` or ``BxMxK:BxKxN``; see :mod:`pydlbench.layers.gemm`.
+Memory-bound layers are ``relu:mb128ic96ih55``; see :mod:`pydlbench.layers.pointwise`.
 """
 
-from __future__ import annotations
-
-import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
-
-from pydlbench.errors import UsageError, nearest
-from pydlbench.layers.canonical import derived_pad
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.matmul_text import parse_matmul
-from pydlbench.layers.pointwise_text import looks_like_pointwise, parse_pointwise
-from pydlbench.layers.pool import Pool2d
-from pydlbench.layers.scan import malformed, read_name, read_number
-from pydlbench.layers.windows import extent, output_size
-
-if TYPE_CHECKING:
-    from pydlbench.layers.layer import Layer
-
-__all__ = ["POOL_MODES", "check_pool", "looks_like_problem", "parse_problem"]
 
 #: What ``--pool`` takes: benchdnn's algorithms; ``avg`` is ``avg_np``, which leaves padding out.
 POOL_MODES: Final = ("max", "avg", "avg_np", "avg_p")

@@ -3,21 +3,93 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+import re
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Final, Self
 
-from pydlbench.layers.checks import check_pass, check_total, set_integers
-from pydlbench.layers.pointwise_checks import (
-    changed,
-    check_operation,
-    check_parameters,
-    check_sides,
+from pydlbench.errors import UsageError, nearest
+from pydlbench.layers.base import (
+    check_pass,
+    check_total,
+    malformed,
+    read_name,
+    read_number,
+    read_real,
+    set_integers,
+    set_reals,
+    spell,
 )
 from pydlbench.layers.pointwise_ops import OPERATIONS, SPELLINGS, Operation, Step
-from pydlbench.layers.real_numbers import set_reals, spell
-from pydlbench.layers.windows import Axis
+from pydlbench.layers.window import Axis
 
-__all__ = ["Pointwise"]
+__all__ = ["Pointwise", "looks_like_pointwise", "parse_pointwise"]
+
+
+# -----------------------------------------------------------------------------
+# Checks of a memory-bound layer's sizes and parameters against its operation.
+
+
+def check_operation(layer: Pointwise) -> None:
+    """Refuse an operation that does not exist.
+
+    Raises:
+        UsageError: No such operation.
+    """
+    if layer.op not in OPERATIONS:
+        choices = nearest(str(layer.op), OPERATIONS) or list(OPERATIONS)
+        raise UsageError(f"op={layer.op!r}: no such operation; nearest: {', '.join(choices)}")
+
+
+def check_sides(layer: Pointwise) -> None:
+    """Refuse sizes that an operation has no use for, and channels that are not those joined.
+
+    Raises:
+        UsageError: A height or width of what is flat, a batch of weights, or other sources.
+    """
+    operation = OPERATIONS[layer.op]
+    without = {"height": layer.height, "width": layer.width} if operation.flat else {}
+    if operation.of_weights:
+        without |= {"batch": layer.batch}
+    for field, size in without.items():
+        if size != 1:
+            raise UsageError(f"{field}={size}: {layer.op} has none; nearest: 1")
+    if layer.op != "concat":
+        return
+    if len(layer.sources) < 2 or min(layer.sources) < 1:
+        raise UsageError(f"sources={layer.sources}: at least two, each of at least 1 channel")
+    total = sum(layer.sources)
+    if total != layer.channels:
+        raise UsageError(f"channels={layer.channels}: not the sum of the sources; nearest: {total}")
+
+
+def check_parameters(layer: Pointwise) -> None:
+    """Refuse what is out of range, and what another operation has: it would be ignored.
+
+    Raises:
+        UsageError: A share above one, an even neighbourhood, or another operation's parameter.
+    """
+    for field in ("momentum", "keep", "mu"):
+        if getattr(layer, field) > 1:
+            raise UsageError(f"{field}={getattr(layer, field)!r}: too large; at most 1")
+    if layer.local_size % 2 == 0:
+        raise UsageError(
+            f"local_size={layer.local_size}: has no middle; nearest: {layer.local_size + 1}"
+        )
+    own = OPERATIONS[layer.op].parameters
+    choices = f"it has {', '.join(own)}" if own else "it has none"
+    for field, value in changed(layer).items():
+        if field not in own:
+            raise UsageError(f"{field}={value!r}: {layer.op} has no such parameter; {choices}")
+
+
+def changed(layer: Pointwise) -> dict[str, Any]:
+    """Return the parameters that are not at their defaults, by field."""
+    return {
+        field.name: getattr(layer, field.name)
+        for field in fields(layer)
+        if field.name in (*SPELLINGS, "sources") and getattr(layer, field.name) != field.default
+    }
+
 
 _FLOAT32_BYTES = 4
 _LABEL_BYTES = 4  # int32
@@ -245,3 +317,91 @@ class Pointwise:
         if "src" not in roles or not self.sources:
             return roles
         return ("src", *(f"src{number}" for number in range(2, len(self.sources) + 1)))
+
+
+# -----------------------------------------------------------------------------
+# Reading memory-bound layers: ``relu:mb128ic96ih55``, ``concat:mb32ic64+128+32ih28``.
+#
+# The operation and a colon, then fields in benchdnn's manner, in any order, ``_`` ignored: ``mb``
+# batch, ``ic`` channels (of each source, joined by ``+``, where images are), ``ih`` ``iw`` sides,
+# the
+# operation's parameters (``ls11``, ``alpha0.0011``, ``eps0.001``, ``lr0.01`` and so on), and a
+# name
+# ``n"..."`` at the end. A missing width takes the height's value, and without both they are one.
+
+# A colon between digits belongs to a matrix product, and one behind n" to a name.
+_START: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]*:")
+_SIZES: Final = {"mb": "batch", "ic": "channels", "ih": "height", "iw": "width", "ls": "local_size"}
+
+
+def looks_like_pointwise(text: str) -> bool:
+    """Whether ``text`` starts with an operation (perhaps a misspelt one) and a colon."""
+    return _START.match(text) is not None
+
+
+def parse_pointwise(text: str, *, batch: int = 1) -> Pointwise:
+    """Read a memory-bound layer.
+
+    Args:
+        text: ``op:fields``.
+        batch: The batch where there is no ``mb``, and where the operation has one.
+
+    Raises:
+        UsageError: Malformed (with the position), or a layer that cannot be.
+    """
+    op, _, _ = text.partition(":")
+    if op not in OPERATIONS:
+        choices = ", ".join(nearest(op, OPERATIONS) or OPERATIONS)
+        raise malformed(0, f"expected an operation; nearest: {choices}", op)
+    values, name = _scan(text, op)
+    if "channels" not in values:
+        raise malformed(len(text), "expected ic (channels), which is missing", "")
+    if not OPERATIONS[op].of_weights:
+        values.setdefault("batch", batch)
+    values.setdefault("width", values.get("height", 1))
+    return Pointwise(op=op, name=name, **values)
+
+
+def _scan(text: str, op: str) -> tuple[dict[str, Any], str | None]:
+    """Return the layer's fields behind the operation, and its name."""
+    own = {SPELLINGS[field]: field for field in OPERATIONS[op].parameters if field in SPELLINGS}
+    known = {**_SIZES, **own}
+    if "ls" not in own:
+        del known["ls"]
+    values: dict[str, Any] = {}
+    position = len(op) + 1
+    while position < len(text):
+        if text[position] == "_":
+            position += 1
+            continue
+        if text[position] == "n":
+            return values, read_name(text, position)
+        spelling = next((one for one in known if text.startswith(one, position)), None)
+        if spelling is None:
+            raise malformed(position, f"expected a field ({' '.join(known)} n)", text[position:])
+        field = known[spelling]
+        if field in values:
+            raise malformed(position, f"expected {spelling} only once", text[position:])
+        start = position + len(spelling)
+        if op == "concat" and spelling == "ic":
+            values["sources"], position = _sources(text, start)
+            values["channels"] = sum(values["sources"])
+        elif spelling in _SIZES:
+            values[field], position = read_number(text, start, spelling, 1)
+        else:
+            values[field], position = read_real(text, start, spelling)
+    return values, None
+
+
+def _sources(text: str, position: int) -> tuple[tuple[int, ...], int]:
+    """Read ``64+128+32``."""
+    found = []
+    while True:
+        channels, position = read_number(text, position, "ic", 1)
+        found.append(channels)
+        if not text.startswith("+", position):
+            break
+        position += 1
+    if len(found) < 2:
+        raise malformed(position, "expected + and the channels of another source", text[position:])
+    return tuple(found), position

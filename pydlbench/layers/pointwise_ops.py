@@ -20,8 +20,8 @@ __all__ = ["OPERATIONS", "SPELLINGS", "Operation", "Step"]
 class Step:
     """One pass of an operation.
 
-    Roles are those of :class:`~pydlbench.layers.Pointwise`. One that is read and written stands for
-    two tensors, a value and the gradient of it, unless it is among ``updates``.
+    Roles are those of :class:`~pydlbench.layers.pointwise.Pointwise`. One that is read and written
+    stands for two tensors, a value and the gradient of it, unless it is among ``updates``.
 
     Attributes:
         reads: Roles of what is read.

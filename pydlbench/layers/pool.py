@@ -6,10 +6,15 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from pydlbench.errors import UsageError
-from pydlbench.layers.canonical import spatial_fields
-from pydlbench.layers.checks import check_pass, check_total, pair, set_integers
-from pydlbench.layers.padding import Padding, read_padding, settle_padding
-from pydlbench.layers.windows import Axis, output_size
+from pydlbench.layers.base import check_pass, check_total, pair, set_integers
+from pydlbench.layers.window import (
+    Axis,
+    Padding,
+    output_size,
+    read_padding,
+    settle_padding,
+    spatial_fields,
+)
 
 __all__ = ["Pool2d"]
 
@@ -20,7 +25,7 @@ class Pool2d:
 
     Padding never wins a maximum. An average divides by the elements inside the input, or by the
     whole window with ``count_include_pad``. Padding may differ on the four sides; as in
-    :class:`~pydlbench.layers.Conv2d`, trailing pads that no output reads are made canonical.
+    :class:`~pydlbench.layers.conv.Conv2d`, trailing pads that no output reads are made canonical.
 
     Raises:
         UsageError: A size below its least value, another mode, a kernel larger than the padded

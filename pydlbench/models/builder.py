@@ -1,25 +1,209 @@
-"""Writing a model down: each call adds one node, its layer and output shape worked out.
-
-A call continues the node that was added last, or the one given as ``after``, and returns the name
-of the node it added. All shapes come from the layers themselves, so a graph and what is timed
-cannot disagree.
-"""
+"""Writing a model down: each call adds one node, its layer and output shape worked out."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from pydlbench.layers import Conv2d, Gemm, Pointwise, Pool2d
-from pydlbench.models.graph import Init, Node
-from pydlbench.models.node_list import HE, ZERO, NodeList
-from pydlbench.models.padding import Pad, pad_sides
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pointwise import Pointwise
+from pydlbench.layers.pool import Pool2d
+from pydlbench.models.graph import INPUT, Init, Loss, Model, Node, Optimizer, weight_decays
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Builder"]
+    from pydlbench.layers.layer import Layer
+    from pydlbench.models.graph import Decay, Op
+
+__all__ = ["Builder", "Pad", "pad_sides"]
+
+
+# -----------------------------------------------------------------------------
+# A model's nodes while they are being written down: names, shapes, and the finished model.
+
+ZERO = Init(kind="constant")
+HE = Init(kind="he")
+
+
+class NodeList:
+    """The nodes so far.
+
+    Args:
+        name: Of the model; layers are called ``<name>/<node>``.
+        batch: Images per step.
+        image: ``(channels, height, width)`` of an image.
+    """
+
+    def __init__(self, name: str, batch: int, image: tuple[int, int, int]) -> None:
+        self.name = name
+        self.batch = batch
+        self.image = image
+        self.last = INPUT
+        self._nodes: list[Node] = []
+        self._shapes: dict[str, tuple[int, ...]] = {INPUT: image}
+
+    def shape(self, node: str | None = None) -> tuple[int, ...]:
+        """Return a node's output shape for one image; the last node's if None."""
+        return self._shapes[node or self.last]
+
+    def model(
+        self,
+        *,
+        title: str,
+        source: str,
+        loss: Loss | None = None,
+        decays: Sequence[Decay] = (),
+        decay: float = 0,
+        optimizer: Optimizer | None = None,
+    ) -> Model:
+        """Return the finished model; its classes are the features of its last node.
+
+        Args:
+            title: In words.
+            source: Where the graph was read.
+            loss: What is differentiated; cross entropy if None.
+            decays: L2 terms.
+            decay: The factor of an L2 term for each weight and bias, instead of ``decays``.
+            optimizer: Of the training phase; plain descent if None.
+        """
+        loss = loss or Loss()
+        return Model(
+            name=self.name,
+            title=title,
+            source=source,
+            batch=self.batch,
+            image=self.image,
+            classes=self.shape()[0] if loss.kind == "cross-entropy" else 0,
+            nodes=tuple(self._nodes),
+            loss=loss,
+            decays=weight_decays(self._nodes, decay) if decay else tuple(decays),
+            optimizer=optimizer or Optimizer(),
+        )
+
+    def _layer_name(self, node: str) -> str:
+        return f"{self.name}/{node}"
+
+    def _map(self, after: str | None) -> tuple[int, int, int]:
+        shape = self.shape(after)
+        if len(shape) != 3:
+            raise ValueError(f"{self.name}/{after or self.last}: features, where maps are needed")
+        return shape[0], shape[1], shape[2]
+
+    def _pointwise(self, op: str, name: str, after: str | None) -> Pointwise:
+        channels, height, width = (*self.shape(after), 1, 1)[:3]
+        return Pointwise(
+            op=op,
+            batch=self.batch,
+            channels=channels,
+            height=height,
+            width=width,
+            name=self._layer_name(name),
+        )
+
+    def _add(
+        self,
+        name: str,
+        op: Op,
+        after: str | None,
+        shape: tuple[int, ...],
+        layer: Layer | None,
+        *,
+        bias: bool = False,
+        scale: bool = True,
+        weights_init: Init = HE,
+        bias_init: Init = ZERO,
+    ) -> str:
+        return self._append(
+            Node(
+                name=name,
+                op=op,
+                inputs=(after or self.last,),
+                shape=shape,
+                layer=layer,
+                bias=bias,
+                scale=scale,
+                weights_init=weights_init,
+                bias_init=bias_init,
+            )
+        )
+
+    def _append(self, node: Node) -> str:
+        self._nodes.append(node)
+        self._shapes[node.name] = node.shape
+        self.last = node.name
+        return node.name
+
+
+# -----------------------------------------------------------------------------
+# Padding as frameworks name it, worked out into the four sides that layers take.
+
+#: What a model's definition says: TensorFlow's names, a number, (height, width), or
+#: (top, bottom, left, right).
+Pad: TypeAlias = Literal["SAME", "VALID"] | int | tuple[int, int] | tuple[int, int, int, int]
+
+
+def pad_sides(
+    padding: Pad,
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    stride: int,
+    *,
+    ceil: bool = False,
+) -> tuple[int, int, int, int]:
+    """Return (top, bottom, left, right).
+
+    Args:
+        padding: As the model's definition says.
+        size: Input (height, width).
+        kernel: Taps, (height, width).
+        stride: Of both sides.
+        ceil: Whether the output size is rounded up: what the last window lacks is padded behind.
+    """
+    if padding == "VALID":
+        padding = 0
+    if padding == "SAME":
+        top, bottom = _same(size[0], kernel[0], stride)
+        left, right = _same(size[1], kernel[1], stride)
+        return top, bottom, left, right
+    if isinstance(padding, int):
+        padding = (padding, padding)
+    if len(padding) == 2:
+        padding = (padding[0], padding[0], padding[1], padding[1])
+    top, bottom, left, right = padding
+    if ceil:
+        bottom = _ceil(size[0], kernel[0], stride, top, bottom)
+        right = _ceil(size[1], kernel[1], stride, left, right)
+    return top, bottom, left, right
+
+
+def _same(size: int, kernel: int, stride: int) -> tuple[int, int]:
+    """Return the two pads for ``ceil(size / stride)`` outputs; the odd one is behind."""
+    outputs = -(-size // stride)
+    total = max(0, (outputs - 1) * stride + kernel - size)
+    return total // 2, total - total // 2
+
+
+def _ceil(size: int, kernel: int, stride: int, leading: int, trailing: int) -> int:
+    """Return the trailing pad with which the output size is rounded up.
+
+    A window that would begin behind the last element, in the padding, is left out, as in torch.
+    """
+    outputs = -(-(size + leading + trailing - kernel) // stride) + 1
+    if (outputs - 1) * stride >= size + leading:
+        outputs -= 1
+    return max(0, (outputs - 1) * stride + kernel - size - leading)
+
+
+# -----------------------------------------------------------------------------
+# Writing a model down: each call adds one node, its layer and output shape worked out.
+#
+# A call continues the node that was added last, or the one given as ``after``, and returns the
+# name
+# of the node it added. All shapes come from the layers themselves, so a graph and what is timed
+# cannot disagree.
 
 
 class Builder(NodeList):

@@ -11,7 +11,9 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.layers import Gemm, Pool2d, catalog
+from pydlbench.layers import catalog
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pool import Pool2d
 from pydlbench.models import build_model, model_names
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ def _line(node: Node) -> str:
     return f'  {{ name = "{node.name}", {kind} = "{text}" }},'
 
 
-def main(folder: Path = Path(catalog.__file__).parent) -> None:
+def main(folder: Path = Path(catalog.__file__).parent / "shapes") -> None:
     """Write all files into a folder."""
     for name in model_names():
         text = catalog_text(build_model(name))

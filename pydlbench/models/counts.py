@@ -6,9 +6,9 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UsageError, nearest
-from pydlbench.layers import Conv2d, Gemm
-from pydlbench.models.graph import INPUT
-from pydlbench.models.tensors import buffers, trained_tensors
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.models.graph import INPUT, buffers, trained_tensors
 from pydlbench.models.work import check_phase, work
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from pydlbench.models.graph import Optimizer
 from pydlbench.models.options import choice
 
 if TYPE_CHECKING:
+    from pydlbench.models.builder import Pad
     from pydlbench.models.graph import Model
-    from pydlbench.models.padding import Pad
 
 __all__ = ["build"]
 

@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.errors import UsageError, nearest
-from pydlbench.layers import Pointwise
-from pydlbench.models.graph import INPUT
-from pydlbench.models.tensors import trained_tensors
+from pydlbench.layers.pointwise import Pointwise
+from pydlbench.models.graph import INPUT, trained_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pydlbench.layers import Layer
+    from pydlbench.layers.layer import Layer
     from pydlbench.models.graph import Model, Node
 
 __all__ = ["LOSS", "PHASES", "Work", "check_phase", "work"]

@@ -2,156 +2,197 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 from typing import TYPE_CHECKING
 
-from pydlbench.report.kernel import short_name
-from pydlbench.results.accumulators import less_exact
-from pydlbench.results.columns import number, percent
-from pydlbench.results.ratios import is_tied
+from pydlbench.records.measurement import UNCERTAIN_LEGEND, is_uncertain
+from pydlbench.report.columns import (
+    AXES,
+    Column,
+    algorithm_within,
+    checked_text,
+    common_model,
+    label,
+    number,
+    percent,
+    ratio_text,
+    short_layout,
+    spread,
+    time_in,
+    time_unit,
+    varying,
+)
+from pydlbench.report.text import plain_table
+from pydlbench.units import format_bytes, format_flops
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from pydlbench.results.records import Measurement
+    from pydlbench.records.measurement import Measurement
 
-__all__ = ["compare_backends"]
+__all__ = ["contest_legend", "contest_table", "contests"]
+
+_WIDTH = 150
+# An algorithm's name gets what the other columns leave, within these limits.
+_LEAST, _MOST = 12, 40
+_CONTENDED, _UNCERTAIN, _OTHER_SUMS = "!", "~", "a"
+# What differs between the backends of one problem, and follows from who they are.
+_OF_BACKENDS = ("backend", "mode", "timing", "accumulate")
 
 
-def compare_backends(timed: Sequence[Measurement]) -> list[str]:
-    """Return a sentence or two about rows whose backends were sampled in turn.
+def contest_table(rows: Sequence[Measurement]) -> str:
+    """Return the table; above each block what its rows share, and the table's heading does not.
 
     Args:
-        timed: ``ok`` rows; those without a ratio to the fastest are left out.
+        rows: ``ok`` rows, some of them with a ratio to the fastest.
     """
-    found: dict[tuple[str, ...], list[list[Measurement]]] = {}
-    for row in timed:
-        if row.ratio is None:
-            continue
-        contests = found.setdefault(_problem(row), [[]])
-        if any(one.who == row.who for one in contests[-1]):
-            contests.append([])  # the same with another setting, which only some backends know
-        contests[-1].append(row)
-    several = [rows for contests in found.values() for rows in contests if len(rows) > 1]
-    if not several:
-        return []
-    return _one(several[0]) if len(several) == 1 else _many(several)
-
-
-def _problem(row: Measurement) -> tuple[str, ...]:
-    shared = (row.layer, row.problem, row.pass_, row.precision, row.cache, row.layout_request)
-    return (*shared, row.propagation, row.device, row.fuse, str(row.threads))
-
-
-def _one(rows: Sequence[Measurement]) -> list[str]:
-    best = _best(rows)
-    coarse = sorted((row for row in rows if _coarser(row, best)), key=_ratio)
-    slower = sorted((row for row in rows if row is not best and row not in coarse), key=_ratio)
-    tied = [row.who for row in slower if is_tied(row)]
-    layer = short_name(best.layer)
-    limit = ""
-    if best.roofline is not None:
-        limit = f", at {percent(best.roofline.efficiency)} of its measured limit"
-    if tied:
-        names = ", ".join([best.who, *tied[:-1]])
-        text = f"{names} and {tied[-1]} cannot be told apart on {layer}"
-        text += " and are the fastest" if len(tied) + 1 < len(rows) else ""
-        text += limit.replace(", at", f", {best.who} at")
-    else:
-        text = f"{best.who} runs {layer} fastest{limit}"
-    others = [
-        f"{row.who} takes {number(_ratio(row), 3)}x as long" for row in slower if not is_tied(row)
-    ]
-    lines = [f"{text}; {', '.join(others)}." if others else f"{text}."]
-    return [*lines, *(_why_coarse(row, best) for row in coarse)]
-
-
-def _coarser(row: Measurement, best: Measurement) -> bool:
-    return less_exact(row.accumulate, best.accumulate)
-
-
-def _why_coarse(row: Measurement, best: Measurement) -> str:
-    """What a row that sums in fewer bits takes, which no other row is to be measured by."""
-    high = row.ratio["ci_high"] if row.ratio else None
-    faster = (_ratio(row) if high is None else high) < 1
-    because = ", faster because less exact" if faster else ", and less exact"
-    return (
-        f"{row.who} sums in {row.accumulate}, {best.who} in {best.accumulate}: it takes "
-        f"{number(_ratio(row), 3)}x as long{because}."
+    blocks = contests(rows)
+    found = _columns(rows, blocks)
+    cells = [[column.cell(row) for column in found] for block in blocks for row in block]
+    place = next(i for i, column in enumerate(found) if column.title == "algorithm")
+    rest = [column for i, column in enumerate(found) if i != place]
+    others = 2 + sum(
+        2 + max(len(column.title), *(len(column.cell(row)) for row in rows)) for column in rest
     )
+    width = max(_LEAST, min(_MOST, _WIDTH - others))
+    for row, line in zip((row for block in blocks for row in block), cells, strict=True):
+        line[place] = algorithm_within(row, width)
+    titles = [column.title for column in found]
+    title, *lines = plain_table(titles, cells, [column.right for column in found]).splitlines()
+    if len(blocks) == 1:
+        return "\n".join([title, *lines])
+    shown = [title]
+    for block in blocks:
+        shown += ["", _above(block, rows), *lines[: len(block)]]
+        lines = lines[len(block) :]
+    return "\n".join(shown)
 
 
-def _many(contests: Sequence[Sequence[Measurement]]) -> list[str]:
-    """Geometric means, each sentence over the problems that all of its backends have in common."""
-    problems: list[dict[str, Measurement]] = []
-    winners: list[str | None] = []
-    coarse: dict[tuple[str, str], int] = {}
-    for rows in contests:
-        best = _best(rows)
-        for row in rows:
-            if _coarser(row, best):
-                key = row.who, row.accumulate or ""
-                coarse[key] = coarse.get(key, 0) + 1
-        exact = {row.who: row for row in rows if not _coarser(row, best)}
-        problems.append(exact)
-        winners.append(None if any(map(is_tied, exact.values())) else best.who)
-    ran: dict[str, tuple[int, ...]] = {}
-    for who in dict.fromkeys(name for exact in problems for name in exact):
-        ran[who] = tuple(i for i, exact in enumerate(problems) if who in exact)
+def contests(rows: Sequence[Measurement]) -> list[list[Measurement]]:
+    """Return the rows of each problem together, in the order of their first."""
+    axes = [axis for axis in AXES if axis not in _OF_BACKENDS]
+    found: dict[tuple[str, ...], list[list[Measurement]]] = {}
+    blocks: list[list[Measurement]] = []
+    for row in rows:
+        key = (row.problem, *(AXES[axis](row) for axis in axes))
+        of_problem = found.setdefault(key, [])
+        # The same again, with another setting: it competed with others.
+        if not of_problem or any(one.who == row.who for one in of_problem[-1]):
+            of_problem.append([])
+            blocks.append(of_problem[-1])
+        of_problem[-1].append(row)
+    return blocks
+
+
+def contest_legend(rows: Sequence[Measurement]) -> list[str]:
+    """Return a line for each mark and for what a column's title cannot say."""
     lines = []
-    for common in sorted(dict.fromkeys(ran.values()), key=len, reverse=True):
-        names = [name for name, where in ran.items() if set(where) >= set(common)]
-        if len(names) < 2:
-            continue
-        own = [name for name, where in ran.items() if where == common]
-        over = f"over {_counted(len(common), 'problem')}"
-        if len(common) < len(contests):
-            over += f" of {len(contests)}, those of {_listed(own)}"
-        lines.append(f"{over}, geometric mean: {_means(names, common, problems, winners)}.")
-    for (who, sums), count in coarse.items():
+    other = [row for block in contests(rows) for row in _other_sums(block)]
+    if any(row.warm_s for row in rows):
+        lines.append("kept: the same call where the allocator keeps the pages that were freed")
+    if any(is_uncertain(row) for row in rows):
+        lines.append(f"{_UNCERTAIN}: {UNCERTAIN_LEGEND}")
+    if any(row.contended for row in rows):
+        lines.append(f"{_CONTENDED}: contended, the time is an upper bound")
+    if other:
+        formats = ", ".join(dict.fromkeys(row.accumulate or "" for row in other))
         lines.append(
-            f"{who} sums in {sums} in {_counted(count, 'problem')}, less exactly than the fastest: "
-            "that counts in no mean."
+            f"{_OTHER_SUMS}: sums in another format than whom it is compared with: {formats}"
         )
-    undecided = winners.count(None)
-    if undecided:
+    if any(map(_disagree, contests(rows))):
         lines.append(
-            f"in {undecided} of {len(contests)} problems the fastest cannot be told apart from "
-            "another and none counts as the fastest."
+            "to best: from the rounds that both were in; the order of the medians, which are of "
+            "all samples, is not always that of the ratios: the ratios count"
         )
     return lines
 
 
-def _means(
-    names: Sequence[str],
-    common: Sequence[int],
-    problems: Sequence[Mapping[str, Measurement]],
-    winners: Sequence[str | None],
-) -> str:
-    means = {
-        name: math.exp(sum(math.log(_ratio(problems[i][name])) for i in common) / len(common))
-        for name in names
-    }
-    return ", ".join(
-        f"{name} {number(means[name], 3)}x the fastest "
-        f"({[winners[i] for i in common].count(name)} of {len(common)} fastest)"
-        for name in sorted(means, key=lambda name: means[name])
+def _columns(rows: Sequence[Measurement], blocks: Sequence[Sequence[Measurement]]) -> list[Column]:
+    unit = time_unit([row.time.median for row in rows if row.time is not None])
+    levels = {row.time.confidence for row in rows if row.time is not None}
+    interval = f"{100 * levels.pop():g} % CI" if len(levels) == 1 else "CI"
+    inside = {axis for block in blocks for axis in varying(block)}
+    inside -= {"backend", "mode", "accumulate"}  # a mark tells who sums in what
+    other = {id(row) for block in blocks for row in _other_sums(block)}
+
+    def marks(row: Measurement) -> str:
+        return _marks(row) + (_OTHER_SUMS if id(row) in other else "")
+
+    found = [Column("backend", lambda row: row.who, right=False)]
+    found += [Column(axis, AXES[axis], right=False) for axis in AXES if axis in inside]
+    found.append(Column("algorithm", lambda row: row.algorithm or "-", right=False))
+    if len({short_layout(row) for row in rows}) > 1:  # else the heading says it
+        found.append(Column("layout", short_layout, right=False))
+    found += [
+        Column("median", lambda row: time_in(unit, row.time.median) if row.time else "-"),
+        Column(interval, lambda row: spread(row.time) if row.time else "-"),
+        Column("TFLOP/s", lambda row: number(row.tflops)),
+        Column("theory", lambda row: percent(row.fraction_of_peak("theoretical"))),
+        Column("measured", lambda row: percent(row.fraction_of_peak("measured"))),
+    ]
+    if any(row.roofline is not None and row.roofline.bound != "compute" for row in rows):
+        found.append(Column("of roof", _of_roof))
+    if any(row.energy_j for row in rows):
+        found.append(Column("GFLOP/s/W", lambda row: number(row.gflops_per_watt)))
+    found.append(Column("to best", ratio_text))
+    if any(row.warm_s for row in rows):
+        kept = f"kept, {unit[1]}"
+        found.append(Column(kept, lambda row: number(row.warm_s * unit[0]) if row.warm_s else "-"))
+    found.append(Column("checked", checked_text, right=False))
+    if any(map(marks, rows)):
+        found.append(Column("note", marks, right=False))
+    return found
+
+
+def _above(block: Sequence[Measurement], rows: Sequence[Measurement]) -> str:
+    """What the rows of a block share and the table's heading does not say."""
+    axes = [axis for axis in varying(rows) if axis not in _OF_BACKENDS]
+    first, model = block[0], common_model(rows)
+    name = label(first, axes)
+    items = [name.removeprefix(f"{model}/") if model else name]
+    if first.problem != first.layer:
+        items.append(first.problem)
+    items += [format_flops(first.flops), format_bytes(first.bytes)]
+    bounds = {row.roofline.bound for row in block if row.roofline is not None}
+    if len(bounds) == 1:
+        items.append(f"{bounds.pop()} bound")
+    return "  ".join(items)
+
+
+def _of_roof(row: Measurement) -> str:
+    return percent(row.roofline.efficiency) if row.roofline else "-"
+
+
+def _marks(row: Measurement) -> str:
+    uncertain = _UNCERTAIN if is_uncertain(row) else ""
+    return uncertain + (_CONTENDED if row.contended else "")
+
+
+def _other_sums(block: Sequence[Measurement]) -> list[Measurement]:
+    """Return the rows of a problem whose accumulator is not that of the row they are compared with.
+
+    Without such a row it is that of most; of two, the first's.
+    """
+    known = [row.accumulate for row in block if row.accumulate]
+    if len(set(known)) < 2:
+        return []
+    names = {row.ratio["to"] for row in block if row.ratio}
+    references = [row.accumulate for row in block if row.who in names and row.accumulate]
+    usual = references[0] if references else max(dict.fromkeys(known), key=known.count)
+    return [row for row in block if row.accumulate not in (None, usual)]
+
+
+def _disagree(block: Sequence[Measurement]) -> bool:
+    """Whether the medians of a problem, as they are shown, are in another order than the ratios."""
+    shown = sorted(
+        (_digits(row.ratio["median"]), _digits(row.time.median))
+        for row in block
+        if row.ratio and row.time is not None
+    )
+    return any(
+        first[0] < second[0] and first[1] > second[1] for first, second in itertools.pairwise(shown)
     )
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _best(rows: Sequence[Measurement]) -> Measurement:
-    """The row that the ratios refer to; without it, the one that is nearest to it."""
-    names = {row.ratio["to"] for row in rows if row.ratio}
-    return min(rows, key=lambda row: (row.who not in names, _ratio(row)))
-
-
-def _ratio(row: Measurement) -> float:
-    return float(row.ratio["median"]) if row.ratio else math.inf
+def _digits(value: float) -> float:
+    return float(f"{value:.3g}")

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.timing.throttle import GpuReadings
+from pydlbench.timing.guards import GpuReadings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,23 +1,29 @@
-"""The procedure that times one kernel, as a state machine fed with chunks.
-
-It runs nothing and reads no clock: the caller asks ``next_request()``, has a kernel execute it,
-and feeds the chunk back. Phases: calibrate (executions per sample), warm-up, rounds, done.
-"""
+"""The procedure that times one kernel, as a state machine fed with chunks."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pydlbench.timing.chunk import Chunk, Request
-from pydlbench.timing.guards import Verdict, judge
+from pydlbench.timing.guards import GpuReadings, Verdict, combine, judge
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import Summary, median, summarize
-from pydlbench.timing.stopping import AnyOf, default_rule
-from pydlbench.timing.throttle import GpuReadings, combine
-from pydlbench.timing.warmup import Warmup, WarmupOutcome
+from pydlbench.timing.stopping import AnyOf, Warmup, WarmupOutcome, default_rule
 
-__all__ = ["Round", "Samples", "Sampling"]
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Sequence
+
+__all__ = ["Round", "Samples", "Sampling", "interleave"]
+
+
+# -----------------------------------------------------------------------------
+# The procedure that times one kernel, as a state machine fed with chunks.
+#
+# It runs nothing and reads no clock: the caller asks ``next_request()``, has a kernel execute it,
+# and feeds the chunk back. Phases: calibrate (executions per sample), warm-up, rounds, done.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,3 +288,48 @@ def _rounds(chunks: list[Chunk], indexes: list[int], verdict: Verdict) -> tuple[
             clock = median(chunk.clock_hz) if chunk.clock_hz else None
             rounds.append(Round(index=index, seconds=median(kept), clock_hz=clock))
     return tuple(rounds)
+
+
+# -----------------------------------------------------------------------------
+# Round by round through several kernels, so that what is compared saw the same drift.
+
+
+def interleave(
+    samplings: Sequence[Sampling],
+    sample: Callable[[int, Request], Chunk | None],
+    rng: random.Random,
+    on_round: Callable[[int], None] | None = None,
+) -> None:
+    """Drive all samplings to their end.
+
+    Every kernel is calibrated and warmed up before the first round, so that equal round numbers
+    mean the same moment. Each pass visits the kernels in a new order: with a fixed one, each would
+    always follow the same neighbour and inherit its caches and temperature.
+
+    Args:
+        samplings: one per kernel.
+        sample: runs a request on kernel ``i``; None gives the kernel up (its worker died, say),
+            the others go on.
+        rng: seeded source of the order.
+        on_round: called with the round's number after each full round.
+    """
+    live = set(range(len(samplings)))
+
+    def visit(indexes: list[int], round_index: int | None) -> None:
+        rng.shuffle(indexes)
+        for i in indexes:
+            request = samplings[i].next_request()
+            chunk = None if request is None else sample(i, request)
+            if chunk is None:
+                live.discard(i)
+            else:
+                samplings[i].feed(chunk, round_index)
+
+    while cold := [i for i in sorted(live) if samplings[i].phase in ("calibrate", "warm-up")]:
+        visit(cold, None)
+    round_index = 0
+    while ready := [i for i in sorted(live) if not samplings[i].done]:
+        visit(ready, round_index)
+        if on_round is not None:
+            on_round(round_index)
+        round_index += 1

@@ -1,13 +1,29 @@
-"""The environment of a worker: pinned threads, nothing inherited that changes numerics."""
+"""The environment of a worker: pinned threads, its allocator, nothing that changes numerics."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import platform
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pydlbench.errors import UnsupportedError, UsageError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["FRESH_FROM", "FRESH_PAGES", "KEEP_PAGES", "LOG_KERNELS", "worker_environment"]
+__all__ = [
+    "ALLOCATORS",
+    "FRESH_FROM",
+    "FRESH_PAGES",
+    "LOG_KERNELS",
+    "allocator_environment",
+    "worker_environment",
+]
+
+
+# -----------------------------------------------------------------------------
+# The environment of a worker: pinned threads, nothing inherited that changes numerics.
 
 # Settings of thread pools and math libraries: a worker gets ours, whatever the shell says.
 _DROPPED = (
@@ -69,3 +85,53 @@ def worker_environment(inherited: Mapping[str, str], cpus: Sequence[int]) -> dic
     environment["MKL_NUM_THREADS"] = str(len(cpus))
     environment["PYTHONUNBUFFERED"] = "1"
     return environment
+
+
+# -----------------------------------------------------------------------------
+# How a worker's C library hands out memory: what faults a step has depends on it.
+
+#: ``default`` is what users get; ``kept pages`` gives nothing back to the system; ``huge pages``
+#: asks for pages of two megabytes.
+ALLOCATORS: Final = ("default", "kept pages", "huge pages")
+#: Makes the C library's allocator ask for huge pages by ``madvise``.
+HUGE_PAGES: Final = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+
+#: What the kernel says of huge pages.
+SWITCH = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_FIRST_GLIBC = (2, 35)
+
+
+def allocator_environment(name: str) -> Mapping[str, str]:
+    """Return the variables that make a process use an allocator.
+
+    Args:
+        name: one of :data:`ALLOCATORS`.
+
+    Raises:
+        UsageError: no such allocator.
+        UnsupportedError: the C library or the kernel has no huge pages to give.
+    """
+    if name not in ALLOCATORS:
+        near = nearest(name, ALLOCATORS, 1) or ALLOCATORS[:1]
+        raise UsageError(
+            f"allocator {name}: not one of {', '.join(ALLOCATORS)}; nearest: {near[0]}"
+        )
+    if name == "huge pages":
+        _check_huge_pages()
+        return HUGE_PAGES
+    return KEEP_PAGES if name == "kept pages" else {}
+
+
+def _check_huge_pages() -> None:
+    """Refuse what the C library would silently ignore."""
+    library, version = platform.libc_ver()
+    number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if library != "glibc" or number < _FIRST_GLIBC:
+        known = f"{library} {version}".strip() or "unknown"
+        raise UnsupportedError(f"huge pages need glibc 2.35; the C library here is {known}")
+    try:
+        text = SWITCH.read_text(encoding="ascii")
+    except OSError:
+        raise UnsupportedError(f"the kernel has no transparent huge pages: no {SWITCH}") from None
+    if "[never]" in text:
+        raise UnsupportedError(f"transparent huge pages are switched off: {SWITCH} says never")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,18 +14,57 @@ from typing import TYPE_CHECKING, Any
 from pydlbench.backends.base import Preparation
 from pydlbench.errors import WorkerError
 from pydlbench.timing.chunk import Chunk, Request
-from pydlbench.workers import deaths
-from pydlbench.workers.beats import BEAT_S
+from pydlbench.workers.channel import (
+    BEAT_S,
+    EndOfWorkerError,
+    Listener,
+    OverdueError,
+    SilentError,
+    encode,
+    is_fatal,
+    raise_error,
+)
 from pydlbench.workers.environment import worker_environment
-from pydlbench.workers.listening import EndOfWorkerError, Listener, OverdueError, SilentError
-from pydlbench.workers.wire import encode, is_fatal, raise_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pydlbench.backends.case import Case
+    from pydlbench.records.specs import Case
 
-__all__ = ["RemoteKernel", "Worker"]
+__all__ = ["DEFAULT_TIMEOUT", "PREPARE_TIMEOUT", "RemoteKernel", "Worker", "in_words"]
+
+
+# -----------------------------------------------------------------------------
+# How a worker ended, in words that say what to do.
+
+# What to do about a death, where its signal tells something.
+_ADVICE = {
+    "SIGKILL": "if nobody killed it, the system did for lack of memory: try a smaller --batch",
+    "SIGILL": "its library was built for another CPU: install one for this one",
+}
+
+
+def in_words(code: int | None, said: str) -> str:
+    """Return a clause: ``was killed by SIGSEGV: malloc(): corrupted``.
+
+    Args:
+        code: exit code, negative after a signal; None where there is none.
+        said: its standard error since the request; the last line is quoted.
+    """
+    advice = None
+    if code is not None and code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        how = f"was killed by {name}"
+        advice = _ADVICE.get(name)
+    else:
+        how = f"ended with exit code {code}"
+    lines = said.strip().splitlines()
+    last = f": {lines[-1]}" if lines else ""
+    return f"{how}{last}" + (f"; {advice}" if advice else "")
+
 
 # A sample or a probe lasts seconds; the preparation of a huge layer with all its candidates, each
 # timed and verified, may honestly take most of an hour.
@@ -223,7 +263,7 @@ class Worker:
         code = process.returncode if process else None
         self._stderr.seek(self._said)
         said = self._stderr.read().decode(errors="replace")
-        return WorkerError(f"the {self.backend} worker {deaths.in_words(code, said)}")
+        return WorkerError(f"the {self.backend} worker {in_words(code, said)}")
 
 
 class RemoteKernel:

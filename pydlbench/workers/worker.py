@@ -7,12 +7,11 @@ import os
 import sys
 from typing import Any, BinaryIO
 
-from pydlbench.backends import registry
+from pydlbench.backends import capabilities as registry
 from pydlbench.backends.base import Backend, Kernel, Preparation
-from pydlbench.backends.case import Case
+from pydlbench.records.specs import Case
 from pydlbench.timing.chunk import Request
-from pydlbench.workers.beats import Replies
-from pydlbench.workers.wire import decode, error_reply, is_fatal
+from pydlbench.workers.channel import Replies, decode, error_reply, is_fatal
 
 __all__ = ["main", "serve"]
 

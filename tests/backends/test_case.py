@@ -6,9 +6,12 @@ import json
 
 import pytest
 
-from pydlbench.backends.case import CACHES, LAYOUTS, PRECISIONS, PROPAGATIONS, Case
 from pydlbench.errors import UsageError
-from pydlbench.layers import Conv2d, Gemm, Pointwise, Pool2d
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pointwise import Pointwise
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.specs import CACHES, LAYOUTS, PRECISIONS, PROPAGATIONS, Case
 
 CONV = Conv2d.of(
     batch=2,

@@ -5,8 +5,9 @@ import importlib.util
 
 import pytest
 
-from pydlbench.backends import offers, registry
-from pydlbench.backends.case import BACKENDS, CPU_PRECISIONS, GPU_PRECISIONS, MODES
+from pydlbench.backends import capabilities as offers
+from pydlbench.backends import capabilities as registry
+from pydlbench.records.specs import BACKENDS, CPU_PRECISIONS, GPU_PRECISIONS, MODES
 
 
 def test_every_backend_has_one_offer_in_the_order_of_the_option():

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.backends import native, registry
+from pydlbench.backends import capabilities as registry
+from pydlbench.backends import native
 from pydlbench.errors import BackendMissingError, UsageError
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pydlbench.results import Correctness
+from pydlbench.records.measurement import Correctness
 
 if TYPE_CHECKING:
     from collections.abc import Callable

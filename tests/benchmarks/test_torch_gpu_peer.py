@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pydlbench.backends.case import Case
 from pydlbench.errors import WorkerError
-from pydlbench.layers import Conv2d, Gemm, Pointwise, Pool2d
-from pydlbench.measure import Options
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pointwise import Pointwise
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.specs import Case
+from pydlbench.runner.session import Options
 from pydlbench.timing.chunk import Chunk
-from pydlbench.timing.throttle import GpuReadings
+from pydlbench.timing.guards import GpuReadings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from pydlbench.cli import sweep as command
 from pydlbench.cli.parser import Parser
-from pydlbench.cli.sweep_whole import _new_run
-from pydlbench.endtoend import StepRecord
-from pydlbench.results import Measurement, RunRecord
-from pydlbench.results.parts import Roofline, TimeSummary
-from pydlbench.results.store import Store
+from pydlbench.cli.sweep_running import _new_run
+from pydlbench.records.measurement import Measurement, Roofline, TimeSummary
+from pydlbench.records.run import RunRecord
+from pydlbench.records.step import StepRecord
+from pydlbench.store.store import Store
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from pydlbench.results.store import Entry, RunInfo
+    from pydlbench.store.entry import Entry, RunInfo
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from check_records import make_record

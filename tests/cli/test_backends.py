@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from pydlbench.backends import offers
-from pydlbench.backends.case import BACKENDS
-from pydlbench.backends.native import presence
+from pydlbench.backends import capabilities as offers
+from pydlbench.backends import capabilities as presence
 from pydlbench.cli import backends as command
 from pydlbench.cli import main
 from pydlbench.cli.parser import Parser
 from pydlbench.errors import BackendMissingError, UnsupportedError, UsageError, WorkerError
+from pydlbench.records.specs import BACKENDS
 
 pytestmark = pytest.mark.usefixtures("installed")
 

@@ -11,9 +11,9 @@ import pytest
 from pydlbench.cli import check as command
 from pydlbench.cli import main
 from pydlbench.cli.parser import Parser
-from pydlbench.crosscheck import check
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, WorkerError
-from pydlbench.results.store import Store
+from pydlbench.ladder.check import check
+from pydlbench.store.store import Store
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from check_records import make_record
@@ -142,14 +142,16 @@ def test_all_modes_of_all_frameworks(session):
 
 
 def test_without_a_name_those_that_are_installed(session, monkeypatch):
-    monkeypatch.setattr("pydlbench.backends.offers.is_there", lambda one: one.name == "tensorflow")
+    monkeypatch.setattr(
+        "pydlbench.backends.capabilities.is_there", lambda one: one.name == "tensorflow"
+    )
     checker = FakeChecker()
     command.run(parse("mnist"), session.open, checker)
     assert [call[5] for call in checker.calls] == ["tensorflow"]
 
 
 def test_without_any_framework_the_way_to_get_one(monkeypatch):
-    monkeypatch.setattr("pydlbench.backends.offers.is_there", lambda _: False)
+    monkeypatch.setattr("pydlbench.backends.capabilities.is_there", lambda _: False)
     with pytest.raises(BackendMissingError, match=r"pip install 'pydlbench\[torch\]' or pip"):
         command.run(parse("mnist"))
 

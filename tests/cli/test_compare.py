@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from pydlbench.cli import main
-from pydlbench.results import TimeSummary
-from pydlbench.results.export_json import to_json
-from pydlbench.results.store import Entry, Store
+from pydlbench.records.measurement import TimeSummary
+from pydlbench.report.json import to_json
+from pydlbench.store.entry import Entry
+from pydlbench.store.store import Store
 
 
 @pytest.fixture

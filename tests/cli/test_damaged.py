@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pydlbench.cli import main
-from pydlbench.cli.damaged import reading_files
+from pydlbench.cli.output import reading_files
 from pydlbench.errors import StoreError, UsageError
 
 

@@ -5,11 +5,12 @@ import json
 
 import pytest
 
-from pydlbench.backends.native import presence
+from pydlbench.backends import capabilities as presence
 from pydlbench.cli import device
-from pydlbench.devices import Advice, Bandwidth, DeviceRecord
-from pydlbench.devices.cpu import CpuFacts, LogicalCpu
-from pydlbench.devices.record import precision_peak
+from pydlbench.devices.cpu.advice import Advice
+from pydlbench.devices.cpu.facts import CpuFacts, LogicalCpu
+from pydlbench.devices.cpu.record import DeviceRecord, precision_peak
+from pydlbench.devices.findings import Bandwidth
 from pydlbench.errors import UsageError
 
 

@@ -4,9 +4,9 @@ import argparse
 import json
 
 from pydlbench.cli import device
-from pydlbench.devices.gpu import GpuFacts, theoretical_peak
-from pydlbench.devices.gpu.probing import extend_record, start_record
-from pydlbench.devices.gpu.rates import accumulator
+from pydlbench.devices.gpu.facts import GpuFacts
+from pydlbench.devices.gpu.peaks import accumulator, theoretical_peak
+from pydlbench.devices.gpu.record import extend_record, start_record
 
 FACTS = GpuFacts(
     index=1,

@@ -11,12 +11,12 @@ from pydlbench import diagnose as package
 from pydlbench.cli import diagnose as command
 from pydlbench.cli import main
 from pydlbench.cli.parser import Parser
-from pydlbench.diagnose import Cause, Diagnosis, Finding, Saving
-from pydlbench.endtoend import StepRecord
 from pydlbench.errors import PydlbenchError
-from pydlbench.results import destination
-from pydlbench.results.parts import TimeSummary
-from pydlbench.results.store import Store
+from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving
+from pydlbench.records.measurement import TimeSummary
+from pydlbench.records.step import StepRecord
+from pydlbench.report import text as destination
+from pydlbench.store.store import Store
 
 
 class Session:

@@ -13,12 +13,12 @@ import pytest
 from pydlbench.cli import e2e as command
 from pydlbench.cli import main
 from pydlbench.cli.parser import Parser
-from pydlbench.endtoend import Agreement, StepRecord
-from pydlbench.endtoend.facts import Check
-from pydlbench.endtoend.playing import Played
 from pydlbench.errors import UsageError
-from pydlbench.results import TimeSummary
-from pydlbench.results.store import Store
+from pydlbench.records.measurement import TimeSummary
+from pydlbench.records.step import Check, StepRecord
+from pydlbench.steps.checks import Agreement
+from pydlbench.steps.protocols.runner import Played
+from pydlbench.store.store import Store
 
 if TYPE_CHECKING:
     import argparse

@@ -18,12 +18,12 @@ from check_records import make_record
 sys.path.pop(0)
 
 from pydlbench.cli import export, main
-from pydlbench.endtoend import StepCase, StepRecord
-from pydlbench.report.check_result import CheckResult
-from pydlbench.results import TimeSummary
-from pydlbench.results.export_dlb import DLB_COLUMNS
-from pydlbench.results.export_long import LONG_COLUMNS
-from pydlbench.results.store import Entry, Store
+from pydlbench.records.measurement import TimeSummary
+from pydlbench.records.step import StepCase, StepRecord
+from pydlbench.report.check import CheckResult
+from pydlbench.report.csv import DLB_COLUMNS, LONG_COLUMNS
+from pydlbench.store.entry import Entry
+from pydlbench.store.store import Store
 
 
 def step(phase="forward", framework="torch", mode=None, batch=16, seconds=0.0393, status="ok"):
@@ -89,8 +89,8 @@ def table(text):
 
 @pytest.mark.usefixtures("layers")
 def test_csv_is_that_of_layers(capsys, run_record):
-    from pydlbench.results import Measurement
-    from pydlbench.results.export_csv import to_csv
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.report.csv import to_csv
 
     assert main(["export", "last"]) == 0
     out, err = capsys.readouterr()
@@ -163,7 +163,7 @@ def test_json_is_what_the_command_wrote(capsys):
 )
 def test_json_of_other_commands_fits_their_schemas(kind, table_, document, schema, keep, capsys):
     jsonschema = pytest.importorskip("jsonschema")
-    from pydlbench.results.schema import load_schema
+    from pydlbench.records.schema import load_schema
 
     keep(kind, Entry.of(table_, document))
     assert main(["export", "last", "--format", "json"]) == 0
@@ -297,7 +297,7 @@ def test_a_played_protocol_is_exported_in_every_format(keep, capsys):
     document = json.loads(capsys.readouterr().out)
     assert document["protocol"] == "deep-learning-benchmark"
     jsonschema = pytest.importorskip("jsonschema")
-    from pydlbench.results.schema import load_schema
+    from pydlbench.records.schema import load_schema
 
     jsonschema.Draft202012Validator(load_schema("e2e-protocol")).validate(document)
 

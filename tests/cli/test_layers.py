@@ -346,7 +346,7 @@ def test_disk_that_fills_up_costs_the_file_not_the_table(session, capsys, tmp_pa
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pydlbench.cli.output.write_text", full)
+    monkeypatch.setattr("pydlbench.report.text.write_text", full)
     with pytest.raises(PydlbenchError, match="not written: No space left"):
         command.run(parse("--shape", "conv3", "--md", str(tmp_path / "a.md")), session.open)
     assert "50.0 ms" in capsys.readouterr().out
@@ -365,7 +365,7 @@ def test_progress_counts_over_all_sessions(session, monkeypatch):
         def close(self):
             seen.append("closed")
 
-    monkeypatch.setattr("pydlbench.cli.progress.Progress", Recorder)
+    monkeypatch.setattr("pydlbench.cli.terminal.Progress", Recorder)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
     command.run(parse("--shape", "conv3", "--threads", "1", "2"), session.open)
     assert seen == [(0, 2, "alexnet/conv3"), (1, 2, "alexnet/conv3"), "closed"]
@@ -406,7 +406,7 @@ def test_bug_in_a_sentence_costs_no_file(session, capsys, tmp_path, monkeypatch)
     def broken(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("pydlbench.report.conclusion.conclude", broken)
+    monkeypatch.setattr("pydlbench.report.verdicts.conclude", broken)
     files = {kind: tmp_path / f"a.{kind}" for kind in ("json", "csv", "md")}
     words = [word for kind, path in files.items() for word in (f"--{kind}", str(path))]
     with pytest.raises(ZeroDivisionError):
@@ -419,7 +419,7 @@ def test_bug_in_one_format_costs_no_other(session, tmp_path, monkeypatch):
     def broken(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("pydlbench.results.export_csv.to_csv", broken)
+    monkeypatch.setattr("pydlbench.report.csv.to_csv", broken)
     words = ("--csv", str(tmp_path / "a.csv"), "--json", str(tmp_path / "a.json"))
     with pytest.raises(ZeroDivisionError):
         command.run(parse("--shape", "conv3", *words), session.open)
@@ -446,7 +446,7 @@ def test_second_interrupt_costs_no_finished_row(run_record, measurement, tmp_pat
     before = signal.getsignal(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        monkeypatch.setattr("pydlbench.report.conclusion.conclude", interrupted)
+        monkeypatch.setattr("pydlbench.report.verdicts.conclude", interrupted)
         path = tmp_path / "a.json"
         session = Impatient(run_record, measurement)
         words = ("--shape", "conv3", "conv4", "--json", str(path))

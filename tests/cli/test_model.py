@@ -10,9 +10,9 @@ from pydlbench.cli import main
 from pydlbench.cli import model as command
 from pydlbench.cli.parser import Parser
 from pydlbench.errors import PydlbenchError
-from pydlbench.results import Measurement, destination
-from pydlbench.results.parts import Roofline, TimeSummary
-from pydlbench.results.store import Store
+from pydlbench.records.measurement import Measurement, Roofline, TimeSummary
+from pydlbench.report import text as destination
+from pydlbench.store.store import Store
 
 
 def row(case, status="ok"):

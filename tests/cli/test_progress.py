@@ -3,7 +3,7 @@ from __future__ import annotations
 import io
 import threading
 
-from pydlbench.cli.progress import Progress
+from pydlbench.cli.terminal import Progress
 
 
 class Terminal(io.StringIO):

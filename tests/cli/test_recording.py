@@ -5,10 +5,11 @@ import sqlite3
 
 import pytest
 
-from pydlbench.cli.recording import Recorder
-from pydlbench.cli.store_option import reading_store
+from pydlbench.cli.options import reading_store
+from pydlbench.cli.recorder import Recorder
 from pydlbench.errors import StoreError, UsageError
-from pydlbench.results.store import Entry, Store
+from pydlbench.store.entry import Entry
+from pydlbench.store.store import Store
 
 
 def options(**values):

@@ -60,7 +60,8 @@ def test_the_page_can_go_to_standard_output(document, capsys):
 
 
 def test_a_run_of_the_store_is_found_and_others_are_not_read(tmp_path, target, measurement):
-    from pydlbench.results.store import Entry, Store
+    from pydlbench.store.entry import Entry
+    from pydlbench.store.store import Store
 
     path = tmp_path / "store.sqlite"
     with Store.open(path) as store:

@@ -15,7 +15,7 @@ import pytest
 from pydlbench.cli import layers as command
 from pydlbench.cli.parser import Parser
 from pydlbench.errors import PrimitiveError, UsageError
-from pydlbench.results.store import Store
+from pydlbench.store.store import Store
 
 ALL = ("--shape", "conv2", "conv3", "conv4", "--batch", "2")
 
@@ -268,11 +268,11 @@ def test_a_run_of_another_command_is_refused(store_path, run_record):
 _KILLED = """
 import sys, time
 from contextlib import contextmanager
-from pydlbench.backends.case import Case
+from pydlbench.records.specs import Case
 from pydlbench.cli import layers
 from pydlbench.cli.parser import Parser
 from pydlbench.results import RunRecord
-from pydlbench.rows import empty_row
+from pydlbench.runner.measuring import empty_row
 
 class Session:
     run = RunRecord(id="20300102-killed00", created_utc="2030-01-02T03:04:05+00:00",

@@ -9,8 +9,9 @@ from pydlbench.cli import main
 from pydlbench.cli import runs as command
 from pydlbench.cli.parser import Parser
 from pydlbench.errors import UsageError
-from pydlbench.results.export_json import dump, to_json
-from pydlbench.results.store import Entry, Store
+from pydlbench.report.json import dump, to_json
+from pydlbench.store.entry import Entry
+from pydlbench.store.store import Store
 
 
 def parse(*words):

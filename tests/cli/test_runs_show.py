@@ -16,11 +16,11 @@ from pydlbench.cli import main
 from pydlbench.cli import model as model_command
 from pydlbench.cli import sweep as sweep_command
 from pydlbench.cli.parser import Parser
-from pydlbench.diagnose import Cause, Diagnosis, Finding, Saving, Tried
-from pydlbench.diagnose.reading import read_diagnosis
-from pydlbench.endtoend import StepCase, StepRecord
-from pydlbench.report.diagnose_report import render_diagnosis
-from pydlbench.results.store import Entry, Store
+from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving, Tried, read_diagnosis
+from pydlbench.records.step import StepCase, StepRecord
+from pydlbench.report.diagnose import render_diagnosis
+from pydlbench.store.entry import Entry
+from pydlbench.store.store import Store
 
 
 def parse(command, *words):
@@ -57,7 +57,7 @@ threads = [1, 2]
 
 def test_a_sweep_shows_its_layers_and_every_estimate(tmp_path, monkeypatch, capsys):
     # Two threads, however many CPUs there are.
-    monkeypatch.setattr("pydlbench.cli.sweep_tables._check_threads", lambda _jobs: None)
+    monkeypatch.setattr("pydlbench.cli.sweep._check_threads", lambda _jobs: None)
     path = tmp_path / "a.toml"
     path.write_text(SWEEP, encoding="utf-8")
     sessions = Sessions()

@@ -14,7 +14,7 @@ from sweep_fakes import FILE, LAYERS, Sessions, entries, sweep
 sys.path.pop(0)
 
 from pydlbench.errors import PrimitiveError
-from pydlbench.results.store import Store
+from pydlbench.store.store import Store
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_json_has_everything_by_kind(file, capsys):
     assert [len(document[name]) for name in ("estimates", "steps", "checks")] == [2, 2, 1]
     assert not any("samples_s" in row for row in document["measurements"])
     jsonschema = pytest.importorskip("jsonschema")
-    from pydlbench.results.schema import load_schema
+    from pydlbench.records.schema import load_schema
 
     jsonschema.Draft202012Validator(load_schema("sweep")).validate(document)
 

@@ -63,7 +63,7 @@ def test_the_plan_tells_all_rows_apart(tmp_path, capsys):
 def test_the_plan_takes_times_from_earlier_runs(file, capsys, monkeypatch):
     sweep(Sessions(), file, "--quiet")
     capsys.readouterr()
-    monkeypatch.setattr("pydlbench.devices.cpu.choose_cpus", lambda *_: (0, 1))
+    monkeypatch.setattr("pydlbench.devices.cpu.affinity.choose_cpus", lambda *_: (0, 1))
     assert sweep(Sessions(), file, "--dry-run", "--json", "-") == 0
     document = json.loads(capsys.readouterr().out)
     assert "earlier measurements" in document["time_s"]["source"]
@@ -71,13 +71,13 @@ def test_the_plan_takes_times_from_earlier_runs(file, capsys, monkeypatch):
     assert document["time_s"]["low"] < document["time_s"]["high"]
     assert [len(job["rows"]) for job in document["jobs"]] == [6, 1, 1, 2, 1]
     jsonschema = pytest.importorskip("jsonschema")
-    from pydlbench.results.schema import load_schema
+    from pydlbench.records.schema import load_schema
 
     jsonschema.Draft202012Validator(load_schema("sweep-plan")).validate(document)
 
 
 def test_the_plan_takes_the_times_of_the_same_steps_only(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("pydlbench.devices.cpu.choose_cpus", lambda *_: (0, 1))
+    monkeypatch.setattr("pydlbench.devices.cpu.affinity.choose_cpus", lambda *_: (0, 1))
     path = tmp_path / "steps.toml"
     step = '[[e2e]]\nmodel = "mnist"\nframework = "torch"\nbatch = 8\n'
 

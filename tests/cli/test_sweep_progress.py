@@ -6,9 +6,10 @@ import io
 
 import pytest
 
-from pydlbench.cli.sweep_forecast import format_span
-from pydlbench.cli.sweep_progress import SweepProgress
-from pydlbench.sweep import Job, Row, Span
+from pydlbench.cli.sweep_output import format_span
+from pydlbench.cli.sweep_running import SweepProgress
+from pydlbench.runner.sweep import Job, Row
+from pydlbench.runner.sweep_forecast import Span
 
 
 class Clock:

@@ -17,7 +17,7 @@ from sweep_fakes import FILE, LAYERS, Sessions, entries, sweep
 sys.path.pop(0)
 
 from pydlbench.errors import UsageError
-from pydlbench.results.store import Store
+from pydlbench.store.store import Store
 
 
 @pytest.fixture
@@ -265,7 +265,7 @@ def test_what_finished_sums_have_measured_is_shared_after_a_resume_as_well(tmp_p
 
 def test_what_is_done_already_is_known_before_anything_is_measured(tmp_path, monkeypatch):
     """Or the time that is left would be that of rows which nobody measures any more."""
-    from pydlbench.cli.sweep_progress import SweepProgress
+    from pydlbench.cli.sweep_running import SweepProgress
 
     path = tmp_path / "tables.toml"
     path.write_text('[[layers]]\nshape = "conv3"\n[[layers]]\nshape = "conv4"\n', encoding="utf-8")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydlbench.cli.values import byte_count, choices, split_patterns, whole_number
+from pydlbench.cli.options import byte_count, choices, split_patterns, whole_number
 from pydlbench.errors import UsageError
 
 

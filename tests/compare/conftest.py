@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pydlbench.compare import Row, Side
+from pydlbench.compare.rows import Row, Side
 
 DEVICE = {"name": "Invented 9000", "threads": 2, "cpus": [0, 1], "facts": {"cores": 2}}
 ENVIRONMENT = {"packages": {"numpy": "2.0"}, "variables": {}, "os": "Invented OS", "python": "3.11"}

@@ -4,7 +4,8 @@ import copy
 
 import pytest
 
-from pydlbench.compare import Pair, differences
+from pydlbench.compare.environment import differences
+from pydlbench.compare.match import Pair
 
 
 @pytest.fixture

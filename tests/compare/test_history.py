@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from pydlbench.compare.history import PRIOR_FREEDOM, RUN_SD, from_history, prior
+from pydlbench.compare.statistics import PRIOR_FREEDOM, RUN_SD, from_history, prior
 
 
 def logs(sds, runs, run_sd=0.0, seed=3):

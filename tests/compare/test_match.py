@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.compare import match
-from pydlbench.compare.keys import describe
+from pydlbench.compare.match import describe, match
 from pydlbench.errors import UsageError
 
 

@@ -7,8 +7,10 @@ import math
 
 import pytest
 
-from pydlbench.compare import Settings, compare, from_history, match
-from pydlbench.compare.keys import key
+from pydlbench.compare.comparison import Settings
+from pydlbench.compare.match import key, match
+from pydlbench.compare.statistics import from_history
+from pydlbench.compare.stored import compare
 
 REPETITIONS = 200
 

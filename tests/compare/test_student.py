@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from pydlbench.compare.student import holm, quantile, quantiles, two_sided
+from pydlbench.compare.statistics import holm, quantile, quantiles, two_sided
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pydlbench.compare import compare, match
-from pydlbench.report.compare_table import render_comparison
+from pydlbench.compare.match import match
+from pydlbench.compare.stored import compare
+from pydlbench.report.compare import render_comparison
 
 
 def rendered(side, rows):

@@ -4,10 +4,9 @@ import math
 
 import pytest
 
-from pydlbench.compose import estimate, plan
+from pydlbench.ladder.estimate import estimate, plan
 from pydlbench.models import build_model
-from pydlbench.results import Measurement
-from pydlbench.results.parts import Roofline, TimeSummary
+from pydlbench.records.measurement import Measurement, Roofline, TimeSummary
 
 
 def row(case, median, *, roof=None, width=0.0, status="ok", reason=None):

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.compose import plan
 from pydlbench.errors import UsageError
+from pydlbench.ladder.estimate import plan
 from pydlbench.models import build_model
 from pydlbench.models.work import work
 

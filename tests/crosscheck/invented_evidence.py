@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pydlbench.crosscheck.ledger import Evidence, ledger
-from pydlbench.results import Measurement
-from pydlbench.results.parts import Roofline, TimeSummary
+from pydlbench.ladder.ledger import Evidence, ledger
+from pydlbench.records.measurement import Measurement, Roofline, TimeSummary
 
 
 def row(case, median, roof=None, status="ok"):

@@ -8,10 +8,11 @@ import math
 
 import pytest
 
-from pydlbench.crosscheck import CheckRecord, check, measure_native
+from pydlbench.ladder.check import check
+from pydlbench.ladder.native import measure_native
 from pydlbench.models import build_model
-from pydlbench.session.options import Options
-from pydlbench.session.session import Session
+from pydlbench.records.check import CheckRecord
+from pydlbench.runner.session import Options, Session
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.crosscheck.conclude import _allocation
+from pydlbench.ladder.ledger import _allocation
 
 STEPS, KEPT = [1.0, 1.1, 1.2], [0.8, 1.0, 1.1]
 

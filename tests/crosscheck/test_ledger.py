@@ -6,12 +6,12 @@ import math
 import pytest
 from invented_evidence import evidence, row, terms
 
-from pydlbench.compose import Range, plan
-from pydlbench.crosscheck.ledger import native_of
-from pydlbench.crosscheck.native import NativeSum, native_sum
-from pydlbench.crosscheck.pieces import pieces, singles
-from pydlbench.crosscheck.record import UNEXPLAINED
+from pydlbench.ladder.estimate import Range, plan
+from pydlbench.ladder.ledger import native_of
+from pydlbench.ladder.native import NativeSum, native_sum
+from pydlbench.ladder.operators import pieces, singles
 from pydlbench.models import build_model
+from pydlbench.records.check import UNEXPLAINED
 
 KINDS = ("layer", "pointwise", "gradient sum", "loss", "optimizer")
 

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from invented_evidence import evidence, row
 
-from pydlbench.compose import plan
-from pydlbench.crosscheck.ledger import ledger
-from pydlbench.crosscheck.native import native_sum
-from pydlbench.crosscheck.pieces import pieces, singles
-from pydlbench.crosscheck.record import UNEXPLAINED
+from pydlbench.ladder.estimate import plan
+from pydlbench.ladder.ledger import ledger
+from pydlbench.ladder.native import native_sum
+from pydlbench.ladder.operators import pieces, singles
 from pydlbench.models import build_model
+from pydlbench.records.check import UNEXPLAINED
 
 WAYS = (("torch", "eager"), ("torch", "compiled"), ("tensorflow", "graph"), ("tensorflow", "xla"))
 SECONDS = st.floats(min_value=0.0, max_value=10.0)

@@ -9,12 +9,10 @@ from math import prod
 
 import pytest
 
-from pydlbench.crosscheck.pieces import pieces, singles
-from pydlbench.crosscheck.replay import blocks
-from pydlbench.endtoend.step import FRAMEWORK_MODES, StepCase
+from pydlbench.ladder.operators import blocks, pieces, singles
 from pydlbench.models.builder import Builder
-from pydlbench.models.graph import Decay, Optimizer
-from pydlbench.models.tensors import trained_tensors
+from pydlbench.models.graph import Decay, Optimizer, trained_tensors
+from pydlbench.records.step import FRAMEWORK_MODES, StepCase
 from pydlbench.timing.chunk import Request
 
 
@@ -121,7 +119,7 @@ def test_a_groups_operands_are_those_of_the_step(prepared):
 
 def test_what_makes_an_operand_is_taken_off(monkeypatch):
     pytest.importorskip("tensorflow")
-    parts = importlib.import_module("pydlbench.endtoend.pieces.tensorflow_parts")
+    parts = importlib.import_module("pydlbench.steps.tensorflow.operators")
     tf = importlib.import_module("tensorflow")
 
     class Step:

@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from pydlbench.crosscheck.groups import groups
-from pydlbench.crosscheck.pieces import pieces, with_gradient
+from pydlbench.ladder.operators import groups, pieces, with_gradient
 from pydlbench.models import build_model, model_names
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import INPUT

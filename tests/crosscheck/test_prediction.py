@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from pydlbench.crosscheck.pieces import Piece
-from pydlbench.crosscheck.prediction import Calibration, by_piece, predict
+from pydlbench.ladder.operators import Calibration, Piece, by_piece, predict
 
 FOUND = (
     Piece(name="conv", kind="layer", nodes=("conv",), count=3),

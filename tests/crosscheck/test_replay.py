@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.crosscheck.pieces import Piece
-from pydlbench.crosscheck.replay import blocks
-from pydlbench.endtoend.pieces.replaying import Replay, replay
+from pydlbench.ladder.operators import Piece, blocks
+from pydlbench.steps.operators import Replay, replay
 from pydlbench.timing.chunk import Request
 from pydlbench.workers.environment import FRESH_FROM, FRESH_PAGES
 

@@ -4,9 +4,8 @@ import random
 
 import pytest
 
-from pydlbench.crosscheck.pieces import Piece
-from pydlbench.crosscheck.prediction import Calibration
-from pydlbench.crosscheck.rounds import Rounds
+from pydlbench.ladder.operators import Calibration, Piece
+from pydlbench.ladder.rounds import Rounds
 from pydlbench.timing.chunk import Chunk
 
 FOUND = (

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pydlbench.backends.case import Case
-from pydlbench.backends.reference import Verdict, make_inputs, round_to, verify
+from pydlbench.backends.verification.inputs import make_inputs, round_to
+from pydlbench.backends.verification.verify import Verdict, verify
 from pydlbench.errors import UnsupportedError
+from pydlbench.records.specs import Case
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pydlbench.layers import Layer
+    from pydlbench.layers.layer import Layer
 
 _WORKSPACE = 1 << 30
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydlbench import _cuda
 from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.layers import Conv2d
+from pydlbench.layers.conv import Conv2d
 
 PASSES = ("forward-inference", "forward-training", "backward-data", "backward-weights")
 MODES = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc")

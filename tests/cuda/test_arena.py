@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pydlbench.backends.reference import round_to
+from pydlbench.backends.verification.inputs import round_to
 from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pydlbench.backends.case import Case
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers import PASSES, Conv2d
+from pydlbench.layers.base import PASSES
+from pydlbench.layers.conv import Conv2d
+from pydlbench.records.specs import Case
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pydlbench.backends.case import GPU_PRECISIONS, Case
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers import PASSES, Gemm
+from pydlbench.layers.base import PASSES
+from pydlbench.layers.gemm import Gemm
+from pydlbench.records.specs import GPU_PRECISIONS, Case
 
 if TYPE_CHECKING:
     from collections.abc import Callable

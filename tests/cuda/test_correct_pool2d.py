@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pydlbench.backends.case import Case
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers import Pool2d
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.specs import Case
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import pydlbench
-from pydlbench.backends.case import Case
 from pydlbench.errors import InsufficientMemoryError, UnsupportedError
-from pydlbench.layers import Gemm
-from pydlbench.measure import Options, Session
-from pydlbench.session import measuring
+from pydlbench.layers.gemm import Gemm
+from pydlbench.records.specs import Case
+from pydlbench.runner import measuring
+from pydlbench.runner.session import Options, Session
 
 pytestmark = pytest.mark.gpu
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pydlbench.backends.case import GPU_PRECISIONS
 from pydlbench.cli import main
-from pydlbench.layers import PASSES
+from pydlbench.layers.base import PASSES
+from pydlbench.records.specs import GPU_PRECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from pydlbench.backends.case import Case
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers import PASSES, Conv2d, Gemm
+from pydlbench.layers.base import PASSES
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.records.specs import Case
 
 pytestmark = pytest.mark.gpu
 

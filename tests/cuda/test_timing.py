@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pydlbench.backends.case import Case
-from pydlbench.layers import Gemm, Layer, Pointwise
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pointwise import Pointwise
+from pydlbench.records.specs import Case
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pydlbench.layers.layer import Layer
 
 pytestmark = pytest.mark.gpu
 

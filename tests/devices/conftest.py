@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pydlbench.devices.cpu import Cache, CpuFacts, LogicalCpu
+from pydlbench.devices.cpu.facts import Cache, CpuFacts, LogicalCpu
 
 Write = Callable[[Mapping[str, str]], Path]
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.devices import probing
-from pydlbench.devices.cpu import ImpossiblePeakError
-from pydlbench.devices.probing import extend_record, start_record
+from pydlbench.devices.cpu import record as probing
+from pydlbench.devices.cpu.record import extend_record, start_record
+from pydlbench.devices.findings import ImpossiblePeakError
 from pydlbench.errors import UnsupportedError
 
 CLOCK = 3.7e9

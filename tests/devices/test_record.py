@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pydlbench.devices import Advice, Bandwidth, DeviceRecord
-from pydlbench.devices.cpu import ImpossiblePeakError
-from pydlbench.devices.record import precision_peak
+from pydlbench.devices.cpu.advice import Advice
+from pydlbench.devices.cpu.record import DeviceRecord, precision_peak
+from pydlbench.devices.findings import Bandwidth, ImpossiblePeakError
 from pydlbench.errors import UnsupportedError
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.devices.cpu import NumaNode
-from pydlbench.devices.reliability import cpu_advice, peak_advice
+from pydlbench.devices.cpu.advice import cpu_advice, peak_advice
+from pydlbench.devices.cpu.facts import NumaNode
 
 
 def symptoms(facts, cpus, root):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pydlbench import side_by_side
+from pydlbench.runner import interleaved as side_by_side
 
 # The tests beside this file take it from here: pytest puts no folder on the path.
 sys.path.insert(0, str(Path(__file__).parent))

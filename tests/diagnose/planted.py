@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from planted_world import KERNEL_S, World, summary
 
-from pydlbench.crosscheck import CheckRecord, LedgerTerm, PieceRow
-from pydlbench.diagnose import diagnose
-from pydlbench.endtoend import StepCase
+from pydlbench.diagnose.run import diagnose
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.models import build_model
 from pydlbench.models.work import work
-from pydlbench.results import Measurement
-from pydlbench.results.parts import Roofline
-from pydlbench.session.options import Options
+from pydlbench.records.check import CheckRecord, LedgerTerm, PieceRow
+from pydlbench.records.measurement import Measurement, Roofline
+from pydlbench.records.step import StepCase
+from pydlbench.runner.session import Options
 from pydlbench.timing.chunk import Chunk
 from pydlbench.workers.host import RemoteKernel
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from pydlbench.results.parts import TimeSummary
+from pydlbench.records.measurement import TimeSummary
 
 #: Seconds of every native kernel, hot or cold.
 KERNEL_S = 2e-3

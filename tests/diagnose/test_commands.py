@@ -8,15 +8,15 @@ import shlex
 import pytest
 from planted import World, run
 
-from pydlbench.backends.case import Case
 from pydlbench.cli import check, diagnose, e2e, layers
-from pydlbench.cli.check_request import read_check
-from pydlbench.cli.e2e_request import read_request as read_e2e
+from pydlbench.cli.check import read_check
+from pydlbench.cli.e2e import read_request as read_e2e
+from pydlbench.cli.layers import read_request as read_layers
 from pydlbench.cli.parser import Parser
-from pydlbench.cli.request import read_request as read_layers
-from pydlbench.diagnose.commands import again, faults_command, layer_command
-from pydlbench.endtoend import StepCase
-from pydlbench.layers import Pool2d
+from pydlbench.diagnose.rules import again, faults_command, layer_command
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.specs import Case
+from pydlbench.records.step import StepCase
 
 READERS = {
     "layers": (layers, read_layers),

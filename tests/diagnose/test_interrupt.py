@@ -6,7 +6,7 @@ import pytest
 from planted import World, run
 
 from pydlbench.diagnose import run as running
-from pydlbench.diagnose.reading import read_diagnosis
+from pydlbench.records.diagnosis import read_diagnosis
 
 
 @pytest.fixture

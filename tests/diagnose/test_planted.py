@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from planted import KERNEL_S, Bench, World, checker, run
 
-from pydlbench.diagnose import diagnose
-from pydlbench.endtoend import StepCase
+from pydlbench.diagnose.run import diagnose
 from pydlbench.errors import UnsupportedError
+from pydlbench.records.step import StepCase
 
 SLOW, UNPACKED, ONE_BY_ONE = "slow operators", "weights not packed", "operators run one by one"
 FRESH = "first touch of fresh memory"

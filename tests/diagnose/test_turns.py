@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.diagnose.turns import LEAST, in_turn, with_rounds
+from pydlbench.diagnose.ablation import LEAST, in_turn, with_rounds
 from pydlbench.errors import PrimitiveError
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.policy import Policy

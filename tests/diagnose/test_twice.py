@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from pydlbench.diagnose import Rounds, Saving, StepChange
 from pydlbench.diagnose import run as running
+from pydlbench.diagnose.ablation import Rounds, StepChange
 from pydlbench.errors import UnsupportedError
+from pydlbench.records.diagnosis import Saving
 
 CHANGE = StepChange(what="something else", setup_s=1.0)
 

@@ -6,10 +6,10 @@ import importlib.util
 
 import pytest
 
-from pydlbench.backends.case import Case
-from pydlbench.diagnose.rules.roofs import _OTHER_WAY, _WAYS
-from pydlbench.layers import parse_problem
-from pydlbench.measure import Options, Session
+from pydlbench.diagnose.rules import _OTHER_WAY, _WAYS
+from pydlbench.layers.descriptor import parse_problem
+from pydlbench.records.specs import Case
+from pydlbench.runner.session import Options, Session
 
 PROBLEMS = {"conv2d": "mb1ic8ih6oc8oh6kh3ph1", "gemm": "2x16:16x8"}
 

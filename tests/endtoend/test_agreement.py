@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import tiny
 
-from pydlbench.endtoend.agreement import Agreement, compare
-from pydlbench.endtoend.facts import StepPreparation
-from pydlbench.endtoend.serving import prepare_model
-from pydlbench.endtoend.step import StepCase
-from pydlbench.endtoend.weights import make_weights
+from pydlbench.records.step import StepCase, StepPreparation
+from pydlbench.steps.checks import Agreement, compare
+from pydlbench.steps.inputs import make_weights
+from pydlbench.steps.serving import prepare_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,9 +87,9 @@ def test_updates_agree(backend: Callable[[str], Any]) -> None:
     model = tiny.branches()
     momentum = dataclasses.replace(model.optimizer, kind="momentum", rate=0.05)
     model = dataclasses.replace(model, optimizer=momentum)
-    from pydlbench.endtoend.inputs import make_batch
-    from pydlbench.endtoend.tensorflow.connect import connect as tensorflow_connect
-    from pydlbench.endtoend.torch.connect import connect as torch_connect
+    from pydlbench.steps.inputs import make_batch
+    from pydlbench.steps.tensorflow.inspection import connect as tensorflow_connect
+    from pydlbench.steps.torch.inspection import connect as torch_connect
 
     weights, after = make_weights(model), {}
     for name, connect in (("torch", torch_connect), ("tensorflow", tensorflow_connect)):

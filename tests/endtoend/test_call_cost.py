@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from pydlbench.endtoend.pieces.call_cost import CallCost
+from pydlbench.steps.operators import CallCost
 
 
 def test_the_median_of_the_last_calls_counts_and_only_its_share():

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import tiny
 
-from pydlbench.endtoend.counting import inside
-from pydlbench.endtoend.inputs import make_batch
-from pydlbench.endtoend.step import StepCase
-from pydlbench.endtoend.weights import make_weights
 from pydlbench.errors import UsageError
-from pydlbench.layers import Pool2d
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.step import StepCase
+from pydlbench.steps.checks import inside
+from pydlbench.steps.inputs import make_batch, make_weights
 
 
 def test_a_case_survives_json() -> None:

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from pydlbench.endtoend import StepCase
-from pydlbench.endtoend.memory import check_memory, check_memory_of_parts
 from pydlbench.errors import UsageError
 from pydlbench.models import build_model
+from pydlbench.records.step import StepCase
+from pydlbench.steps.run import check_memory, check_memory_of_parts
 
 STEP = StepCase(model="vgg11", phase="training", framework="torch")
 

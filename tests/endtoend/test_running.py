@@ -7,9 +7,11 @@ import json
 
 import pytest
 
-from pydlbench.endtoend import StepCase, StepRecord, agree, run, run_in_turn
 from pydlbench.errors import UsageError
-from pydlbench.measure import Options, Session
+from pydlbench.records.step import StepCase, StepRecord
+from pydlbench.runner.session import Options, Session
+from pydlbench.steps.checks import agree
+from pydlbench.steps.run import run, run_in_turn
 
 QUICK = Options(budget_s=0.02, seed=3)
 pytestmark = pytest.mark.skipif(

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import tiny
 
-from pydlbench.devices.cpu.read import read_cpu_facts
-from pydlbench.endtoend.facts import StepPreparation
-from pydlbench.endtoend.inputs import Batch, make_batch
-from pydlbench.endtoend.serving import prepare, prepare_model
-from pydlbench.endtoend.step import StepCase
+from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError, UsageError
+from pydlbench.records.step import StepCase, StepPreparation
+from pydlbench.steps.inputs import Batch, make_batch
+from pydlbench.steps.serving import prepare, prepare_model
 from pydlbench.timing.chunk import Request
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def test_a_step_that_is_not_the_graph_is_found(
     ]
     wrong = dataclasses.replace(wrong, nodes=tuple(nodes[:-1]))
     case = StepCase(model="chain", framework=framework)
-    from pydlbench.endtoend import checks
+    from pydlbench.steps import checks
 
     own = checks.run_checks
     monkeypatch.setattr(
@@ -112,7 +111,7 @@ def test_all_gradients_are_fetched(backend: Callable[[str], Any], framework: str
 def fetched(own: Any, model: Any, **words: Any) -> list[Any]:
     from importlib import import_module
 
-    from pydlbench.endtoend.weights import make_weights
+    from pydlbench.steps.inputs import make_weights
 
     connect = import_module(f"pydlbench.endtoend.{own.name}.connect").connect
     case = StepCase(model=model.name, framework=own.name, fetch=True, feed="host", **words)

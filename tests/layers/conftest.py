@@ -9,8 +9,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from pydlbench.layers import Conv2d, Gemm, Pointwise, Pool2d
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
+from pydlbench.layers.pool import Pool2d
 
 small = st.integers(1, 3)
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydlbench.errors import UsageError
-from pydlbench.layers import PASSES, Conv2d
+from pydlbench.layers.base import PASSES
+from pydlbench.layers.conv import Conv2d
 
 SMALL: dict[str, Any] = {
     "batch": 2,

@@ -8,7 +8,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pydlbench.errors import UsageError
-from pydlbench.layers import Conv2d, Gemm, Pool2d, parse_problem
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.descriptor import parse_problem
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pool import Pool2d
 
 
 @given(st.from_type(Conv2d))

@@ -5,7 +5,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pydlbench.errors import UsageError
-from pydlbench.layers import Conv2d, Gemm, Pool2d, find_layers, load_model, model_names
+from pydlbench.layers.catalog import find_layers, load_model, model_names
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pool import Pool2d
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from pydlbench.errors import UsageError
-from pydlbench.layers import PASSES, Gemm
+from pydlbench.layers.base import PASSES
+from pydlbench.layers.gemm import Gemm
 
 
 @pytest.mark.parametrize("pass_", PASSES)

@@ -8,7 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydlbench.errors import UnsupportedError, UsageError
-from pydlbench.layers import PASSES, Pointwise, find_layers, parse_problem, result_role
+from pydlbench.layers.base import PASSES
+from pydlbench.layers.catalog import find_layers
+from pydlbench.layers.descriptor import parse_problem
+from pydlbench.layers.layer import result_role
+from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
 
 

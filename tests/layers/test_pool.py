@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydlbench.errors import UnsupportedError, UsageError
-from pydlbench.layers import Pool2d
+from pydlbench.layers.pool import Pool2d
 
 
 def taps(layer: Pool2d) -> list[tuple[tuple[int, int], tuple[int, int]]]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pydlbench.layers.windows import Axis, output_size, trailing_pad
+from pydlbench.layers.window import Axis, output_size, trailing_pad
 
 axes = st.builds(
     Axis,

@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydlbench.layers import Conv2d, Gemm, Pointwise, Pool2d
-from pydlbench.models.builder import Builder
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pointwise import Pointwise
+from pydlbench.layers.pool import Pool2d
+from pydlbench.models.builder import Builder, pad_sides
 from pydlbench.models.graph import INPUT, Loss
-from pydlbench.models.padding import pad_sides
 
 sizes = st.integers(1, 40)
 kernels = st.integers(1, 11)

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pydlbench.layers import Conv2d, Gemm, Pool2d, catalog, find_layers, load_model
+from pydlbench.layers import catalog
+from pydlbench.layers.catalog import find_layers, load_model
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pool import Pool2d
 from pydlbench.models import build_model, model_names
 from pydlbench.models.builder import Builder
 from pydlbench.models.catalog import catalog_text, main

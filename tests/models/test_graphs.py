@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from pydlbench.layers import Conv2d, Gemm, Pointwise, Pool2d
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pointwise import Pointwise
+from pydlbench.layers.pool import Pool2d
 from pydlbench.models import build_model, model_names
-from pydlbench.models.graph import INPUT, OPS, Init, Model, Node, Optimizer
-from pydlbench.models.tensors import trained_tensors
+from pydlbench.models.graph import INPUT, OPS, Init, Model, Node, Optimizer, trained_tensors
 
 
 def taken(model: Model, node: Node, index: int = 0) -> tuple[int, ...]:

@@ -124,7 +124,7 @@ def test_batches_of_the_publications() -> None:
 
 
 def test_statistics_of_normalisations_are_what_keras_and_torchvision_keep_beside() -> None:
-    from pydlbench.models.tensors import buffers
+    from pydlbench.models.graph import buffers
 
     def kept(name: str, **options: Any) -> int:
         model = build_model(name, 1, **options)

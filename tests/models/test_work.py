@@ -9,12 +9,13 @@ from collections import Counter
 import pytest
 
 from pydlbench.errors import UsageError
-from pydlbench.layers import Conv2d, Gemm, Pointwise
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pointwise import Pointwise
 from pydlbench.models import build_model, model_names
 from pydlbench.models.builder import Builder
 from pydlbench.models.counts import macs, parameters
-from pydlbench.models.graph import INPUT, Decay, Loss, Model, Optimizer
-from pydlbench.models.tensors import trained_tensors
+from pydlbench.models.graph import INPUT, Decay, Loss, Model, Optimizer, trained_tensors
 from pydlbench.models.work import PHASES, Work, work
 
 

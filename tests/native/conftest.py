@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pydlbench.backends.case import Case
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers import Conv2d, Gemm, Pool2d
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.specs import Case
 
 if TYPE_CHECKING:
-    from pydlbench.layers import Layer
+    from pydlbench.layers.layer import Layer
 
 NATIVE = importlib.util.find_spec("pydlbench._cpu") is not None
 # These import the module at their top.
@@ -119,7 +121,7 @@ LAYERS: dict[str, Layer] = {
 def _has(precision: str) -> bool:
     if not NATIVE:
         return False
-    from pydlbench.backends.native.problems import candidates
+    from pydlbench.backends.native.cpu import candidates
 
     try:
         return bool(candidates(Case(layer=GEMMS["even"], precision=precision)))

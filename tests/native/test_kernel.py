@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from pydlbench import _cpu
-from pydlbench.backends.case import Case
-from pydlbench.backends.native.problems import candidates
-from pydlbench.backends.reference import make_inputs
+from pydlbench.backends.native.cpu import candidates
+from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import UnsupportedError
+from pydlbench.records.specs import Case
 
 
 def by_layout(found, layout):
@@ -201,8 +201,8 @@ def test_memory_that_is_not_there_is_an_exception():
     script = """
 import resource
 import pydlbench._cpu as _cpu
-from pydlbench.backends.case import Case
-from pydlbench.backends.native.problems import candidates
+from pydlbench.records.specs import Case
+from pydlbench.backends.native.cpu import candidates
 from pydlbench.backends.reference import make_inputs
 from pydlbench.errors import InsufficientMemoryError
 from pydlbench.layers import Gemm

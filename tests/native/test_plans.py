@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pydlbench import _cpu
-from pydlbench.backends.case import Case
-from pydlbench.backends.native.problems import candidates, native_pass
+from pydlbench.backends.native.cpu import candidates, native_pass
 from pydlbench.errors import PrimitiveError, UnsupportedError
+from pydlbench.records.specs import Case
 
 DENSE = {
     "batch": 1,

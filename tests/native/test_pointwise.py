@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from pydlbench import _cpu
-from pydlbench.backends.case import Case
-from pydlbench.backends.native.problems import candidates
-from pydlbench.backends.reference import make_inputs, verify
+from pydlbench.backends.native.cpu import candidates
+from pydlbench.backends.verification.inputs import make_inputs
+from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers import Pointwise, parse_problem
+from pydlbench.layers.descriptor import parse_problem
+from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
+from pydlbench.records.specs import Case
 
 _SIZES = {
     "small": {"batch": 2, "channels": 5, "height": 3, "width": 7},

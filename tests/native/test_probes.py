@@ -5,7 +5,9 @@ import threading
 
 import pytest
 
-from pydlbench.devices.cpu import choose_cpus, flop_rate, physical_cores, read_cpu_facts
+from pydlbench.devices.cpu.affinity import choose_cpus, physical_cores
+from pydlbench.devices.cpu.facts import read_cpu_facts
+from pydlbench.devices.cpu.peaks import flop_rate
 from pydlbench.errors import UnsupportedError
 
 _cpu = pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")

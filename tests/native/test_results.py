@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from pydlbench import _cpu
-from pydlbench.backends.case import Case
-from pydlbench.backends.native.problems import candidates
-from pydlbench.backends.reference import make_inputs, tensor_shapes, verify
-from pydlbench.backends.reference.shapes import RESULT_ROLE
+from pydlbench.backends.native.cpu import candidates
+from pydlbench.backends.verification.inputs import RESULT_ROLE, make_inputs, tensor_shapes
+from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers import Conv2d, Gemm, Pool2d
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.specs import Case
 
 
 def case_of(layer, kind, precision):

@@ -4,9 +4,10 @@ import dataclasses
 
 import pytest
 
-from pydlbench.published import Own, beside, find_figures, own_figures
-from pydlbench.results import RunRecord
-from pydlbench.results.store import Entry, Loaded, RunInfo
+from pydlbench.compare.published import Own, beside, find_figures, own_figures
+from pydlbench.records.run import RunRecord
+from pydlbench.store.documents import Loaded
+from pydlbench.store.entry import Entry, RunInfo
 
 OWN = Own(
     model="vgg16",

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from pydlbench.compare.published import UNITS, find_figures, read_figures, read_sources
 from pydlbench.errors import UsageError
 from pydlbench.models import model_names
-from pydlbench.published import find_figures, read_figures, read_sources
-from pydlbench.published.figures import UNITS
 
 
 def find(**wanted):
@@ -104,7 +103,7 @@ def test_every_family_has_figures(family):
 
 
 def test_protocols_are_those_that_can_be_played():
-    from pydlbench.endtoend.protocols import PROTOCOLS
+    from pydlbench.steps.protocols import PROTOCOLS
 
     assert {figure.protocol for figure in read_figures()} <= set(PROTOCOLS)
 

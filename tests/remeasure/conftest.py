@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pydlbench.backends.case import Case
+from pydlbench.compare.rerun import Contest, Half, take_pass
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers import Conv2d
-from pydlbench.remeasure import Contest, Half, take_pass
+from pydlbench.layers.conv import Conv2d
+from pydlbench.records.specs import Case
 from pydlbench.timing.chunk import Chunk
 from pydlbench.workers import host
 

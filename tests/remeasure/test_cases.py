@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.compare import Row
+from pydlbench.compare.rerun import case_of
+from pydlbench.compare.rows import Row
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers import Gemm, find_layers
-from pydlbench.remeasure import case_of
+from pydlbench.layers.catalog import find_layers
+from pydlbench.layers.gemm import Gemm
 
 
 def row_of(layer, **changes):

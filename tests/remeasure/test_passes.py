@@ -7,9 +7,11 @@ import statistics
 
 import pytest
 
-from pydlbench.compare import Matching, Pair, Row, Settings, Side, compare_turns
-from pydlbench.compare.turns import Turns
-from pydlbench.remeasure.passes import policy
+from pydlbench.compare.comparison import Settings
+from pydlbench.compare.interleaved import Turns, compare_turns
+from pydlbench.compare.match import Matching, Pair
+from pydlbench.compare.rerun import policy
+from pydlbench.compare.rows import Row, Side
 
 
 def judged(contests, **settings):

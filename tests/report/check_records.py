@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from pydlbench.crosscheck import CheckRecord, LedgerTerm, PieceRow, RoundRow
-from pydlbench.results import TimeSummary
+from pydlbench.records.check import CheckRecord, LedgerTerm, PieceRow, RoundRow
+from pydlbench.records.measurement import TimeSummary
 
 MEASURED_S = 0.1168
 _TERMS = (

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.report.backends import compare_backends
-from pydlbench.report.conclusion import conclude
+from pydlbench.report.verdicts import compare_backends, conclude
 
 
 @pytest.fixture

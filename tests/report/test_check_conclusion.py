@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pydlbench.crosscheck import LedgerTerm, PieceRow
-from pydlbench.report.check_conclusion import check_conclusion
+from pydlbench.records.check import LedgerTerm, PieceRow
+from pydlbench.report.check import check_conclusion
 
 sys.path.insert(0, str(Path(__file__).parent))
 from check_records import MEASURED_S, make_ledger, make_record

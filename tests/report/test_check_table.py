@@ -6,15 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from pydlbench.compose import plan
+from pydlbench.ladder.estimate import plan
 from pydlbench.models import build_model
-from pydlbench.report.check_explain import explain_check
-from pydlbench.report.check_ladder import Limits, limits, rungs
-from pydlbench.report.check_markdown import checks_markdown
-from pydlbench.report.check_numbers import Scale, percent, signed_percent
-from pydlbench.report.check_result import CheckResult
-from pydlbench.report.check_table import ledger_rows, render_checks
-from pydlbench.results import Peaks, Roofline
+from pydlbench.records.measurement import Peaks, Roofline
+from pydlbench.report.check import (
+    CheckResult,
+    Limits,
+    Scale,
+    checks_markdown,
+    explain_check,
+    ledger_rows,
+    limits,
+    percent,
+    render_checks,
+    rungs,
+    signed_percent,
+)
 
 sys.path.insert(0, str(Path(__file__).parent))
 from check_records import MEASURED_S, make_ledger, make_record, tensorflow

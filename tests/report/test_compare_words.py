@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pydlbench.compare.comparison import Estimate
-from pydlbench.report.compare_words import resolution
+from pydlbench.report.compare import resolution
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from pydlbench.report.conclusion import conclude
-from pydlbench.results import Roofline
+from pydlbench.records.measurement import Roofline
+from pydlbench.report.verdicts import conclude
 
 PEAKS = {"fp32": 0.58, "bf16": 1.1}
 

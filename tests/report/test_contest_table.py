@@ -5,9 +5,9 @@ import itertools
 
 import pytest
 
-from pydlbench.report.contest_table import contest_table, contests
-from pydlbench.report.layers_table import render_layers
-from pydlbench.results import Roofline
+from pydlbench.records.measurement import Roofline
+from pydlbench.report.backends import contest_table, contests
+from pydlbench.report.layers import render_layers
 
 ALGORITHMS = {
     "native": "brgconv_strided:avx512_core_bf16+brgconv:avx512_core",

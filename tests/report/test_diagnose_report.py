@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.diagnose import Cause, Diagnosis, Finding, Saving, Tried
-from pydlbench.endtoend import StepCase, StepRecord
-from pydlbench.report.diagnose_markdown import diagnosis_markdown
-from pydlbench.report.diagnose_report import OVERLAPS, render_diagnosis
-from pydlbench.report.style import Style
-from pydlbench.results.parts import TimeSummary
+from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving, Tried
+from pydlbench.records.measurement import TimeSummary
+from pydlbench.records.step import StepCase, StepRecord
+from pydlbench.report.diagnose import OVERLAPS, diagnosis_markdown, render_diagnosis
+from pydlbench.report.text import Style
 
 LONG = "the kernel clears each page and maps it while the step waits for it to be done, " * 5
 

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from pydlbench.endtoend import StepCase, StepRecord
-from pydlbench.report.e2e_rows import StepRow
-from pydlbench.report.e2e_verdict import verdicts
-from pydlbench.results import TimeSummary
+from pydlbench.records.measurement import TimeSummary
+from pydlbench.records.step import StepCase, StepRecord
+from pydlbench.report.e2e import StepRow, verdicts
 
 H200 = {"name": "NVIDIA H200", "capability": "9.0", "memory_bytes": 141_000_000_000}
 

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.report.explanations import evidence, explanations
-from pydlbench.report.layers_table import render_layers
-from pydlbench.results.columns import columns
+from pydlbench.report.columns import columns
+from pydlbench.report.layers import evidence, explanations, render_layers
 
 RATIO = {"to": "native", "median": 2.0, "ci_low": 1.99, "ci_high": 2.01, "rounds": 9}
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.report.algorithms_table import render_algorithms
-from pydlbench.report.conclusion import conclude
-from pydlbench.results import Roofline
+from pydlbench.records.measurement import Roofline
+from pydlbench.report.layers import render_algorithms
+from pydlbench.report.verdicts import conclude
 
 PEAKS = {"fp32": 54.0, "tf32": 330.0, "bf16-tc": 700.0, "fp16-tc": 690.0, "fp8-tc": 1300.0}
 MEMORY = Roofline(bound="memory", time_s=0.01, efficiency=0.9, bandwidth="memory")

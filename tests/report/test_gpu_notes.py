@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.report.gpu_notes import disagreement, gpu_notes
-from pydlbench.report.layers_table import render_layers
-from pydlbench.results.heading import heading
+from pydlbench.report.columns import heading
+from pydlbench.report.layers import disagreement, gpu_notes, render_layers
 
 TIMES = {"event": 4.4e-6, "graph": 3.4e-6, "host": 6.2e-6, "enqueue": 4.8e-6}
 SAME = dict.fromkeys(("event", "graph", "host"), 1e-3)

@@ -2,11 +2,9 @@ from __future__ import annotations
 
 import io
 
-from pydlbench.report.algorithms_table import render_algorithms
-from pydlbench.report.layers_table import render_layers
-from pydlbench.report.peaks import measured_peaks
-from pydlbench.report.plain_table import plain_table
-from pydlbench.report.style import Style
+from pydlbench.report.layers import render_algorithms, render_layers
+from pydlbench.report.text import Style, plain_table
+from pydlbench.report.verdicts import measured_peaks
 
 
 def test_report_of_one_layer(run_record, measurement):

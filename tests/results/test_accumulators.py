@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.results.accumulators import less_exact
+from pydlbench.records.measurement import less_exact
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,20 @@ import dataclasses
 
 import pytest
 
-from pydlbench.results import Correctness, Roofline, TimeSummary
-from pydlbench.results.axes import label, varying
-from pydlbench.results.columns import columns, number, percent, spread, time_in, time_unit
-from pydlbench.results.heading import device_name, heading
-from pydlbench.results.layouts import short_layout
+from pydlbench.records.measurement import Correctness, Roofline, TimeSummary
+from pydlbench.report.columns import (
+    columns,
+    device_name,
+    heading,
+    label,
+    number,
+    percent,
+    short_layout,
+    spread,
+    time_in,
+    time_unit,
+    varying,
+)
 
 
 def cells(rows, index=0):

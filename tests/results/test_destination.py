@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pydlbench.errors import UsageError
-from pydlbench.results.destination import check_writable, write_text
+from pydlbench.report.text import check_writable, write_text
 
 
 def test_check_leaves_no_trace(tmp_path):

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from pydlbench.errors import PydlbenchError
-from pydlbench.results import Correctness
-from pydlbench.results.export_csv import CSV_COLUMNS, to_csv
-from pydlbench.results.export_json import from_json, to_json
-from pydlbench.results.export_markdown import to_markdown
-from pydlbench.timing.throttle import GpuReadings
+from pydlbench.records.measurement import Correctness
+from pydlbench.report.csv import CSV_COLUMNS, to_csv
+from pydlbench.report.json import from_json, to_json
+from pydlbench.report.markdown import to_markdown
+from pydlbench.timing.guards import GpuReadings
 
 
 def test_json_document_and_back(run_record, measurement, without_time):

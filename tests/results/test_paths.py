@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pydlbench.cli import main
-from pydlbench.results.paths import user_path
+from pydlbench.store.place import user_path
 
 
 def test_a_home_is_found_and_an_unknown_users_stays_as_it_is():

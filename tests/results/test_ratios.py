@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.results.ratios import is_tied, is_uncertain
+from pydlbench.records.measurement import is_tied, is_uncertain
 
 
 def ratio(median, low, high, to="native"):

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydlbench.results import Correctness, Measurement, Peaks, RunRecord, TimeSummary
+from pydlbench.records.measurement import Correctness, Measurement, Peaks, TimeSummary
+from pydlbench.records.run import RunRecord
 
 # The names that the JSON output promises.
 PROMISED = [

@@ -12,8 +12,8 @@ import pytest
 from pydlbench.cli import main
 from pydlbench.cli.parser import Parser
 from pydlbench.errors import UsageError
-from pydlbench.results import Measurement
-from pydlbench.results.schema import load_schema, schema_names, schema_text
+from pydlbench.records.measurement import Measurement
+from pydlbench.records.schema import load_schema, schema_names, schema_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +66,7 @@ def test_every_field_of_a_measurement_is_in_the_schema(measurement):
 
 
 def test_rows_of_every_status_are_valid(run_record, measurement, without_time):
-    from pydlbench.results.export_json import to_json
+    from pydlbench.report.json import to_json
 
     rows = [measurement(), without_time("skipped", "no AMX"), without_time("failed", "wrong")]
     document = json.loads(to_json(run_record, rows))
@@ -97,8 +97,9 @@ def test_what_commands_write_is_valid(name, words, capsys, monkeypatch):
 
 def test_a_device_is_valid(capsys):
     from pydlbench.cli import device as command
-    from pydlbench.devices.cpu import choose_cpus, read_cpu_facts
-    from pydlbench.devices.probing import start_record
+    from pydlbench.devices.cpu.affinity import choose_cpus
+    from pydlbench.devices.cpu.facts import read_cpu_facts
+    from pydlbench.devices.cpu.record import start_record
 
     facts = read_cpu_facts()
     parser = Parser(prog="pydlbench")
@@ -110,7 +111,7 @@ def test_a_device_is_valid(capsys):
 
 
 def test_a_check_is_one_object_or_several(run_record, measurement):
-    from pydlbench.report.check_result import CheckResult
+    from pydlbench.report.check import CheckResult
 
     failed = CheckResult(
         model="mnist",
@@ -134,7 +135,8 @@ def test_a_check_is_one_object_or_several(run_record, measurement):
 
 
 def test_a_list_of_runs_is_valid(run_record, measurement):
-    from pydlbench.results.store import Entry, Store
+    from pydlbench.store.entry import Entry
+    from pydlbench.store.store import Store
 
     with Store.open() as store:
         store.begin(run_record, "layers")
@@ -146,7 +148,8 @@ def test_a_list_of_runs_is_valid(run_record, measurement):
 
 
 def test_a_comparison_is_valid(run_record, measurement, capsys):
-    from pydlbench.results.store import Entry, Store
+    from pydlbench.store.entry import Entry
+    from pydlbench.store.store import Store
 
     with Store.open() as store:
         for name, median in (("before", 0.05), ("after", 0.06)):
@@ -166,9 +169,8 @@ def test_a_comparison_is_valid(run_record, measurement, capsys):
 def test_a_diagnosis_is_valid(run_record, capsys, monkeypatch):
     from pydlbench import diagnose as package
     from pydlbench.cli import diagnose as command
-    from pydlbench.diagnose import Diagnosis, Finding, Saving
-    from pydlbench.diagnose.finding import Cause
-    from pydlbench.endtoend import StepRecord
+    from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving
+    from pydlbench.records.step import StepRecord
 
     def found(case, *_: Any) -> Diagnosis:
         saving = Saving(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.results.summary import time_summary
+from pydlbench.records.measurement import time_summary
 
 
 def test_a_summary_of_known_samples():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pydlbench.errors import UnsupportedError, UsageError
-from pydlbench.session import allocators
-from pydlbench.session.allocators import allocator_environment
-from pydlbench.session.workers import Workers
+from pydlbench.runner.session import Workers
+from pydlbench.workers import environment as allocators
+from pydlbench.workers.environment import allocator_environment
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from pydlbench import side_by_side
-from pydlbench.backends.case import Case
 from pydlbench.errors import UnsupportedError, WorkerError
-from pydlbench.layers import Gemm
-from pydlbench.session.measuring import Measuring
-from pydlbench.session.options import Options
+from pydlbench.layers.gemm import Gemm
+from pydlbench.records.specs import Case
+from pydlbench.runner import interleaved as side_by_side
+from pydlbench.runner.measuring import Measuring
+from pydlbench.runner.session import Options
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.policy import Policy
 

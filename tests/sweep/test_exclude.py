@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from pydlbench.errors import UsageError
-from pydlbench.sweep import Row, apply_rules
+from pydlbench.runner.sweep import Row, apply_rules
 
 ROWS = [
     Row(

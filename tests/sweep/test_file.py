@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pydlbench.errors import UsageError
-from pydlbench.sweep import Key, parse_sweep
+from pydlbench.runner.sweep import Key, parse_sweep
 
 KEYS = {
     "layers": (

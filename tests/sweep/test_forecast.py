@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.backends.case import Case
-from pydlbench.layers import find_layers
-from pydlbench.sweep import Forecast, Job, Row
-from pydlbench.sweep.forecast import Limits, layer_key, step_key
+from pydlbench.layers.catalog import find_layers
+from pydlbench.records.specs import Case
+from pydlbench.runner.sweep import Job, Row
+from pydlbench.runner.sweep_forecast import Forecast, Limits, layer_key, step_key
 
 LIMITS = Limits(flops_per_s={"fp32": 1e11}, bytes_per_s=1e10)
 (CONV3,) = find_layers(["conv3"])

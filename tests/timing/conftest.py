@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pydlbench.timing import Chunk, Request, Samples, Sampling
+from pydlbench.timing.chunk import Chunk, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pydlbench.timing.procedure import Samples, Sampling
 
 
 @dataclass

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydlbench.timing import Chunk, Policy, judge, judge_chunk
+from pydlbench.timing.chunk import Chunk
+from pydlbench.timing.guards import judge, judge_chunk
+from pydlbench.timing.policy import Policy
 
 POLICY = Policy()
 

@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
-from pydlbench.timing import Chunk, Policy, Request, Sampling, interleave, paired_ratio
+from pydlbench.timing.chunk import Chunk, Request
+from pydlbench.timing.policy import Policy
+from pydlbench.timing.procedure import Sampling, interleave
+from pydlbench.timing.statistics import paired_ratio
 
 
 def test_rounds_pair_up_and_common_drift_cancels(machine: Any) -> None:

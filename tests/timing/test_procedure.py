@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pydlbench.errors import UsageError
-from pydlbench.timing import Chunk, Policy, Request, Sampling
-from pydlbench.timing.policy import estimate_policy, gpu_policy
+from pydlbench.timing.chunk import Chunk, Request
+from pydlbench.timing.policy import Policy, estimate_policy, gpu_policy
+from pydlbench.timing.procedure import Sampling
 
 
 def test_quiet_kernel_stops_by_precision(machine: Any, quiet_kernel: Any) -> None:

@@ -3,10 +3,16 @@ from __future__ import annotations
 import pytest
 
 from pydlbench.timing.chunk import Chunk
-from pydlbench.timing.guards import judge, judge_chunk
+from pydlbench.timing.guards import (
+    GpuReadings,
+    combine,
+    disturbance,
+    judge,
+    judge_chunk,
+    reasons_of,
+)
 from pydlbench.timing.policy import Policy, gpu_policy
 from pydlbench.timing.procedure import Sampling
-from pydlbench.timing.throttle import GpuReadings, combine, disturbance, reasons_of
 
 POLICY = Policy()
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from pydlbench.timing.warmup import Warmup
+from pydlbench.timing.stopping import Warmup
 
 
 def test_steady_after_three_equal_chunks() -> None:

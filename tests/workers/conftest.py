@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.case import Case
-from pydlbench.layers import Gemm
+from pydlbench.layers.gemm import Gemm
+from pydlbench.records.specs import Case
 from pydlbench.workers import host
 
 _BOOTSTRAP = (

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from pydlbench.workers.beats import Replies
+from pydlbench.workers.channel import Replies
 
 BEAT_S = 0.01
 
@@ -110,7 +110,7 @@ def test_closing_ends_the_thread(stream):
 
 _PROCESS = """
 import os, sys, time
-from pydlbench.workers.beats import Replies
+from pydlbench.workers.channel import Replies
 replies = Replies(os.fdopen(os.dup(1), "wb", buffering=0), 0.05)
 replies.begin()
 time.sleep(float(sys.argv[1]))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.workers.deaths import in_words
+from pydlbench.workers.host import in_words
 
 MEMORY = "if nobody killed it, the system did for lack of memory: try a smaller --batch"
 

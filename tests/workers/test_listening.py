@@ -7,7 +7,7 @@ import os
 import pytest
 
 from pydlbench.errors import WorkerError
-from pydlbench.workers.listening import EndOfWorkerError, Listener, OverdueError, SilentError
+from pydlbench.workers.channel import EndOfWorkerError, Listener, OverdueError, SilentError
 
 
 @pytest.fixture

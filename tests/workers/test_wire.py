@@ -6,8 +6,8 @@ import json
 import pytest
 
 from pydlbench import errors
-from pydlbench.workers import wire
-from pydlbench.workers.beats import Replies
+from pydlbench.workers import channel as wire
+from pydlbench.workers.channel import Replies
 from pydlbench.workers.worker import serve
 
 KINDS = (

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.case import Case
 from pydlbench.errors import (
     DeviceLostError,
     InsufficientMemoryError,
@@ -19,7 +18,8 @@ from pydlbench.errors import (
     UnsupportedError,
     WorkerError,
 )
-from pydlbench.layers import Gemm
+from pydlbench.layers.gemm import Gemm
+from pydlbench.records.specs import Case
 from pydlbench.timing.chunk import Request
 from pydlbench.workers import host
 

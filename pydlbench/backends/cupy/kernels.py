@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pydlbench.layers import Conv2d, Pool2d
+    from pydlbench.layers.conv import Conv2d
+    from pydlbench.layers.pool import Pool2d
 
 __all__ = ["SLEEP", "convolution", "pooling", "source"]
 

@@ -3,31 +3,185 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
+import gc
 import time
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pydlbench.backends.base import KernelFacts, Preparation
-from pydlbench.backends.frameworks.failures import translated
-from pydlbench.backends.frameworks.kernel import HostClock
+from pydlbench.backends import autotune as search
+from pydlbench.backends.base import KernelFacts, Preparation, insufficient_memory, is_out_of_memory
+from pydlbench.backends.frameworks.counters import (
+    OthersTime,
+    StolenTime,
+    WaitingThreads,
+    involuntary_switches,
+    page_faults,
+)
 from pydlbench.backends.frameworks.verdicts import fused_inputs, judge
-from pydlbench.backends.native import search
-from pydlbench.backends.reference import Verdict, make_inputs
+from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, UnsupportedError
-from pydlbench.layers import Pointwise
+from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import Chunk, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.case import Case
-    from pydlbench.backends.frameworks.operator import Operator, Variant
-    from pydlbench.timing.chunk import Chunk
+    from pydlbench.backends.verification.verify import Verdict
+    from pydlbench.records.specs import Case
 
-__all__ = ["FrameworkBackend", "FrameworkKernel"]
+__all__ = ["FrameworkBackend", "HostClock", "Operator", "Variant", "translated"]
+
+
+# -----------------------------------------------------------------------------
+# What a framework's backend gives for a case: ways to run it, each with its operands.
+
+
+class Operator(Protocol):
+    """A framework's operator, built and compiled, with its operands in place."""
+
+    def call(self) -> Any:
+        """Run it once, as a user's line of code would, its outputs' allocation included.
+
+        Whatever it returns is dropped by the caller at once, as in a loop of a user's.
+        """
+
+    def wait(self) -> None:
+        """Return when everything that was called is done; costs nothing where calls are."""
+
+    def outputs(self) -> dict[str, NDArray[Any]]:
+        """Run it once and return what it wrote, by role, as float32 in plain layouts.
+
+        An image is NCHW, convolution weights are ``(out channels, in channels / groups, kernel
+        height, kernel width)``, matrices are ``(batch, rows, columns)``. The main result comes
+        first.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One way in which a framework can run a case; the fastest that is right becomes the row.
+
+    Attributes:
+        algorithm: what is called, in the framework's words: ``aten::convolution``; with the kernel
+            behind it where that is known.
+        layout: the layouts of its operands: ``src nhwc, weights ohwi, dst nhwc``.
+        variant: ``nchw`` or ``nhwc`` for images, ``plain`` or ``transposed`` for weights of
+            products; ``--layout`` chooses by it.
+        build: makes the operator from inputs by role (plain float32 arrays, already rounded to the
+            storage precision). Compiles and runs it once: what that takes is set-up time.
+        accumulate: format of the sums of products.
+        bias_accumulate: of the sums of a bias's gradient beside them.
+        notes: what a reader has to know: an approximation, a fallback.
+    """
+
+    algorithm: str
+    layout: str
+    variant: str
+    build: Callable[[dict[str, NDArray[Any]]], Operator]
+    accumulate: str = "float32"
+    bias_accumulate: str = "float32"
+    notes: tuple[str, ...] = field(default=())
+
+
+# -----------------------------------------------------------------------------
+# A framework's operator under the clock of the host.
+
+
+class HostClock:
+    """Times an operator with the host's monotonic clock, its counters read around each chunk.
+
+    Inside the timed region stands a loop of plain calls and nothing else; what an iteration of that
+    loop costs is known from an empty operator and subtracted nowhere.
+
+    Args:
+        operator: what is timed.
+        cpus: those that the process is pinned to, for the account of stolen time.
+    """
+
+    def __init__(self, operator: Operator, cpus: Sequence[int]) -> None:
+        self._operator = operator
+        self._cpus = tuple(cpus)
+
+    def sample(self, request: Request) -> Chunk:
+        """Time the requested samples, after the calls that are not timed."""
+        call, wait = self._operator.call, self._operator.wait
+        for _ in range(request.untimed):
+            call()
+        wait()
+        seconds: list[float] = []
+        switches: list[int] = []
+        inner = range(request.inner)
+        # A collection in the middle of a sample is Python's, not the operator's.
+        collecting = gc.isenabled()
+        gc.disable()
+        waiting, stolen, before = WaitingThreads(), StolenTime(self._cpus), page_faults()
+        others = OthersTime(self._cpus)
+        begin, used = time.monotonic(), time.process_time()
+        try:
+            for _ in range(request.samples):
+                forced = involuntary_switches()
+                start = time.perf_counter()
+                for _ in inner:
+                    call()
+                wait()
+                end = time.perf_counter()
+                switches.append(involuntary_switches() - forced)
+                seconds.append((end - start) / request.inner)
+        finally:
+            if collecting:
+                gc.enable()
+        taken = others.seconds()
+        wall, used = time.monotonic() - begin, time.process_time() - used
+        touched = page_faults() - before
+        calls = request.samples * request.inner
+        return Chunk(
+            seconds=tuple(seconds),
+            involuntary=tuple(switches),
+            run_delay_s=waiting.longest_s(),
+            steal_s=stolen.seconds(),
+            wall_s=wall,
+            threads=len(self._cpus),
+            faults=touched / calls,
+            cpu_s=used,
+            others_s=taken,
+        )
+
+
+# -----------------------------------------------------------------------------
+# What a framework raises, as errors of ours: each costs one variant, unless the device is lost.
+
+# By name: no framework is imported here. A GPU's context is beyond use after it.
+_LOST = ("AcceleratorError",)
+
+
+@contextlib.contextmanager
+def translated(algorithm: str) -> Iterator[None]:
+    """Turn whatever is raised within into an error that crosses the wire as itself.
+
+    Args:
+        algorithm: what was called, for the message.
+
+    Raises:
+        DeviceLostError: the GPU's context is beyond use.
+        InsufficientMemoryError: it does not fit.
+        PrimitiveError: anything else.
+    """
+    try:
+        yield
+    except PydlbenchError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise insufficient_memory(error) from error
+        text = " ".join(str(error).split())
+        lost = type(error).__name__ in _LOST
+        kind = DeviceLostError if lost else PrimitiveError
+        raise kind(f"{algorithm}: {type(error).__name__}: {text[:300]}") from error
 
 
 class FrameworkKernel:

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pydlbench.backends.frameworks.kernel import HostClock
+from pydlbench.backends.frameworks.backend import HostClock
 from pydlbench.timing.chunk import Chunk
-from pydlbench.timing.throttle import disturbance
+from pydlbench.timing.guards import disturbance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pydlbench.backends.frameworks.operator import Operator
+    from pydlbench.backends.frameworks.backend import Operator
     from pydlbench.timing.chunk import Request
-    from pydlbench.timing.throttle import GpuReadings
+    from pydlbench.timing.guards import GpuReadings
 
 __all__ = ["EventClock", "EventRuntime", "Watcher"]
 

@@ -16,17 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pydlbench.backends.reference import Verdict, round_to, tolerance, verify
+from pydlbench.backends.verification.inputs import round_to
+from pydlbench.backends.verification.verify import Verdict, tolerance, verify
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers import Conv2d, Gemm, Pointwise
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pointwise import Pointwise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.case import Case
-    from pydlbench.layers import Layer
+    from pydlbench.layers.layer import Layer
+    from pydlbench.records.specs import Case
 
 __all__ = ["fused_inputs", "judge"]
 

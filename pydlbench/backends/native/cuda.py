@@ -12,17 +12,18 @@ from typing import Any
 import numpy as np
 
 import pydlbench._cuda as _cuda
+from pydlbench.backends import autotune as search
 from pydlbench.backends.base import KernelFacts, Preparation
-from pydlbench.backends.case import GPU_PRECISIONS, Case
-from pydlbench.backends.native import cuda_libraries, cuda_probes, nvml, search
-from pydlbench.backends.native.cuda_choice import Choice
-from pydlbench.backends.native.cuda_inputs import RecentInputs
-from pydlbench.backends.native.cuda_problems import plans
+from pydlbench.backends.native import cuda_device as cuda_libraries
+from pydlbench.backends.native import cuda_device as cuda_probes
+from pydlbench.backends.native import nvml
+from pydlbench.backends.native.cuda_plans import Choice, RecentInputs, plans
 from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, UnsupportedError
+from pydlbench.records.specs import GPU_PRECISIONS, Case
 from pydlbench.timing.chunk import Chunk, Request
-from pydlbench.timing.throttle import disturbance
+from pydlbench.timing.guards import disturbance
 
-__all__ = ["CudaBackend", "CudaKernel", "create"]
+__all__ = []
 
 # How often each of the three clocks is read for a row; they are compared, not ranked.
 _LAUNCH_REPETITIONS = 20
@@ -102,7 +103,7 @@ class CudaBackend:
         return self._finish(choice, entrants, winner, preparation)
 
     def probe(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Run a GPU probe by name; see :mod:`pydlbench.backends.native.cuda_probes`."""
+        """Run a GPU probe by name; see :mod:`pydlbench.backends.native.cuda_device`."""
         return cuda_probes.run(self._device, name, arguments)
 
     def _try(self, choice: Choice, entrant: search.Entrant, best: float, thorough: bool) -> float:

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.timing.guards import GpuReadings, reasons_of
 from pydlbench.timing.statistics import median
-from pydlbench.timing.throttle import GpuReadings, reasons_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

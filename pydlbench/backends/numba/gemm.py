@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import prange
 
-from pydlbench.backends.numba.compiled import inner, parallel
+from pydlbench.backends.numba.conv import inner, parallel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import prange
 
-from pydlbench.backends.numba.compiled import inner, parallel
-from pydlbench.backends.numba.spans import first_output, last_output
+from pydlbench.backends.numba.conv import first_output, inner, last_output, parallel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

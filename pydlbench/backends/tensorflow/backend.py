@@ -4,39 +4,144 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pydlbench.backends.case import CPU_PRECISIONS, GPU_PRECISIONS, Case
-from pydlbench.backends.frameworks.backend import FrameworkBackend
-from pydlbench.backends.frameworks.operator import Operator, Variant
-from pydlbench.backends.own_cpus import own_cpus
-from pydlbench.backends.tensorflow.arithmetic import Arithmetic, arithmetic
-from pydlbench.backends.tensorflow.convolution import convolutions
-from pydlbench.backends.tensorflow.kernels import kernels_behind
-from pydlbench.backends.tensorflow.operator import Clock, FunctionOperator, identity, upload
+from pydlbench.backends.frameworks.backend import FrameworkBackend, Operator, Variant
+from pydlbench.backends.tensorflow.layers import (
+    bias_sums,
+    convolutions,
+    poolings,
+    products,
+    with_bias,
+)
+from pydlbench.backends.tensorflow.operator import (
+    Clock,
+    FunctionOperator,
+    Recipe,
+    identity,
+    operator_of,
+    upload,
+)
 from pydlbench.backends.tensorflow.pointwise import pointwise_recipes
-from pydlbench.backends.tensorflow.pooling import poolings
-from pydlbench.backends.tensorflow.product import products
-from pydlbench.backends.tensorflow.recipe import Recipe
-from pydlbench.backends.tensorflow.refusals import translated
-from pydlbench.backends.tensorflow.roles import operator_of
 from pydlbench.backends.tensorflow.runtime import configure, settings, tf
-from pydlbench.backends.tensorflow.trace import calls_for, trace
-from pydlbench.backends.tensorflow.with_bias import bias_sums, with_bias
-from pydlbench.devices.cpu.read import read_cpu_facts
-from pydlbench.errors import UnsupportedError
-from pydlbench.layers import Conv2d, Pointwise, Pool2d
+from pydlbench.backends.tensorflow.trace import calls_for, kernels_behind, trace
+from pydlbench.devices.cpu.affinity import own_cpus
+from pydlbench.devices.cpu.facts import read_cpu_facts
+from pydlbench.errors import (
+    InsufficientMemoryError,
+    PrimitiveError,
+    PydlbenchError,
+    UnsupportedError,
+)
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.pointwise import Pointwise
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS, Case
 from pydlbench.timing.chunk import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from pydlbench.backends.base import KernelFacts
-    from pydlbench.backends.frameworks.kernel import HostClock
+    from pydlbench.backends.frameworks.backend import HostClock
 
-__all__ = ["MODES", "TensorflowBackend", "create"]
+__all__ = ["Arithmetic", "TensorflowBackend", "arithmetic", "create", "reason_of", "translated"]
+
+
+# -----------------------------------------------------------------------------
+# What TensorFlow stores and computes in: which precisions it has on which device.
+
+# Instruction sets without which a CPU only emulates a type, so that its time would mean nothing.
+_NEEDS = {"bf16": ("avx512_bf16", "amx_bf16"), "fp16": ("avx512_fp16", "amx_fp16")}
+_STORED = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arithmetic:
+    """How numbers are stored and multiplied.
+
+    Attributes:
+        dtype: TensorFlow's name of the storage type.
+        tf32: whether float32 products may be rounded to TF32; None where that switch has no effect.
+        accumulate: format of the sums of products.
+    """
+
+    dtype: str
+    tf32: bool | None
+    accumulate: str
+
+    def accumulator(self, sums: str) -> str:
+        """Return the accumulator of a recipe, from what its ``sums`` says."""
+        return {"products": self.accumulate, "float32": "float32", "stored": self.dtype}[sums]
+
+
+def arithmetic(precision: str, on_gpu: bool, isa: Collection[str]) -> Arithmetic:
+    """Return how TensorFlow computes in a precision.
+
+    Args:
+        precision: one of ``pydlbench.records.specs.PRECISIONS``.
+        on_gpu: whether a GPU computes.
+        isa: instruction sets of the CPU, by the kernel's names.
+
+    Raises:
+        UnsupportedError: TensorFlow or this device does not have it.
+    """
+    if precision not in (GPU_PRECISIONS if on_gpu else CPU_PRECISIONS):
+        raise UnsupportedError(f"{precision} is a precision of {'CPUs' if on_gpu else 'GPUs'}")
+    if not on_gpu:
+        needs = _NEEDS.get(precision, ())
+        if needs and not any(name in isa for name in needs):
+            raise UnsupportedError(
+                f"{precision} needs {' or '.join(needs)}; this CPU would emulate it"
+            )
+        return Arithmetic(dtype=_STORED[precision], tf32=None, accumulate="float32")
+    if precision == "fp16":
+        raise UnsupportedError("TensorFlow cannot keep float16 off the tensor cores; see fp16-tc")
+    if precision == "fp8-tc":
+        raise UnsupportedError("TensorFlow has no products of 8-bit floating-point numbers")
+    if precision == "fp32":
+        return Arithmetic(dtype="float32", tf32=False, accumulate="float32")
+    stored = _STORED[precision.removesuffix("-tc")]
+    tf32 = True if precision == "tf32" else None
+    return Arithmetic(dtype=stored, tf32=tf32, accumulate="float32-tensor")
+
+
+# -----------------------------------------------------------------------------
+# What TensorFlow raises, as errors of ours with its reason in one sentence.
+
+# Kernels that are missing, or that say while they are built or first run what they cannot do.
+_REFUSALS = (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
+
+
+def reason_of(message: str) -> str:
+    """Return the one sentence of a message of TensorFlow's that gives the reason.
+
+    Around it stand the functions and nodes of the graph, and sometimes a trace of Python's.
+    """
+    text = re.sub(r"\{\{\w+ [^}]*\}\}", "", message.split("[[", 1)[0])
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    sentence = lines[-1] if lines else message.strip()
+    return re.split(r"(?<=[.!?])\s+(?=[A-Z])", sentence, maxsplit=1)[0].rstrip(".")
+
+
+def translated(error: Exception, what: str) -> PydlbenchError:
+    """Return the error of ours that says the same.
+
+    Args:
+        error: one of ``tf.errors``.
+        what: operator, mode and what is special about the problem.
+    """
+    reason = reason_of(getattr(error, "message", None) or str(error))
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        return InsufficientMemoryError(f"TensorFlow, {what}: {reason}")
+    if isinstance(error, _REFUSALS):
+        return UnsupportedError(f"TensorFlow, {what}: {reason}")
+    return PrimitiveError(f"TensorFlow, {what}: {type(error).__name__}: {reason}")
+
 
 #: How TensorFlow runs a function; the first is what a case without a mode gets.
 MODES = ("graph", "xla")

@@ -11,16 +11,21 @@ import numpy as np
 import torch
 
 from pydlbench.backends.frameworks import verbose
-from pydlbench.backends.frameworks.backend import FrameworkBackend
-from pydlbench.backends.frameworks.operator import Operator, Variant
-from pydlbench.backends.own_cpus import own_cpus
-from pydlbench.backends.torch import settings, support
-from pydlbench.backends.torch.capture import logged_turn
-from pydlbench.backends.torch.clock import GuardedClock
-from pydlbench.backends.torch.operator import TorchOperator, build, empty
-from pydlbench.backends.torch.recipe import Place
+from pydlbench.backends.frameworks.backend import FrameworkBackend, Operator, Variant
+from pydlbench.backends.frameworks.verbose import logged_turn
+from pydlbench.backends.torch import layers as conv
+from pydlbench.backends.torch import layers as gemm
+from pydlbench.backends.torch import layers as pool
+from pydlbench.backends.torch import pointwise, settings
+from pydlbench.backends.torch.operator import GuardedClock, Place, TorchOperator, build, empty
+from pydlbench.backends.torch.settings import DTYPES, emulated
+from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.layer import result_role
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,11 +33,93 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.base import KernelFacts
-    from pydlbench.backends.case import Case
-    from pydlbench.backends.frameworks.kernel import HostClock
-    from pydlbench.backends.torch.recipe import Recipe
+    from pydlbench.backends.frameworks.backend import HostClock
+    from pydlbench.backends.torch.operator import Recipe
+    from pydlbench.records.specs import Case
 
-__all__ = ["Behind", "TorchBackend", "TorchCpuBackend", "create"]
+__all__ = ["Behind", "TorchBackend", "create"]
+
+
+# -----------------------------------------------------------------------------
+# What PyTorch has: from a case to the ways to run it, or one sentence why there is none.
+
+MODES = ("eager", "compiled")
+
+
+def check(case: Case) -> None:
+    """Make sure that PyTorch can do what a case's words ask for.
+
+    Raises:
+        UnsupportedError: It cannot.
+    """
+    if case.mode not in (None, *MODES):
+        raise UnsupportedError(f"torch has no mode {case.mode}; it has {' and '.join(MODES)}")
+    if case.fuse not in ("none", "bias"):
+        raise UnsupportedError(
+            f"torch: --fuse {case.fuse} is for the native GPU backend so far; nearest: bias"
+        )
+    if case.on_gpu:
+        _check_gpu(case)
+    else:
+        _check_cpu(case)
+
+
+def _check_cpu(case: Case) -> None:
+    if case.precision not in CPU_PRECISIONS:
+        raise UnsupportedError(
+            f"{case.precision} is a GPU mode; on a CPU there is: {', '.join(CPU_PRECISIONS)}"
+        )
+    if lacking := emulated(case.precision):
+        raise UnsupportedError(
+            f"this CPU has no {case.precision}: it lacks {' and '.join(lacking)}"
+        )
+    if case.timing != "auto":
+        raise UnsupportedError(f"--timing {case.timing} is for GPUs; CPUs have one clock")
+
+
+def _check_gpu(case: Case) -> None:
+    if case.precision not in GPU_PRECISIONS:
+        raise UnsupportedError(
+            f"{case.precision} is a CPU mode; on a GPU there is: {', '.join(GPU_PRECISIONS)}"
+        )
+    if case.precision == "fp16":
+        raise UnsupportedError("torch cannot keep fp16 off the tensor cores; fp16-tc uses them")
+    if case.precision == "fp8-tc" and not isinstance(case.layer, Gemm):
+        raise UnsupportedError("torch has fp8-tc for matrix products only")
+
+
+def recipes(case: Case) -> list[Recipe]:
+    """List the ways to run a case.
+
+    Raises:
+        UnsupportedError: PyTorch has no such operator, mode or precision here.
+    """
+    check(case)
+    layer = case.layer
+    if isinstance(layer, Conv2d):
+        return conv.conv_recipes(layer, case.pass_, bias=case.fuse == "bias")
+    if isinstance(layer, Gemm):
+        if case.precision == "fp8-tc":
+            if case.fuse != "none":
+                raise UnsupportedError("torch: no product in fp8-tc with a bias here")
+            return gemm.scaled_recipes(layer, case.pass_)
+        return gemm.gemm_recipes(layer, case.pass_, bias=case.fuse == "bias")
+    if isinstance(layer, Pool2d):
+        # GPU kernels sum overlapping windows in float32, CPU kernels in what is stored.
+        sums = "float32" if case.on_gpu else _stored(case.precision)
+        return pool.pool_recipes(layer, case.pass_, case.propagation == "training", sums)
+    return pointwise.pointwise_recipes(
+        layer,
+        case.pass_,
+        training=case.propagation == "training",
+        on_gpu=case.on_gpu,
+        stored=_stored(case.precision),
+    )
+
+
+def _stored(precision: str) -> str:
+    return str(DTYPES[precision]).removeprefix("torch.")
+
 
 # The times of single calls differ by more than what they are asked to explain.
 _TURNS = 7
@@ -78,7 +165,7 @@ class TorchBackend(FrameworkBackend):
             "version": torch.__version__,
             "threads": torch.get_num_threads(),
             "settings": settings.in_words(),
-            "modes": list(support.MODES),
+            "modes": list(MODES),
             "cpu_capability": torch.backends.cpu.get_cpu_capability(),
             "built_with": _built_with(),
             "numpy": np.__version__,
@@ -86,7 +173,7 @@ class TorchBackend(FrameworkBackend):
 
     def variants(self, case: Case) -> list[Variant]:
         """List the ways to run a case; see :class:`FrameworkBackend`."""
-        return [self._variant(recipe, case) for recipe in support.recipes(case)]
+        return [self._variant(recipe, case) for recipe in recipes(case)]
 
     def empty(self, mode: str | None) -> Operator:
         """Return an operator that does as good as nothing, in a mode.
@@ -94,10 +181,8 @@ class TorchBackend(FrameworkBackend):
         Raises:
             UnsupportedError: There is no such mode.
         """
-        if mode not in (None, *support.MODES):
-            raise UnsupportedError(
-                f"torch has no mode {mode}; it has {' and '.join(support.MODES)}"
-            )
+        if mode not in (None, *MODES):
+            raise UnsupportedError(f"torch has no mode {mode}; it has {' and '.join(MODES)}")
         return empty(self._place, mode or "eager", _inference, self.wait)
 
     @abc.abstractmethod
@@ -206,6 +291,6 @@ def create(device: str) -> TorchBackend:
     cpus = own_cpus()
     if device == "cpu":
         return TorchCpuBackend(device, cpus)
-    from pydlbench.backends.torch.gpu_backend import TorchCudaBackend
+    from pydlbench.backends.torch.gpu import TorchCudaBackend
 
     return TorchCudaBackend(device, cpus)

@@ -1,17 +1,18 @@
-"""An operator of PyTorch with its operands in place: called, waited for, read."""
+"""An operator of PyTorch with its operands in place: recipe, compilation, call, clock."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import itertools
+import types
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pydlbench.backends.torch.compiled import compiled
-from pydlbench.backends.torch.recipe import Made
+from pydlbench.backends.frameworks.backend import HostClock
 from pydlbench.errors import DeviceLostError, InsufficientMemoryError
 
 if TYPE_CHECKING:
@@ -20,9 +21,139 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.torch.recipe import Place, Recipe
+    from pydlbench.timing.chunk import Chunk, Request
 
-__all__ = ["TorchOperator", "build", "empty"]
+__all__ = [
+    "FORMATS",
+    "GuardedClock",
+    "Made",
+    "Place",
+    "Recipe",
+    "TorchOperator",
+    "build",
+    "compiled",
+    "empty",
+    "padding_text",
+]
+
+
+# -----------------------------------------------------------------------------
+# How an operator of PyTorch is called: a function of tensors, and where its tensors live.
+
+#: Memory formats of images by their word.
+FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where tensors live.
+
+    Attributes:
+        device: ``cpu`` or ``cuda:N``.
+        dtype: of all that is stored in the case's precision.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+
+    def tensor(
+        self,
+        array: NDArray[Any],
+        like: torch.memory_format | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> torch.Tensor:
+        """Return a copy of an array, aligned as PyTorch's own tensors are."""
+        tensor = self.empty(array.shape, like, dtype)
+        tensor.copy_(torch.from_numpy(array))
+        return tensor
+
+    def empty(
+        self,
+        shape: Sequence[int],
+        like: torch.memory_format | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> torch.Tensor:
+        """Return a tensor that nobody reads: some gradients ask an operand for its shape only."""
+        return torch.empty(
+            tuple(shape),
+            dtype=dtype or self.dtype,
+            device=self.device,
+            memory_format=like or torch.contiguous_format,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """An operator with its operands.
+
+    Attributes:
+        function: of tensors, nothing else but what takes turns; may be compiled.
+        arguments: the tensors.
+        plain: picks the main result from what the function returns and gives it the dimensions of
+            the plain layout; where there are several, all by role, the main one first.
+        updated: positions of arguments that the function overwrites.
+        turns: a last argument that takes turns from call to call. An optimizer that steps forth and
+            back does the same work and leaves the weights where they were, however often it runs.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[torch.Tensor, ...]
+    plain: Callable[[Any], torch.Tensor | Mapping[str, torch.Tensor]]
+    updated: tuple[int, ...] = ()
+    turns: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """One way to call PyTorch for a layer and pass; the fields are those of a ``Variant``.
+
+    Attributes:
+        make: puts operands (plain float32 arrays by role) in place.
+    """
+
+    algorithm: str
+    layout: str
+    variant: str
+    make: Callable[[Mapping[str, NDArray[Any]], Place], Made]
+    accumulate: str = "float32"
+    notes: tuple[str, ...] = ()
+
+
+def padding_text(sides: Sequence[int]) -> str:
+    """Return paddings (left, right, top, bottom) in words."""
+    left, right, top, bottom = sides
+    return f"top {top}, bottom {bottom}, left {left}, right {right}"
+
+
+# -----------------------------------------------------------------------------
+# ``torch.compile`` of one function, apart from every other one.
+
+_numbers = itertools.count()
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function compiled for exactly the shapes that it is called with.
+
+    The compiler keeps what it made by code object, tries one after the other in each call, and
+    refuses after eight. Functions made by the same ``def`` share theirs: each gets its own here.
+
+    Args:
+        function: Made by ``def``; of tensors only.
+    """
+    name = f"{function.__name__}_{next(_numbers)}"
+    own = types.FunctionType(
+        function.__code__.replace(co_name=name),
+        function.__globals__,
+        name,
+        function.__defaults__,
+        function.__closure__,
+    )
+    found: Callable[..., Any] = torch.compile(own, fullgraph=True, dynamic=False)
+    return found
+
+
+# -----------------------------------------------------------------------------
+# An operator of PyTorch with its operands in place: called, waited for, read.
 
 
 class TorchOperator:
@@ -159,3 +290,25 @@ def empty(
 
 def _line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300]
+
+
+# -----------------------------------------------------------------------------
+# The host's clock around operators that want a context of PyTorch's around them.
+
+
+class GuardedClock(HostClock):
+    """Enters the operator's context once per chunk, not once per call.
+
+    Args:
+        operator: what is timed.
+        cpus: those that the process is pinned to.
+    """
+
+    def __init__(self, operator: TorchOperator, cpus: Sequence[int]) -> None:
+        super().__init__(operator, cpus)
+        self._guard = operator.guard
+
+    def sample(self, request: Request) -> Chunk:
+        """Time the requested samples."""
+        with self._guard():
+            return super().sample(request)

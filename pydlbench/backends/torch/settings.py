@@ -10,7 +10,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pydlbench.backends.case import Case
+    from pydlbench.records.specs import Case
 
 __all__ = ["DTYPES", "choose", "emulated", "guard", "in_words"]
 

@@ -1,18 +1,216 @@
-"""Theoretical compute peaks of CPUs."""
+"""Theoretical compute peaks of CPUs: FMA pipes times their width times the clock."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.devices.cpu.microarch import flop_rate
-from pydlbench.devices.peak_check import TOLERANCE, ImpossiblePeakError, check_peak
 from pydlbench.units import format_hz
 
 if TYPE_CHECKING:
     from pydlbench.devices.cpu.facts import CpuFacts
 
-__all__ = ["TOLERANCE", "ImpossiblePeakError", "Peak", "check_peak", "theoretical_peak"]
+__all__ = ["FlopRate", "Peak", "find_microarchitecture", "flop_rate", "theoretical_peak"]
+
+
+# -----------------------------------------------------------------------------
+# FLOP per cycle and core, from the number and the width of each core's FMA pipes.
+#
+# Sources: the vendors' optimisation guides (AMD 56305 "Zen 2", 56665 "Zen 3", 57647 "Zen 4",
+# 58455
+# "Zen 5"; Intel 248966), uops.info for throughputs, WikiChip for model numbers. The table holds
+# what
+# the pipes can do; it is never fitted to a measurement, because the measurement is checked
+# against
+# it.
+
+PRECISIONS = ("fp32", "bf16", "fp16")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Microarchitecture:
+    """A core design.
+
+    Attributes:
+        name: what it is called.
+        pipes: how many FMA instructions of ``bits`` start per cycle.
+        bits: width of such a pipe.
+        note: what the reader should know about the entry.
+    """
+
+    name: str
+    pipes: int
+    bits: int
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FlopRate:
+    """Floating-point operations per cycle and core.
+
+    Attributes:
+        flop_per_cycle: operations, an FMA counted as two.
+        derivation: how the number comes about, for people.
+        assumed: the core is not in the table; the number is the most that its instruction sets
+            suggest.
+    """
+
+    flop_per_cycle: int
+    derivation: str
+    assumed: bool = False
+
+
+_Entry = tuple[Collection[int], Microarchitecture]
+
+_ZEN = Microarchitecture(name="Zen / Zen+", pipes=2, bits=128)
+
+
+def _avx2(name: str, note: str = "") -> Microarchitecture:
+    return Microarchitecture(name=name, pipes=2, bits=256, note=note)
+
+
+def _avx512(name: str) -> Microarchitecture:
+    return Microarchitecture(name=name, pipes=2, bits=512)
+
+
+_SPLIT = "512-bit instructions take a pipe for two cycles"
+_FUSED = "ports 0 and 1 join to one 512-bit pipe"
+_HYBRID = "performance cores; efficiency cores do half"
+
+# Display family -> entries; the first whose models contain the CPU's counts.
+_AMD: dict[int, tuple[_Entry, ...]] = {
+    0x17: (
+        (range(0x30), _ZEN),
+        (range(0x30, 0x100), _avx2("Zen 2")),
+    ),
+    0x19: (
+        (
+            (*range(0x10, 0x20), *range(0x60, 0xB0)),
+            _avx2("Zen 4", _SPLIT),
+        ),
+        (range(0x60), _avx2("Zen 3")),
+    ),
+    0x1A: (
+        (
+            (*range(0x20, 0x30), *range(0x60, 0x70)),
+            _avx2("Zen 5 (mobile)", _SPLIT),
+        ),
+        (
+            (*range(0x20), *range(0x40, 0x50), *range(0x70, 0x80)),
+            _avx512("Zen 5"),
+        ),
+    ),
+}
+_INTEL: dict[int, tuple[_Entry, ...]] = {
+    6: (
+        ((0x3C, 0x3F, 0x45, 0x46), _avx2("Haswell")),
+        ((0x3D, 0x47, 0x4F, 0x56), _avx2("Broadwell")),
+        (
+            (0x4E, 0x5E, 0x8E, 0x9E, 0xA5, 0xA6),
+            _avx2("Skylake (client) to Comet Lake"),
+        ),
+        ((0x55,), _avx512("Skylake-SP to Cooper Lake")),
+        (
+            (0x7D, 0x7E, 0x8C, 0x8D, 0xA7),
+            Microarchitecture(
+                name="Ice Lake to Rocket Lake (client)", pipes=1, bits=512, note=_FUSED
+            ),
+        ),
+        ((0x6A, 0x6C), _avx512("Ice Lake-SP")),
+        ((0x8F, 0xCF), _avx512("Sapphire / Emerald Rapids")),
+        ((0xAD, 0xAE), _avx512("Granite Rapids")),
+        (
+            (0x97, 0x9A, 0xB7, 0xBA, 0xBF, 0xAA, 0xAC),
+            _avx2("Alder Lake to Meteor Lake", _HYBRID),
+        ),
+        (
+            (0xB5, 0xC5, 0xC6, 0xBD),
+            _avx2("Arrow / Lunar Lake", "efficiency cores: 4 x 128-bit, as much"),
+        ),
+        ((0xAF, 0xBE), Microarchitecture(name="Gracemont / Crestmont", pipes=2, bits=128)),
+    ),
+}
+_TABLE: dict[str, dict[int, tuple[_Entry, ...]]] = {
+    "AuthenticAMD": _AMD,
+    "HygonGenuine": {0x18: ((range(0x100), _ZEN),)},
+    "GenuineIntel": _INTEL,
+}
+
+# Of the Skylake and Cascade Lake servers these have one 512-bit pipe, says Intel's product page:
+# ports 0 and 1 joined, without the second unit at port 5.
+_ONE_PIPE = re.compile(r"\b(Bronze|Silver|Gold 5(?![12]22\b)[0-9]{3}|D-2[0-9]{3})")
+
+
+def find_microarchitecture(facts: CpuFacts) -> Microarchitecture | None:
+    """Return the table's entry for this CPU, or None if it is not in the table."""
+    families = _TABLE.get(facts.vendor or "", {})
+    for models, entry in families.get(facts.family or 0, ()):
+        if facts.model not in models:
+            continue
+        one_pipe = facts.model == 0x55 and facts.vendor == "GenuineIntel" and facts.brand
+        if one_pipe and _ONE_PIPE.search(facts.brand or ""):
+            return dataclasses.replace(entry, pipes=1, note=_FUSED)
+        return entry
+    return None
+
+
+def flop_rate(facts: CpuFacts, precision: str) -> FlopRate | None:
+    """Return the FLOP per cycle and core for ``precision``, or None if the CPU cannot do it.
+
+    Args:
+        facts: of the CPU.
+        precision: ``fp32``, ``bf16`` or ``fp16``; None comes back for any other.
+    """
+    isa = set(facts.isa)
+    if "sse2" not in isa or precision not in PRECISIONS:
+        return None
+    if precision != "fp32":
+        tiles = f"amx_{precision}"
+        if tiles in isa and "amx_tile" in isa:
+            return FlopRate(
+                flop_per_cycle=1024,
+                derivation="AMX: one tile product of 16x16x32 in 16 cycles, 2 FLOP each",
+            )
+        if f"avx512_{precision}" not in isa:
+            return None
+    known = find_microarchitecture(facts)
+    core = known or _assumed(isa)
+    # A hypervisor may hide a known core's wider instructions. Narrower ones find two pipes on every
+    # such core (a single 512-bit pipe is two 256-bit ones joined), each partly idle.
+    bits = min(core.bits, _widest(isa))
+    pipes = core.pipes if bits == core.bits else 2
+    lanes = bits // 32
+    per_lane = 2 if precision == "fp32" else 4
+    flops = pipes * lanes * per_lane
+    what = {
+        "fp32": "2 FLOP (FMA)" if "fma" in isa else "2 FLOP (multiplication and addition apart)",
+        "bf16": "2 products of pairs, 4 FLOP (vdpbf16ps)",
+        "fp16": "2 halves x 2 FLOP (FMA)",
+    }[precision]
+    text = f"{core.name}: {pipes} x {bits}-bit pipes, {lanes} lanes of 32 bits x {what}"
+    if core.note and pipes == core.pipes:
+        text += f"; {core.note}"
+    return FlopRate(flop_per_cycle=flops, derivation=text, assumed=known is None)
+
+
+def _widest(isa: Collection[str]) -> int:
+    return 512 if "avx512f" in isa else 256 if "avx2" in isa and "fma" in isa else 128
+
+
+def _assumed(isa: Collection[str]) -> Microarchitecture:
+    """The most that a core of these instruction sets has had so far."""
+    return Microarchitecture(
+        name="not in the table",
+        pipes=2,
+        bits=_widest(isa),
+        note="two pipes of the widest instructions assumed",
+    )
+
+
+# -----------------------------------------------------------------------------
+# Theoretical compute peaks of CPUs.
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

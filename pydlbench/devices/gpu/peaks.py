@@ -3,16 +3,199 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.devices.gpu.cards import find_card
-from pydlbench.devices.gpu.rates import accumulator, flop_rate, on_tensor_cores
 from pydlbench.units import format_hz
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pydlbench.devices.gpu.facts import GpuFacts
 
-__all__ = ["GpuPeak", "other_accumulators", "rated_clock", "theoretical_peak"]
+__all__ = [
+    "PRECISIONS",
+    "GpuPeak",
+    "GpuRate",
+    "accumulator",
+    "flop_rate",
+    "lacks",
+    "on_tensor_cores",
+    "other_accumulators",
+    "rated_clock",
+    "theoretical_peak",
+    "unknown_capability",
+]
+
+
+# -----------------------------------------------------------------------------
+# FLOP per clock and multiprocessor, from the number and the width of its arithmetic units.
+#
+# Sources: the throughput table of the CUDA C++ Programming Guide (results per clock and
+# multiprocessor) for CUDA cores; for tensor cores NVIDIA's architecture whitepapers "Tesla V100",
+# "Turing", "A100", "Ampere GA102", "Ada", "H100" and "RTX Blackwell", and the HGX B200 datasheet.
+# The
+# table holds what the units can do; it is never fitted to a measurement, because the measurement
+# is
+# checked against it.
+#
+# The compute capability alone does not decide everything: GeForce cards accumulate in float32 at
+# half
+# the rate of the same chip's professional cards, and some chips of capability 7.5 have no tensor
+# cores.
+
+PRECISIONS = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc")
+
+# The capability that a mode needs, for messages.
+_NEEDS = {"fp16": "6.0", "fp16-tc": "7.0", "tf32": "8.0", "bf16-tc": "8.0", "fp8-tc": "8.9"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Multiprocessor:
+    """One multiprocessor; all numbers are fused multiply-adds per clock, two FLOP each.
+
+    Attributes:
+        fp32: float32 lanes.
+        fp16: float16 results outside the tensor cores, two of them from one half2 instruction.
+        tensor_cores: how many there are.
+        tensor: multiply-adds of one tensor core by mode, float16 or narrower accumulation allowed.
+    """
+
+    fp32: int
+    fp16: int = 0
+    tensor_cores: int = 0
+    tensor: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRate:
+    """Floating-point operations per clock and multiprocessor.
+
+    Attributes:
+        flop_per_clock: operations, a multiply-add counted as two.
+        derivation: how the number comes about, for people.
+        assumed: the product is not in the table; its capability and its name suggest the number.
+    """
+
+    flop_per_clock: int
+    derivation: str
+    assumed: bool = False
+
+
+def _tensor(fp16: int, *, tf32: bool = True, fp8: bool = False) -> dict[str, int]:
+    modes = {"fp16-tc": fp16}
+    if tf32:
+        modes |= {"bf16-tc": fp16, "tf32": fp16 // 2}
+    if fp8:
+        modes["fp8-tc"] = 2 * fp16
+    return modes
+
+
+_KEPLER = _Multiprocessor(fp32=192)
+_MAXWELL = _Multiprocessor(fp32=128)
+_VOLTA = _Multiprocessor(fp32=64, fp16=128, tensor_cores=8, tensor=_tensor(64, tf32=False))
+_TABLE = {
+    "3.0": _KEPLER,
+    "3.5": _KEPLER,
+    "3.7": _KEPLER,
+    "5.0": _MAXWELL,
+    "5.2": _MAXWELL,
+    "6.0": _Multiprocessor(fp32=64, fp16=128),
+    "6.1": _Multiprocessor(fp32=128, fp16=2),
+    "7.0": _VOLTA,
+    "7.5": _VOLTA,
+    "8.0": _Multiprocessor(fp32=64, fp16=256, tensor_cores=4, tensor=_tensor(256)),
+    "8.6": _Multiprocessor(fp32=128, fp16=128, tensor_cores=4, tensor=_tensor(128)),
+    "8.9": _Multiprocessor(fp32=128, fp16=128, tensor_cores=4, tensor=_tensor(128, fp8=True)),
+    "9.0": _Multiprocessor(fp32=128, fp16=256, tensor_cores=4, tensor=_tensor(512, fp8=True)),
+    "10.0": _Multiprocessor(fp32=128, fp16=256, tensor_cores=4, tensor=_tensor(1024, fp8=True)),
+    "12.0": _Multiprocessor(fp32=128, fp16=128, tensor_cores=4, tensor=_tensor(128, fp8=True)),
+}
+
+# Chips whose GeForce cards accumulate in float32 at half rate.
+_HALVED = ("7.5", "8.6", "8.9", "12.0")
+# TU116 and TU117 report 7.5 and have no tensor cores.
+_WITHOUT_TENSOR_CORES = re.compile(r"\bGTX 16\d\d\b|\bMX\d{3}\b|\bT(400|500|550|600|1000|1200)\b")
+
+
+def on_tensor_cores(precision: str) -> bool:
+    """Whether a mode is one of the tensor cores'."""
+    return precision == "tf32" or precision.endswith("-tc")
+
+
+def accumulator(precision: str) -> str:
+    """Return what a mode accumulates in where nothing else is said.
+
+    Tensor modes are float32 by their definition; ``fp16`` on CUDA cores reaches its peak with
+    float16 only.
+    """
+    return "float16" if precision == "fp16" else "float32"
+
+
+def unknown_capability(facts: GpuFacts) -> bool:
+    """Whether the table of FLOP rates does not hold a GPU's compute capability."""
+    return facts.capability not in _TABLE
+
+
+def lacks(facts: GpuFacts, precision: str) -> str | None:
+    """Return why a GPU has no peak in ``precision``, or None if it has one."""
+    if precision not in PRECISIONS:
+        return f"{precision}: no mode of GPUs; choices: {', '.join(PRECISIONS)}"
+    unit = _TABLE.get(facts.capability)
+    if unit is None:
+        return (
+            f"{facts.label}: its compute capability is not in the table of FLOP rates, so there is "
+            "no theoretical peak"
+        )
+    if precision == "fp32" or (precision == "fp16" and unit.fp16):
+        return None
+    if precision not in unit.tensor:
+        return f"{facts.label} has no {precision}: it needs {_NEEDS[precision]}"
+    if _no_tensor_cores(facts):
+        return f"{facts.label} has no {precision}: this chip has no tensor cores"
+    return None
+
+
+def flop_rate(facts: GpuFacts, precision: str, accumulate: str = "float32") -> GpuRate | None:
+    """Return the FLOP per clock and multiprocessor, or None where :func:`lacks` says why not.
+
+    Args:
+        facts: of the GPU.
+        precision: one of :data:`PRECISIONS`.
+        accumulate: ``float32`` or ``float16``; counts for ``fp16``, ``fp16-tc`` and ``fp8-tc``.
+    """
+    if lacks(facts, precision) is not None:
+        return None
+    unit = _TABLE[facts.capability]
+    assumed = find_card(facts) is None
+    if precision == "fp16" and accumulate == "float16":
+        text = f"{unit.fp16} float16 multiply-adds in half2 instructions x 2 FLOP"
+        return GpuRate(flop_per_clock=2 * unit.fp16, derivation=text, assumed=assumed)
+    if not on_tensor_cores(precision):
+        text = f"{unit.fp32} float32 lanes x 2 FLOP"
+        if precision == "fp16":
+            text += ", which float32 accumulation needs"
+        return GpuRate(flop_per_clock=2 * unit.fp32, derivation=text, assumed=assumed)
+    each = unit.tensor[precision]
+    text = f"{unit.tensor_cores} tensor cores x {each} multiply-adds x 2 FLOP"
+    narrow = accumulate == "float16" and precision in ("fp16-tc", "fp8-tc")
+    if _halved(facts) and not narrow:
+        each //= 2
+        text += ", half of it with float32 accumulation"
+    return GpuRate(flop_per_clock=2 * unit.tensor_cores * each, derivation=text, assumed=assumed)
+
+
+def _halved(facts: GpuFacts) -> bool:
+    card = find_card(facts)
+    if card is not None:
+        return card.half_rate
+    return facts.capability in _HALVED and "geforce" in facts.name.lower()
+
+
+def _no_tensor_cores(facts: GpuFacts) -> bool:
+    return facts.capability == "7.5" and bool(_WITHOUT_TENSOR_CORES.search(facts.name))
+
 
 # Modes that some products know with another accumulator too, at another rate.
 _OTHERS = (("fp16", "float32"), ("fp16-tc", "float16"), ("fp8-tc", "float16"))
@@ -69,7 +252,7 @@ def theoretical_peak(
         facts: of the GPU.
         precision: ``fp32``, ``tf32``, ``fp16`` (CUDA cores), ``fp16-tc``, ``bf16-tc``, ``fp8-tc``.
         clock_hz: of the multiprocessors, in Hz; the rated one by default.
-        accumulate: ``float32`` or ``float16``; see :func:`~pydlbench.devices.gpu.rates.lacks` for
+        accumulate: ``float32`` or ``float16``; see :func:`~pydlbench.devices.gpu.peaks.lacks` for
             the reason of a None.
     """
     rate = flop_rate(facts, precision, accumulate)

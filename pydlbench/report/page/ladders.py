@@ -1,30 +1,280 @@
-"""The ladders of steps, put together from estimates, cross-checks and timed steps.
-
-Times in seconds. The limits and the native layers come from the rows that a run holds, by the
-graph of the model; a framework's operators from the parts of a cross-check.
-"""
+"""The ladders of steps, put together from estimates, checks and timed steps."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import PydlbenchError
 from pydlbench.models.work import LOSS
-from pydlbench.report.check_ladder import operators_s
-from pydlbench.report.page.cleaning import finite, mapping, objects, positive
-from pydlbench.report.page.markup import plain
-from pydlbench.report.page.rungs import Ladder, Rung, Segment, undivided
-from pydlbench.report.page.throughput import framework_text, options_text
+from pydlbench.report.check import operators_s
+from pydlbench.report.columns import AXES, axis_values, label
+from pydlbench.report.page.html import plain
+from pydlbench.report.page.runs import finite, mapping, node_name, objects, positive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pydlbench.models.graph import Model
     from pydlbench.models.work import Work
+    from pydlbench.records.measurement import Measurement, TimeSummary
+    from pydlbench.records.step import StepCase
     from pydlbench.report.page.runs import CheckEntry, PageRun
-    from pydlbench.results import Measurement
 
-__all__ = ["ladders"]
+__all__ = ["Ladder", "Rate", "Rung", "Segment", "ladders", "layer_sums", "options_text", "rates"]
+
+
+# -----------------------------------------------------------------------------
+# A rung of a step's ladder: a time, divided by layer as far as that is known. Times in seconds.
+#
+# What no layer can be charged with stays in one piece: a measured step is never spread over
+# layers.
+
+_WHOLE: Final = "whole"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A layer's part: its name, its kind and its seconds."""
+
+    name: str
+    kind: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """One rung.
+
+    Attributes:
+        name: what it is.
+        segments: by layer, in the model's order; a single one of kind ``whole`` where the time
+            belongs to no layer.
+        low: lower end of its interval; None if there is none.
+        high: upper end.
+        source: the run that it comes from.
+    """
+
+    name: str
+    segments: tuple[Segment, ...]
+    low: float | None = None
+    high: float | None = None
+    source: int = 1
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return sum(one.seconds for one in self.segments)
+
+    @property
+    def divided(self) -> bool:
+        """Whether layers can be told apart in it."""
+        return not (len(self.segments) == 1 and self.segments[0].kind == _WHOLE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ladder:
+    """The rungs of one step, or of what several layers add up to.
+
+    Attributes:
+        title: which step.
+        rungs: from what physics needs to what was measured.
+        step: whether it is a model's step, every occurrence of a layer counted.
+        left: numbers of runs that have rungs which an earlier run has too: these are not in it.
+    """
+
+    title: str
+    rungs: list[Rung] = field(default_factory=list)
+    step: bool = True
+    left: list[int] = field(default_factory=list)
+
+
+def undivided(
+    name: str, seconds: float, source: int, low: float | None = None, high: float | None = None
+) -> Rung:
+    """Return a rung of one piece."""
+    segment = Segment("whole step, in one piece", _WHOLE, seconds)
+    return Rung(name=plain(name, 40), segments=(segment,), low=low, high=high, source=source)
+
+
+# -----------------------------------------------------------------------------
+# What the layers of a run add up to, by backend. Times in seconds.
+
+# What makes it another sum besides batch, precision and caches; named where rows differ in it.
+_OWN: Final = ("device", "threads", "fuse", "layout")
+
+
+def layer_sums(runs: Sequence[PageRun]) -> Iterator[Ladder]:
+    """Yield what the layers of a run add up to where they belong to one model, by backend.
+
+    Only layers that every backend has timed are in the sums.
+    """
+    for run in runs:
+        if run.kind not in ("layers", "sweep") or len(run.models) != 1 or not run.whole:
+            continue
+        differ = [axis for axis in _OWN if len(axis_values(run.timed, axis)) > 1]
+        groups: dict[tuple[Any, ...], list[Measurement]] = {}
+        for row in run.timed:
+            key = (row.batch, row.precision, row.cache, *(AXES[axis](row) for axis in _OWN))
+            groups.setdefault(key, []).append(row)
+        for (batch, precision, cache, *_), rows in groups.items():
+            rungs = _sums(run, rows)
+            names = {row.layer for row in rows}
+            if rungs and len(names) > 1:
+                passes = ", ".join(dict.fromkeys(row.pass_ for row in rows))
+                title = f"{run.models[0]}  batch {batch}  {passes}  {precision}  {cache} cache"
+                told = label(rows[0], differ).removeprefix(rows[0].layer).strip()
+                title += f"  {told}" if told else ""
+                yield Ladder(title=title[:110], rungs=rungs, step=False)
+
+
+def _sums(run: PageRun, rows: Sequence[Measurement]) -> list[Rung]:
+    """Limits by the first backend's rows, then every backend."""
+    backends = list(dict.fromkeys(row.who for row in rows))
+    by_problem: dict[tuple[str, str, str, str], dict[str, Measurement]] = {}
+    for row in rows:
+        key = (row.layer, row.problem, row.pass_, row.propagation)
+        by_problem.setdefault(key, {})[row.who] = row
+    # Only what all of them can do may be added up and compared.
+    common = [group for group in by_problem.values() if all(who in group for who in backends)]
+    if not common:
+        return []
+    lead = "native" if "native" in backends else backends[0]
+    first = [group[lead] for group in common]
+
+    def rung(name: str, times: Sequence[tuple[Measurement, float | None]]) -> Rung:
+        sums: dict[tuple[str, str], float] = {}
+        for row, seconds in times:
+            key = (plain(node_name(row.layer), 40), row.kind)
+            sums[key] = sums.get(key, 0.0) + (seconds or 0.0)
+        parts = tuple(Segment(*key, seconds) for key, seconds in sums.items() if seconds > 0)
+        return Rung(name=plain(name, 40), segments=parts, source=run.number)
+
+    theory = [
+        (row, row.flops_executed / (row.peak.theoretical * 1e12) if row.peak.theoretical else None)
+        for row in first
+    ]
+    roofs = [
+        (row, row.roofline.time_s if row.roofline else row.time.median if row.time else None)
+        for row in first
+    ]
+    found = [rung("theoretical", theory), rung("measured roof", roofs)]
+    for who in backends:
+        times = [(group[who], group[who].time) for group in common]
+        found.append(rung(who, [(row, time.median if time else None) for row, time in times]))
+    return [one for one in found if one.segments]
+
+
+# -----------------------------------------------------------------------------
+# Images per second of whole steps, wherever a run has measured one.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """One framework's step.
+
+    Attributes:
+        model: its name, with the options of a variant.
+        batch: images per step.
+        phase: ``forward``, ``forward-backward`` or ``training``.
+        precision: of the products.
+        who: framework and mode, with what is not as by default.
+        device: ``cpu`` or ``cuda:N``.
+        machine: product name of the processor.
+        seconds: of a step, the median.
+        low: images per second at the slow end of the interval; None without one.
+        high: at the fast end.
+        n: samples, or rounds.
+        contended: other work disturbed it.
+        run: number of the run.
+    """
+
+    model: str
+    batch: int
+    phase: str
+    precision: str
+    who: str
+    device: str
+    machine: str
+    seconds: float
+    low: float | None
+    high: float | None
+    n: int
+    contended: bool
+    run: int
+
+    @property
+    def images_per_s(self) -> float:
+        """Images over the median."""
+        return self.batch / self.seconds
+
+
+def options_text(options: Mapping[str, Any]) -> str:
+    """Return the options of a model's variant: ``lrn=off``; nothing of the model itself."""
+    return " ".join(f"{name}={options[name]}" for name in sorted(options))
+
+
+def framework_text(case: StepCase) -> str:
+    """Return framework and mode of a step, and whatever of it is not as by default."""
+    words = [case.framework, case.mode, case.layout if case.layout != "nhwc" else None]
+    words += [case.feed if case.feed != "resident" else None, "fetch" if case.fetch else None]
+    words += [case.cast if case.precision != "fp32" and case.cast != "mixed" else None]
+    words += [None if case.dropout else "without dropout"]
+    words += ["running statistics" if case.running_statistics else None]
+    return " ".join(filter(None, words))
+
+
+def rates(runs: Sequence[PageRun]) -> list[Rate]:
+    """Return the steps of ``e2e``, ``check`` and ``diagnose``, in the order of the runs."""
+    found = []
+    for run in runs:
+        for step in run.steps:
+            case, record = step.record.case, step.record
+            if record.time is None or not record.ok or not case.batch:
+                continue
+            model = f"{case.model} {options_text(case.options)}".strip()
+            words = (model, case.phase, case.precision, framework_text(case), case.device)
+            found.append(_rate(run, words, case.batch, record.time, record.contended))
+        for check in run.checks:
+            one = check.record
+            if one is not None and one.batch:
+                model = f"{one.model} {options_text(one.options)}".strip()
+                words = (model, one.phase, one.precision, check.who, "cpu")
+                found.append(_rate(run, words, one.batch, one.measured, contended=False))
+    return found
+
+
+def _rate(
+    run: PageRun,
+    words: tuple[str | None, ...],
+    batch: int,
+    time: TimeSummary,
+    contended: bool,
+) -> Rate:
+    model, phase, precision, who, device = (plain(word, 60) for word in words)
+    low, high = positive(time.ci_low), positive(time.ci_high)
+    return Rate(
+        model=model,
+        batch=batch,
+        phase=phase,
+        precision=precision,
+        who=who,
+        device=device,
+        machine=run.machine,
+        seconds=time.median,
+        low=batch / high if low and high else None,
+        high=batch / low if low and high else None,
+        n=time.n,
+        contended=contended,
+        run=run.number,
+    )
+
+
+# -----------------------------------------------------------------------------
+# The ladders of steps, put together from estimates, cross-checks and timed steps.
+#
+# Times in seconds. The limits and the native layers come from the rows that a run holds, by the
+# graph of the model; a framework's operators from the parts of a cross-check.
 
 OPTIMIZER: Final = "optimizer"
 

@@ -9,20 +9,21 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from pydlbench import __version__
-from pydlbench.report.page.figures.canvas import draw_png, drawing
-from pydlbench.report.page.figures.svg import file_svg
-from pydlbench.report.page.markup import Html, el, join, plain
+from pydlbench.report.page.figures.canvas import draw_png, drawing, file_svg
+from pydlbench.report.page.html import Html, el, join, plain
 from pydlbench.report.page.palette import css_variables
-from pydlbench.report.page.sections.batches import batches
-from pydlbench.report.page.sections.conclusion import conclusion
-from pydlbench.report.page.sections.environment import environment
-from pydlbench.report.page.sections.findings import findings
-from pydlbench.report.page.sections.frameworks import by_framework
-from pydlbench.report.page.sections.layers import layers
-from pydlbench.report.page.sections.method import method
-from pydlbench.report.page.sections.roofline import roofline
-from pydlbench.report.page.sections.samples import samples
-from pydlbench.report.page.sections.step import step
+from pydlbench.report.page.sections import (
+    batches,
+    by_framework,
+    conclusion,
+    environment,
+    findings,
+    layers,
+    method,
+    roofline,
+    samples,
+    step,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.report.page.figures.svg import inline_svg
-from pydlbench.report.page.markup import Html, el, join, plain
+from pydlbench.report.page.figures.canvas import inline_svg
+from pydlbench.report.page.html import Html, el, join, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.report.conclusion import conclude
-from pydlbench.report.page.cleaning import finite, mapping, objects, positive
-from pydlbench.report.page.markup import dotted, plain
+from pydlbench.report.page.html import dotted, plain
+from pydlbench.report.page.ladders import options_text
+from pydlbench.report.page.runs import finite, mapping, objects, positive
 from pydlbench.report.page.section import UNREADABLE
-from pydlbench.report.page.throughput import options_text
-from pydlbench.report.peaks import measured_peaks
+from pydlbench.report.verdicts import conclude, measured_peaks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from pydlbench.compose import Estimate
+    from pydlbench.ladder.estimate import Estimate
     from pydlbench.report.page.runs import CheckEntry, PageRun
 
 __all__ = ["Conclusion", "conclusions"]
@@ -64,7 +63,7 @@ def _layers(run: PageRun) -> Iterator[Conclusion]:
     if not run.whole:
         yield _of_many(run)
         return
-    from pydlbench.results.heading import heading
+    from pydlbench.report.columns import heading
 
     about = "  ".join(heading(run.record, run.timed or run.rows)[:1])
     lines = conclude(run.rows, measured_peaks(run.record.device))
@@ -82,7 +81,7 @@ def _of_many(run: PageRun) -> Conclusion:
 
 
 def _estimates(run: PageRun) -> Iterator[Conclusion]:
-    from pydlbench.report.model_table import model_conclusion
+    from pydlbench.report.model import model_conclusion
     from pydlbench.units import format_seconds
 
     for document in run.estimates:
@@ -101,8 +100,7 @@ def _estimates(run: PageRun) -> Iterator[Conclusion]:
 
 
 def _checks(run: PageRun) -> Iterator[Conclusion]:
-    from pydlbench.report.check_conclusion import check_conclusion
-    from pydlbench.report.check_table import errors_line, summary_parts
+    from pydlbench.report.check import check_conclusion, errors_line, summary_parts
 
     for check in run.checks:
         record = check.record
@@ -122,8 +120,8 @@ def _refused(check: CheckEntry) -> str:
 def _steps(run: PageRun) -> Iterator[Conclusion]:
     if not run.steps or run.kind == "diagnose":
         return
-    from pydlbench.report.e2e_conclusion import conclude as conclude_steps
-    from pydlbench.report.e2e_rows import StepRow, settings
+    from pydlbench.report.e2e import StepRow, settings
+    from pydlbench.report.e2e import conclude as conclude_steps
 
     by_setting: dict[str, list[StepRow]] = {}
     for setting, one in zip(settings([one.record for one in run.steps]), run.steps, strict=True):
@@ -179,7 +177,7 @@ def _step(document: Mapping[str, Any]) -> str:
 
 def _estimate(document: Mapping[str, Any]) -> Estimate:
     """Rebuild the estimate out of ``model --json``; layers without a time are left out."""
-    from pydlbench.compose import Estimate, LayerShare, Range
+    from pydlbench.ladder.estimate import Estimate, LayerShare, Range
 
     layers = []
     for one in objects(document.get("layers")):

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.case import Case
 from pydlbench.backends.cupy.backend import CupyBackend, create
-from pydlbench.backends.frameworks.kernel import HostClock
-from pydlbench.backends.reference import make_inputs, verify
+from pydlbench.backends.frameworks.backend import HostClock
+from pydlbench.backends.verification.inputs import make_inputs
+from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers import Conv2d, Gemm, Pool2d
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.specs import Case
 
 if TYPE_CHECKING:
     from pydlbench.layers.layer import Layer
@@ -131,7 +134,7 @@ def test_columns_that_are_too_large_are_not_held_at_once(backend: CupyBackend) -
     ],
 )
 def test_tf32_is_off_unless_asked_for(cupy: Any, precision: str, wanted: list[Any]) -> None:
-    module = importlib.import_module("pydlbench.backends.cupy.precision")
+    module = importlib.import_module("pydlbench.backends.cupy.backend")
     module.settle(precision)
     assert cupy.settings == wanted
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pydlbench.backends.cupy.clock import CupyClock
+from pydlbench.backends.cupy.backend import CupyClock
 from pydlbench.backends.frameworks.events import EventClock
 from pydlbench.timing.chunk import Request
-from pydlbench.timing.throttle import GpuReadings
+from pydlbench.timing.guards import GpuReadings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

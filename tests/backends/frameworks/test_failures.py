@@ -5,17 +5,15 @@ import functools
 import pytest
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.case import Case
-from pydlbench.backends.frameworks.backend import FrameworkBackend
-from pydlbench.backends.frameworks.failures import translated
-from pydlbench.backends.frameworks.operator import Variant
+from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, translated
 from pydlbench.errors import (
     DeviceLostError,
     InsufficientMemoryError,
     PrimitiveError,
     UnsupportedError,
 )
-from pydlbench.layers import Gemm
+from pydlbench.layers.gemm import Gemm
+from pydlbench.records.specs import Case
 from pydlbench.timing.chunk import Request
 
 PREPARATION = Preparation(seed=1, cold_bytes=0, memory_bytes=1 << 30, all_candidates=True)

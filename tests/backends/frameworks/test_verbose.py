@@ -8,6 +8,7 @@ import os
 import pytest
 import torch
 
+from pydlbench.backends.frameworks import verbose as capture
 from pydlbench.backends.frameworks.verbose import (
     Execution,
     Turn,
@@ -19,7 +20,6 @@ from pydlbench.backends.frameworks.verbose import (
     remarks,
     total_s,
 )
-from pydlbench.backends.torch import capture
 
 HEADER = """\
 onednn_verbose,v1,info,oneDNN v3.12.0 (commit 80afa71049cd69a3df32adcccb623b12cd7baa22)

@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pydlbench.backends.case import Case
 from pydlbench.backends.frameworks.verdicts import fused_inputs, judge
-from pydlbench.backends.reference import make_inputs
-from pydlbench.layers import Conv2d, Gemm, Pointwise
+from pydlbench.backends.verification.inputs import make_inputs
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pointwise import Pointwise
+from pydlbench.records.specs import Case
 
 DROPOUT = Pointwise(op="dropout", batch=8, channels=16, height=7, width=5, keep=0.75)
 

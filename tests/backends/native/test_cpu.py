@@ -10,12 +10,18 @@ import numpy as np
 import pytest
 
 from pydlbench import _cpu
+from pydlbench.backends import autotune as search
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.case import Case
-from pydlbench.backends.native import cpu, cpu_search, search
-from pydlbench.backends.reference import Verdict
+from pydlbench.backends.native import cpu
+from pydlbench.backends.native import cpu as cpu_search
+from pydlbench.backends.verification.verify import Verdict
 from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.layers import Conv2d, Gemm, Pointwise, Pool2d, parse_problem
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.descriptor import parse_problem
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pointwise import Pointwise
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.specs import Case
 from pydlbench.timing.chunk import Request
 
 CONV = Conv2d.of(batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)

@@ -7,11 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from pydlbench.backends import autotune as search
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.case import Case
-from pydlbench.backends.native import cpu, cpu_search, search
-from pydlbench.backends.native.problems import without_narrower_code
-from pydlbench.layers import Conv2d
+from pydlbench.backends.native import cpu
+from pydlbench.backends.native import cpu as cpu_search
+from pydlbench.backends.native.cpu import without_narrower_code
+from pydlbench.layers.conv import Conv2d
+from pydlbench.records.specs import Case
 
 CONV = Conv2d.of(batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)
 

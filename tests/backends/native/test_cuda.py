@@ -14,12 +14,15 @@ import numpy as np
 import pytest
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.case import Case
-from pydlbench.backends.native import cuda_inputs
-from pydlbench.backends.native.cuda_inputs import RecentInputs
-from pydlbench.backends.reference import make_inputs
+from pydlbench.backends.native import cuda_plans as cuda_inputs
+from pydlbench.backends.native.cuda_plans import RecentInputs
+from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import DeviceLostError, PrimitiveError, UnsupportedError
-from pydlbench.layers import Conv2d, Gemm, Pointwise, Pool2d
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pointwise import Pointwise
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.specs import Case
 from pydlbench.timing.chunk import Request
 
 sys.path.insert(0, str(Path(__file__).parent))

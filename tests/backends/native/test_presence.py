@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pydlbench.backends.native import presence
+from pydlbench.backends import capabilities as presence
 
 
 @pytest.fixture

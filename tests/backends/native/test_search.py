@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from pydlbench.backends.native import search
+from pydlbench.backends import autotune as search
 from pydlbench.errors import DeviceLostError, InsufficientMemoryError, PrimitiveError
 
 EFFORT = search.CPU_EFFORT

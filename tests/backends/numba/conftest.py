@@ -6,7 +6,9 @@ import importlib.util
 
 import pytest
 
-from pydlbench.layers import Conv2d, Gemm, Pool2d
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pool import Pool2d
 
 # They import Numba at their top.
 collect_ignore = (

@@ -10,15 +10,18 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.case import Case
-from pydlbench.backends.frameworks.kernel import HostClock
+from pydlbench.backends.frameworks.backend import HostClock
 from pydlbench.backends.numba.backend import create
-from pydlbench.backends.reference import make_inputs, verify
+from pydlbench.backends.verification.inputs import make_inputs
+from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers import Conv2d, Gemm, Pool2d
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.specs import Case
 
 if TYPE_CHECKING:
-    from pydlbench.backends.frameworks.operator import Operator
+    from pydlbench.backends.frameworks.backend import Operator
 
 POOL = Pool2d.of(batch=2, channels=2, in_size=(5, 4), kernel=3, stride=2, padding=(1, 0, 1, 1))
 LAYERS: dict[str, Conv2d | Gemm | Pool2d] = {

@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.case import Case
 from pydlbench.backends.numba.backend import create
-from pydlbench.backends.reference import make_inputs, verify
+from pydlbench.backends.verification.inputs import make_inputs
+from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers import Conv2d, Gemm, Pool2d
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.specs import Case
 from pydlbench.timing.chunk import Request
 
 if TYPE_CHECKING:

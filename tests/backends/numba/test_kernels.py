@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from numba import boolean, float32, int32, int64, types
 
+from pydlbench.backends.numba.conv import first_output, last_output
 from pydlbench.backends.numba.cuda import conv, gemm, pool
-from pydlbench.backends.numba.spans import first_output, last_output
 
 IMAGES, MATRICES, VIEWS = (
     types.Array(float32, axes, order) for axes, order in ((5, "C"), (3, "C"), (3, "A"))

@@ -7,8 +7,9 @@ import re
 import pytest
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.case import Case
-from pydlbench.layers import Conv2d, Gemm
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.records.specs import Case
 
 pytest.importorskip("numba")
 
@@ -42,7 +43,7 @@ POOL = """
     ],
 )
 def test_widths_and_operands_are_counted(code: str, words: str | None) -> None:
-    from pydlbench.backends.numba.machine_code import in_words
+    from pydlbench.backends.numba.backend import in_words
 
     expected = None if words is None else f"{words} take an operand from memory"
     assert in_words(code) == expected
@@ -52,7 +53,7 @@ def test_one_thread_or_vector_less_shows_in_real_code() -> None:
     import numba
     import numpy as np
 
-    from pydlbench.backends.numba.machine_code import compiled_code, in_words
+    from pydlbench.backends.numba.backend import compiled_code, in_words
 
     def sums(y, x):
         for i in range(y.size):
@@ -89,7 +90,7 @@ def test_a_kernel_is_timed_alone_and_its_code_is_read(layer) -> None:
 def test_kept_results_are_the_same_in_each_call() -> None:
     import numpy as np
 
-    from pydlbench.backends.numba.operator import HostOperator
+    from pydlbench.backends.numba.build import HostOperator
 
     seen = []
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pydlbench.backends.reference import make_inputs, round_to, tensor_shapes, verify
+from pydlbench.backends.verification.inputs import make_inputs, round_to, tensor_shapes
+from pydlbench.backends.verification.verify import verify
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
@@ -156,7 +157,7 @@ def test_a_single_matrix_may_come_without_its_batch_axis(naive: SimpleNamespace)
 def test_large_max_pooling_gradient_compares_some_images_and_all_sums(
     monkeypatch: pytest.MonkeyPatch, naive: SimpleNamespace
 ) -> None:
-    monkeypatch.setattr("pydlbench.backends.reference.pool_max._COMPARISONS", 1000)
+    monkeypatch.setattr("pydlbench.backends.verification.pool._COMPARISONS", 1000)
     layer = Pool2d.of(batch=6, channels=3, in_size=8, kernel=3, stride=2)
     inputs = make_inputs(layer, "backward-data", "fp32", 2)
     output = naive.pool(layer, "backward-data", inputs)

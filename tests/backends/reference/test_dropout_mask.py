@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pydlbench.backends.reference import make_inputs, verify
-from pydlbench.backends.reference.dropout_mask import kept_elements
-from pydlbench.layers import Pointwise
+from pydlbench.backends.verification.inputs import kept_elements, make_inputs
+from pydlbench.backends.verification.verify import verify
+from pydlbench.layers.pointwise import Pointwise
 
 #: Hashes of the first indices, computed apart with whole numbers.
 FIRST = (0x1EFEF68C, 0xC92A6A32, 0x70179679, 0x11E93E85)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pydlbench.backends.reference import make_inputs, round_to, verify
+from pydlbench.backends.verification.inputs import make_inputs, round_to
+from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import UsageError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm

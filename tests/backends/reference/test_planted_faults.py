@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from pydlbench.backends.reference import make_inputs, pool_max, round_to, verify
+from pydlbench.backends.verification import pool as pool_max
+from pydlbench.backends.verification.inputs import make_inputs, round_to
+from pydlbench.backends.verification.verify import verify
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.reference import Verdict
+    from pydlbench.backends.verification.verify import Verdict
 
 PASSES = ("forward", "backward-data", "backward-weights")
 SMALL = Conv2d.of(
@@ -44,7 +46,7 @@ def large_result(inputs: dict[str, NDArray[np.float32]]) -> NDArray[np.float32]:
 @pytest.fixture
 def few_points(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the finding of faults to the checksums: recompute a single pixel."""
-    monkeypatch.setattr("pydlbench.backends.reference.conv._POINT_MACS", 1)
+    monkeypatch.setattr("pydlbench.backends.verification.conv._POINT_MACS", 1)
 
 
 def judge_large(output: NDArray[np.float32], inputs: dict[str, NDArray[np.float32]]) -> Verdict:

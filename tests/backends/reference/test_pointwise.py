@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pydlbench.backends.reference import make_inputs, round_to, tensor_shapes, verify
-from pydlbench.backends.reference.pointwise import check_pointwise, expected_pieces
-from pydlbench.backends.reference.tolerance import tolerance
-from pydlbench.layers import Pointwise, parse_problem
+from pydlbench.backends.verification.inputs import make_inputs, round_to, tensor_shapes
+from pydlbench.backends.verification.pointwise import check_pointwise, expected_pieces
+from pydlbench.backends.verification.verify import tolerance, verify
+from pydlbench.layers.descriptor import parse_problem
+from pydlbench.layers.pointwise import Pointwise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

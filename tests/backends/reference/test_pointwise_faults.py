@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from pydlbench.backends.reference import Verdict, make_inputs, round_to, verify
-from pydlbench.backends.reference.pointwise import expected_pieces
+from pydlbench.backends.verification.inputs import make_inputs, round_to
+from pydlbench.backends.verification.pointwise import expected_pieces
+from pydlbench.backends.verification.verify import Verdict, verify
 from pydlbench.errors import UsageError
-from pydlbench.layers import Pointwise, parse_problem
+from pydlbench.layers.descriptor import parse_problem
 from pydlbench.layers.pointwise_ops import OPERATIONS
+
+if TYPE_CHECKING:
+    from pydlbench.layers.pointwise import Pointwise
 
 PROBLEMS = (
     "bias:mb3ic5ih4iw6",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydlbench.backends.reference import round_to
+from pydlbench.backends.verification.inputs import round_to
 from pydlbench.errors import UsageError
 
 

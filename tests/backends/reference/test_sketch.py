@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from pydlbench.backends.reference import sketch
+from pydlbench.backends.verification import checksums as sketch
 
 ORDERS = list(itertools.permutations(range(4)))[::3]
 

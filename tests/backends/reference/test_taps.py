@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pydlbench.backends.reference.taps import overlap, window_axes
+from pydlbench.backends.verification.checksums import overlap, window_axes
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.pool import Pool2d
 

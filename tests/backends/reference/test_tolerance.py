@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from pydlbench.backends.reference import round_to, tolerance
+from pydlbench.backends.verification.inputs import round_to
+from pydlbench.backends.verification.verify import tolerance
 from pydlbench.errors import UsageError
 
 

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.case import Case
-from pydlbench.devices.cpu.read import read_cpu_facts
+from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.layers import Conv2d, Gemm, Pool2d
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.specs import Case
 from pydlbench.timing.chunk import Request
 
 if TYPE_CHECKING:
     from pydlbench.backends.tensorflow.backend import TensorflowBackend
-    from pydlbench.layers import Layer
+    from pydlbench.layers.layer import Layer
 
 THOROUGH = Preparation(seed=3, all_candidates=True)
 PLAIN = Conv2d.of(batch=2, in_channels=3, in_size=(7, 6), out_channels=5, kernel=3, padding=1)

@@ -16,8 +16,7 @@ pytestmark = pytest.mark.usefixtures("backend")
 
 
 def operator(function, operands, mode: str):
-    from pydlbench.backends.tensorflow.operator import FunctionOperator, upload
-    from pydlbench.backends.tensorflow.recipe import Recipe
+    from pydlbench.backends.tensorflow.operator import FunctionOperator, Recipe, upload
 
     recipe = Recipe(
         algorithm="test",

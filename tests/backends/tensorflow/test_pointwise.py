@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.case import Case
-from pydlbench.backends.reference import make_inputs
+from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.layers import Pointwise
+from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
+from pydlbench.records.specs import Case
 from pydlbench.timing.chunk import Request
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def test_many_sources_are_split_and_few_are_sliced(backend: TensorflowBackend) -
 def test_a_wrong_result_fails_whichever_it_is(
     backend: TensorflowBackend, monkeypatch: pytest.MonkeyPatch, op: str, role: str
 ) -> None:
-    from pydlbench.backends.tensorflow.roles import RolesOperator
+    from pydlbench.backends.tensorflow.operator import RolesOperator
 
     real = RolesOperator.outputs
 

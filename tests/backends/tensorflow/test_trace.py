@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.case import Case
 from pydlbench.backends.frameworks.verbose import evidence, last_call, parse
-from pydlbench.layers import Conv2d, Gemm, Pool2d
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.specs import Case
 from pydlbench.timing.chunk import Request
 from pydlbench.workers.environment import LOG_KERNELS
 from pydlbench.workers.host import Worker
@@ -127,7 +129,7 @@ def test_xlas_conversions_of_layouts_are_traced(backend: TensorflowBackend) -> N
     ],
 )
 def test_who_computes_a_convolution_of_xlas(labels: str, words: str) -> None:
-    from pydlbench.backends.tensorflow.kernels import xla_detail
+    from pydlbench.backends.tensorflow.trace import xla_detail
 
     line = (
         f"  ROOT %c.1 = f32[1,9,9,8]{{3,2,1,0}} convolution(%a, %w), window={{size=3x3}}, {labels}"

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.case import Case
 from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.layers import Conv2d, Gemm
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.records.specs import Case
 
 if TYPE_CHECKING:
     from pydlbench.backends.tensorflow.backend import TensorflowBackend
-    from pydlbench.layers import Layer
+    from pydlbench.layers.layer import Layer
 
 THOROUGH = Preparation(seed=3, all_candidates=True)
 CONV = Conv2d.of(batch=2, in_channels=3, in_size=(7, 6), out_channels=5, kernel=3, padding=1)
@@ -72,7 +73,7 @@ def test_a_graph_is_fused(backend: TensorflowBackend, layer: Layer, kernel: str)
 def test_a_wrong_bias_is_found(
     backend: TensorflowBackend, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    from pydlbench.backends.tensorflow import with_bias
+    from pydlbench.backends.tensorflow import layers as with_bias
 
     real = with_bias.tf.nn.bias_add
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.errors import (
-    InsufficientMemoryError,
-    PrimitiveError,
-    UnsupportedError,
-)
-from pydlbench.layers import Conv2d, Pool2d
+from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.pool import Pool2d
 
 pytestmark = pytest.mark.usefixtures("tensorflow_backend")
 
@@ -47,13 +44,13 @@ def conv(size, kernel, stride, padding, dilation=1):
     ],
 )
 def test_padding_has_a_word_where_it_means_the_same(layer, word) -> None:
-    from pydlbench.backends.tensorflow.padding import padding_of
+    from pydlbench.backends.tensorflow.layers import padding_of
 
     assert padding_of(layer).word == word
 
 
 def test_explicit_padding_follows_the_format() -> None:
-    from pydlbench.backends.tensorflow.padding import padding_of
+    from pydlbench.backends.tensorflow.layers import padding_of
 
     padding = padding_of(conv(8, 4, 1, (1, 2, 3, 0)))
     assert padding.explicit("NHWC") == [0, 0, 1, 2, 3, 0, 0, 0]
@@ -65,7 +62,7 @@ def test_explicit_padding_follows_the_format() -> None:
 
 
 def test_precisions_by_device() -> None:
-    from pydlbench.backends.tensorflow.arithmetic import arithmetic
+    from pydlbench.backends.tensorflow.backend import arithmetic
 
     assert arithmetic("fp32", on_gpu=False, isa=()).tf32 is None
     assert arithmetic("bf16", on_gpu=False, isa={"amx_bf16"}).dtype == "bfloat16"
@@ -91,7 +88,7 @@ def test_precisions_by_device() -> None:
     ],
 )
 def test_precisions_that_are_not_there(precision: str, on_gpu: bool, reason: str) -> None:
-    from pydlbench.backends.tensorflow.arithmetic import arithmetic
+    from pydlbench.backends.tensorflow.backend import arithmetic
 
     with pytest.raises(UnsupportedError, match=reason):
         arithmetic(precision, on_gpu, isa=("avx2",))
@@ -112,13 +109,13 @@ def test_precisions_that_are_not_there(precision: str, on_gpu: bool, reason: str
     ],
 )
 def test_one_sentence_gives_the_reason(message: str, reason: str) -> None:
-    from pydlbench.backends.tensorflow.refusals import reason_of
+    from pydlbench.backends.tensorflow.backend import reason_of
 
     assert reason_of(message) == reason
 
 
 def test_errors_are_told_apart() -> None:
-    from pydlbench.backends.tensorflow.refusals import translated
+    from pydlbench.backends.tensorflow.backend import translated
     from pydlbench.backends.tensorflow.runtime import tf
 
     cases = {
@@ -136,7 +133,7 @@ def test_errors_are_told_apart() -> None:
 
 
 def test_kernels_are_named_without_plumbing() -> None:
-    from pydlbench.backends.tensorflow.kernels import graph_kernels, xla_kernels
+    from pydlbench.backends.tensorflow.trace import graph_kernels, xla_kernels
 
     assert graph_kernels(["_Arg", "_MklNativeConv2D", "_Retval"]) == "_MklNativeConv2D"
     assert graph_kernels(["_Arg", "_Retval"]) is None

@@ -108,7 +108,7 @@ def gpu_backend(runtime: FakeRuntime, monitor: FakeMonitor, monkeypatch: pytest.
     """The GPU's backend, whose tensors live on the CPU and whose time is invented."""
     import torch
 
-    from pydlbench.backends.torch import gpu_backend
+    from pydlbench.backends.torch import gpu as gpu_backend
     from pydlbench.backends.torch.backend import TorchBackend
 
     monkeypatch.setattr(gpu_backend, "kernel_names", lambda _: ["sm90_xmma_fprop"])

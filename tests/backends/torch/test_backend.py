@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.case import Case
-from pydlbench.backends.reference import make_inputs
-from pydlbench.backends.torch import conv, settings
-from pydlbench.backends.torch.clock import GuardedClock
-from pydlbench.backends.torch.compiled import compiled
+from pydlbench.backends.torch import layers as conv
+from pydlbench.backends.torch import settings
+from pydlbench.backends.torch.operator import GuardedClock, compiled
+from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
-from pydlbench.layers import Conv2d, Gemm
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.records.specs import Case
 from pydlbench.timing.chunk import Request
 
 CONV = Conv2d.of(batch=2, in_channels=16, in_size=9, out_channels=16, kernel=3, padding=1)

@@ -9,12 +9,15 @@ import pytest
 import torch
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.case import Case
-from pydlbench.backends.torch import gpu_runtime, settings
-from pydlbench.backends.torch.gpu_clock import GpuClock
-from pydlbench.layers import Conv2d, Gemm, Pool2d
+from pydlbench.backends.torch import gpu as gpu_runtime
+from pydlbench.backends.torch import settings
+from pydlbench.backends.torch.gpu import GpuClock
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.specs import Case
 from pydlbench.timing.chunk import Request
-from pydlbench.timing.throttle import GpuReadings
+from pydlbench.timing.guards import GpuReadings
 
 CONV = Conv2d.of(batch=2, in_channels=4, in_size=6, out_channels=8, kernel=3, padding=1)
 POOL = Pool2d.of(batch=2, channels=3, in_size=7, kernel=3, stride=2)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.case import Case
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers import Conv2d, Gemm, Pool2d
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.specs import Case
 
 CONV = Conv2d.of(batch=2, in_channels=4, in_size=(7, 5), out_channels=6, kernel=3, padding=1)
 GROUPED = Conv2d.of(
@@ -75,7 +77,7 @@ def test_eager(backend, monkeypatch, layer, precision):
     for pass_ in layer.passes:
         for variant in variants(layer):
             with monkeypatch.context() as patch:
-                patch.setattr("pydlbench.backends.torch.support.emulated", lambda _: ())
+                patch.setattr("pydlbench.backends.torch.settings.emulated", lambda _: ())
                 words = {"layer": layer, "pass_": pass_, "precision": precision}
                 facts = prepared(backend, patch, variant, mode="eager", **words)
             assert facts.correct["status"] == "ok", (pass_, variant, facts.correct)

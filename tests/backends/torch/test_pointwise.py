@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.case import Case
-from pydlbench.backends.reference import make_inputs
 from pydlbench.backends.torch import pointwise
+from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import PrimitiveError
-from pydlbench.layers import Pointwise
+from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
+from pydlbench.records.specs import Case
 from pydlbench.timing.chunk import Request
 
 SIDES = {"batch": 3, "channels": 6, "height": 5, "width": 4}
@@ -40,7 +40,7 @@ def names(step):
 
 def every_variant(backend, monkeypatch, **words):
     """Prepare a case with each of its variants alone: all are verified, and no race takes time."""
-    monkeypatch.setattr("pydlbench.backends.torch.support.emulated", lambda _: ())
+    monkeypatch.setattr("pydlbench.backends.torch.settings.emulated", lambda _: ())
     case = Case(**words)
     found = backend.variants(case)
     for variant in found:
@@ -181,7 +181,7 @@ def test_operators_that_a_cpu_lacks_in_bfloat16_run_in_float32(backend, monkeypa
         for variant, _ in every_variant(backend, monkeypatch, **words):
             assert variant.algorithm.startswith("aten::_to_copy + ")
             assert any("no avg_pool3d in bfloat16 on CPUs" in note for note in variant.notes)
-    on_gpu = pointwise.recipes(
+    on_gpu = pointwise.pointwise_recipes(
         BY_OP["lrn"], "forward", training=False, on_gpu=True, stored="bfloat16"
     )
     assert {recipe.accumulate for recipe in on_gpu} == {"bfloat16"}
@@ -213,7 +213,7 @@ def test_a_concatenation_is_taken_apart_by_views_or_copies(backend):
 @pytest.mark.parametrize("op", ["relu", "batchnorm", "momentum", "softmax-xent", "dropout"])
 def test_a_wrong_result_fails_whichever_it_is(backend, monkeypatch, op):
     layer = BY_OP[op]
-    right = pointwise.recipes
+    right = pointwise.pointwise_recipes
     spoilt = {"relu": "dst", "batchnorm": "running_variance", "momentum": "velocity"}
     role = spoilt.get(op, "loss" if op == "softmax-xent" else "dst")
     from pydlbench.backends.torch.operator import TorchOperator

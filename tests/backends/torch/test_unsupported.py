@@ -6,11 +6,13 @@ import pytest
 import torch
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.case import Case
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.backend import create
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers import Conv2d, Gemm, Pool2d
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.specs import Case
 
 CONV = Conv2d.of(batch=2, in_channels=4, in_size=6, out_channels=8, kernel=3)
 POOL = Pool2d.of(batch=1, channels=2, in_size=6, kernel=3)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.case import Case
-from pydlbench.backends.torch import conv
+from pydlbench.backends.torch import layers as conv
 from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.layers import Conv2d, Gemm, Pool2d
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.specs import Case
 
 CONV = Conv2d.of(batch=2, in_channels=4, in_size=(7, 5), out_channels=6, kernel=3, padding=1)
 GROUPED = Conv2d.of(
@@ -23,7 +25,7 @@ BATCHED = Gemm(m=5, k=7, n=3, batch_count=2)
 
 def prepared(backend, monkeypatch, **words):
     """Prepare a case with each of its variants alone: all are verified, and no race takes time."""
-    monkeypatch.setattr("pydlbench.backends.torch.support.emulated", lambda _: ())
+    monkeypatch.setattr("pydlbench.backends.torch.settings.emulated", lambda _: ())
     case = Case(fuse="bias", **words)
     for variant in backend.variants(case):
         with monkeypatch.context() as patch:
@@ -67,7 +69,7 @@ def test_a_wrong_bias_is_found(backend, monkeypatch, spoilt):
 
     for precision in ("fp32", "bf16"):
         with monkeypatch.context() as patch:
-            patch.setattr("pydlbench.backends.torch.support.emulated", lambda _: ())
+            patch.setattr("pydlbench.backends.torch.settings.emulated", lambda _: ())
             patch.setattr(conv.torch, "conv2d", wrong)
             case = Case(layer=CONV, fuse="bias", layout="nhwc", precision=precision)
             with pytest.raises(PrimitiveError, match=r"torch: .* expected"):

@@ -17,9 +17,10 @@ import pytest
 
 import pydlbench
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.case import Case
-from pydlbench.layers import Pointwise, parse_problem
+from pydlbench.layers.descriptor import parse_problem
+from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
+from pydlbench.records.specs import Case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pydlbench.backends.reference.conv import check_conv
-from pydlbench.backends.reference.conv_weights import check_conv_weights
+from pydlbench.backends.verification.conv import check_conv, check_conv_weights
 from pydlbench.layers.conv import Conv2d
 
 if TYPE_CHECKING:

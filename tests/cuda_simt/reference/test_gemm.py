@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pydlbench.backends.reference.gemm import check_gemm
+from pydlbench.backends.verification.gemm import check_gemm
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pydlbench.backends.reference.pool_average import check_average_pool
-from pydlbench.backends.reference.pool_max import check_max_pool, check_max_pool_gradient
+from pydlbench.backends.verification.pool import (
+    check_average_pool,
+    check_max_pool,
+    check_max_pool_gradient,
+)
 from pydlbench.layers.pool import Pool2d
 
 if TYPE_CHECKING:

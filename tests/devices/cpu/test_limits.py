@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from pydlbench.devices.cpu.limits import read_affinity, read_cpu_limit, read_memory_limit
+from pydlbench.devices.cpu.affinity import read_affinity, read_cpu_limit, read_memory_limit
 
 TOP = "sys/fs/cgroup"
 

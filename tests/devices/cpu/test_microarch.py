@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.devices.cpu import CpuFacts, flop_rate
-from pydlbench.devices.cpu.microarch import find_microarchitecture
+from pydlbench.devices.cpu.facts import CpuFacts
+from pydlbench.devices.cpu.peaks import find_microarchitecture, flop_rate
 
 AVX2 = ("sse2", "fma", "avx2")
 AVX512 = (*AVX2, "avx512f")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.devices.cpu.nominal import read_nominal_clock
+from pydlbench.devices.cpu.facts import read_nominal_clock
 
 CPU = "sys/devices/system/cpu/cpu0"
 INFO = {

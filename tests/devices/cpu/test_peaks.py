@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.devices.cpu import ImpossiblePeakError, Peak, check_peak, theoretical_peak
+from pydlbench.devices.cpu.peaks import Peak, theoretical_peak
+from pydlbench.devices.findings import ImpossiblePeakError, check_peak
 from pydlbench.errors import PydlbenchError
 
 

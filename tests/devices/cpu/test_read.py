@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pydlbench.devices.cpu import read_cpu_facts
+from pydlbench.devices.cpu.facts import read_cpu_facts
 
 FLAGS = "fpu sse2 fma avx2 avx512f avx512_bf16 constant_tsc"
 BLOCK = """processor : {n}

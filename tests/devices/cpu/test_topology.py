@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydlbench.devices.cpu import CpuFacts, LogicalCpu, choose_cpus, format_cpus, physical_cores
+from pydlbench.devices.cpu.affinity import choose_cpus, format_cpus, physical_cores
+from pydlbench.devices.cpu.facts import CpuFacts, LogicalCpu
 from pydlbench.devices.cpu.kernel_files import parse_cpu_list
 from pydlbench.errors import UsageError
 

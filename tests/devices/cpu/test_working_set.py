@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.devices.cpu import (
-    Cache,
-    CpuFacts,
+from pydlbench.devices.cpu.facts import Cache, CpuFacts
+from pydlbench.devices.cpu.working_set import (
     cache_working_set,
     last_level_bytes,
     memory_working_set,

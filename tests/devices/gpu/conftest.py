@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pydlbench.devices.gpu import GpuFacts, known_cards
+from pydlbench.devices.gpu.cards import known_cards
+from pydlbench.devices.gpu.facts import GpuFacts
 
 Invent = Callable[..., GpuFacts]
 

@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
-from pydlbench.devices.gpu import GpuFacts, find_card, known_cards
-from pydlbench.devices.gpu.peaks import theoretical_peak
-from pydlbench.devices.gpu.rates import PRECISIONS, accumulator
+from pydlbench.devices.gpu.cards import find_card, known_cards
+from pydlbench.devices.gpu.facts import GpuFacts
+from pydlbench.devices.gpu.peaks import PRECISIONS, accumulator, theoretical_peak
 
 CARDS = known_cards()
 

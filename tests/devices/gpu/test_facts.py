@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from pydlbench.devices.gpu import GpuFacts
+from pydlbench.devices.gpu.facts import GpuFacts
 
 TOLD = {
     "index": 1,

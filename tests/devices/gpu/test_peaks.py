@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.devices.gpu import (
-    GpuFacts,
+from pydlbench.devices.gpu.facts import GpuFacts
+from pydlbench.devices.gpu.peaks import (
     flop_rate,
     lacks,
     other_accumulators,

@@ -2,15 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.devices.cpu import ImpossiblePeakError
-from pydlbench.devices.gpu import theoretical_peak
-from pydlbench.devices.gpu.probing import (
+from pydlbench.devices.findings import ImpossiblePeakError
+from pydlbench.devices.gpu.peaks import PRECISIONS, accumulator, theoretical_peak
+from pydlbench.devices.gpu.record import (
     extend_record,
     l2_working_set,
     memory_working_set,
     start_record,
 )
-from pydlbench.devices.gpu.rates import PRECISIONS, accumulator
 from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
 
 CLOCK = 1.7e9

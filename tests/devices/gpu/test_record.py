@@ -7,9 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pydlbench.devices import Bandwidth
-from pydlbench.devices.cpu import ImpossiblePeakError
-from pydlbench.devices.gpu import GpuRecord, LaunchCost, gpu_peak
+from pydlbench.devices.findings import Bandwidth, ImpossiblePeakError
+from pydlbench.devices.gpu.record import GpuRecord, LaunchCost, gpu_peak
 from pydlbench.devices.roofline import Level
 from pydlbench.errors import UnsupportedError
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from pydlbench.endtoend.data import load
-from pydlbench.endtoend.data.cifar10 import decode, load_cifar10
 from pydlbench.errors import UsageError
+from pydlbench.steps.data.datasets import decode, load, load_cifar10
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pydlbench.endtoend.data.distort import CROP, central, distort, standardize
+from pydlbench.steps.data.queues import CROP, central, distort, standardize
 
 
 @pytest.fixture

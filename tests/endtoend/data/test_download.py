@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pydlbench.endtoend.data import DownloadError, fetch
-from pydlbench.endtoend.data.download import fetch_files
-from pydlbench.endtoend.data.published_files import FILES, PublishedFile
 from pydlbench.errors import UsageError
+from pydlbench.steps.data.download import FILES, DownloadError, PublishedFile, fetch, fetch_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

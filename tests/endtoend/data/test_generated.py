@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pytest
 
-from pydlbench.endtoend.data import Split, generate
+from pydlbench.steps.data.datasets import Split
+from pydlbench.steps.data.generated import generate
 
 if TYPE_CHECKING:
-    from pydlbench.endtoend.data import Dataset
+    from pydlbench.steps.data.datasets import Dataset
 
 Name = Literal["mnist", "cifar10"]
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydlbench.endtoend.data.idx import read_idx
 from pydlbench.errors import UsageError
+from pydlbench.steps.data.datasets import read_idx
 
 if TYPE_CHECKING:
     from collections.abc import Callable

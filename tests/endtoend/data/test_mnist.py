@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from pydlbench.endtoend.data import load
-from pydlbench.endtoend.data.idx import read_idx
-from pydlbench.endtoend.data.mnist import load_mnist, scale
 from pydlbench.errors import UsageError
+from pydlbench.steps.data.datasets import load, load_mnist, read_idx, scale
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from pydlbench.endtoend.data import Prefetch, ShuffleQueue, Split
+from pydlbench.steps.data.datasets import Split
+from pydlbench.steps.data.queues import Prefetch, ShuffleQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

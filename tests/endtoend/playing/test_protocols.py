@@ -8,12 +8,12 @@ import re
 
 import pytest
 
-from pydlbench.endtoend.playing import ProtocolCase, play
-from pydlbench.endtoend.protocols import PROTOCOLS
 from pydlbench.errors import UnsupportedError, UsageError
-from pydlbench.measure import Options, Session
 from pydlbench.models import build_model, model_names
 from pydlbench.models.counts import parameters
+from pydlbench.runner.session import Options, Session
+from pydlbench.steps.protocols import PROTOCOLS
+from pydlbench.steps.protocols.runner import ProtocolCase, play
 
 FRAMEWORKS = ("torch", "tensorflow")
 real = pytest.mark.skipif(

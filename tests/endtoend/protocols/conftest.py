@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pydlbench.endtoend.protocols import Outcome, Run, Subject, Surroundings, find_protocol
+from pydlbench.steps.protocols import find_protocol
+from pydlbench.steps.protocols.protocol import Outcome, Run, Subject, Surroundings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pydlbench.endtoend.data import Dataset
-    from pydlbench.endtoend.protocols import Batch, Number, StepSpec
+    from pydlbench.steps.data.datasets import Dataset
+    from pydlbench.steps.protocols.protocol import Batch, Number, StepSpec
 
 
 @dataclass

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pydlbench.endtoend.protocols import Subject
-from pydlbench.endtoend.protocols.alexnet_tutorial import FORWARD, FORWARD_BACKWARD, activations
 from pydlbench.errors import UsageError
 from pydlbench.models.graph import Model, Node
+from pydlbench.steps.protocols.alexnet_tutorial import FORWARD, FORWARD_BACKWARD, activations
+from pydlbench.steps.protocols.protocol import Subject
 
 # As a GTX 1050 Ti printed them.
 PUBLISHED = """\

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pydlbench.endtoend.data import generate
-from pydlbench.endtoend.protocols import Subject
-from pydlbench.endtoend.protocols.cifar10_tutorial import learning_rate
+from pydlbench.steps.data.generated import generate
+from pydlbench.steps.protocols.cifar10_tutorial import learning_rate
+from pydlbench.steps.protocols.protocol import Subject
 
 # As a GTX 1060 printed them.
 PUBLISHED = """\

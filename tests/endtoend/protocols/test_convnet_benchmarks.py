@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pydlbench.endtoend.protocols import Subject
+from pydlbench.steps.protocols.protocol import Subject
 
 # As a Titan X printed them (tabs as the log has them).
 PUBLISHED = [

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from pydlbench.endtoend.protocols import Subject, find_protocol
-from pydlbench.endtoend.protocols.deep_learning_benchmark import TENSORFLOW, TORCH
+from pydlbench.steps.protocols import find_protocol
+from pydlbench.steps.protocols.deep_learning_benchmark import TENSORFLOW, TORCH
+from pydlbench.steps.protocols.protocol import Subject
 
 # The fields that the document lists, in its order and spelling.
 DOCUMENTED = ["Timestamp", "Framework", "Algoritem", "BenchStage", "Precision", "Result"]

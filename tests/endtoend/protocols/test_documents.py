@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pydlbench.endtoend.data import generate
-from pydlbench.endtoend.protocols import PROTOCOLS, Subject, find_protocol
 from pydlbench.models import build_model
+from pydlbench.steps.data.generated import generate
+from pydlbench.steps.protocols import PROTOCOLS, find_protocol
+from pydlbench.steps.protocols.protocol import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +42,7 @@ def played(world: Any, protocol: str, framework: str) -> list[str]:
     """The lines of a short run with invented numbers, of very different sizes."""
     published = find_protocol(protocol)
     model = build_model(published.models[0], 4)
-    made = importlib.import_module("pydlbench.endtoend.protocols.alexnet_tutorial")
+    made = importlib.import_module("pydlbench.steps.protocols.alexnet_tutorial")
     subject = Subject(
         model=model.name,
         image=model.image,

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pydlbench.endtoend.data import Dataset, Split
-from pydlbench.endtoend.protocols import Batch, Subject, find_protocol
-from pydlbench.endtoend.protocols.mnist_tutorial import error_rate, learning_rate
 from pydlbench.errors import UsageError
+from pydlbench.steps.data.datasets import Dataset, Split
+from pydlbench.steps.protocols import find_protocol
+from pydlbench.steps.protocols.mnist_tutorial import error_rate, learning_rate
+from pydlbench.steps.protocols.protocol import Batch, Subject
 
 # As a GTX 1070 printed them: the first two reports, one after a decay, the end.
 PUBLISHED = """\

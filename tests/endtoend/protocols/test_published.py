@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from pydlbench.endtoend.data import generate
-from pydlbench.endtoend.protocols import PROTOCOLS, StepSpec, Subject, Surroundings, find_protocol
 from pydlbench.errors import UsageError
+from pydlbench.steps.data.generated import generate
+from pydlbench.steps.protocols import PROTOCOLS, find_protocol
+from pydlbench.steps.protocols.protocol import StepSpec, Subject, Surroundings
 
 
 def test_names_in_their_order() -> None:
@@ -128,7 +129,7 @@ def test_stamps_keep_their_microseconds() -> None:
 
 def test_protocols_and_data_load_without_numpy() -> None:
     code = (
-        "import sys; import pydlbench.endtoend.protocols, pydlbench.endtoend.data; "
+        "import sys; import pydlbench.steps.protocols, pydlbench.endtoend.data; "
         "sys.exit(bool({'numpy', 'torch', 'tensorflow'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

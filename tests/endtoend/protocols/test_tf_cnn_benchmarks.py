@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydlbench.endtoend.protocols import Subject
-from pydlbench.endtoend.protocols.tf_cnn_benchmarks import speeds
+from pydlbench.steps.protocols.protocol import Subject
+from pydlbench.steps.protocols.tf_cnn_benchmarks import speeds
 
 # As a GTX 1050 Ti printed them; the page that shows them has spaces for tabs.
 PUBLISHED = """\

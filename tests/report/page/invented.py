@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pydlbench.endtoend import StepRecord
-from pydlbench.endtoend.step import StepCase
 from pydlbench.models import build_model
 from pydlbench.models.work import work
-from pydlbench.report.page import read_run
-from pydlbench.results import Peaks, Roofline, RunRecord, TimeSummary
-from pydlbench.results.export_json import dump
-from pydlbench.results.store import load
+from pydlbench.records.measurement import Peaks, Roofline, TimeSummary
+from pydlbench.records.run import RunRecord
+from pydlbench.records.step import StepCase, StepRecord
+from pydlbench.report.json import dump
+from pydlbench.report.page.runs import read_run
+from pydlbench.store.documents import load
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from check_records import make_record

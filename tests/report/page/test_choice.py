@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from pydlbench.report.page.choice import COLUMNS, MOST_ROWS, MOST_UNTIMED, choose
+from pydlbench.report.page.runs import COLUMNS, MOST_ROWS, MOST_UNTIMED, choose
 
 
 def column(layer, seconds, status="ok", **others):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pydlbench.report.page import build_page
+from pydlbench.report.page.page import build_page
 
 sys.path.insert(0, str(Path(__file__).parent))
 import invented
@@ -52,8 +52,8 @@ def test_links_and_references_point_to_what_is_there_once(page, root):
 
 
 def test_the_conclusion_comes_first_and_is_what_the_commands_print(everything, root):
-    from pydlbench.report.check_conclusion import check_conclusion
-    from pydlbench.report.conclusion import conclude
+    from pydlbench.report.check import check_conclusion
+    from pydlbench.report.verdicts import conclude
 
     sections = [node.attributes["id"] for node in root.all("section")]
     assert sections[0] == "conclusion"

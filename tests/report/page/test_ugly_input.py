@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pydlbench.report.page import build_page
+from pydlbench.report.page.page import build_page
 
 sys.path.insert(0, str(Path(__file__).parent))
 import invented

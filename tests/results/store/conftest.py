@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pydlbench.results.store import Entry, Store
+from pydlbench.store.entry import Entry
+from pydlbench.store.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from pydlbench.results import RunRecord
+    from pydlbench.records.run import RunRecord
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydlbench.results.store import continued
+from pydlbench.store.resume import continued
 
 FP32 = {"precision": "fp32", "measured_flops_per_s": 1e12, "reason": None}
 BF16 = {"precision": "bf16", "measured_flops_per_s": 2e12, "reason": None}

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from pydlbench.errors import PydlbenchError, StoreError
-from pydlbench.results.store import Entry, Store, connection
+from pydlbench.store import connection
+from pydlbench.store.entry import Entry
+from pydlbench.store.store import Store
 
 _NOBODY = 65534
 _PAGE = 4096

@@ -9,8 +9,8 @@ import zlib
 import pytest
 
 from pydlbench.errors import StoreError
-from pydlbench.results.store import Store
-from pydlbench.results.store.schema import APPLICATION_ID, VERSION
+from pydlbench.store.connection import APPLICATION_ID, VERSION
+from pydlbench.store.store import Store
 
 # As version 1 wrote it; not what the package has today.
 VERSION_1 = """

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pydlbench.errors import UsageError
-from pydlbench.results.store.naming import check_tag, short_id
+from pydlbench.store.reader import check_tag, short_id
 
 
 @pytest.fixture

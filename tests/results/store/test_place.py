@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from pydlbench.errors import StoreError, UsageError
-from pydlbench.results.store import Store, chosen_path, default_path
+from pydlbench.store.place import chosen_path, default_path
+from pydlbench.store.store import Store
 
 
 def test_the_variable_names_the_store(monkeypatch):

@@ -8,8 +8,8 @@ import signal
 import pytest
 
 from pydlbench.errors import UsageError
-from pydlbench.results.store import Store
-from pydlbench.results.store.writer import is_gone, this_process
+from pydlbench.store.entry import is_gone, this_process
+from pydlbench.store.store import Store
 
 
 def printed(process, count):

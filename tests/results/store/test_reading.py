@@ -5,8 +5,9 @@ import json
 import pytest
 
 from pydlbench.errors import UsageError
-from pydlbench.results.export_json import dump, to_json
-from pydlbench.results.store import LAYER_COLUMNS, Entry, load
+from pydlbench.report.json import dump, to_json
+from pydlbench.store.documents import load
+from pydlbench.store.entry import LAYER_COLUMNS, Entry
 
 
 @pytest.fixture

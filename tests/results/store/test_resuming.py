@@ -4,10 +4,11 @@ import dataclasses
 
 import pytest
 
-from pydlbench.backends.case import Case
 from pydlbench.errors import UsageError
-from pydlbench.layers import find_layers
-from pydlbench.results.store import Entry, case_key, done_keys, refuse_differences
+from pydlbench.layers.catalog import find_layers
+from pydlbench.records.specs import Case
+from pydlbench.store.entry import Entry
+from pydlbench.store.resume import case_key, done_keys, refuse_differences
 
 
 @pytest.fixture

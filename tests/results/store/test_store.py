@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from pydlbench.errors import StoreError, UsageError
-from pydlbench.results import Measurement
-from pydlbench.results.store import LAYER_COLUMNS, Entry, Store
+from pydlbench.records.measurement import Measurement
+from pydlbench.store.entry import LAYER_COLUMNS, Entry
+from pydlbench.store.store import Store
 
 
 def test_a_run_comes_back_as_it_was(store, run_of, entry):
@@ -251,7 +252,7 @@ def test_only_the_newest_entry_is_held(store, run_of, entry):
 
 def test_importing_the_store_imports_no_database():
     script = (
-        "import sys, pydlbench.results.store, pydlbench.cli.recording\n"
+        "import sys, pydlbench.results.store, pydlbench.cli.recorder\n"
         "print({'sqlite3', 'platformdirs', 'numpy'} & set(sys.modules))"
     )
     done = subprocess.run(

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.base import KernelFacts
-    from pydlbench.backends.case import Case
-    from pydlbench.backends.frameworks.kernel import HostClock
-    from pydlbench.backends.frameworks.operator import Operator, Variant
+    from pydlbench.backends.frameworks.backend import HostClock, Operator, Variant
+    from pydlbench.records.specs import Case
 
 __all__ = ["NumbaCudaBackend"]
 

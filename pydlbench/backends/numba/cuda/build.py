@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pydlbench.backends.frameworks.operator import Variant
+from pydlbench.backends.frameworks.backend import Variant
 from pydlbench.backends.numba.cuda import conv, gemm, pool
 from pydlbench.backends.numba.cuda.language import cuda
 from pydlbench.backends.numba.cuda.operator import DeviceOperator
-from pydlbench.backends.reference import tensor_shapes
-from pydlbench.layers import Conv2d, Gemm, Pool2d
+from pydlbench.backends.verification.inputs import tensor_shapes
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.layer import result_role
+from pydlbench.layers.pool import Pool2d
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pydlbench.backends.case import Case
+    from pydlbench.records.specs import Case
 
     Array = NDArray[Any]
     Inputs = dict[str, Array]

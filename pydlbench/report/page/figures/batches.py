@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.report.page.figures.axes import log_ticks, place
-from pydlbench.report.page.figures.canvas import Chart, figure, mark
-from pydlbench.report.page.markup import plain
+from pydlbench.report.columns import number
+from pydlbench.report.page.figures.canvas import Chart, figure, log_ticks, mark, place
+from pydlbench.report.page.html import plain
+from pydlbench.report.page.ladders import rates
 from pydlbench.report.page.palette import looks
-from pydlbench.report.page.throughput import rates
-from pydlbench.results.columns import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pydlbench.report.page.runs import PageRun
 
-__all__ = ["NEEDS", "batch_sweeps"]
+__all__ = ["BATCHES_NEED", "batch_sweeps"]
 
 #: The command whose runs have what this figure needs.
-NEEDS: Final = "pydlbench layers --shape conv3 --batch 1 2 4 8 16 32"
+BATCHES_NEED: Final = "pydlbench layers --shape conv3 --batch 1 2 4 8 16 32"
 _MOST_LINES: Final = 8
 _Line = dict[int, float]  # batch -> rate
 

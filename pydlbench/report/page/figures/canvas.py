@@ -5,17 +5,35 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import math
+import re
 import warnings
+import xml.etree.ElementTree as ET
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import PydlbenchError
-from pydlbench.report.page.palette import LIGHT
+from pydlbench.report.page.html import Html, plain
+from pydlbench.report.page.palette import LIGHT, themed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["WIDTH", "Chart", "bar", "draw_png", "draw_svg", "drawing", "figure", "mark", "points"]
+__all__ = [
+    "WIDTH",
+    "Chart",
+    "bar",
+    "draw_png",
+    "drawing",
+    "figure",
+    "file_svg",
+    "inline_svg",
+    "label_points",
+    "log_ticks",
+    "mark",
+    "place",
+    "points",
+]
 
 #: Inches; what a page in print is wide.
 WIDTH: Final = 9.6
@@ -157,3 +175,264 @@ def draw_png(chart: Chart) -> bytes:
     chart.figure.set_dpi(160)
     FigureCanvasAgg(chart.figure).print_png(target)
     return target.getvalue()
+
+
+# -----------------------------------------------------------------------------
+# From matplotlib's SVG to one that lives in a page: themed, described, its marks numbered.
+
+_NAMESPACE: Final = "http://www.w3.org/2000/svg"
+_SVG: Final = f"{{{_NAMESPACE}}}"
+_LINK: Final = "{http://www.w3.org/1999/xlink}href"
+_SPACE: Final = "{http://www.w3.org/XML/1998/namespace}space"
+_FONT: Final = "'DejaVu Sans'"
+# A hundredth of a point is finer than any screen or printer.
+_FINE: Final = re.compile(r"-?\d+\.\d{3,}")
+_PLACES: Final = frozenset({"d", "x", "y", "width", "height", "transform", "points"})
+_URL: Final = re.compile(r"url\(#([^)]+)\)")
+_NO_TURN: Final = re.compile(r"rotate\(-?0(?:\.0*)? [^)]*\)")
+
+
+def inline_svg(chart: Chart) -> Html:
+    """Return the SVG element for the page: its colours are CSS variables, its font the page's."""
+    root = _tidy(chart)
+    for name in ("width", "height", "version"):
+        root.attrib.pop(name, None)
+    for node in root.iter():
+        # Variables belong into a style; as attributes they are nothing that SVG knows.
+        for name in {"fill", "stroke"} & node.attrib.keys():
+            rest = node.attrib.get("style", "")
+            node.set("style", f"{name}: {node.attrib.pop(name)}; {rest}".rstrip("; "))
+        if "style" in node.attrib:
+            style = themed(node.attrib["style"])
+            node.attrib["style"] = style.replace(f" {_FONT}", " var(--font)")
+    return Html(ET.tostring(root, encoding="unicode"))
+
+
+def file_svg(chart: Chart) -> str:
+    """Return the same as a document of its own, in the light theme."""
+    root = _tidy(chart)
+    root.set("xmlns", _NAMESPACE)
+    for node in root.iter():
+        if "style" in node.attrib:
+            node.attrib["style"] = node.attrib["style"].replace(_FONT, f"{_FONT}, sans-serif")
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
+
+
+def _tidy(chart: Chart) -> ET.Element:
+    """Parse, drop what nobody needs, make identifiers unique, describe."""
+    root = ET.fromstring(draw_svg(chart))  # noqa: S314 - matplotlib's own, made a moment ago
+    for child in [one for one in root if one.tag == f"{_SVG}metadata"]:
+        root.remove(child)
+    short = {name: f"{chart.name}-{index}" for index, name in enumerate(_linked(root))}
+    for node in root.iter():
+        node.tag = node.tag.removeprefix(_SVG)
+        node.attrib.pop(_SPACE, None)
+        if _LINK in node.attrib:
+            node.set("href", f"#{short[node.attrib.pop(_LINK).removeprefix('#')]}")
+        for name, value in node.attrib.items():
+            if "url(#" in value:
+                node.set(name, _URL.sub(lambda found: f"url(#{short[found[1]]})", value))
+        own = node.attrib.pop("id", None)
+        if own is None:
+            continue
+        if own in short:
+            node.set("id", short[own])
+        elif own[0] == "v" and own[1:].isdigit():
+            _note(node, chart, int(own[1:]))
+    _compact(root)
+    _describe(root, chart)
+    return root
+
+
+def _compact(node: ET.Element) -> None:
+    """Drop groups without a purpose, white space and digits that nobody can see."""
+    node.text = node.text if node.text and node.text.strip() else None
+    node.tail = None
+    for name in _PLACES & node.attrib.keys():
+        node.set(name, _FINE.sub(_rounded, node.attrib[name]).replace("  ", " ").strip())
+    turn = _NO_TURN.sub("", node.attrib.get("transform", "")).strip()
+    if turn:
+        node.set("transform", turn)
+    else:
+        node.attrib.pop("transform", None)
+    children: list[ET.Element] = []
+    for child in node:
+        _compact(child)
+        if child.tag == "style":
+            continue  # on a page it would apply to everything
+        children.extend(child if child.tag == "g" and not child.attrib else [child])
+    node[:] = children
+    _share_style(node)
+
+
+def _share_style(node: ET.Element) -> None:
+    """Say the style of many marks that look alike once, where they inherit it."""
+    styles = {child.attrib.get("style") for child in node if child.tag == "use"}
+    if len(node) > 1 and len(styles) == 1 and all(child.tag == "use" for child in node):
+        style = styles.pop()
+        if style and "style" not in node.attrib:
+            node.set("style", style)
+            for child in node:
+                del child.attrib["style"]
+
+
+def _rounded(found: re.Match[str]) -> str:
+    return f"{float(found.group()):.2f}".rstrip("0").rstrip(".")
+
+
+def _linked(root: ET.Element) -> dict[str, None]:
+    """Which identifiers something refers to; the rest are matplotlib's own bookkeeping."""
+    found: dict[str, None] = {}
+    for node in root.iter():
+        if _LINK in node.attrib:
+            found[node.attrib[_LINK].removeprefix("#")] = None
+        for value in node.attrib.values():
+            found |= dict.fromkeys(_URL.findall(value))
+    return found
+
+
+def _note(node: ET.Element, chart: Chart, index: int) -> None:
+    """Write what a mark stands for onto it, and the words that a pointer shows."""
+    for name, value in chart.values[index].items():
+        if name != "label" and value is not None:
+            exact = repr(value) if isinstance(value, float) else plain(value)
+            node.set(f"data-{name.rstrip('_').replace('_', '-')}", exact)
+    node.set("class", "mark")
+    title = ET.Element("title")
+    title.text = plain(chart.values[index]["label"])
+    node.insert(0, title)
+
+
+def _describe(root: ET.Element, chart: Chart) -> None:
+    title, description = ET.Element("title"), ET.Element("desc")
+    title.set("id", f"{chart.name}-title")
+    description.set("id", f"{chart.name}-desc")
+    title.text, description.text = plain(chart.title), plain(chart.alt)
+    root.set("role", "img")
+    root.set("style", "stroke-linejoin: round")  # matplotlib's default, which is not SVG's
+    root.set("aria-labelledby", f"{chart.name}-title {chart.name}-desc")
+    root.insert(0, title)
+    root.insert(1, description)
+
+
+# -----------------------------------------------------------------------------
+# What several figures need of their axes: plain numbers, legends, labels that do not collide.
+
+# Where a label may stand beside its point: offset in points, horizontal and vertical alignment.
+_SPOTS = (
+    (6, 0, "left", "center"),
+    (-6, 0, "right", "center"),
+    (0, 6, "center", "bottom"),
+    (0, -6, "center", "top"),
+    (5, 5, "left", "bottom"),
+    (-5, 5, "right", "bottom"),
+    (5, -5, "left", "top"),
+    (-5, -5, "right", "top"),
+)
+_LETTER = 0.56  # of the font's size: what a letter is wide on average
+_SIZE = 7.5
+_JOINED = 20  # characters of a label that still takes another name
+
+
+def place(fig: Any, left: float, bottom: float, right: float, top: float) -> Any:
+    """Add axes with margins in inches: room for labels does not grow with the figure."""
+    width, height = fig.get_size_inches()
+    return fig.add_axes(
+        (
+            left / width,
+            bottom / height,
+            (width - left - right) / width,
+            (height - bottom - top) / height,
+        )
+    )
+
+
+def log_ticks(axis: Any, low: float, high: float) -> None:
+    """Put plain numbers at 1, 2, 5 of each decade; at the decades only where there are many."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    steps = (1.0, 2.0, 5.0) if last - first <= 3 else (1.0,)
+    ticks = [
+        step * 10.0**decade
+        for decade in range(first, last + 1)
+        for step in steps
+        if low * 0.999 <= step * 10.0**decade <= high * 1.001
+    ]
+    axis.set_major_locator(FixedLocator(ticks))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.10g}"))
+
+
+def label_points(
+    axes: Any,
+    points: Sequence[tuple[float, float, str]],
+    obstacles: Sequence[tuple[float, float]] = (),
+    ceiling: float | None = None,
+) -> int:
+    """Write names beside points, the first ones first; those without a free spot get none.
+
+    Args:
+        axes: with its limits set.
+        points: x, y and name.
+        obstacles: other points that no name may cover.
+        ceiling: height above which no name may stand, in the data's units.
+
+    Returns:
+        How many points got no name.
+    """
+    scale = axes.figure.dpi / 72
+    frame = axes.get_window_extent()
+    top = frame.y1 if ceiling is None else axes.transData.transform((1, ceiling))[1]
+    everything = [(x, y) for x, y, _ in points] + list(obstacles)
+    pixels = axes.transData.transform(everything) if everything else []
+    taken = [(x - 4 * scale, y - 4 * scale, x + 4 * scale, y + 4 * scale) for x, y in pixels]
+    nameless = 0
+    for (x, y), (data_x, data_y, name) in _clusters(pixels, points, 10 * scale):
+        width, height = _LETTER * _SIZE * len(name) * scale, 1.1 * _SIZE * scale
+        for dx, dy, across, up in _SPOTS:
+            left = x + dx * scale - {"left": 0.0, "center": 0.5, "right": 1.0}[across] * width
+            low = y + dy * scale - {"bottom": 0.0, "center": 0.5, "top": 1.0}[up] * height
+            box = (left, low, left + width, low + height)
+            inside = frame.x0 <= box[0] and box[2] <= frame.x1
+            inside = inside and frame.y0 <= box[1] and box[3] <= top
+            if inside and not any(_overlap(box, one) for one in taken):
+                taken.append(box)
+                axes.annotate(
+                    name,
+                    (data_x, data_y),
+                    xytext=(dx, dy),
+                    textcoords="offset points",
+                    ha=across,
+                    va=up,
+                    fontsize=_SIZE,
+                    color=LIGHT["ink"],
+                )
+                break
+        else:
+            nameless += 1
+    return nameless
+
+
+def _clusters(
+    pixels: Sequence[tuple[float, float]], points: Sequence[tuple[float, float, str]], near: float
+) -> list[tuple[tuple[float, float], tuple[float, float, str]]]:
+    """Points that lie on each other get one label with all their names."""
+    found: list[tuple[tuple[float, float], tuple[float, float, str]]] = []
+    for pixel, point in zip(pixels, points, strict=False):
+        for index, (at, known) in enumerate(found):
+            if math.dist(at, pixel) < near and len(known[2]) < _JOINED:
+                found[index] = (at, (known[0], known[1], f"{known[2]}, {point[2]}"))
+                break
+        else:
+            found.append((pixel, point))
+    return found
+
+
+def _overlap(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
+    return (
+        first[0] < second[2]
+        and second[0] < first[2]
+        and first[1] < second[3]
+        and second[1] < first[3]
+    )

@@ -8,24 +8,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.report.page.figures.axes import place
-from pydlbench.report.page.figures.canvas import WIDTH, Chart, figure, mark
+from pydlbench.report.columns import number
+from pydlbench.report.page.figures.canvas import WIDTH, Chart, figure, mark, place
+from pydlbench.report.page.ladders import rates
 from pydlbench.report.page.palette import LIGHT, looks
-from pydlbench.report.page.throughput import rates
-from pydlbench.results.columns import number
 from pydlbench.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from pydlbench.report.page.ladders import Rate
     from pydlbench.report.page.palette import Look
     from pydlbench.report.page.runs import PageRun
-    from pydlbench.report.page.throughput import Rate
 
-__all__ = ["NEEDS", "frameworks"]
+__all__ = ["FRAMEWORKS_NEED", "frameworks"]
 
 #: The command whose runs have what this figure needs.
-NEEDS: Final = "pydlbench e2e alexnet-owt --framework all --phase forward training"
+FRAMEWORKS_NEED: Final = "pydlbench e2e alexnet-owt --framework all --phase forward training"
 _PHASES: Final = {
     "forward": "evaluation (forward)",
     "forward-backward": "forward and backward",

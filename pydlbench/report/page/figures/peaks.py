@@ -9,25 +9,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.report.page.figures.axes import place
-from pydlbench.report.page.figures.canvas import Chart, bar, figure, mark, points
-from pydlbench.report.page.markup import plain
+from pydlbench.report.columns import AXES, axis_values, label, percent
+from pydlbench.report.page.figures.canvas import Chart, bar, figure, mark, place, points
+from pydlbench.report.page.html import plain
 from pydlbench.report.page.palette import LIGHT, Look, looks
 from pydlbench.report.page.runs import node_name
-from pydlbench.results.axes import AXES, axis_values, label
-from pydlbench.results.columns import percent
 from pydlbench.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from pydlbench.records.measurement import Measurement
     from pydlbench.report.page.runs import PageRun
-    from pydlbench.results import Measurement
 
-__all__ = ["NEEDS", "against_peaks"]
+__all__ = ["PEAKS_NEED", "against_peaks"]
 
 #: The command whose runs have what this figure needs.
-NEEDS: Final = "pydlbench layers --model alexnet-owt --backend all"
+PEAKS_NEED: Final = "pydlbench layers --model alexnet-owt --backend all"
 _MOST_LINES: Final = 40
 _HOW: Final = (
     "Executed FLOP/s as a share of the theoretical peak at the clock the kernel ran at. Bars, and "

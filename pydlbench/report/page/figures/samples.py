@@ -9,25 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.report.page.figures.axes import place
-from pydlbench.report.page.figures.canvas import Chart, bar, figure, mark, points
-from pydlbench.report.page.markup import plain
+from pydlbench.report.columns import label, number, spread, varying
+from pydlbench.report.page.figures.canvas import Chart, bar, figure, mark, place, points
+from pydlbench.report.page.html import plain
 from pydlbench.report.page.palette import LIGHT, looks
 from pydlbench.report.page.runs import usable_samples
-from pydlbench.results.axes import label, varying
-from pydlbench.results.columns import number, spread
 from pydlbench.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from pydlbench.records.measurement import TimeSummary
     from pydlbench.report.page.runs import PageRun
-    from pydlbench.results import TimeSummary
 
-__all__ = ["NEEDS", "distributions"]
+__all__ = ["SAMPLES_NEED", "distributions"]
 
 #: The command whose runs have what this figure needs.
-NEEDS: Final = "pydlbench layers --model alexnet-owt --samples --json FILE"
+SAMPLES_NEED: Final = "pydlbench layers --model alexnet-owt --samples --json FILE"
 _HOW: Final = (
     "In each strip time runs from top to bottom; the bar behind is the confidence interval of the "
     "median. At the right: median and number of kept samples."

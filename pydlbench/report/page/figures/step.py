@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.report.check_numbers import Scale
-from pydlbench.report.page.figures.axes import place
-from pydlbench.report.page.figures.canvas import Chart, bar, figure, mark
-from pydlbench.report.page.ladders import ladders
-from pydlbench.report.page.layer_sums import layer_sums
-from pydlbench.report.page.markup import dotted, plain
+from pydlbench.report.check import Scale
+from pydlbench.report.columns import percent
+from pydlbench.report.page.figures.canvas import Chart, bar, figure, mark, place
+from pydlbench.report.page.html import dotted, plain
+from pydlbench.report.page.ladders import Segment, ladders, layer_sums
 from pydlbench.report.page.palette import LIGHT, kind_look
-from pydlbench.report.page.rungs import Segment
-from pydlbench.results.columns import percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pydlbench.report.page.rungs import Ladder, Rung
+    from pydlbench.report.page.ladders import Ladder, Rung
     from pydlbench.report.page.runs import PageRun
 
-__all__ = ["NEEDS", "steps"]
+__all__ = ["STEP_NEEDS", "steps"]
 
 #: The command whose runs have what this figure needs.
-NEEDS: Final = "pydlbench check alexnet-owt"
+STEP_NEEDS: Final = "pydlbench check alexnet-owt"
 _HOW: Final = (
     "From top to bottom: executed FLOPs over the theoretical peak (bytes are not in it), the "
     "measured roofs (a layer without one stands with its own time), each layer alone, and what "

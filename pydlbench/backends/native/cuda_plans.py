@@ -1,0 +1,408 @@
+"""The plans of one case on a GPU with their inputs, on their way to the choice of one."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import pydlbench._cuda as _cuda
+from pydlbench.backends.verification.inputs import make_inputs, round_to, significand_bits
+from pydlbench.backends.verification.verify import TENSOR_ACCUMULATOR, Verdict, tolerance, verify
+from pydlbench.errors import UnsupportedError
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pointwise import Pointwise
+from pydlbench.layers.pool import Pool2d
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from pydlbench.backends import autotune as search
+    from pydlbench.backends.base import Preparation
+    from pydlbench.records.specs import Case
+
+__all__ = ["Choice", "RecentInputs", "plans"]
+
+
+# -----------------------------------------------------------------------------
+# The inputs of a case on a GPU, kept for the next row of the same layer and pass.
+
+# The bias of a fused kernel has a random stream of its own.
+_BIAS_STREAM = 7
+
+
+class RecentInputs:
+    """The inputs of the last case.
+
+    Rows of one layer and pass follow one another, and four hundred million random numbers take
+    seconds.
+    """
+
+    def __init__(self) -> None:
+        self._key: tuple[Any, ...] | None = None
+        self._made: dict[str, NDArray[np.float32]] = {}
+
+    def of(self, case: Case, seed: int) -> dict[str, NDArray[np.float32]]:
+        """Return a case's inputs by role; the arrays are shared, so only to be read.
+
+        Args:
+            case: what is computed; with a bias where it is fused.
+            seed: of the random numbers.
+
+        Raises:
+            UnsupportedError: a bias where the layer has none.
+        """
+        # Uniform values of equal significands are the same numbers, whatever the format's name.
+        bits = significand_bits(case.precision)
+        stored = case.precision if isinstance(case.layer, Pointwise) else bits
+        key = (case.layer, case.pass_, stored, case.propagation, seed)
+        if key != self._key:
+            self._key, self._made = None, {}  # not two layers' at a time
+            self._made = make_inputs(
+                case.layer, case.pass_, case.precision, seed, propagation=case.propagation
+            )
+            self._key = key
+        inputs = dict(self._made)
+        if case.fuse == "bias-relu":
+            inputs["bias"] = _bias(case, seed)
+        return inputs
+
+
+def _bias(case: Case, seed: int) -> NDArray[np.float32]:
+    """Return one random value per output channel, or per column of a product."""
+    layer = case.layer
+    shape: tuple[int, ...]
+    if isinstance(layer, Conv2d):
+        count, shape = layer.out_channels, (1, layer.out_channels, 1, 1)
+    elif isinstance(layer, Gemm):
+        count, shape = layer.n, (1, 1, layer.n)
+    else:
+        raise UnsupportedError(f"--fuse {case.fuse}: {layer.kind} has no bias")
+    rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, _BIAS_STREAM])))
+    values = rng.uniform(-1, 1, count).astype(np.float32)
+    return round_to(case.precision, values).reshape(shape)
+
+
+# -----------------------------------------------------------------------------
+# From a case to plans and to the device's float64 reference: names and passes translated.
+
+_CONV = (
+    *("batch", "groups", "in_channels", "in_height", "in_width"),
+    *("out_channels", "out_height", "out_width", "kernel_height", "kernel_width"),
+    *("stride_height", "stride_width", "pad_top", "pad_left", "pad_bottom", "pad_right"),
+    *("dilation_height", "dilation_width"),
+)
+_POOL = (
+    *("batch", "channels", "in_height", "in_width", "out_height", "out_width"),
+    *("kernel_height", "kernel_width", "stride_height", "stride_width"),
+    *("pad_top", "pad_left", "pad_bottom", "pad_right"),
+)
+_GEMM = ("batch_count", "m", "k", "n")
+
+
+# cuDNN's lists for float32 on a card with tensor cores hold next to nothing but TF32: what its
+# other engines can do has to be found by trying them.
+_SWEPT = ("fp32", "fp16")
+
+
+def plans(
+    device: _cuda.Device, case: Case, workspace_bytes: int, thorough: bool = False
+) -> list[_cuda.Plan]:
+    """List every plan that the libraries and our own kernels have for ``case``.
+
+    For a convolution these are cuDNN's heuristic lists and its list of fallbacks; off the tensor
+    cores, and when ``thorough``, the engines that are on none of them as well.
+
+    Args:
+        device: the GPU.
+        case: what is to be computed; its layout restricts the plans.
+        workspace_bytes: scratch memory that a plan may ask for at most.
+        thorough: leave out nothing.
+
+    Raises:
+        UnsupportedError: there is none, or the GPU lacks the precision.
+        PrimitiveError: a library refused the problem.
+    """
+    layer, pass_, fused = case.layer, _pass(case), case.fuse == "bias-relu"
+    if isinstance(layer, Conv2d):
+        return _cuda.conv2d_plans(
+            device,
+            pass_,
+            case.precision,
+            **_fields(layer, _CONV),
+            layout=case.layout,
+            workspace_limit=workspace_bytes,
+            fused=fused,
+            sweep=thorough or case.precision in _SWEPT,
+        )
+    if isinstance(layer, Gemm):
+        found = _cuda.gemm_plans(
+            device,
+            pass_,
+            case.precision,
+            **_fields(layer, _GEMM),
+            workspace_limit=workspace_bytes,
+            fused=fused,
+        )
+        # Matrices know the caller's rows and transposed weights, as torch.nn.Linear keeps them.
+        plain = case.layout in ("nchw", "nhwc")
+        return [plan for plan in found if not plain or plan.variant == "plain"]
+    if isinstance(layer, Pool2d):
+        return _cuda.pool2d_plans(
+            device,
+            pass_,
+            case.precision,
+            _pool_mode(layer),
+            **_fields(layer, _POOL),
+            layout=case.layout,
+        )
+    return _cuda.pointwise_plans(
+        device,
+        pass_,
+        case.precision,
+        layer.op,
+        batch=layer.batch,
+        channels=layer.channels,
+        height=layer.height,
+        width=layer.width,
+        layout=case.layout,
+        **layer.parameters,
+    )
+
+
+def reference(device: _cuda.Device, case: Case) -> _cuda.Reference | None:
+    """Return what computes the exact result on the device, or None where only the host can."""
+    layer, pass_, fused = case.layer, _pass(case), case.fuse == "bias-relu"
+    if isinstance(layer, Conv2d):
+        return _cuda.conv2d_reference(device, pass_, **_fields(layer, _CONV), fused=fused)
+    if isinstance(layer, Gemm):
+        return _cuda.gemm_reference(device, pass_, **_fields(layer, _GEMM), fused=fused)
+    if isinstance(layer, Pool2d):
+        return _cuda.pool2d_reference(device, pass_, _pool_mode(layer), **_fields(layer, _POOL))
+    return None
+
+
+def _pass(case: Case) -> str:
+    return f"forward-{case.propagation}" if case.pass_ == "forward" else case.pass_
+
+
+def _fields(layer: Conv2d | Gemm | Pool2d, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(layer, name) for name in names}
+
+
+def _pool_mode(layer: Pool2d) -> str:
+    if layer.mode == "max":
+        return "max"
+    return "avg-include-padding" if layer.count_include_pad else "avg-exclude-padding"
+
+
+# -----------------------------------------------------------------------------
+# The plans of one case on a GPU, on their way to the choice of one.
+
+# A sample of a trial lasts so long at least: events tick every half microsecond.
+_TRIAL_SAMPLE_S = 50e-6
+_TRIAL_INNER = 64
+
+
+class _Contender:
+    """A plan made runnable for trial and race: between events, in the case's cache state."""
+
+    def __init__(self, kernel: _cuda.Kernel, hot: bool) -> None:
+        self._kernel = kernel
+        self._hot = hot
+        self._inner = 1
+
+    def seconds(self, samples: int, untimed: int = 0) -> Sequence[float]:
+        """Return times; only hot ones may come from several executions in a row."""
+        raw = self._kernel.sample(samples, self._inner, untimed)
+        seconds: list[float] = raw["seconds"].tolist()
+        if self._hot:
+            best = max(min(seconds), 1e-7)
+            self._inner = max(1, min(_TRIAL_INNER, math.ceil(_TRIAL_SAMPLE_S / best)))
+        return seconds
+
+
+class Choice:
+    """Inputs, kernels and verdicts of one case."""
+
+    def __init__(
+        self,
+        device: _cuda.Device,
+        case: Case,
+        preparation: Preparation,
+        recent: RecentInputs | None = None,
+    ) -> None:
+        self._case = case
+        self._preparation = preparation
+        self._inputs = (recent or RecentInputs()).of(case, preparation.seed)
+        self._arena = _cuda.Arena(device, self._inputs)
+        self._reference = reference(device, case)
+        self._kernels: dict[int, _cuda.Kernel] = {}
+        self._setup_s: dict[int, float] = {}
+        self._verdicts: dict[int, Verdict] = {}
+        self._graphs = True
+
+    @property
+    def timing(self) -> str:
+        """How the case is timed in the end."""
+        if self._case.timing != "auto":
+            return self._case.timing
+        return "cuda-graph" if self._graphs and self._case.cache == "hot" else "events"
+
+    def avoid_graphs(self, entrant: search.Entrant) -> None:
+        """Learn that a plan cannot be captured into a graph.
+
+        Raises:
+            UnsupportedError: the case asks for one.
+        """
+        if self._case.timing == "cuda-graph":
+            raise UnsupportedError(
+                f"{entrant.candidate.library} {entrant.candidate.algorithm}, the fastest plan, "
+                "cannot be captured into a CUDA graph; --timing events times it"
+            )
+        self._graphs = False
+
+    def kernel(self, entrant: search.Entrant) -> _cuda.Kernel:
+        """Return the plan's kernel for trials and verification, made when first asked for."""
+        key = id(entrant)
+        if key not in self._kernels:
+            kernel = _cuda.Kernel(entrant.candidate, self._arena, self._case.cache, "events")
+            self._kernels[key] = kernel
+            # A plan is built once; what that took is known to its first kernel.
+            self._setup_s.setdefault(key, kernel.build_seconds)
+        return self._kernels[key]
+
+    def contender(self, entrant: search.Entrant) -> _Contender:
+        """Make a plan runnable."""
+        return _Contender(self.kernel(entrant), hot=self._case.cache == "hot")
+
+    def drop(self, entrant: search.Entrant) -> None:
+        """Give back the memory of a plan's kernel."""
+        self._kernels.pop(id(entrant), None)
+
+    def final(self, entrant: search.Entrant) -> _cuda.Kernel:
+        """Return the winner's kernel as the row is to time it; what the others held is freed."""
+        if self.timing == "events":
+            kernel = self.kernel(entrant)
+        else:
+            kernel = _cuda.Kernel(
+                entrant.candidate,
+                self._arena,
+                self._case.cache,
+                self.timing,
+                self._preparation.cold_bytes,
+            )
+        self._kernels.clear()
+        self._arena.clear()
+        return kernel
+
+    def setup_s(self, entrant: search.Entrant) -> float:
+        """Seconds that building the plan took."""
+        return self._setup_s[id(entrant)]
+
+    def verdict(self, entrant: search.Entrant) -> Verdict:
+        """The verdict on a plan that was verified."""
+        return self._verdicts[id(entrant)]
+
+    def verify(self, entrant: search.Entrant) -> str | None:
+        """Run a plan on poisoned outputs and compare; returns what is wrong with it."""
+        kernel, plan = self.kernel(entrant), entrant.candidate
+        kernel.run_poisoned()
+        accumulate = accumulator(plan, self._case.precision)
+        if self._reference is not None:
+            comparison = kernel.verify(self._reference, self._arena)
+            verdict = judge(comparison, self._case.precision, accumulate, plan.algorithm)
+        else:
+            results = kernel.outputs()  # the main one first
+            verdict = verify(
+                self._case.layer,
+                self._case.pass_,
+                self._case.precision,
+                self._inputs,
+                next(iter(results.values())),
+                seed=self._preparation.seed,
+                accumulate=accumulate,
+                algorithm=plan.algorithm,
+                extra=results,
+                propagation=self._case.propagation,
+            )
+        self._verdicts[id(entrant)] = verdict
+        return None if verdict.status == "ok" else verdict.detail
+
+    def entry(self, entrant: search.Entrant, chosen: bool) -> dict[str, Any]:
+        """Describe a plan for ``--algorithms``, in JSON form."""
+        plan: _cuda.Plan = entrant.candidate
+        verdict = self._verdicts.get(id(entrant))
+        return {
+            "algorithm": plan.algorithm,
+            "layout": plan.layout,
+            "status": entrant.status,
+            "reason": entrant.reason,
+            "seconds": list(entrant.times),
+            "chosen": chosen,
+            "workspace_bytes": plan.workspace_bytes,
+            "correct": dataclasses.asdict(verdict) if verdict else None,
+            "reorder_s": None,
+            "library": plan.library,
+            "accumulate": plan.accumulate,
+            "tensor_cores": plan.tensor_cores,
+            "notes": list(plan.notes),
+            "setup_s": self._setup_s.get(id(entrant)),
+        }
+
+
+def accumulator(plan: _cuda.Plan, precision: str) -> str:
+    """Return the format of a plan's partial sums, by the name that the tolerance knows.
+
+    Where the library does not tell whether tensor cores are at work, the mode decides.
+    """
+    tensor_cores = plan.tensor_cores
+    if tensor_cores is None:
+        tensor_cores = precision not in ("fp32", "fp16")
+    if tensor_cores and plan.accumulate == "float32":
+        return TENSOR_ACCUMULATOR
+    return plan.accumulate
+
+
+def judge(comparison: _cuda.Comparison, precision: str, accumulate: str, algorithm: str) -> Verdict:
+    """Turn the device's comparison of all elements into a verdict.
+
+    Args:
+        comparison: largest error, where it is, and what was never written.
+        precision: storage and arithmetic.
+        accumulate: format of the partial sums.
+        algorithm: the plan's name; Winograd and FFT are allowed more.
+    """
+    count = comparison["elements"]
+    allowed = 0.0
+    if comparison["terms"]:
+        allowed = tolerance(precision, comparison["terms"], accumulate, algorithm)
+    error = comparison["max_error"]
+    right = math.isfinite(error) and error <= allowed
+    if comparison["unwritten"]:
+        right = False
+        detail = f"{comparison['unwritten']} of {count} elements never written (NaN)"
+    elif comparison["infinite"]:
+        right = False
+        detail = f"{comparison['infinite']} of {count} elements infinite"
+    elif right:
+        detail = f"all {count} elements recomputed on the device"
+    else:
+        place = ", ".join(map(str, comparison["where"]))
+        detail = (
+            f"element [{place}] is {comparison['got']:.7g}, expected {comparison['expected']:.7g}"
+        )
+    return Verdict(
+        status="ok" if right else "failed",
+        rel_error=error if math.isfinite(error) else None,
+        tolerance=allowed,
+        detail=detail,
+        unwritten=comparison["unwritten"],
+        points=count,
+        checksums=0,
+    )

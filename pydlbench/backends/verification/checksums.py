@@ -1,0 +1,457 @@
+"""Checksums that cover every element, and the points that are recomputed exactly, in float64."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.pool import Pool2d
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+__all__ = [
+    "CHECKSUM_UNIT",
+    "EXACT",
+    "F64",
+    "TRANSCENDENTAL",
+    "Deviation",
+    "Evidence",
+    "Piece",
+    "TapAxis",
+    "checksum_weights",
+    "choose_pixels",
+    "contract",
+    "larger",
+    "overlap",
+    "per_channel",
+    "pieces",
+    "whole_columns",
+    "window_axes",
+    "worst_of",
+]
+
+
+# -----------------------------------------------------------------------------
+# Multiplying small matrices into the axes of a large tensor, in one pass and in float64.
+#
+# A checksum of a result and the sums over the inputs that predict it are both of this kind: every
+# axis that is summed gets a matrix. The tensor is converted to float64 piece by piece, along
+# its own order in memory, so NCHW, NHWC and any other strided view cost the same single pass.
+
+#: Elements converted at a time: two such pieces in float64 fit into a second-level cache.
+_SKETCH_PIECE = 1 << 16
+
+
+def memory_order(array: NDArray[Any]) -> tuple[int, ...]:
+    """Return the axes from the largest stride to the smallest; axes of one element come first."""
+    keys = [
+        (1, -abs(stride)) if size > 1 else (0, 0)
+        for size, stride in zip(array.shape, array.strides, strict=True)
+    ]
+    return tuple(sorted(range(array.ndim), key=lambda axis: keys[axis]))
+
+
+def pieces(array: NDArray[Any], elements: int = _SKETCH_PIECE) -> Iterator[tuple[slice, ...]]:
+    """Cut an array, along its order in memory, into pieces of at most about ``elements``.
+
+    Yields:
+        One slice per axis of ``array``; together they cover every element once.
+    """
+    if array.size == 0:
+        return
+    order = memory_order(array)
+    steps = list(array.shape)
+    inner = 1
+    for axis in reversed(order):
+        steps[axis] = max(1, min(array.shape[axis], elements // inner))
+        inner *= array.shape[axis]
+    ranges = [
+        [slice(low, min(low + steps[axis], array.shape[axis])) for low in starts]
+        for axis in order
+        for starts in [range(0, array.shape[axis], steps[axis])]
+    ]
+    position = {axis: place for place, axis in enumerate(order)}
+    for cut in itertools.product(*ranges):
+        yield tuple(cut[position[axis]] for axis in range(array.ndim))
+
+
+def contract(
+    array: NDArray[Any],
+    factors: Mapping[int, NDArray[np.float64]],
+    squares: Mapping[int, NDArray[np.float64]],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Multiply a matrix into each of some axes of ``array``, and likewise of its squares.
+
+    Args:
+        array: Tensor of any float type, shape and strides; not copied.
+        factors: By axis, a matrix (length of the axis, columns); the axis then has ``columns``.
+        squares: The same for the elementwise square of the tensor.
+
+    Returns:
+        The two float64 tensors, with the axes in the order of ``array``.
+    """
+    order = memory_order(array)
+    inverse = np.argsort(order)
+    shapes = [
+        tuple(by[axis].shape[1] if axis in by else array.shape[axis] for axis in range(array.ndim))
+        for by in (factors, squares)
+    ]
+    first, second = (np.zeros(shape) for shape in shapes)
+    for cut in pieces(array):
+        piece = array[cut].transpose(order).astype(np.float64, order="C")
+        for by, result in ((factors, first), (squares, second)):
+            part = piece if by is factors else np.multiply(piece, piece, out=piece)
+            part = _contract_piece(part, [(by.get(axis), cut[axis]) for axis in order])
+            kept = tuple(slice(None) if axis in by else cut[axis] for axis in range(array.ndim))
+            result[kept] += part.transpose(inverse)
+    return first, second
+
+
+def _contract_piece(
+    piece: NDArray[np.float64],
+    by: list[tuple[NDArray[np.float64] | None, slice]],
+) -> NDArray[np.float64]:
+    """Contract a contiguous piece, the innermost axis first, which leaves least for the others."""
+    shape = list(piece.shape)
+    for axis in reversed(range(len(shape))):
+        matrix, rows = by[axis]
+        if matrix is None:
+            continue
+        matrix = matrix[rows]
+        before, after = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+        if after == 1:
+            piece = piece.reshape(before, shape[axis]) @ matrix
+        else:
+            piece = np.matmul(matrix.T, piece.reshape(before, shape[axis], after))
+        shape[axis] = matrix.shape[1]
+    return piece.reshape(shape)
+
+
+# -----------------------------------------------------------------------------
+# A piece of what a memory-bound layer should give, and how tensors are cut into such pieces.
+
+F64 = NDArray[np.float64]
+
+#: Terms of a result that must be right to the last bit.
+EXACT = 0
+#: Further terms where a root, a power, an exponential or a logarithm is part of the result: three
+#: roots of 16 are 12 units, which leaves room for the fast versions of these functions.
+TRANSCENDENTAL = 16
+
+#: Elements of a piece with all channels.
+_PIECE = 1 << 17
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Some elements of one result.
+
+    Attributes:
+        role: Of the tensor that is written.
+        cut: Where the elements are in it.
+        value: What they should be.
+        size: Root of the sum of the squared terms ``s``; the error of an element is relative to
+            ``|value| + s``.
+        terms: Length of the sums; :data:`EXACT` where nothing is rounded.
+    """
+
+    role: str
+    cut: tuple[slice, ...]
+    value: NDArray[Any]
+    size: NDArray[Any]
+    terms: int
+
+
+def whole_columns(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
+    """Cut NCHW images into pieces that have all channels of their pixels."""
+    images, channels, height, width = shape
+    image = channels * height * width
+    some_images = max(1, _PIECE // image)
+    some_rows = height if image <= _PIECE else max(1, _PIECE // (channels * width))
+    for first in range(0, images, some_images):
+        for row in range(0, height, some_rows):
+            yield (
+                slice(first, min(first + some_images, images)),
+                slice(0, channels),
+                slice(row, min(row + some_rows, height)),
+                slice(0, width),
+            )
+
+
+def per_channel(values: NDArray[Any], cut: slice = slice(None)) -> F64:
+    """Return values of channels, or of some of them, so that they apply to NCHW images."""
+    return values[cut].astype(np.float64)[:, None, None]
+
+
+# -----------------------------------------------------------------------------
+# Output pixels that are recomputed exactly, and the patches of the source that they see.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pixels:
+    """Positions of an output, all channels of which are compared.
+
+    Attributes:
+        image: Index of the image, per pixel.
+        row: Row of the output.
+        column: Column of the output.
+    """
+
+    image: NDArray[np.intp]
+    row: NDArray[np.intp]
+    column: NDArray[np.intp]
+
+    def values(self, output: NDArray[Any]) -> NDArray[Any]:
+        """Return the (pixels, channels) values of an NCHW tensor."""
+        picked: NDArray[Any] = output[self.image, :, self.row, self.column]
+        return picked
+
+    def patches(self, source: NDArray[Any], height: TapAxis, width: TapAxis) -> NDArray[np.float64]:
+        """Return the (pixels, channels, taps, taps) window of each pixel, zero on padding."""
+        rows, columns = height.source[self.row], width.source[self.column]
+        picked = source[self.image[:, None, None], :, rows[:, :, None], columns[:, None, :]]
+        factor = height.factor[self.row][:, :, None] * width.factor[self.column][:, None, :]
+        result: NDArray[np.float64] = (picked * factor[..., None]).transpose(0, 3, 1, 2)
+        return result
+
+    def name(self, role: str, pixel: int, channel: int) -> str:
+        """Name an element: ``dst[n=0, c=17, h=3, w=5]``."""
+        at = self.image[pixel], self.row[pixel], self.column[pixel]
+        return f"{role}[n={at[0]}, c={channel}, h={at[1]}, w={at[2]}]"
+
+
+def choose_pixels(
+    rng: np.random.Generator, images: int, height: int, width: int, count: int
+) -> Pixels:
+    """Choose ``count`` pixels: all if there are no more, else corners first, then random ones."""
+    total = images * height * width
+    if count >= total:
+        flat = np.arange(total)
+    else:
+        # Padding and tails of blocked loops go wrong at the borders first.
+        corners = [
+            (n * height + h) * width + w
+            for n in {0, images - 1}
+            for h in {0, height - 1}
+            for w in {0, width - 1}
+        ]
+        flat = rng.integers(0, total, count)
+        kept = min(len(corners), count // 2)
+        flat[:kept] = corners[:kept]
+        flat = np.unique(flat)
+    image, row, column = np.unravel_index(flat, (images, height, width))
+    return Pixels(image=image, row=row, column=column)
+
+
+# -----------------------------------------------------------------------------
+# One spatial axis of a window as a table: which source position each tap of an output reads.
+#
+# Forward, output ``o`` reads input ``o * stride + k * dilation - pad`` at tap ``k``. Backward,
+# the
+# "output" is an input position ``i`` and reads the gradient at ``(i + pad - k * dilation) /
+# stride``
+# where that is a whole number. With the table in hand both are the same computation.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TapAxis:
+    """Sources and factors of all (output, tap) pairs along one axis.
+
+    Attributes:
+        source: (outputs, taps) positions read, zero where the tap falls on padding.
+        factor: (outputs, taps) what the element read is multiplied with; zero on padding.
+        source_size: Positions of the tensor that is read.
+    """
+
+    source: NDArray[np.intp]
+    factor: NDArray[np.float64]
+    source_size: int
+
+    @property
+    def outputs(self) -> int:
+        """Positions of the tensor that is written."""
+        return len(self.source)
+
+    def spread(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the (source_size, taps) matrix that a weighted sum over the outputs becomes.
+
+        ``sum_o weights[o] * y[o] = sum_k sum_i x[i] * spread[i, k]`` for
+        ``y[o] = sum_k factor[o, k] * x[source[o, k]]``.
+        """
+        matrix = np.zeros((self.source_size, self.source.shape[1]))
+        taps = np.broadcast_to(np.arange(self.source.shape[1]), self.source.shape)
+        np.add.at(matrix, (self.source, taps), self.factor * weights[:, None])
+        return matrix
+
+    def energy(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return per tap ``sum_o (weights[o] * factor[o, k])**2``."""
+        result: NDArray[np.float64] = np.square(self.factor * weights[:, None]).sum(axis=0)
+        return result
+
+    def slices(self, tap: int) -> tuple[slice, slice]:
+        """Return the outputs whose tap is not on padding, and the positions that they read.
+
+        Only for forward tables, whose positions are ``stride`` apart.
+        """
+        outputs = np.flatnonzero(self.factor[:, tap])
+        if outputs.size == 0:
+            return slice(0, 0), slice(0, 0)
+        first, last = int(outputs[0]), int(outputs[-1])
+        low, high = int(self.source[first, tap]), int(self.source[last, tap])
+        step = (high - low) // max(1, last - first) or 1
+        return slice(first, last + 1), slice(low, high + 1, step)
+
+
+def window_axes(layer: Conv2d | Pool2d, pass_: str) -> tuple[TapAxis, TapAxis]:
+    """Return the tables for height and width; those of average pooling divide by the count."""
+    average = isinstance(layer, Pool2d) and layer.mode == "avg"
+    whole = isinstance(layer, Pool2d) and layer.count_include_pad
+    dilations = (1, 1)
+    if isinstance(layer, Conv2d):
+        dilations = (layer.dilation_height, layer.dilation_width)
+    numbers = (
+        (
+            layer.in_height,
+            layer.out_height,
+            layer.kernel_height,
+            layer.stride_height,
+            layer.pad_top,
+            dilations[0],
+        ),
+        (
+            layer.in_width,
+            layer.out_width,
+            layer.kernel_width,
+            layer.stride_width,
+            layer.pad_left,
+            dilations[1],
+        ),
+    )
+    height, width = (_axis(pass_, average, whole, *one) for one in numbers)
+    return height, width
+
+
+def overlap(layer: Conv2d | Pool2d) -> int:
+    """Return how many windows can hold one input position."""
+    rows = min(layer.out_height, -(-layer.kernel_height // layer.stride_height))
+    columns = min(layer.out_width, -(-layer.kernel_width // layer.stride_width))
+    return rows * columns
+
+
+def _axis(
+    pass_: str,
+    average: bool,
+    whole: bool,
+    size: int,
+    out: int,
+    kernel: int,
+    stride: int,
+    pad: int,
+    dilation: int,
+) -> TapAxis:
+    taps = np.arange(kernel)
+    source = np.arange(out)[:, None] * stride - pad + taps * dilation
+    valid = (source >= 0) & (source < size)
+    counts = np.full(out, float(kernel)) if whole else np.maximum(valid.sum(axis=1), 1.0)
+    if not average:
+        counts = np.ones(out)
+    if pass_ == "backward-data":
+        scaled = np.arange(size)[:, None] + pad - taps * dilation
+        source, rest = np.divmod(scaled, stride)
+        valid = (rest == 0) & (source >= 0) & (source < out)
+        source = np.where(valid, source, 0)
+        return TapAxis(source=source, factor=valid / counts[source], source_size=out)
+    source = np.where(valid, source, 0)
+    return TapAxis(source=source, factor=valid / counts[:, None], source_size=size)
+
+
+# -----------------------------------------------------------------------------
+# What a comparison found: its worst deviation, where that was, and how much was compared.
+
+#: A checksum adds up errors with random signs, so their root sum of squares is its standard
+#: deviation. It is measured in units of three of them: a rounding error of ``u`` at most, and of
+#: 0.3 ``u`` in the root mean square of ``(|ref|**2 + s**2)**0.5``, would have to be at ten standard
+#: deviations to reach the tolerance ``u`` that holds for single elements.
+CHECKSUM_UNIT = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deviation:
+    """One place where the result was compared with the reference.
+
+    Attributes:
+        error: Relative error; infinite or NaN where the result is not finite.
+        where: Name of the element or of the checksum, in words.
+        got: What the kernel computed.
+        expected: What the reference computed.
+    """
+
+    error: float
+    where: str
+    got: float
+    expected: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Everything that was compared for one result.
+
+    Attributes:
+        terms: Length of the sums that the result consists of; 0 where it must be exact.
+        points: Elements recomputed exactly.
+        checksums: Checksums over all elements; 0 where every element was recomputed.
+        worst: The largest deviation of any of them.
+    """
+
+    terms: int
+    points: int
+    checksums: int
+    worst: Deviation
+
+
+def checksum_weights(rng: np.random.Generator, count: int) -> NDArray[np.float64]:
+    """Return random weights, all different: sizes from 0.5 to 1.5, and random signs."""
+    signs = 2.0 * rng.integers(0, 2, count) - 1.0
+    return signs * rng.uniform(0.5, 1.5, count)
+
+
+def worst_of(
+    got: NDArray[Any],
+    expected: NDArray[Any],
+    scale: NDArray[Any],
+    where: Callable[[Sequence[int]], str],
+) -> Deviation:
+    """Return the largest ``|got - expected| / scale``; zero over zero is zero, NaN the largest.
+
+    Args:
+        got: Computed values.
+        expected: Reference values of the same shape.
+        scale: What one is measured against, of the same shape.
+        where: Names the place of an index into these arrays.
+    """
+    got = np.asarray(got, dtype=np.float64)
+    with np.errstate(all="ignore"):
+        error = np.abs(got - expected)
+        error = np.where(error == 0, 0.0, error / scale)
+    flat = int(np.argmax(error))
+    index = [int(one) for one in np.unravel_index(flat, error.shape)]
+    return Deviation(
+        error=float(error.flat[flat]),
+        where=where(index),
+        got=float(got.flat[flat]),
+        expected=float(expected.flat[flat]),
+    )
+
+
+def larger(first: Deviation, second: Deviation) -> Deviation:
+    """Return the worse of two deviations; one that is not a number is worse than any number."""
+    if math.isnan(first.error) or first.error >= second.error:
+        return first
+    return second

@@ -1,0 +1,360 @@
+"""Convolution against the reference, all three passes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pydlbench.backends.verification.checksums import (
+    CHECKSUM_UNIT,
+    Deviation,
+    Evidence,
+    TapAxis,
+    checksum_weights,
+    choose_pixels,
+    contract,
+    larger,
+    pieces,
+    window_axes,
+    worst_of,
+)
+from pydlbench.backends.verification.inputs import RESULT_ROLE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydlbench.layers.conv import Conv2d
+
+__all__ = ["check_conv", "check_conv_weights"]
+
+
+# -----------------------------------------------------------------------------
+# Convolution forward and backward-data against the reference.
+#
+# Both passes are ``y[n, o, p] = sum_{c, k} w[o, c, k] x[n, c, source(p, k)]`` with the tables of
+# :mod:`~pydlbench.backends.reference.taps`. With random weights ``b[p] = b_h b_w`` the checksum
+# of
+# a channel of an image is, exchanging the sums::
+#
+#     sum_p b[p] y[n, o, p] = sum_{c, k} w[o, c, k] S[n, c, k]
+#     S[n, c, k] = sum_p b[p] x[n, c, source(p, k)]
+#
+# ``S`` is one pass over the source, and small. Where recomputing one checksum per image would
+# still
+# be expensive (large weights and small images), images are first added up with random weights.
+
+r"""Convolution forward and backward-data against the reference.
+
+Both passes are ``y[n, o, p] = sum_{c, k} w[o, c, k] x[n, c, source(p, k)]`` with the tables of
+:mod:`~pydlbench.backends.verification.checksums`. With random weights ``b[p] = b_h b_w`` the
+checksum of a channel of an image is, exchanging the sums::
+
+    sum_p b[p] y[n, o, p] = sum_{c, k} w[o, c, k] S[n, c, k]
+    S[n, c, k] = sum_p b[p] x[n, c, source(p, k)]
+
+``S`` is one pass over the source, and small. Where recomputing one checksum per image would still
+be expensive (large weights and small images), images are first added up with random weights.
+"""
+
+
+#: Multiply-adds spent on single points, and on the checksums' side of the weights.
+_POINT_MACS = 50_000_000
+_CHECKSUM_MACS = 100_000_000
+#: Source elements gathered for the points.
+_PATCH_ELEMENTS = 1_000_000
+#: Weights converted to float64 at a time.
+_WEIGHT_BLOCK = 1 << 20
+
+_F64 = NDArray[np.float64]
+
+
+def check_conv(
+    layer: Conv2d,
+    pass_: str,
+    source: NDArray[Any],
+    weights: NDArray[Any],
+    output: NDArray[Any],
+    rng: np.random.Generator,
+) -> Evidence:
+    """Compare the result of ``forward`` or ``backward-data`` with the reference.
+
+    Args:
+        layer: The convolution.
+        pass_: ``forward`` or ``backward-data``.
+        source: What the pass reads, NCHW: the images, or the gradient of the result.
+        weights: ``(out_channels, in_channels / groups, kernel_height, kernel_width)``.
+        output: What the kernel wrote, NCHW.
+        rng: Chooses weights and points.
+    """
+    height, width = window_axes(layer, pass_)
+    images, groups = layer.batch, layer.groups
+    grouped = weights.reshape(groups, -1, *weights.shape[1:])
+    if pass_ == "backward-data":
+        grouped = grouped.swapaxes(1, 2)
+    _, outs, ins, *kernel = grouped.shape
+    taps = kernel[0] * kernel[1]
+    macs = groups * outs * ins * taps
+
+    by_row = checksum_weights(rng, height.outputs)
+    by_column = checksum_weights(rng, width.outputs)
+    got, got_energy = contract(
+        output,
+        {2: by_row[:, None], 3: by_column[:, None]},
+        {2: by_row[:, None] ** 2, 3: by_column[:, None] ** 2},
+    )
+    sums, squares = contract(
+        source,
+        {2: height.spread(by_row), 3: width.spread(by_column)},
+        {2: np.ones((source.shape[2], 1)), 3: np.ones((source.shape[3], 1))},
+    )
+    # The mean square of a channel stands for that of each window in it.
+    mean_square = squares / (source.shape[2] * source.shape[3])
+    energy = mean_square * np.outer(height.energy(by_row), width.energy(by_column))
+
+    fold = _fold(rng, images, max(1, _CHECKSUM_MACS // macs))
+    got, got_energy = fold @ got[:, :, 0, 0], fold**2 @ got_energy[:, :, 0, 0]
+    buckets = len(fold)
+
+    per_pixel = groups * ins * taps
+    count = max(1, min(_POINT_MACS // macs, _PATCH_ELEMENTS // per_pixel))
+    pixels = choose_pixels(rng, images, height.outputs, width.outputs, count)
+    patches = pixels.patches(source, height, width)
+
+    def rows(folded: _F64, patch: _F64) -> _F64:
+        stacked = np.concatenate([folded, patch.reshape(len(patch), -1)])
+        by_group = stacked.reshape(len(stacked), groups, ins * taps).swapaxes(0, 1)
+        return np.ascontiguousarray(by_group)
+
+    expected, variance = _mix(
+        rows(fold @ sums.reshape(images, -1), patches),
+        rows(fold**2 @ energy.reshape(images, -1), patches**2),
+        grouped,
+    )
+    checksum = worst_of(
+        got,
+        expected[:buckets],
+        CHECKSUM_UNIT * np.sqrt(got_energy + variance[:buckets]),
+        lambda at: f"checksum of channel {at[1]}" + _image(at[0], images, buckets),
+    )
+    point = worst_of(
+        pixels.values(output),
+        expected[buckets:],
+        np.abs(expected[buckets:]) + np.sqrt(variance[buckets:]),
+        lambda at: pixels.name(RESULT_ROLE[pass_], at[0], at[1]),
+    )
+    return Evidence(
+        terms=ins * taps,
+        points=expected[buckets:].size,
+        checksums=got.size,
+        worst=larger(point, checksum),
+    )
+
+
+def _fold(rng: np.random.Generator, images: int, buckets: int) -> _F64:
+    """Return the (buckets, images) matrix that adds images up; the identity where it need not."""
+    if buckets >= images:
+        return np.eye(images)
+    matrix = np.zeros((buckets, images))
+    matrix[np.arange(images) % buckets, np.arange(images)] = checksum_weights(rng, images)
+    return matrix
+
+
+def _image(bucket: int, images: int, buckets: int) -> str:
+    if buckets == images:
+        return f" of image {bucket}"
+    members = ", ".join(str(n) for n in range(bucket, images, buckets)[:4])
+    return f" of images {members}" + (", ..." if images > 4 * buckets else "")
+
+
+def _mix(rows: _F64, squared: _F64, weights: NDArray[Any]) -> tuple[_F64, _F64]:
+    """Multiply rows with the weights, and squared rows with the squared weights.
+
+    Args:
+        rows: (groups, rows, inputs * taps).
+        squared: The same.
+        weights: (groups, outputs, inputs, taps, taps), of any strides; converted block by block.
+
+    Returns:
+        Two arrays of (rows, groups * outputs).
+    """
+    groups, count, terms = rows.shape
+    outs = weights.shape[1]
+    result = np.empty((count, groups, outs)), np.empty((count, groups, outs))
+    some_outs = max(1, min(outs, _WEIGHT_BLOCK // terms))
+    some_groups = max(1, min(groups, _WEIGHT_BLOCK // (terms * some_outs)))
+    for group in range(0, groups, some_groups):
+        g = slice(group, group + some_groups)
+        for out in range(0, outs, some_outs):
+            o = slice(out, out + some_outs)
+            block = weights[g, o].astype(np.float64, order="C")
+            block = block.reshape(*block.shape[:2], terms).swapaxes(1, 2)
+            result[0][:, g, o] = np.matmul(rows[g], block).swapaxes(0, 1)
+            result[1][:, g, o] = np.matmul(squared[g], block**2).swapaxes(0, 1)
+    return result[0].reshape(count, -1), result[1].reshape(count, -1)
+
+
+# -----------------------------------------------------------------------------
+# Convolution backward-weights against the reference.
+#
+# ``dw[o, c, k] = sum_{n, p} dy[n, o, p] x[n, c, source(p, k)]`` has few elements and long sums.
+# With
+# random weights ``a[c]`` and ``d[k] = d_h d_w`` the checksum of an output channel is::
+#
+#     sum_{c, k} a[c] d[k] dw[o, c, k] = sum_{n, p} dy[n, o, p] Z[n, p]
+#     Z[n, p] = sum_k d[k] X[n, source(p, k)],  X[n, i] = sum_c a[c] x[n, c, i]
+#
+# which takes one pass over ``x`` and one over ``dy``, a few images at a time.
+
+_MIN_POINTS = 8
+#: Elements that a block of images may have per float64 temporary.
+_BLOCK = 1 << 18
+
+
+def check_conv_weights(
+    layer: Conv2d,
+    source: NDArray[Any],
+    gradient: NDArray[Any],
+    output: NDArray[Any],
+    rng: np.random.Generator,
+) -> Evidence:
+    """Compare the result of ``backward-weights`` with the reference.
+
+    Args:
+        layer: The convolution.
+        source: Its input, NCHW.
+        gradient: The gradient of its result, NCHW.
+        output: The gradient of the weights that the kernel wrote,
+            ``(out_channels, in_channels / groups, kernel_height, kernel_width)``.
+        rng: Chooses weights and points.
+    """
+    axes = window_axes(layer, "forward")
+    # Splitting the channels into groups never copies, whatever the strides.
+    x = source.reshape(layer.batch, layer.groups, -1, *source.shape[2:])
+    dy = gradient.reshape(layer.batch, layer.groups, -1, *gradient.shape[2:])
+    dw = output.reshape(layer.groups, -1, *output.shape[1:])
+    checksum = _checksum(x, dy, dw, axes, rng)
+    point, points = _points(x, dy, dw, axes, rng)
+    return Evidence(
+        terms=layer.batch * layer.out_height * layer.out_width,
+        points=points,
+        checksums=layer.out_channels,
+        worst=larger(point, checksum),
+    )
+
+
+def _checksum(
+    x: NDArray[Any],
+    dy: NDArray[Any],
+    dw: NDArray[Any],
+    axes: tuple[TapAxis, TapAxis],
+    rng: np.random.Generator,
+) -> Deviation:
+    images, groups, ins, *image = x.shape
+    outs = dy.shape[2]
+    vectors = {2 + i: checksum_weights(rng, size) for i, size in enumerate(dw.shape[2:])}
+    factors = {axis: vector[:, None] for axis, vector in vectors.items()}
+    got, got_energy = contract(dw, factors, {axis: one**2 for axis, one in factors.items()})
+
+    expected, energy = np.zeros((groups, outs)), np.zeros((groups, outs))
+    squares = np.zeros(groups)
+    step = max(1, _BLOCK // (groups * max(image[0] * image[1], dy.shape[3] * dy.shape[4])))
+    whole = {axis: np.ones((x.shape[axis], 1)) for axis in (2, 3, 4)}
+    for first in range(0, images, step):
+        block = slice(first, first + step)
+        summed, squared = contract(x[block], {2: vectors[2][:, None]}, whole)
+        squares += squared.sum(axis=(0, 2, 3, 4))
+        seen = _combine_taps(summed[:, :, 0], axes, vectors[3], vectors[4])
+        gradient = dy[block]
+        for cut in pieces(gradient):
+            piece = gradient[cut].astype(np.float64)
+            n, g, o, h, w = cut
+            expected[g, o] += np.einsum("ngohw,nghw->go", piece, seen[n, g, h, w])
+            energy[g, o] += np.einsum("ngohw,ngohw->go", piece, piece)
+
+    # Per weight the variance is sum_{n, p} dy**2 x**2; the mean square of x stands for each x,
+    # and the share of a tap's positions that are not padding for those that meet it.
+    mean_square = squares / (images * ins * image[0] * image[1])
+    share = axes[0].factor.mean(axis=0) @ vectors[3] ** 2
+    share *= axes[1].factor.mean(axis=0) @ vectors[4] ** 2
+    variance = energy * mean_square[:, None] * (vectors[2] ** 2).sum() * share
+    return worst_of(
+        got.reshape(-1),
+        expected.reshape(-1),
+        CHECKSUM_UNIT * np.sqrt(got_energy.reshape(-1) + variance.reshape(-1)),
+        lambda at: f"checksum of output channel {at[0]}",
+    )
+
+
+def _combine_taps(
+    summed: _F64, axes: tuple[TapAxis, TapAxis], by_row: _F64, by_column: _F64
+) -> _F64:
+    """Return Z from X: (images, groups, inputs) to (images, groups, outputs), both axes."""
+    height, width = axes
+    rows = np.zeros((*summed.shape[:2], height.outputs, summed.shape[3]))
+    for tap, weight in enumerate(by_row):
+        to, of = height.slices(tap)
+        rows[:, :, to] += weight * summed[:, :, of]
+    result = np.zeros((*summed.shape[:2], height.outputs, width.outputs))
+    for tap, weight in enumerate(by_column):
+        to, of = width.slices(tap)
+        result[..., to] += weight * rows[..., of]
+    return result
+
+
+def _points(
+    x: NDArray[Any],
+    dy: NDArray[Any],
+    dw: NDArray[Any],
+    axes: tuple[TapAxis, TapAxis],
+    rng: np.random.Generator,
+) -> tuple[Deviation, int]:
+    """Recompute the weights of some groups, output channels, input channels and taps."""
+    images, _, _, rows, columns = dy.shape
+    *channels, kernel_height, kernel_width = dw.shape
+    outs = channels[1]
+    limits = (*channels, kernel_height * kernel_width)
+    sizes = _grow(max(_MIN_POINTS, _POINT_MACS // (images * rows * columns)), limits)
+    some = [
+        np.sort(rng.choice(limit, size, replace=False))
+        for limit, size in zip(limits, sizes, strict=True)
+    ]
+    # One matrix per group and tap: (output channels) x (input channels).
+    expected, variance = np.zeros((2, sizes[3], *sizes[:3]))
+    per_image = sizes[0] * max(sizes[1] * rows * columns, sizes[2] * x.shape[3] * x.shape[4])
+    step = max(1, _BLOCK // per_image)
+    for first in range(0, images, step):
+        block = slice(first, first + step)
+        read = x[block][:, some[0][:, None], some[2]].astype(np.float64)
+        given = dy[block][:, some[0][:, None], some[1]].astype(np.float64)
+        given = given.transpose(1, 2, 0, 3, 4).reshape(*sizes[:2], -1)
+        for at, tap in enumerate(some[3]):
+            row, column = divmod(int(tap), kernel_width)
+            seen = read[:, :, :, axes[0].source[:, row]][..., axes[1].source[:, column]]
+            seen *= np.outer(axes[0].factor[:, row], axes[1].factor[:, column])
+            seen = seen.transpose(1, 0, 3, 4, 2).reshape(sizes[0], -1, sizes[2])
+            expected[at] += given @ seen
+            variance[at] += given**2 @ seen**2
+    expected, variance = np.moveaxis(expected, 0, 3), np.moveaxis(variance, 0, 3)
+    flat = dw.reshape(*dw.shape[:3], -1)
+
+    def name(at: Sequence[int]) -> str:
+        group, out, into, tap = (int(chosen[i]) for chosen, i in zip(some, at, strict=True))
+        row, column = divmod(tap, kernel_width)
+        return f"weights[oc={group * outs + out}, ic={into}, kh={row}, kw={column}]"
+
+    scale = np.abs(expected) + np.sqrt(variance)
+    return worst_of(flat[np.ix_(*some)], expected, scale, name), expected.size
+
+
+def _grow(wanted: int, limits: tuple[int, ...]) -> tuple[int, ...]:
+    """Return sizes within ``limits`` whose product is about ``wanted``, none left behind."""
+    sizes = [1] * len(limits)
+    while np.prod(sizes) < wanted:
+        growing = [i for i, limit in enumerate(limits) if sizes[i] < limit]
+        if not growing:
+            break
+        smallest = min(growing, key=lambda i: sizes[i])
+        sizes[smallest] = min(limits[smallest], 2 * sizes[smallest])
+    return tuple(sizes)

@@ -1,0 +1,352 @@
+"""Seeded random inputs, rounded so that the kernel and the reference see the same numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pydlbench.errors import UsageError, nearest
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pointwise import Pointwise
+from pydlbench.layers.pool import Pool2d
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pydlbench.layers.layer import Layer
+
+__all__ = [
+    "RESULT_ROLE",
+    "UNIT_ROUNDOFF",
+    "check_shape",
+    "fill_uniform",
+    "kept_elements",
+    "make_inputs",
+    "round_to",
+    "significand_bits",
+    "tensor_shapes",
+]
+
+
+# -----------------------------------------------------------------------------
+# Shapes of a layer's tensors in plain layouts, by role.
+
+#: The role of the tensor that each pass writes; gradients go by the name of their tensor.
+RESULT_ROLE = {"forward": "dst", "backward-data": "src", "backward-weights": "weights"}
+
+
+def tensor_shapes(layer: Layer) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor by role (``src``, ``weights``, ``dst``).
+
+    Images are NCHW, convolution weights ``(out_channels, in_channels / groups, kernel_height,
+    kernel_width)``, and matrices carry their batch in front: ``(batch_count, rows, columns)``.
+    Those of memory-bound layers are all that any of the passes reads or writes.
+    """
+    if isinstance(layer, Pointwise):
+        return {
+            role: layer.dims(role)
+            for pass_ in layer.passes
+            for propagation in ("inference", "training")
+            for role in (*layer.reads(pass_, propagation), *layer.writes(pass_, propagation))
+        }
+    if isinstance(layer, Gemm):
+        return {
+            "src": (layer.batch_count, layer.m, layer.k),
+            "weights": (layer.batch_count, layer.k, layer.n),
+            "dst": (layer.batch_count, layer.m, layer.n),
+        }
+    if isinstance(layer, Pool2d):
+        return {
+            "src": (layer.batch, layer.channels, layer.in_height, layer.in_width),
+            "dst": (layer.batch, layer.channels, layer.out_height, layer.out_width),
+        }
+    return {
+        "src": (layer.batch, layer.in_channels, layer.in_height, layer.in_width),
+        "weights": (
+            layer.out_channels,
+            layer.in_channels // layer.groups,
+            layer.kernel_height,
+            layer.kernel_width,
+        ),
+        "dst": (layer.batch, layer.out_channels, layer.out_height, layer.out_width),
+    }
+
+
+def check_shape(layer: Layer, role: str, tensor: NDArray[Any]) -> NDArray[Any]:
+    """Return ``tensor`` in its plain shape; grouped weights may also come with five axes.
+
+    Raises:
+        UsageError: The tensor does not have the layer's shape.
+    """
+    expected = tensor_shapes(layer)[role]
+    if tensor.shape == expected:
+        return tensor
+    if role == "weights" and isinstance(layer, Conv2d):
+        grouped = (layer.groups, layer.out_channels // layer.groups, *expected[1:])
+        if tensor.shape == grouped:
+            return tensor.reshape(expected)
+    if isinstance(layer, Gemm) and layer.batch_count == 1 and tensor.shape == expected[1:]:
+        return tensor[None]
+    raise UsageError(f"{role}: has shape {tensor.shape}; expected {expected}")
+
+
+# -----------------------------------------------------------------------------
+# The elements that a dropout keeps: those whose index has a small hash.
+#
+# The hash is C. Wellons' of 32 bits ("Prospecting for hash functions", 2018; "lowbias32") without
+# its
+# last step, which leaves the upper half of the result as it is. What is hashed is the lower half
+# of
+# the index, xor the upper half times 0x9E3779B9 plus 0x85EBCA6B. It needs no state, so any thread
+# finds it for any element, and the backward pass finds the same one; and it is short enough for a
+# GPU
+# to be done with it before memory is with the elements.
+
+
+def kept_elements(shape: tuple[int, ...], cut: tuple[slice, ...], keep: float) -> NDArray[np.bool_]:
+    """Return which elements of a piece of a tensor stay.
+
+    Args:
+        shape: Of the whole tensor; elements are numbered in this order, wherever they lie.
+        cut: The piece.
+        keep: Probability to stay.
+    """
+    index = np.zeros((), dtype=np.uint64)
+    stride = 1
+    for axis in reversed(range(len(shape))):
+        along = np.arange(shape[axis], dtype=np.uint64)[cut[axis]] * np.uint64(stride)
+        index = index + along.reshape(-1, *[1] * (len(shape) - 1 - axis))
+        stride *= shape[axis]
+    kept: NDArray[np.bool_] = _hash(index) < np.uint64(int(keep * 2.0**32))
+    return kept
+
+
+def _hash(index: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    with np.errstate(over="ignore"):
+        upper = (index >> np.uint64(32)).astype(np.uint32) * np.uint32(0x9E3779B9)
+        mixed = index.astype(np.uint32) ^ (upper + np.uint32(0x85EBCA6B))
+        mixed = (mixed ^ (mixed >> np.uint32(16))) * np.uint32(0x7FEB352D)
+        mixed = (mixed ^ (mixed >> np.uint32(15))) * np.uint32(0x846CA68B)
+    return np.asarray(mixed)
+
+
+# -----------------------------------------------------------------------------
+# Storage precisions: rounding float32 values to them, and their unit roundoffs.
+
+#: Significand bits of the values a kernel of each precision works on, implicit bit included.
+#: ``tf32`` is stored as float32, but its arithmetic sees eleven bits: inputs that already fit are
+#: seen by the reference and by the kernel alike.
+_SIGNIFICAND = {
+    "fp32": 24,
+    "tf32": 11,
+    "fp16": 11,
+    "fp16-tc": 11,
+    "bf16": 8,
+    "bf16-tc": 8,
+    "fp8-tc": 4,
+}
+
+#: Largest relative error of one rounding to nearest, by name of the format.
+UNIT_ROUNDOFF = {
+    "float64": 2.0**-53,
+    "float32": 2.0**-24,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float8_e4m3": 2.0**-4,
+}
+
+
+def significand_bits(precision: str) -> int:
+    """Return the significand bits of ``precision``, the implicit one included.
+
+    Raises:
+        UsageError: There is no such precision.
+    """
+    bits = _SIGNIFICAND.get(precision)
+    if bits is None:
+        choices = ", ".join(nearest(precision, _SIGNIFICAND) or _SIGNIFICAND)
+        raise UsageError(f"precision {precision}: no such precision; nearest: {choices}")
+    return bits
+
+
+def round_to(precision: str, array: NDArray[Any]) -> NDArray[np.float32]:
+    """Round to the nearest value of a storage precision, ties to even; the result is float32.
+
+    Args:
+        precision: ``fp32``, ``tf32``, ``fp16``, ``fp16-tc``, ``bf16``, ``bf16-tc`` or ``fp8-tc``
+            (e4m3, finite values saturating at 448 as its conversions do).
+        array: Values of any shape; left as they are.
+
+    Raises:
+        UsageError: There is no such precision.
+    """
+    bits = significand_bits(precision)
+    values = np.asarray(array, dtype=np.float32)
+    if bits == 24:
+        return values.copy()
+    if precision.startswith("fp16"):
+        return values.astype(np.float16).astype(np.float32)
+    if precision == "fp8-tc":
+        # Below 2**-6 numbers of e4m3 are subnormal: multiples of 2**-9.
+        _, exponent = np.frexp(values)
+        spacing = np.ldexp(np.float32(1), np.maximum(exponent - bits, -9))
+        with np.errstate(invalid="ignore"):  # a signalling NaN
+            rounded: NDArray[np.float32] = np.rint(values / spacing) * spacing
+        return np.clip(rounded, np.float32(-448), np.float32(448))
+    return _drop_bits(values, 24 - bits)
+
+
+def _drop_bits(values: NDArray[np.float32], dropped: int) -> NDArray[np.float32]:
+    """Round away the lowest significand bits of float32, ties to even; NaN stays NaN."""
+    pattern = values.view(np.uint32) if values.flags.c_contiguous else values.copy().view(np.uint32)
+    shift = np.uint32(dropped)
+    last = (pattern >> shift) & np.uint32(1)
+    half = np.uint32((1 << (dropped - 1)) - 1)
+    with np.errstate(over="ignore"):
+        rounded = ((pattern + half + last) >> shift) << shift
+    result: NDArray[np.float32] = rounded.view(np.float32)
+    # The carry could turn a NaN with a full significand into an infinity.
+    unordered = np.isnan(values)
+    if unordered.any():
+        result[unordered] = np.nan
+    return result
+
+
+# -----------------------------------------------------------------------------
+# Uniform random values on the grid of a storage precision.
+
+#: Elements made at a time, so that they are rounded while they are in the cache.
+_CHUNK = 1 << 16
+
+
+def fill_uniform(flat: NDArray[np.float32], stream: np.random.SFC64, precision: str) -> None:
+    """Fill with uniform values in [-1, 1): random significands of numbers in [2, 4), less 3."""
+    for first in range(0, flat.size, _CHUNK):
+        chunk = flat[first : first + _CHUNK]
+        bits = stream.random_raw((chunk.size + 1) // 2).view(np.uint32)[: chunk.size]
+        bits >>= np.uint32(9)
+        bits |= np.uint32(0x40000000)
+        np.subtract(bits.view(np.float32), np.float32(3), out=chunk)
+        if precision != "fp32":
+            chunk[:] = round_to(precision, chunk)
+
+
+# -----------------------------------------------------------------------------
+# Seeded inputs of memory-bound layers: images, parameters, statistics, labels, weights.
+
+_POINTWISE_ROLES = (
+    *("src", "weights", "dst", "bias", "mean", "variance", "running_mean", "running_variance"),
+    *("labels", "gradient", "velocity"),
+)
+_POSITIVE = ("variance", "running_variance")
+
+
+def make_pointwise_inputs(
+    layer: Pointwise, pass_: str, precision: str, seed: int, propagation: str
+) -> dict[str, NDArray[np.float32]]:
+    """Return what a pass reads; see :func:`~pydlbench.backends.verification.inputs.make_inputs`.
+
+    Variances are in [0.5, 1.5), labels are whole numbers below the number of classes, and the
+    probabilities that the gradient of a softmax reads add up to one in each row.
+    """
+    inputs = {}
+    for role in layer.reads(pass_, propagation):
+        stream = np.random.SFC64(np.random.SeedSequence([seed, _stream(role)]))
+        array = np.empty(layer.dims(role), dtype=np.float32)
+        if role == "labels":
+            array[:] = np.random.Generator(stream).integers(0, layer.channels, array.size)
+        elif role == "dst" and layer.op == "softmax-xent":
+            fill_uniform(array.reshape(-1), stream, "fp32")
+            powers = np.exp(array, dtype=np.float64)
+            array = round_to(precision, powers / powers.sum(axis=1, keepdims=True))
+        else:
+            stored = "fp32" if layer.in_float32(role) else precision
+            fill_uniform(array.reshape(-1), stream, stored)
+        if role in _POSITIVE:
+            array += np.float32(2)
+            array /= np.float32(2)
+        inputs[role] = array
+    return inputs
+
+
+def _stream(role: str) -> int:
+    """Return the number of a role's random stream; further sources follow the other roles."""
+    if role in _POINTWISE_ROLES:
+        return _POINTWISE_ROLES.index(role)
+    return len(_POINTWISE_ROLES) + int(role.removeprefix("src"))
+
+
+_ROLES = ("src", "weights", "dst")
+
+
+def make_inputs(
+    layer: Layer, pass_: str, precision: str, seed: int, propagation: str = "inference"
+) -> dict[str, NDArray[np.float32]]:
+    """Return what a pass reads: float32 arrays in plain layouts, by role.
+
+    Values are uniform in [-1, 1) and rounded to the nearest value of the storage precision. Each
+    role has a random stream of its own, so the weights of a layer are the same in two passes.
+
+    Max pooling backward reads the source too, to find the maxima. There its values differ within
+    any window, because which of two equal maxima gets the gradient is up to the library.
+
+    Memory-bound layers also read variances, which are positive, and labels, which are whole numbers
+    below the number of classes.
+
+    Args:
+        layer: What is computed.
+        pass_: ``forward``, ``backward-data`` or ``backward-weights``.
+        precision: Storage precision, such as ``fp32`` or ``bf16``.
+        seed: Non-negative; the same seed gives the same arrays.
+        propagation: ``inference`` or ``training``; a batch normalisation reads other statistics.
+
+    Raises:
+        UsageError: The layer has no such pass, or there is no such precision.
+    """
+    if pass_ not in layer.passes:
+        choices = ", ".join(nearest(pass_, layer.passes) or layer.passes)
+        raise UsageError(f"pass {pass_}: {layer.kind} has no such pass; nearest: {choices}")
+    significand_bits(precision)
+    if isinstance(layer, Pointwise):
+        return make_pointwise_inputs(layer, pass_, precision, seed, propagation)
+    maxima = isinstance(layer, Pool2d) and layer.mode == "max" and pass_ == "backward-data"
+    inputs = {}
+    for role, shape in tensor_shapes(layer).items():
+        if role == RESULT_ROLE[pass_] and not maxima:
+            continue
+        if role == "src" and isinstance(layer, Pool2d) and pass_ == "backward-data" and not maxima:
+            continue
+        stream = np.random.SFC64(np.random.SeedSequence([seed, _ROLES.index(role)]))
+        array = np.empty(shape, dtype=np.float32)
+        fill_uniform(array.reshape(-1), stream, precision)
+        if role == "src" and maxima and isinstance(layer, Pool2d):
+            _separate(array, layer, precision, np.random.Generator(stream))
+        inputs[role] = array
+    return inputs
+
+
+def _separate(
+    images: NDArray[np.float32], layer: Pool2d, precision: str, rng: np.random.Generator
+) -> None:
+    """Move values to a grid so that no two in a pooling window are equal.
+
+    A window holds each pair (row modulo kernel height, column modulo kernel width) at most once.
+    Each pair gets every ``taps``-th value of the grid as its own. Windows with more elements than
+    the grid has room for keep their ties.
+    """
+    taps = layer.kernel_height * layer.kernel_width
+    half = 1 << (significand_bits(precision) - 1)
+    rounds = 2 * half // taps
+    if rounds < 2:
+        return
+    rows = np.arange(layer.in_height) % layer.kernel_height
+    columns = np.arange(layer.in_width) % layer.kernel_width
+    pair = rows[:, None] * layer.kernel_width + columns
+    for image in images:
+        own = rng.permutation(taps).astype(np.float32)[pair] - np.float32(half)
+        # From [-1, 1] to 0 .. rounds - 1; rounding may have reached 1 itself.
+        turn = np.floor((image + np.float32(1)) * np.float32(rounds / 2))
+        np.minimum(turn, np.float32(rounds - 1), out=turn)
+        image[...] = (turn * np.float32(taps) + own) / np.float32(half)

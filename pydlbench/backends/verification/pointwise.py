@@ -1,0 +1,474 @@
+"""Memory-bound layers against the reference: every element of every result."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from pydlbench.backends.verification.checksums import (
+    EXACT,
+    F64,
+    TRANSCENDENTAL,
+    Deviation,
+    Evidence,
+    Piece,
+    contract,
+    larger,
+    per_channel,
+    pieces,
+    whole_columns,
+    worst_of,
+)
+from pydlbench.backends.verification.inputs import kept_elements
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from pydlbench.layers.pointwise import Pointwise
+
+    Inputs = Mapping[str, NDArray[Any]]
+
+__all__ = ["check_pointwise", "expected_pieces"]
+
+
+# -----------------------------------------------------------------------------
+# Layers whose results depend on a few elements each: biases, activations, copies, updates.
+
+
+def bias(inputs: Inputs) -> Iterator[Piece]:
+    """``src + bias[c]``: two terms."""
+    for cut in pieces(inputs["src"]):
+        terms = _exact(inputs["src"][cut]), per_channel(inputs["bias"], cut[1])
+        yield Piece(role="dst", cut=cut, value=terms[0] + terms[1], size=np.hypot(*terms), terms=2)
+
+
+def relu(inputs: Inputs, pass_: str) -> Iterator[Piece]:
+    """``max(src, 0)``, and the gradient where the source is positive: exact."""
+    for cut in pieces(inputs["src"]):
+        source = inputs["src"][cut]
+        given = source if pass_ == "forward" else inputs["dst"][cut]
+        value = np.where(source > 0, given, given.dtype.type(0))
+        role = "dst" if pass_ == "forward" else "src"
+        yield Piece(role=role, cut=cut, value=value, size=np.abs(value), terms=EXACT)
+
+
+def add(inputs: Inputs) -> Iterator[Piece]:
+    """``src + src2``: two terms."""
+    for cut in pieces(inputs["src"]):
+        terms = _exact(inputs["src"][cut]), _exact(inputs["src2"][cut])
+        yield Piece(role="dst", cut=cut, value=terms[0] + terms[1], size=np.hypot(*terms), terms=2)
+
+
+def concat(layer: Pointwise, inputs: Inputs, pass_: str) -> Iterator[Piece]:
+    """Images behind one another, or taken apart: exact."""
+    first = 0
+    for role in layer.reads("forward"):
+        joined = slice(first, first + layer.dims(role)[1])
+        first = joined.stop
+        given = inputs[role] if pass_ == "forward" else inputs["dst"][:, joined]
+        for cut in pieces(given):
+            value = given[cut]
+            to = cut
+            if pass_ == "forward":
+                channels = slice(cut[1].start + joined.start, cut[1].stop + joined.start)
+                to = cut[0], channels, *cut[2:]
+            yield Piece(
+                role="dst" if pass_ == "forward" else role,
+                cut=to,
+                value=value,
+                size=np.abs(value),
+                terms=EXACT,
+            )
+
+
+def dropout(layer: Pointwise, inputs: Inputs, pass_: str) -> Iterator[Piece]:
+    """``src / keep`` or zero, and the same of the gradient: one term."""
+    given, role = (inputs["src"], "dst") if pass_ == "forward" else (inputs["dst"], "src")
+    for cut in pieces(given):
+        kept = kept_elements(layer.dims("src"), cut, layer.keep)
+        value = np.where(kept, _exact(given[cut]) / layer.keep, 0.0)
+        yield Piece(role=role, cut=cut, value=value, size=np.abs(value), terms=1)
+
+
+def weight_decay(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
+    """``gradient + decay * weights``: two terms."""
+    for cut in pieces(inputs["weights"]):
+        terms = _exact(inputs["gradient"][cut]), layer.decay * _exact(inputs["weights"][cut])
+        value = terms[0] + terms[1]
+        yield Piece(role="gradient", cut=cut, value=value, size=np.hypot(*terms), terms=2)
+
+
+def sgd(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
+    """``weights - rate * gradient``: two terms."""
+    for cut in pieces(inputs["weights"]):
+        terms = _exact(inputs["weights"][cut]), -layer.rate * _exact(inputs["gradient"][cut])
+        value = terms[0] + terms[1]
+        yield Piece(role="weights", cut=cut, value=value, size=np.hypot(*terms), terms=2)
+
+
+def momentum(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
+    """``mu * velocity + gradient`` (two terms), of which ``rate`` parts go off the weights."""
+    for cut in pieces(inputs["weights"]):
+        terms = layer.mu * _exact(inputs["velocity"][cut]), _exact(inputs["gradient"][cut])
+        velocity, size = terms[0] + terms[1], np.hypot(*terms)
+        weights = _exact(inputs["weights"][cut])
+        yield Piece(role="velocity", cut=cut, value=velocity, size=size, terms=2)
+        yield Piece(
+            role="weights",
+            cut=cut,
+            value=weights - layer.rate * velocity,
+            size=np.hypot(weights, layer.rate * size),
+            terms=3,
+        )
+
+
+def _exact(values: NDArray[Any]) -> F64:
+    return values.astype(np.float64)
+
+
+# -----------------------------------------------------------------------------
+# Layers that sum over a whole tensor: gradients of biases, weight norms, softmax and its loss.
+
+
+_ALL = (slice(None),)
+
+
+def channel_sums(images: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the sum over each channel of NCHW images, and that of the squares."""
+    first, second = (
+        {axis: np.ones((images.shape[axis], 1)) for axis in (0, 2, 3)} for _ in range(2)
+    )
+    sums, squares = contract(images, first, second)
+    return sums[0, :, 0, 0], squares[0, :, 0, 0]
+
+
+def bias_gradient(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
+    """The sum over a channel, of as many terms as it has elements."""
+    sums, squares = channel_sums(inputs["dst"])
+    terms = layer.batch * layer.height * layer.width
+    yield Piece(role="bias", cut=_ALL, value=sums, size=np.sqrt(squares), terms=terms)
+
+
+def weight_norm(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
+    """Half the sum of all squares."""
+    total = fourths = 0.0
+    for cut in pieces(inputs["weights"]):
+        squares = np.square(inputs["weights"][cut].astype(np.float64)) / 2
+        total += float(squares.sum())
+        fourths += float(np.square(squares).sum())
+    yield Piece(
+        role="dst",
+        cut=_ALL,
+        value=np.array([total]),
+        size=np.sqrt([fourths]),
+        terms=layer.channels,
+    )
+
+
+def cross_entropy(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
+    """Probabilities, each one term over a sum of all classes; and the mean over the rows.
+
+    The loss of a row is the logarithm of a sum, less the logit of its label, both relative to the
+    largest logit.
+    """
+    labels = inputs["labels"].astype(np.int64)
+    loss = squares = 0.0
+    for cut in whole_columns(inputs["src"].shape):
+        logits = inputs["src"][cut].astype(np.float64)
+        shifted = logits - logits.max(axis=1, keepdims=True)
+        powers = np.exp(shifted)
+        sums = powers.sum(axis=1, keepdims=True)
+        value = powers / sums
+        terms = layer.channels + TRANSCENDENTAL
+        yield Piece(role="dst", cut=cut, value=value, size=value, terms=terms)
+        rows = np.arange(len(shifted))
+        chosen = shifted[rows, labels[cut[0]], 0, 0]
+        logarithms = np.log(sums[:, 0, 0, 0])
+        loss += float(np.sum(logarithms - chosen))
+        squares += float(np.sum(logarithms**2 + chosen**2))
+    yield Piece(
+        role="loss",
+        cut=_ALL,
+        value=np.array([loss / layer.batch]),
+        size=np.sqrt([squares]) / layer.batch,
+        terms=layer.batch + layer.channels + TRANSCENDENTAL,
+    )
+
+
+def softmax_gradient(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
+    """The probability, less one at the label, over the batch: two terms."""
+    labels = inputs["labels"].astype(np.int64)
+    for cut in whole_columns(inputs["dst"].shape):
+        probabilities = inputs["dst"][cut].astype(np.float64)
+        chosen = np.zeros_like(probabilities)
+        chosen[np.arange(len(chosen)), labels[cut[0]]] = 1
+        value = (probabilities - chosen) / layer.batch
+        size = np.hypot(probabilities, chosen) / layer.batch
+        yield Piece(role="src", cut=cut, value=value, size=size, terms=2)
+
+
+# -----------------------------------------------------------------------------
+# Local response normalisation against the definition.
+
+
+def lrn(layer: Pointwise, inputs: Mapping[str, NDArray[Any]], pass_: str) -> Iterator[Piece]:
+    """Images over a power of their neighbourhood, and the gradient.
+
+    Forward is one term, whose power hides a sum over the neighbourhood. Backward is that of the
+    gradient and one of each neighbour.
+    """
+    terms = layer.local_size + TRANSCENDENTAL
+    for cut in whole_columns(inputs["src"].shape):
+        source = inputs["src"][cut].astype(np.float64)
+        scale = layer.alpha / layer.local_size
+        base = layer.k + scale * _neighbours(source**2, layer.local_size)
+        power = base**-layer.beta
+        if pass_ == "forward":
+            value = source * power
+            yield Piece(role="dst", cut=cut, value=value, size=np.abs(value), terms=terms)
+            continue
+        gradient = inputs["dst"][cut].astype(np.float64)
+        ratio = gradient * source * power / base
+        factor = 2 * layer.beta * scale * source
+        size = np.hypot(gradient * power, factor * np.sqrt(_neighbours(ratio**2, layer.local_size)))
+        value = gradient * power - factor * _neighbours(ratio, layer.local_size)
+        yield Piece(role="src", cut=cut, value=value, size=size, terms=terms)
+
+
+def _neighbours(images: F64, count: int) -> F64:
+    """Sum over ``count`` channels around each one; there is nothing beyond the first and last."""
+    channels = images.shape[1]
+    half = count // 2
+    result = images.copy()
+    for distance in range(1, min(half, channels - 1) + 1):
+        result[:, distance:] += images[:, :-distance]
+        result[:, :-distance] += images[:, distance:]
+    return result
+
+
+# -----------------------------------------------------------------------------
+# Batch normalisation against the definition: inference, training and the gradients.
+
+
+_SHIFTED = 4
+
+
+def batchnorm(layer: Pointwise, inputs: Inputs, propagation: str) -> Iterator[Piece]:
+    """Normalised images, and in training the statistics.
+
+    A normalised element is the scaled source, the scaled mean and the bias. In training all of them
+    hang on sums over a channel, so these count as its terms, and what an error of the variance
+    makes of it is one more.
+    """
+    if propagation == "inference":
+        mean, variance = (inputs[role].astype(np.float64) for role in ("mean", "variance"))
+        spread = np.zeros_like(variance)
+        terms = 3 + TRANSCENDENTAL
+    else:
+        mean, mean_size, variance, spread = _statistics(layer, inputs["src"])
+        terms = _elements(layer) + TRANSCENDENTAL
+        for role, value, size in (("mean", mean, mean_size), ("variance", variance, spread)):
+            yield Piece(role=role, cut=_ALL, value=value, size=size, terms=terms)
+        yield from _running(layer, inputs, mean, mean_size, variance, spread)
+    scale = inputs["weights"].astype(np.float64) / np.sqrt(variance + layer.epsilon)
+    slope = scale * spread / (variance + layer.epsilon) / 2
+    for cut in pieces(inputs["src"]):
+        source = inputs["src"][cut].astype(np.float64)
+        centre, factor = per_channel(mean, cut[1]), per_channel(scale, cut[1])
+        shift = per_channel(inputs["bias"], cut[1])
+        squares = (source * factor) ** 2 + (centre * factor) ** 2 + shift**2
+        squares += ((source - centre) * per_channel(slope, cut[1])) ** 2
+        value = (source - centre) * factor + shift
+        yield Piece(role="dst", cut=cut, value=value, size=np.sqrt(squares), terms=terms)
+
+
+def batchnorm_gradient(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
+    """The gradients of bias and scale, which are sums over channels, and that of the source."""
+    source, gradient = inputs["src"], inputs["dst"]
+    mean = inputs["mean"].astype(np.float64)
+    inverse = 1 / np.sqrt(inputs["variance"].astype(np.float64) + layer.epsilon)
+    count = _elements(layer)
+    terms = count + TRANSCENDENTAL
+    shift, shift_squares = channel_sums(gradient)
+    slope = np.zeros(layer.channels)
+    slope_squares = np.zeros(layer.channels)
+    for cut in pieces(source):
+        given = gradient[cut].astype(np.float64)
+        here = source[cut].astype(np.float64)
+        slope[cut[1]] += (given * (here - per_channel(mean, cut[1]))).sum(axis=(0, 2, 3))
+        slope_squares[cut[1]] += ((given * here) ** 2).sum(axis=(0, 2, 3))
+    slope *= inverse
+    shift_size = np.sqrt(shift_squares)
+    slope_size = inverse * np.sqrt(slope_squares + mean**2 * shift_squares)
+    yield Piece(role="weights", cut=_ALL, value=slope, size=slope_size, terms=terms)
+    yield Piece(role="bias", cut=_ALL, value=shift, size=shift_size, terms=terms)
+    scale = inputs["weights"].astype(np.float64) * inverse
+    # The squared terms that are the same all over a channel, and those that grow with the source.
+    constant = (shift**2 + shift_squares + (mean * inverse * slope) ** 2) / count**2
+    growing = (slope**2 + slope_size**2) * inverse**2 / count**2
+    for cut in pieces(source):
+        given = gradient[cut].astype(np.float64)
+        here = source[cut].astype(np.float64)
+        distance = (here - per_channel(mean, cut[1])) * per_channel(inverse, cut[1])
+        value = given - (per_channel(shift, cut[1]) + distance * per_channel(slope, cut[1])) / count
+        squares = given**2 + per_channel(constant, cut[1])
+        squares += here**2 * per_channel(growing, cut[1])
+        factor = per_channel(scale, cut[1])
+        size = np.abs(factor) * np.sqrt(squares)
+        yield Piece(role="src", cut=cut, value=factor * value, size=size, terms=terms)
+
+
+def _statistics(layer: Pointwise, images: NDArray[Any]) -> tuple[F64, F64, F64, F64]:
+    """Return mean and biased variance of each channel, each with the size of its terms.
+
+    Kernels sum differences from some value, by Welford's updates or to keep the digits of the
+    variance. Their last few additions round numbers as large as an element, which is sqrt(M) times
+    the size of the mean's own terms; counted four times, the tolerance is 12 units of an element.
+
+    Terms of the variance are the squares of the elements and that of the mean: many kernels
+    subtract one from the other.
+    """
+    count = _elements(layer)
+    sums, squares = channel_sums(images)
+    mean = sums / count
+    variance, fourths = np.zeros(layer.channels), np.zeros(layer.channels)
+    for cut in pieces(images):
+        here = images[cut].astype(np.float64)
+        variance[cut[1]] += ((here - per_channel(mean, cut[1])) ** 2).sum(axis=(0, 2, 3))
+        here *= here
+        fourths[cut[1]] += (here * here).sum(axis=(0, 2, 3))  # a fourth power takes far longer
+    spread = np.sqrt(fourths / count**2 + mean**4)
+    return mean, _SHIFTED * np.sqrt(squares) / count, variance / count, spread
+
+
+def _running(
+    layer: Pointwise, inputs: Inputs, mean: F64, mean_size: F64, variance: F64, spread: F64
+) -> Iterator[Piece]:
+    """Yield the running statistics, moved towards those of the batch."""
+    count = _elements(layer)
+    unbiased = count / max(1, count - 1)
+    for role, value, size in (
+        ("running_mean", mean, mean_size),
+        ("running_variance", variance * unbiased, spread * unbiased),
+    ):
+        old = (1 - layer.momentum) * inputs[role].astype(np.float64)
+        new = layer.momentum * value
+        yield Piece(
+            role=role,
+            cut=_ALL,
+            value=old + new,
+            size=np.sqrt(old**2 + new**2 + (layer.momentum * size) ** 2),
+            terms=count + TRANSCENDENTAL,
+        )
+
+
+def _elements(layer: Pointwise) -> int:
+    """Return the elements of a channel."""
+    return layer.batch * layer.height * layer.width
+
+
+def check_pointwise(
+    layer: Pointwise,
+    pass_: str,
+    propagation: str,
+    inputs: Inputs,
+    results: Mapping[str, NDArray[Any]],
+    precision: str = "fp32",
+) -> dict[str, Evidence]:
+    """Compare the results of a pass with the reference.
+
+    Args:
+        layer: What was computed.
+        pass_: One of its passes.
+        propagation: ``inference`` or ``training``; batch normalisation forward differs.
+        inputs: What the kernel read, by role.
+        results: What it wrote, by role; what is not given is not compared.
+        precision: Storage. Below its smallest normal number results have fewer digits, so what is
+            rounded is measured against that number at least. (In float16 it is 6e-5: the gradients
+            of a softmax over 1000 classes are smaller.)
+
+    Returns:
+        What was found for each of ``results``.
+    """
+    found: dict[str, Evidence] = {}
+    for piece in expected_pieces(layer, pass_, propagation, inputs):
+        if piece.role not in results:
+            continue
+        scale = np.abs(piece.value) + piece.size
+        if piece.terms != EXACT:
+            stored = "fp32" if layer.in_float32(piece.role) else precision
+            scale = np.maximum(scale, _smallest_normal(stored))
+        worst = worst_of(results[piece.role][piece.cut], piece.value, scale, _namer(piece))
+        before = found.get(piece.role)
+        found[piece.role] = Evidence(
+            terms=piece.terms,
+            points=piece.value.size + (before.points if before else 0),
+            checksums=0,
+            worst=larger(worst, before.worst if before else _NOTHING),
+        )
+    return found
+
+
+def expected_pieces(
+    layer: Pointwise, pass_: str, propagation: str, inputs: Inputs
+) -> Iterator[Piece]:
+    """Yield what a pass should give, piece by piece, until all elements of all results are there.
+
+    Raises:
+        KeyError: An input is missing.
+    """
+    step = layer.op, pass_
+    if step == ("batchnorm", "forward"):
+        return batchnorm(layer, inputs, propagation)
+    if step in _OF_INPUTS:
+        return _OF_INPUTS[step](inputs)
+    return _OF_LAYER[step](layer, inputs)
+
+
+_OF_INPUTS: Final[Mapping[tuple[str, str], Callable[[Inputs], Iterator[Piece]]]] = {
+    ("bias", "forward"): bias,
+    ("relu", "forward"): partial(relu, pass_="forward"),
+    ("relu", "backward-data"): partial(relu, pass_="backward-data"),
+    ("add", "forward"): add,
+}
+
+_OF_LAYER: Final[Mapping[tuple[str, str], Callable[[Pointwise, Inputs], Iterator[Piece]]]] = {
+    ("bias", "backward-weights"): bias_gradient,
+    ("lrn", "forward"): partial(lrn, pass_="forward"),
+    ("lrn", "backward-data"): partial(lrn, pass_="backward-data"),
+    ("batchnorm", "backward-data"): batchnorm_gradient,
+    ("concat", "forward"): partial(concat, pass_="forward"),
+    ("concat", "backward-data"): partial(concat, pass_="backward-data"),
+    ("softmax-xent", "forward"): cross_entropy,
+    ("softmax-xent", "backward-data"): softmax_gradient,
+    ("dropout", "forward"): partial(dropout, pass_="forward"),
+    ("dropout", "backward-data"): partial(dropout, pass_="backward-data"),
+    ("l2", "forward"): weight_norm,
+    ("l2", "backward-weights"): weight_decay,
+    ("sgd", "forward"): sgd,
+    ("momentum", "forward"): momentum,
+}
+
+_NOTHING = Deviation(error=0.0, where="", got=0.0, expected=0.0)
+
+
+def _smallest_normal(precision: str) -> float:
+    return 2.0**-14 if precision.startswith("fp16") else 2.0**-126
+
+
+def _namer(piece: Piece) -> Callable[[Sequence[int]], str]:
+    """Name the elements of a piece by their place in the whole tensor."""
+    first = [cut.start or 0 for cut in piece.cut]
+
+    def name(at: Sequence[int]) -> str:
+        place = [start + index for start, index in zip(first, at, strict=True)]
+        if len(place) == 1:
+            return f"{piece.role}{place}"
+        image, channel, row, column = place
+        return f"{piece.role}[n={image}, c={channel}, h={row}, w={column}]"
+
+    return name

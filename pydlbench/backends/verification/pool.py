@@ -1,0 +1,248 @@
+"""Pooling against the reference."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pydlbench.backends.verification.checksums import (
+    CHECKSUM_UNIT,
+    Deviation,
+    Evidence,
+    TapAxis,
+    checksum_weights,
+    choose_pixels,
+    contract,
+    larger,
+    overlap,
+    window_axes,
+    worst_of,
+)
+from pydlbench.backends.verification.inputs import RESULT_ROLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from pydlbench.layers.pool import Pool2d
+
+__all__ = ["check_average_pool", "check_max_pool", "check_max_pool_gradient"]
+
+
+# -----------------------------------------------------------------------------
+# Average pooling against the reference: a convolution that does not mix channels.
+
+#: Source elements gathered for single points.
+_PATCH_ELEMENTS = 1_000_000
+
+
+def check_average_pool(
+    layer: Pool2d,
+    pass_: str,
+    source: NDArray[Any],
+    output: NDArray[Any],
+    rng: np.random.Generator,
+) -> Evidence:
+    """Compare the result of average pooling, forward or backward, with the reference.
+
+    Args:
+        layer: The pooling.
+        pass_: ``forward`` or ``backward-data``.
+        source: What the pass reads, NCHW: the images, or the gradient of the result.
+        output: What the kernel wrote, NCHW.
+        rng: Chooses weights and points.
+    """
+    height, width = window_axes(layer, pass_)
+    by_row = checksum_weights(rng, height.outputs)
+    by_column = checksum_weights(rng, width.outputs)
+    got, got_energy = contract(
+        output,
+        {2: by_row[:, None], 3: by_column[:, None]},
+        {2: by_row[:, None] ** 2, 3: by_column[:, None] ** 2},
+    )
+    expected, squares = contract(
+        source,
+        {
+            2: height.spread(by_row).sum(axis=1, keepdims=True),
+            3: width.spread(by_column).sum(axis=1, keepdims=True),
+        },
+        {2: np.ones((source.shape[2], 1)), 3: np.ones((source.shape[3], 1))},
+    )
+    mean_square = squares / (source.shape[2] * source.shape[3])
+    variance = mean_square * height.energy(by_row).sum() * width.energy(by_column).sum()
+    checksum = worst_of(
+        got,
+        expected,
+        CHECKSUM_UNIT * np.sqrt(got_energy + variance),
+        lambda at: f"checksum of channel {at[1]} of image {at[0]}",
+    )
+    taps = height.source.shape[1] * width.source.shape[1]
+    count = max(1, _PATCH_ELEMENTS // (layer.channels * taps))
+    pixels = choose_pixels(rng, layer.batch, height.outputs, width.outputs, count)
+    patches = pixels.patches(source, height, width)
+    reference = patches.sum(axis=(2, 3))
+    point = worst_of(
+        pixels.values(output),
+        reference,
+        np.abs(reference) + np.sqrt(np.square(patches).sum(axis=(2, 3))),
+        lambda at: pixels.name(RESULT_ROLE[pass_], at[0], at[1]),
+    )
+    terms = taps if pass_ == "forward" else overlap(layer)
+    return Evidence(
+        terms=terms, points=reference.size, checksums=got.size, worst=larger(point, checksum)
+    )
+
+
+# -----------------------------------------------------------------------------
+# Max pooling against the reference: every element, since no checksum can follow a maximum.
+
+#: Elements of a piece (some channels of an image), and the fewest channels in it: in NHWC sixteen
+#: float32 are a cache line.
+_PIECE = 1 << 17
+_MIN_CHANNELS = 16
+#: Comparisons spent on the backward pass before only some images are compared.
+_COMPARISONS = 120_000_000
+
+
+def check_max_pool(layer: Pool2d, source: NDArray[Any], output: NDArray[Any]) -> Evidence:
+    """Compare max pooling with the reference: equality, since a maximum is one of its inputs.
+
+    Args:
+        layer: The pooling.
+        source: Its input, NCHW.
+        output: What the kernel wrote, NCHW.
+    """
+    axes = window_axes(layer, "forward")
+    worst = _nothing("dst")
+    for image, channels in _planes(layer, range(layer.batch)):
+        expected = _maxima(source[image, channels], axes)
+        got = output[image, channels]
+        if not np.array_equal(got, expected):
+            found = worst_of(got, expected, np.abs(expected), _namer("dst", image, channels))
+            worst = larger(found, worst)
+    return Evidence(terms=0, points=output.size, checksums=0, worst=worst)
+
+
+def check_max_pool_gradient(
+    layer: Pool2d,
+    source: NDArray[Any],
+    gradient: NDArray[Any],
+    output: NDArray[Any],
+    rng: np.random.Generator,
+) -> Evidence:
+    """Compare the backward pass of max pooling with the reference.
+
+    The first maximum of a window, row by row, gets its gradient. In large layers single elements
+    are compared in some images, the first and the last among them, and the sum over each channel
+    in all of them.
+
+    Args:
+        layer: The pooling.
+        source: Its input, NCHW; the maxima are found in it.
+        gradient: The gradient of its result, NCHW.
+        output: The gradient of the source that the kernel wrote, NCHW.
+        rng: Chooses the images.
+    """
+    axes = window_axes(layer, "forward")
+    taps = layer.kernel_height * layer.kernel_width
+    affordable = max(1, _COMPARISONS // (gradient[0].size * taps))
+    images = list(range(layer.batch))
+    if affordable < layer.batch:
+        # A kernel that starts late or stops early goes wrong in the first image or in the last.
+        others = rng.permutation(np.arange(1, layer.batch - 1))[: max(0, affordable - 2)]
+        images = sorted({0, layer.batch - 1, *(int(n) for n in others)})
+    worst = _sums(gradient, output)
+    terms = overlap(layer)
+    points = 0
+    for image, channels in _planes(layer, images):
+        got = output[image, channels]
+        expected, scale = _scatter(source[image, channels], gradient[image, channels], axes, terms)
+        if terms > 1 or not np.array_equal(got, expected):
+            found = worst_of(got, expected, scale, _namer("src", image, channels))
+            worst = larger(found, worst)
+        points += expected.size
+    checksums = output.shape[0] * output.shape[1]
+    return Evidence(terms=terms, points=points, checksums=checksums, worst=worst)
+
+
+def _sums(gradient: NDArray[Any], output: NDArray[Any]) -> Deviation:
+    """Compare the sum over each channel of each image: no gradient is lost or counted twice."""
+    (got, got_energy), (expected, energy) = (
+        contract(
+            tensor,
+            {2: np.ones((tensor.shape[2], 1)), 3: np.ones((tensor.shape[3], 1))},
+            {2: np.ones((tensor.shape[2], 1)), 3: np.ones((tensor.shape[3], 1))},
+        )
+        for tensor in (output, gradient)
+    )
+    return worst_of(
+        got,
+        expected,
+        CHECKSUM_UNIT * np.sqrt(got_energy + energy),
+        lambda at: f"sum of channel {at[1]} of image {at[0]}",
+    )
+
+
+def _maxima(planes: NDArray[Any], axes: tuple[TapAxis, TapAxis]) -> NDArray[Any]:
+    """Pool (channels, height, width), first down the columns and then along the rows."""
+    height, width = axes
+    channels, _, columns = planes.shape
+    # In the memory order of the source, so that all loops run along it.
+    rows = np.empty_like(planes, shape=(channels, height.outputs, columns))
+    rows[...] = -np.inf
+    for tap in range(height.source.shape[1]):
+        to, of = height.slices(tap)
+        np.maximum(rows[:, to], planes[:, of], out=rows[:, to])
+    result = np.empty_like(planes, shape=(channels, height.outputs, width.outputs))
+    result[...] = -np.inf
+    for tap in range(width.source.shape[1]):
+        to, of = width.slices(tap)
+        np.maximum(result[:, :, to], rows[:, :, of], out=result[:, :, to])
+    return result
+
+
+def _scatter(
+    planes: NDArray[Any], gradient: NDArray[Any], axes: tuple[TapAxis, TapAxis], terms: int
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the gradient of the planes, and what its errors are measured against.
+
+    Where windows do not overlap nothing is added, so float32 is exact.
+    """
+    height, width = axes
+    maxima = _maxima(planes, axes)
+    free = np.ones_like(maxima, dtype=np.bool_)
+    result = np.zeros_like(planes, dtype=np.float64 if terms > 1 else gradient.dtype)
+    squares = np.zeros_like(result)
+    for row in range(height.source.shape[1]):
+        to_row, of_row = height.slices(row)
+        for column in range(width.source.shape[1]):
+            to_column, of_column = width.slices(column)
+            to = (slice(None), to_row, to_column)
+            of = (slice(None), of_row, of_column)
+            first = (planes[of] == maxima[to]) & free[to]
+            free[to] &= ~first
+            given = gradient[to] * first
+            result[of] += given
+            if terms > 1:
+                squares[of] += given * given
+    return result, np.abs(result) + np.sqrt(squares) if terms > 1 else np.abs(result)
+
+
+def _planes(layer: Pool2d, images: list[int] | range) -> Iterator[tuple[int, slice]]:
+    plane = max(layer.in_height * layer.in_width, layer.out_height * layer.out_width)
+    step = max(_MIN_CHANNELS, _PIECE // plane)
+    for image in images:
+        for first in range(0, layer.channels, step):
+            yield image, slice(first, min(first + step, layer.channels))
+
+
+def _namer(role: str, image: int, channels: slice) -> Callable[[Sequence[int]], str]:
+    """Name the elements of a piece by their place in the whole tensor."""
+    first = int(channels.start)
+    return lambda at: f"{role}[n={image}, c={first + at[0]}, h={at[1]}, w={at[2]}]"
+
+
+def _nothing(role: str) -> Deviation:
+    return Deviation(error=0.0, where=role, got=0.0, expected=0.0)

@@ -1,0 +1,444 @@
+"""Published figures, each with its source and hardware, and our own results beside them."""
+
+from __future__ import annotations
+
+import csv
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pydlbench.store.documents import Loaded
+
+__all__ = [
+    "UNITS",
+    "Beside",
+    "Figure",
+    "Own",
+    "Source",
+    "beside",
+    "find_figures",
+    "own_figures",
+    "read_figures",
+    "read_sources",
+]
+
+
+# -----------------------------------------------------------------------------
+# The figures as they were published, read from the package's own files.
+
+_FOLDER: Final = Path(__file__).parent
+#: Units of the sources. A time is per step; a rate is of images.
+UNITS: Final = ("ms/batch", "ms/step", "images/s", "examples/s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where figures were published.
+
+    Attributes:
+        title: of the page.
+        citation: repository, file and revision.
+    """
+
+    title: str
+    citation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One published figure.
+
+    Attributes:
+        source: key of its :class:`Source`.
+        protocol: of the script that printed it, as ``pydlbench e2e --protocol`` calls it.
+        hardware: on which it ran.
+        year: in which it ran, or that of the software it ran with.
+        framework: with its version, as far as it was said.
+        model: as pydlbench calls it.
+        stage: as the source calls it: ``eval``, ``train``, ``forward``...
+        phase: what that is here; ``backward`` is no step of ours.
+        precision: as the source calls it; ``fp16`` may be with or without tensor cores.
+        batch: images per step.
+        value: in ``unit``.
+        spread: as the source defines it; None where it gives none.
+        unit: one of :data:`UNITS`.
+        note: what else is said of it.
+        includes: what the number includes.
+    """
+
+    source: str
+    protocol: str
+    hardware: str
+    year: int
+    framework: str
+    model: str
+    stage: str
+    phase: str
+    precision: str
+    batch: int
+    value: float
+    spread: float | None
+    unit: str
+    note: str
+    includes: str
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a step."""
+        return self.value / 1e3 if self.unit.startswith("ms") else self.batch / self.value
+
+    def in_unit(self, seconds: float, batch: int) -> float:
+        """Return a time of ours in this figure's unit.
+
+        Args:
+            seconds: of a step.
+            batch: of that step. Where it is another one, a time is scaled to this figure's batch,
+                image for image.
+        """
+        return 1e3 * seconds / batch * self.batch if self.unit.startswith("ms") else batch / seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object, with its citation."""
+        source = read_sources()[self.source]
+        return {
+            "source": source.title,
+            "citation": source.citation,
+            "protocol": self.protocol,
+            "hardware": self.hardware,
+            "year": self.year,
+            "framework": self.framework,
+            "model": self.model,
+            "stage": self.stage,
+            "phase": self.phase,
+            "precision": self.precision,
+            "batch": self.batch,
+            "value": self.value,
+            "spread": self.spread,
+            "unit": self.unit,
+            "seconds": self.seconds,
+            "includes": self.includes,
+            "note": self.note or None,
+        }
+
+
+@cache
+def read_sources() -> Mapping[str, Source]:
+    """Return the sources by their keys, in the order in which they are listed."""
+    found = _toml()["sources"]
+    return MappingProxyType({name: Source(**fields) for name, fields in found.items()})
+
+
+@cache
+def read_figures() -> tuple[Figure, ...]:
+    """Return all figures."""
+    includes = _toml()["includes"]
+    with (_FOLDER / "published_figures.csv").open(encoding="utf-8", newline="") as file:
+        return tuple(_figure(line, includes) for line in csv.DictReader(file))
+
+
+def find_figures(model: str | None = None) -> tuple[Figure, ...]:
+    """Return the figures of one model, or of a family of them; all without a model.
+
+    Args:
+        model: as pydlbench calls it (``vgg16``), or how such names begin (``vgg``, ``resnet``).
+
+    Raises:
+        UsageError: nobody has published a figure of it.
+    """
+    figures = read_figures()
+    if model is None:
+        return figures
+    exact = tuple(one for one in figures if one.model == model)
+    found = exact or tuple(one for one in figures if model and one.model.startswith(model))
+    if not found:
+        names = list(dict.fromkeys(one.model for one in figures))
+        near = ", ".join(nearest(model, names) or names)
+        raise UsageError(f"--model {model}: no published figure of it; nearest: {near}")
+    return found
+
+
+@cache
+def _toml() -> dict[str, Any]:
+    return tomllib.loads((_FOLDER / "published_sources.toml").read_text(encoding="utf-8"))
+
+
+def _figure(line: Mapping[str, str], includes: Mapping[str, Mapping[str, str]]) -> Figure:
+    return Figure(
+        source=line["source"],
+        protocol=line["protocol"],
+        hardware=line["hardware"],
+        year=int(line["year"]),
+        framework=line["framework"],
+        model=line["model"],
+        stage=line["stage"],
+        phase=line["phase"],
+        precision=line["precision"],
+        batch=int(line["batch"]),
+        value=float(line["value"]),
+        spread=float(line["spread"]) if line["spread"] else None,
+        unit=line["unit"],
+        note=line["note"],
+        includes=includes[line["protocol"]][line["stage"]],
+    )
+
+
+# -----------------------------------------------------------------------------
+# Own results in the form in which they can stand beside a published figure.
+
+# The names that protocols give to their numbers -> the stage of the source.
+_STAGES: Final[Mapping[str, Mapping[str, str]]] = {
+    "alexnet-tutorial": {"Forward": "forward", "Forward-backward": "forward-backward"},
+    "mnist-tutorial": {"Step": "train"},
+    "cifar10-tutorial": {"examples/sec": "train"},
+    "tf-cnn-benchmarks": {"total images/sec": "train"},
+    "deep-learning-benchmark": {"eval": "eval", "train": "train"},
+    "convnet-benchmarks": {
+        ":Forward:": "forward",
+        ":Backward:": "backward",
+        ":TOTAL:": "forward-backward",
+    },
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """One result of ours.
+
+    Attributes:
+        model: its name.
+        phase: of a step: ``forward``, ``forward-backward``, ``training``.
+        precision: of the products.
+        batch: images per step.
+        seconds: of a step.
+        who: framework and mode, or what else it is: ``torch eager``, ``native layers, summed``.
+        device: processor it ran on.
+        run: its run.
+        options: of a variant of the model: ``lrn=off``; empty of the model itself.
+        protocol: of the published script it was run as; None of a plain step.
+        stage: of the protocol.
+    """
+
+    model: str
+    phase: str
+    precision: str
+    batch: int
+    seconds: float
+    who: str
+    device: str
+    run: str
+    options: str = ""
+    protocol: str | None = None
+    stage: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object."""
+        return {
+            "model": self.model,
+            "phase": self.phase,
+            "precision": self.precision,
+            "batch": self.batch,
+            "seconds": self.seconds,
+            "who": self.who,
+            "device": self.device,
+            "run": self.run,
+            "options": self.options,
+            "protocol": self.protocol,
+        }
+
+
+def own_figures(
+    name: str, loaded: Loaded, batch_of: Callable[[str, str], int | None]
+) -> Iterator[Own]:
+    """Yield what a run says of whole models: steps, checks, estimates and played protocols.
+
+    Args:
+        name: of the run, as the user gave it.
+        loaded: the run.
+        batch_of: returns the batch that a protocol gives a model if nobody asks for another.
+    """
+    device = str(loaded.record.device.get("name") or "")
+    for table, read in _READERS.items():
+        for entry in loaded.table(table):
+            for fields in read(entry.document, batch_of):
+                seconds, batch = fields["seconds"], fields["batch"]
+                if seconds and batch:
+                    yield Own(**fields, device=device, run=name)
+
+
+def _step(document: Mapping[str, Any], _batch_of: object) -> Iterator[dict[str, Any]]:
+    time = document.get("time_s") or {}
+    if document.get("status", "ok") == "ok":
+        yield {**_shared(document), "seconds": time.get("median"), "who": _who(document)}
+
+
+def _check(document: Mapping[str, Any], _batch_of: object) -> Iterator[dict[str, Any]]:
+    time = document.get("measured_s") or {}
+    yield {**_shared(document), "seconds": time.get("median"), "who": _who(document)}
+
+
+def _estimate(document: Mapping[str, Any], _batch_of: object) -> Iterator[dict[str, Any]]:
+    found = document.get("estimate") or {}
+    if not document.get("missing"):
+        who = "native layers, summed"
+        yield {**_shared(document), "seconds": found.get("time_s"), "who": who}
+
+
+def _protocol(
+    document: Mapping[str, Any], batch_of: Callable[[str, str], int | None]
+) -> Iterator[dict[str, Any]]:
+    protocol, model = str(document["protocol"]), str(document["model"])
+    stages = _STAGES.get(protocol, {})
+    batch = document.get("batch") or batch_of(protocol, model)
+    for number in document.get("numbers") or ():
+        # "vgg16 eval" names the model as well.
+        name = str(number["name"]).removeprefix(f"{model} ")
+        if name not in stages or not batch or not number["value"] > 0:
+            continue
+        yield {
+            "model": model,
+            "phase": stages[name],
+            "precision": document.get("precision", "fp32"),
+            "batch": batch,
+            "seconds": _seconds(number["value"], number["unit"], batch),
+            "who": _who(document),
+            "options": _options(document),
+            "protocol": protocol,
+            "stage": stages[name],
+        }
+
+
+def _seconds(value: float, unit: str, batch: int) -> float | None:
+    if unit in ("images/s", "examples/s"):
+        return batch / value
+    return {"s": value, "ms": value / 1e3}.get(unit)
+
+
+def _shared(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "model": str(document.get("model")),
+        "phase": str(document.get("phase")),
+        "precision": str(document.get("precision")),
+        "batch": document.get("batch"),
+        "options": _options(document),
+    }
+
+
+def _options(document: Mapping[str, Any]) -> str:
+    found = document.get("options") or {}
+    return " ".join(f"{name}={found[name]}" for name in sorted(found))
+
+
+def _who(document: Mapping[str, Any]) -> str:
+    """Framework and mode, and the layout and the feed of a step that has others than usual."""
+    words = [document.get("framework"), document.get("mode")]
+    for name, usual in (("layout", "nhwc"), ("feed", "resident")):
+        words.append(None if document.get(name) == usual else document.get(name))
+    return " ".join(str(word) for word in words if word)
+
+
+_READERS: Final[Mapping[str, Callable[[Mapping[str, Any], Any], Iterator[dict[str, Any]]]]] = {
+    "step": _step,
+    "check": _check,
+    "estimate": _estimate,
+    "protocol": _protocol,
+}
+
+
+# -----------------------------------------------------------------------------
+# Own results beside published figures of the same model, phase and precision.
+
+# What a source calls fp16 ran on tensor cores where the card had some.
+_PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = {"fp16": ("fp16", "fp16-tc")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """A published figure with one result of ours.
+
+    Attributes:
+        figure: the published one.
+        own: ours.
+        value: ours in the source's own unit.
+        speedup: the published time of an image over ours: above 1 where we are faster.
+        marks: in what the two are not the same: ``per image, batch 32``, ``another protocol``.
+    """
+
+    figure: Figure
+    own: Own
+    value: float
+    speedup: float
+    marks: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object of our side."""
+        return {
+            **self.own.to_dict(),
+            "value": self.value,
+            "unit": self.figure.unit,
+            "speedup": self.speedup,
+            "marks": list(self.marks),
+        }
+
+
+def beside(figures: Iterable[Figure], own: Sequence[Own]) -> list[tuple[Figure, list[Beside]]]:
+    """Return each figure with our results that it can stand beside, maybe none.
+
+    Model, phase and precision are the same. Of each framework and mode of a run the result with
+    the figure's batch is taken, else the one with the nearest batch, per image and marked. What was
+    run as the published script is taken before a plain step.
+    """
+    return [(figure, _beside(figure, own)) for figure in figures]
+
+
+def _beside(figure: Figure, own: Sequence[Own]) -> list[Beside]:
+    groups: dict[tuple[str, ...], list[Own]] = {}
+    for one in own:
+        if _fits(figure, one):
+            name = (one.run, one.who, one.device, one.precision, one.options)
+            groups.setdefault(name, []).append(one)
+    found = []
+    for group in groups.values():
+        played = [one for one in group if one.protocol is not None] or group
+        nearest = min(played, key=lambda one: (abs(_away(figure, one)), one.batch))
+        found.append(_pair(figure, nearest))
+    return found
+
+
+def _fits(figure: Figure, own: Own) -> bool:
+    same = own.model == figure.model
+    same = same and own.precision in _PRECISIONS.get(figure.precision, (figure.precision,))
+    if own.protocol is None:
+        return same and own.phase == figure.phase
+    return same and own.protocol == figure.protocol and own.stage == figure.stage
+
+
+def _away(figure: Figure, own: Own) -> float:
+    """Batches are near by their ratio: 16 is nearer to 32 than to 4."""
+    return max(own.batch, figure.batch) / min(own.batch, figure.batch)
+
+
+def _pair(figure: Figure, own: Own) -> Beside:
+    marks = []
+    if own.batch != figure.batch:
+        marks.append(f"per image, batch {own.batch}")
+    if own.protocol is None:
+        marks.append("plain step")
+    if own.options:
+        marks.append(own.options)
+    if own.precision != figure.precision:
+        marks.append(own.precision)
+    return Beside(
+        figure=figure,
+        own=own,
+        value=figure.in_unit(own.seconds, own.batch),
+        speedup=(figure.seconds / figure.batch) / (own.seconds / own.batch),
+        marks=tuple(marks),
+    )

@@ -1,0 +1,342 @@
+"""Both sides of a comparison measured again, in turn, pass by pass."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pydlbench.compare.match import LAYER_KINDS, Matching, Pair
+from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
+from pydlbench.layers.catalog import find_layers
+from pydlbench.layers.descriptor import parse_problem
+from pydlbench.records.specs import TIMINGS, Case
+from pydlbench.runner.interleaved import Contestant, sample_in_turn
+from pydlbench.timing.policy import Policy, gpu_policy
+from pydlbench.timing.statistics import median, paired_ratio
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Sequence
+
+    from pydlbench.compare.rows import Row, Side
+    from pydlbench.layers.layer import Layer
+    from pydlbench.records.run import RunRecord
+    from pydlbench.timing.chunk import Chunk, Request
+    from pydlbench.timing.procedure import Samples
+
+__all__ = [
+    "Contest",
+    "Half",
+    "Passes",
+    "SidePrepared",
+    "case_of",
+    "measured_sides",
+    "policy",
+    "take_pass",
+]
+
+
+# -----------------------------------------------------------------------------
+# From a stored row back to the case that it measured.
+
+
+def case_of(row: Row) -> Case:
+    """Return the case of a row, so that it can be measured again.
+
+    Raises:
+        UnsupportedError: the row is no layer's, or does not say which one it was.
+    """
+    try:
+        return Case(
+            layer=_layer(row),
+            pass_=row.pass_,
+            precision=row.precision,
+            propagation=row.propagation or "inference",
+            cache=row.cache or "hot",
+            layout=row.layout_request or "best",
+            backend=row.backend,
+            device=row.device,
+            # What a CPU does has no choice; the host's clock of frameworks on a GPU neither.
+            timing=row.timing if row.device != "cpu" and row.timing in TIMINGS else "auto",
+            fuse=row.fuse or "none",
+            mode=row.mode,
+        )
+    except UsageError as error:
+        raise UnsupportedError(f"{row.layer}: cannot be measured again ({error})") from error
+
+
+def _layer(row: Row) -> Layer:
+    if row.kind not in LAYER_KINDS:
+        raise UnsupportedError(f"{row.layer} {row.kind}: only layers are measured in turn")
+    named = _named(row)
+    if named is not None:
+        return named
+    if row.kind == "pool2d":
+        raise UnsupportedError(
+            f"{row.layer}: its descriptor does not say whether it is the maximum or the mean; "
+            "measure a pooling of the catalog, such as alexnet/pool1"
+        )
+    layer = parse_problem(row.problem)
+    return layer if row.layer == row.problem else dataclasses.replace(layer, name=row.layer)
+
+
+def _named(row: Row) -> Layer | None:
+    """Return the catalog's layer of that name, if it is the same problem."""
+    if row.layer == row.problem:
+        return None
+    try:
+        found = find_layers([row.layer], row.batch)
+    except UsageError:  # a name of the user's own
+        return None
+    same = [one for one in found if (one.kind, one.problem) == (row.kind, row.problem)]
+    return same[0] if len(same) == 1 else None
+
+
+# -----------------------------------------------------------------------------
+# The two sides as they were measured in turn: their rows, with the times of now.
+
+
+def measured_sides(
+    a: Side, b: Side, matching: Matching, contests: Sequence[Contest], run: RunRecord
+) -> tuple[Side, Side, Matching]:
+    """Return both sides and their pairs with what was measured in turn.
+
+    Pairs that no pass has finished become untimed ones.
+
+    Args:
+        a: the first one, as it was stored.
+        b: the second one.
+        matching: of both; its pairs belong to the contests, in their order.
+        contests: what was measured.
+        run: of the measuring.
+    """
+    pairs, lost = [], list(matching.untimed)
+    for pair, one in zip(matching.pairs, contests, strict=True):
+        if one.found.logs:
+            pairs.append(Pair(*(_row(row, one, side) for side, row in enumerate(pair))))
+        else:
+            lost.append(Pair(*(row._replace(status="failed") for row in pair)))
+    found = dataclasses.replace(matching, pairs=pairs, untimed=lost)
+    first, second = ([pair[side] for pair in pairs] for side in (0, 1))
+    return _here(a, first, run), _here(b, second, run), found
+
+
+def _here(side: Side, rows: list[Row], run: RunRecord) -> Side:
+    """Return a side whose rows were measured now; it is none of the stored runs any more."""
+    return dataclasses.replace(
+        side, rows=rows, run_id="", device=run.device, environment=run.environment
+    )
+
+
+def _row(row: Row, contest: Contest, side: int) -> Row:
+    found = contest.found
+    facts: dict[str, Any] = found.facts[side]
+    clocks = found.clocks[side]
+    return row._replace(
+        median=median(found.seconds[side]),
+        # Of a side by itself there is no interval: only the ratio of a pass is worth one.
+        ci_low=None,
+        ci_high=None,
+        n=len(found.seconds[side]),
+        clock_hz=median(clocks) if clocks else None,
+        contended=None,
+        algorithm=facts.get("algorithm", row.algorithm),
+    )
+
+
+# -----------------------------------------------------------------------------
+# A pass: every pair of cases is prepared anew, in new processes, and sampled in turn.
+#
+# What two runs of the same thing differ by is made anew in each pass (memory, processes, the race
+# among candidates); what the machine does meanwhile is the same for both kernels of a round.
+
+# A pass counts as one value; its rounds only make that value a good one.
+_ROUNDS = 5
+_LEAST_ROUNDS = 3
+
+
+class SidePrepared(Protocol):
+    """A kernel that is ready to be timed."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What is known about it."""
+
+    def sample(self, request: Request) -> Chunk:
+        """Time the requested samples."""
+
+    def release(self) -> None:
+        """Let go of it."""
+
+
+class Host(Protocol):
+    """What a pass needs of a session; made anew for each pass and side."""
+
+    def prepare(self, case: Case) -> SidePrepared:
+        """Have a case made ready."""
+
+    def close(self) -> None:
+        """End its processes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Half:
+    """One side of a pair.
+
+    Attributes:
+        case: what is computed.
+        threads: of its kernel; None is one per physical core, or a GPU.
+    """
+
+    case: Case
+    threads: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Passes:
+    """What is known of a pair, pass by pass.
+
+    Attributes:
+        logs: logarithm of B over A: the median of the rounds' ratios.
+        cycles: likewise of cycles, where both clocks were read.
+        seconds: medians of A and of B.
+        clocks: of A and of B, in Hz.
+        facts: of the kernels that ran last.
+        reason: why the last pass that failed did.
+    """
+
+    logs: list[float] = field(default_factory=list)
+    cycles: list[float] = field(default_factory=list)
+    seconds: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    clocks: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    facts: list[dict[str, Any]] = field(default_factory=lambda: [{}, {}])
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """A pair of cases and what came of it so far."""
+
+    halves: tuple[Half, Half]
+    found: Passes = field(default_factory=Passes)
+
+
+def policy(budget_s: float, case: Case, facts: dict[str, Any]) -> Policy:
+    """Return the constants of sampling a kernel within a pass.
+
+    Args:
+        budget_s: seconds of sampling.
+        case: what is sampled.
+        facts: of the prepared kernel.
+    """
+    base = Policy(budget_s=budget_s)
+    short = Policy(
+        budget_s=budget_s,
+        min_rounds=_ROUNDS,
+        least_rounds=_LEAST_ROUNDS,
+        min_samples=_ROUNDS,
+        chunk_s=min(base.chunk_s, budget_s / _ROUNDS),
+        warmup_limit_s=min(base.warmup_limit_s, budget_s),
+    )
+    return gpu_policy(short, facts, case.cache) if case.on_gpu else short
+
+
+def take_pass(
+    contests: Sequence[Contest],
+    open_host: Callable[[int, int | None], Host],
+    budget_s: float,
+    rng: random.Random,
+    progress: Callable[[str], None] = lambda _label: None,
+    rest: Callable[[], None] | None = None,
+) -> None:
+    """Take one pass over all pairs, in a new order; what it finds is added to theirs.
+
+    Whoever cannot be prepared, dies or hangs costs its pair this pass; the others go on.
+
+    Args:
+        contests: the pairs.
+        open_host: opens a session for a side (0 is A, 1 is B) with a number of threads.
+        budget_s: seconds of sampling of each kernel.
+        rng: seeded source of all orders.
+        progress: called with the name of the next pair.
+        rest: see :func:`pydlbench.runner.interleaved.sample_in_turn`.
+    """
+    hosts: dict[tuple[int, int | None], Host] = {}
+    order = list(contests)
+    rng.shuffle(order)
+    try:
+        for one in order:
+            progress(one.halves[1].case.label)
+            try:
+                _one(one, hosts, open_host, budget_s, rng, rest)
+            except PydlbenchError as error:
+                one.found.reason = str(error)
+    finally:
+        for host in hosts.values():
+            host.close()
+
+
+def _one(
+    contest: Contest,
+    hosts: dict[tuple[int, int | None], Host],
+    open_host: Callable[[int, int | None], Host],
+    budget_s: float,
+    rng: random.Random,
+    rest: Callable[[], None] | None,
+) -> None:
+    sides = [0, 1]
+    rng.shuffle(sides)  # who is prepared first gets the better pages, or the worse ones
+    kernels: dict[int, SidePrepared] = {}
+    try:
+        for side in sides:
+            half = contest.halves[side]
+            place = (side, half.threads)
+            if place not in hosts:
+                hosts[place] = open_host(side, half.threads)
+            kernels[side] = hosts[place].prepare(half.case)
+        _sample(contest, kernels, budget_s, rng, rest)
+    finally:
+        for kernel in kernels.values():
+            with contextlib.suppress(PydlbenchError):  # its worker has died meanwhile
+                kernel.release()
+
+
+def _sample(
+    contest: Contest,
+    kernels: dict[int, SidePrepared],
+    budget_s: float,
+    rng: random.Random,
+    rest: Callable[[], None] | None,
+) -> None:
+    contestants = [
+        Contestant(
+            sample=kernels[side].sample,
+            policy=policy(budget_s, contest.halves[side].case, kernels[side].facts),
+        )
+        for side in (0, 1)
+    ]
+    between = {} if rest is None else {"rest": rest}
+    outcomes = sample_in_turn(contestants, rng, **between)
+    for outcome in outcomes:
+        if outcome.error is not None:
+            raise outcome.error
+    a, b = outcomes[0].samples, outcomes[1].samples
+    if a is None or b is None or not a.by_round().keys() & b.by_round().keys():
+        contest.found.reason = "no round in common in which neither was disturbed"
+        return
+    _add(contest.found, a, b)
+    contest.found.facts[:] = [kernels[side].facts for side in (0, 1)]
+
+
+def _add(found: Passes, a: Samples, b: Samples) -> None:
+    found.logs.append(math.log(paired_ratio(b.by_round(), a.by_round()).median))
+    first, second = a.cycles_by_round(), b.cycles_by_round()
+    if first.keys() & second.keys():
+        found.cycles.append(math.log(paired_ratio(second, first).median))
+    for number, samples in enumerate((a, b)):
+        found.seconds[number].append(median(samples.by_round().values()))
+        if samples.clock_hz is not None:
+            found.clocks[number].append(samples.clock_hz)

@@ -1,0 +1,278 @@
+"""What is known about a CPU and what probes found on it: one record of each run."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+from pydlbench.devices.bandwidths import (
+    LEVELS,
+    PATTERNS,
+    NativeReading,
+    Probe,
+    extend_bandwidths,
+    probe_bandwidths,
+)
+from pydlbench.devices.cpu.advice import Advice, assumption_advice, cpu_advice, peak_advice
+from pydlbench.devices.cpu.affinity import physical_cores
+from pydlbench.devices.cpu.peaks import theoretical_peak
+from pydlbench.devices.cpu.working_set import last_level_bytes, private_level_bytes
+from pydlbench.devices.findings import (
+    ImpossiblePeakError,
+    PrecisionPeak,
+    ProbedDevice,
+    Reading,
+    check_peak,
+)
+from pydlbench.devices.roofline import Level
+from pydlbench.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from pydlbench.devices.cpu.facts import CpuFacts
+
+__all__ = ["DeviceRecord", "extend_record", "precision_peak", "start_record"]
+
+
+# -----------------------------------------------------------------------------
+# What is known about a CPU, and what probes found on it: one record of each run.
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRecord(ProbedDevice):
+    """A CPU as one run used and found it.
+
+    Attributes:
+        facts: what the system tells.
+        cpus: the logical CPUs used, one pinned thread each.
+        launch_s: seconds to start and join all threads; None while not probed, 0 if unknown.
+        kind: of device.
+    """
+
+    facts: CpuFacts
+    cpus: tuple[int, ...]
+    launch_s: float | None = None
+    kind: str = "cpu"
+
+    def levels(self, names: Collection[str] | None = None) -> tuple[Level, ...]:
+        """Return the probed levels of the memory hierarchy, from the nearest to the memory.
+
+        Args:
+            names: which of them; None is all. The memory is always there.
+
+        Raises:
+            UnsupportedError: The memory's bandwidth was not probed.
+        """
+        capacities = {
+            "l2": private_level_bytes(self.facts, self.cpus),
+            "llc": last_level_bytes(self.facts, self.cpus),
+        }
+        near = [
+            Level(name=name, capacity=size, bytes_per_s=found.bytes_per_s)
+            for name, size in capacities.items()
+            if (names is None or name in names)
+            and size is not None
+            and (found := self.bandwidth(name)) is not None
+        ]
+        memory = Level(name="memory", capacity=math.inf, bytes_per_s=self.best_bandwidth("memory"))
+        return (*near, memory)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record for JSON: FLOP/s, B/s, bytes and Hz."""
+        return {
+            "kind": self.kind,
+            "name": self.facts.name,
+            "cpus": list(self.cpus),
+            "threads": len(self.cpus),
+            "cores": physical_cores(self.facts, self.cpus),
+            "clock_hz": self.clock_hz,
+            "facts": self.facts.to_dict(),
+            "peaks": [peak.to_dict() for peak in self.peaks],
+            "bandwidths": [dataclasses.asdict(item) for item in self.bandwidths],
+            "bandwidth_reason": self.bandwidth_reason,
+            "launch_s": self.launch_s,
+            "libraries": dict(self.libraries),
+            "warnings": [dataclasses.asdict(item) for item in self.warnings],
+        }
+
+
+def precision_peak(
+    facts: CpuFacts, precision: str, cpus: tuple[int, ...], reading: Reading | str
+) -> PrecisionPeak:
+    """Set a probe's reading beside the theory.
+
+    A theory that is only assumed, because the core is unknown, is dropped where the reading
+    exceeds it.
+
+    Args:
+        facts: of the CPU.
+        precision: ``fp32``, ``bf16`` or ``fp16``.
+        cpus: the CPUs that the probe ran on.
+        reading: the probe's, or why there is none.
+
+    Raises:
+        ImpossiblePeakError: The probe measured more than 1.03 x the theoretical peak of a known
+            core at the clock it ran at.
+    """
+    cores = physical_cores(facts, cpus)
+    nominal = None
+    if facts.nominal_hz is not None:
+        nominal = theoretical_peak(facts, precision, cores, facts.nominal_hz)
+    if isinstance(reading, str):
+        return PrecisionPeak(precision=precision, nominal=nominal, reason=reading)
+    theoretical = theoretical_peak(facts, precision, cores, reading.clock_hz)
+    if theoretical is not None:
+        try:
+            check_peak(precision, reading.per_second, theoretical)
+        except ImpossiblePeakError:
+            if not theoretical.assumed:
+                raise
+            theoretical = nominal = None
+    return PrecisionPeak(
+        precision=precision,
+        measured=reading.per_second,
+        measured_median=reading.median_per_second,
+        kernel=reading.kernel,
+        clock_hz=reading.clock_hz,
+        theoretical=theoretical,
+        nominal=nominal,
+    )
+
+
+# -----------------------------------------------------------------------------
+# Which probes fill a device record; the caller runs them, in the native worker.
+
+# Every run that times layers pays for these, so they are short; the best round counts.
+_FMA_SECONDS = 0.05
+# A host that runs two of a virtual machine's CPUs on one core does so for some seconds: a peak that
+# falls short is probed again, so often at most and after so long each time: 4 s where two threads
+# share a core for good.
+_TRIES = 7
+_PAUSE_S = 0.5
+
+
+def start_record(facts: CpuFacts, cpus: Sequence[int]) -> DeviceRecord:
+    """Return the record of a device on which nothing was probed yet.
+
+    Taken before any worker starts: later, our own threads would look like other load.
+
+    Args:
+        facts: of the CPU.
+        cpus: the logical CPUs in use, one pinned thread each.
+    """
+    return DeviceRecord(facts=facts, cpus=tuple(cpus), warnings=cpu_advice(facts, cpus))
+
+
+def extend_record(
+    record: DeviceRecord,
+    precisions: Sequence[str],
+    library: Mapping[str, Any],
+    probe: Probe,
+    patterns: Sequence[str] = PATTERNS,
+    levels: Sequence[str] = LEVELS,
+) -> DeviceRecord:
+    """Return ``record`` with the bandwidths and the peaks of ``precisions``, probing what it lacks.
+
+    Args:
+        record: what is known so far.
+        precisions: which compute peaks are needed; one that the CPU lacks gets a reason instead.
+        library: what the native worker says of its library: ``name``, ``version`` and more.
+        probe: runs a native probe: ``probe("fma_peak", precision=..., cpus=..., seconds=...)``.
+        patterns: which bandwidths are needed.
+        levels: of which levels: ``memory``, ``llc`` (the last cache), ``l2`` (the one before it).
+
+    Raises:
+        ImpossiblePeakError: A probe measured more than 1.03 x the theoretical peak of a CPU whose
+            core is known.
+    """
+    known = {peak.precision for peak in record.peaks}
+    peaks = [_peak(record, name, probe) for name in dict.fromkeys(precisions) if name not in known]
+    warnings = [_peak_warning(record, peak) for peak in peaks]
+    before = record
+    record, remarks = extend_bandwidths(
+        record, lambda: probe_bandwidths(before, patterns, levels, probe)
+    )
+    clocks = {peak.precision: peak.clock_hz for peak in (*record.peaks, *peaks) if peak.clock_hz}
+    return dataclasses.replace(
+        record,
+        launch_s=_launch(probe) if record.launch_s is None else record.launch_s,
+        libraries=record.libraries or _libraries(library),
+        clock_hz=clocks.get("fp32") or next(iter(clocks.values()), None),
+        peaks=(*record.peaks, *peaks),
+        warnings=(
+            *record.warnings,
+            *(advice for advice in warnings if advice is not None),
+            *remarks,
+        ),
+    )
+
+
+def _peak(record: DeviceRecord, precision: str, probe: Probe) -> PrecisionPeak:
+    best = _peak_once(record, precision, probe)
+    for _ in range(_TRIES - 1):
+        if not _falls_short(best):
+            break
+        time.sleep(_PAUSE_S)
+        try:
+            again = _peak_once(record, precision, probe)
+        except ImpossiblePeakError:
+            continue  # a clock that jumped; there is a reading already
+        best = max(best, again, key=_share)
+    return best
+
+
+def _share(peak: PrecisionPeak) -> float:
+    """A measured peak over the theoretical one, each at its own clock."""
+    theory = peak.theoretical
+    return (peak.measured or 0.0) / theory.flops_per_s if theory is not None else 0.0
+
+
+def _falls_short(peak: PrecisionPeak) -> bool:
+    theory = peak.theoretical
+    if peak.measured is None or theory is None or theory.assumed:
+        return False
+    return peak_advice(peak.precision, peak.measured, theory.flops_per_s) is not None
+
+
+def _peak_once(record: DeviceRecord, precision: str, probe: Probe) -> PrecisionPeak:
+    try:
+        reading: NativeReading | str = NativeReading.of(
+            probe("fma_peak", precision=precision, cpus=list(record.cpus), seconds=_FMA_SECONDS)
+        )
+    except UnsupportedError as error:
+        reading = str(error)
+    return precision_peak(record.facts, precision, record.cpus, reading)
+
+
+def _launch(probe: Probe) -> float:
+    try:
+        return float(probe("launch")["seconds"])
+    except UnsupportedError:
+        return 0.0  # no thread pool that could be asked: no claim about its cost
+
+
+def _peak_warning(record: DeviceRecord, peak: PrecisionPeak) -> Advice | None:
+    theory = peak.theoretical
+    if peak.measured is None or peak.clock_hz is None:
+        return None
+    if theory is None:
+        cores = physical_cores(record.facts, record.cpus)
+        dropped = theoretical_peak(record.facts, peak.precision, cores, peak.clock_hz)
+        return (
+            None
+            if dropped is None
+            else assumption_advice(peak.precision, peak.measured, dropped.flops_per_s)
+        )
+    if theory.assumed:
+        return None
+    return peak_advice(peak.precision, peak.measured, theory.flops_per_s)
+
+
+def _libraries(library: Mapping[str, Any]) -> dict[str, str]:
+    """The library by its name, everything else that is said of it, as text."""
+    said = {key: str(value) for key, value in library.items() if value is not None}
+    name, version = said.pop("name", None), said.pop("version", None)
+    return ({name: version} if name and version else {}) | said

@@ -1,0 +1,530 @@
+"""Experiments that a hypothesis can name, and running them: what a change saves."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError
+from pydlbench.records.diagnosis import Cause, Saving
+from pydlbench.records.step import StepPreparation
+from pydlbench.runner.interleaved import Contestant, sample_in_turn
+from pydlbench.steps.run import prepare_step, step_policy
+from pydlbench.timing.policy import Policy
+from pydlbench.timing.statistics import median, paired_ratio
+from pydlbench.units import format_percent, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pydlbench.diagnose.evidence import Observations
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.specs import Case
+    from pydlbench.records.step import StepCase
+    from pydlbench.runner.session import Options
+    from pydlbench.timing.procedure import Samples
+    from pydlbench.timing.statistics import Ratio
+    from pydlbench.workers.host import RemoteKernel, Worker
+
+__all__ = [
+    "LEAST",
+    "Bench",
+    "Contest",
+    "Experiment",
+    "LayerChange",
+    "Rounds",
+    "StepChange",
+    "cost_s",
+    "in_turn",
+    "try_out",
+    "with_rounds",
+]
+
+
+# -----------------------------------------------------------------------------
+# Experiments that a hypothesis can name: what is changed, and beside what it runs.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepChange:
+    """The whole step beside the same with one thing changed, in turn.
+
+    Attributes:
+        what: in words that follow "with": ``huge pages``.
+        changes: fields of the step's case and their new values.
+        options: of the model, and their new values.
+        both: options of the model that differ from the step's on both sides.
+        allocator: of the changed step's process.
+        images: of the changed step over those of the step: times are compared per image.
+        kept_s: what of the difference has to be done all the same, in seconds: it is no saving.
+        kept_how: what that is, and how it was measured.
+        checks: check the changed step (shapes, gradients, descent) before it is timed.
+        setup_s: what making it ready may take longer than the step itself: compilers are slow.
+    """
+
+    what: str
+    changes: tuple[tuple[str, Any], ...] = ()
+    options: tuple[tuple[str, str], ...] = ()
+    both: tuple[tuple[str, str], ...] = ()
+    allocator: str = "default"
+    images: int = 1
+    kept_s: float = 0.0
+    kept_how: str = ""
+    checks: bool = False
+    setup_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounds:
+    """A step and the same with one thing changed, whose rounds the cross-check has taken already.
+
+    Attributes:
+        what: in words that follow "with".
+        pairs: seconds of both, round by round.
+        again: the same, to be run once more.
+    """
+
+    what: str
+    pairs: tuple[tuple[float, float], ...]
+    again: StepChange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerChange:
+    """One operator of the framework beside another one, in turn.
+
+    Attributes:
+        what: in words that follow "with".
+        case: as the step has it.
+        changed: the other one.
+        variant: how the step runs it, where the framework has several ways; None is its best.
+        changed_variant: how the other one is run.
+        count: how often the step has it.
+        images: of the changed one over those of the step.
+    """
+
+    what: str
+    case: Case
+    changed: Case
+    variant: str | None = None
+    changed_variant: str | None = None
+    count: int = 1
+    images: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """One operator of the framework beside the native library's fastest kernel, in turn.
+
+    Attributes:
+        case: as the framework runs it.
+        count: how often the step has it.
+    """
+
+    case: Case
+    count: int = 1
+
+    @property
+    def what(self) -> str:
+        """In words that follow "with"."""
+        name = (self.case.layer.name or self.case.layer.problem).rpartition("/")[2]
+        return f"the fastest native kernel for {name} {self.case.pass_}"
+
+
+Experiment: TypeAlias = StepChange | Rounds | LayerChange | Contest
+
+
+# -----------------------------------------------------------------------------
+# Two kernels in turn, round by round, and what the one saves beside the other.
+#
+# The interval is that of the ratios of single rounds. What a machine does to both cancels there.
+
+#: Rounds without which there is no interval at 95 %.
+LEAST: Final = 6
+# How often they are taken at the most, and what keeps their numbers apart.
+_TURNS, _APART = 3, 1_000_000
+
+
+def in_turn(
+    kernels: Sequence[RemoteKernel], policies: Sequence[Policy], seed: int, images: int
+) -> tuple[Ratio, float, str]:
+    """Return the ratio of the second to the first, per image, the first one's median, a warning.
+
+    Rounds that other work has disturbed are left out; where too few are left, more are taken.
+    """
+    order = random.Random(seed)  # noqa: S311 - an order, not a secret
+    firsts: dict[int, float] = {}
+    seconds: dict[int, float] = {}
+    disturbed = False
+    for turn in range(_TURNS):
+        own, changed = _sampled(kernels, policies, order)
+        disturbed = disturbed or own.contended or changed.contended
+        begin = turn * _APART
+        firsts.update({begin + index: time for index, time in own.by_round().items()})
+        seconds.update({begin + index: time / images for index, time in changed.by_round().items()})
+        if len(firsts.keys() & seconds.keys()) >= LEAST:
+            break
+    if not firsts.keys() & seconds.keys():
+        raise PrimitiveError("other work disturbed one of the two in every round")
+    ratio = paired_ratio(seconds, firsts, own.confidence)
+    return ratio, median(firsts.values()), "; other work disturbed them" if disturbed else ""
+
+
+def _sampled(
+    kernels: Sequence[RemoteKernel], policies: Sequence[Policy], order: random.Random
+) -> list[Samples]:
+    contestants = [
+        Contestant(sample=kernel.sample, policy=policy)
+        for kernel, policy in zip(kernels, policies, strict=True)
+    ]
+    found = []
+    for outcome in sample_in_turn(contestants, order):
+        if outcome.samples is None:
+            raise outcome.error or UnsupportedError("no samples")
+        found.append(outcome.samples)
+    return found
+
+
+def saving_of(
+    ratio: Ratio,
+    base_s: float,
+    step_s: float,
+    of: str,
+    how: str,
+    *,
+    count: int = 1,
+    kept_s: float = 0.0,
+) -> Saving:
+    """Return what a ratio of changed to unchanged times says of a step.
+
+    Args:
+        ratio: of paired rounds.
+        base_s: what was not changed, in seconds.
+        step_s: the step, in seconds.
+        of: ``step`` or ``layer``.
+        how: what ran beside what.
+        count: how often the step has it.
+        kept_s: what of the difference has to be done all the same, in seconds.
+    """
+
+    def saved(one: float) -> float:
+        return count * base_s * (1 - one) - kept_s
+
+    interval = ratio.interval
+    return Saving(
+        seconds=saved(ratio.median),
+        low=None if interval is None else saved(interval.high),
+        high=None if interval is None else saved(interval.low),
+        # The share is of the step as it was in these rounds.
+        step_s=base_s if of == "step" else step_s,
+        of=of,
+        how=how,
+        rounds=ratio.n,
+    )
+
+
+def step_how(what: str, base_s: float, changed_s: float, rounds: int) -> str:
+    """Say what a change of the whole step ran beside."""
+    times = f"{format_seconds(base_s)} as it is, {format_seconds(changed_s)} with {what}"
+    return f"the whole step, in turn, {rounds} rounds: {times}"
+
+
+def with_rounds(policy: Policy, rounds: int) -> Policy:
+    """So many rounds at the least, however long a sample: without them there is no interval."""
+    return dataclasses.replace(
+        policy,
+        min_rounds=rounds,
+        floor_samples=max(rounds, policy.floor_samples),
+        slow_samples=rounds,
+    )
+
+
+# -----------------------------------------------------------------------------
+# What the framework's operator loses to the native library's fastest kernel on the same layer.
+
+# Of these, findings of their own take care; a native kernel has neither.
+_ELSEWHERE: Final = ("allocation", "dispatch")
+_UNEXPLAINED: Final = "unexplained"
+#: What to say of a cause.
+_MEANING: Final = {
+    "weights not packed": "the operator reads its weights as they lie; packed once, they are read "
+    "in the order in which the kernel needs them",
+    "reorders": "the library brings operands into other layouts in every call",
+    "slower kernel": "the operator's kernel is slower than the fastest one on these sizes",
+    "generic kernel": "the library falls back to a kernel that is not optimised for this case",
+    "one thread": "only one thread works",
+    "idle threads": "threads wait for others",
+}
+
+
+class Rows(Protocol):
+    """What a contest needs of a session."""
+
+    def measure(
+        self, cases: Sequence[Case], progress: Callable[[int, int, str], None] | None = ...
+    ) -> Iterator[Measurement]:
+        """Measure cases; those that differ in backend and mode only, in turn."""
+
+
+def contest_saving(experiment: Contest, step_s: float, session: Rows) -> Saving:
+    """Return what the fastest native kernel would save, as far as causes were measured.
+
+    What freshly allocated results and the call itself cost is left out: other findings have that.
+
+    Args:
+        experiment: which operator.
+        step_s: the step's seconds.
+        session: measures.
+
+    Raises:
+        PrimitiveError: one of the two has no time; the message says why.
+    """
+    native = dataclasses.replace(experiment.case, backend="native", mode=None)
+    own, best = session.measure([experiment.case, native])
+    for row in (own, best):
+        if not row.ok:
+            raise PrimitiveError(f"{row.backend} {row.layer}: {row.reason or row.status}")
+    assert own.time is not None
+    assert own.ratio is not None
+    found = [one for one in own.causes if one["cause"] not in (*_ELSEWHERE, _UNEXPLAINED)]
+    beside = sum(float(one["seconds"]) for one in own.causes if one["cause"] in _ELSEWHERE)
+    seconds = sum(float(one["seconds"]) for one in found)
+    time_s, ratio = own.time.median, own.ratio
+
+    def gap(one: float) -> float:
+        """The seconds that are lost at a ratio, other findings' left out."""
+        return time_s * (1 - 1 / one) - beside
+
+    explained = seconds / gap(ratio["median"]) if gap(ratio["median"]) > 0 else 0.0
+    share = min(1.0, explained)  # no more than there is to win
+    low, high = ratio["ci_low"], ratio["ci_high"]
+    count = experiment.count
+    saved = count * share * gap(ratio["median"])
+    return Saving(
+        seconds=saved,
+        low=None if low is None else count * share * gap(low),
+        high=None if high is None else count * share * gap(high),
+        step_s=step_s,
+        of="layer",
+        how=_how(own, best, count),
+        rounds=ratio["rounds"],
+        causes=tuple(
+            Cause(
+                name=str(one["cause"]),
+                meaning=_MEANING.get(one["cause"], str(one["how"])),
+                seconds=saved * float(one["seconds"]) / seconds,
+            )
+            for one in sorted(found, key=lambda one: -float(one["seconds"]))
+            if seconds > 0
+        ),
+        evidence=tuple(_line(one) for one in found),
+        otherwise="" if found else _unexplained(ratio),
+    )
+
+
+def _unexplained(ratio: Mapping[str, Any]) -> str:
+    """What to say of a gap that nobody has measured a cause of."""
+    if ratio["ci_low"] is None or ratio["ci_low"] <= 1:
+        return ""
+    return f"{ratio['median']:.2f}x {ratio['to']}, but no cause of it was measured"
+
+
+def _how(own: Measurement, best: Measurement, count: int) -> str:
+    assert own.time is not None
+    assert own.ratio is not None
+    times = f"{own.who} {format_seconds(own.time.median)}"
+    times += f", {own.ratio['median']:.2f}x {own.ratio['to']} ({best.algorithm or best.who})"
+    often = f"; {count} times in the step" if count > 1 else ""
+    return f"the layer alone, in turn, {own.ratio['rounds']} rounds: {times}{often}"
+
+
+def _line(cause: Mapping[str, Any]) -> str:
+    share = format_percent(cause["share"])
+    return (
+        f"{cause['cause']}: {format_seconds(cause['seconds'])} ({share} of the gap): {cause['how']}"
+    )
+
+
+# -----------------------------------------------------------------------------
+# What experiments need of a session, and the same with another allocator.
+
+
+class Bench(Protocol):
+    """What experiments need of a session."""
+
+    @property
+    def options(self) -> Options:
+        """Its settings."""
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        """Logical CPUs that workers are pinned to."""
+
+    def worker(
+        self,
+        backend: str = ...,
+        device: str = ...,
+        *,
+        warm: bool = ...,
+        logging: bool = ...,
+        allocator: str | None = ...,
+    ) -> Worker:
+        """Return a worker."""
+
+    def prepare(self, case: Case, *, warm: bool = ..., variant: str | None = ...) -> RemoteKernel:
+        """Have an operator made ready."""
+
+    def measure(
+        self, cases: Sequence[Case], progress: Callable[[int, int, str], None] | None = ...
+    ) -> Iterator[Measurement]:
+        """Measure cases; those that differ in backend and mode only, in turn."""
+
+    def cache_bytes(self, device: str = ...) -> int:
+        """Return the size of the last cache before memory."""
+
+
+class Allocated:
+    """A session whose workers have a certain allocator."""
+
+    def __init__(self, session: Bench, allocator: str) -> None:
+        self._session = session
+        self._allocator = allocator
+        self.options = session.options
+        self.cpus = session.cpus
+
+    def worker(
+        self,
+        backend: str = "native",
+        device: str = "cpu",
+        *,
+        warm: bool = False,  # noqa: ARG002 - as a session's; the allocator says it
+    ) -> Worker:
+        """Return a worker with it."""
+        return self._session.worker(backend, device, allocator=self._allocator)
+
+
+# -----------------------------------------------------------------------------
+# Experiments run: what is changed, beside what, and how long that takes.
+
+# The fewest rounds whose interval at 95 % leaves out the two extremes; slow steps get the fewest
+# that have one.
+_ROUNDS = 9
+_SLOW_S = 0.5
+# Calibration and warm-up take about so many executions.
+_WARMUP = 5
+# Choosing kernels and checking them takes longer than timing them.
+_LAYER_S = 6.0
+
+
+def try_out(experiment: Experiment, seen: Observations, session: Bench) -> Saving:
+    """Run an experiment and return what it saves; below zero where the change costs time.
+
+    Args:
+        experiment: what is changed.
+        seen: what is known of the step.
+        session: whose workers are used.
+
+    Raises:
+        PydlbenchError: it cannot be run: the message says why.
+    """
+    if isinstance(experiment, Rounds):
+        return _of_rounds(experiment, seen.step_s)
+    if isinstance(experiment, StepChange):
+        return _of_step(experiment, seen, session)
+    if isinstance(experiment, LayerChange):
+        return _of_layer(experiment, seen.step_s, session)
+    return contest_saving(experiment, seen.step_s, session)
+
+
+def cost_s(experiment: Experiment, step_s: float) -> float:
+    """Return about how long an experiment takes, in seconds."""
+    if isinstance(experiment, Rounds):
+        return 0.0
+    if isinstance(experiment, StepChange):
+        executions = (_rounds(step_s) + _WARMUP) * (1 + experiment.images)
+        return executions * step_s + experiment.setup_s
+    return _LAYER_S
+
+
+def _rounds(step_s: float) -> int:
+    return LEAST if step_s > _SLOW_S else _ROUNDS
+
+
+def _of_rounds(experiment: Rounds, step_s: float) -> Saving:
+    own = {index: pair[0] for index, pair in enumerate(experiment.pairs)}
+    changed = {index: pair[1] for index, pair in enumerate(experiment.pairs)}
+    ratio = paired_ratio(changed, own)
+    base = median(own.values())
+    how = step_how(experiment.what, base, ratio.median * base, ratio.n)
+    return saving_of(ratio, base, step_s, "step", how)
+
+
+def _of_step(experiment: StepChange, seen: Observations, session: Bench) -> Saving:
+    case = _with_options(seen.case, experiment.both)
+    changes: dict[str, Any] = dict(experiment.changes)
+    other = dataclasses.replace(_with_options(case, experiment.options), **changes)
+    kernels: list[RemoteKernel] = []
+    try:
+        kernels.append(prepare_step(case, session, preparation=StepPreparation(checks=False)))
+        how = StepPreparation(checks=experiment.checks)
+        beside = Allocated(session, experiment.allocator)
+        kernels.append(prepare_step(other, beside, preparation=how))
+        _check(kernels[1].facts)
+        policies = [
+            with_rounds(step_policy(one, session, kernel.facts), _rounds(seen.step_s))
+            for one, kernel in zip((case, other), kernels, strict=True)
+        ]
+        ratio, base, warning = in_turn(kernels, policies, session.options.seed, experiment.images)
+    finally:
+        _release(kernels)
+    words = step_how(experiment.what, base, ratio.median * base, ratio.n) + warning
+    if experiment.images > 1:
+        words += f", per {case.batch} images"
+    if experiment.kept_s:
+        words += f"; less {format_seconds(experiment.kept_s)}: {experiment.kept_how}"
+    return saving_of(ratio, base, seen.step_s, "step", words, kept_s=experiment.kept_s)
+
+
+def _with_options(case: StepCase, options: Sequence[tuple[str, str]]) -> StepCase:
+    return dataclasses.replace(case, options={**case.options, **dict(options)})
+
+
+def _of_layer(experiment: LayerChange, step_s: float, session: Bench) -> Saving:
+    kernels: list[RemoteKernel] = []
+    try:
+        kernels.append(session.prepare(experiment.case, variant=experiment.variant))
+        kernels.append(session.prepare(experiment.changed, variant=experiment.changed_variant))
+        _check_layer(kernels[1].facts)
+        options = session.options
+        policy = Policy(confidence=options.confidence, budget_s=options.budget_s)
+        policies = [with_rounds(policy, _ROUNDS)] * 2
+        ratio, base, warning = in_turn(kernels, policies, options.seed, experiment.images)
+    finally:
+        _release(kernels)
+    times = f"{format_seconds(base)} as it is, {format_seconds(ratio.median * base)} with "
+    how = f"the layer alone, in turn, {ratio.n} rounds: {times}{experiment.what}{warning}"
+    if experiment.images > 1:
+        how += f", per {experiment.case.layer.batch} images"
+    if experiment.count > 1:
+        how += f"; {experiment.count} times in the step"
+    return saving_of(ratio, base, step_s, "layer", how, count=experiment.count)
+
+
+def _check(facts: Mapping[str, Any]) -> None:
+    wrong = [one for one in facts["checks"] if one["status"] != "ok"]
+    if wrong:
+        raise PrimitiveError(f"its check {wrong[0]['name']} failed: {wrong[0]['detail']}")
+
+
+def _check_layer(facts: Mapping[str, Any]) -> None:
+    if facts["correct"]["status"] == "failed":
+        raise PrimitiveError(f"its result is wrong: {facts['correct'].get('detail') or 'checked'}")
+
+
+def _release(kernels: Sequence[RemoteKernel]) -> None:
+    for kernel in kernels:
+        with contextlib.suppress(PydlbenchError):  # its worker has died meanwhile
+            kernel.release()

@@ -1,0 +1,719 @@
+"""The rules: each reads what is known of a step and names what may cost time.
+
+A rule knows no model and no layer by name. It says nothing where its symptom is absent, or where
+what it could save is less than anybody would care for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from typing import TYPE_CHECKING, Final
+
+from pydlbench.diagnose.ablation import Contest, LayerChange, Rounds, StepChange
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.pool import Pool2d
+from pydlbench.models.work import LOSS
+from pydlbench.records.diagnosis import ALL, WORTH, Hypothesis
+from pydlbench.units import format_bytes, format_percent, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pydlbench.diagnose.ablation import Experiment
+    from pydlbench.diagnose.evidence import Excess, Observations
+    from pydlbench.models.work import Work
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.specs import Case
+    from pydlbench.records.step import StepCase
+
+__all__ = ["RULES", "again", "faults_command", "layer_command"]
+
+
+# -----------------------------------------------------------------------------
+# The commands that findings name, with everything that this step was asked for with.
+
+_DEFAULTS = (("phase", "forward"), ("precision", "fp32"), ("layout", "nhwc"))
+
+
+def again(case: StepCase) -> str:
+    """Return the command that diagnoses a step."""
+    words = ["pydlbench", "diagnose", case.model]
+    if case.framework != "torch":
+        words += ["--framework", case.framework]
+    return shlex.join([*words, *_step_options(case)])
+
+
+def faults_command(case: StepCase) -> str:
+    """Return the command that counts a step's page faults, and says what they cost."""
+    words = ["pydlbench", "check", case.model, "--framework", case.framework]
+    return shlex.join([*words, *_step_options(case)])
+
+
+def _step_options(case: StepCase) -> list[str]:
+    words: list[str] = []
+    if case.mode not in ("eager", "graph"):
+        words += ["--mode", str(case.mode)]
+    for name, default in _DEFAULTS:
+        value = getattr(case, name)
+        if value != default:
+            words += [f"--{name}", value]
+    if case.batch is not None:
+        words += ["--batch", str(case.batch)]
+    for name, value in case.options.items():
+        words += ["--option", f"{name.replace('_', '-')}={value}"]
+    return words
+
+
+def layer_command(case: Case) -> str:
+    """Return the command that times a layer natively and in the framework, and explains the gap."""
+    words = ["pydlbench", "layers", "--shape", case.layer.problem, "--pass", case.pass_]
+    if isinstance(case.layer, Pool2d):  # its descriptor says where it pools, not how
+        padding = "_p" if case.layer.count_include_pad else ""
+        words += ["--pool", f"{case.layer.mode}{padding}"]
+    words += ["--backend", f"native,{case.backend}", "--device", case.device]
+    if case.precision != "fp32":
+        words += ["--precision", case.precision]
+    if case.pass_ == "forward" and case.propagation != "inference":
+        words += ["--propagation", case.propagation]
+    return shlex.join([*words, "--explain"])
+
+
+# -----------------------------------------------------------------------------
+# Memory that is touched for the first time in every step: each page costs a fault.
+
+_PAGE: Final = 4096
+# No fault costs more: the kernel clears a page in less than a microsecond, and the fault itself
+# takes one or two on a virtual machine.
+_MOST_PER_FAULT_S: Final = 5e-6
+# Rounds without which there is no interval.
+_ROUNDS: Final = 6
+_CAUSE: Final = (
+    "the C library gives large blocks back to the system when they are freed, and gets new ones "
+    "for the next result: the kernel clears each page and maps it, while the step waits"
+)
+
+
+def find_first_touch(seen: Observations) -> Iterator[Hypothesis]:
+    """Yield what huge pages, and pages that are kept, would save."""
+    faults = seen.step.faults
+    if faults is None or seen.case.on_gpu:
+        return
+    most = min(faults * _MOST_PER_FAULT_S, seen.step_s)
+    if most < WORTH * seen.step_s:
+        return
+    symptom = f"{faults:.0f} page faults in each step: {format_bytes(faults * _PAGE)} of new memory"
+    evidence = ["page faults counted by the kernel around the samples"]
+    term = seen.term("allocation, first touch")
+    if term is not None:
+        share = format_percent(term.share)
+        evidence.append(f"cross-check: {format_seconds(term.seconds)} ({share}): {term.how}")
+    for experiment in (_HUGE, _kept(seen)):
+        yield Hypothesis(
+            problem="first touch of fresh memory",
+            symptom=symptom,
+            evidence=tuple(evidence),
+            cause=_CAUSE,
+            experiment=experiment,
+            next=faults_command(seen.case),
+            parts=frozenset({"allocation"}),
+            most_s=most,
+        )
+
+
+_HUGE: Final = StepChange(
+    what="huge pages (GLIBC_TUNABLES=glibc.malloc.hugetlb=1)", allocator="huge pages"
+)
+_KEPT: Final = StepChange(
+    what="an allocator that keeps its pages (MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4294967296)",
+    allocator="kept pages",
+)
+
+
+def _kept(seen: Observations) -> Experiment:
+    """An allocator that keeps its pages; the cross-check may have run the step with it already."""
+    rounds = () if seen.check is None else seen.check.rounds
+    if len(rounds) >= _ROUNDS:
+        pairs = tuple((one.measured_s, one.kept_s) for one in rounds)
+        return Rounds(what=_KEPT.what, pairs=pairs, again=_KEPT)
+    return _KEPT
+
+
+# -----------------------------------------------------------------------------
+# Images in a layout that the library's kernels do not want.
+
+_NAMES: Final = {
+    "nhwc": "channels last (model.to(memory_format=torch.channels_last), and the images too)",
+    "nchw": "contiguous NCHW images",
+}
+
+
+def find_layout(seen: Observations) -> Iterator[Hypothesis]:
+    """Yield the other layout, where the step converts layouts or runs in NCHW."""
+    case = seen.case
+    if case.framework != "torch" or not any(node.op == "conv" for node in seen.model):
+        return  # TensorFlow has one layout on CPUs, and products have none
+    reorder = seen.reorder_s
+    if case.layout == "nhwc" and (reorder is None or reorder < WORTH * seen.step_s):
+        return
+    other = "nhwc" if case.layout == "nchw" else "nchw"
+    if reorder is None:
+        symptom = f"the step runs in {case.layout.upper()}; nothing logs its layout reorders"
+        evidence: tuple[str, ...] = ()
+    else:
+        share = format_percent(reorder / seen.step_s)
+        symptom = f"{format_seconds(reorder)} of layout reorders in each step ({share})"
+        evidence = (f"reorders by {seen.reorder_how}",)
+    changes = (("layout", other),)
+    yield Hypothesis(
+        problem="layout reorders",
+        symptom=symptom,
+        evidence=evidence,
+        cause=f"the kernels want another layout than {case.layout.upper()}: operands are brought "
+        "into it before them and back behind them",
+        experiment=StepChange(what=_NAMES[other], changes=changes, checks=True),
+        next=again(seen.changed(layout=other)),
+        parts=frozenset({ALL}),
+        most_s=seen.step_s,
+    )
+
+
+# -----------------------------------------------------------------------------
+# Operators of the framework that are slower than the fastest kernel known for their layer.
+
+# Of each kind; a step with more of them that matter is slow for a reason that they share.
+_MOST_OPERATORS: Final = 8
+
+
+def find_operators(seen: Observations) -> Iterator[Hypothesis]:
+    """Yield a contest with the native library for each layer where that may save something."""
+    if seen.case.layout == "nhwc" or seen.case.framework != "torch":
+        kinds: tuple[str, ...] = ("layer", "pointwise")
+    else:
+        kinds = ("layer",)  # alone, operators run in their best layout, which is not the step's
+    for kind in kinds:
+        worth = [one for one in seen.excesses(kind) if one.seconds >= WORTH * seen.step_s]
+        for one in worth[:_MOST_OPERATORS]:
+            yield from _of_node(seen, one)
+
+
+def _of_node(seen: Observations, excess: Excess) -> Iterator[Hypothesis]:
+    for work in seen.works(excess.node):
+        most = excess.seconds
+        if excess.own_s is None:  # nobody knows yet what the framework needs
+            most = excess.count * seen.native_s(work)
+            if most < WORTH * seen.step_s:
+                continue
+        case = seen.framework_case(work)
+        yield Hypothesis(
+            problem="slow operators",
+            symptom=_symptom(seen, excess),
+            evidence=(),
+            cause="the framework's operator is slower than the native library's kernel",
+            experiment=Contest(case=case, count=excess.count),
+            next=layer_command(case),
+            parts=frozenset({f"{excess.node} {work.pass_}"}),
+            where=f"{excess.node} {work.pass_}",
+            most_s=most,
+        )
+
+
+def _symptom(seen: Observations, excess: Excess) -> str:
+    native = format_seconds(excess.native_s)
+    if excess.own_s is None:
+        share = format_percent(excess.seconds / seen.step_s)
+        return f"{excess.node} needs {native} natively ({share} of the step)"
+    share = format_percent(excess.seconds / seen.step_s)
+    often = f", {excess.count} times" if excess.count > 1 else ""
+    return (
+        f"{excess.node} takes {format_seconds(excess.own_s)} in {seen.case.framework} alone, "
+        f"{native} natively, all passes{often}: {share} of the step"
+    )
+
+
+# -----------------------------------------------------------------------------
+# Convolutions whose channels fill no vector: images of three channels, for example.
+
+# Kernels take channels in such blocks, or in multiples of them.
+_BLOCK: Final = 8
+
+
+def find_channels(seen: Observations) -> Iterator[Hypothesis]:
+    """Yield the same convolution with channels padded to a multiple of eight."""
+    for node in seen.model:
+        layer = node.layer
+        if not isinstance(layer, Conv2d) or layer.groups > 1 or not layer.in_channels % _BLOCK:
+            continue
+        seconds = seen.own_s(node.name)
+        if seconds < WORTH * seen.step_s:
+            continue
+        whole = -(-layer.in_channels // _BLOCK) * _BLOCK
+        padded = dataclasses.replace(layer, in_channels=whole, name=None)
+        share = format_percent(seconds / seen.step_s)
+        for work in seen.works(node.name):
+            case = seen.framework_case(work)
+            yield Hypothesis(
+                problem=f"{layer.in_channels} input channels",
+                symptom=f"{node.name} has {layer.in_channels} input channels and takes "
+                f"{format_seconds(seconds)} ({share} of the step)",
+                evidence=(),
+                cause="kernels work on blocks of channels: what does not fill one is computed by "
+                "another, slower kernel, or in vain",
+                experiment=LayerChange(
+                    what=f"channels padded to {whole}",
+                    case=case,
+                    changed=dataclasses.replace(case, layer=padded),
+                ),
+                next=layer_command(dataclasses.replace(case, layer=padded)),
+                parts=frozenset({f"{node.name} {work.pass_}"}),
+                where=f"{node.name} {work.pass_}",
+                most_s=min(seconds, seen.step_s),
+            )
+
+
+# -----------------------------------------------------------------------------
+# Copies of images that a framework makes where a padding differs on two sides.
+
+
+def find_copies(seen: Observations) -> Iterator[Hypothesis]:
+    """Yield the same convolution on images that were padded beforehand."""
+    if seen.case.framework != "torch":
+        return  # TensorFlow's convolutions take any padding
+    for node in seen.model:
+        layer = node.layer
+        if not isinstance(layer, Conv2d) or not _uneven(layer):
+            continue
+        seconds = seen.own_s(node.name)
+        if seconds < WORTH * seen.step_s:
+            continue
+        ready = dataclasses.replace(
+            layer,
+            in_height=layer.in_height + layer.pad_top + layer.pad_bottom,
+            in_width=layer.in_width + layer.pad_left + layer.pad_right,
+            pad_top=0,
+            pad_bottom=0,
+            pad_left=0,
+            pad_right=0,
+            name=None,
+        )
+        size = 4 * ready.batch * ready.in_channels * ready.in_height * ready.in_width
+        for work in seen.works(node.name):
+            if work.pass_ == "backward-weights":
+                continue  # reads what the forward pass has padded
+            case = seen.framework_case(work)
+            yield Hypothesis(
+                problem="extra copy for uneven padding",
+                symptom=f"{node.name} pads {layer.pad_top}/{layer.pad_bottom} rows and "
+                f"{layer.pad_left}/{layer.pad_right} columns: {format_bytes(size)} are copied",
+                evidence=(
+                    f"{node.name} takes {format_percent(seconds / seen.step_s)} of the step",
+                ),
+                cause="PyTorch's convolutions pad both ends of an axis alike; anything else is an "
+                "operator of its own, which copies the images",
+                experiment=LayerChange(
+                    what="images that are padded already",
+                    case=case,
+                    changed=dataclasses.replace(case, layer=ready),
+                ),
+                next=layer_command(case),
+                parts=frozenset({f"{node.name} {work.pass_}"}),
+                where=f"{node.name} {work.pass_}",
+                most_s=seconds,
+            )
+
+
+def _uneven(layer: Conv2d) -> bool:
+    return layer.pad_top != layer.pad_bottom or layer.pad_left != layer.pad_right
+
+
+# -----------------------------------------------------------------------------
+# Layers that stay far below what the hardware could do, even with the fastest kernel known.
+
+# Of the roof; below it, something else than the hardware holds a kernel up.
+_FAR: Final = 0.6
+_MOST_LAYERS: Final = 5
+# How a framework keeps the operands in a step and the other way in which it can, by the names that
+# its operators go by. TensorFlow's convolutions have one way on CPUs.
+_OTHER_WAY: Final = {
+    ("torch", "conv2d", "nhwc"): ("nhwc", "nchw"),
+    ("torch", "conv2d", "nchw"): ("nchw", "nhwc"),
+    ("torch", "gemm", "nhwc"): ("transposed", "plain"),
+    ("torch", "gemm", "nchw"): ("transposed", "plain"),
+    ("tensorflow", "gemm", "nhwc"): ("plain", "transposed"),
+}
+_KINDS: Final = ("conv2d", "gemm")
+_WAYS: Final = {
+    "nchw": "contiguous NCHW images",
+    "nhwc": "channels last",
+    "plain": "weights kept as (inputs, outputs)",
+    "transposed": "weights kept as (outputs, inputs)",
+}
+
+
+def find_roofs(seen: Observations) -> Iterator[Hypothesis]:
+    """Yield another algorithm and another batch for the layers that lose most."""
+    gaps: list[tuple[float, Work, Measurement]] = []
+    for term in seen.plan.terms:
+        row = seen.rows[term.hot]
+        if term.work.layer.kind not in _KINDS or not row.ok or row.time is None:
+            continue
+        if row.roofline is None or row.roofline.efficiency >= _FAR:
+            continue
+        gap = row.time.median - row.roofline.time_s
+        if gap >= WORTH * seen.step_s:
+            gaps.append((gap, term.work, row))
+    gaps.sort(key=lambda one: -one[0])
+    for gap, work, row in gaps[:_MOST_LAYERS]:
+        yield from _of(seen, gap, work, row)
+
+
+def _of(seen: Observations, gap: float, work: Work, row: Measurement) -> Iterator[Hypothesis]:
+    assert row.time is not None
+    assert row.roofline is not None
+    where = f"{work.node} {work.pass_}"
+    symptom = (
+        f"{where} reaches {format_percent(row.roofline.efficiency)} of its roof "
+        f"({row.roofline.bound}): {format_seconds(row.time.median)} where "
+        f"{format_seconds(row.roofline.time_s)} are possible"
+    )
+    evidence = (f"native row, {row.algorithm or 'unknown kernel'}, hot caches",)
+    case = seen.framework_case(work)
+    ways = _OTHER_WAY.get((seen.case.framework, work.layer.kind, seen.case.layout))
+    twice = work.layer.with_batch(2 * work.layer.batch)
+    changes = [
+        (
+            "too few images for its size",
+            "what a layer does once, whatever the batch, is a large part of it",
+            LayerChange(
+                what="twice the batch",
+                case=case,
+                changed=dataclasses.replace(case, layer=twice),
+                images=2,
+            ),
+            dataclasses.replace(case, layer=twice),
+        ),
+    ]
+    if ways is not None:
+        own, other = ways
+        change = LayerChange(
+            what=_WAYS[other], case=case, changed=case, variant=own, changed_variant=other
+        )
+        cause = "the kernel that these layouts lead to does not suit these sizes"
+        changes.insert(0, ("far below its roof", cause, change, case))
+    for problem, cause, experiment, shown in changes:
+        yield Hypothesis(
+            problem=problem,
+            symptom=symptom,
+            evidence=evidence,
+            cause=cause,
+            experiment=experiment,
+            next=layer_command(shown),
+            parts=frozenset({where}),
+            where=where,
+            most_s=gap,
+        )
+
+
+# -----------------------------------------------------------------------------
+# Pointwise layers bound by memory, where a fusing mode would keep values in registers.
+
+#: What launch gaps and pointwise layers that are not joined have in common.
+ONE_BY_ONE: Final = "operators run one by one"
+# Of the step.
+_LARGE_POINTWISE: Final = 0.03
+_MODES: Final = {"eager": "compiled", "graph": "xla"}
+
+
+def compiling_mode(case: StepCase) -> str | None:
+    """Return the mode that joins operators; None if the step runs in it."""
+    return _MODES.get(str(case.mode))
+
+
+def compiler_s(seen: Observations) -> float:
+    """Return about how long a compiler takes for the step's model, in seconds."""
+    return 20.0 + 0.3 * len(seen.model.nodes)
+
+
+def find_fusion(seen: Observations) -> Iterator[Hypothesis]:
+    """Yield the fusing mode where pointwise layers are a part of the step that matters."""
+    mode = compiling_mode(seen.case)
+    if mode is None:
+        return
+    seconds, how = _pointwise(seen)
+    if seconds < _LARGE_POINTWISE * seen.step_s:
+        return
+    yield Hypothesis(
+        problem=ONE_BY_ONE,
+        reason="pointwise layers bound by memory",
+        symptom=f"{format_seconds(seconds)} of each step "
+        f"({format_percent(seconds / seen.step_s)}) go into layers that hardly compute",
+        evidence=(how,),
+        cause="each of them reads its input from memory and writes it back; joined with the layer "
+        "before, it would do neither",
+        experiment=StepChange(
+            what=mode, changes=(("mode", mode),), checks=True, setup_s=compiler_s(seen)
+        ),
+        next=again(seen.changed(mode=mode)),
+        parts=frozenset({ALL}),
+        most_s=seen.step_s,
+    )
+
+
+def _pointwise(seen: Observations) -> tuple[float, str]:
+    own = [*seen.pieces("pointwise"), *seen.pieces("gradient sum")]
+    if own:
+        seconds = sum(one.count * one.seconds for one in own)
+        return seconds, f"{len(own)} different ones, each timed alone in {seen.case.framework}"
+    seconds = seen.native.of_pointwise(seen.model)
+    return seconds, "native rows of the pointwise nodes, between hot and cold caches"
+
+
+# -----------------------------------------------------------------------------
+# Gaps between kernels: what starting an operator costs, whatever it computes.
+
+# Of the step.
+_LARGE_DISPATCH: Final = 0.02
+
+
+def find_dispatch(seen: Observations) -> Iterator[Hypothesis]:
+    """Yield a mode that joins operators, and a batch that makes each of them longer."""
+    found = _dispatch(seen)
+    if found is None or found[0] < _LARGE_DISPATCH * seen.step_s:
+        return
+    seconds, how = found
+    symptom = (
+        f"{format_seconds(seconds)} of each step "
+        f"({format_percent(seconds / seen.step_s)}) go into starting operators"
+    )
+    cause = "many operators are so small that starting them is a large part of their time"
+    mode = compiling_mode(seen.case)
+    if mode is not None:
+        changes = (("mode", mode),)
+        yield Hypothesis(
+            problem=ONE_BY_ONE,
+            symptom=symptom,
+            evidence=(how,),
+            reason="launch gaps",
+            cause=cause,
+            experiment=StepChange(
+                what=mode, changes=changes, checks=True, setup_s=compiler_s(seen)
+            ),
+            next=again(seen.changed(mode=mode)),
+            parts=frozenset({ALL}),
+            most_s=seen.step_s,
+        )
+    batch = 2 * seen.model.batch
+    yield Hypothesis(
+        problem=ONE_BY_ONE,
+        symptom=symptom,
+        evidence=(how,),
+        reason="launch gaps",
+        cause=cause,
+        experiment=StepChange(what=f"batch {batch}", changes=(("batch", batch),), images=2),
+        next=again(seen.changed(batch=batch)),
+        parts=frozenset({ALL}),
+        most_s=seconds,
+    )
+
+
+def _dispatch(seen: Observations) -> tuple[float, str] | None:
+    term = seen.term("dispatch")
+    if term is not None:
+        return term.seconds, f"cross-check: {term.how}"
+    if seen.dispatch_s is None:
+        return None
+    operators = len(seen.plan.terms)
+    each = format_seconds(seen.dispatch_s)
+    return seen.dispatch_s * operators, f"{each} for a call that does nothing, times {operators}"
+
+
+# -----------------------------------------------------------------------------
+# An optimizer that is slower than moving its tensors once.
+
+# Of the step.
+_LARGE_OPTIMIZER: Final = 0.03
+
+
+def find_optimizer(seen: Observations) -> Iterator[Hypothesis]:
+    """Yield the step without its updates, less what the native library needs for them."""
+    model = seen.model
+    if seen.case.phase != "training" or model.optimizer.kind == "none":
+        return
+    if "optimizer" in seen.native.incomplete:
+        return  # nobody knows what of it has to be done
+    pieces = seen.pieces("optimizer")
+    native = seen.native.optimizer_s
+    own = sum(one.count * one.seconds for one in pieces) if pieces else native
+    if own < _LARGE_OPTIMIZER * seen.step_s:
+        return
+    if pieces and own - native < WORTH * seen.step_s:
+        return  # it is as fast as memory allows
+    who = f"timed alone in {seen.case.framework}" if pieces else "in native kernels"
+    yield Hypothesis(
+        problem="slow optimizer",
+        symptom=f"the updates ({model.optimizer.kind}) take {format_seconds(own)} {who}, "
+        f"{format_percent(own / seen.step_s)} of the step",
+        evidence=(f"native kernels need {format_seconds(native)} for the same updates",),
+        cause="it goes over weights, gradients and velocities more often than once; a fused "
+        "optimizer reads and writes each of them once",
+        experiment=StepChange(
+            what="no updates",
+            changes=(("phase", "forward-backward"),),
+            # A step without updates is one without L2 terms too: those are another rule's.
+            both=(("decay", "0"),) if model.decays else (),
+            kept_s=native,
+            kept_how="the updates in native kernels",
+        ),
+        next=again(seen.changed(phase="forward-backward")),
+        parts=frozenset({"optimizer"}),
+        most_s=own,
+    )
+
+
+# -----------------------------------------------------------------------------
+# L2 terms in the loss: sums of squares whose value nobody looks at.
+
+
+def find_decay(seen: Observations) -> Iterator[Hypothesis]:
+    """Yield the step without L2 terms, where they are a part that matters."""
+    model = seen.model
+    if seen.case.phase != "training" or not model.decays:
+        return
+    pieces = seen.pieces("loss")
+    own = sum(one.count * one.seconds for one in pieces) if pieces else seen.native.loss_s
+    if own < WORTH * seen.step_s:
+        return
+    who = f"timed alone in {seen.case.framework}" if pieces else "in native kernels"
+    yield Hypothesis(
+        problem="L2 terms in the loss",
+        symptom=f"the loss with its {len(model.decays)} L2 terms takes {format_seconds(own)} "
+        f"{who}, {format_percent(own / seen.step_s)} of the step",
+        evidence=(),
+        cause="each term reads its weights to sum squares, and once more for its gradient; an "
+        "optimizer that takes the decay itself reads them anyway",
+        experiment=StepChange(
+            what="no L2 terms in the loss (weight_decay of the optimizer instead)",
+            options=(("decay", "0"),),
+        ),
+        next=again(seen.changed(options={**seen.case.options, "decay": "0"})),
+        parts=frozenset({"loss"}),
+        most_s=own,
+    )
+
+
+# -----------------------------------------------------------------------------
+# A loss that takes a part of the step that it should not.
+
+# Of the step.
+_LARGE_LOSS: Final = 0.03
+
+
+def find_loss(seen: Observations) -> Iterator[Hypothesis]:
+    """Yield a contest with the native library on the loss itself."""
+    if seen.model.decays:
+        return  # see the rule of L2 terms
+    pieces = seen.pieces(LOSS)
+    own = sum(one.count * one.seconds for one in pieces) if pieces else seen.native.loss_s
+    if own < _LARGE_LOSS * seen.step_s:
+        return
+    for term in seen.plan.terms:
+        work = term.work
+        if work.node != LOSS:
+            continue
+        case = seen.framework_case(work)
+        yield Hypothesis(
+            problem="slow loss",
+            symptom=f"the loss takes {format_seconds(own)}, "
+            f"{format_percent(own / seen.step_s)} of the step",
+            evidence=(),
+            cause="the framework's loss is slower than one kernel that does it all",
+            experiment=Contest(case=case),
+            next=layer_command(case),
+            parts=frozenset({f"{LOSS} {work.pass_}"}),
+            where=f"{LOSS} {work.pass_}",
+            most_s=own,
+        )
+
+
+# -----------------------------------------------------------------------------
+# Products with so few rows that reading their weights is most of the work.
+
+# Of the step.
+_LARGE_PRODUCTS: Final = 0.05
+
+
+def find_batch(seen: Observations) -> Iterator[Hypothesis]:
+    """Yield twice the batch, where weights are streamed from memory for few images."""
+    found: dict[str, float] = {}
+    for term in seen.plan.terms:
+        row = seen.rows[term.hot]
+        if term.work.layer.kind != "gemm" or row.roofline is None or row.time is None:
+            continue
+        if row.roofline.bound == "memory":
+            found[term.work.node] = found.get(term.work.node, 0.0) + row.time.median
+    seconds = sum(found.values())
+    if seconds < _LARGE_PRODUCTS * seen.step_s:
+        return
+    batch = 2 * seen.model.batch
+    names = sorted(found, key=lambda name: -found[name])[:3]
+    yield Hypothesis(
+        problem="small batch",
+        symptom=f"{', '.join(names)}: weights are read from memory for {seen.model.batch} images "
+        f"only, {format_percent(seconds / seen.step_s)} of the step",
+        evidence=(f"{format_seconds(seconds)} in native rows that memory bounds",),
+        cause="weights are read once per step, whatever the batch: more images share the cost",
+        experiment=StepChange(what=f"batch {batch}", changes=(("batch", batch),), images=2),
+        next=again(seen.changed(batch=batch)),
+        parts=frozenset({ALL}),
+        most_s=seconds,
+    )
+
+
+# -----------------------------------------------------------------------------
+# A step that computes in float32 what the hardware does faster in a narrower type.
+
+# Of the native sum.
+_MOSTLY: Final = 0.3
+_SETUP_S: Final = 15.0
+
+
+def find_arithmetic(seen: Observations) -> Iterator[Hypothesis]:
+    """Yield the step in bfloat16, where arithmetic bounds a good part of it."""
+    case = seen.case
+    if case.precision != "fp32" or case.on_gpu:
+        return
+    layers = seen.estimate.layers
+    bound = sum(one.time.middle for one in layers if one.bound == "compute")
+    total = seen.estimate.time.middle
+    if not total or bound < _MOSTLY * total:
+        return
+    yield Hypothesis(
+        problem="float32 arithmetic",
+        symptom=f"arithmetic bounds {format_percent(bound / total)} of the native sum",
+        evidence=(f"{format_seconds(bound)} in native layers whose roof is the compute peak",),
+        cause="units for bfloat16 do more per cycle, and its tensors are half as large",
+        experiment=StepChange(
+            what="bf16 products", changes=(("precision", "bf16"),), checks=True, setup_s=_SETUP_S
+        ),
+        next=again(seen.changed(precision="bf16")),
+        parts=frozenset({ALL}),
+        most_s=bound,
+    )
+
+
+#: In the order in which their symptoms are named where they share an experiment.
+RULES: Final[tuple[Callable[[Observations], Iterator[Hypothesis]], ...]] = (
+    find_first_touch,
+    find_layout,
+    find_operators,
+    find_channels,
+    find_copies,
+    find_roofs,
+    find_dispatch,
+    find_fusion,
+    find_optimizer,
+    find_decay,
+    find_loss,
+    find_batch,
+    find_arithmetic,
+)

@@ -1,0 +1,223 @@
+"""A check from its parts to its record."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+from pydlbench.errors import PydlbenchError
+from pydlbench.ladder.ledger import Findings, conclude
+from pydlbench.ladder.native import measure_native
+from pydlbench.ladder.operators import Calibration, blocks, pieces, singles
+from pydlbench.ladder.rounds import LEAST, Rounds, ask_log, ask_parts, ask_replay, keeps_pages
+from pydlbench.models import build_model
+from pydlbench.records.step import StepCase, StepPreparation
+from pydlbench.steps.run import prepare_step
+from pydlbench.workers.environment import FRESH_PAGES
+from pydlbench.workers.host import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pydlbench.ladder.native import NativeSum
+    from pydlbench.ladder.operators import Piece
+    from pydlbench.ladder.rounds import Host
+    from pydlbench.models.graph import Model
+    from pydlbench.records.check import CheckRecord
+    from pydlbench.workers.host import RemoteKernel
+
+__all__ = ["check"]
+
+
+def check(
+    model_name: str,
+    options: Mapping[str, Any] | None = None,
+    batch: int | None = None,
+    phase: str = "forward",
+    precision: str = "fp32",
+    framework: str = "torch",
+    mode: str | None = None,
+    session: Host | None = None,
+    *,
+    rounds: int = 15,
+    time_limit_s: float = 80.0,
+    native: NativeSum | None = None,
+    checks: bool = False,
+    layout: str = "nhwc",
+    feed: str = "resident",
+    tell: Callable[[str], None] = lambda _: None,
+) -> CheckRecord:
+    """Predict a framework's step from its isolated parts, run it, and explain it.
+
+    Args:
+        model_name: by which the model is known.
+        options: of the model.
+        batch: images per step; None is the model's own.
+        phase: ``forward``, ``forward-backward`` or ``training``.
+        precision: of the products.
+        framework: ``torch`` or ``tensorflow``.
+        mode: one of the framework's; None is its first.
+        session: whose workers are used.
+        rounds: at the most; at least five are taken, whatever the time.
+        time_limit_s: no round begins after so many seconds; the native rows are not counted.
+        native: the native rows of the same step, where they have been measured already.
+        checks: check the step (shapes, parameters, gradients, descent) before it is timed.
+        layout: of images: ``nhwc`` (PyTorch's channels_last) or ``nchw``.
+        feed: ``resident`` images and labels, or new ones from the ``host`` in each step.
+        tell: called with what is done next.
+
+    Raises:
+        UsageError: no such model, option or word.
+        UnsupportedError: the framework has not what is asked for.
+        WorkerError: a worker died.
+    """
+    if session is None:
+        raise ValueError("a check needs a session")
+    begin = time.monotonic()
+    case = StepCase(
+        model=model_name,
+        options=dict(options or {}),
+        batch=batch,
+        phase=phase,
+        framework=framework,
+        mode=mode,
+        precision=precision,
+        layout=layout,
+        feed=feed,
+        seed=session.options.seed,
+    )
+    model = build_model(model_name, batch, **case.options)
+    if native is None:
+        tell("native layers")
+        native = measure_native(model, phase, precision, session)
+    started = time.monotonic()
+    made = _Check(case, model, session, checks, tell)
+    try:
+        made.prepare()
+        made.take(rounds, started + time_limit_s)
+        found = made.found()
+        return conclude(found, native, session, time.monotonic() - begin)
+    finally:
+        made.close()
+
+
+class _Check:
+    """One check while it goes on."""
+
+    def __init__(
+        self,
+        case: StepCase,
+        model: Model,
+        session: Host,
+        checks: bool,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._case = case
+        self._model = model
+        self._session = session
+        self._checks = checks
+        self._tell = tell
+        self._found: tuple[Piece, ...] = pieces(
+            model, case.phase, case.framework, str(case.mode), case.feed
+        )
+        # What compilers make of single nodes would take minutes more.
+        self._singles = singles(model, case.phase, self._found) if case.mode == "graph" else ()
+        self._kernels: list[RemoteKernel] = []
+        self._own: Worker | None = None
+        self._notes: list[str] = []
+        self._parts: RemoteKernel
+        self._step: RemoteKernel
+        self._rounds: Rounds
+        self._log: dict[str, Any] = {}
+
+    def prepare(self) -> None:
+        """Make everything ready; the parts before the step."""
+        case, session = self._case, self._session
+        self._tell("parts")
+        keeps = keeps_pages(case, session)
+        self._parts = self._kept(
+            ask_parts(case, session, self._found, self._singles, warm=not keeps, traces=not keeps)
+        )
+        played = None if keeps else self._replay(self._parts.facts["traces"])
+        if keeps:
+            self._notes.append(
+                f"{case.framework} keeps freed pages by itself: no cost of page faults is added to "
+                "the prediction; those that are left are inside the parts"
+            )
+        self._tell("step")
+        step = self._kept(
+            prepare_step(case, session, preparation=StepPreparation(checks=self._checks))
+        )
+        kept = self._warm(case)
+        # A CPU's memory is the host's: only what is fed from there has a transfer to be measured.
+        resident = (
+            self._warm(dataclasses.replace(case, feed="resident")) if case.feed == "host" else None
+        )
+        self._step = step
+        wrong = [one for one in step.facts["checks"] if one["status"] != "ok"]
+        self._notes += [f"check {one['name']} failed: {one['detail']}" for one in wrong]
+        self._rounds = Rounds(
+            self._found,
+            self._parts,
+            Calibration.of(self._parts.facts),
+            played,
+            step,
+            kept,
+            random.Random(session.options.seed),  # noqa: S311 - an order, not a secret
+            self._singles,
+            resident,
+        )
+
+    def take(self, most: int, deadline: float) -> None:
+        """Take rounds until there are enough, or the time is over; then read the log."""
+        self._rounds.warm_up()
+        while len(self._rounds.rows) < max(LEAST, most):
+            if len(self._rounds.rows) >= LEAST and time.monotonic() > deadline:
+                break
+            self._tell(f"round {len(self._rounds.rows) + 1}")
+            self._rounds.take()
+        self._tell("log")
+        if self._case.mode in ("eager", "graph"):
+            try:
+                self._log = ask_log(self._case, self._session)
+            except PydlbenchError as error:
+                self._notes.append(f"no log of layout reorders: {error}")
+
+    def found(self) -> Findings:
+        """Return what was measured."""
+        return Findings(
+            case=self._case,
+            model=self._model,
+            found=self._found,
+            singles=self._singles,
+            rounds=self._rounds,
+            calibration=Calibration.of(self._parts.facts),
+            log=self._log,
+            library=self._step.facts["library"],
+            notes=tuple(self._notes),
+        )
+
+    def close(self) -> None:
+        """Free what workers hold."""
+        for kernel in self._kernels:
+            with contextlib.suppress(PydlbenchError):  # its worker has died meanwhile
+                kernel.release()
+        if self._own is not None:
+            self._own.discard()
+
+    def _replay(self, traces: Mapping[str, Sequence[int]]) -> RemoteKernel:
+        # Each block is given back when it is freed, so that the next one's pages are fresh.
+        self._own = Worker("native", "cpu", self._session.cpus, environment=FRESH_PAGES)
+        sizes = blocks(self._found, traces)
+        return self._kept(ask_replay(self._case, self._session, self._own, sizes))
+
+    def _warm(self, case: StepCase) -> RemoteKernel:
+        how = StepPreparation(checks=False)
+        return self._kept(prepare_step(case, self._session, warm=True, preparation=how))
+
+    def _kept(self, kernel: RemoteKernel) -> RemoteKernel:
+        self._kernels.append(kernel)
+        return kernel

@@ -1,0 +1,335 @@
+"""Rounds: all operators, then the prediction is written down, then the step."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pydlbench.ladder.operators import by_piece, predict
+from pydlbench.records.check import RoundRow
+from pydlbench.runner.interleaved import REST_S
+from pydlbench.timing.chunk import Request
+from pydlbench.timing.statistics import median
+from pydlbench.workers.host import RemoteKernel, Worker
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pydlbench.ladder.operators import Calibration, Piece
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.specs import Case
+    from pydlbench.records.step import StepCase
+    from pydlbench.runner.session import Options
+    from pydlbench.timing.chunk import Chunk
+
+__all__ = ["LEAST", "Host", "Rounds", "ask_log", "ask_parts", "ask_replay", "keeps_pages", "paired"]
+
+
+# -----------------------------------------------------------------------------
+# Rounds: all parts, then the prediction is written down, then the step, in two or three ways.
+#
+# How many pages a step touches for the first time is counted, as it hangs on what the C library's
+# allocator was asked for since its process began: the same step of the same code has any number
+# from
+# none to all of its pages. So the prediction takes the number from earlier steps of the same
+# process,
+# none of whose seconds it knows, and what one fault costs from a replay of the step's blocks on
+# fresh
+# pages.
+
+#: Fewer rounds have no interval, and no median to speak of.
+LEAST = 5
+# Samples of a kernel in a round together take so long, in seconds; one at least, so many at most.
+_CHUNK_S = 0.1
+_MOST = 20
+# What is faster is run untimed after another process has had the cores, once and for so long: in a
+# loop a step finds its threads awake, each on a core of its own (a scheduler may take 50 ms to see
+# to that), and its code in the caches. What is slower has no first tenth to speak of.
+_SETTLE_S = 1.0
+_SPREAD_S = 0.1
+# A prediction takes the page faults of so many samples of the step before it.
+_COUNTED = 3
+
+
+class Sampled(Protocol):
+    """A prepared kernel."""
+
+    def sample(self, request: Request) -> Chunk:
+        """Time the requested samples."""
+
+
+class Rounds:
+    """Takes rounds one after another.
+
+    Args:
+        found: the parts.
+        parts: runs all of them, and what is to be known besides, in this order.
+        calibration: what calls cost.
+        replay: touches a step's blocks on fresh pages, which gives what a page fault costs; None
+            where the framework keeps its pages itself.
+        step: the step with the default allocator.
+        kept: the step with an allocator that keeps its pages.
+        order: in which the steps run.
+        besides: parts that are timed too, and in no prediction.
+        resident: as ``kept``, its images lying there; None where those of the others do too.
+        rest: called between processes, so that the last one's threads fall asleep.
+    """
+
+    def __init__(
+        self,
+        found: Sequence[Piece],
+        parts: Sampled,
+        calibration: Calibration,
+        replay: Sampled | None,
+        step: Sampled,
+        kept: Sampled,
+        order: random.Random,
+        besides: Sequence[Piece] = (),
+        resident: Sampled | None = None,
+        rest: Callable[[], None] = lambda: time.sleep(REST_S),
+    ) -> None:
+        self._found = tuple(found)
+        self._timed = (*self._found, *besides)
+        self._calibration = calibration
+        self._kernels: dict[str, Sampled | None] = {
+            "parts": parts,
+            "replay": replay,
+            "step": step,
+            "kept": kept,
+            "resident": resident,
+        }
+        self._order = order
+        self._rest = rest
+        self._requests = dict.fromkeys(self._kernels, Request(samples=1, untimed=1))
+        self.rows: list[RoundRow] = []
+        self.times: list[dict[str, float]] = []
+        self.faults: dict[str, list[float]] = {name: [] for name in self._kernels}
+        # Of the step, before the first round.
+        self._before: list[float] = []
+        self._costs: list[float] = []
+
+    def warm_up(self) -> None:
+        """Take a round that is not kept, and set how many samples the others take.
+
+        What is kept of it is the number of the step's page faults.
+        """
+        for name, kernel in self._kernels.items():
+            if kernel is None:
+                continue
+            chunk = self._sample(name)
+            once = sum(chunk.seconds)
+            samples = min(_MOST, max(1, int(_CHUNK_S / max(once, 1e-6))))
+            settling = min(_MOST, math.ceil(_SPREAD_S / max(once, 1e-6)))
+            untimed = settling if once < _SETTLE_S else 0
+            self._requests[name] = Request(samples=samples, untimed=untimed)
+        if self._kernels["replay"] is not None:
+            for _ in range(_COUNTED - 1):
+                self._sample("step")
+        self._before = list(self.faults["step"])
+        for counts in self.faults.values():
+            counts.clear()
+
+    def take(self) -> RoundRow:
+        """Take one round and return it."""
+        chunk = self._sample("parts")
+        times = by_piece(chunk.seconds, self._timed)
+        pieces_s = predict(times, self._found, self._calibration)
+        faults_s = 0.0
+        if self._kernels["replay"] is not None:
+            self._costs.append(_per_fault(self._sample("replay")))
+            # Those that the parts have although their pages are kept are in the parts' seconds.
+            others = max(0.0, self._known_faults() - (chunk.faults or 0.0))
+            faults_s = others * self._costs[-1]
+        estimate_s = pieces_s + faults_s  # nothing below can change it any more
+        steps = [one for one in ("step", "kept", "resident") if self._kernels[one] is not None]
+        self._order.shuffle(steps)
+        seconds = {name: median(self._sample(name).seconds) for name in steps}
+        row = RoundRow(
+            pieces_s=pieces_s,
+            faults_s=faults_s,
+            estimate_s=estimate_s,
+            measured_s=seconds["step"],
+            kept_s=seconds["kept"],
+            resident_s=seconds.get("resident"),
+        )
+        self.rows.append(row)
+        self.times.append(times)
+        return row
+
+    def median_times(self) -> dict[str, float]:
+        """Return each part's seconds: the median over the rounds."""
+        return {one.name: median(t[one.name] for t in self.times) for one in self._timed}
+
+    def median_faults(self, name: str) -> float | None:
+        """Return a kernel's faults per execution: the median over the rounds."""
+        return median(self.faults[name]) if self.faults[name] else None
+
+    def fault_s(self) -> float | None:
+        """Return what a page fault costs: the median over the rounds; None without a replay."""
+        return median(self._costs) if self._costs else None
+
+    def predicted_faults(self) -> float | None:
+        """Return the faults per step that the last round's prediction took; None without any.
+
+        Without a replay they are those that the parts have.
+        """
+        if self._kernels["replay"] is None:
+            return self.median_faults("parts")
+        return self._known_faults(last=1)
+
+    def _known_faults(self, last: int = 0) -> float:
+        """Return the median of what the last steps had, ``last`` of them left out."""
+        known = [*self._before, *self.faults["step"]]
+        known = known[: len(known) - last][-_COUNTED:]
+        return median(known) if known else 0.0
+
+    def _sample(self, name: str) -> Chunk:
+        kernel = self._kernels[name]
+        if kernel is None:
+            raise ValueError(f"no {name} to sample")
+        self._rest()
+        chunk = kernel.sample(self._requests[name])
+        if chunk.faults is not None:
+            self.faults[name].append(chunk.faults)
+        return chunk
+
+
+def _per_fault(replayed: Chunk) -> float:
+    """Return the seconds of a page fault."""
+    return median(replayed.seconds) / replayed.faults if replayed.faults else 0.0
+
+
+# -----------------------------------------------------------------------------
+# What a check asks workers for: parts, replays, steps and logs.
+
+# A block that the C library's allocator always asks the system for, and gives back.
+_LARGE = 1 << 26
+_PAGE = 4096
+# Fewer faults than this share of its pages: an allocator of the framework's own keeps them.
+_KEPT = 0.05
+_LOGGED_CALLS = 3
+# Of the last cache, so that pages which come back are in it no more.
+_OUT_OF_CACHES = 4
+
+
+class Host(Protocol):
+    """What a check needs of a session."""
+
+    @property
+    def options(self) -> Options:
+        """Its settings."""
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        """Logical CPUs that workers are pinned to."""
+
+    def worker(
+        self, backend: str = ..., device: str = ..., *, warm: bool = ..., logging: bool = ...
+    ) -> Worker:
+        """Return a worker; ``warm`` for one whose allocator keeps its pages."""
+
+    def measure(
+        self, cases: Sequence[Case], progress: Callable[[int, int, str], None] | None = ...
+    ) -> Iterator[Measurement]:
+        """Measure native rows."""
+
+    def cache_bytes(self, device: str = ...) -> int:
+        """Return the size of the last cache before memory."""
+
+
+def ask_parts(
+    case: StepCase,
+    session: Host,
+    found: Sequence[Piece],
+    besides: Sequence[Piece] = (),
+    *,
+    warm: bool,
+    traces: bool,
+) -> RemoteKernel:
+    """Have all parts of a step made ready where pages are kept.
+
+    Args:
+        case: the step.
+        session: whose worker is asked.
+        found: the parts.
+        besides: what is timed too, and in no sum: its faults do not count.
+        warm: in a process whose C library keeps pages; else the framework does that by itself.
+        traces: whether the blocks that they allocate are to be recorded.
+    """
+    parts = [one.to_dict() for one in found] + [{**one.to_dict(), "count": 0} for one in besides]
+    wanted = {"kind": "parts", "parts": parts, "traces": traces}
+    # What comes from the host is a part of its own.
+    resident = dataclasses.replace(case, feed="resident")
+    return _ask(session.worker(case.framework, case.device, warm=warm), resident, wanted)
+
+
+def keeps_pages(case: StepCase, session: Host) -> bool:
+    """Whether a framework's own allocator keeps freed pages: its results then fault no more."""
+    wanted = {"kind": "faults", "bytes": _LARGE}
+    kernel = _ask(session.worker(case.framework, case.device), case, wanted)
+    try:
+        chunk = kernel.sample(Request(samples=5, untimed=2))
+        return (chunk.faults or 0.0) < _KEPT * _LARGE / _PAGE
+    finally:
+        kernel.release()
+
+
+def ask_replay(case: StepCase, session: Host, worker: Worker, sizes: Sequence[int]) -> RemoteKernel:
+    """Have blocks made ready in a process that has no framework in it.
+
+    Args:
+        case: the step.
+        session: knows the caches.
+        worker: any that gets new pages for each block and that nobody else uses.
+        sizes: of the blocks, in bytes.
+    """
+    live = _OUT_OF_CACHES * session.cache_bytes("cpu")
+    return _ask(worker, case, {"kind": "replay", "sizes": list(sizes), "live": live})
+
+
+def ask_log(case: StepCase, session: Host) -> dict[str, Any]:
+    """Return what oneDNN logged of whole steps: seconds and executions by primitive.
+
+    Empty where there is no such log.
+    """
+    logging = case.framework == "tensorflow"
+    worker = session.worker(case.framework, case.device, warm=True, logging=logging)
+    if logging:
+        return _said(case, worker)
+    kernel = _ask(worker, case, {"kind": "log", "calls": _LOGGED_CALLS})
+    try:
+        return dict(kernel.facts["log"])
+    finally:
+        kernel.release()
+
+
+def _said(case: StepCase, worker: Worker) -> dict[str, Any]:
+    """Read the log that a process writes to standard error while it runs steps."""
+    from pydlbench.backends.frameworks.verbose import parse
+    from pydlbench.records.step import StepPreparation
+    from pydlbench.steps.operators import summary
+
+    how = dataclasses.asdict(StepPreparation(checks=False))
+    reply = worker.ask("prepare", case={"step": case.to_dict()}, preparation=how)
+    kernel = RemoteKernel(worker, reply["kernel"], reply["facts"])
+    try:
+        calls = []
+        for _ in range(_LOGGED_CALLS):
+            kernel.sample(Request(samples=1))
+            calls.append(parse(worker.said()))
+        return summary(calls)
+    finally:
+        kernel.release()
+
+
+def _ask(worker: Worker, case: StepCase, wanted: dict[str, Any]) -> RemoteKernel:
+    reply = worker.ask("prepare", case={"step": case.to_dict()}, preparation={"pieces": wanted})
+    return RemoteKernel(worker, reply["kernel"], reply["facts"])
+
+
+def paired(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return the median of the differences of pairs that were taken in the same rounds."""
+    return median(a - b for a, b in zip(first, second, strict=True))

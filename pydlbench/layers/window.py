@@ -1,0 +1,328 @@
+"""Sliding windows: padding, the counting of taps along one axis, and how both are written."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from pydlbench.errors import UsageError
+
+__all__ = [
+    "Axis",
+    "Padding",
+    "derived_pad",
+    "extent",
+    "output_size",
+    "read_padding",
+    "settle_padding",
+    "spatial_fields",
+    "trailing_pad",
+]
+
+
+# -----------------------------------------------------------------------------
+# Counting along one spatial axis of a sliding window, in closed form.
+#
+# Output ``o`` and kernel tap ``k`` meet at input position ``o * stride + k * dilation - pad``.
+# Which
+# of these pairs meet a real element (and not padding) decides how much a direct kernel computes,
+# and
+# which distinct elements they meet decides how much it must read. Everything in two dimensions is
+# a
+# product of two such axes. The counts take O(log size) steps, so absurd sizes cost nothing
+# either.
+
+
+def extent(kernel: int, dilation: int) -> int:
+    """Return the input positions that a window spans: ``(kernel - 1) * dilation + 1``."""
+    return (kernel - 1) * dilation + 1
+
+
+def output_size(size: int, window: int, stride: int, leading: int, trailing: int) -> int:
+    """Return how many windows fit into ``size`` elements with padding on both ends."""
+    return (size + leading + trailing - window) // stride + 1
+
+
+def trailing_pad(size: int, window: int, stride: int, leading: int, out: int) -> int:
+    """Return the one trailing pad that stands for all those giving ``out`` outputs.
+
+    With a stride above one several trailing pads give the same outputs, because the last few
+    positions are not read. The symmetric pad is taken where it is one of them, else the smallest:
+    two layers that compute the same are then equal, and have one descriptor.
+    """
+    if output_size(size, window, stride, leading, leading) == out:
+        return leading
+    return max(0, (out - 1) * stride + window - size - leading)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One spatial axis of a convolution or pooling.
+
+    Attributes:
+        size: Input elements, without padding.
+        out: Output elements.
+        kernel: Taps of the window.
+        stride: Input positions from one output to the next.
+        dilation: Input positions from one tap to the next; 1 is dense.
+        pad: Padding before the first element.
+    """
+
+    size: int
+    out: int
+    kernel: int
+    stride: int
+    dilation: int
+    pad: int
+
+    def taps(self) -> int:
+        """Return the (output, tap) pairs that meet an input element and not padding."""
+        return self._pairs(self.out, self.kernel, 0)
+
+    def touched_inputs(self) -> int:
+        """Return the distinct input elements that some output reads.
+
+        The pairs (o, k) and (o + dilation/g, k - stride/g), with g = gcd(stride, dilation), meet
+        the same element, and only such pairs do. The pairs of one element are thus a chain, which
+        has one link fewer than it has members: elements = pairs - links.
+        """
+        common = math.gcd(self.stride, self.dilation)
+        links = self._pairs(
+            self.out - self.dilation // common,
+            self.kernel - self.stride // common,
+            self.stride * self.dilation // common,
+        )
+        return self.taps() - links
+
+    def used_outputs(self) -> int:
+        """Return the outputs that depend on at least one input element."""
+        return self._used(self.out, self.stride, self.kernel, self.dilation)
+
+    def used_taps(self) -> int:
+        """Return the kernel taps that meet at least one input element."""
+        return self._used(self.kernel, self.dilation, self.out, self.stride)
+
+    def _pairs(self, outs: int, kernel: int, offset: int) -> int:
+        """Count o < outs, k < kernel whose position, moved on by ``offset``, is an element."""
+        first = self.pad - offset
+        return _count_pairs(first + self.size - 1, outs, self.stride, kernel, self.dilation) - (
+            _count_pairs(first - 1, outs, self.stride, kernel, self.dilation)
+        )
+
+    def _used(self, count: int, step: int, others: int, other_step: int) -> int:
+        """Count a < count for which some b < others puts a*step + b*other_step on an element."""
+        if self.size < other_step:
+            # The steps of b are wider than the input, so at most one b meets it: count the pairs.
+            return self._pairs(self.out, self.kernel, 0)
+        # The steps of b cannot jump over the input, so only the two ends of its reach matter.
+        last = min(count - 1, (self.pad + self.size - 1) // step)
+        reach = self.pad - (others - 1) * other_step
+        first = max(0, -(-reach // step))
+        return max(0, last - first + 1)
+
+
+def _count_pairs(limit: int, count_a: int, step_a: int, count_b: int, step_b: int) -> int:
+    """Count 0 <= a < count_a, 0 <= b < count_b with ``a * step_a + b * step_b <= limit``."""
+    if limit < 0 or count_a <= 0 or count_b <= 0:
+        return 0
+    rows = min(count_b, limit // step_b + 1)
+    # For small b every a fits; beyond that, a runs up to (limit - b * step_b) // step_a.
+    full = min(rows, max(0, (limit - (count_a - 1) * step_a) // step_b + 1))
+    partial = rows - full
+    smallest = limit - (rows - 1) * step_b
+    return full * count_a + partial + _floor_sum(partial, step_a, step_b, smallest)
+
+
+def _floor_sum(count: int, divisor: int, slope: int, start: int) -> int:
+    """Return the sum of ``(slope * i + start) // divisor`` over 0 <= i < count.
+
+    The points below a line, counted by exchanging the axes as Euclid's algorithm does; all
+    arguments non-negative, ``divisor`` positive.
+    """
+    total = 0
+    while count > 0:
+        total += (slope // divisor) * (count * (count - 1) // 2) + (start // divisor) * count
+        slope %= divisor
+        start %= divisor
+        top = slope * count + start
+        count, start = divmod(top, divisor)
+        divisor, slope = slope, divisor
+        if divisor == 0:
+            break
+    return total
+
+
+# -----------------------------------------------------------------------------
+# Padding of the four sides: reading it, checking it against the window, making it canonical.
+
+Padding = int | tuple[int, int] | tuple[int, int, int, int]
+
+
+class Padded(Protocol):
+    """What a layer with windows and padding has in common."""
+
+    @property
+    def in_height(self) -> int:
+        """Rows of the input."""
+
+    @property
+    def in_width(self) -> int:
+        """Columns of the input."""
+
+    @property
+    def out_height(self) -> int:
+        """Rows of the output."""
+
+    @property
+    def out_width(self) -> int:
+        """Columns of the output."""
+
+    @property
+    def kernel_height(self) -> int:
+        """Taps of the window, downwards."""
+
+    @property
+    def kernel_width(self) -> int:
+        """Taps of the window, across."""
+
+    @property
+    def stride_height(self) -> int:
+        """Rows from one output to the next."""
+
+    @property
+    def stride_width(self) -> int:
+        """Columns from one output to the next."""
+
+    @property
+    def pad_top(self) -> int:
+        """Padding above."""
+
+    @property
+    def pad_bottom(self) -> int:
+        """Padding below."""
+
+    @property
+    def pad_left(self) -> int:
+        """Padding on the left."""
+
+    @property
+    def pad_right(self) -> int:
+        """Padding on the right."""
+
+
+def read_padding(padding: Padding) -> tuple[int, int, int, int]:
+    """Read ``1``, ``(height, width)`` or ``(top, bottom, left, right)`` as the latter.
+
+    Raises:
+        UsageError: A sequence of another length.
+    """
+    if not isinstance(padding, (tuple, list)):
+        return padding, padding, padding, padding
+    if len(padding) == 2:
+        return padding[0], padding[0], padding[1], padding[1]
+    if len(padding) == 4:
+        return padding
+    raise UsageError(
+        f"padding={padding!r}: expected a number, (height, width) or (top, bottom, left, right)"
+    )
+
+
+def settle_padding(layer: Padded, window_height: int, window_width: int) -> None:
+    """Check that the window fits, then put the canonical trailing pads into a frozen layer.
+
+    Args:
+        layer: The layer, its fields already checked one by one.
+        window_height: Rows that the kernel spans, dilation included.
+        window_width: Columns that the kernel spans.
+
+    Raises:
+        UsageError: The kernel is larger than the padded input.
+    """
+    _check_fit("height", window_height, layer.in_height, layer.pad_top, layer.pad_bottom)
+    _check_fit("width", window_width, layer.in_width, layer.pad_left, layer.pad_right)
+    size, stride, leading = layer.in_height, layer.stride_height, layer.pad_top
+    out = output_size(size, window_height, stride, leading, layer.pad_bottom)
+    bottom = trailing_pad(size, window_height, stride, leading, out)
+    size, stride, leading = layer.in_width, layer.stride_width, layer.pad_left
+    out = output_size(size, window_width, stride, leading, layer.pad_right)
+    right = trailing_pad(size, window_width, stride, leading, out)
+    object.__setattr__(layer, "pad_bottom", bottom)
+    object.__setattr__(layer, "pad_right", right)
+
+
+def _check_fit(side: str, window: int, size: int, leading: int, trailing: int) -> None:
+    padded = size + leading + trailing
+    if window > padded:
+        raise UsageError(
+            f"kernel {side} {window} (dilation included): larger than the padded input {side} "
+            f"{padded}; at most {padded}"
+        )
+
+
+# -----------------------------------------------------------------------------
+# Writing a layer's spatial fields in the one form that both we and benchdnn read alike.
+#
+# benchdnn derives what a descriptor leaves out: width from height where no width is given at all,
+# the leading pad from the output size. So the canonical form leaves out only what both would
+# derive.
+
+
+def derived_pad(size: int, window: int, stride: int, out: int) -> int:
+    """Return the leading pad that follows from the output size: the smaller half of the total."""
+    return max(0, (out - 1) * stride + window - size) // 2
+
+
+def spatial_fields(
+    layer: Padded,
+    *,
+    channels: str,
+    windows: tuple[int, int],
+    dilations: tuple[int, int] = (0, 0),
+) -> str:
+    """Return ``ih13oc384oh13kh3ph1`` and the like, from the input height onwards.
+
+    Args:
+        layer: A convolution or pooling.
+        channels: What stands between input and output size: ``oc384``, or nothing for pooling.
+        windows: Rows and columns that the kernel spans.
+        dilations: As benchdnn counts them, 0 is dense: (height, width).
+    """
+    heights = {
+        "i": layer.in_height,
+        "o": layer.out_height,
+        "k": layer.kernel_height,
+        "s": layer.stride_height,
+        "p": layer.pad_top,
+        "d": dilations[0],
+    }
+    widths = {
+        "i": layer.in_width,
+        "o": layer.out_width,
+        "k": layer.kernel_width,
+        "s": layer.stride_width,
+        "p": layer.pad_left,
+        "d": dilations[1],
+    }
+    square = heights == widths
+    omitted = [
+        letter
+        for letter, default in (("s", 1), ("p", 0), ("d", 0))
+        if heights[letter] == widths[letter] == default
+    ]
+    if "p" in omitted and not (
+        _says_no_pad(heights, windows[0]) and _says_no_pad(widths, windows[1])
+    ):
+        omitted.remove("p")
+    text = ""
+    for letter, height in heights.items():
+        if letter not in omitted:
+            text += f"{letter}h{height}" + ("" if square else f"{letter}w{widths[letter]}")
+        if letter == "i":
+            text += channels
+    return text
+
+
+def _says_no_pad(side: dict[str, int], window: int) -> bool:
+    """Whether benchdnn derives a pad of zero from this side's sizes (it may derive less)."""
+    return abs((side["o"] - 1) * side["s"] + window - side["i"]) <= 1

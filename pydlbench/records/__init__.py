@@ -1,0 +1,1 @@
+"""Records of all that is kept, frozen and versioned."""

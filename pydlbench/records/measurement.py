@@ -1,0 +1,434 @@
+"""The record of a row: what was timed, how long it took, against which limit, and was it right."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Self
+
+from pydlbench.records.run import plain
+from pydlbench.timing.statistics import summarize
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "SLOW",
+    "UNCERTAIN_LEGEND",
+    "Correctness",
+    "Measurement",
+    "Part",
+    "Peaks",
+    "Roofline",
+    "TimeSummary",
+    "is_tied",
+    "is_uncertain",
+    "less_exact",
+    "time_summary",
+]
+
+
+# -----------------------------------------------------------------------------
+# The parts of a measurement: its time with the spread, its peaks, its roof, its verdict.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What the parts have in common: their way to and from JSON."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read ``to_dict``'s output back; unknown names are ignored."""
+        known = {item.name for item in fields(cls)}
+        return cls(**{name: value for name, value in data.items() if name in known})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSummary(Part):
+    """Seconds per execution, and how far to trust them.
+
+    Attributes:
+        median: Median of the samples.
+        ci_low: Lower end of the distribution-free confidence interval of the median; ``None``
+            where there are too few samples for one (fewer than 6 at 95 %).
+        ci_high: Upper end.
+        q1: First quartile.
+        q3: Third quartile.
+        min: Fastest sample.
+        n: Samples kept.
+        confidence: Level of the interval.
+    """
+
+    median: float
+    ci_low: float | None
+    ci_high: float | None
+    q1: float
+    q3: float
+    min: float
+    n: int
+    confidence: float = 0.95
+
+    @property
+    def half_width(self) -> float | None:
+        """Half of the interval's width relative to the median; ``None`` without an interval."""
+        if self.ci_low is None or self.ci_high is None or not self.median > 0:
+            return None
+        return (self.ci_high - self.ci_low) / 2 / self.median
+
+    @property
+    def iqr(self) -> float | None:
+        """Interquartile range relative to the median; ``None`` for a single sample."""
+        if self.n < 2 or not self.median > 0:
+            return None
+        return (self.q3 - self.q1) / self.median
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peaks(Part):
+    """Compute peaks in TFLOP/s, at the clock and number of threads of the measurement."""
+
+    theoretical: float | None = None
+    measured: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline(Part):
+    """The measured limit of one kernel.
+
+    Attributes:
+        bound: ``compute``, ``memory`` or ``launch``: which limit is the highest.
+        time_s: Least time under that limit, in seconds.
+        efficiency: ``time_s`` over the measured median: 1 is the roof. Kernels that need fewer
+            FLOPs than a direct one (Winograd, FFT) can exceed it.
+        bandwidth: Which level takes most of the memory roof: ``memory``, ``llc`` or ``l2``.
+    """
+
+    bound: str
+    time_s: float
+    efficiency: float
+    bandwidth: str = "memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correctness(Part):
+    """Verdict of the verification.
+
+    Attributes:
+        status: ``ok``, ``failed`` or ``unchecked``.
+        rel_error: Largest relative error found.
+        tolerance: Largest one allowed.
+        detail: What was checked, or where it went wrong.
+    """
+
+    status: str = "unchecked"
+    rel_error: float | None = None
+    tolerance: float | None = None
+    detail: str | None = None
+
+
+# -----------------------------------------------------------------------------
+# The record of a row: what was timed, how long it took, against which limit, and was it right.
+#
+# Frozen and versioned. ``to_dict`` gives the names of the JSON output (``time_s``, ``pass``,
+# ``peak_tflops``), ``from_dict`` reads them back and ignores what it does not know, because
+# fields
+# are added and never renamed; a change of meaning raises ``SCHEMA_VERSION``.
+
+SCHEMA_VERSION = 1
+
+# Python name -> JSON name, where the two differ.
+_JSON_NAMES = {"pass_": "pass", "time": "time_s", "peak": "peak_tflops"}
+_PARTS: dict[str, type[Part]] = {
+    "time": TimeSummary,
+    "peak": Peaks,
+    "roofline": Roofline,
+    "correct": Correctness,
+}
+_REQUIRED = (
+    *("layer", "kind", "problem", "batch", "pass_", "precision", "status"),
+    *("flops", "flops_executed", "bytes"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One kernel in one setting: one row of every table and one object of the JSON output.
+
+    Attributes:
+        layer: Name (``alexnet/conv3``), or the problem itself where the layer has no name.
+        kind: ``conv2d``, ``gemm``, ``pool2d`` or ``pointwise``.
+        problem: Canonical descriptor, batch included.
+        batch: Images, or rows of a matrix product.
+        pass_: ``forward``, ``backward-data`` or ``backward-weights`` (JSON: ``pass``).
+        precision: Storage and arithmetic together: ``fp32``, ``bf16``...
+        accumulate: ``float32`` or ``float16``; ``None`` where there is nothing to accumulate.
+        device: ``cpu`` or ``cuda:N``.
+        backend: ``native``, or a framework.
+        mode: How a framework ran it (``eager``, ``compiled``, ``graph``, ``xla``).
+        library: Name and version: ``oneDNN 3.2.0``.
+        algorithm: The implementation as the library names it.
+        layout: Memory formats that the kernel really used.
+        layout_request: The layout that was asked for: ``best``, ``any``, ``nhwc``...
+        cache: ``hot``, ``weights-cold`` or ``all-cold``.
+        timing: ``steady``, ``events``, ``cuda-graph`` or ``host-sync``.
+        status: ``ok``, ``skipped`` or ``failed``.
+        reason: Why it was skipped or failed; ``None`` for an ``ok`` row.
+        time: Seconds per execution (JSON: ``time_s``).
+        flops: Algorithmic FLOPs, padding counted.
+        flops_executed: FLOPs of a direct kernel, without the padded taps.
+        bytes: Least bytes moved.
+        tflops: ``flops`` over the median, in TFLOP/s.
+        gbps: ``bytes`` over the median, in GB/s.
+        arithmetic_intensity: ``flops_executed`` over ``bytes``.
+        clock_hz: Core clock read beside the samples, in Hz.
+        clock_from: Whose samples it was read beside, in the same rounds and on the same cores,
+            where this backend's process reads none; ``None`` where it is the row's own.
+        peak: Compute peaks at this clock, precision and number of threads (JSON:
+            ``peak_tflops``).
+        roofline: The roof over this kernel, and how much of it was reached.
+        correct: Verdict of the verification.
+        contended: Other work disturbed most samples; the time is an upper bound.
+        stop_reason: Why sampling stopped, in words.
+        propagation: ``inference`` or ``training``; only meaningful for ``forward``.
+        threads: Threads of the kernel, one pinned per core.
+        workspace_bytes: Scratch memory of the kernel.
+        reorder_s: Seconds to bring each operand from its plain layout into the kernel's, by role;
+            not timed in rows of an estimate.
+        setup_s: Seconds to create and compile the plan.
+        candidates: With ``--algorithms``, every implementation tried; each a dict with
+            ``algorithm``, ``layout``, ``status``, ``reason``, ``time_s`` (as above), ``chosen``,
+            ``workspace_bytes``, ``reorder_s``.
+        samples_s: With ``--samples``, the raw samples in seconds.
+        discarded: Samples that were thrown away because they were disturbed.
+        warnings: What makes this row less reliable, in words.
+        contention_reason: The counters behind ``contended``, in words.
+        stop_rule: The rule behind ``stop_reason``: ``precision``, ``steady-noise``, ``budget`` or
+            ``max-samples``.
+        inner: Executions per sample.
+        cycles: Core cycles per execution: the median in seconds times ``clock_hz``.
+        retries: Chunks of samples that were taken again because other work disturbed them.
+        fuse: What the same kernel computed besides: ``none`` or ``bias-relu``.
+        tensor_cores: Whether a GPU's tensor cores did it; ``None`` where the library does not say.
+        notes: The library's numerical and behaviour notes on the algorithm.
+        launch_s: Seconds per execution by three clocks: ``event`` (between CUDA events), ``graph``
+            (in a CUDA graph), ``host`` (launched one by one, on the host's clock); and ``enqueue``,
+            what the host needs to launch one.
+        energy_j: Energy of one execution in joules, with ``--energy``.
+        power_w: Mean power during that measurement, in watts.
+        gpu: What was read from the GPU beside the samples: clocks in Hz, power in W, temperature in
+            degrees Celsius, what held the clock down.
+        ratio: Beside other backends, this one's time over the fastest one's, from rounds that both
+            were in: ``to`` (its backend and mode), ``median``, ``ci_low``, ``ci_high``, ``rounds``.
+        warm_s: The same call with an allocator that keeps its pages, seconds; frameworks only.
+        faults: Page faults per call, as it is and with that allocator: ``default``, ``warm``.
+        empty_call_s: Seconds of a call that does nothing, made the same way; subtracted nowhere.
+        causes: Why this backend is slower than the fastest; dicts with ``cause``, ``seconds``,
+            ``share`` of the gap and ``how`` it was measured; then ``unexplained``.
+    """
+
+    layer: str
+    kind: str
+    problem: str
+    batch: int
+    pass_: str
+    precision: str
+    accumulate: str | None = None
+    device: str = "cpu"
+    backend: str = "native"
+    mode: str | None = None
+    library: str | None = None
+    algorithm: str | None = None
+    layout: str | None = None
+    cache: str = "hot"
+    timing: str = "steady"
+    status: str
+    reason: str | None = None
+    time: TimeSummary | None = None
+    flops: int
+    flops_executed: int
+    bytes: int
+    tflops: float | None = None
+    gbps: float | None = None
+    arithmetic_intensity: float | None = None
+    clock_hz: float | None = None
+    peak: Peaks = field(default_factory=Peaks)
+    roofline: Roofline | None = None
+    correct: Correctness = field(default_factory=Correctness)
+    contended: bool = False
+    stop_reason: str | None = None
+    layout_request: str = "best"
+    propagation: str = "inference"
+    threads: int | None = None
+    workspace_bytes: int | None = None
+    reorder_s: Mapping[str, float] = field(default_factory=dict)
+    setup_s: float | None = None
+    candidates: tuple[Mapping[str, Any], ...] | None = None
+    samples_s: tuple[float, ...] | None = None
+    discarded: int = 0
+    warnings: tuple[str, ...] = ()
+    contention_reason: str | None = None
+    stop_rule: str | None = None
+    inner: int | None = None
+    cycles: float | None = None
+    retries: int | None = None
+    fuse: str = "none"
+    tensor_cores: bool | None = None
+    notes: tuple[str, ...] = ()
+    launch_s: Mapping[str, float] | None = None
+    energy_j: float | None = None
+    power_w: float | None = None
+    gpu: Mapping[str, Any] | None = None
+    ratio: Mapping[str, Any] | None = None
+    warm_s: float | None = None
+    faults: Mapping[str, float] | None = None
+    empty_call_s: float | None = None
+    causes: tuple[Mapping[str, Any], ...] = ()
+    clock_from: str | None = None
+
+    @property
+    def who(self) -> str:
+        """The backend with its mode: ``torch compiled``."""
+        return " ".join(filter(None, (self.backend, self.mode)))
+
+    @property
+    def gflops_per_watt(self) -> float | None:
+        """Algorithmic GFLOP/s per watt, which is GFLOP per joule; None without an energy."""
+        return self.flops / self.energy_j / 1e9 if self.energy_j else None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the row has a time that may be believed (perhaps a contended one)."""
+        return self.status == "ok" and self.time is not None
+
+    @property
+    def tflops_executed(self) -> float | None:
+        """Executed FLOPs over the median, in TFLOP/s: what percent of peak is computed from."""
+        if self.time is None or not self.time.median > 0:
+            return None
+        return self.flops_executed / self.time.median / 1e12
+
+    def fraction_of_peak(self, which: str) -> float | None:
+        """Return the executed rate over the ``theoretical`` or ``measured`` compute peak."""
+        peak: float | None = getattr(self.peak, which)
+        rate = self.tflops_executed
+        return rate / peak if rate is not None and peak else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object; ``candidates`` and ``samples_s`` only where asked for."""
+        out: dict[str, Any] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name in {"candidates", "samples_s"} and value is None:
+                continue
+            out[_JSON_NAMES.get(item.name, item.name)] = plain(value)
+        out["gflops_per_watt"] = self.gflops_per_watt
+        return out
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read ``to_dict``'s output back; unknown names are ignored.
+
+        Raises:
+            KeyError: A required name is missing.
+        """
+        values: dict[str, Any] = {}
+        for item in fields(cls):
+            name = _JSON_NAMES.get(item.name, item.name)
+            if name in data:
+                values[item.name] = data[name]
+        for name, part in _PARTS.items():
+            if values.get(name) is not None:
+                values[name] = part.from_dict(values[name])
+            else:
+                values.pop(name, None)
+        for name in ("candidates", "samples_s", "warnings", "notes", "causes"):
+            if values.get(name) is not None:
+                values[name] = tuple(values[name])
+        missing = [name for name in _REQUIRED if name not in values]
+        if missing:
+            raise KeyError(_JSON_NAMES.get(missing[0], missing[0]))
+        return cls(**values)
+
+
+# -----------------------------------------------------------------------------
+# From samples to the summary that every row carries.
+
+
+def time_summary(seconds: Sequence[float], confidence: float) -> TimeSummary:
+    """Summarise samples (seconds per execution); the interval is None where there are too few."""
+    summary = summarize(seconds, confidence)
+    return TimeSummary(
+        median=summary.median,
+        ci_low=summary.interval.low if summary.interval else None,
+        ci_high=summary.interval.high if summary.interval else None,
+        q1=summary.q1,
+        q3=summary.q3,
+        min=summary.min,
+        n=summary.n,
+        confidence=confidence,
+    )
+
+
+# -----------------------------------------------------------------------------
+# Formats that sums are kept in, and which of them are less exact than others.
+
+# Bits of a significand, the implied one included.
+_BITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
+
+
+def less_exact(accumulate: str | None, than: str | None) -> bool:
+    """Whether sums in one format are rounded more coarsely than those in another.
+
+    What cuts the sums of tensor cores off counts as the format that they are kept in; nobody is
+    called less exact for a format that is not known, or where there is nothing to sum.
+
+    Args:
+        accumulate: as in ``Measurement.accumulate``.
+        than: likewise.
+    """
+    own, other = (_BITS.get((name or "").removesuffix("-tensor")) for name in (accumulate, than))
+    return own is not None and other is not None and own < other
+
+
+# -----------------------------------------------------------------------------
+# How far the ratio of a row to the fastest backend can be trusted.
+
+#: From this ratio to the fastest on, a row is explained.
+SLOW = 1.1
+# Half of an interval's width, as a share of the ratio.
+_WIDE = 0.05
+
+UNCERTAIN_LEGEND = (
+    f"the ratio is known to no better than {100 * _WIDE:.0f} %, may lie on either side of "
+    f"{SLOW:g}x, or comes from too few rounds for an interval"
+)
+
+
+def is_uncertain(row: Measurement) -> bool:
+    """Whether a row's ratio has a wide interval, none, or one around the threshold of slowness."""
+    if row.ratio is None or _is_best(row):
+        return False
+    median, low, high = (row.ratio[name] for name in ("median", "ci_low", "ci_high"))
+    if low is None or high is None:
+        return True
+    return bool((high - low) / 2 > _WIDE * median or low < SLOW < high)
+
+
+def is_tied(row: Measurement) -> bool:
+    """Whether a row that is not the fastest cannot be told from it: its interval holds 1.
+
+    Without an interval, which takes some rounds, the ratio itself has to do.
+    """
+    if row.ratio is None or _is_best(row):
+        return False
+    low = row.ratio["ci_low"]
+    return bool((row.ratio["median"] if low is None else low) <= 1)
+
+
+def _is_best(row: Measurement) -> bool:
+    """Whether the ratio is that of the fastest to itself."""
+    return row.ratio is not None and row.ratio["to"] == row.who

@@ -1,0 +1,323 @@
+"""A step of a whole model: what is run, how it was prepared, and the record of its time."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.errors import UsageError, nearest
+from pydlbench.models.work import PHASES
+from pydlbench.records.measurement import Part, TimeSummary
+from pydlbench.records.specs import PRECISIONS, check_device
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pydlbench.backends.frameworks.backend import HostClock
+    from pydlbench.timing.chunk import Chunk, Request
+
+__all__ = [
+    "FEEDS",
+    "FRAMEWORKS",
+    "FRAMEWORK_MODES",
+    "LAYOUTS",
+    "Check",
+    "StepCase",
+    "StepFacts",
+    "StepKernel",
+    "StepPreparation",
+    "StepRecord",
+]
+
+
+# -----------------------------------------------------------------------------
+# A step of a whole model: which model, which phase, in which framework, and how it is run.
+
+FRAMEWORKS: Final = ("torch", "tensorflow")
+#: Modes by framework; the first is the default.
+FRAMEWORK_MODES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"torch": ("eager", "compiled"), "tensorflow": ("graph", "xla")}
+)
+_CASTS: Final = ("mixed", "whole")
+#: The first of each is the default.
+LAYOUTS: Final = ("nhwc", "nchw")
+FEEDS: Final = ("resident", "host")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StepCase:
+    """What one end-to-end row measures.
+
+    Attributes:
+        model: by its name on the command line.
+        options: of the model, as :func:`pydlbench.models.build_model` takes them.
+        batch: images per step; None is the model's own.
+        phase: ``forward``, ``forward-backward`` (gradients of all weights) or ``training`` (L2
+            terms and an update besides).
+        framework: ``torch`` or ``tensorflow``.
+        mode: ``eager`` or ``compiled``, ``graph`` or ``xla``; None is the first of its framework.
+        precision: of the products, one of ``pydlbench.records.specs.PRECISIONS``.
+        cast: below float32: ``mixed`` keeps weights in float32 (PyTorch's autocast, TensorFlow's
+            mixed precision), ``whole`` keeps the whole model in the narrow type.
+        layout: of images: ``nhwc`` (PyTorch's channels_last) or ``nchw``.
+        device: ``cpu`` or ``cuda:N``.
+        feed: ``resident`` images and labels, or new ones from NumPy arrays of the ``host`` in each
+            step.
+        fetch: bring what the step computes to the host as NumPy arrays, as ``session.run`` did:
+            the output of a forward phase, all gradients, or the loss of training.
+        dropout: whether it drops anything outside the forward phase.
+        running_statistics: normalise with the running statistics in every phase.
+        seed: of weights, images and labels.
+
+    Raises:
+        UsageError: a word that is not among its choices.
+    """
+
+    model: str
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    batch: int | None = None
+    phase: str = "forward"
+    framework: str = "torch"
+    mode: str | None = None
+    precision: str = "fp32"
+    cast: str = "mixed"
+    layout: str = "nhwc"
+    device: str = "cpu"
+    feed: str = "resident"
+    fetch: bool = False
+    dropout: bool = True
+    running_statistics: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check("--framework", self.framework, FRAMEWORKS)
+        modes = FRAMEWORK_MODES[self.framework]
+        if self.mode is None:
+            object.__setattr__(self, "mode", modes[0])
+        _check("--mode", str(self.mode), modes)
+        _check("--phase", self.phase, PHASES)
+        _check("--precision", self.precision, PRECISIONS)
+        _check("--cast", self.cast, _CASTS)
+        _check("--layout", self.layout, LAYOUTS)
+        _check("--feed", self.feed, FEEDS)
+        check_device(self.device)
+        if self.batch is not None and self.batch < 1:
+            raise UsageError(f"--batch {self.batch}: no images; nearest: 1")
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether its device is a GPU."""
+        return self.device != "cpu"
+
+    @property
+    def backward(self) -> bool:
+        """Whether its phase computes gradients."""
+        return self.phase != "forward"
+
+    @property
+    def label(self) -> str:
+        """A short name for progress lines: ``vgg11 training fp32 torch eager``."""
+        return f"{self.model} {self.phase} {self.precision} {self.framework} {self.mode}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able form that :meth:`from_dict` reads back."""
+        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        return {**fields, "options": dict(self.options)}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> StepCase:
+        """Rebuild a case from :meth:`to_dict`'s form."""
+        return cls(**fields)
+
+
+def _check(option: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        near = nearest(value, choices) or list(choices)
+        raise UsageError(f"{option} {value}: not one of {', '.join(choices)}; nearest: {near[0]}")
+
+
+# -----------------------------------------------------------------------------
+# What is known of a prepared step besides its time, and how one is to be prepared.
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Check(Part):
+    """One check's verdict.
+
+    Attributes:
+        name: ``shapes``, ``parameters``, ``flops``, ``gradients``, ``descent`` or ``agreement``.
+        status: ``ok`` or ``failed``.
+        detail: what was found, and what was expected.
+    """
+
+    name: str
+    status: str
+    detail: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StepPreparation:
+    """How a step is to be made ready.
+
+    Attributes:
+        checks: run the checks first.
+        save: a folder that gets output and gradients as ``.npy`` files, for a comparison with
+            another framework's; None for none.
+        disturbance: relative change of every weight, of random size up to this and either sign.
+    """
+
+    checks: bool = True
+    save: str | None = None
+    disturbance: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StepFacts:
+    """What is known of a step. Times in seconds.
+
+    Attributes:
+        library: name and version of the framework.
+        timing: ``steady`` (a CPU's call returns when it is done) or ``host-sync`` (the host waits
+            for a GPU after each).
+        batch: images per step.
+        output: shape of the output, NCHW or (batch, features).
+        parameters: trained elements.
+        setup_s: building, tracing, compiling and the first call.
+        checks: what was checked; empty where nobody asked.
+        checks_s: what that took.
+        notes: what a reader has to know.
+        environment: what the framework says of itself: version, threads, settings.
+    """
+
+    library: str
+    timing: str
+    batch: int
+    output: tuple[int, ...]
+    parameters: int
+    setup_s: float
+    checks: tuple[Check, ...] = ()
+    checks_s: float = 0.0
+    notes: tuple[str, ...] = ()
+    environment: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able form."""
+        return dataclasses.asdict(self)
+
+
+class StepKernel:
+    """A step that is ready to be timed, sampled exactly as a layer's kernel is.
+
+    Args:
+        clock: times the step.
+        facts: what is known of it.
+    """
+
+    def __init__(self, clock: HostClock, facts: StepFacts) -> None:
+        self._clock = clock
+        self.facts = facts
+
+    def sample(self, request: Request) -> Chunk:
+        """Time the requested samples."""
+        return self._clock.sample(request)
+
+
+# -----------------------------------------------------------------------------
+# The record of a step: what was run, how long it took, and what was checked before.
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One end-to-end row. Times in seconds.
+
+    Attributes:
+        case: what was run, its batch filled in.
+        status: ``ok``, ``skipped`` or ``failed`` (a check that failed among the reasons).
+        reason: why it was skipped or failed.
+        time: of a step (JSON: ``time_s``).
+        images_per_s: images over the median.
+        samples_s: every sample in order of time, disturbed ones included.
+        rounds_s: median by number of the round; rounds of steps that ran in turn pair up.
+        inner: steps per sample.
+        faults: page faults per step.
+        busy: share of the threads' time in which they had a CPU, spinning included.
+        threads: pinned threads of a CPU; None on a GPU.
+        checks: what was checked before the timing.
+        output: shape of the output.
+        parameters: trained elements.
+        setup_s: building, tracing, compiling and the first step.
+        checks_s: what the checks took.
+        library: name and version of the framework.
+        environment: what the framework says of itself.
+        notes: what a reader has to know.
+        warnings: what makes this row less reliable.
+        contended: other work disturbed most samples; the time is an upper bound.
+        contention_reason: the counters behind that, in words.
+        discarded: disturbed samples that were left out.
+        stop_reason: why sampling stopped, in words.
+    """
+
+    case: StepCase
+    status: str
+    reason: str | None = None
+    time: TimeSummary | None = None
+    images_per_s: float | None = None
+    samples_s: tuple[float, ...] = ()
+    rounds_s: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    inner: int | None = None
+    faults: float | None = None
+    busy: float | None = None
+    threads: int | None = None
+    checks: tuple[Check, ...] = ()
+    output: tuple[int, ...] = ()
+    parameters: int | None = None
+    setup_s: float | None = None
+    checks_s: float | None = None
+    library: str | None = None
+    environment: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    contended: bool = False
+    contention_reason: str | None = None
+    discarded: int = 0
+    stop_reason: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the row has a time that may be believed (perhaps a contended one)."""
+        return self.status == "ok" and self.time is not None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object: the case's fields first, then the record's."""
+        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        del fields["case"]
+        time = fields.pop("time")
+        fields["checks"] = [one.to_dict() for one in self.checks]
+        fields["rounds_s"] = {str(index): seconds for index, seconds in self.rounds_s.items()}
+        fields["environment"] = dict(self.environment)
+        for name, value in fields.items():
+            if isinstance(value, tuple):
+                fields[name] = list(value)
+        return {
+            **self.case.to_dict(),
+            **fields,
+            "time_s": None if time is None else time.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> StepRecord:
+        """Read :meth:`to_dict`'s output back; unknown names are ignored."""
+        of_case = {one.name for one in dataclasses.fields(StepCase)}
+        own = {one.name for one in dataclasses.fields(cls)}
+        values = {name: value for name, value in data.items() if name in own}
+        for name, value in values.items():
+            if isinstance(value, list):
+                values[name] = tuple(value)
+        values["checks"] = tuple(Check.from_dict(one) for one in data.get("checks", ()))
+        rounds = data.get("rounds_s", {})
+        values["rounds_s"] = {int(index): seconds for index, seconds in rounds.items()}
+        if data.get("time_s") is not None:
+            values["time"] = TimeSummary.from_dict(data["time_s"])
+        case = StepCase.from_dict({name: data[name] for name in data if name in of_case})
+        return cls(case=case, **values)

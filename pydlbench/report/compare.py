@@ -1,0 +1,435 @@
+"""A comparison as text and Markdown: the conclusion first, then the rows."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import textwrap
+from typing import TYPE_CHECKING, Final
+
+from pydlbench.compare.comparison import FASTER, SAME, SLOWER, UNCLEAR
+from pydlbench.compare.match import LAYER_KINDS, describe
+from pydlbench.report.check import markdown_table
+from pydlbench.report.columns import number, time_in, time_unit
+from pydlbench.report.text import PLAIN, Style, plain_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pydlbench.compare.comparison import ComparedRow, Comparison, Estimate
+    from pydlbench.compare.rows import Row, Side
+
+__all__ = [
+    "change",
+    "comparison_markdown",
+    "names_of",
+    "render_comparison",
+    "resolution",
+    "wrapped",
+]
+
+
+# -----------------------------------------------------------------------------
+# Ratios, verdicts and settings of a comparison in words, for its table and its Markdown alike.
+
+_SHOWN: Final = 6
+_WIDTH: Final = 150
+# Beyond this a ratio is said as a factor.
+_FACTOR: Final = 2.0
+# Less than half a percent in common is nothing to speak of.
+_WORTH_SAYING: Final = 0.005
+
+
+def ratio_text(value: float) -> str:
+    """Format a ratio: ``1.032``, ``0.970``, ``12.4``."""
+    return f"{value:.3f}" if 0.0995 <= value < 9.995 else number(value)
+
+
+def interval(estimate: Estimate) -> str:
+    """Format an interval: ``1.021 to 1.043``."""
+    if estimate.ci_low is None or estimate.ci_high is None:
+        return "-"
+    return f"{ratio_text(estimate.ci_low)} to {ratio_text(estimate.ci_high)}"
+
+
+def resolution(estimate: Estimate) -> str:
+    """Format what could have been told from one: ``12 %``, ``2.1x``."""
+    value = estimate.resolution
+    if value is None or value > 99:
+        return "-"
+    # From 99.5 % on, two digits of a percentage would take an exponent.
+    return f"{value:.1f}x" if value >= _FACTOR - 0.005 else f"{100 * (value - 1):.2g} %"
+
+
+def change(ratio: float) -> str:
+    """Say how much faster or slower: ``4 % slower``, ``2.1x as fast``, ``3.4x as slow``."""
+    if ratio >= _FACTOR:
+        return f"{number(ratio, 2)}x as slow"
+    if ratio > 1:
+        return f"{_percent(ratio - 1)} slower"
+    return (
+        f"{number(1 / ratio, 2)}x as fast"
+        if ratio <= 1 / _FACTOR
+        else f"{_percent(1 - ratio)} faster"
+    )
+
+
+def names_of(rows: Iterable[Row]) -> str:
+    """Name some rows and count the others."""
+    named = list(dict.fromkeys(describe(row) for row in rows))
+    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+    return ", ".join(named[:_SHOWN]) + more
+
+
+def side_lines(found: Comparison) -> list[str]:
+    """Say what A and B are."""
+    lines = [f"{mark}  {_side(side)}" for mark, side in (("A", found.a), ("B", found.b))]
+    if found.passes:
+        lines.append(
+            f"both measured in turn here, prepared anew {found.passes} times: "
+            f"{found.b.machine or 'machine not recorded'}"
+        )
+    if found.matching.axis:
+        first, second = found.matching.values
+        lines.append(
+            f"no row has the same setting in both: matched across {found.matching.axis}, "
+            f"A {first or 'none'}, B {second or 'none'}"
+        )
+    return lines
+
+
+def left_over(found: Comparison) -> list[str]:
+    """Say which rows have no partner, and which were skipped or failed."""
+    lines = []
+    for mark, rows in (("A", found.matching.only_a), ("B", found.matching.only_b)):
+        if rows:
+            lines.append(f"only in {mark}, {_rows(len(rows))}: {names_of(rows)}")
+    untimed: dict[tuple[str, str], list[Row]] = {}
+    for pair in found.matching.untimed:
+        untimed.setdefault((pair.a.status, pair.b.status), []).append(pair.b)
+    for (first, second), rows in untimed.items():
+        which = "in both" if first == second else f"in A, {second} in B"
+        lines.append(f"{first} {which}, {_rows(len(rows))}: {names_of(rows)}")
+    return lines
+
+
+def unclear_reasons(found: Comparison) -> list[str]:
+    """Say why rows have no verdict where it is not the scatter between runs."""
+    reasons: dict[str, list[Row]] = {}
+    for row in found.rows:
+        if row.counts.reason is not None:
+            reasons.setdefault(row.counts.reason, []).append(row.b)
+    return [
+        f"no verdict, {_rows(len(rows))}: {reason}: {names_of(rows)}"
+        for reason, rows in reasons.items()
+    ]
+
+
+def legend(found: Comparison) -> list[str]:
+    """Explain the columns and what a verdict takes."""
+    settings = found.settings
+    beyond = f"{100 * settings.margin:g} %"
+    if found.passes:
+        spread = f"the scatter between {found.passes} preparations"
+    elif found.repeats:
+        spread = f"the scatter between runs, of {found.repeats} earlier ones and a measured figure"
+    else:
+        spread = "the scatter between runs, a measured figure: no earlier runs tell more"
+    level = f"{100 * settings.confidence:g} %"
+    ratio = f"ratio: B over A; its {level} interval counts {spread}"
+    chance = f"the chance of any false one among all rows is {100 * settings.alpha:g} % (Holm)"
+    lines = [
+        f"{ratio}; resolves: the smallest difference that would have been seen",
+        f"SLOWER, FASTER: beyond {beyond}, and {chance}; SAME: within {beyond}; UNCLEAR: neither",
+    ]
+    if found.drift is not None and abs(found.drift - 1) >= _WORTH_SAYING:
+        lines.append(
+            f"B was {change(found.drift)} in most rows, as much as a whole run may be by chance: "
+            "only what goes beyond that counts"
+        )
+    if found.in_cycles:
+        lines.append("verdicts are those of the cycles: nothing but the clock differs")
+    return lines
+
+
+def wrapped(text: str) -> str:
+    """Return lines of prose no wider than a table may be, those of tables as they are."""
+    return "\n".join(
+        line if len(line) <= _WIDTH else textwrap.fill(line, _WIDTH, subsequent_indent="  ")
+        for line in text.splitlines()
+    )
+
+
+def _side(side: Side) -> str:
+    parts = [side.name]
+    if side.run_id and side.run_id != side.name:
+        parts.append(f"run {side.run_id}")
+    return "  ".join(filter(None, [*parts, side.created_utc, side.machine]))
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"
+
+
+def _percent(fraction: float) -> str:
+    value = 100 * fraction
+    return f"{value:.0f} %" if value >= 9.95 else f"{value:.1f} %"
+
+
+def groups_of(rows: Sequence[ComparedRow]) -> dict[str, list[ComparedRow]]:
+    """Return rows by their verdict."""
+    found: dict[str, list[ComparedRow]] = {}
+    for row in rows:
+        found.setdefault(row.verdict, []).append(row)
+    return found
+
+
+# -----------------------------------------------------------------------------
+# One sentence on what a comparison found, and one on what to do next.
+
+_NAMED = 3
+
+
+def conclude(found: Comparison) -> list[str]:
+    """Return the conclusion: what is slower, what faster, what the rest; then what to do.
+
+    Args:
+        found: with at least one row.
+    """
+    groups = groups_of(found.rows)
+    total = len(found.rows)
+    changed = [
+        _changed(groups[verdict], total) for verdict in (SLOWER, FASTER) if verdict in groups
+    ]
+    if changed:
+        sentence = f"B is {' and '.join(changed)}"
+    elif len(groups.get(SAME, ())) == total:
+        count = "the row is" if total == 1 else f"all {total} rows are"
+        sentence = f"A and B do not differ: {count} the same within {_margin(found)}"
+    elif SAME in groups:
+        sentence = (
+            f"nothing is known to be faster or slower: {len(groups[SAME])} of "
+            f"{_counted_rows(total)} are the same within {_margin(found)}"
+        )
+    else:
+        sentence = f"nothing can be said for sure of {_those(total)}"
+    rest = [
+        f"{len(groups[verdict])} {words}"
+        for verdict, words in ((SAME, "the same"), (UNCLEAR, "unclear"))
+        if verdict in groups and changed
+    ]
+    overall = found.main_geomean
+    mean = ""
+    if overall is not None and total > 1:
+        unit = " cycles" if found.in_cycles else ""
+        mean = f"; all in all B takes {ratio_text(overall.ratio)}x A's{unit or ' time'}"
+        mean += f" ({interval(overall)}, {overall.verdict})"
+    lines = [f"{sentence}{''.join(f', {one}' for one in rest)}{mean}."]
+    return [*lines, *_next(found, groups)]
+
+
+def _changed(rows: list[ComparedRow], total: int) -> str:
+    """``4 % slower in 2 of 11 rows (conv1, conv2)``; a range where they differ."""
+    ratios = sorted(row.counts.ratio for row in rows)
+    slow = ratios[0] > 1
+    least, most = (ratios[0], ratios[-1]) if slow else (ratios[-1], ratios[0])
+    first, second = change(least), change(most)
+    much = first if first == second else _range(first, second)
+    ordered = sorted(rows, key=lambda row: -row.counts.ratio if slow else row.counts.ratio)
+    names = list(dict.fromkeys(row.b.layer for row in ordered))
+    more = ", ..." if len(names) > _NAMED else ""
+    return f"{much} in {len(rows)} of {_counted_rows(total)} ({', '.join(names[:_NAMED])}{more})"
+
+
+def _range(first: str, second: str) -> str:
+    """``4.1 to 12 % slower``."""
+    number, _, words = first.partition(" ")
+    last, _, others = second.partition(" ")
+    return f"{number} to {last} {words}" if words == others else f"{first} to {second}"
+
+
+def _next(found: Comparison, groups: dict[str, list[ComparedRow]]) -> list[str]:
+    """Say what would tell more."""
+    if UNCLEAR not in groups:
+        return []
+    if found.passes:
+        return ["more --passes would tell smaller differences."]
+    layers = [row for row in groups[UNCLEAR] if row.b.kind in LAYER_KINDS]
+    if not layers:
+        return []
+    text = "between runs these rows differ by as much on their own: --interleave measures both "
+    return [f"{text}sides in turn and tells differences of a few percent."]
+
+
+def _margin(found: Comparison) -> str:
+    return f"{100 * found.settings.margin:g} %"
+
+
+def _counted_rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"
+
+
+def _those(count: int) -> str:
+    return "the row that both have" if count == 1 else f"the {count} rows that both have"
+
+
+# -----------------------------------------------------------------------------
+# A comparison as text: the conclusion first, the sides, the rows, what has no partner.
+
+#: Rows that are printed; files have all.
+LIMIT: Final = 60
+_NAME_WIDTH: Final = 44
+# Settings that get a column where rows differ in them.
+_AXES: Final = (
+    *("kind", "batch", "pass_", "precision", "device", "backend", "mode", "cache", "threads"),
+    *("layout_request", "fuse", "propagation"),
+)
+# Whole steps have none of these: beside layers that is no difference.
+_OF_LAYERS: Final = frozenset(("cache", "fuse", "propagation"))
+_NUMBERS: Final = frozenset(("batch", "threads"))
+_TITLES: Final = {"pass_": "pass", "layout_request": "layout"}
+_OF_AXIS: Final = {
+    "backend": ("backend", "mode"),
+    "mode": ("mode",),
+    "threads": ("threads",),
+    "layout": ("layout_request",),
+    "cache": ("cache",),
+    "precision": ("precision",),
+    "fuse": ("fuse",),
+    "propagation": ("propagation",),
+    "device": ("device", "threads"),
+}
+
+
+def render_comparison(found: Comparison, style: Style = PLAIN, *, everything: bool = False) -> str:
+    """Return the report; no newline at the end.
+
+    Args:
+        found: with at least one row.
+        style: colours.
+        everything: print all rows, however many there are.
+    """
+    first, *rest = conclude(found)
+    blocks = [wrapped("\n".join([style.bold(first), *rest]))]
+    blocks.append(wrapped("\n".join(side_lines(found))))
+    warnings = [f"warning: {one.text}" for one in found.differences]
+    if warnings:
+        blocks.append(wrapped("\n".join(warnings)))
+    shown = _shown(found.rows, everything)
+    titles, cells, right = table(found, shown)
+    text = plain_table(titles, cells, right).splitlines()
+    verdicts = [row.verdict for row in shown]
+    coloured = [
+        style.alarm(line) if verdict == SLOWER else line
+        for line, verdict in zip(text[1:], verdicts, strict=True)
+    ]
+    if len(shown) < len(found.rows):
+        coloured.append(f"... {len(found.rows) - len(shown)} rows more; --all prints them")
+    blocks.append("\n".join([text[0], *coloured]))
+    others = [*left_over(found), *unclear_reasons(found), *(f"note: {one}" for one in found.notes)]
+    if others:
+        blocks.append(wrapped("\n".join(others)))
+    blocks.append(wrapped("\n".join(legend(found))))
+    return "\n\n".join(blocks)
+
+
+def table(
+    found: Comparison, rows: Sequence[ComparedRow]
+) -> tuple[list[str], list[list[str]], list[bool]]:
+    """Return titles, cells and which columns are right-aligned."""
+    units = time_unit([row.a.median or 0.0 for row in rows] + [row.b.median or 0.0 for row in rows])
+    axes = _varying(found, rows)
+    cycles = any(row.cycles is not None for row in rows)
+    titles = ["", *(_TITLES.get(axis, axis) for axis in axes), f"A {units[1]}", f"B {units[1]}"]
+    titles += ["ratio", f"{100 * found.settings.confidence:g} % CI", "resolves", "verdict"]
+    right = [False, *(axis in _NUMBERS for axis in axes), True, True, True, True, True, False]
+    if cycles:
+        titles += ["in cycles", "verdict"]
+        right += [True, False]
+    cells = []
+    for row in rows:
+        line = [_cut(row.b.layer), *(_cell(row.b, axis) for axis in axes)]
+        line += [_time(units, row.a), _time(units, row.b), ratio_text(row.time.ratio)]
+        line += [interval(row.time), resolution(row.time), row.time.verdict]
+        if cycles:
+            line += (
+                ["-", ""]
+                if row.cycles is None
+                else [ratio_text(row.cycles.ratio), row.cycles.verdict]
+            )
+        cells.append(line)
+    return titles, cells, right
+
+
+def _shown(rows: Sequence[ComparedRow], everything: bool) -> Sequence[ComparedRow]:
+    """Return what is printed: all that fit, else those with a verdict and the largest ratios."""
+    if everything or len(rows) <= LIMIT:
+        return rows
+
+    def weight(at: int) -> tuple[bool, float]:
+        counts = rows[at].counts
+        return counts.verdict in (SLOWER, FASTER), abs(math.log(counts.ratio))
+
+    kept = heapq.nlargest(LIMIT, range(len(rows)), key=weight)
+    return [rows[at] for at in sorted(kept)]
+
+
+def _varying(found: Comparison, rows: Sequence[ComparedRow]) -> list[str]:
+    """Return the settings along which rows differ, but for those they are matched across."""
+    across = _OF_AXIS.get(found.matching.axis or "", ())
+    varying = []
+    for axis in _AXES:
+        values = {getattr(row.b, axis) for row in rows}
+        if axis == "kind":
+            values = {"layer" if value in LAYER_KINDS else value for value in values}
+        if axis in _OF_LAYERS:
+            layers = [row.b for row in rows if row.b.kind in LAYER_KINDS]
+            known = [row for row in layers if axis != "propagation" or row.pass_ == "forward"]
+            values = {getattr(row, axis) for row in known}
+        if len(values) > 1 and axis not in across:
+            varying.append(axis)
+    return varying
+
+
+def _cell(row: Row, axis: str) -> str:
+    value = getattr(row, axis)
+    return "" if value is None else str(value)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _NAME_WIDTH else f"{text[: _NAME_WIDTH - 1]}…"
+
+
+def _time(unit: tuple[float, str], row: Row) -> str:
+    seconds = row.median or 0.0
+    return time_in(unit, seconds).removesuffix(unit[1]).strip()
+
+
+# -----------------------------------------------------------------------------
+# A comparison as Markdown, for a pull request or a page.
+
+
+def comparison_markdown(found: Comparison) -> str:
+    """Return the conclusion in bold, the sides, warnings, all rows, and what has no partner."""
+    first, *rest = conclude(found)
+    blocks = [" ".join([f"**{_escape(first)}**", *map(_escape, rest)]), _lines(side_lines(found))]
+    blocks += [_list([f"warning: {one.text}" for one in found.differences])]
+    titles, cells, _ = table(found, found.rows)
+    blocks.append(markdown_table([title or "layer" for title in titles], cells))
+    others = [*left_over(found), *unclear_reasons(found), *found.notes]
+    blocks += [_list(others), _lines(legend(found))]
+    return "\n\n".join(filter(None, blocks)) + "\n"
+
+
+def _lines(lines: Sequence[str]) -> str:
+    return "  \n".join(map(_escape, lines))
+
+
+def _list(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {_escape(line)}" for line in lines)
+
+
+def _escape(text: str) -> str:
+    for character in "\\|*_<>`":
+        text = text.replace(character, f"\\{character}")
+    return " ".join(text.split())

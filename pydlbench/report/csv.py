@@ -1,0 +1,345 @@
+"""CSV and Parquet: one line per measurement, nested values flattened, every line with its run."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.errors import BackendMissingError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.run import RunRecord
+    from pydlbench.store.entry import Entry
+
+__all__ = [
+    "CSV_COLUMNS",
+    "DLB_COLUMNS",
+    "LONG_COLUMNS",
+    "batches",
+    "check_pyarrow",
+    "to_csv",
+    "to_dlb",
+    "to_long",
+    "to_parquet",
+]
+
+
+# -----------------------------------------------------------------------------
+# CSV in long form: one line per measurement, nested values flattened, every line with its run.
+
+# Written out, so that files of different runs can be concatenated whatever their rows hold.
+CSV_COLUMNS = (
+    *("run_id", "created_utc", "layer", "kind", "problem", "batch", "pass", "propagation"),
+    *("precision", "accumulate", "device", "threads", "backend", "mode", "library"),
+    *("algorithm", "layout", "layout_request", "cache", "timing", "status", "reason"),
+    *("time_s_median", "time_s_ci_low", "time_s_ci_high", "time_s_confidence"),
+    *("time_s_q1", "time_s_q3", "time_s_min", "time_s_n"),
+    *("flops", "flops_executed", "bytes", "tflops", "gbps", "arithmetic_intensity", "clock_hz"),
+    *("peak_tflops_theoretical", "peak_tflops_measured"),
+    *("roofline_bound", "roofline_time_s", "roofline_efficiency", "roofline_bandwidth"),
+    *("correct_status", "correct_rel_error", "correct_tolerance", "correct_detail"),
+    *("contended", "contention_reason", "discarded", "stop_reason"),
+    *("workspace_bytes", "reorder_s", "setup_s", "warnings"),
+    *("stop_rule", "inner", "cycles", "retries"),
+    *("fuse", "tensor_cores", "notes", "launch_s_event", "launch_s_graph", "launch_s_host"),
+    "launch_s_enqueue",
+    *("energy_j", "power_w", "gflops_per_watt"),
+    *("gpu_sm_clock_hz", "gpu_memory_clock_hz", "gpu_power_w", "gpu_temperature_c", "gpu_reasons"),
+    *("gpu_others", "gpu_readings"),
+    *("ratio_to", "ratio_median", "ratio_ci_low", "ratio_ci_high", "ratio_rounds"),
+    *("warm_s", "faults_default", "faults_warm", "empty_call_s", "causes", "clock_from"),
+)
+_NESTED = ("time_s", "peak_tflops", "roofline", "correct", "launch_s", "gpu", "ratio", "faults")
+_LISTS = ("warnings", "notes", "gpu_reasons", "gpu_others", "causes")
+
+
+def to_csv(run: RunRecord, measurements: Sequence[Measurement]) -> str:
+    """Return the header and one line per measurement.
+
+    What is unknown is an empty cell. ``reorder_s`` is the sum over the operands; raw samples and
+    candidates are in JSON only.
+    """
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    for measurement in measurements:
+        row: dict[str, Any] = {"run_id": run.id, "created_utc": run.created_utc}
+        row |= measurement.to_dict()
+        for name in _NESTED:
+            for key, value in (row[name] or {}).items():
+                row[f"{name}_{key}"] = value
+        row["reorder_s"] = sum(measurement.reorder_s.values()) if measurement.reorder_s else None
+        row["causes"] = [f"{one['cause']} {one['share']:.0%}" for one in measurement.causes]
+        for name in _LISTS:
+            row[name] = "; ".join(map(str, row.get(name) or ()))
+        writer.writerow({name: _cell(row.get(name)) for name in CSV_COLUMNS})
+    return buffer.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value
+
+
+# -----------------------------------------------------------------------------
+# Everything in long form: a line per measurement, and one per sample of it behind that.
+#
+# For data frames, of layers, steps and checks alike. A line of a measurement has no sample and
+# all
+# that is known; those of its samples have what tells it from others, so that thousands of samples
+# do
+# not repeat a hundred columns each.
+
+_RUN: Final = ("run_id", "created_utc")
+_STEP: Final = (
+    *("model", "phase", "framework", "cast", "feed", "option", "images_per_s", "faults", "busy"),
+    *("checks", "estimate_s", "estimate_low_s", "estimate_high_s", "error", "unexplained"),
+    *("protocol", "number", "value", "unit"),
+)
+# What the lines of samples have as well.
+_IDENTITY: Final = (
+    *("layer", "kind", "problem", "batch", "pass", "propagation", "precision", "device", "threads"),
+    *("backend", "mode", "cache", "timing", "fuse", "layout_request", "model", "phase"),
+    *("framework", "cast", "layout", "feed", "option", "protocol", "number"),
+)
+#: ``table`` is ``layer``, ``step``, ``check``, ``estimate`` or ``protocol``; ``sample`` counts from
+#: 0 and is empty in the line of the measurement. Of a protocol, each number that its script prints
+#: has lines of its own.
+LONG_COLUMNS: Final = (
+    *(*_RUN, "table", "sample", "sample_s"),
+    *(name for name in CSV_COLUMNS if name not in (*_RUN, "faults_default", "faults_warm")),
+    *("faults_default", "faults_warm", *_STEP),
+)
+_TIMES: Final = {"layer": "time_s", "step": "time_s", "check": "measured_s"}
+
+
+def to_long(runs: Iterable[tuple[RunRecord, Iterable[Entry]]]) -> str:
+    """Return the heading and the lines; what is unknown is an empty cell."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, LONG_COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    for row in long_rows(runs):
+        writer.writerow({name: _long_cell(row.get(name)) for name in LONG_COLUMNS})
+    return buffer.getvalue()
+
+
+def long_rows(runs: Iterable[tuple[RunRecord, Iterable[Entry]]]) -> Iterator[dict[str, Any]]:
+    """Yield a flat dict for each measurement, then for each of its samples.
+
+    Values are texts, numbers, booleans or None; the names are those of :data:`LONG_COLUMNS`.
+    """
+    for run, entries in runs:
+        for entry in entries:
+            head = {"run_id": run.id, "created_utc": run.created_utc, "table": entry.table}
+            for row, samples in _measured(entry):
+                yield {**row, **head, "sample": None, "sample_s": None}
+                named = head | {name: row.get(name) for name in _IDENTITY}
+                for index, seconds in enumerate(samples):
+                    yield {**named, "sample": index, "sample_s": seconds}
+
+
+def _measured(entry: Entry) -> Iterator[tuple[dict[str, Any], list[float]]]:
+    """Yield what an entry measured, with its samples; sentences are no measurements."""
+    if entry.table in ("findings", "agreement"):
+        return
+    row = _flat(entry.table, entry.document)
+    if entry.table != "protocol":
+        yield row, _samples(entry)
+        return
+    for number in entry.document["numbers"]:
+        named = {"number": number["name"], "value": number["value"], "unit": number["unit"]}
+        yield {**row, **named}, list(number.get("times") or ())
+
+
+def _samples(entry: Entry) -> list[float]:
+    if entry.table == "check":
+        return [one["measured_s"] for one in entry.document.get("rounds") or ()]
+    if entry.samples is not None:
+        return list(entry.samples)
+    return list(entry.document.get("samples_s") or ())
+
+
+def _flat(table: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document's values by column, nested ones behind their parent's name."""
+    row: dict[str, Any] = {}
+    for name, value in document.items():
+        if isinstance(value, dict):
+            parent = "time_s" if name == _TIMES.get(table) else name
+            for key, item in value.items():
+                row[f"{parent}_{key}"] = _scalar(item)
+        else:
+            row[name] = _scalar(value)
+    if table == "estimate":
+        found = document.get("estimate") or {}
+        row |= {
+            "time_s_median": found.get("time_s"),
+            "estimate_low_s": found.get("low"),
+            "estimate_high_s": found.get("high"),
+            "images_per_s": found.get("images_per_s"),
+        }
+    if table == "check":
+        row |= {
+            "estimate_low_s": document.get("native_low_s"),
+            "estimate_high_s": document.get("native_high_s"),
+        }
+    options = document.get("options")
+    if options:
+        row["option"] = " ".join(f"{name}={value}" for name, value in sorted(options.items()))
+    reorders = document.get("reorder_s")
+    if isinstance(reorders, dict):
+        row["reorder_s"] = sum(reorders.values()) if reorders else None
+    return {name: row.get(name) for name in LONG_COLUMNS}
+
+
+def _scalar(value: Any) -> Any:
+    """Return a list as text: sentences after each other, anything else as JSON."""
+    if not isinstance(value, (list, tuple)):
+        return value if value is None or isinstance(value, (str, int, float)) else str(value)
+    if all(isinstance(one, str) for one in value):
+        return "; ".join(value)
+    if value and all(isinstance(one, dict) and "name" in one and "status" in one for one in value):
+        return "; ".join(f"{one['name']} {one['status']}" for one in value)
+    if value and all(isinstance(one, dict) and "cause" in one for one in value):
+        return "; ".join(f"{one['cause']} {one['share']:.0%}" for one in value)
+    return json.dumps(value)
+
+
+def _long_cell(value: Any) -> Any:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    return ("true" if value else "false") if isinstance(value, bool) else value
+
+
+# -----------------------------------------------------------------------------
+# The six columns in which deep-learning-benchmark's results are passed on.
+#
+# =========== ==========================================================================
+# Timestamp   when the run began
+# Framework   ``pytorch`` or ``tensorflow``; behind a dash the mode, if it is not the default
+# Algorithm   the model
+# BenchStage  ``eval`` (forward), ``train`` (forward-backward, what that benchmark calls so) or
+#             ``training`` (with loss and optimizer, which it has not)
+# Precision   ``fp32``, ``fp16``...
+# Result      median of a step in milliseconds; where that benchmark's own protocol was played
+#             it is the mean, as there
+# =========== ==========================================================================
+#
+# The batch has no column there. Format: the wrapper around u39kun/deep-learning-benchmark.
+
+DLB_COLUMNS: Final = ("Timestamp", "Framework", "Algorithm", "BenchStage", "Precision", "Result")
+_FRAMEWORKS: Final = {"torch": "pytorch"}
+_STAGES: Final = {"forward": "eval", "forward-backward": "train"}
+_DEFAULT_MODES: Final = ("eager", "graph", None)
+_PROTOCOL: Final = "deep-learning-benchmark"
+_DLB_TIMES: Final = {"step": "time_s", "check": "measured_s"}
+
+
+def to_dlb(runs: Iterable[tuple[RunRecord, Iterable[Entry]]]) -> str:
+    """Return the heading and a line for each step that was timed."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(DLB_COLUMNS)
+    for run, entries in runs:
+        for entry in entries:
+            for stage, milliseconds in _results(entry):
+                document = entry.document
+                framework = str(document["framework"])
+                name = _FRAMEWORKS.get(framework, framework)
+                mode = document.get("mode")
+                writer.writerow(
+                    [
+                        run.created_utc,
+                        name if mode in _DEFAULT_MODES else f"{name}-{mode}",
+                        document["model"],
+                        stage,
+                        document["precision"],
+                        # No exponent, however long the step.
+                        f"{milliseconds:.4g}" if milliseconds < 9999.5 else f"{milliseconds:.0f}",
+                    ]
+                )
+    return buffer.getvalue()
+
+
+def batches(entries: Iterable[Entry]) -> set[int | None]:
+    """Return the batches of the steps that :func:`to_dlb` writes; None is a script's own."""
+    return {entry.document.get("batch") for entry in entries if any(_results(entry))}
+
+
+def _results(entry: Entry) -> Iterator[tuple[str, float]]:
+    """Yield stage and milliseconds of what an entry timed."""
+    document: Mapping[str, Any] = entry.document
+    if entry.table == "protocol":
+        if document.get("protocol") == _PROTOCOL:
+            for number in document["numbers"]:  # "vgg16 eval"
+                yield number["name"].rpartition(" ")[2], number["value"]
+        return
+    time = document.get(_DLB_TIMES.get(entry.table, ""))
+    if time and document.get("status", "ok") == "ok":
+        phase = str(document["phase"])
+        yield _STAGES.get(phase, phase), 1e3 * time["median"]
+
+
+# -----------------------------------------------------------------------------
+# Parquet: the long form as a typed table, where pyarrow is installed.
+
+#: The command that gets what is missing.
+INSTALL: Final = "pip install pyarrow"
+
+
+def check_pyarrow() -> None:
+    """Make sure that Parquet can be written, before anything is read.
+
+    Raises:
+        BackendMissingError: it cannot; with the command that changes it.
+    """
+    try:
+        import pyarrow.parquet  # noqa: F401 - asked whether it is there
+    except ImportError as error:
+        raise BackendMissingError(
+            f"--format parquet: pyarrow cannot be imported ({error}); get it with: {INSTALL}; "
+            "nearest: --format long"
+        ) from error
+
+
+def to_parquet(runs: Iterable[tuple[RunRecord, Iterable[Entry]]]) -> bytes:
+    """Return the file's bytes; columns are float64, int64, bool or text, and null where unknown.
+
+    Raises:
+        BackendMissingError: pyarrow is not installed.
+    """
+    check_pyarrow()
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows = list(long_rows(runs))
+    columns = {name: _column([row.get(name) for row in rows]) for name in LONG_COLUMNS}
+    types = {"text": pa.string(), "float": pa.float64()}
+    types |= {"int": pa.int64(), "bool": pa.bool_()}
+    table = pa.table(
+        {name: pa.array(values, type=types[kind]) for name, (kind, values) in columns.items()}
+    )
+    sink = pa.BufferOutputStream()
+    parquet.write_table(table, sink, compression="zstd")
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
+
+
+def _column(values: Sequence[Any]) -> tuple[str, list[Any]]:
+    """Return the narrowest kind that holds all values, and the values in it."""
+    kinds = {type(one) for one in values if one is not None}
+    if not kinds or str in kinds:
+        return "text", [None if one is None else str(one) for one in values]
+    if kinds == {bool}:
+        return "bool", list(values)
+    if kinds == {int} and all(abs(one) < 1 << 63 for one in values if one is not None):
+        return "int", list(values)
+    return "float", [None if one is None else float(one) for one in values]

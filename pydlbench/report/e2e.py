@@ -1,0 +1,538 @@
+"""The report of ``e2e``: what the steps share, the table, and what could not be run and why."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.devices.gpu.cards import find_card
+from pydlbench.devices.gpu.facts import GpuFacts
+from pydlbench.devices.gpu.peaks import on_tensor_cores
+from pydlbench.models.counts import macs
+from pydlbench.report.columns import device_name
+from pydlbench.report.json import dump
+from pydlbench.report.text import PLAIN, Style, plain_table
+from pydlbench.timing.statistics import paired_ratio
+from pydlbench.units import format_flops, format_percent, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pydlbench.models.graph import Model
+    from pydlbench.records.run import RunRecord
+    from pydlbench.records.step import StepRecord
+    from pydlbench.timing.statistics import Ratio
+
+__all__ = [
+    "StepRow",
+    "conclude",
+    "render_steps",
+    "settings",
+    "to_csv",
+    "to_json",
+    "to_markdown",
+    "verdicts",
+]
+
+
+# -----------------------------------------------------------------------------
+# What a report says of a timed step besides its record: FLOP/s, and who it is compared with.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow:
+    """A record with what the model says of it.
+
+    Attributes:
+        record: the step.
+        title: of the model, in words.
+        flops: of a step: 2 x multiply-adds of convolutions and products, padding counted.
+    """
+
+    record: StepRecord
+    title: str
+    flops: int
+
+    @classmethod
+    def of(cls, record: StepRecord, models: Sequence[Model]) -> StepRow:
+        """Join a record with its model, found by its batch (any one has the title)."""
+        case = record.case
+        model = next((one for one in models if one.batch == case.batch), models[0])
+        counted = macs(model, "forward" if case.phase == "forward" else "training")
+        batch = case.batch or model.batch
+        return cls(record=record, title=model.title, flops=2 * counted * batch)
+
+    @property
+    def tflops(self) -> float | None:
+        """TFLOP/s of the median step."""
+        time = self.record.time
+        return None if time is None else self.flops / time.median / 1e12
+
+    @property
+    def who(self) -> str:
+        """Framework and mode."""
+        return f"{self.record.case.framework} {self.record.case.mode}"
+
+    @property
+    def group(self) -> tuple[int | None, str]:
+        """Whom it took turns with: those of its batch and phase."""
+        return self.record.case.batch, self.record.case.phase
+
+    @property
+    def wide_precision(self) -> str:
+        """Its precision by a name that both kinds of device know."""
+        return self.record.case.precision.removesuffix("-tc")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record's JSON object with FLOPs and TFLOP/s."""
+        return {**self.record.to_dict(), "flops": self.flops, "tflops": self.tflops}
+
+
+def settings(records: Sequence[StepRecord]) -> list[str]:
+    """Return in words what each step shares with those that it took turns with.
+
+    The model and whatever else is not as by default; two blanks part the words. Numbers of threads
+    are named where there are several.
+    """
+    threads = {one.threads for one in records if one.threads}
+    return [_setting(one, told=len(threads) > 1) for one in records]
+
+
+def _setting(record: StepRecord, *, told: bool) -> str:
+    case, threads = record.case, record.threads
+    words = [case.model, *(f"{name}={case.options[name]}" for name in sorted(case.options))]
+    words += [] if case.cast == "mixed" else [f"{case.cast} precision"]
+    words += [] if case.layout == "nhwc" else [case.layout]
+    words += [] if case.feed == "resident" else [f"{case.feed} images"]
+    words += ["fetch"] if case.fetch else []
+    words += [] if case.dropout else ["without dropout"]
+    words += ["running statistics"] if case.running_statistics else []
+    if told and threads:
+        words.append(f"{threads} thread{'' if threads == 1 else 's'}")
+    return "  ".join(words)
+
+
+def ratio(row: StepRow, other: StepRow) -> Ratio | None:
+    """Return how many times as long a row takes, from the rounds that both were in."""
+    try:
+        return paired_ratio(row.record.rounds_s, other.record.rounds_s)
+    except ValueError:
+        return None
+
+
+def fastest(rows: Sequence[StepRow]) -> StepRow | None:
+    """Return the row with the smallest median of those that have one."""
+    timed = [row for row in rows if row.record.ok]
+    return min(
+        timed,
+        key=lambda row: row.record.time.median if row.record.time else 0.0,
+        default=None,
+    )
+
+
+def device_ratio(row: StepRow, rows: Sequence[StepRow]) -> Ratio | None:
+    """Return how many times as long the CPU takes for a GPU's step of the same kind.
+
+    Args:
+        row: a GPU's.
+        rows: all; of those of the CPU the one with the same framework, mode, precision, batch and
+            phase.
+    """
+    if not (row.record.case.on_gpu and row.record.ok):
+        return None
+    for other in rows:
+        same = (other.who, other.group, other.wide_precision) == (
+            row.who,
+            row.group,
+            row.wide_precision,
+        )
+        if same and other.record.ok and not other.record.case.on_gpu:
+            return ratio(other, row)
+    return None
+
+
+#: Settings that get a column where rows differ in them.
+_AXES = ("precision", "phase", "batch", "device")
+
+
+def render_steps(
+    run: RunRecord, rows: Sequence[StepRow], conclusion: Sequence[str], style: Style = PLAIN
+) -> str:
+    """Return heading, table, rows without a time, and conclusion; no newline at the end.
+
+    Args:
+        run: for the device's name.
+        rows: in the order in which they are to stand; at least one.
+        conclusion: sentences.
+        style: colours.
+    """
+    head = heading(run, rows)
+    blocks = ["\n".join([style.bold(head[0]), *head[1:]])]
+    titles, cells, right = table(rows)
+    if cells:
+        blocks.append(plain_table(titles, cells, right))
+    for status, lines in refused(rows).items():
+        blocks.append("\n".join(map(style.alarm, lines) if status == "failed" else lines))
+    notes = dict.fromkeys(f"{row.who}: {note}" for row in rows for note in row.record.notes)
+    if notes:
+        blocks.append("\n".join(notes))
+    if conclusion:
+        blocks.append("\n".join(conclusion))
+    return "\n\n".join(blocks)
+
+
+def heading(run: RunRecord, rows: Sequence[StepRow]) -> list[str]:
+    """Return the lines above the table: what all rows share, and where they ran."""
+    first = rows[0].record.case
+    differ = _differing(rows)
+    items = [first.model]
+    items += [] if "batch" in differ else [f"batch {first.batch}"]
+    items += [getattr(first, axis) for axis in ("phase", "precision") if axis not in differ]
+    items += [f"{first.cast} precision"] if any(_narrow(row) for row in rows) else []
+    items += [first.layout, f"{first.feed} images"]
+    items += [f"{name}={value}" for name, value in first.options.items()]
+    where = [device_name(run.device)] if not first.on_gpu or "device" in differ else []
+    where += sorted({_gpu(row) for row in rows if row.record.case.on_gpu})
+    threads = {row.record.threads for row in rows if row.record.threads}
+    if len(threads) == 1:
+        count = threads.pop()
+        where.append(f"{count} thread{'' if count == 1 else 's'}")
+    where += sorted({row.record.library for row in rows if row.record.library})
+    return ["  ".join([*items, rows[0].title]), "  ".join(where)]
+
+
+def table(rows: Sequence[StepRow]) -> tuple[list[str], list[list[str]], list[bool]]:
+    """Return titles, cells and which columns are right-aligned, of all rows that have a time."""
+    timed = [row for row in rows if row.record.time is not None]
+    differ = _differing(rows)
+    several = len(timed) > 1
+    crossed = any(device_ratio(row, timed) for row in timed)
+    titles = ["framework", *differ, "median", "95 % CI", "n", "images/s", "TFLOP/s"]
+    titles += ["faults/step", "checks", *(["x fastest"] if several else [])]
+    titles += ["CPU / GPU"] if crossed else []
+    cells = []
+    for row in timed:
+        cell = [row.who, *(str(getattr(row.record.case, axis)) for axis in differ), *_times(row)]
+        if several:
+            cell.append(_to_fastest(row, timed))
+        if crossed:
+            found = device_ratio(row, timed)
+            cell.append("-" if found is None else f"{found.median:.3g}x")
+        cells.append(cell)
+    left = {"framework", "precision", "phase", "device", "checks"}
+    return titles, cells, [title not in left for title in titles]
+
+
+def refused(rows: Sequence[StepRow]) -> dict[str, list[str]]:
+    """Return a line for each row that was skipped or has failed, by status."""
+    found: dict[str, list[str]] = {}
+    differ = _differing(rows)
+    for status in ("failed", "skipped"):
+        for row in rows:
+            if row.record.status == status:
+                where = "  ".join(str(getattr(row.record.case, axis)) for axis in differ)
+                name = f"{row.who}  {where}" if where else row.who
+                reason = " ".join((row.record.reason or "no reason recorded").split())
+                found.setdefault(status, []).append(f"{status}  {name}: {reason}")
+    return found
+
+
+def _differing(rows: Sequence[StepRow]) -> list[str]:
+    return [axis for axis in _AXES if len({getattr(row.record.case, axis) for row in rows}) > 1]
+
+
+def _narrow(row: StepRow) -> bool:
+    return row.record.case.precision not in ("fp32", "tf32")
+
+
+def _gpu(row: StepRow) -> str:
+    found = row.record.environment.get("gpu", {}).get("name")
+    return str(found or row.record.case.device)
+
+
+def _times(row: StepRow) -> list[str]:
+    record = row.record
+    time = record.time
+    assert time is not None, "only rows with a time stand in the table"
+    low, high = time.ci_low, time.ci_high
+    interval = "-"
+    if low is not None and high is not None:
+        interval = f"{format_seconds(low)} to {format_seconds(high)}"
+    wrong = [one.name for one in record.checks if one.status != "ok"]
+    checks = f"{len(record.checks)} ok" if record.checks else "none"
+    return [
+        format_seconds(time.median) + ("*" if record.contended else ""),
+        interval,
+        str(time.n),
+        "-" if record.images_per_s is None else f"{record.images_per_s:.4g}",
+        "-" if row.tflops is None else f"{row.tflops:.3g}",
+        "-" if record.faults is None else f"{record.faults:.0f}",
+        f"failed: {', '.join(wrong)}" if wrong else checks,
+    ]
+
+
+def _to_fastest(row: StepRow, timed: Sequence[StepRow]) -> str:
+    """A row's ratio to the fastest that it took turns with."""
+    best = fastest([one for one in timed if one.group == row.group])
+    if best is None:
+        return "-"
+    found = None if best is row else ratio(row, best)
+    return "1" if best is row else ("-" if found is None else f"{found.median:.3g}")
+
+
+# -----------------------------------------------------------------------------
+# Whether a GPU works as its kind should: a step's TFLOP/s against what its product promises.
+#
+# Published end-to-end runs of dense networks (AlexNet, VGG, ResNet on Kepler to Volta) reach 24
+# to
+# 140 % of the product's figure on CUDA cores, more than 100 % through Winograd's algorithm and
+# the
+# boost clock, and 14 to 31 % of it on tensor cores. Steps of few FLOPs reach 6 to 18 % on a
+# healthy
+# card: they wait for launches. So small steps judge nothing, and the bars stand a little below
+# the
+# published ones.
+
+#: A step of fewer floating-point operations waits for launches more than for arithmetic.
+ENOUGH_FLOPS: Final = 1e11
+#: Share of the product's figure from which on a card is healthy: CUDA cores, tensor cores.
+_GOOD: Final = {False: 0.20, True: 0.10}
+#: Below this part of the bar something is wrong; in between it may be the step.
+_BAD: Final = 0.5
+
+
+def verdicts(rows: Sequence[StepRow]) -> list[str]:
+    """Return one line for each GPU that was timed.
+
+    Args:
+        rows: with a time; those of CPUs are left out.
+    """
+    devices = dict.fromkeys(row.record.case.device for row in rows if row.record.case.on_gpu)
+    return [_verdict([row for row in rows if row.record.case.device == one]) for one in devices]
+
+
+def _verdict(rows: Sequence[StepRow]) -> str:
+    told = rows[0].record.environment.get("gpu", {})
+    facts = GpuFacts(
+        name=told.get("name", "unknown GPU"),
+        capability=told.get("capability", ""),
+        memory_bytes=told.get("memory_bytes", 0),
+    )
+    device = rows[0].record.case.device
+    card = find_card(facts)
+    if card is None:
+        return (
+            f"{device} ({facts.name}): not among the known cards, so there is nothing to judge it "
+            "by; see pydlbench device --known."
+        )
+    judged = [
+        (row.tflops / promised, row, promised)
+        for row in rows
+        if row.tflops is not None
+        and row.flops >= ENOUGH_FLOPS
+        and (promised := card.tflops.get(row.record.case.precision))
+    ]
+    if not judged:
+        most = max(row.flops for row in rows)
+        return (
+            f"{device} ({card.name}): no verdict: steps of up to {format_flops(most)} say more of "
+            "launches than of the card; nearest: a larger --batch."
+        )
+    # Of a card that is well, the best way to run it shows it.
+    share, row, promised = max(judged, key=lambda one: one[0] / _bar(one[1]))
+    bar = _bar(row)
+    case = row.record.case
+    reached = (
+        f"{row.tflops:.3g} TFLOP/s, {format_percent(share)} of the {promised:g} that a {card.name} "
+        f"has in {case.precision} ({row.who}, batch {case.batch}, {case.phase})"
+    )
+    usual = f"{format_percent(bar)} or more is usual"
+    if share >= bar:
+        return f"{device} works as a {card.name} should: {reached}; {usual}."
+    if share >= _BAD * bar:
+        return f"{device} may be held back: {reached}; {usual}; nearest: a larger --batch."
+    return (
+        f"{device} does not work as a {card.name} should: {reached}; {usual}; next: pydlbench "
+        f"layers --device {device}."
+    )
+
+
+def _bar(row: StepRow) -> float:
+    return _GOOD[on_tensor_cores(row.record.case.precision)]
+
+
+# -----------------------------------------------------------------------------
+# The last lines of ``e2e``: who is fastest and by how much, which batch pays, what the GPU is.
+
+
+def conclude(rows: Sequence[StepRow]) -> list[str]:
+    """Return the sentences under the table.
+
+    Args:
+        rows: all of them, at least one.
+    """
+    timed = [row for row in rows if row.record.ok]
+    if not timed:
+        failed = sum(row.record.status == "failed" for row in rows)
+        return [f"nothing was timed: {failed} of {len(rows)} rows failed, the others skipped."]
+    groups = list(dict.fromkeys(row.group for row in timed))
+    lines = [_group([row for row in timed if row.group == one], len(groups) > 1) for one in groups]
+    lines += _sweep(timed)
+    lines += _devices(timed)
+    lines += verdicts(timed)
+    disturbed = sum(row.record.contended for row in timed)
+    if disturbed:
+        lines.append(
+            f"* other work disturbed {disturbed} of {len(timed)} times: they are upper bounds; "
+            "repeat on an idle machine."
+        )
+    failed = sum(row.record.status == "failed" for row in rows)
+    if failed:
+        lines.append(f"{failed} of {len(rows)} rows failed; their reasons stand above.")
+    return lines
+
+
+def _name(row: StepRow, rows: Sequence[StepRow]) -> str:
+    """Framework and mode, with the precision and the device where those differ too."""
+    axes = [
+        axis
+        for axis in ("precision", "device")
+        if len({getattr(one.record.case, axis) for one in rows}) > 1
+    ]
+    return " ".join([row.who, *(getattr(row.record.case, axis) for axis in axes)])
+
+
+def _group(rows: Sequence[StepRow], several: bool) -> str:
+    """Who is fastest of those that took turns."""
+    best = fastest(rows)
+    assert best is not None, "all of them have a time"
+    assert best.record.time is not None, "likewise"
+    batch, phase = best.group
+    text = f"{_name(best, rows)} " + ("is fastest" if len(rows) > 1 else "takes")
+    text += ": " if len(rows) > 1 else " "
+    text += f"{format_seconds(best.record.time.median)} per step"
+    if best.record.images_per_s is not None:
+        text += f", {best.record.images_per_s:.4g} images/s"
+    others = []
+    for row in rows:
+        found = None if row is best else ratio(row, best)
+        if found is None:
+            continue
+        span = ""
+        if found.interval is not None:
+            span = f" ({found.interval.low:.3g} to {found.interval.high:.3g})"
+        tied = found.interval.low <= 1 if found.interval else found.median <= 1
+        if tied:
+            others.append(f"{_name(row, rows)} cannot be told from it{span}")
+        else:
+            others.append(f"{_name(row, rows)} takes {found.median:.3g} times as long{span}")
+    end = "; ".join([text, *others]) + "."
+    return f"batch {batch}, {phase}: {end}" if several else end
+
+
+def _sweep(timed: Sequence[StepRow]) -> list[str]:
+    """Which batch gives most images per second."""
+    if len({row.record.case.batch for row in timed}) < 2:
+        return []
+    lines = []
+    for phase in dict.fromkeys(row.record.case.phase for row in timed):
+        rows = [row for row in timed if row.record.case.phase == phase]
+        best = max(rows, key=lambda row: row.record.images_per_s or 0.0)
+        lines.append(
+            f"most images per second in {phase}: {best.record.images_per_s or 0.0:.4g} at batch "
+            f"{best.record.case.batch} with {_name(best, rows)}."
+        )
+    return lines
+
+
+def _devices(timed: Sequence[StepRow]) -> list[str]:
+    """How much faster the GPU is than the CPU."""
+    lines = []
+    for row in timed:
+        found = device_ratio(row, timed)
+        if found is not None:
+            span = ""
+            if found.interval is not None:
+                span = f" ({found.interval.low:.3g} to {found.interval.high:.3g})"
+            case = row.record.case
+            lines.append(
+                f"{case.device} is {found.median:.3g} times as fast as the CPU{span}: {row.who} "
+                f"{case.precision}, batch {case.batch}, {case.phase}."
+            )
+    return lines
+
+
+# -----------------------------------------------------------------------------
+# Steps as JSON, CSV and Markdown.
+
+CSV_COLUMNS = (
+    *("run_id", "created_utc", "model", "batch", "phase", "framework", "mode", "precision"),
+    *("cast", "layout", "device", "threads", "feed", "library", "status", "reason"),
+    *("time_s_median", "time_s_ci_low", "time_s_ci_high", "time_s_min", "time_s_n"),
+    *("images_per_s", "flops", "tflops", "faults", "busy", "setup_s", "checks", "contended"),
+    "stop_reason",
+)
+
+
+def to_json(
+    run: RunRecord,
+    rows: Sequence[StepRow],
+    agreements: Sequence[Mapping[str, Any]],
+    conclusion: Sequence[str],
+    *,
+    interrupted: bool,
+) -> str:
+    """Return one object with the run, its steps and what came of comparing frameworks."""
+    return dump(
+        {
+            "interrupted": interrupted,
+            "run": run.to_dict(),
+            "model": rows[0].record.case.model if rows else None,
+            "steps": [row.to_dict() for row in rows],
+            "agreements": [dict(one) for one in agreements],
+            "conclusion": list(conclusion),
+        }
+    )
+
+
+def to_csv(run: RunRecord, rows: Sequence[StepRow]) -> str:
+    """Return the header and one line per step; what is unknown is an empty cell."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        cells: dict[str, Any] = {"run_id": run.id, "created_utc": run.created_utc}
+        cells |= row.to_dict()
+        cells |= {f"time_s_{key}": value for key, value in (cells["time_s"] or {}).items()}
+        cells["checks"] = "; ".join(f"{one.name} {one.status}" for one in row.record.checks)
+        writer.writerow({name: _cell(cells.get(name)) for name in CSV_COLUMNS})
+    return buffer.getvalue()
+
+
+def to_markdown(run: RunRecord, rows: Sequence[StepRow], conclusion: Sequence[str]) -> str:
+    """Return a section that can be pasted into a page."""
+    blocks = ["  \n".join(_escape(line) for line in heading(run, rows))]
+    titles, cells, right = table(rows)
+    if cells:
+        lines = [titles, ["---:" if flag else ":---" for flag in right]]
+        lines += [[_escape(cell) for cell in row] for row in cells]
+        blocks.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+    rest = [line for group in refused(rows).values() for line in group]
+    if rest:
+        blocks.append("\n".join(f"- {_escape(line)}" for line in rest))
+    blocks += [_escape(line) for line in conclusion]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _cell(value: Any) -> Any:
+    if value is None:
+        return ""
+    return ("true" if value else "false") if isinstance(value, bool) else value
+
+
+def _escape(text: str) -> str:
+    for character in "\\|*_<>`":
+        text = text.replace(character, f"\\{character}")
+    return text

@@ -1,0 +1,139 @@
+"""JSON: one object with the run and its measurements, and back."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.errors import PydlbenchError
+from pydlbench.records.measurement import SCHEMA_VERSION, Measurement
+from pydlbench.records.run import RunRecord
+
+if TYPE_CHECKING:
+    from pydlbench.store.entry import Entry
+
+__all__ = ["dump", "from_json", "run_document", "to_json"]
+
+
+def to_json(
+    run: RunRecord, measurements: Sequence[Measurement], *, interrupted: bool = False
+) -> str:
+    """Return the document as text, ending in a newline.
+
+    Infinities and NaN, which JSON lacks, become ``null``.
+
+    Args:
+        run: The run.
+        measurements: Its rows.
+        interrupted: Only a part of what was asked for is there.
+    """
+    return dump(
+        {
+            "interrupted": interrupted,
+            "run": run.to_dict(),
+            "measurements": [measurement.to_dict() for measurement in measurements],
+        }
+    )
+
+
+def dump(document: Mapping[str, Any]) -> str:
+    """Return an object as text behind its schema version; NaN and infinities become ``null``."""
+    full = _finite({"schema_version": SCHEMA_VERSION, **document})
+    return json.dumps(full, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def from_json(text: str) -> tuple[RunRecord, list[Measurement]]:
+    """Read a document back.
+
+    Raises:
+        PydlbenchError: It is no such document, or of a newer version whose meaning is unknown.
+    """
+    try:
+        document = json.loads(text)
+        version = document["schema_version"]
+        if version > SCHEMA_VERSION:
+            raise PydlbenchError(
+                f"results: schema version {version} is newer than this pydlbench's "
+                f"{SCHEMA_VERSION}; update pydlbench"
+            )
+        rows = [Measurement.from_dict(item) for item in document["measurements"]]
+        return RunRecord.from_dict(document["run"]), rows
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PydlbenchError(f"results: not a document of pydlbench ({error!r})") from error
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+# -----------------------------------------------------------------------------
+# A stored run as one JSON document: as its command wrote it, or by kind of entry for a sweep.
+
+#: Table of the store -> name of its list in the document.
+LISTS: Final = {
+    "layer": "measurements",
+    "estimate": "estimates",
+    "step": "steps",
+    "agreement": "agreements",
+    "protocol": "protocols",
+    "check": "checks",
+    "findings": "findings",
+}
+# Commands that write a single object beside the run, and the table that it is in.
+_SINGLE: Final = {"model": "estimate", "check": "check", "diagnose": "findings"}
+
+
+def run_document(
+    kind: str,
+    run: RunRecord,
+    entries: Sequence[Entry],
+    *,
+    interrupted: bool = False,
+    samples: bool = False,
+) -> dict[str, Any]:
+    """Return a run as a JSON object without its schema version.
+
+    Args:
+        kind: the command that made it. What that wrote with ``--json`` is what comes out again;
+            a sweep, and a run of anything that has more than its command writes, has all of the
+            lists of :data:`LISTS`.
+        run: when, where, with what.
+        entries: in the order in which they were finished.
+        interrupted: more was asked for.
+        samples: with the raw samples of layers.
+    """
+    lists: dict[str, list[dict[str, Any]]] = {name: [] for name in LISTS.values()}
+    for entry in entries:
+        lists[LISTS[entry.table]].append(_plain(entry, samples=samples))
+    head: dict[str, Any] = {"interrupted": interrupted, "run": run.to_dict()}
+    if kind == "layers":
+        return {**head, "measurements": lists["measurements"]}
+    if kind == "e2e" and lists["steps"]:
+        steps = lists["steps"]
+        agreements = lists["agreements"]
+        return {**head, "model": steps[0].get("model"), "steps": steps, "agreements": agreements}
+    if kind == "e2e" and len(lists["protocols"]) == 1:
+        return {"run": head["run"], **lists["protocols"][0]}
+    single = lists[LISTS[_SINGLE[kind]]] if kind in _SINGLE else []
+    if len(single) == 1:
+        return {**head, **single[0], "measurements": lists["measurements"]}
+    if kind == "check" and single:
+        return {**head, "checks": single, "measurements": lists["measurements"]}
+    return {**head, "kind": kind, **lists}
+
+
+def _plain(entry: Entry, *, samples: bool) -> dict[str, Any]:
+    document: Mapping[str, Any] = entry.document
+    if samples and entry.samples is not None:
+        return {**document, "samples_s": list(entry.samples)}
+    if not samples and entry.table == "layer":
+        return {name: value for name, value in document.items() if name != "samples_s"}
+    return dict(document)

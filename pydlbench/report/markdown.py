@@ -1,0 +1,246 @@
+"""Markdown tables of layers, estimates, steps, checks and findings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.report.columns import columns, heading, label, number, percent, varying
+from pydlbench.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.run import RunRecord
+
+__all__ = ["document_tables", "dominant", "to_markdown"]
+
+
+# -----------------------------------------------------------------------------
+# Markdown: the heading, one table, and the rows without a time with their reasons.
+
+
+def to_markdown(
+    run: RunRecord, measurements: Sequence[Measurement], notes: Sequence[str] = ()
+) -> str:
+    """Return a section that can be pasted into a page.
+
+    Args:
+        run: The run.
+        measurements: Its rows.
+        notes: Sentences below the table.
+    """
+    timed = [row for row in measurements if row.ok]
+    axes = varying(measurements)
+    blocks = ["  \n".join(_escape(line) for line in heading(run, timed or measurements))]
+    if timed:
+        found = columns(timed)
+        table = [
+            _line([column.title for column in found]),
+            _line(["---:" if column.right else ":---" for column in found]),
+        ]
+        table += [_line([_escape(column.cell(row)) for column in found]) for row in timed]
+        blocks.append("\n".join(table))
+    rest = [row for row in measurements if not row.ok]
+    if rest:
+        blocks.append(
+            "\n".join(
+                f"- {row.status}: {_escape(label(row, axes))}: "
+                f"{_escape(row.reason or 'no reason recorded')}"
+                for row in rest
+            )
+        )
+    blocks += [_escape(note) for note in notes]
+    if run.id:
+        blocks.append(f"Run {_escape(run.id)}, {_escape(run.created_utc)}.")
+    return "\n\n".join(blocks) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escape(text: str) -> str:
+    # A descriptor may hold n"*_x*"; a reason may hold anything.
+    for character in "\\|*_<>`":
+        text = text.replace(character, f"\\{character}")
+    return " ".join(text.split())
+
+
+# -----------------------------------------------------------------------------
+# Markdown tables of what is no layer: estimates, steps, cross-checks and findings.
+
+
+def document_tables(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Return a section for each table of the store that has documents.
+
+    Args:
+        entries: documents by table: ``estimate``, ``step``, ``check``, ``findings``.
+    """
+    blocks = []
+    for table, (title, fields) in _TABLES.items():
+        documents = entries.get(table) or ()
+        timed = [one for one in documents if one.get("status", "ok") == "ok"]
+        if timed:
+            blocks.append(f"### {title}")
+            blocks.append(_table(fields, timed))
+        rest = [one for one in documents if one.get("status", "ok") != "ok"]
+        if rest:
+            blocks.append("\n".join(f"- {_refused(one)}" for one in rest))
+    return blocks
+
+
+def _what(document: Mapping[str, Any]) -> str:
+    options = document.get("options") or {}
+    words = [str(document.get("model")), *(f"{name}={value}" for name, value in options.items())]
+    return " ".join(words)
+
+
+def _who(document: Mapping[str, Any]) -> str:
+    """Return framework and mode, and what of the step is not as by default."""
+    words = [document.get("framework"), document.get("mode")]
+    for name, usual in (("layout", "nhwc"), ("feed", "resident"), ("cast", "mixed")):
+        words.append(None if document.get(name) == usual else document.get(name))
+    return " ".join(str(word) for word in words if word)
+
+
+def _seconds(value: Any) -> str:
+    return format_seconds(value) if isinstance(value, (int, float)) else "-"
+
+
+def _median(document: Mapping[str, Any], name: str) -> str:
+    """Return a time with its spread and n, without which none is shown."""
+    time = document.get(name) or {}
+    if not time:
+        return "-"
+    low, high = time.get("ci_low"), time.get("ci_high")
+    width = None if low is None or high is None else (high - low) / 2 / time["median"]
+    spread = "no interval" if width is None else f"+-{percent(width)}"
+    return f"{format_seconds(time['median'])} {spread} (n {time['n']})"
+
+
+def _signed(value: Any) -> str:
+    return f"{100 * value:+.1f} %" if isinstance(value, (int, float)) else "-"
+
+
+def _numbers(document: Mapping[str, Any]) -> str:
+    found = document.get("numbers") or ()
+    return "; ".join(f"{one['name']} {number(one['value'])} {one['unit']}" for one in found) or "-"
+
+
+def _first(document: Mapping[str, Any]) -> str:
+    for one in document.get("findings") or ():
+        return f"{one['problem']}: {_seconds(one['saving']['seconds'])}"
+    return "-"
+
+
+_STEP: Final[tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...]] = (
+    ("model", _what),
+    ("batch", lambda one: str(one.get("batch"))),
+    ("phase", lambda one: str(one.get("phase"))),
+    ("precision", lambda one: str(one.get("precision"))),
+)
+_WHO: Final[tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...]] = (("framework", _who),)
+_THREADS: Final[tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...]] = (
+    ("threads", lambda one: str(one.get("threads") or "-")),
+)
+
+
+def dominant(document: Mapping[str, Any]) -> tuple[str, int]:
+    """Return what dominates an estimate, and how many layers that is; 1 in older documents."""
+    group = document.get("dominant_group") or {}
+    return str(group.get("layer") or document.get("dominant") or "-"), group.get("layers") or 1
+
+
+def _dominant(document: Mapping[str, Any]) -> str:
+    name, count = dominant(document)
+    return f"{name} x{count}" if count > 1 else name
+
+
+_TABLES: Final[
+    Mapping[str, tuple[str, tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...]]]
+] = {
+    "estimate": (
+        "Estimates",
+        (
+            *_STEP,
+            *_THREADS,
+            ("hot .. cold", lambda one: _range(one["estimate"], "low", "high")),
+            ("images/s", lambda one: number(one["estimate"].get("images_per_s"))),
+            ("dominant", _dominant),
+            ("missing", lambda one: str(len(one.get("missing") or ()))),
+        ),
+    ),
+    "step": (
+        "Steps",
+        (
+            *_STEP,
+            *_WHO,
+            *_THREADS,
+            ("median", lambda one: _median(one, "time_s")),
+            ("images/s", lambda one: number(one.get("images_per_s"))),
+            ("note", lambda one: "contended" if one.get("contended") else ""),
+        ),
+    ),
+    "check": (
+        "Cross-checks",
+        (
+            *_STEP,
+            *_WHO,
+            *_THREADS,
+            ("predicted", lambda one: _seconds(one.get("estimate_s"))),
+            ("measured", lambda one: _median(one, "measured_s")),
+            ("error", lambda one: _signed(one.get("error"))),
+            ("unexplained", lambda one: _signed(one.get("unexplained"))),
+        ),
+    ),
+    "protocol": (
+        "Published protocols",
+        (
+            ("protocol", lambda one: str(one.get("protocol"))),
+            ("model", _what),
+            ("precision", lambda one: str(one.get("precision"))),
+            *_WHO,
+            ("numbers", _numbers),
+        ),
+    ),
+    "agreement": (
+        "Agreement of the frameworks",
+        (
+            ("batch", lambda one: str(one.get("batch"))),
+            ("phase", lambda one: str(one.get("phase"))),
+            ("found", lambda one: str(one.get("detail") or "-")),
+        ),
+    ),
+    "findings": (
+        "Findings",
+        (
+            *_STEP,
+            *_WHO,
+            ("findings", lambda one: str(len(one.get("findings") or ()))),
+            ("saves most", _first),
+        ),
+    ),
+}
+
+
+def _range(found: Mapping[str, Any], low: str, high: str) -> str:
+    return f"{_seconds(found.get(low))} .. {_seconds(found.get(high))}"
+
+
+def _refused(document: Mapping[str, Any]) -> str:
+    words = [_what(document), f"batch {document.get('batch')}", str(document.get("phase"))]
+    words.append(_who(document))
+    name = " ".join(filter(None, words))
+    return _escape(
+        f"{document['status']}: {name}: {document.get('reason') or 'no reason recorded'}"
+    )
+
+
+def _table(
+    columns: Sequence[tuple[str, Callable[[Mapping[str, Any]], str]]],
+    documents: Sequence[Mapping[str, Any]],
+) -> str:
+    lines = [[title for title, _ in columns], [":---" for _ in columns]]
+    lines += [[_escape(cell(one)) for _, cell in columns] for one in documents]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

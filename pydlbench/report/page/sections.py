@@ -1,0 +1,613 @@
+"""The sections of the page."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pydlbench.report.check import Scale, percent, signed_percent
+from pydlbench.report.columns import columns, heading, number
+from pydlbench.report.page.figures.batches import BATCHES_NEED, batch_sweeps
+from pydlbench.report.page.figures.frameworks import FRAMEWORKS_NEED, frameworks
+from pydlbench.report.page.figures.peaks import PEAKS_NEED, against_peaks
+from pydlbench.report.page.figures.roofline import ROOFLINE_NEEDS, rooflines
+from pydlbench.report.page.figures.samples import SAMPLES_NEED, distributions
+from pydlbench.report.page.figures.step import STEP_NEEDS, steps
+from pydlbench.report.page.html import Column, Html, dotted, el, facts, join, plain, table
+from pydlbench.report.page.ladders import options_text, rates
+from pydlbench.report.page.runs import finite, mapping, objects, positive
+from pydlbench.report.page.section import Section, absent, capped, chart, collected, paragraphs
+from pydlbench.report.page.sentences import conclusions
+from pydlbench.units import format_bytes, format_hz, format_percent, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pydlbench.records.check import CheckRecord, LedgerTerm
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.report.page.ladders import Ladder, Rate
+    from pydlbench.report.page.runs import PageRun
+
+__all__ = [
+    "batches",
+    "by_framework",
+    "conclusion",
+    "environment",
+    "findings",
+    "layers",
+    "method",
+    "roofline",
+    "samples",
+    "step",
+]
+
+
+# -----------------------------------------------------------------------------
+# The first section: what follows from every run, before any figure.
+
+
+def conclusion(runs: Sequence[PageRun]) -> Section:
+    """Return the section: for each run what was run, and the sentences that its command prints."""
+    return Section(
+        "conclusion", "Conclusion", join(_conclusion_run(run, len(runs)) for run in runs)
+    )
+
+
+def _conclusion_run(run: PageRun, count: int) -> Html:
+    parts = []
+    for index, one in enumerate(conclusions(run)):
+        number = f"run {run.number}: " if count > 1 and not index else ""
+        first, *rest = one.lines or ["nothing was measured in this run."]
+        parts.append(el("h3", f"{number}{one.about}"))
+        parts.append(el("p", first, class_="first"))
+        parts.append(paragraphs(rest))
+    notes = list(run.troubles)
+    if run.status not in ("done", "unknown"):
+        notes.insert(0, f"this run is {run.status}: it is not all that was asked for.")
+    return el("div", *parts, *(el("p", note, class_="alarm") for note in notes), class_="verdict")
+
+
+# -----------------------------------------------------------------------------
+# The section of steps: the ladder as bars and as a table, and the ledger of every cross-check.
+
+
+def step(runs: Sequence[PageRun]) -> Section:
+    """Return the section: a figure and a table per step, then the ledgers."""
+    found, trouble = capped(lambda: steps(runs), "The ladder of a step")
+    parts = []
+    for one, ladder in found:
+        parts += [chart(one), _ladder(ladder, f"{one.name}-table")]
+    ledgers, other = collected(lambda: _ledgers(runs), "A ledger")
+    body = join([*parts, trouble, *ledgers, other])
+    missing = absent(
+        "No ladder: no run here holds an estimate, a cross-check or a model.", STEP_NEEDS
+    )
+    return Section("step", "Where a step goes", body or missing, [one for one, _ in found])
+
+
+def _ladder(ladder: Ladder, ident: str) -> Html:
+    """Layers over rungs, seconds in one unit."""
+    scale = Scale.of(max(rung.seconds for rung in ladder.rungs))
+    divided = [rung for rung in ladder.rungs if rung.divided]
+    seconds = {rung.name: {one.name: one.seconds for one in rung.segments} for rung in ladder.rungs}
+    names = dict.fromkeys(one.name for rung in divided for one in rung.segments)
+
+    def cell(rung: str) -> Callable[[str], str]:
+        return lambda name: scale.text(seconds[rung].get(name))
+
+    def value(rung: str) -> Callable[[str], float | None]:
+        return seconds[rung].get
+
+    columns = [Column("layer", lambda name: name)]
+    columns += [
+        Column(rung.name, cell(rung.name), value(rung.name), right=True) for rung in divided
+    ]
+    caption = f"Time by layer: {dotted(ladder.title)}"
+    inside = table(caption, columns, list(names), ident)
+    return el("details", el("summary", f"Table: {caption}"), inside)
+
+
+def _ledgers(runs: Sequence[PageRun]) -> Iterator[Html]:
+    count = 0
+    for run in runs:
+        for check in run.checks:
+            if check.record is not None:
+                count += 1
+                which = f"{check.who}{run.within(len(runs))}"
+                yield _ledger(check.record, f"ledger-{count}", which)
+
+
+def _ledger(record: CheckRecord, ident: str, which: str) -> Html:
+    scale = Scale.of(record.measured.median)
+
+    def seconds(one: LedgerTerm) -> float:
+        return finite(one.seconds) or 0.0
+
+    def time(one: LedgerTerm) -> str:
+        rest = one.term == "unexplained"
+        return (scale.signed if rest else scale.text)(seconds(one))
+
+    def share(one: LedgerTerm) -> str:
+        part = seconds(one) / record.measured.median
+        return (signed_percent if one.term == "unexplained" else percent)(part)
+
+    columns = [
+        Column("term", lambda one: one.term),
+        Column("time", time, seconds, right=True),
+        Column("share", share, seconds, right=True),
+        Column("", _bar(record)),
+        Column("what stands out", lambda one: plain(one.detail) if one.detail else ""),
+        Column("how it was measured", lambda one: el("span", one.how)),
+    ]
+    words = [record.model, options_text(record.options), f"batch {record.batch}", record.phase]
+    what = " ".join(filter(None, [*words, record.precision]))
+    caption = (
+        f"Ledger: {what}, {which}: the terms add up to the "
+        f"measured {scale.text(record.measured.median)}"
+    )
+    return el("div", table(caption, columns, list(record.ledger), ident), class_="ledger")
+
+
+def _bar(record: CheckRecord) -> Callable[[LedgerTerm], Any]:
+    def bar(one: LedgerTerm) -> Html:
+        share = (finite(one.seconds) or 0.0) / record.measured.median
+        width = round(100 * min(1.0, abs(share)), 1)
+        css = "bar less" if share < 0 else "bar"
+        return el("span", class_=css, style=f"width:{width}%", aria_hidden="true")
+
+    return bar
+
+
+# -----------------------------------------------------------------------------
+# The section of findings: what ``diagnose`` measured that would save time.
+
+
+def findings(runs: Sequence[PageRun]) -> Section | None:
+    """Return the section; None where nothing was diagnosed."""
+    if not any(run.findings for run in runs):
+        return None
+    tables, trouble = collected(lambda: _finding_tables(runs), "A finding")
+    return Section("findings", "Findings", join([*tables, trouble]))
+
+
+def _finding_tables(runs: Sequence[PageRun]) -> Iterator[Html]:
+    count = 0
+    for run in runs:
+        for document in run.findings:
+            found = objects(document.get("findings"))
+            words = [str(document.get(key)) for key in ("model", "batch", "phase", "framework")]
+            what = f"{' '.join(words)}{run.within(len(runs))}"
+            count += 1
+            if found:
+                caption = f"What would save time: {what}. Savings of findings that overlap do not "
+                yield table(f"{caption}add up.", _FINDING_COLUMNS, found, f"findings-{count}")
+            else:
+                yield el("p", f"{what}: nothing found that would save 1 % of the step.")
+
+
+def _saving(one: Mapping[str, Any], key: str) -> float | None:
+    return finite(mapping(one.get("saving")).get(key))
+
+
+def _seconds(one: Mapping[str, Any]) -> str:
+    found = _saving(one, "seconds")
+    return "-" if found is None else format_seconds(found)
+
+
+def _share(one: Mapping[str, Any]) -> str:
+    found = _saving(one, "share")
+    return "-" if found is None else format_percent(found)
+
+
+_FINDING_COLUMNS = [
+    Column("problem", lambda one: one.get("problem")),
+    Column("where", lambda one: ", ".join(map(str, one.get("where") or ()))),
+    Column("saves", _seconds, lambda one: _saving(one, "seconds"), right=True),
+    Column("of the step", _share, lambda one: _saving(one, "share"), right=True),
+    Column("cause", lambda one: el("span", one.get("cause"))),
+    Column("next", lambda one: el("code", one.get("next"))),
+]
+
+
+# -----------------------------------------------------------------------------
+# The section of layers: measured against theoretical, every row, and those without a time.
+
+_LEGEND = {
+    "theoretical": "executed FLOP/s over the theoretical peak at the clock it ran at",
+    "measured": "executed FLOP/s over the peak that a probe reached",
+    "of roof": "the measured roof over the time: 100 % is all that this kernel can reach",
+    "TFLOP/s": "algorithmic: padding counted, as papers do",
+    "to best": "time over the fastest backend's, from rounds that both were in",
+    "checked": "largest relative error against exact results",
+    "bound": "which limit is the highest: compute, memory or launch",
+    "pages kept": "the same call where the allocator keeps the pages that were freed",
+}
+
+
+def layers(runs: Sequence[PageRun]) -> Section:
+    """Return the section: a figure and the tables of each run."""
+    charts, trouble = capped(lambda: against_peaks(runs), "Measured against theoretical")
+    tables, other = collected(lambda: _layer_tables(runs), "A table of layers")
+    figures = [*map(chart, charts), trouble]
+    if not charts and not trouble:
+        text = "No comparison with peaks: no run here has a timed layer with a known peak."
+        figures = [absent(text, PEAKS_NEED)]
+    return Section("layers", "Layers", join([*figures, *tables, other]), charts)
+
+
+def _layer_tables(runs: Sequence[PageRun]) -> Iterator[Html]:
+    for run in runs:
+        which = run.within(len(runs))
+        if run.timed:
+            above = [
+                el("p", dotted(line), class_="setting") for line in heading(run.record, run.timed)
+            ]
+            found = [_column(one) for one in columns(run.timed)]
+            caption = f"Timed layers{which}{f'. {run.part}' if run.part else ''}"
+            ident = f"layers-{run.number}"
+            yield el("div", *above, table(caption, found, run.timed, ident))
+        others = [row for row in run.rows if not row.ok]
+        if others:
+            more = f": {len(others)} of {len(others) + run.left_untimed}"
+            caption = f"Without a time{which}{more if run.left_untimed else ''}"
+            yield table(caption, _WITHOUT, others, f"untimed-{run.number}")
+
+
+_WITHOUT = [
+    Column("layer", lambda row: row.layer),
+    Column("problem", lambda row: row.problem),
+    Column("pass", lambda row: row.pass_),
+    Column("precision", lambda row: row.precision),
+    Column("backend", lambda row: row.who),
+    Column("status", lambda row: row.status),
+    Column("reason", lambda row: el("span", row.reason or "not told")),
+]
+
+
+def _column(one: Any) -> Column:
+    value = _EXACT.get(one.title)
+    if one.title.endswith("CI"):
+        value = _spread
+    return Column(one.title, one.cell, value, one.right, _LEGEND.get(one.title))
+
+
+def _spread(row: Measurement) -> float | None:
+    if row.time is None:
+        return None
+    return row.time.half_width if row.time.half_width is not None else row.time.iqr
+
+
+_EXACT: dict[str, Callable[[Measurement], float | None]] = {
+    "batch": lambda row: row.batch,
+    "threads": lambda row: row.threads,
+    "GFLOP": lambda row: row.flops,
+    "median": lambda row: row.time.median if row.time else None,
+    "n": lambda row: row.time.n if row.time else None,
+    "TFLOP/s": lambda row: row.tflops,
+    "GB/s": lambda row: row.gbps,
+    "theoretical": lambda row: row.fraction_of_peak("theoretical"),
+    "measured": lambda row: row.fraction_of_peak("measured"),
+    "of roof": lambda row: row.roofline.efficiency if row.roofline else None,
+    "to best": lambda row: row.ratio["median"] if row.ratio else None,
+    "pages kept": lambda row: row.warm_s,
+    "energy": lambda row: row.energy_j,
+    "GFLOP/s/W": lambda row: row.gflops_per_watt,
+    "checked": lambda row: row.correct.rel_error,
+}
+
+
+# -----------------------------------------------------------------------------
+# The section of roofline plots.
+
+
+def roofline(runs: Sequence[PageRun]) -> Section:
+    """Return the section: one plot for each run and device."""
+    charts, trouble = capped(lambda: rooflines(runs), "The roofline")
+    body = join([*map(chart, charts), trouble])
+    return Section(
+        "roofline",
+        "Roofline",
+        body
+        or absent("No roofline: no run here has a layer with a time and FLOPs.", ROOFLINE_NEEDS),
+        charts,
+    )
+
+
+# -----------------------------------------------------------------------------
+# The section of frameworks: images per second by model, phase and precision.
+
+
+def by_framework(runs: Sequence[PageRun]) -> Section:
+    """Return the section: the figure, and a table of all steps."""
+    charts, trouble = collected(lambda: frameworks(runs), "The comparison of frameworks")
+    tables, other = collected(lambda: _framework_tables(runs), "A table of steps")
+    body = join([*map(chart, charts), trouble, *tables, other])
+    missing = absent(
+        "No comparison of frameworks: no run here timed a whole step.", FRAMEWORKS_NEED
+    )
+    return Section("frameworks", "Frameworks by precision", body or missing, charts)
+
+
+def _framework_tables(runs: Sequence[PageRun]) -> Iterator[Html]:
+    found = rates(runs)
+    if found:
+        yield table("Steps of frameworks", _FRAMEWORK_COLUMNS, found, "steps-table")
+    without = [
+        (one.record.case, one.record) for run in runs for one in run.steps if not one.record.ok
+    ]
+    if without:
+        columns = [
+            Column("step", lambda pair: pair[0].label),
+            Column("status", lambda pair: pair[1].status),
+            Column("reason", lambda pair: el("span", pair[1].reason or "not told")),
+        ]
+        yield table("Steps without a time", columns, without, "steps-without")
+
+
+def _interval(one: Rate) -> str:
+    if one.low is None or one.high is None:
+        return "no interval"
+    return f"{number(one.low)} to {number(one.high)}"
+
+
+_FRAMEWORK_COLUMNS = [
+    Column("model", lambda one: one.model),
+    Column("batch", lambda one: one.batch, lambda one: one.batch, right=True),
+    Column("phase", lambda one: one.phase),
+    Column("precision", lambda one: one.precision),
+    Column("framework", lambda one: one.who),
+    Column("device", lambda one: one.device),
+    Column("machine", lambda one: one.machine),
+    Column(
+        "images/s", lambda one: number(one.images_per_s), lambda one: one.images_per_s, right=True
+    ),
+    Column("interval", _interval, lambda one: one.low, right=True),
+    Column("step", lambda one: format_seconds(one.seconds), lambda one: one.seconds, right=True),
+    Column("n", lambda one: one.n, lambda one: one.n, right=True),
+    Column("note", lambda one: "contended" if one.contended else ""),
+    Column("run", lambda one: one.run, lambda one: one.run, right=True),
+]
+
+
+# -----------------------------------------------------------------------------
+# The section of batch sweeps.
+
+
+def batches(runs: Sequence[PageRun]) -> Section:
+    """Return the section."""
+    charts, trouble = collected(lambda: batch_sweeps(runs), "The batch sweep")
+    body = join([*map(chart, charts), trouble])
+    missing = absent("No batch sweep: nothing here was timed in two batches.", BATCHES_NEED)
+    return Section("batches", "Batch sweep", body or missing, charts)
+
+
+# -----------------------------------------------------------------------------
+# The section of sample distributions.
+
+
+def samples(runs: Sequence[PageRun]) -> Section:
+    """Return the section."""
+    charts, trouble = capped(lambda: distributions(runs), "The samples")
+    body = join([*map(chart, charts), trouble])
+    missing = absent("No distributions: no run here holds its samples.", SAMPLES_NEED)
+    return Section("samples", "Sample distributions", body or missing, charts)
+
+
+# -----------------------------------------------------------------------------
+# The section on where it was measured: processor, peaks, bandwidths, libraries, warnings.
+
+_LEVELS = {"memory": "memory", "llc": "last-level cache", "l2": "L2 cache"}
+
+
+def environment(runs: Sequence[PageRun]) -> Section:
+    """Return the section: for each run its record, as facts and tables."""
+    parts = []
+    for run in runs:
+        found, trouble = collected(
+            partial(_environment_run, run), f"The environment of run {run.number}"
+        )
+        title = f"Run {run.number}: {run.record.id}" if len(runs) > 1 else f"Run {run.record.id}"
+        parts.append(join([el("h3", title), *found, trouble]))
+    return Section("environment", "Environment", join(parts))
+
+
+def _environment_run(run: PageRun) -> Iterator[Html]:
+    record, device = run.record, run.record.device
+    command = " ".join(shlex.quote(str(word)) for word in record.command)
+    yield facts(
+        [
+            ("measured", plain(record.created_utc)),
+            ("command", el("code", command) if command else None),
+            ("status", run.status),
+            ("tags", ", ".join(run.tags)),
+            ("processor", run.machine),
+            *_processor(device),
+            *_software(record.environment, device),
+        ]
+    )
+    for warning in objects(device.get("warnings")):
+        text = f"{plain(warning.get('symptom'))}: {plain(warning.get('remedy'))}"
+        yield el("p", text, class_="warning")
+    peaks = objects(device.get("peaks"))
+    if peaks:
+        yield table("Compute peaks, all threads", _PEAKS, peaks, f"peaks-table-{run.number}")
+    bandwidths = objects(device.get("bandwidths"))
+    if bandwidths:
+        ident = f"bandwidths-table-{run.number}"
+        yield table("Measured bandwidths", _BANDWIDTHS, bandwidths, ident)
+
+
+def _processor(device: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    told = mapping(device.get("facts"))
+    threads, cores = finite(device.get("threads")), finite(device.get("cores"))
+    if threads:
+        on = f" on {cores:.0f} cores" if cores else ""
+        yield "threads", f"{threads:.0f}{on}"
+    clock = positive(device.get("clock_hz"))
+    yield "clock", f"{format_hz(clock)} under load (measured)" if clock else None
+    isa = told.get("isa")
+    yield "instruction sets", " ".join(map(str, isa)) if isinstance(isa, list) else None
+    caches = [
+        f"{one.get('count', 1)} x L{one.get('level')} {one.get('type')} {size / 1024:g} KiB"
+        for one in objects(told.get("caches"))
+        if (size := positive(one.get("size_bytes")))
+    ]
+    yield "caches", ", ".join(caches)
+    memory = positive(told.get("memory_total_bytes")) or positive(told.get("memory_bytes"))
+    yield "memory", format_bytes(memory) if memory else None
+    if told.get("virtualised") is True:
+        yield "virtual machine", plain(told.get("hypervisor") or "yes")
+    launch = positive(device.get("launch_s"))
+    yield "starting a kernel", format_seconds(launch) if launch else None
+
+
+def _software(
+    environment: Mapping[str, Any], device: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    system = [environment.get(name) for name in ("os", "kernel", "machine")]
+    yield "system", ", ".join(plain(one) for one in system if one)
+    python = [environment.get(name) for name in ("implementation", "python")]
+    yield "Python", " ".join(plain(one) for one in python if one)
+    for title, found in (
+        ("packages", environment.get("packages")),
+        ("libraries", device.get("libraries")),
+        ("build", environment.get("build")),
+        ("variables", environment.get("variables")),
+    ):
+        if isinstance(found, dict) and found:
+            yield title, ", ".join(f"{plain(name)} {plain(value)}" for name, value in found.items())
+
+
+def _theory(one: Mapping[str, Any], key: str = "flops_per_s") -> Any:
+    return mapping(one.get("theoretical")).get(key)
+
+
+def _rate(value: Any) -> str:
+    found = positive(value)
+    return "-" if found is None else number(found / 1e12)
+
+
+_PEAKS = [
+    Column("precision", lambda one: one.get("precision")),
+    Column(
+        "theoretical TFLOP/s",
+        lambda one: _rate(_theory(one)),
+        lambda one: positive(_theory(one)),
+        right=True,
+    ),
+    Column(
+        "measured TFLOP/s",
+        lambda one: _rate(one.get("measured_flops_per_s")),
+        lambda one: positive(one.get("measured_flops_per_s")),
+        right=True,
+    ),
+    Column("probe", lambda one: one.get("kernel") or one.get("reason")),
+    Column("derivation", lambda one: el("span", _theory(one, "derivation") or "-")),
+]
+_BANDWIDTHS = [
+    Column("level", lambda one: _LEVELS.get(str(one.get("level")), one.get("level"))),
+    Column("pattern", lambda one: one.get("pattern")),
+    Column(
+        "GB/s",
+        lambda one: number((positive(one.get("bytes_per_s")) or 0.0) / 1e9),
+        lambda one: positive(one.get("bytes_per_s")),
+        right=True,
+    ),
+    Column(
+        "working set",
+        lambda one: format_bytes(positive(one.get("working_set_bytes")) or 0.0),
+        lambda one: positive(one.get("working_set_bytes")),
+        right=True,
+    ),
+    Column("kernel", lambda one: one.get("kernel")),
+]
+
+
+# -----------------------------------------------------------------------------
+# The section on how it was measured: the formulae, and what the rows say of their own making.
+
+_TERMS = (
+    (
+        "time",
+        (
+            "the median of the samples, each the seconds of one execution; its interval is that "
+            "of the median and assumes no distribution. Creating a plan and reordering layouts "
+            "are not in it."
+        ),
+    ),
+    (
+        "TFLOP/s",
+        (
+            "2 x multiply-adds, padding counted as papers do, over the median. Percentages and the "
+            "roofline use the executed FLOPs only, without the padded taps."
+        ),
+    ),
+    (
+        "theoretical peak",
+        "FLOP per cycle and core x cores x the clock that was read beside the samples.",
+    ),
+    (
+        "measured roof",
+        (
+            "the larger of executed FLOPs over the peak that a probe reached, and least bytes over "
+            "the measured bandwidths of the levels that they fit into; or the cost of starting a "
+            "kernel."
+        ),
+    ),
+    (
+        "estimate of a step",
+        (
+            "the sum of its layers, each alone: low with hot caches, high with cold ones, the "
+            "middle between them."
+        ),
+    ),
+    (
+        "ledger",
+        "every term has an experiment of its own; only what is unexplained is a difference.",
+    ),
+    (
+        "checked",
+        (
+            "outputs are poisoned before the run; checksums cover every element, and exact results "
+            "in float64 at random places give the error."
+        ),
+    ),
+)
+
+
+def method(runs: Sequence[PageRun]) -> Section:
+    """Return the section."""
+    rows = [row for run in runs for row in run.timed]
+    parts = [facts(_TERMS)]
+    if rows:
+        parts += [el("h3", "Of the layers on this page"), facts(_of(rows))]
+    return Section("method", "How it was measured", join(parts))
+
+
+def _of(rows: Sequence[Measurement]) -> Iterator[tuple[str, str]]:
+    counts = [row.time.n for row in rows if row.time is not None]
+    yield "samples", f"{min(counts)} to {max(counts)} kept per row, {sum(counts)} in all"
+    dropped = sum(row.discarded for row in rows)
+    if dropped:
+        yield "discarded", f"{dropped} disturbed samples"
+    yield "caches", _counted(row.cache for row in rows)
+    yield "clock of the samples", _counted(row.timing for row in rows)
+    # "known to 0.43% at" and "known to 0.44% at" are one reason.
+    yield "stopped by", _counted(row.stop_rule or _reason(row) for row in rows)
+    yield "verification", _counted(row.correct.status for row in rows)
+    yield "libraries", _counted(row.library for row in rows if row.library)
+    disturbed = sum(bool(row.contended) for row in rows)
+    if disturbed:
+        yield "disturbed", f"{disturbed} of {len(rows)} times are upper bounds"
+
+
+def _reason(row: Measurement) -> str:
+    return re.sub(r"[\d.]+ ?%?", "...", plain(row.stop_reason or "not told", 60))
+
+
+def _counted(words: Iterable[str]) -> str:
+    found = Counter(plain(word, 60) for word in words).most_common(8)
+    return ", ".join(f"{word} ({count})" for word, count in found)

@@ -1,0 +1,575 @@
+"""What to conclude from rows: how near a kernel is to its roof, what holds it, what to try."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydlbench.records.measurement import is_tied, less_exact
+from pydlbench.report.columns import (
+    AXES,
+    axis_values,
+    label,
+    number,
+    percent,
+    time_in,
+    time_unit,
+    varying,
+)
+from pydlbench.runner.measuring import ITEM_BYTES
+from pydlbench.timing.guards import HARMFUL
+from pydlbench.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydlbench.records.measurement import Measurement, TimeSummary
+
+__all__ = ["compare_backends", "conclude", "measured_peaks"]
+
+
+# -----------------------------------------------------------------------------
+# The verdict on one kernel: how near it is to its roof, what holds it, what to try.
+
+_NEAR_ROOF = 0.8
+_LEVELS = {"llc": "last-level cache", "l2": "L2 cache"}
+_FEW_CHANNELS = 8  # fewer than the lanes of a 256-bit float32 vector
+_SMALL_BATCH = 8
+# What each precision could be exchanged for, the one with the widest range of numbers first.
+_CHEAPER = {
+    "cpu": {"fp32": ("bf16", "fp16"), "bf16": ("fp16",)},
+    "cuda": {
+        "fp32": ("bf16-tc", "fp16-tc", "tf32"),
+        "tf32": ("bf16-tc", "fp16-tc"),
+        "fp16": ("bf16-tc", "fp16-tc"),
+        "bf16-tc": ("fp8-tc",),
+        "fp16-tc": ("fp8-tc",),
+    },
+}
+
+
+def short_name(layer: str) -> str:
+    """Return a catalog name without its model: ``conv3``."""
+    return layer.rsplit("/", 1)[-1]
+
+
+def verdict(row: Measurement) -> str:
+    """Return one sentence about an ``ok`` row."""
+    name, roof = short_name(row.layer), row.roofline
+    if roof is None:
+        time = format_seconds(row.time.median) if row.time else "an unknown time"
+        return f"{name} takes {time}; without a measured peak there is no roof to hold it against."
+    chip = "GPU" if _on_gpu(row) else "CPU"
+    reached = percent(roof.efficiency)
+    left = f"{number(1 / roof.efficiency, 2)}x" if roof.efficiency > 0 else "everything"
+    if roof.bound == "launch":
+        return f"{name} is too short for this {chip}: starting it costs more than computing it."
+    if roof.bound == "memory":
+        where = _LEVELS.get(roof.bandwidth, roof.bandwidth)
+        if roof.efficiency >= _NEAR_ROOF:
+            return (
+                f"{name} moves its bytes at {reached} of the measured {where} bandwidth: "
+                "only fewer bytes (fusion, lower precision) would make it much faster."
+            )
+        return (
+            f"{name} is bound by {where} bandwidth but reaches {reached} of it: "
+            f"up to {left} is left in the kernel."
+        )
+    if roof.efficiency > 1.03:
+        names = " ".join((row.algorithm or "", *row.notes))
+        if re.search("wino|fft", names, re.IGNORECASE):
+            return (
+                f"{name} runs at {reached} of the direct kernel's limit because "
+                f"{row.algorithm} needs fewer FLOPs than are counted."
+            )
+        return (
+            f"{name} runs at {reached} of the measured peak: the clock moved between probe and "
+            "kernel, or the kernel needs fewer FLOPs than are counted."
+        )
+    if roof.efficiency >= _NEAR_ROOF:
+        return (
+            f"{name} runs at {reached} of what this {chip}'s {_units(row)}: "
+            f"only {_remedy(row)} would make it much faster."
+        )
+    return (
+        f"{name} reaches {reached} of what this {chip}'s {_units(row)}: "
+        f"up to {left} is left in the kernel{_cause(row)}."
+    )
+
+
+def next_step(row: Measurement, peaks: Mapping[str, float]) -> list[str]:
+    """Return at most one line about costs beside the kernel and one with an option to try."""
+    lines = []
+    reorders = sum(row.reorder_s.values())
+    if row.time is not None and reorders > 0.05 * row.time.median:
+        roles = ", ".join(role for role, seconds in row.reorder_s.items() if seconds)
+        share = percent(reorders / row.time.median)
+        lines.append(
+            f"beside it: bringing {roles} into the kernel's layout costs "
+            f"{format_seconds(reorders)} ({share} more) wherever it is not kept there."
+        )
+    roof = row.roofline
+    if row.layout_request != "best":
+        lines.append("try: --layout best (times every layout and keeps the fastest)")
+    elif roof is not None and roof.bound == "launch":
+        lines.append(_larger_batch(row))
+    elif roof is not None and (roof.efficiency >= _NEAR_ROOF or roof.bound == "memory"):
+        lines += _lower_precision(row, peaks)
+    elif row.batch < _SMALL_BATCH:
+        lines.append(_larger_batch(row))
+    elif row.candidates is None:
+        lines.append("try: --algorithms (what the library's other kernels reach)")
+    return lines
+
+
+def _larger_batch(row: Measurement) -> str:
+    return f"try: --batch {16 * row.batch} (more work for each start of the kernel)"
+
+
+def _lower_precision(row: Measurement, peaks: Mapping[str, float]) -> list[str]:
+    base = peaks.get(row.precision)
+    lower = [name for name in _cheaper(row) if peaks.get(name)]
+    if not base or not lower:
+        return []
+    if row.roofline is not None and row.roofline.bound == "memory":
+        narrow = [name for name in lower if 2 * ITEM_BYTES[name] == ITEM_BYTES[row.precision]]
+        return [f"try: --precision {narrow[0]} (half the bytes)"] if narrow else []
+    best = max(lower, key=lambda name: peaks[name])
+    gain = peaks[best] / base
+    if gain < 1.05:
+        return []
+    return [f"try: --precision {best} (the measured {best} peak is {number(gain, 2)}x higher)"]
+
+
+def _on_gpu(row: Measurement) -> bool:
+    return row.device.startswith("cuda")
+
+
+def _cheaper(row: Measurement) -> tuple[str, ...]:
+    """The precisions that a row could be exchanged for; of fp8 only products are known."""
+    found = _CHEAPER["cuda" if _on_gpu(row) else "cpu"].get(row.precision, ())
+    return tuple(name for name in found if name != "fp8-tc" or row.kind == "gemm")
+
+
+def _units(row: Measurement) -> str:
+    """The arithmetic units that a row is held against, with their verb."""
+    if row.precision == "fp32":
+        return "FMA units deliver"
+    if not _on_gpu(row):
+        return f"{row.precision} units deliver"
+    if row.precision == "fp16":
+        wide = " with float32 accumulation" if row.accumulate == "float32" else ""
+        return f"FMA units deliver in fp16{wide}"
+    return f"tensor cores deliver in {row.precision}"
+
+
+def _remedy(row: Measurement) -> str:
+    if row.precision == "fp32":
+        return "fewer FLOPs or lower precision"
+    if not _on_gpu(row) or not _cheaper(row):
+        return "fewer FLOPs"
+    return f"fewer FLOPs or {'tensor cores' if row.precision == 'fp16' else 'lower precision'}"
+
+
+def _cause(row: Measurement) -> str:
+    if row.tensor_cores is False and row.precision not in ("fp32", "fp16"):
+        return "; it uses no tensor cores"
+    channels = re.match(r"(?:g\d+)?mb\d+ic(\d+)", row.problem)
+    if row.kind == "conv2d" and channels and int(channels[1]) < _FEW_CHANNELS:
+        count = int(channels[1])
+        filled = "little of a tile" if _on_gpu(row) else "few vector lanes"
+        return f"; {count} input channel{'s' if count > 1 else ''} fill {filled}"
+    if row.batch < _SMALL_BATCH:
+        return f"; batch {row.batch} gives it little work"
+    return ""
+
+
+# -----------------------------------------------------------------------------
+# Backends side by side: who is fastest, by how much, and how far from the limit.
+
+
+def compare_backends(timed: Sequence[Measurement]) -> list[str]:
+    """Return a sentence or two about rows whose backends were sampled in turn.
+
+    Args:
+        timed: ``ok`` rows; those without a ratio to the fastest are left out.
+    """
+    found: dict[tuple[str, ...], list[list[Measurement]]] = {}
+    for row in timed:
+        if row.ratio is None:
+            continue
+        contests = found.setdefault(_problem(row), [[]])
+        if any(one.who == row.who for one in contests[-1]):
+            contests.append([])  # the same with another setting, which only some backends know
+        contests[-1].append(row)
+    several = [rows for contests in found.values() for rows in contests if len(rows) > 1]
+    if not several:
+        return []
+    return _one(several[0]) if len(several) == 1 else _many(several)
+
+
+def _problem(row: Measurement) -> tuple[str, ...]:
+    shared = (row.layer, row.problem, row.pass_, row.precision, row.cache, row.layout_request)
+    return (*shared, row.propagation, row.device, row.fuse, str(row.threads))
+
+
+def _one(rows: Sequence[Measurement]) -> list[str]:
+    best = _best(rows)
+    coarse = sorted((row for row in rows if _coarser(row, best)), key=_backends_ratio)
+    slower = sorted(
+        (row for row in rows if row is not best and row not in coarse), key=_backends_ratio
+    )
+    tied = [row.who for row in slower if is_tied(row)]
+    layer = short_name(best.layer)
+    limit = ""
+    if best.roofline is not None:
+        limit = f", at {percent(best.roofline.efficiency)} of its measured limit"
+    if tied:
+        names = ", ".join([best.who, *tied[:-1]])
+        text = f"{names} and {tied[-1]} cannot be told apart on {layer}"
+        text += " and are the fastest" if len(tied) + 1 < len(rows) else ""
+        text += limit.replace(", at", f", {best.who} at")
+    else:
+        text = f"{best.who} runs {layer} fastest{limit}"
+    others = [
+        f"{row.who} takes {number(_backends_ratio(row), 3)}x as long"
+        for row in slower
+        if not is_tied(row)
+    ]
+    lines = [f"{text}; {', '.join(others)}." if others else f"{text}."]
+    return [*lines, *(_why_coarse(row, best) for row in coarse)]
+
+
+def _coarser(row: Measurement, best: Measurement) -> bool:
+    return less_exact(row.accumulate, best.accumulate)
+
+
+def _why_coarse(row: Measurement, best: Measurement) -> str:
+    """What a row that sums in fewer bits takes, which no other row is to be measured by."""
+    high = row.ratio["ci_high"] if row.ratio else None
+    faster = (_backends_ratio(row) if high is None else high) < 1
+    because = ", faster because less exact" if faster else ", and less exact"
+    return (
+        f"{row.who} sums in {row.accumulate}, {best.who} in {best.accumulate}: it takes "
+        f"{number(_backends_ratio(row), 3)}x as long{because}."
+    )
+
+
+def _many(contests: Sequence[Sequence[Measurement]]) -> list[str]:
+    """Geometric means, each sentence over the problems that all of its backends have in common."""
+    problems: list[dict[str, Measurement]] = []
+    winners: list[str | None] = []
+    coarse: dict[tuple[str, str], int] = {}
+    for rows in contests:
+        best = _best(rows)
+        for row in rows:
+            if _coarser(row, best):
+                key = row.who, row.accumulate or ""
+                coarse[key] = coarse.get(key, 0) + 1
+        exact = {row.who: row for row in rows if not _coarser(row, best)}
+        problems.append(exact)
+        winners.append(None if any(map(is_tied, exact.values())) else best.who)
+    ran: dict[str, tuple[int, ...]] = {}
+    for who in dict.fromkeys(name for exact in problems for name in exact):
+        ran[who] = tuple(i for i, exact in enumerate(problems) if who in exact)
+    lines = []
+    for common in sorted(dict.fromkeys(ran.values()), key=len, reverse=True):
+        names = [name for name, where in ran.items() if set(where) >= set(common)]
+        if len(names) < 2:
+            continue
+        own = [name for name, where in ran.items() if where == common]
+        over = f"over {_counted(len(common), 'problem')}"
+        if len(common) < len(contests):
+            over += f" of {len(contests)}, those of {_listed(own)}"
+        lines.append(f"{over}, geometric mean: {_means(names, common, problems, winners)}.")
+    for (who, sums), count in coarse.items():
+        lines.append(
+            f"{who} sums in {sums} in {_counted(count, 'problem')}, less exactly than the fastest: "
+            "that counts in no mean."
+        )
+    undecided = winners.count(None)
+    if undecided:
+        lines.append(
+            f"in {undecided} of {len(contests)} problems the fastest cannot be told apart from "
+            "another and none counts as the fastest."
+        )
+    return lines
+
+
+def _means(
+    names: Sequence[str],
+    common: Sequence[int],
+    problems: Sequence[Mapping[str, Measurement]],
+    winners: Sequence[str | None],
+) -> str:
+    means = {
+        name: math.exp(
+            sum(math.log(_backends_ratio(problems[i][name])) for i in common) / len(common)
+        )
+        for name in names
+    }
+    return ", ".join(
+        f"{name} {number(means[name], 3)}x the fastest "
+        f"({[winners[i] for i in common].count(name)} of {len(common)} fastest)"
+        for name in sorted(means, key=lambda name: means[name])
+    )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _best(rows: Sequence[Measurement]) -> Measurement:
+    """The row that the ratios refer to; without it, the one that is nearest to it."""
+    names = {row.ratio["to"] for row in rows if row.ratio}
+    return min(rows, key=lambda row: (row.who not in names, _backends_ratio(row)))
+
+
+def _backends_ratio(row: Measurement) -> float:
+    return float(row.ratio["median"]) if row.ratio else math.inf
+
+
+# -----------------------------------------------------------------------------
+# Settings side by side: which precision, layout, cache state... is faster, and by how much.
+
+# Rows of one run are timed one after another, and the machine drifts in between by several
+# percent, which no interval of a single row shows.
+_CLAIM = 1.10
+_TOO_CLOSE = "too close to tell apart unless interleaved"
+
+
+def compare_settings(timed: Sequence[Measurement], settings: Sequence[str]) -> list[str]:
+    """Return one sentence about rows that differ along ``settings``.
+
+    With one such axis its fastest and slowest value are compared over the rows that all values
+    have; with several, the single extremes of a layer, or the row furthest from its roof.
+
+    Args:
+        timed: ``ok`` rows, at least two.
+        settings: Axes other than layer and pass along which they differ.
+    """
+    if len(settings) == 1:
+        return _one_axis(timed, settings[0])
+    one_problem = len({(row.layer, row.problem, row.pass_) for row in timed}) == 1
+    if one_problem:
+        ordered = sorted(timed, key=lambda row: row.time.median if row.time else 0.0)
+        fast, slow = ordered[0], ordered[-1]
+        ratio = slow.time.median / fast.time.median if slow.time and fast.time else 1.0
+        name = label(fast, settings)
+        if ratio < _CLAIM:
+            return [f"{len(timed)} settings of {fast.layer} differ by {_gap(ratio)}: {_TOO_CLOSE}."]
+        text = f"fastest of {len(timed)} settings: {name}, {_comparison_ratio(ratio)} faster than "
+        return [f"{text}{_without_layer(slow, settings)}."]
+    known = [row for row in timed if row.roofline is not None]
+    if not known:
+        return [f"{len(timed)} rows were timed."]
+    worst = min(known, key=lambda row: row.roofline.efficiency if row.roofline else 0.0)
+    reached = percent(worst.roofline.efficiency) if worst.roofline else "-"
+    passes = ["pass"] if len({row.pass_ for row in timed}) > 1 else []
+    name = label(worst, [*passes, *settings])
+    return [f"furthest from its roof: {name} with {reached} of it."]
+
+
+def _one_axis(timed: Sequence[Measurement], axis: str) -> list[str]:
+    values = axis_values(timed, axis)
+    others = [name for name in AXES if name not in {axis, "accumulate"}]
+    groups: dict[tuple[str, ...], dict[str, Measurement]] = {}
+    for row in timed:
+        key = tuple(AXES[name](row) for name in others)
+        groups.setdefault(key, {})[AXES[axis](row)] = row
+    common = [group for group in groups.values() if all(value in group for value in values)]
+    if not common:
+        return [f"{len(timed)} rows were timed; no row was timed for every {axis}."]
+    sums = {value: _add([group[value] for group in common], axis) for value in values}
+    fast = min(values, key=lambda value: sums[value][1])
+    slow = max((value for value in values if value != fast), key=lambda value: sums[value][1])
+    over = "" if len(common) == 1 else f", added up over {len(common)} rows each"
+    per = " per image" if axis == "batch" else ""
+    quick, late = _name(axis, fast), _name(axis, slow)
+    unit = time_unit([sums[fast][1], sums[slow][1]])
+    times = f"{time_in(unit, sums[fast][1])} against {time_in(unit, sums[slow][1])}"
+    ratio = sums[slow][1] / sums[fast][1] if sums[fast][1] > 0 else 1.0
+    if ratio < _CLAIM:
+        return [f"{quick} and {late} differ by {_gap(ratio)}{per}{over} ({times}): {_TOO_CLOSE}."]
+    if sums[fast][2] >= sums[slow][0]:
+        return [f"{quick} and {late} do not differ{per} beyond their intervals{over} ({times})."]
+    return [f"{quick} is {_comparison_ratio(ratio)} faster{per} than {late}{over} ({times})."]
+
+
+def _comparison_ratio(value: float) -> str:
+    """Two digits: more would be drift."""
+    return f"{number(float(f'{value:.1e}'), 2)}x"
+
+
+def _gap(ratio: float) -> str:
+    gap = int(100 * (ratio - 1))  # rounded down: 9.9 % is not yet the 10 % of a claim
+    return f"{gap} %" if gap else "less than 1 %"
+
+
+def _add(rows: Sequence[Measurement], axis: str) -> tuple[float, float, float]:
+    """Add up lower ends, medians and upper ends; ends of a sum so are wider than needed."""
+    low = middle = high = 0.0
+    for row in rows:
+        if row.time is None:
+            continue
+        share = 1 / row.batch if axis == "batch" else 1.0
+        bottom, top = _ends(row.time)
+        low += share * bottom
+        middle += share * row.time.median
+        high += share * top
+    return low, middle, high
+
+
+def _ends(time: TimeSummary) -> tuple[float, float]:
+    if time.ci_low is None or time.ci_high is None:
+        return time.q1, time.q3
+    return time.ci_low, time.ci_high
+
+
+def _name(axis: str, value: str) -> str:
+    threads = "1 thread" if value == "1" else f"{value} threads"
+    plain = {"batch": f"batch {value}", "threads": threads}
+    return plain.get(axis, value or {"propagation": "inference"}.get(axis, f"no {axis}"))
+
+
+def _without_layer(row: Measurement, settings: Sequence[str]) -> str:
+    return label(row, settings).removeprefix(row.layer).strip() or row.layer
+
+
+# -----------------------------------------------------------------------------
+# What to conclude from a table: one sentence, and what to try next.
+
+# Rows of one step, not alternatives: their times may be added up.
+_ADDITIVE = {"layer", "pass"}
+
+
+def conclude(rows: Sequence[Measurement], peaks: Mapping[str, float] | None = None) -> list[str]:
+    """Return the conclusion, a line each; the first one is the sentence to remember.
+
+    Args:
+        rows: All measurements of a run, those without a time too.
+        peaks: Measured compute peak of the device by precision, in any unit.
+    """
+    timed = [row for row in rows if row.ok]
+    if not timed:
+        return [_nothing(rows)]
+    lines = []
+    disturbed = [row for row in timed if row.contended]
+    if len(timed) == 1:
+        lines = [verdict(timed[0]), *next_step(timed[0], peaks or {})]
+    else:
+        settings = [axis for axis in varying(timed) if axis not in _ADDITIVE]
+        if "batch" in settings and not _same_layer_in_two_batches(timed):
+            settings.remove("batch")
+        one_model = len({row.layer.rpartition("/")[0] for row in timed}) == 1
+        add_up = not settings and one_model
+        beside = compare_backends(timed)
+        alone = [_sum(timed)] if add_up else compare_settings(timed, settings)
+        lines = beside or alone
+    if disturbed:
+        lines.append(_disturbed(disturbed, len(timed)))
+    failed = sum(row.status == "failed" for row in rows)
+    if failed:
+        lines.append(f"{failed} of {len(rows)} rows failed; their reasons stand above.")
+    return lines
+
+
+def _disturbed(rows: Sequence[Measurement], timed: int) -> str:
+    which = "this time" if timed == 1 else f"{len(rows)} of {timed} times"
+    few = "is an upper bound" if len(rows) == 1 else "are upper bounds"
+    slowed = [any(name in (row.contention_reason or "") for name in HARMFUL) for row in rows]
+    if all(slowed):
+        return f"the GPU was slowed down: {which} {few}; repeat when it is cool."
+    what = "heat and other work" if any(slowed) else "other work"
+    return f"{what} disturbed the run: {which} {few}; repeat on an idle machine."
+
+
+def _same_layer_in_two_batches(rows: Sequence[Measurement]) -> bool:
+    return len({(row.layer, row.batch) for row in rows}) > len({row.layer for row in rows})
+
+
+def _nothing(rows: Sequence[Measurement]) -> str:
+    failed = sum(row.status == "failed" for row in rows)
+    skipped = len(rows) - failed
+    if not failed:
+        return f"nothing was timed: {skipped} of {len(rows)} rows skipped."
+    return f"nothing was timed: {failed} of {len(rows)} rows failed, {skipped} skipped."
+
+
+def _sum(timed: Sequence[Measurement]) -> str:
+    """Which layer dominates, how much is physics, and which one loses most."""
+    times: dict[str, float] = {}
+    losses: dict[str, float] = {}
+    roof = 0.0
+    for row in timed:
+        if row.time is None:
+            continue
+        times[row.layer] = times.get(row.layer, 0.0) + row.time.median
+        if row.roofline is not None:
+            roof += row.roofline.time_s
+            loss = row.time.median - row.roofline.time_s
+            losses[row.layer] = losses.get(row.layer, 0.0) + loss
+    total = sum(times.values())
+    top = max(times, key=lambda name: times[name])
+    passes = dict.fromkeys(row.pass_ for row in timed)
+    over = "" if len(passes) == 1 else f" over {len(passes)} passes"
+    known = sum(row.roofline is not None for row in timed) == len(timed)
+    if len(times) == 1:
+        slow = max(timed, key=lambda row: row.time.median if row.time else 0.0)
+        share = slow.time.median / total if slow.time else 0.0
+        text = f"{short_name(top)} takes {format_seconds(total)}{over}"
+        text += f", {percent(share)} of it in {slow.pass_}"
+        return f"{text}; {percent(roof / total)} of it is the measured limit." if known else text
+    text = f"{short_name(top)} dominates: {percent(times[top] / total)} of the "
+    text += f"{format_seconds(total)} that {len(times)} layers add up to{over}"
+    if not known:
+        return f"{text}."
+    text += f"; {percent(roof / total)} of the sum is the measured limit"
+    worst = max(losses, key=lambda name: losses[name])
+    if losses[worst] <= 0.02 * total:
+        return f"{text}, and no layer loses more than 2 % of it."
+    lost = f"{format_seconds(losses[worst])} above its roof"
+    return f"{text}, and {short_name(worst)} loses most: {lost}."
+
+
+# -----------------------------------------------------------------------------
+# Reading the measured compute peaks out of a run's device record.
+
+
+def measured_peaks(device: Mapping[str, Any]) -> dict[str, float]:
+    """Return the measured peak by precision, in the unit of the record; empty if unknown.
+
+    ``device["peaks"]`` maps precisions to objects, or lists objects with a ``precision``; the
+    measured number is their first field whose name starts with ``measured``, itself a number or an
+    object with ``flops_per_s``.
+    """
+    peaks = device.get("peaks")
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(peaks, Mapping):
+        items = peaks.items()
+    elif isinstance(peaks, (list, tuple)):
+        items = [(item.get("precision"), item) for item in peaks if isinstance(item, Mapping)]
+    found = {}
+    for precision, item in items:
+        value = _measured(item)
+        if isinstance(precision, str) and value:
+            found[precision] = value
+    return found
+
+
+def _measured(item: Any) -> float | None:
+    if not isinstance(item, Mapping):
+        return None
+    for name, value in item.items():
+        if not str(name).startswith("measured"):
+            continue
+        number = value.get("flops_per_s") if isinstance(value, Mapping) else value
+        if isinstance(number, (int, float)) and not isinstance(number, bool) and number > 0:
+            return float(number)
+    return None

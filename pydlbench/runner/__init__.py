@@ -1,0 +1,1 @@
+"""Measuring: sessions with their workers, and kernels timed alone or interleaved."""

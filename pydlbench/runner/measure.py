@@ -1,0 +1,100 @@
+"""A case in, a measurement out: the one place where layer, device, backend and timing meet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydlbench.errors import BackendMissingError
+from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS, Case, check_device
+from pydlbench.runner.session import Options, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydlbench.devices.cpu.record import DeviceRecord
+    from pydlbench.devices.gpu.record import GpuRecord
+    from pydlbench.layers.layer import Layer
+    from pydlbench.records.measurement import Measurement
+
+__all__ = ["measure", "probe_device"]
+
+
+def measure(
+    layer: Layer,
+    *,
+    precision: str = "fp32",
+    pass_: str = "forward",
+    propagation: str = "inference",
+    cache: str = "hot",
+    layout: str = "best",
+    backend: str = "native",
+    device: str = "cpu",
+    timing: str = "auto",
+    fuse: str = "none",
+    options: Options | None = None,
+) -> Measurement:
+    """Measure one layer and return the record that the command line prints.
+
+    Args:
+        layer: the problem, for example ``pydlbench.Conv2d.of(...)``.
+        precision: storage and arithmetic: ``fp32``, ``bf16``, ``fp16`` on a CPU; ``fp32``,
+            ``tf32``, ``fp16``, ``fp16-tc``, ``bf16-tc``, ``fp8-tc`` on a GPU.
+        pass_: ``forward``, ``backward-data`` or ``backward-weights``.
+        propagation: ``inference`` or ``training``, for the forward pass.
+        cache: ``hot``, ``weights-cold`` or ``all-cold``.
+        layout: ``best`` or one of ``any``, ``nchw``, ``nhwc``, ``blocked``.
+        backend: who computes it.
+        device: ``cpu`` or ``cuda:N``.
+        timing: ``events`` or ``cuda-graph`` on a GPU; ``auto`` is what suits the cache state.
+        fuse: ``bias-relu`` computes conv + bias + ReLU in one kernel on a GPU.
+        options: threads, seed, budget, confidence, what to keep.
+
+    Returns:
+        The record; its ``status`` is ``skipped`` or ``failed``, with a ``reason``, where the case
+        cannot be measured. Times in seconds, rates in TFLOP/s and GB/s.
+
+    Raises:
+        UsageError: an unknown word, or a layer that does not fit into memory.
+    """
+    case = Case(
+        layer=layer,
+        pass_=pass_,
+        precision=precision,
+        propagation=propagation,
+        cache=cache,
+        layout=layout,
+        backend=backend,
+        device=device,
+        timing=timing,
+        fuse=fuse,
+    )
+    with Session(options) as session:
+        return next(session.measure([case]))
+
+
+def probe_device(
+    device: str = "cpu", threads: int | None = None, precisions: Sequence[str] | None = None
+) -> DeviceRecord | GpuRecord:
+    """Return a device's facts with its theoretical and measured peaks and bandwidths.
+
+    Without its native module a CPU's record holds the facts and a warning that says so.
+
+    Args:
+        device: ``cpu`` or ``cuda:N``.
+        threads: threads of a CPU's probes, one pinned per CPU; None is one per physical core.
+        precisions: which peaks to measure; None is every one that the device has.
+
+    Raises:
+        UsageError: no such device, or more threads than CPUs.
+        BackendMissingError: the CUDA module or one of its libraries is missing.
+        UnsupportedError: there is no NVIDIA driver, or no such GPU.
+        ImpossiblePeakError: a probe measured more than the device can do.
+    """
+    check_device(device)
+    with Session(Options(threads=threads)) as session:
+        if device != "cpu":
+            return session.gpu(device, GPU_PRECISIONS if precisions is None else precisions)
+        try:
+            return session.device(CPU_PRECISIONS if precisions is None else precisions)
+        except BackendMissingError as error:
+            return session.unprobed(str(error))

@@ -1,0 +1,343 @@
+"""The TOML file of a sweep: tables whose keys are a command's options and whose lists are axes."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from pydlbench.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["KINDS", "Job", "Key", "Row", "Rule", "SweepFile", "Table", "apply_rules", "parse_sweep"]
+
+
+# -----------------------------------------------------------------------------
+# The TOML file of a sweep: tables whose keys are a command's options and whose lists are axes.
+#
+# ::
+#
+#     title = "AlexNet by batch"
+#
+#     [defaults]            # for every table that knows the key
+#     batch = [1, 16]
+#
+#     [[layers]]            # as `pydlbench layers`; likewise [[model]], [[e2e]] and [[check]]
+#     shape = "alexnet/*"
+#     precision = ["fp32", "bf16"]
+#     exclude = [{ precision = "bf16", batch = 1 }]
+#
+# A list given to an option that takes several values goes there as it is; to one that takes a
+# single
+# value it is an axis: every combination of such axes is a request of its own.
+
+#: Commands that a table can ask for.
+KINDS = ("layers", "model", "e2e", "check")
+_TOP = ("title", "defaults", *KINDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """What a command's option is in a file.
+
+    Attributes:
+        name: of the option without its dashes, or of the argument: ``model``.
+        takes: ``many`` values, ``one``, none at all (``flag``), or is given ``again`` for another.
+        positional: an argument, not an option.
+        refused: why a file may not have it; empty where it may.
+    """
+
+    name: str
+    takes: str
+    positional: bool = False
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One table of the file.
+
+    Attributes:
+        kind: the command.
+        number: counted from 1 among all tables of the file, in its order by kind.
+        place: how messages call it: ``sweep.toml: [[layers]] 2``.
+        requests: command-line words of each request, without the command's name.
+        exclude: rules, as written.
+    """
+
+    kind: str
+    number: int
+    place: str
+    requests: tuple[tuple[str, ...], ...]
+    exclude: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepFile:
+    """A file that was read.
+
+    Attributes:
+        path: its name, for messages.
+        title: what it is for; may be empty.
+        tables: in the order of their kinds, then of the file.
+        text: as it was read.
+    """
+
+    path: str
+    title: str
+    tables: tuple[Table, ...]
+    text: str
+
+
+def parse_sweep(path: str, text: str, keys: Mapping[str, Sequence[Key]]) -> SweepFile:
+    """Read a sweep.
+
+    Args:
+        path: of the file, for messages.
+        text: its content.
+        keys: what each kind of table may have.
+
+    Raises:
+        UsageError: one line with file, table, key, reason and the nearest valid one.
+    """
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: not TOML: {error}; see docs/sweeps.md") from error
+    for name in document:
+        if name not in _TOP:
+            near = ", ".join(nearest(name, _TOP, 1) or KINDS)
+            raise UsageError(f"{path}: {name}: no such table or key; nearest: {near}")
+    title = document.get("title", "")
+    if not isinstance(title, str):
+        raise UsageError(f'{path}: title: not a text; nearest: title = "{title}"')
+    kinds = [kind for kind in KINDS if kind in document]
+    if not kinds:
+        raise UsageError(f"{path}: asks for nothing; nearest: a table [[layers]]")
+    defaults = _defaults(path, document.get("defaults", {}), keys, kinds)
+    tables: list[Table] = []
+    for kind in kinds:
+        found = document[kind]
+        if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+            raise UsageError(f"{path}: {kind}: not a list of tables; nearest: [[{kind}]]")
+        for index, values in enumerate(found, start=1):
+            place = f"{path}: [[{kind}]]" + (f" {index}" if len(found) > 1 else "")
+            known = {one.name for one in keys[kind]}
+            full = {name: value for name, value in defaults.items() if name in known} | values
+            tables.append(_table(kind, len(tables) + 1, place, full, keys[kind]))
+    return SweepFile(path=path, title=title, tables=tuple(tables), text=text)
+
+
+def _defaults(
+    path: str, found: Any, keys: Mapping[str, Sequence[Key]], kinds: Sequence[str]
+) -> dict[str, Any]:
+    """Return the values for every table; each must be known to one of those that there are."""
+    place = f"{path}: [defaults]"
+    if not isinstance(found, dict):
+        raise UsageError(f"{path}: defaults: not a table; nearest: [defaults]")
+    known = [one for kind in kinds for one in keys[kind]]
+    for name in found:
+        _check_name(place, name, known)
+    return dict(found)
+
+
+def _check_name(place: str, name: str, known: Sequence[Key]) -> None:
+    found = [one for one in known if one.name == name]
+    if found and not found[0].refused:
+        return
+    if found:
+        raise UsageError(f"{place}: {name}: {found[0].refused}")
+    names = sorted({one.name for one in known if not one.refused})
+    # pass_ and no_checks are easily written with the wrong dash.
+    near = nearest(name.replace("_", "-").strip("-"), names, 1)
+    hint = f"nearest: {near[0]}" if near else f"choices: {', '.join(names)}"
+    raise UsageError(f"{place}: {name}: no such key; {hint}")
+
+
+def _table(
+    kind: str, number: int, place: str, values: Mapping[str, Any], keys: Sequence[Key]
+) -> Table:
+    rules = values.get("exclude", [])
+    if not isinstance(rules, list) or not all(isinstance(one, dict) and one for one in rules):
+        raise UsageError(
+            f'{place}: exclude: not a list of rules; nearest: exclude = [{{ precision = "bf16" }}]'
+        )
+    by_name = {one.name: one for one in keys}
+    axes: list[list[tuple[str, ...]]] = []
+    for name, value in values.items():
+        if name == "exclude":
+            continue
+        _check_name(place, name, keys)
+        axes.append(_words(place, by_name[name], value))
+    # Arguments come last, behind "--": a name may begin with a dash.
+    axes.sort(key=lambda axis: bool(axis[0]) and not axis[0][0].startswith("--"))
+    requests = [tuple(word for words in chosen for word in words) for chosen in product(*axes)]
+    return Table(
+        kind=kind,
+        number=number,
+        place=place,
+        requests=tuple(dict.fromkeys(requests)),
+        exclude=tuple(rules),
+    )
+
+
+def _words(place: str, key: Key, value: Any) -> list[tuple[str, ...]]:
+    """Return the alternatives of one key: one for options with lists, else one per value."""
+    if key.takes == "flag":
+        if not isinstance(value, bool):
+            raise UsageError(
+                f"{place}: {key.name} = {_shown(value)}: not true or false; nearest: "
+                f"{key.name} = true"
+            )
+        return [(f"--{key.name}",) if value else ()]
+    values = value if isinstance(value, list) else [value]
+    if not values:
+        raise UsageError(f"{place}: {key.name} = []: empty; nearest: leave it out")
+    if key.takes == "again" and all(isinstance(one, list) for one in values):
+        # An axis of alternatives, each with several of them.
+        return [
+            tuple(f"--{key.name}={_text(place, key, one)}" for one in alternative)
+            for alternative in values
+        ]
+    texts = [_text(place, key, one) for one in values]
+    if key.takes in ("many", "again"):
+        return [tuple(f"--{key.name}={text}" for text in texts)]
+    if key.positional:
+        return [(text,) for text in texts]
+    return [(f"--{key.name}={text}",) for text in texts]
+
+
+def _text(place: str, key: Key, value: Any) -> str:
+    """Return one value as it would stand on a command line."""
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise UsageError(
+            f"{place}: {key.name} = {_shown(value)}: not a text or a number; nearest: "
+            f'{key.name} = "..."'
+        )
+    if isinstance(value, str) and not value.strip():
+        raise UsageError(f'{place}: {key.name} = "": empty; nearest: leave it out')
+    return str(value)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "{...}" if isinstance(value, dict) else repr(value).replace("'", '"')
+
+
+# -----------------------------------------------------------------------------
+# Rules that take rows out of a sweep: a row goes if all keys of a rule match it.
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Key to patterns, one of which must match; ``*`` and ``?`` as in file names."""
+
+    patterns: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def of(cls, place: str, written: Mapping[str, Any], rows: Sequence[Row]) -> Rule:
+        """Check a rule against the rows that there are.
+
+        Raises:
+            UsageError: a key or a value that none of them has: a rule with a typing error would
+                take nothing out.
+        """
+        found: dict[str, tuple[str, ...]] = {}
+        for name, value in written.items():
+            values = tuple(str(one) for one in (value if isinstance(value, list) else [value]))
+            names = sorted({key for row in rows for key in row.fields})
+            if name not in names:
+                near = nearest(name, names, 1)
+                hint = f"nearest: {near[0]}" if near else f"choices: {', '.join(names)}"
+                raise UsageError(f"{place}: exclude: {name}: no such key; {hint}")
+            here = sorted({row.fields[name] for row in rows if name in row.fields})
+            for one in values:
+                if not any(_fits(text, one) for text in here):
+                    near = nearest(one, here, 1) or [text for text in here if text]
+                    raise UsageError(
+                        f"{place}: exclude: {name} = {one}: no row has it; nearest: "
+                        f"{near[0] if near else 'leave it out'}"
+                    )
+            found[name] = values
+        return cls(found)
+
+    def matches(self, row: Row) -> bool:
+        """Whether all keys match."""
+        return all(
+            any(_fits(row.fields.get(name, ""), one) for one in patterns)
+            for name, patterns in self.patterns.items()
+        )
+
+
+def apply_rules(
+    place: str, written: Iterable[Mapping[str, Any]], rows: Sequence[Row]
+) -> tuple[list[Row], int]:
+    """Return the rows that no rule takes out, and how many were taken out.
+
+    Raises:
+        UsageError: a rule that is wrong, that fits no row, or all of them together leave nothing.
+    """
+    left = list(rows)
+    for rule in written:
+        checked = Rule.of(place, rule, rows)
+        if not any(checked.matches(row) for row in rows):
+            shown = ", ".join(f"{name} = {value}" for name, value in rule.items())
+            raise UsageError(
+                f"{place}: exclude: {shown}: no row has all of it; nearest: leave a key out"
+            )
+        left = [row for row in left if not checked.matches(row)]
+    if rows and not left:
+        raise UsageError(f"{place}: exclude: leaves no row; nearest: remove the table")
+    return left, len(rows) - len(left)
+
+
+def _fits(text: str, pattern: str) -> bool:
+    """Whether a value is meant: ``conv3`` is ``alexnet/conv3`` as everywhere."""
+    return fnmatchcase(text, pattern) or fnmatchcase(text.rpartition("/")[2], pattern)
+
+
+# -----------------------------------------------------------------------------
+# What a sweep does: jobs that run on their own, and the rows that each of them gives.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One measurement, estimate, step or check that is wanted.
+
+    Attributes:
+        fields: what tells it from others, by the names that ``exclude`` uses; all as text.
+        label: a short name for progress lines.
+        case: what is handed to whoever measures it.
+    """
+
+    fields: Mapping[str, str]
+    label: str
+    case: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Rows that are measured together.
+
+    Attributes:
+        kind: ``layers``, ``model``, ``e2e`` or ``check``.
+        table: number of the table that asked for it.
+        place: how messages call that table.
+        words: of the command line that asks for the same.
+        rows: what comes of it.
+        options: keywords of ``measure.Options``.
+        request: what the command's reader returned.
+    """
+
+    kind: str
+    table: int
+    place: str
+    words: tuple[str, ...]
+    rows: tuple[Row, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    request: Any = None

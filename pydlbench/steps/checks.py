@@ -1,0 +1,309 @@
+"""What must hold before a step is timed: it is the graph, has gradients, learns, and agrees."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from pydlbench.models.counts import macs, parameters
+from pydlbench.records.measurement import Part
+from pydlbench.records.step import FRAMEWORKS, Check, StepPreparation
+from pydlbench.steps.run import prepare_step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from pydlbench.layers.pool import Pool2d
+    from pydlbench.models.graph import Model
+    from pydlbench.records.step import StepCase
+    from pydlbench.steps.run import Host
+
+__all__ = ["Agreement", "Subject", "agree", "compare", "inside", "readers", "run_checks"]
+
+
+# -----------------------------------------------------------------------------
+# What must hold before a step is timed: it is the graph, it has gradients, it learns.
+
+#: Steps of the descent, and by how much the first of them is to lower the loss at the most.
+_STEPS = 4
+_SHARE = 0.05
+_LISTED = 3
+
+
+class Subject(Protocol):
+    """A framework's step, seen from outside: arrays are float32, arranged as in the graph."""
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Return the shape of each node's output, NCHW or (batch, features)."""
+
+    def parameters(self) -> int:
+        """Return the number of trained elements."""
+
+    def flops(self) -> int:
+        """Return the FLOPs of all convolutions and products in a step."""
+
+    def output(self) -> NDArray[np.float32]:
+        """Return the output as the phase computes it, dropout off."""
+
+    def gradients(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
+        """Yield the gradient of each trained tensor by name."""
+
+    def loss(self) -> float:
+        """Return the loss of the minibatch, dropout off."""
+
+    def descend(self, rate: float) -> None:
+        """Train one step at another rate."""
+
+    def reset(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
+        """Go back to the weights, and forget what training has left."""
+
+
+def run_checks(
+    model: Model, case: StepCase, subject: Subject, weights: Mapping[str, NDArray[np.float32]]
+) -> list[Check]:
+    """Run all checks that the phase allows; afterwards the weights are as before.
+
+    Args:
+        model: what the step must be.
+        case: how it is run.
+        subject: the step.
+        weights: that it has started from.
+    """
+    backward = case.backward
+    multiplied = macs(model, "training" if backward else "forward")  # for one image
+    found = [
+        _shapes(model, subject),
+        _same("parameters", subject.parameters(), parameters(model)),
+        _same("flops", subject.flops(), 2 * multiplied * model.batch),
+    ]
+    if backward:
+        verdict, norm = _gradients(subject)
+        found += [verdict, _descent(model, subject, norm)]
+        subject.reset(weights)
+    return found
+
+
+def _shapes(model: Model, subject: Subject) -> Check:
+    shapes = subject.shapes()
+    wrong = [
+        f"{node.name} {shapes.get(node.name)} and not {(model.batch, *node.shape)}"
+        for node in model
+        if shapes.get(node.name) != (model.batch, *node.shape)
+    ]
+    text = "; ".join(wrong[:_LISTED]) or f"{len(model.nodes)} nodes as in the graph"
+    return Check(name="shapes", status="failed" if wrong else "ok", detail=text)
+
+
+def _same(name: str, found: int, expected: int) -> Check:
+    if found == expected:
+        return Check(name=name, status="ok", detail=f"{found:,}")
+    return Check(name=name, status="failed", detail=f"{found:,} and not {expected:,}")
+
+
+def _gradients(subject: Subject) -> tuple[Check, float]:
+    """Return the verdict and the squared norm of all gradients together."""
+    wrong, norm, count = [], 0.0, 0
+    for name, gradient in subject.gradients():
+        flat = gradient.reshape(-1)
+        square = float(np.dot(flat, flat))
+        if not math.isfinite(square):
+            wrong.append(f"{name} is not finite")
+        elif square == 0:
+            wrong.append(f"{name} is zero")
+        norm, count = norm + square, count + 1
+    text = "; ".join(wrong[:_LISTED]) or f"{count} tensors, all finite, none zero"
+    status = "failed" if wrong else "ok"
+    return Check(name="gradients", status=status, detail=text), norm
+
+
+def _descent(model: Model, subject: Subject, norm: float) -> Check:
+    """Train a few steps on the same minibatch.
+
+    Random weights may be far from where a script's own learning rate is of use: none is taken that
+    promises, to first order, to lower the loss by more than a twentieth at once.
+    """
+    before = subject.loss()
+    rate = model.optimizer.rate
+    if norm > 0 and math.isfinite(norm) and math.isfinite(before):
+        rate = min(rate, _SHARE * abs(before) / norm)
+    for _ in range(_STEPS):
+        subject.descend(rate)
+    after = subject.loss()
+    text = f"loss {before:.6g} to {after:.6g} in {_STEPS} steps at a rate of {rate:.3g}"
+    lower = math.isfinite(after) and after < before
+    return Check(name="descent", status="ok" if lower else "failed", detail=text)
+
+
+# -----------------------------------------------------------------------------
+# PyTorch and TensorFlow held against each other: same weights, same images, same numbers.
+
+#: The largest relative error of a float32 output or gradient that still is rounding: each of a
+#: hundred layers sums thousands of products in an order of its own.
+TOLERANCE = 1e-3
+#: Relative change of the weights that tells how far rounding carries: a ReLU that opens in one
+#: of two computations changes the gradients of everything before it.
+DISTURBANCE = 1e-6
+_FLOORS = 2.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement(Part):
+    """How far two frameworks' float32 numbers are apart.
+
+    An error is the largest difference in a tensor over the largest value in it.
+
+    Attributes:
+        frameworks: which two; the second one's error is stated.
+        output: error of the output.
+        gradients: largest error of a gradient; None without a backward phase.
+        worst: whose gradient that is.
+        median: of the gradients' errors.
+        tensors: error by name, ``output`` among them.
+        floor: the same error of the first framework against itself, all weights changed by one
+            part in a million: how far rounding alone may carry; None where nobody had to ask.
+        tolerance: largest error allowed, or twice the floor.
+    """
+
+    frameworks: tuple[str, ...]
+    output: float
+    gradients: float | None
+    worst: str | None
+    median: float | None
+    tensors: dict[str, float]
+    floor: float | None = None
+    tolerance: float = TOLERANCE
+
+    @property
+    def check(self) -> Check:
+        """The same as a check, to stand beside the others."""
+        largest = max(self.tensors.values())
+        text = f"output {self.output:.2g}"
+        if self.gradients is not None:
+            text += f", gradients {self.gradients:.2g} ({self.worst}), half below {self.median:.2g}"
+        allowed = max(self.tolerance, _FLOORS * (self.floor or 0.0))
+        text += f" relative, tolerance {self.tolerance:g}"
+        if self.floor is not None:
+            text += (
+                f"; {self.frameworks[0]} itself moves by {self.floor:.2g} when its weights do by "
+                f"{DISTURBANCE:g}"
+            )
+        # Whatever the gradients of a deep network do, its output does not jump.
+        good = largest <= allowed and self.output <= max(self.tolerance, self.floor or 0.0)
+        return Check(name="agreement", status="ok" if good else "failed", detail=text)
+
+
+def agree(case: StepCase, session: Host, tolerance: float = TOLERANCE) -> Agreement:
+    """Run a step once in each framework and compare output and gradients, whole tensors.
+
+    In float32, with dropout off, each framework in its first mode.
+
+    Args:
+        case: model, batch and phase; the rest is as said.
+        session: whose workers are used.
+        tolerance: see :class:`Agreement`.
+
+    Raises:
+        PydlbenchError: a framework is missing or refuses.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        first, second, disturbed = (Path(name) / one for one in (*FRAMEWORKS, "disturbed"))
+        for framework, folder in zip(FRAMEWORKS, (first, second), strict=True):
+            _saved(case, framework, session, folder)
+        found = compare(first, second, tolerance)
+        if found.check.status != "ok":
+            _saved(case, FRAMEWORKS[0], session, first)
+            _saved(case, FRAMEWORKS[0], session, disturbed, DISTURBANCE)
+            floor = max(compare(first, disturbed).tensors.values())
+            found = dataclasses.replace(found, floor=floor)
+        return found
+
+
+def _saved(
+    case: StepCase, framework: str, session: Host, folder: Path, disturbance: float = 0.0
+) -> None:
+    """Have a framework write output and gradients into a folder."""
+    folder.mkdir(exist_ok=True)
+    own = dataclasses.replace(
+        case, framework=framework, mode=None, precision="fp32", layout="nhwc", dropout=False
+    )
+    how = StepPreparation(checks=False, save=str(folder), disturbance=disturbance)
+    prepare_step(own, session, preparation=how).release()
+
+
+def compare(first: Path, second: Path, tolerance: float = TOLERANCE) -> Agreement:
+    """Compare what two frameworks have saved in folders; deletes each file once it is read.
+
+    Args:
+        first: the one that errors are relative to.
+        second: the other; folders are named after their frameworks.
+        tolerance: see :class:`Agreement`.
+    """
+    names = [(folder / "names.txt").read_text().splitlines() for folder in (first, second)]
+    assert names[0] == names[1], (names[0], names[1])
+    errors = {}
+    for number, name in enumerate(names[0]):
+        files = first / f"{number}.npy", second / f"{number}.npy"
+        errors[name] = _error(*files)
+        for file in files:
+            file.unlink()
+    gradients = {name: error for name, error in errors.items() if name != "output"}
+    ranked = sorted(gradients, key=lambda name: gradients[name])
+    return Agreement(
+        frameworks=(first.name, second.name),
+        output=errors["output"],
+        gradients=gradients[ranked[-1]] if ranked else None,
+        worst=ranked[-1] if ranked else None,
+        median=gradients[ranked[len(ranked) // 2]] if ranked else None,
+        tensors=errors,
+        tolerance=tolerance,
+    )
+
+
+def _error(first: Path, second: Path) -> float:
+    """The largest difference over the largest value; infinite where shapes or NaNs differ."""
+    import numpy as np
+
+    one, other = np.load(first), np.load(second)
+    if one.shape != other.shape:
+        return math.inf
+    largest: Any = np.abs(one).max()
+    np.subtract(one, other, out=other)
+    error = float(np.abs(other).max() / largest) if largest > 0 else float(np.abs(other).max())
+    return error if math.isfinite(error) else math.inf
+
+
+# -----------------------------------------------------------------------------
+# What both frameworks' builders count: elements inside windows, and readers of a node.
+
+
+def inside(layer: Pool2d) -> NDArray[np.int64]:
+    """Return how many elements of the image each window of a pooling holds: (height, width)."""
+    rows = _axis(
+        layer.in_height, layer.out_height, layer.kernel_height, layer.stride_height, layer.pad_top
+    )
+    columns = _axis(
+        layer.in_width, layer.out_width, layer.kernel_width, layer.stride_width, layer.pad_left
+    )
+    return rows[:, None] * columns[None, :]
+
+
+def readers(model: Model) -> dict[str, int]:
+    """Return how often each node's output (and the images') is read; the loss reads the last."""
+    count: dict[str, int] = {model.output.name: 1}
+    for node in model:
+        for name in node.inputs:
+            count[name] = count.get(name, 0) + 1
+    return count
+
+
+def _axis(size: int, out: int, kernel: int, stride: int, pad: int) -> NDArray[np.int64]:
+    first = np.arange(out, dtype=np.int64) * stride - pad
+    found: NDArray[np.int64] = np.minimum(first + kernel, size) - np.maximum(first, 0)
+    return found

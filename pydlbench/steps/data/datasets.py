@@ -1,0 +1,400 @@
+"""MNIST and CIFAR-10 from their own files."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import tarfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, Literal
+
+from pydlbench.errors import UsageError
+from pydlbench.store.place import user_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = [
+    "CLASSES",
+    "VALIDATION",
+    "Dataset",
+    "Split",
+    "decode",
+    "load",
+    "load_cifar10",
+    "load_mnist",
+    "read_idx",
+    "scale",
+    "split_off",
+]
+
+
+# -----------------------------------------------------------------------------
+# A data set with the parts that the scripts make of it.
+
+#: Of both data sets.
+CLASSES: Final = 10
+_TITLES: Final = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Images and their labels.
+
+    Attributes:
+        images: ``(count, channels, height, width)``: MNIST's as the network takes them, float32 in
+            [-0.5, 0.5]; CIFAR-10's as stored, uint8, since each pass distorts them anew.
+        labels: ``(count,)``, int64.
+    """
+
+    images: NDArray[Any]
+    labels: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        """Reject parts that do not belong together."""
+        if len(self.images) != len(self.labels):
+            raise ValueError(f"{len(self.images)} images with {len(self.labels)} labels")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """Images to train on, to look at while training, and to test on.
+
+    Attributes:
+        name: ``mnist`` or ``cifar10``.
+        train: to train on.
+        validation: not trained on; CIFAR-10's script has none, and it is empty there.
+        test: for the last line.
+        source: where the images are from: a folder, or ``generated``.
+        generated: whether they are invented.
+    """
+
+    name: Literal["mnist", "cifar10"]
+    train: Split
+    validation: Split
+    test: Split
+    source: str
+    generated: bool = False
+
+    @property
+    def remark(self) -> str:
+        """What error rates on these images mean, if that is not obvious; else empty."""
+        if not self.generated:
+            return ""
+        title = _TITLES[self.name]
+        return (
+            f"generated images (class patterns and noise), not {title}: an error rate says whether "
+            f"the network learns, and nothing about {title}"
+        )
+
+
+# -----------------------------------------------------------------------------
+# Reader of CIFAR-10's binary version: records of one label and 3072 bytes, in six files.
+
+SIZE: Final = 32
+CHANNELS: Final = 3
+#: Bytes of a record: the label, then red, green and blue planes, row by row.
+RECORD: Final = 1 + CHANNELS * SIZE * SIZE
+ARCHIVE: Final = "cifar-10-binary.tar.gz"
+_FOLDER: Final = "cifar-10-batches-bin"
+_TRAIN: Final = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
+_TEST: Final = "test_batch.bin"
+# A published file holds 10,000 records; this bounds what a damaged archive can unpack to.
+_LARGEST: Final = 100_000 * RECORD
+
+
+def load_cifar10(folder: Path) -> Dataset:
+    """Read CIFAR-10 from its files, in ``folder`` or in its subfolder, or from the archive.
+
+    The archive is read in place: nothing is unpacked to disk.
+
+    Raises:
+        UsageError: a file is missing, is no whole number of records, or has a label above 9.
+    """
+    for place in (folder, folder / _FOLDER):
+        if (place / _TEST).is_file() or (place / _TRAIN[0]).is_file():
+            return _dataset({name: _read_cifar10(place / name) for name in (*_TRAIN, _TEST)}, place)
+    archive = folder / ARCHIVE
+    if not archive.is_file():
+        raise UsageError(
+            f"--data {folder}: neither {_TEST} nor {ARCHIVE} there; nearest: --download URL-BASE"
+        )
+    return _dataset(_unpack(archive), archive)
+
+
+def decode(content: bytes, name: str) -> Split:
+    """Split records into images ``(count, 3, 32, 32)`` and labels.
+
+    Args:
+        content: of a file.
+        name: of the file, for messages.
+
+    Raises:
+        UsageError: it is no whole number of records, or a label is above 9.
+    """
+    import numpy as np
+
+    count, rest = divmod(len(content), RECORD)
+    if rest or not count:
+        raise UsageError(
+            f"{name}: {len(content)} bytes are no whole number of {RECORD}-byte records; "
+            f"nearest: {max(count, 1) * RECORD}"
+        )
+    records: NDArray[np.uint8] = np.frombuffer(content, np.uint8).reshape(count, RECORD)
+    labels = records[:, 0].astype(np.int64)
+    if int(labels.max()) >= CLASSES:
+        raise UsageError(
+            f"{name}: label {int(labels.max())} in record {int(labels.argmax())}; "
+            f"nearest: {CLASSES - 1}, the largest"
+        )
+    images = np.ascontiguousarray(records[:, 1:]).reshape(count, CHANNELS, SIZE, SIZE)
+    return Split(images=images, labels=labels)
+
+
+def _dataset(contents: dict[str, bytes], source: Path) -> Dataset:
+    import numpy as np
+
+    parts = [decode(contents[name], name) for name in _TRAIN]
+    test = decode(contents[_TEST], _TEST)
+    return Dataset(
+        name="cifar10",
+        train=Split(
+            images=np.concatenate([part.images for part in parts]),
+            labels=np.concatenate([part.labels for part in parts]),
+        ),
+        validation=Split(images=test.images[:0], labels=test.labels[:0]),
+        test=test,
+        source=str(source),
+    )
+
+
+def _read_cifar10(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be read ({error.strerror or error}); nearest: --download URL-BASE"
+        ) from error
+
+
+def _unpack(archive: Path) -> dict[str, bytes]:
+    """Return the six files' contents, whatever folder they are in within the archive."""
+    found: dict[str, bytes] = {}
+    try:
+        with tarfile.open(archive, "r:*") as opened:
+            for member in opened:
+                name = member.name.rpartition("/")[2]
+                if name not in (*_TRAIN, _TEST) or name in found:
+                    continue
+                # No links: what they point at may lie anywhere.
+                good = member.isreg() and member.size <= _LARGEST
+                stream = opened.extractfile(member) if good else None
+                if stream is None:
+                    raise UsageError(
+                        f"{archive}: {member.name} is no file of CIFAR-10's; nearest: the "
+                        f"published {ARCHIVE}"
+                    )
+                found[name] = stream.read()
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(":")
+        raise UsageError(
+            f"{archive}: cannot be unpacked ({reason}); nearest: download it again"
+        ) from error
+    if missing := [name for name in (*_TRAIN, _TEST) if name not in found]:
+        raise UsageError(f"{archive}: lacks {missing[0]}; nearest: the published {ARCHIVE}")
+    return found
+
+
+# -----------------------------------------------------------------------------
+# Reader of the idx format, MNIST's: a magic number, the dimensions, then bytes.
+
+#: Third byte of the magic number: unsigned bytes. MNIST has no other type.
+_UNSIGNED_BYTE: Final = 0x08
+_CHUNK: Final = 1 << 20
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+
+
+def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
+    """Read an idx file of unsigned bytes, plain or compressed with gzip (told by its content).
+
+    Args:
+        path: of the file.
+        dimensions: how many it must have: 3 for images, 1 for labels.
+
+    Returns:
+        An array with the shape that the file states.
+
+    Raises:
+        UsageError: it cannot be read, is of another type or number of dimensions, or its length is
+            not what its header says.
+    """
+    try:
+        with path.open("rb") as raw:
+            compressed = raw.read(2) == _GZIP_MAGIC
+            raw.seek(0)
+            if not compressed:
+                return _read_idx(raw, path, dimensions)
+            with gzip.open(raw) as stream:
+                return _read_idx(stream, path, dimensions)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UsageError(
+            f"{path}: damaged gzip file ({error}); nearest: download it again"
+        ) from error
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be read ({error.strerror or error}); nearest: another --data folder"
+        ) from error
+
+
+def _read_idx(stream: IO[bytes] | gzip.GzipFile, path: Path, dimensions: int) -> NDArray[np.uint8]:
+    import numpy as np
+
+    header = stream.read(4 + 4 * dimensions)
+    expected = _UNSIGNED_BYTE << 8 | dimensions
+    magic = int.from_bytes(header[:4], "big")
+    if len(header) >= 4 and magic != expected:
+        raise UsageError(
+            f"{path}: magic number 0x{magic:08x} is not that of unsigned bytes in {dimensions} "
+            f"dimensions; nearest: a file that begins with 0x{expected:08x}"
+        )
+    if len(header) < 4 + 4 * dimensions:
+        raise UsageError(
+            f"{path}: only {len(header)} bytes, too short for a header of {4 + 4 * dimensions}; "
+            "nearest: download it again"
+        )
+    shape = struct.unpack(f">{dimensions}I", header[4:])
+    count = 1
+    for extent in shape:
+        count *= extent
+    # In pieces: a damaged header must not make Python set aside what it claims.
+    found = bytearray()
+    while len(found) <= count and (piece := stream.read(min(_CHUNK, count + 1 - len(found)))):
+        found += piece
+    if len(found) != count:
+        more = "more than " if len(found) > count else ""
+        stated = "x".join(str(extent) for extent in shape)
+        raise UsageError(
+            f"{path}: {more}{min(len(found), count)} bytes of data where its header says "
+            f"{stated}, {count} bytes; nearest: download it again"
+        )
+    return np.frombuffer(bytes(found), np.uint8).reshape(shape)
+
+
+# -----------------------------------------------------------------------------
+# MNIST as the tutorial takes it: 55,000 images to train, 5,000 to validate, 10,000 to test.
+
+#: Images taken from the front of the training file.
+VALIDATION: Final = 5000
+_SIZE: Final = 28
+_DEPTH: Final = 255
+
+
+def scale(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Scale bytes to [-0.5, 0.5]: ``(x - 127.5) / 255``, in float32 as the script does."""
+    import numpy as np
+
+    scaled = images.astype(np.float32)
+    scaled -= np.float32(_DEPTH / 2)
+    scaled /= np.float32(_DEPTH)
+    return scaled
+
+
+def load_mnist(folder: Path, write: Callable[[str], None], validation: int = VALIDATION) -> Dataset:
+    """Read MNIST's four files, each plain or compressed.
+
+    Args:
+        folder: with the files under their published names, ``.gz`` or not.
+        write: takes the lines ``Extracting ...`` that the script prints.
+        validation: training images that are kept for validation.
+
+    Raises:
+        UsageError: a file is missing, damaged, or not MNIST's.
+    """
+    parts = []
+    for prefix in ("train", "t10k"):
+        images = _find(folder, f"{prefix}-images", 3)
+        labels = _find(folder, f"{prefix}-labels", 1)
+        write(f"Extracting {images}")
+        pixels = read_idx(images, 3)
+        if pixels.shape[1:] != (_SIZE, _SIZE):
+            raise UsageError(
+                f"{images}: images of {pixels.shape[1]}x{pixels.shape[2]}; nearest: MNIST's 28x28"
+            )
+        write(f"Extracting {labels}")
+        classes = read_idx(labels, 1)
+        if len(classes) != len(pixels):
+            raise UsageError(
+                f"{labels}: {len(classes)} labels for {len(pixels)} images of {images.name}; "
+                "nearest: files of the same download"
+            )
+        if len(classes) and int(classes.max()) >= CLASSES:
+            raise UsageError(
+                f"{labels}: label {int(classes.max())}; nearest: {CLASSES - 1}, MNIST's largest"
+            )
+        parts.append((scale(pixels)[:, None], classes))
+    if len(parts[0][1]) <= validation:
+        raise UsageError(
+            f"--data {folder}: {len(parts[0][1])} training images, of which {validation} would be "
+            f"for validation; nearest: {validation + 1}"
+        )
+    return split_off(*parts, validation=validation, source=str(folder))
+
+
+def split_off(
+    train: tuple[NDArray[np.float32], NDArray[np.uint8]],
+    test: tuple[NDArray[np.float32], NDArray[np.uint8]],
+    *,
+    validation: int,
+    source: str,
+    generated: bool = False,
+) -> Dataset:
+    """Make a data set of images and labels, its first ``validation`` training images set apart."""
+    import numpy as np
+
+    images, labels = train[0], train[1].astype(np.int64)
+    return Dataset(
+        name="mnist",
+        train=Split(images=images[validation:], labels=labels[validation:]),
+        validation=Split(images=images[:validation], labels=labels[:validation]),
+        test=Split(images=test[0], labels=test[1].astype(np.int64)),
+        source=source,
+        generated=generated,
+    )
+
+
+def _find(folder: Path, stem: str, dimensions: int) -> Path:
+    name = f"{stem}-idx{dimensions}-ubyte"
+    # Some copies were unpacked by programs that turned the dash into a dot.
+    for candidate in (name, f"{name}.gz", name.replace("-idx", ".idx")):
+        if (folder / candidate).is_file():
+            return folder / candidate
+    raise UsageError(
+        f"--data {folder}: no {name} there, compressed or not; nearest: --download URL-BASE"
+    )
+
+
+# -----------------------------------------------------------------------------
+# The door to the data sets' files: by name and folder.
+
+
+def load(name: Literal["mnist", "cifar10"], folder: str, write: Callable[[str], None]) -> Dataset:
+    """Read a data set.
+
+    Args:
+        name: ``mnist`` or ``cifar10``.
+        folder: as given with ``--data``.
+        write: takes the lines that the script prints while it reads.
+
+    Raises:
+        UsageError: the folder or a file is missing, or a file is damaged.
+    """
+    path = user_path(folder)
+    if not path.is_dir():
+        near = next((parent for parent in path.parents if parent.is_dir()), Path())
+        raise UsageError(f"--data {folder}: no such directory; nearest: {near}")
+    return load_mnist(path, write) if name == "mnist" else load_cifar10(path)

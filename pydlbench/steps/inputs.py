@@ -1,0 +1,130 @@
+"""Images, labels and weights to start from: seeded, by name, and the same in every framework."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pydlbench.backends.verification.inputs import fill_uniform
+from pydlbench.models.graph import buffers, trained_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from pydlbench.models.graph import Init, Model, Node
+
+__all__ = ["Batch", "make_batch", "make_weights", "trained", "weight_shapes"]
+
+
+# -----------------------------------------------------------------------------
+# Synthetic images and labels: random, seeded, and the same in every framework.
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One minibatch.
+
+    Attributes:
+        images: float32 NCHW, uniform in [-1, 1).
+        labels: int64, one per image, below the model's classes; None where its loss takes none.
+    """
+
+    images: NDArray[np.float32]
+    labels: NDArray[np.int64] | None
+
+
+def make_batch(model: Model, seed: int = 0) -> Batch:
+    """Return a minibatch for a model.
+
+    Args:
+        model: gives batch, image size and classes.
+        seed: at least 0.
+    """
+    stream = np.random.SFC64([seed, 1])
+    images = np.empty((model.batch, *model.image), np.float32)
+    fill_uniform(images.reshape(-1), stream, "fp32")
+    labels = None
+    if model.loss.kind == "cross-entropy":
+        classes = model.output.shape[0]
+        # Some scripts have more outputs than classes of labels.
+        drawn = np.random.Generator(stream).integers(model.classes or classes, size=model.batch)
+        labels = drawn.astype(np.int64)
+    return Batch(images, labels)
+
+
+# -----------------------------------------------------------------------------
+# Weights to start from: seeded, by name, and the same in every framework.
+
+# A truncated normal distribution is cut off at so many standard deviations.
+_CUT = 2.0
+
+
+def weight_shapes(node: Node) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of all of a node's tensors by role, those of running statistics last."""
+    return {**trained_tensors(node), **buffers(node)}
+
+
+def trained(model: Model) -> list[str]:
+    """Return the names of all tensors that training changes, in the order of the nodes."""
+    return [f"{node.name}/{role}" for node in model for role in trained_tensors(node)]
+
+
+def make_weights(
+    model: Model, seed: int = 0, disturbance: float = 0.0
+) -> dict[str, NDArray[np.float32]]:
+    """Return all tensors of a model, float32, by ``<node>/<role>`` (see :func:`weight_shapes`).
+
+    Each one's values depend on the seed and its name only.
+
+    Args:
+        model: the graph.
+        seed: at least 0.
+        disturbance: relative change of every element, of random size up to this and either sign.
+    """
+    found = {name: _tensor(shape, init, name, seed) for name, shape, init in _wanted(model)}
+    if disturbance:
+        stream = np.random.default_rng(seed)
+        for array in found.values():
+            change = 1 + disturbance * stream.uniform(-1, 1, array.shape)
+            np.multiply(array, change.astype(np.float32), out=array)
+    return found
+
+
+def _wanted(model: Model) -> Iterator[tuple[str, tuple[int, ...], Init | float]]:
+    for node in model:
+        for role, shape in weight_shapes(node).items():
+            name = f"{node.name}/{role}"
+            if node.op == "batchnorm":
+                yield name, shape, 1.0 if role in ("weights", "running_variance") else 0.0
+            else:
+                yield name, shape, node.weights_init if role == "weights" else node.bias_init
+
+
+def _tensor(
+    shape: tuple[int, ...], init: Init | float, name: str, seed: int
+) -> NDArray[np.float32]:
+    if isinstance(init, float):
+        return np.full(shape, init, np.float32)
+    if init.kind == "constant":
+        return np.full(shape, init.value, np.float32)
+    stream = np.random.Generator(np.random.SFC64([seed, zlib.crc32(name.encode())]))
+    values: NDArray[np.float32] = stream.standard_normal(shape, dtype=np.float32)
+    if init.kind == "he":
+        # Convolutions: everything but the first dimension; products: the first one.
+        inputs = math.prod(shape[1:]) if len(shape) == 4 else shape[0]
+        values *= np.float32(math.sqrt(2 / inputs))
+        return values
+    flat = values.reshape(-1)
+    # Drawn again until inside, as truncated_normal does it.
+    outside = np.flatnonzero(np.abs(flat) > _CUT)
+    while outside.size:
+        flat[outside] = stream.standard_normal(outside.size, dtype=np.float32)
+        outside = outside[np.abs(flat[outside]) > _CUT]
+    values *= np.float32(init.value)
+    return values

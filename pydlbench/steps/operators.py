@@ -1,0 +1,367 @@
+"""Operators of a step, each run alone in the framework that runs the step; for ``check``."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import gc
+import itertools
+import os
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from pydlbench.backends.frameworks.counters import StolenTime, WaitingThreads, page_faults
+from pydlbench.backends.frameworks.verbose import total_s
+from pydlbench.devices.cpu.affinity import own_cpus
+from pydlbench.errors import UsageError, nearest
+from pydlbench.timing.chunk import Chunk
+from pydlbench.timing.statistics import median
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeAlias
+
+    from pydlbench.backends.base import Backend
+    from pydlbench.backends.frameworks.verbose import Execution
+    from pydlbench.records.step import StepCase
+    from pydlbench.timing.chunk import Request
+
+__all__ = [
+    "CallCost",
+    "Part",
+    "PartsFacts",
+    "PartsKernel",
+    "Replay",
+    "prepare_parts",
+    "replay",
+    "summary",
+]
+
+
+# -----------------------------------------------------------------------------
+# Many parts under one clock: each is run once per round, in the order of the step.
+
+
+class Part(Protocol):
+    """A part of a step with its operands in place."""
+
+    @property
+    def executions(self) -> int:
+        """How often :meth:`run` executes it, one after the other."""
+
+    def run(self) -> float:
+        """Run it once and return the seconds of one execution.
+
+        Neither what is set up is in them nor what starting the call costs.
+        """
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PartsFacts:
+    """What is known of the parts besides their times.
+
+    Attributes:
+        names: in the order in which :meth:`PartsKernel.sample` returns their times.
+        once_s: seconds of starting a call, which a step has once.
+        dispatch_s: seconds that a framework needs for an operator that computes nothing.
+        how: how the two were measured.
+        setup_s: building, tracing and compiling all parts.
+        traces: by part, the bytes of each block that it allocates; empty where nobody asked.
+        log: what the framework's libraries logged; empty where nobody asked.
+        library: name and version.
+    """
+
+    names: tuple[str, ...] = ()
+    once_s: float = 0.0
+    dispatch_s: float = 0.0
+    how: str = ""
+    setup_s: float = 0.0
+    traces: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+    log: dict[str, Any] = dataclasses.field(default_factory=dict)
+    library: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able form."""
+        return dataclasses.asdict(self)
+
+
+class PartsKernel:
+    """Parts that are ready to be timed.
+
+    A request's samples are rounds: the chunk has one time per part and round, part by part.
+
+    Args:
+        parts: in the order in which a step runs them.
+        facts: what is known of them.
+        cpus: those that the process is pinned to.
+        counts: how often each part is in a step; None is once. Faults are counted so often.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        facts: PartsFacts,
+        cpus: Sequence[int],
+        counts: Sequence[int] | None = None,
+    ) -> None:
+        self._parts = tuple(parts)
+        self._counts = tuple(counts or [1] * len(self._parts))
+        self._cpus = tuple(cpus)
+        self.facts = facts
+
+    def sample(self, request: Request) -> Chunk:
+        """Time the requested rounds, after those that are not timed."""
+        for _ in range(request.untimed):
+            for part in self._parts:
+                part.run()
+        seconds: list[float] = []
+        collecting = gc.isenabled()
+        gc.disable()
+        waiting, stolen, faults = WaitingThreads(), StolenTime(self._cpus), 0.0
+        begin, used = time.monotonic(), time.process_time()
+        try:
+            for _ in range(request.samples):
+                for part, count in zip(self._parts, self._counts, strict=True):
+                    before = page_faults()
+                    # A part that computes next to nothing may take less than a call is said to.
+                    seconds.append(max(0.0, part.run()))
+                    faults += count * (page_faults() - before) / part.executions
+        finally:
+            if collecting:
+                gc.enable()
+        return Chunk(
+            seconds=tuple(seconds),
+            run_delay_s=waiting.longest_s(),
+            steal_s=stolen.seconds(),
+            wall_s=time.monotonic() - begin,
+            threads=len(self._cpus),
+            faults=faults / request.samples,
+            cpu_s=time.process_time() - used,
+        )
+
+
+# -----------------------------------------------------------------------------
+# What starting a call costs between parts of a step, which is in their times but not in a step.
+
+# The median of so many calls counts, the last ones: so few that it follows the machine.
+_RECENT = 31
+
+
+class CallCost:
+    """The cost of a call, measured where it arises: after each part.
+
+    A call of nothing, made in a loop, finds all of its code and data in the nearest cache. Between
+    parts, which have put their tensors there, it was seen to take four times as long. After which
+    of them makes less of a difference: the last calls are taken together.
+
+    Args:
+        call: makes a call of nothing and returns its seconds.
+        share: of these, that are of starting it; the rest is of an operator, as steps have them.
+    """
+
+    def __init__(self, call: Callable[[], float], share: float = 1.0) -> None:
+        self._call = call
+        self._share = share
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+
+    def seconds(self) -> float:
+        """Make the call once more; return what it costs by the last ones."""
+        self._recent.append(self._call())
+        return self.latest
+
+    @property
+    def latest(self) -> float:
+        """What the last calls cost, in seconds; there was one."""
+        return self._share * median(self._recent)
+
+
+# -----------------------------------------------------------------------------
+# What a library logged of whole steps, added up by primitive.
+
+
+def summary(calls: list[list[Execution]]) -> dict[str, Any]:
+    """Return seconds and executions by primitive of the call in the middle by its time.
+
+    Args:
+        calls: the executions of each of several equal calls.
+    """
+    if not calls or not all(calls):
+        return {}
+    middle = sorted(calls, key=total_s)[len(calls) // 2]
+    seconds: dict[str, float] = {}
+    number: dict[str, int] = {}
+    for one in middle:
+        seconds[one.primitive] = seconds.get(one.primitive, 0.0) + one.seconds
+        number[one.primitive] = number.get(one.primitive, 0) + 1
+    return {"seconds": seconds, "executions": number, "calls": len(calls)}
+
+
+# -----------------------------------------------------------------------------
+# What touching fresh memory costs: blocks are asked for, touched and given back.
+#
+# In a process whose C library gets new pages for each block. Pages are touched by as many threads
+# as
+# compute, each in a part of its own, as a framework's threads do. What touching pages costs that
+# are
+# there already, the threads' start included, is measured right afterwards and taken off: what is
+# left
+# is the kernel's work for fresh ones, and the calls of the allocator.
+#
+# A block is given back once those after it have pushed it out of the caches: else the next one
+# would
+# get pages that are still in them, which are cleared faster than a step's.
+
+if TYPE_CHECKING:
+    _Bytes: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint8]]
+
+
+# One byte of this many is written: NumPy lets other threads run from 500 elements on, which are a
+# quarter of a megabyte then.
+_STRIDE = 512
+# Smaller blocks are not worth a thread, to frameworks neither.
+_SHARED = 1 << 19
+# PyTorch's and TensorFlow's blocks begin on a cache line.
+_ALIGNMENT = 64
+
+
+class Replay:
+    """Blocks as a part whose time is that of page faults.
+
+    Args:
+        sizes: of the blocks, in bytes.
+        live: so many bytes are held at the most, besides the last block.
+        cpus: that touch large blocks, a thread on each.
+    """
+
+    executions = 1
+
+    def __init__(self, sizes: Sequence[int], live: int, cpus: Sequence[int]) -> None:
+        self._sizes = tuple(sizes)
+        self._most = live
+        library = ctypes.CDLL(None)
+        self._allocate = library.posix_memalign
+        self._allocate.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t]
+        self._free = library.free
+        self._free.argtypes = [ctypes.c_void_p]
+        self._free.restype = None
+        self._place = ctypes.c_void_p()
+        #: Addresses and sizes of what is held, the oldest first.
+        self._live: deque[tuple[int, int]] = deque()
+        self._held = 0
+        self._threads = max(1, len(cpus))
+        others = list(cpus[1:])
+
+        def bind() -> None:
+            # OpenMP has bound this process's first thread, and others would inherit its place.
+            if others and hasattr(os, "sched_setaffinity"):
+                os.sched_setaffinity(0, {others.pop()})
+
+        self._pool = ThreadPoolExecutor(max(1, len(others)), initializer=bind)
+
+    def run(self) -> float:
+        """Play all blocks once; those that are still held stay for the next round."""
+        seconds = sum(self._one(size) for size in self._sizes)
+        # Without faults what is left is noise around nothing.
+        return max(0.0, seconds)
+
+    def _one(self, size: int) -> float:
+        """Ask for a block, touch it, and give back the oldest ones; return the seconds."""
+        clock, place = time.perf_counter, self._place
+        start = clock()
+        if self._allocate(ctypes.byref(place), _ALIGNMENT, size):
+            raise MemoryError(f"{size} bytes of a step's allocations")
+        seconds = clock() - start
+        address = place.value or 0
+        pages = self._parts(address, size)
+        start = clock()
+        self._touch(pages)
+        touched = clock()
+        self._touch(pages)
+        again = clock()
+        seconds += (touched - start) - (again - touched)
+        self._live.append((address, size))
+        self._held += size
+        while self._held > self._most and len(self._live) > 1:
+            old, freed = self._live.popleft()
+            self._held -= freed
+            start = clock()
+            self._free(old)
+            seconds += clock() - start
+        return seconds
+
+    def _parts(self, address: int, size: int) -> list[_Bytes]:
+        """Return some bytes of each page of a block, for each thread that touches it."""
+        block = (ctypes.c_uint8 * size).from_address(address)
+        view = np.ctypeslib.as_array(block)
+        count = self._threads if size >= _SHARED else 1
+        bounds = [size * number // count for number in range(count + 1)]
+        return [view[a:b:_STRIDE] for a, b in itertools.pairwise(bounds)]
+
+    def _touch(self, parts: list[_Bytes]) -> None:
+        others = [self._pool.submit(_write, part) for part in parts[1:]]
+        _write(parts[0])
+        for one in others:
+            one.result()
+
+
+def _write(part: _Bytes) -> None:
+    part[:] = 1
+
+
+def replay(sizes: Sequence[int], live: int) -> PartsKernel:
+    """Return the kernel that plays blocks; its chunks count the faults.
+
+    Args:
+        sizes: of the blocks, in bytes.
+        live: see :class:`Replay`.
+    """
+    how = "posix_memalign, a touch of each page, free; what a second touch costs taken off"
+    facts = PartsFacts(names=("replay",), how=how)
+    cpus = own_cpus()
+    return PartsKernel([Replay(sizes, live, cpus)], facts, cpus)
+
+
+# -----------------------------------------------------------------------------
+# A worker's side of parts: what is asked for by kind, prepared in the worker's framework.
+
+#: What a host can ask for.
+KINDS = ("parts", "faults", "replay", "log")
+
+
+def prepare_parts(backend: Backend, case: StepCase, wanted: Mapping[str, Any]) -> PartsKernel:
+    """Make parts of a step ready.
+
+    Args:
+        backend: of this process.
+        case: the step that they are parts of.
+        wanted: ``kind``, one of :data:`KINDS`, and its arguments: ``parts`` (those of a step, as
+            :class:`pydlbench.ladder.operators.Piece` describes them, and ``traces``, whether their
+            allocations are wanted), ``faults`` (a call that allocates ``bytes``), ``replay``
+            (blocks of these ``sizes``, ``live`` bytes held at once, in any process), ``log`` (the
+            libraries' own report of a whole step, ``calls`` times).
+
+    Raises:
+        UsageError: no such kind.
+        UnsupportedError: the framework has not what is asked for.
+    """
+    kind = wanted["kind"]
+    if kind not in KINDS:
+        raise UsageError(
+            f"parts of kind {kind}: none; nearest: {(nearest(kind, KINDS) or KINDS)[0]}"
+        )
+    if kind == "replay":
+        return replay(wanted["sizes"], wanted["live"])
+    from pydlbench.models import build_model
+
+    model = build_model(case.model, batch=case.batch, **case.options)
+    if case.framework == "torch":
+        from pydlbench.steps.torch.operators import prepare as prepare_torch
+
+        return prepare_torch(backend, model, case, wanted)
+    from pydlbench.steps.tensorflow.operators import prepare as prepare_tensorflow
+
+    return prepare_tensorflow(backend, model, case, wanted)

@@ -1,0 +1,329 @@
+"""Steps in, records out: prepared in their frameworks' processes, timed as layers are."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, UsageError
+from pydlbench.models.counts import memory
+from pydlbench.records.measurement import time_summary
+from pydlbench.records.step import StepPreparation, StepRecord
+from pydlbench.runner.interleaved import Contestant, Outcome, sample_in_turn
+from pydlbench.timing.policy import Policy, gpu_policy
+from pydlbench.timing.procedure import Sampling
+from pydlbench.timing.statistics import median_interval
+from pydlbench.units import format_bytes
+from pydlbench.workers.host import RemoteKernel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pydlbench.models.graph import Model
+    from pydlbench.records.measurement import TimeSummary
+    from pydlbench.records.step import StepCase
+    from pydlbench.runner.session import Options
+    from pydlbench.timing.procedure import Samples
+    from pydlbench.workers.host import Worker
+
+__all__ = [
+    "Host",
+    "check_memory",
+    "check_memory_of_parts",
+    "prepare_step",
+    "record_of",
+    "run",
+    "run_in_turn",
+    "step_policy",
+]
+
+# Fewer rounds have no interval at 95 %.
+_ROUNDS = 6
+
+
+class Host(Protocol):
+    """What running steps needs of a session."""
+
+    @property
+    def options(self) -> Options:
+        """Its settings."""
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        """Logical CPUs that workers are pinned to."""
+
+    def worker(self, backend: str = ..., device: str = ..., *, warm: bool = ...) -> Worker:
+        """Return a framework's worker; ``warm`` for one whose allocator keeps its pages."""
+
+
+def prepare_step(
+    case: StepCase,
+    session: Host,
+    *,
+    warm: bool = False,
+    preparation: StepPreparation | None = None,
+) -> RemoteKernel:
+    """Have a step made ready in its framework's process; raises what is raised there.
+
+    Args:
+        case: the step.
+        session: whose workers are used.
+        warm: in a process of its own whose allocator keeps the pages that were freed.
+        preparation: with which checks; None is all of them.
+
+    Returns:
+        A kernel to sample; its ``facts`` are a :class:`StepFacts` in its JSON form.
+    """
+    worker = session.worker(case.framework, case.device, warm=warm)
+    how = dataclasses.asdict(preparation or StepPreparation())
+    reply = worker.ask("prepare", case={"step": case.to_dict()}, preparation=how)
+    return RemoteKernel(worker, reply["kernel"], reply["facts"])
+
+
+def step_policy(case: StepCase, session: Host, facts: dict[str, Any]) -> Policy:
+    """Return the constants of sampling for a step."""
+    policy = Policy(confidence=session.options.confidence, budget_s=session.options.budget_s)
+    return gpu_policy(policy, facts) if case.on_gpu else policy
+
+
+def run(case: StepCase, session: Host, *, preparation: StepPreparation | None = None) -> StepRecord:
+    """Check and time one step; one that cannot be run is a record that says why.
+
+    Args:
+        case: the step.
+        session: whose workers and settings are used.
+        preparation: with which checks; None is all of them.
+
+    Raises:
+        UsageError: no such model, or an option that it does not have.
+    """
+    return run_in_turn([case], session, preparation=preparation)[0]
+
+
+def run_in_turn(
+    cases: Sequence[StepCase],
+    session: Host,
+    *,
+    preparation: StepPreparation | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> list[StepRecord]:
+    """Check steps, then time them round by round, so that all saw the same drift.
+
+    Args:
+        cases: the steps.
+        session: whose workers and settings are used.
+        preparation: with which checks; None is all of them.
+        progress: called with steps made ready, steps in all and the next one's label.
+
+    Returns:
+        A record for each, in the order given.
+    """
+    records: dict[int, StepRecord] = {}
+    kernels: dict[int, RemoteKernel] = {}
+    try:
+        for index, case in enumerate(cases):
+            if progress:
+                progress(index, len(cases), f"{case.label}: checks")
+            try:
+                kernels[index] = prepare_step(case, session, preparation=preparation)
+            except PydlbenchError as error:
+                if isinstance(error, ValueError):  # a word that is none: not a row's matter
+                    raise
+                records[index] = _refused(case, session, error)
+        if progress:
+            progress(len(records), len(cases), f"{len(kernels)} steps in turn")
+        for index, outcome in zip(kernels, _sampled(cases, kernels, session), strict=True):
+            case, facts = cases[index], kernels[index].facts
+            if outcome.samples is None:
+                reason = outcome.error or UnsupportedError("no samples")
+                records[index] = _refused(case, session, reason)
+            else:
+                records[index] = record_of(case, session, facts, outcome.samples)
+    finally:
+        for kernel in kernels.values():
+            with contextlib.suppress(PydlbenchError):  # its worker has died meanwhile
+                kernel.release()
+    return [records[index] for index in range(len(cases))]
+
+
+def record_of(case: StepCase, session: Host, facts: dict[str, Any], samples: Samples) -> StepRecord:
+    """Return the record of a timed step.
+
+    A check that failed makes the row ``failed``; its time stands beside it all the same.
+
+    Args:
+        case: the step.
+        session: whose workers ran it.
+        facts: of its kernel.
+        samples: its times.
+    """
+    time = _time(samples)
+    wrong = [one for one in facts["checks"] if one["status"] != "ok"]
+    warnings = []
+    if not samples.warmup.steady:
+        warnings.append(f"the warm-up ended before times were steady: {samples.warmup.detail}")
+    return StepRecord.from_dict(
+        {
+            **{name: value for name, value in facts.items() if name != "batch"},
+            **case.to_dict(),
+            "batch": facts["batch"],
+            "status": "failed" if wrong else "ok",
+            "reason": "; ".join(f"{one['name']}: {one['detail']}" for one in wrong) or None,
+            "time_s": time.to_dict(),
+            "images_per_s": facts["batch"] / time.median,
+            "samples_s": list(samples.all_seconds),
+            "rounds_s": samples.by_round(),
+            "inner": samples.inner,
+            "faults": samples.faults,
+            "busy": samples.busy,
+            "threads": _threads(case, session),
+            "warnings": warnings,
+            "contended": samples.contended,
+            "contention_reason": samples.contention_reason,
+            "discarded": samples.discarded,
+            "stop_reason": samples.stop_detail,
+        }
+    )
+
+
+def _sampled(
+    cases: Sequence[StepCase], kernels: dict[int, RemoteKernel], session: Host
+) -> list[Outcome]:
+    policies = {i: step_policy(cases[i], session, kernel.facts) for i, kernel in kernels.items()}
+    if len(kernels) == 1:
+        ((index, kernel),) = kernels.items()
+        sampling = Sampling(policies[index], alone=True)
+        try:
+            while request := sampling.next_request():
+                sampling.feed(kernel.sample(request))
+        except PydlbenchError as error:
+            return [Outcome(error=error)]
+        return [Outcome(samples=sampling.result())]
+    order = random.Random(session.options.seed)  # noqa: S311 - an order, not a secret
+    contestants = [
+        Contestant(sample=kernel.sample, policy=policies[index])
+        for index, kernel in kernels.items()
+    ]
+    return sample_in_turn(contestants, order) if contestants else []
+
+
+def _threads(case: StepCase, session: Host) -> int | None:
+    return None if case.on_gpu else len(session.cpus)
+
+
+def _refused(case: StepCase, session: Host, error: PydlbenchError) -> StepRecord:
+    absent = isinstance(error, (UnsupportedError, BackendMissingError))
+    status = "skipped" if absent else "failed"
+    return StepRecord(case=case, status=status, reason=str(error), threads=_threads(case, session))
+
+
+def _time(samples: Samples) -> TimeSummary:
+    """The samples' summary; its interval is that of the rounds' medians where that is wider.
+
+    Samples of one round have their clock and their neighbours in common.
+    """
+    summary = time_summary(samples.seconds, samples.confidence)
+    rounds = samples.by_round().values()
+    between = median_interval(rounds, samples.confidence) if len(rounds) >= _ROUNDS else None
+    if between is None or summary.ci_low is None or summary.ci_high is None:
+        return summary
+    if between.high - between.low <= summary.ci_high - summary.ci_low:
+        return summary
+    return dataclasses.replace(
+        summary,
+        ci_low=min(between.low, summary.median),
+        ci_high=max(between.high, summary.median),
+    )
+
+
+# -----------------------------------------------------------------------------
+# Whether steps fit into the host's memory: asked before anything is built.
+
+#: What a framework's process holds before it has a model.
+_PROCESS: Final = 600_000_000
+#: Copies of the weights: NumPy's that are loaded and gone back to, the framework's, and the one in
+#: which a library may have arranged them for itself.
+_WEIGHTS: Final = 3
+#: Of the gradients: the framework's, and those that a check or a fetch brings to the host.
+_GRADIENTS: Final = 2
+#: Of the activations: their gradients or reordered copies live beside them.
+_ACTIVATIONS: Final = 2
+#: What a cross-check holds at a time: the step, and the same where pages are kept. The operands of
+#: its operators, each distinct one once, have room in the factor of the activations.
+_CHECKED: Final = 2
+
+
+def fixed_bytes(model: Model, phase: str, precision: str) -> int:
+    """Return what a step needs whatever its batch, without the process."""
+    needs = memory(model, phase, precision)
+    # Mixed precision keeps weights in float32 and makes narrow copies; the factor covers both.
+    return _WEIGHTS * needs["weights"] + _GRADIENTS * needs["gradients"] + needs["optimizer"]
+
+
+def image_bytes(model: Model, phase: str, precision: str) -> float:
+    """Return what each image of the batch adds."""
+    return _ACTIVATIONS * memory(model, phase, precision)["activations"] / model.batch
+
+
+def check_memory_of_parts(model: Model, case: StepCase, available: int | None) -> None:
+    """Make sure that a step has room twice, beside its parts: ``check`` and ``diagnose`` need it.
+
+    Args:
+        model: with its batch.
+        case: the step.
+        available: bytes of the host's memory; None where nobody knows.
+
+    Raises:
+        UsageError: it has not; with the largest batch that has.
+    """
+    # The parts have a process of their own.
+    check_memory(model, [case] * _CHECKED, available, processes=_CHECKED + 1)
+
+
+def check_memory(
+    model: Model,
+    cases: Sequence[StepCase],
+    available: int | None,
+    processes: int | None = None,
+) -> None:
+    """Make sure that steps have room beside each other, as they have while they take turns.
+
+    Args:
+        model: theirs, with their batch.
+        cases: steps of one batch and phase; a GPU's activations are not the host's.
+        available: bytes of the host's memory; None where nobody knows.
+        processes: that they run in; None is one for each framework and device.
+
+    Raises:
+        UsageError: they have not; with the largest batch that has.
+    """
+    if available is None or not cases:
+        return
+    if processes is None:
+        processes = len({(case.framework, case.device) for case in cases})
+    fixed = processes * _PROCESS
+    each = 0.0
+    for case in cases:
+        fixed += fixed_bytes(model, case.phase, case.precision)
+        if not case.on_gpu:
+            each += image_bytes(model, case.phase, case.precision)
+    needed = fixed + model.batch * each
+    if needed <= available:
+        return
+    batch = int((available - fixed) // each) if each else 0
+    alike = len(set(_ways(cases))) == 1
+    turns = f"{len(cases)} steps in turn" if not alike else "the step twice and its operators"
+    several = f" for {turns}" if len(cases) > 1 else ""
+    near = f"--batch {batch}" if batch >= 1 else "a smaller model"
+    if batch < 1 and not alike:
+        near = "fewer of --framework, --mode and --precision"
+    raise UsageError(
+        f"{model.name} at batch {model.batch}: needs about {format_bytes(needed)} of memory"
+        f"{several}, {format_bytes(available)} are available; nearest: {near}"
+    )
+
+
+def _ways(cases: Sequence[StepCase]) -> list[tuple[str, str | None, str]]:
+    return [(case.framework, case.mode, case.precision) for case in cases]

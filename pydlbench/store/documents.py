@@ -1,0 +1,189 @@
+"""A run from wherever it is: a store, or a JSON document that a command wrote."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pydlbench.errors import PydlbenchError, UsageError
+from pydlbench.records.measurement import SCHEMA_VERSION
+from pydlbench.records.run import RunRecord
+from pydlbench.store.entry import LAYER_COLUMNS, UNTIMED, Entry, RunInfo, layer_values
+from pydlbench.store.place import machine_name, user_path
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from pydlbench.store.reader import Reader
+
+__all__ = ["Loaded", "load"]
+
+# The first of these names that a document has says which command wrote it.
+_TELLING = {
+    "findings": "diagnose",
+    "protocol": "e2e",
+    "steps": "e2e",
+    "checks": "check",
+    "estimate": "model",
+    "framework": "check",
+}
+
+
+class Loaded:
+    """A run with its entries, which are read when they are first asked for.
+
+    Args:
+        info: as a list shows it.
+        record: when, where, with what.
+        source: the store that holds it, or all entries of a file, with their samples.
+
+    Attributes:
+        info: see there.
+        record: see there.
+    """
+
+    def __init__(self, info: RunInfo, record: RunRecord, source: Reader | list[Entry]) -> None:
+        self.info = info
+        self.record = record
+        self._source = source
+
+    @cached_property
+    def entries(self) -> list[Entry]:
+        """All entries, with their raw samples where there are some."""
+        return self.table(None, samples=True)
+
+    def table(
+        self,
+        table: str | None,
+        *,
+        samples: bool = False,
+        places: Collection[int] | None = None,
+    ) -> list[Entry]:
+        """Return the entries of a table; see ``Store.entries``."""
+        if not isinstance(self._source, list):
+            return self._source.entries(self.info.id, table, samples=samples, places=places)
+        found = [one for one in self._source if table in (None, one.table)]
+        return found if places is None else [found[place] for place in sorted(set(places))]
+
+    def columns(self, names: Sequence[str] = LAYER_COLUMNS) -> list[tuple[Any, ...]]:
+        """Return the columns of its layers; see ``Store.columns``."""
+        if not isinstance(self._source, list):
+            return self._source.columns(self.info.id, names=names)
+        rows = [layer_values(one.document) for one in self._source if one.table == "layer"]
+        places = [LAYER_COLUMNS.index(name) for name in names]
+        return [tuple(row[place] for place in places) for row in rows]
+
+
+def load(text: str, store: Reader | None) -> Loaded:
+    """Return a run.
+
+    What looks like a path (it has a slash, or ends in ``.json``) is a file; everything else is a
+    run of the store, and a file only where there is no such run.
+
+    Args:
+        text: what ``Store.find`` takes, or a path.
+        store: None where there is none.
+
+    Raises:
+        UsageError: there is no such run and no such file, or the file is not what a command wrote
+            with ``--json``.
+    """
+    path = user_path(text)
+    if "/" in text or path.suffix == ".json":
+        return _from_file(path, text)
+    try:
+        if store is None:
+            raise UsageError(f"run {text}: no runs are kept yet; begin with: pydlbench layers")
+        info = store.find(text)
+    except UsageError:
+        if path.is_file():
+            return _from_file(path, text)
+        raise
+    return Loaded(info, store.record(info.id), store)
+
+
+def _from_file(path: Path, text: str) -> Loaded:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        near = f"; nearest: {path.parent}" if path.parent.is_dir() else ""
+        raise UsageError(f"{text}: cannot be read ({error.strerror}){near}") from error
+    except ValueError as error:
+        raise UsageError(f"{text}: is no JSON ({error}); give what --json FILE wrote") from error
+    try:
+        if document["schema_version"] > SCHEMA_VERSION:
+            raise UsageError(
+                f"{text}: its schema is version {document['schema_version']} and this pydlbench "
+                f"knows {SCHEMA_VERSION}; update pydlbench"
+            )
+        record = RunRecord.from_dict(document["run"])
+        entries = list(_entries(document))
+    except PydlbenchError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{text}: is no results of a run ({error!r}); give what layers, model, e2e, check or "
+            "diagnose wrote with --json"
+        ) from error
+    info = RunInfo(
+        id=record.id,
+        created_utc=record.created_utc,
+        kind=_kind(document),
+        status="interrupted" if document.get("interrupted") else "done",
+        command=record.command,
+        machine=machine_name(record.device),
+        measurements=sum(one.table not in UNTIMED for one in entries),
+    )
+    return Loaded(info, record, entries)
+
+
+def _kind(document: Mapping[str, Any]) -> str:
+    """Return the command that wrote a document: each has a name that no other has."""
+    if isinstance(document.get("kind"), str):  # a sweep, or what export wrote
+        return str(document["kind"])
+    for name, kind in _TELLING.items():
+        if name in document:
+            return kind
+    return "layers"
+
+
+def _entries(document: Mapping[str, Any]) -> Iterator[Entry]:
+    """Yield what a document holds, as the command that wrote it puts it into a store."""
+    kind = _kind(document)
+    for row in document.get("measurements", ()):
+        yield Entry.of("layer", row)
+    if kind == "sweep":
+        yield from _swept(document)
+        return
+    shared = {"schema_version", "run", "interrupted", "measurements", "checks"}
+    rest = {name: value for name, value in document.items() if name not in shared}
+    if kind == "e2e" and "protocol" in document:
+        yield Entry.of("protocol", rest)
+    elif kind == "e2e":
+        for row in document["steps"]:
+            # As a store gives it back: its samples in its document as well.
+            yield Entry("step", dict(row), Entry.of("step", row).samples)
+        for one in document.get("agreements", ()):
+            yield Entry.of("agreement", one)
+    elif kind == "check":
+        for one in document.get("checks", [rest]):
+            yield Entry.of("check", one)
+    elif kind != "layers":
+        yield Entry("estimate" if kind == "model" else "findings", rest)
+
+
+def _swept(document: Mapping[str, Any]) -> Iterator[Entry]:
+    """Yield what a sweep's document holds besides its layers."""
+    for name, table in (
+        ("estimates", "estimate"),
+        ("agreements", "agreement"),
+        ("protocols", "protocol"),
+        ("checks", "check"),
+        ("findings", "findings"),
+    ):
+        for one in document.get(name, ()):
+            yield Entry.of(table, one)
+    for row in document.get("steps", ()):
+        yield Entry("step", dict(row), Entry.of("step", row).samples)

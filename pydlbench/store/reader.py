@@ -1,0 +1,310 @@
+"""What can be asked of a store, and how people name runs: ``last``, beginnings of ids, tags."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.errors import StoreError, UsageError, nearest
+from pydlbench.records.run import RunRecord
+from pydlbench.store.entry import (
+    LAYER_COLUMNS,
+    UNTIMED,
+    Entry,
+    RunInfo,
+    is_gone,
+    unpack,
+    unpack_samples,
+)
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+__all__ = ["Reader", "check_tag", "short_id"]
+
+
+# -----------------------------------------------------------------------------
+# How people name runs: ``last``, beginnings of ids, tags.
+
+_LAST: Final = re.compile(r"last(?:~([0-9]{1,9}))?")
+_TAG: Final = re.compile(r"[\w.+@][\w.+@:-]{0,63}")
+_SHORTEST: Final = 4
+
+
+def chosen(text: str, ids: Sequence[str], tags: Collection[str], path: Path) -> str:
+    """Return the id that is meant by an id, its beginning, or ``last``.
+
+    Args:
+        text: what was given.
+        ids: newest first.
+        tags: for the message.
+        path: of the store, for the message.
+
+    Raises:
+        UsageError: none is meant, or several are.
+    """
+    if text in ids:
+        return text
+    if not ids:
+        raise UsageError(f"run {text}: no runs in {path} yet; begin with: pydlbench layers")
+    if found := _LAST.fullmatch(text):
+        back = int(found[1] or 0)
+        if back >= len(ids):
+            count = "is 1 run" if len(ids) == 1 else f"are {len(ids)} runs"
+            raise UsageError(f"run {text}: there {count} only; nearest: last~{len(ids) - 1}")
+        return ids[back]
+    meant = _beginning(text, ids)
+    if len(meant) == 1:
+        return meant[0]
+    if meant:
+        few = ", ".join(meant[:4]) + ("..." if len(meant) > 4 else "")
+        raise UsageError(f"run {text}: {len(meant)} runs begin so: {few}; give more of it")
+    near = nearest(text, [*tags, *ids, *map(_tail, ids)]) or ["last"]
+    text = text or "''"
+    raise UsageError(f"run {text}: no such run; nearest: {', '.join(near)}; see: pydlbench runs")
+
+
+def short_id(name: str, ids: Sequence[str]) -> str:
+    """Return the shortest end of an id, from behind its dash, that means this run only."""
+    tail = _tail(name)
+    for length in range(_SHORTEST, len(tail)):
+        if _beginning(tail[:length], ids) == [name]:
+            return tail[:length]
+    return tail if _beginning(tail, ids) == [name] else name
+
+
+def check_tag(tag: str) -> None:
+    """Refuse a tag that would be taken for something else.
+
+    Raises:
+        UsageError: it has blanks, is too long, or is what ``find`` means otherwise.
+    """
+    if not _TAG.fullmatch(tag):
+        plain = re.sub(r"[^\w.+@:-]+", "-", tag).strip("-:")[:64] or "baseline"
+        raise UsageError(
+            f"tag {tag!r}: up to 64 letters, digits and . _ + @ : - only; nearest: {plain}"
+        )
+    if _LAST.fullmatch(tag):
+        raise UsageError(f"tag {tag}: means the newest run; nearest: {tag}-one")
+    if tag.endswith(".json") and tag != ".json":
+        raise UsageError(f"tag {tag}: means a file; nearest: {tag[:-5]}-json")
+
+
+def _beginning(text: str, ids: Sequence[str]) -> list[str]:
+    if not text:
+        return []
+    return [name for name in ids if name.startswith(text) or _tail(name).startswith(text)]
+
+
+def _tail(name: str) -> str:
+    return name.rpartition("-")[2]
+
+
+# -----------------------------------------------------------------------------
+# What can be asked of a store.
+
+_NEWEST_FIRST = "ORDER BY created_utc DESC, runs.rowid DESC"
+
+
+class Reader:
+    """The reading half of :class:`pydlbench.store.store.Store`.
+
+    Args:
+        connection: to a store of the current schema.
+        path: of its file.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self.path = path
+        self._connection = connection
+
+    def runs(self, *, tag: str | None = None, limit: int | None = None) -> list[RunInfo]:
+        """Return runs, newest first, without reading a document.
+
+        Args:
+            tag: only those that have it.
+            limit: at the most so many.
+        """
+        clause = "" if tag is None else "WHERE id IN (SELECT run FROM tags WHERE tag = ?)"
+        return self._infos(clause, () if tag is None else (tag,), -1 if limit is None else limit)
+
+    def ids(self) -> list[str]:
+        """Return the ids of all runs, newest first."""
+        return [row[0] for row in self._read(f"SELECT id FROM runs {_NEWEST_FIRST}")]  # noqa: S608 - a constant
+
+    def info(self, run_id: str) -> RunInfo:
+        """Return what is known of a run by its full id.
+
+        Raises:
+            UsageError: there is none.
+        """
+        found = self._infos("WHERE id = ?", (run_id,), 1)
+        if not found:
+            raise UsageError(f"run {run_id}: no such run in {self.path}; see: pydlbench runs")
+        return found[0]
+
+    def find(self, text: str) -> RunInfo:
+        """Return the run that somebody means.
+
+        Args:
+            text: an id; a tag (of several runs the newest); ``last``; ``last~2``, two before it;
+                or the beginning of an id, or of what stands behind its last dash.
+
+        Raises:
+            UsageError: no run is meant, or several are.
+        """
+        ids = self.ids()
+        tags = {row[0] for row in self._read("SELECT tag FROM tags")}
+        if text not in ids and text in tags:
+            return self.runs(tag=text, limit=1)[0]
+        return self.info(chosen(text, ids, tags, self.path))
+
+    def record(self, run_id: str) -> RunRecord:
+        """Return a run's record."""
+        statement = "SELECT id, created_utc, command, document FROM runs WHERE id = ?"
+        name, created, command, data = self._one(statement, run_id)
+        with self._undamaged(f"run {run_id}"):
+            values = {**unpack(data), "id": name, "created_utc": created}
+            return RunRecord.from_dict({**values, "command": json.loads(command)})
+
+    def request(self, run_id: str) -> dict[str, Any] | None:
+        """Return what was asked for when a run began, or None where it was not kept."""
+        data = self._one("SELECT request FROM runs WHERE id = ?", run_id)[0]
+        with self._undamaged(f"run {run_id}"):
+            return None if data is None else unpack(data)
+
+    def entries(
+        self,
+        run_id: str,
+        table: str | None = None,
+        *,
+        samples: bool = False,
+        places: Iterable[int] | None = None,
+    ) -> list[Entry]:
+        """Return a run's entries in the order in which they were finished.
+
+        Args:
+            run_id: full id.
+            table: only those of one table.
+            samples: with the raw samples, in seconds; in a step's document they always stand.
+            places: only these of the table, counted from 0: with ``layer``, lines of ``columns``.
+                No other document is read, so that a few rows of a large run are there at once.
+        """
+        chosen = "number, kind, document, CASE WHEN ?3 OR kind = 'step' THEN samples END"
+        select = f"SELECT {chosen}, samples_crc, key FROM entries WHERE run = ?1"  # noqa: S608 - constants
+        of_table = "(?2 IS NULL OR kind = ?2)"
+        rows: list[Any] = []
+        if places is None:
+            statement = f"{select} AND {of_table} ORDER BY number"
+            rows = self._read(statement, (run_id, table, samples))
+        else:
+            numbers = self._read(
+                f"SELECT number FROM entries WHERE run = ?1 AND {of_table} ORDER BY number",  # noqa: S608 - a constant
+                (run_id, table),
+            )
+            for place in sorted(set(places)):
+                values = (run_id, None, samples, *numbers[place])
+                rows += self._read(f"{select} AND number = ?4", values)
+        return [self._entry(run_id, samples, row) for row in rows]
+
+    def columns(
+        self, run_id: str, table: str = "layer", names: Sequence[str] = LAYER_COLUMNS
+    ) -> list[tuple[Any, ...]]:
+        """Return the columns of a run's layers, in the order in which they were finished.
+
+        A hundred thousand rows take a fraction of a second; ``LAYER_COLUMNS`` has their names.
+
+        Args:
+            run_id: full id.
+            table: only ``layer`` has columns.
+            names: of ``LAYER_COLUMNS``; fewer are read faster.
+        """
+        if table != "layer":
+            raise UsageError(f"columns of {table}: there are none; nearest: layer")
+        wanted = ", ".join(f"layers.{LAYER_COLUMNS[LAYER_COLUMNS.index(name)]}" for name in names)
+        return self._read(
+            f"SELECT {wanted} FROM entries JOIN layers ON entry = number "  # noqa: S608 - constants
+            "WHERE run = ? AND entries.kind = 'layer' ORDER BY number",
+            (run_id,),
+        )
+
+    def statuses(self, run_id: str) -> dict[str, str]:
+        """Return the status of every entry that has a key, by its key; see ``done_keys``.
+
+        What has none, an estimate for example, counts as ``ok``.
+        """
+        rows = self._read(
+            "SELECT key, layers.status, CASE WHEN entry IS NULL THEN document END FROM entries "
+            "LEFT JOIN layers ON entry = number WHERE run = ? AND key IS NOT NULL ORDER BY number",
+            (run_id,),
+        )
+        found = {}
+        for key, status, data in rows:
+            with self._undamaged(f"run {run_id}"):
+                found[key] = status if data is None else unpack(data).get("status", "ok")
+        return found
+
+    def _infos(self, clause: str, values: tuple[Any, ...], limit: int) -> list[RunInfo]:
+        untimed = ", ".join(f"'{name}'" for name in UNTIMED)
+        counted = f"SELECT count(*) FROM entries WHERE run = id AND entries.kind NOT IN ({untimed})"  # noqa: S608 - constants
+        rows = self._read(
+            f"SELECT id, created_utc, kind, status, command, machine, writer, ({counted}) "  # noqa: S608 - values are bound
+            f"FROM runs {clause} {_NEWEST_FIRST} LIMIT ?",
+            (*values, limit),
+        )
+        tags: dict[str, list[str]] = {}
+        for run, tag in self._read("SELECT run, tag FROM tags ORDER BY tag"):
+            tags.setdefault(run, []).append(tag)
+        found = []
+        for name, created, kind, status, command, machine, writer, count in rows:
+            with self._undamaged(f"run {name}"):
+                words = tuple(json.loads(command))
+                who = None if writer is None else json.loads(writer)
+            found.append(
+                RunInfo(
+                    id=name,
+                    created_utc=created,
+                    kind=kind,
+                    status="killed" if status == "running" and is_gone(who) else status,
+                    command=words,
+                    machine=machine,
+                    tags=tuple(tags.get(name, ())),
+                    measurements=count,
+                )
+            )
+        return found
+
+    def _entry(self, run_id: str, samples: bool, row: tuple[Any, ...]) -> Entry:
+        number, kind, data, raw, crc, key = row
+        with self._undamaged(f"run {run_id}, entry {number}"):
+            document, seconds = unpack(data), unpack_samples(raw, crc)
+        if kind == "step" and seconds is not None:
+            document["samples_s"] = list(seconds)
+        return Entry(kind, document, seconds if samples else None, key)
+
+    def _one(self, statement: str, run_id: str) -> tuple[Any, ...]:
+        rows = self._read(statement, (run_id,))
+        if not rows:
+            self.info(run_id)  # says that there is none
+        row: tuple[Any, ...] = rows[0]
+        return row
+
+    def _read(self, statement: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        from pydlbench.store.connection import translated
+
+        with translated(self.path):
+            return self._connection.execute(statement, values).fetchall()
+
+    @contextlib.contextmanager
+    def _undamaged(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, TypeError, KeyError) as error:
+            raise StoreError(
+                f"store {self.path}: {what}: a document is damaged ({error}); the others can be "
+                "read: leave it out, or restore the file from a backup"
+            ) from error

@@ -1,0 +1,203 @@
+"""Going on where a run stopped: what is done already, and whether it is still the same run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.errors import UsageError
+from pydlbench.store.entry import ANSWERED
+from pydlbench.store.place import cpu_identity, gpu_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pydlbench.records.run import RunRecord
+    from pydlbench.store.reader import Reader
+
+__all__ = ["case_key", "continued", "done_keys", "refuse_differences"]
+
+_MISSING = object()
+_SHOWN = 3
+
+
+def case_key(case: Any, threads: int | None = None) -> str:
+    """Return what a case is, as a word that is the same in every process.
+
+    Args:
+        case: a ``Case`` of a layer or a ``StepCase`` (whatever has ``to_dict()``).
+        threads: those that were asked for; None is the default.
+    """
+    return json.dumps({**case.to_dict(), "threads": threads}, sort_keys=True)
+
+
+def done_keys(store: Reader, run_id: str) -> frozenset[str]:
+    """Return the keys of a run's rows that need not be measured again: ok or skipped ones.
+
+    A row that failed is measured once more; it then takes the failed one's place.
+    """
+    return frozenset(key for key, status in store.statuses(run_id).items() if status in ANSWERED)
+
+
+def refuse_differences(
+    before: RunRecord,
+    now: RunRecord,
+    request_before: Mapping[str, Any] | None,
+    request_now: Mapping[str, Any],
+) -> None:
+    """Make sure that new rows may stand beside those of a run.
+
+    Args:
+        before: the run, as it was kept.
+        now: a run on this machine as it is; a GPU is compared where both have used one.
+        request_before: what it was asked for.
+        request_now: what is asked for now; JSON objects, compared key by key.
+
+    Raises:
+        UsageError: the machine, a library's version, a variable that libraries read, or the
+            request differs; it names what.
+    """
+    if request_before is None:
+        raise UsageError(
+            f"--resume {before.id}: it was kept without what was asked for; start a new run"
+        )
+    pairs = (
+        ("the machine", cpu_identity(before.device), cpu_identity(now.device)),
+        ("the GPU", *_gpus(before, now)),
+        ("the library", *(run.environment.get("packages", {}) for run in (before, now))),
+        ("the variable", *(run.environment.get("variables", {}) for run in (before, now))),
+        ("the request", _plain(request_before), _plain(request_now)),
+    )
+    for what, old, new in pairs:
+        found = list(_differences(old, new))
+        # A sum over everything says least of all.
+        found = [text for text in found if not text.startswith("cases was")] or found
+        if found:
+            more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+            raise UsageError(
+                f"--resume {before.id}: {what} is not the same: {', '.join(found[:_SHOWN])}{more}; "
+                "nearest: start a new run, without --resume"
+            )
+
+
+def _gpus(before: RunRecord, now: RunRecord) -> tuple[dict[str, str], dict[str, str]]:
+    old, new = gpu_name(before.device), gpu_name(now.device)
+    return ({"name": old}, {"name": new}) if old and new else ({}, {})
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    for name in dict.fromkeys([*old, *new]):
+        was, is_ = old.get(name, _MISSING), new.get(name, _MISSING)
+        if was != is_:
+            yield f"{name} was {_text(was)}, is {_text(is_)}"
+
+
+def _text(value: Any) -> str:
+    if value is _MISSING:
+        return "nothing"
+    if isinstance(value, (list, tuple)) and len(value) > _SHOWN:
+        return f"{len(value)} values"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _plain(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request as it is read back from JSON."""
+    plain: dict[str, Any] = json.loads(json.dumps(request))
+    return plain
+
+
+# -----------------------------------------------------------------------------
+# The record of a run that was gone on with: what both attempts have found on the machine.
+#
+# Each attempt probes what its own rows need. The rows of the first one stand in the run beside
+# those
+# of the second, so their peaks, bandwidths and libraries have to stand in its record as well.
+
+# Lists of a device's record, and what tells their items apart.
+_NAMED: Final = {
+    "peaks": ("precision",),
+    "bandwidths": ("level", "pattern"),
+    "warnings": ("symptom",),
+}
+_BY_THREADS: Final = "by_threads"
+
+
+def continued(before: RunRecord, now: RunRecord) -> RunRecord:
+    """Return the run's record: the first attempt's id, time and command, and all that is known.
+
+    Args:
+        before: as it was kept.
+        now: of the session that goes on; where both have found the same thing, this one counts.
+    """
+    return dataclasses.replace(
+        now,
+        id=before.id,
+        created_utc=before.created_utc,
+        command=before.command,
+        device=_device(before.device, now.device),
+        environment=_union(before.environment, now.environment),
+    )
+
+
+def _device(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one device; of several numbers of threads the most are on top, as in any run.
+
+    Only one on which nothing was probed stands behind others.
+    """
+    if not before or not now:
+        return dict(before or now)
+    if ("host" in before) != ("host" in now):  # one attempt has used a GPU, the other has not
+        card = now if "host" in now else before
+        pair = (before, card["host"]) if card is now else (card["host"], now)
+        return {**card, "host": _one(*pair)}
+    old, new = _each(before), _each(now)
+    every = {name: _one(old.get(name, {}), new.get(name, {})) for name in {**old, **new}}
+    if len(every) < 2:
+        return next(iter(every.values()))
+    top = max(every.values(), key=lambda one: (bool(one.get("peaks")), one.get("threads") or 0))
+    return {**top, _BY_THREADS: every}
+
+
+def _each(device: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return a device by its number of threads."""
+    plain = {name: value for name, value in device.items() if name != _BY_THREADS}
+    return {str(plain.get("threads")): plain, **device.get(_BY_THREADS, {})}
+
+
+def _one(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all that two attempts have found on a device used in the same way."""
+    found = _union(before, now)
+    for name, of in _NAMED.items():
+        if before.get(name) and now.get(name):
+            found[name] = _items(before[name], now[name], of)
+    if "host" in before and "host" in now:
+        found["host"] = _one(before["host"], now["host"])
+    return found
+
+
+def _union(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return both, the later one's values where it has some; tables are joined, not replaced."""
+    found = dict(before)
+    for name, value in now.items():
+        old = found.get(name)
+        if isinstance(old, dict) and isinstance(value, dict):
+            found[name] = {**old, **value}
+        elif name not in found or value not in (None, [], (), {}, ""):
+            found[name] = value
+    return found
+
+
+def _items(before: Any, now: Any, of: tuple[str, ...]) -> list[Any]:
+    """Return the items of both lists; of those about the same thing the later that was measured."""
+    found = {_name(one, of): one for one in before}
+    for one in now:
+        name = _name(one, of)
+        # A probe that could not run this time does not undo the one that did.
+        if name not in found or not one.get("reason"):
+            found[name] = one
+    return list(found.values())
+
+
+def _name(item: Mapping[str, Any], of: tuple[str, ...]) -> tuple[Any, ...]:
+    return tuple(item.get(name) for name in of)

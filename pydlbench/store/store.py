@@ -1,0 +1,278 @@
+"""The store: runs begin, their entries are committed one by one, and are read back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any, Self
+
+from pydlbench.errors import StoreError, UsageError
+from pydlbench.store.entry import (
+    BEING_WRITTEN,
+    TABLES,
+    Entry,
+    layer_values,
+    pack,
+    pack_samples,
+    samples_crc,
+    this_process,
+)
+from pydlbench.store.place import default_path, machine_name, user_path
+from pydlbench.store.reader import Reader, check_tag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+    from pydlbench.records.run import RunRecord
+
+__all__ = ["Store"]
+
+
+# -----------------------------------------------------------------------------
+# What can be done to runs that are there: ended, tagged, deleted.
+
+
+class Editor(Reader):
+    """The part of :class:`pydlbench.store.store.Store` that changes runs as a whole."""
+
+    def end(self, run_id: str) -> None:
+        """End a run whose process is gone; what it has finished stays.
+
+        For one of another host or container, of which nothing can be seen from here. A process
+        that is still there is not disturbed, and ends its run itself.
+
+        Raises:
+            UsageError: no such run, or it has ended.
+        """
+        with self._transaction():
+            status = self.info(run_id).status
+            if status not in ("running", "killed"):
+                raise UsageError(f"run {run_id}: has ended already, it is {status}")
+            self._connection.execute(
+                "UPDATE runs SET status = 'interrupted', writer = NULL WHERE id = ?", (run_id,)
+            )
+
+    def tag(self, run_id: str, tag: str) -> None:
+        """Give a run a tag; several runs may share one, and one that it has is no error.
+
+        Raises:
+            UsageError: no such run, or the word cannot be one.
+        """
+        check_tag(tag)
+        with self._transaction():
+            self.info(run_id)
+            self._connection.execute(
+                "INSERT OR IGNORE INTO tags (tag, run) VALUES (?, ?)", (tag, run_id)
+            )
+
+    def untag(self, run_id: str, tag: str) -> None:
+        """Take a tag from a run.
+
+        Raises:
+            UsageError: it has no such tag.
+        """
+        with self._transaction():
+            tags = self.info(run_id).tags
+            if tag not in tags:
+                has = f"its tags: {', '.join(tags)}" if tags else "it has none"
+                raise UsageError(f"{tag}: run {run_id} has no such tag; {has}")
+            self._connection.execute("DELETE FROM tags WHERE tag = ? AND run = ?", (tag, run_id))
+
+    def delete(self, run_id: str) -> None:
+        """Delete a run with all that belongs to it.
+
+        Raises:
+            UsageError: there is none.
+        """
+        with self._transaction():
+            self.info(run_id)
+            self._connection.execute("DELETE FROM runs WHERE id = ?", (run_id,))
+
+    def vacuum(self) -> None:
+        """Give the room of deleted runs back to the file system."""
+        from pydlbench.store.connection import translated
+
+        with translated(self.path):
+            self._connection.execute("VACUUM")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All or nothing, whatever ends it; waits for other writers first."""
+        from pydlbench.store.connection import translated
+
+        with translated(self.path):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+
+
+# -----------------------------------------------------------------------------
+# The store itself: runs begin, their entries are committed one by one, and are read back.
+
+_ENDS = ("done", "interrupted", "failed")
+
+
+class Store(Editor):
+    """One file of results. Open it with :meth:`open`, and use it as a context manager.
+
+    Every method raises ``StoreError``, in one line with what to do, where the file cannot be
+    written or read; what was committed before stays. ``UsageError`` where there is no such run.
+    Not to be shared among threads; any number of processes may have the same file open.
+
+    Attributes:
+        path: of the file.
+    """
+
+    @classmethod
+    def open(cls, path: str | Path | None = None, *, readonly: bool = False) -> Self:
+        """Open a store.
+
+        Args:
+            path: of the file; None is :func:`pydlbench.store.place.default_path`, whose folder
+                is made where it is missing.
+            readonly: write nothing, not even to bring an older schema up to date. Works where the
+                file or its folder cannot be written; a missing file is an error.
+
+        Raises:
+            StoreError: it cannot be opened, is damaged, no store, or of a newer pydlbench.
+        """
+        from pydlbench.store.connection import open_reader, open_writer
+
+        where = default_path() if path is None else user_path(path)
+        if readonly:
+            return cls(open_reader(where), where)
+        if path is None:
+            try:
+                where.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise StoreError(
+                    f"store {where}: its folder cannot be made ({error.strerror}); name another "
+                    "file with --store"
+                ) from error
+        return cls(open_writer(where), where)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; nothing else works afterwards."""
+        self._connection.close()
+
+    def begin(self, run: RunRecord, kind: str, *, request: Mapping[str, Any] | None = None) -> None:
+        """Put a run into the store, with status ``running`` and this process as its writer.
+
+        Args:
+            run: its id must be new.
+            kind: the command.
+            request: what was asked for, for whoever goes on with a killed run; a JSON object.
+        """
+        with self._transaction():
+            self._connection.execute(
+                "INSERT INTO runs (id, created_utc, kind, status, document, command, machine, "
+                "writer, request) VALUES (?, ?, ?, 'running', ?, ?, ?, ?, ?)",
+                (
+                    *(run.id, run.created_utc, kind, *_columns(run)),
+                    *(json.dumps(this_process()), None if request is None else pack(request)),
+                ),
+            )
+
+    def resume(self, run_id: str) -> None:
+        """Make this process the writer of a run again.
+
+        Raises:
+            UsageError: no such run, or another process is writing it.
+        """
+        with self._transaction():
+            if self.info(run_id).status == "running":
+                raise UsageError(f"run {run_id}: {BEING_WRITTEN.format(run_id)}")
+            self._connection.execute(
+                "UPDATE runs SET status = 'running', writer = ? WHERE id = ?",
+                (json.dumps(this_process()), run_id),
+            )
+
+    def add(self, run_id: str, entry: Entry) -> None:
+        """Commit an entry; one of the same run with the same key is replaced by it."""
+        self.add_all(run_id, (entry,))
+
+    def add_all(self, run_id: str, entries: Iterable[Entry]) -> None:
+        """Commit entries together: all of them or, if one cannot be, none."""
+        with self._transaction():
+            for entry in entries:
+                self._insert(run_id, entry)
+
+    def holds(self, run_id: str, entry: Entry) -> bool:
+        """Whether this is a run's newest entry; asked after an interrupted ``add``."""
+        rows = self._read(
+            "SELECT kind, document, samples FROM entries WHERE run = ? "
+            "ORDER BY number DESC LIMIT 1",
+            (run_id,),
+        )
+        return rows == [(entry.table, pack(entry.document), pack_samples(entry.samples))]
+
+    def describe(self, run: RunRecord) -> None:
+        """Keep a run's device and environment as they are known by now."""
+        document, _, machine = _columns(run)
+        with self._transaction():
+            self._connection.execute(
+                "UPDATE runs SET document = ?, machine = ? WHERE id = ?",
+                (document, machine, run.id),
+            )
+
+    def finish(self, run: RunRecord, status: str) -> None:
+        """End a run: its status, and its device and environment, which are known only now.
+
+        Args:
+            run: as it is now; its id says which. The command line stays that of its beginning.
+            status: ``done``, ``interrupted`` or ``failed``.
+        """
+        if status not in _ENDS:
+            raise UsageError(f"status {status}: not one of {', '.join(_ENDS)}")
+        document, _, machine = _columns(run)
+        with self._transaction():
+            self._connection.execute(
+                "UPDATE runs SET status = ?, writer = NULL, document = ?, machine = ? WHERE id = ?",
+                (status, document, machine, run.id),
+            )
+
+    def _insert(self, run_id: str, entry: Entry) -> None:
+        from pydlbench.store.connection import INSERT_LAYER
+
+        if entry.table not in TABLES:
+            raise UsageError(f"table {entry.table}: not one of {', '.join(TABLES)}")
+        if entry.key is not None:
+            self._connection.execute(
+                "DELETE FROM entries WHERE run = ? AND key = ?", (run_id, entry.key)
+            )
+        samples = pack_samples(entry.samples)
+        added = self._connection.execute(
+            "INSERT INTO entries (run, kind, document, samples, samples_crc, key) "
+            "VALUES (?, ?, ?, ?, ?, ?)",
+            (
+                *(run_id, entry.table, pack(entry.document)),
+                *(samples, samples_crc(samples), entry.key),
+            ),
+        )
+        if entry.table == "layer":
+            self._connection.execute(INSERT_LAYER, (added.lastrowid, *layer_values(entry.document)))
+
+
+def _columns(run: RunRecord) -> tuple[bytes, str, str]:
+    """Return a run's document, command and machine."""
+    plain = run.to_dict()
+    document = pack({"device": plain["device"], "environment": plain["environment"]})
+    return document, json.dumps(plain["command"]), machine_name(plain["device"])
