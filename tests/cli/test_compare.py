@@ -330,7 +330,7 @@ def test_runs_without_a_published_model_are_said_to_be(write, capsys):
 def drifting_workers(monkeypatch):
     """Let worker processes serve kernels that drift; torch's are 3 % slower."""
     host = importlib.import_module("pydlbench.workers.host")
-    folder = Path(__file__).parents[1] / "remeasure" / "invented"
+    folder = Path(__file__).parents[1] / "compare" / "rerun" / "invented"
     monkeypatch.syspath_prepend(str(folder))
     bootstrap = host._BOOTSTRAP.replace(
         "from pydlbench.workers.worker",

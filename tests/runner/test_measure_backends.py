@@ -24,7 +24,7 @@ pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not buil
 POOL = Pool2d.of(batch=2, channels=16, in_size=9, kernel=3, stride=2, name="small/pool")
 LARGE = Pool2d.of(batch=8, channels=64, in_size=112, kernel=3, stride=2, name="large/pool")
 QUICK = Options(budget_s=0.02, seed=3)
-INVENTED = Path(__file__).parent / "workers" / "invented"
+INVENTED = Path(__file__).parents[1] / "workers" / "invented"
 torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="torch is not installed here"
 )
