@@ -19,10 +19,10 @@ import sys
 
 from pydlbench.errors import PydlbenchError
 from pydlbench.layers.base import PASSES
-from pydlbench.layers.catalog import find_layers
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
+from pydlbench.models.catalog import find_layers
 from pydlbench.records.specs import Case
 from pydlbench.runner.session import Options, Session
 from pydlbench.timing.chunk import Request

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from pydlbench.errors import PydlbenchError
 from pydlbench.layers.base import PASSES
-from pydlbench.layers.catalog import find_layers
+from pydlbench.models.catalog import find_layers
 from pydlbench.records.specs import Case
 from pydlbench.runner.session import Options, Session
 from pydlbench.timing.chunk import Chunk, Request

@@ -21,8 +21,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pydlbench.backends.capabilities import offer
-from pydlbench.layers.catalog import find_layers
 from pydlbench.layers.layer import Layer
+from pydlbench.models.catalog import find_layers
 from pydlbench.records.measurement import Measurement
 from pydlbench.records.specs import BACKENDS, Case
 from pydlbench.runner.session import Options, Session

@@ -16,7 +16,7 @@ import random
 import statistics
 from collections import defaultdict
 
-from pydlbench.layers.catalog import find_layers
+from pydlbench.models.catalog import find_layers
 from pydlbench.records.specs import Case
 from pydlbench.runner.session import Options, Session
 from pydlbench.timing.policy import Policy

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.layers.catalog import find_layers
+from pydlbench.models.catalog import find_layers
 from pydlbench.records.measurement import Correctness, Measurement, Peaks, Roofline, TimeSummary
 from pydlbench.records.run import RunRecord
 from pydlbench.store.entry import Entry

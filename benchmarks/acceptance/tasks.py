@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from acceptance.torch_rows import TorchRows
-from pydlbench.layers.catalog import find_layers
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.layer import Layer
+from pydlbench.models.catalog import find_layers
 from pydlbench.records.specs import GPU_PRECISIONS, Case
 from pydlbench.runner.session import Options, Session
 

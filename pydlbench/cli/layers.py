@@ -20,9 +20,9 @@ from pydlbench.cli.options import (
 )
 from pydlbench.errors import UsageError, nearest
 from pydlbench.layers.base import PASSES
-from pydlbench.layers.catalog import find_layers, model_names
 from pydlbench.layers.descriptor import POOL_MODES
 from pydlbench.layers.pointwise import Pointwise
+from pydlbench.models.catalog import entry_names, find_layers, is_entry
 from pydlbench.records.specs import (
     BACKENDS,
     CACHES,
@@ -250,11 +250,11 @@ def _models(given: Sequence[str] | None) -> list[str]:
     names = split_patterns(given or ())
     if given and not names:
         raise UsageError("--model '': empty; nearest: alexnet")
-    known = model_names()
     for name in names:
         if "/" in name or name.startswith("@"):
             raise UsageError(f"--model {name}: not a model's name; nearest: --shape {name}")
-        if name not in known and not set(name) & set("*?["):
+        if not set(name) & set("*?[") and not is_entry(name):
+            known = entry_names()
             near = ", ".join(nearest(name, known) or known)
             raise UsageError(f"--model {name}: no such model; nearest: {near}")
     return names

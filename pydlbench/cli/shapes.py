@@ -45,8 +45,8 @@ def run(args: argparse.Namespace) -> int:
         UsageError: Unknown or malformed layer, bad option, unwritable file.
     """
     from pydlbench.cli.options import choices, split_patterns, whole_number
-    from pydlbench.layers.catalog import find_layers
     from pydlbench.layers.descriptor import POOL_MODES
+    from pydlbench.models.catalog import find_layers
     from pydlbench.report.text import STDOUT, check_writable, write_text
 
     batch = None if args.batch is None else whole_number("--batch", args.batch, 1)
@@ -66,7 +66,7 @@ def _summary(layers: list[Layer]) -> str:
     """Return a line per model: what its layers are called and what they compute together."""
     from tabulate import tabulate
 
-    from pydlbench.layers.catalog import load_model
+    from pydlbench.models.catalog import load_entry
     from pydlbench.units import format_flops
 
     models: dict[str, list[Layer]] = {}
@@ -77,7 +77,7 @@ def _summary(layers: list[Layer]) -> str:
         batches = dict.fromkeys(layer.batch for layer in own)
         flops = sum(layer.flops("forward") for layer in own)
         shown = ", ".join(map(str, batches))
-        rows.append((name, len(own), shown, format_flops(flops), load_model(name).title))
+        rows.append((name, len(own), shown, format_flops(flops), load_entry(name).title))
     align = ("left", "right", "right", "right", "left")
     table = tabulate(
         rows,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydlbench.compare.match import LAYER_KINDS, Matching, Pair
 from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
-from pydlbench.layers.catalog import find_layers
 from pydlbench.layers.descriptor import parse_problem
+from pydlbench.models.catalog import find_layers
 from pydlbench.records.specs import TIMINGS, Case
 from pydlbench.runner.interleaved import Contestant, sample_in_turn
 from pydlbench.timing.policy import Policy, gpu_policy

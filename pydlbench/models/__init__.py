@@ -1,43 +1,62 @@
 """Whole models, each written once as a graph of layers.
 
-One file per family; :func:`build_model` imports the one it needs. What composition sums, what
-PyTorch and TensorFlow run and what is counted are all read from the same graph.
+One file per family, in ``families``; :func:`build_model` imports the one it needs. What composition
+sums, what PyTorch and TensorFlow run and what is counted are all read from the same graph.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydlbench.errors import UsageError, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pydlbench.models.graph import Model
 
-__all__ = ["build_model", "model_names"]
+    Build = TypeVar("Build", bound=Callable[..., Model])
 
-# By family: which file has which models.
-_FAMILIES: Final = {
-    "alexnet": ("alexnet", "alexnet-owt", "alexnet-tfcnn", "alexnet-tfcnn-cifar10"),
-    "vgg": ("vgg11", "vgg13", "vgg16", "vgg19"),
-    "googlenet": ("googlenet",),
-    "overfeat": ("overfeat-fast",),
-    "resnet": (
-        *("resnet18", "resnet50", "resnet101", "resnet152"),
-        *("resnet18-v1", "resnet50-v1", "resnet101-v1", "resnet152-v1"),
-    ),
-    "densenet": ("densenet121", "densenet161", "densenet169", "densenet201"),
-    "inception": ("inception-v3",),
-    "nasnet": ("nasnet-mobile", "nasnet-large"),
-    "mnist": ("mnist",),
-    "cifar10": ("cifar10",),
-}
-_HOMES: Final = {name: family for family, names in _FAMILIES.items() for name in names}
+__all__ = ["build_model", "family", "is_model", "model_names"]
+
+_FOLDER: Final = Path(__file__).parent / "families"
+# Where a list of all models starts: with AlexNet, the default. Families that are not named here
+# follow, sorted by name.
+_FIRST: Final = (
+    *("alexnet", "vgg", "mnist", "cifar10", "overfeat", "googlenet"),
+    *("inception", "resnet", "densenet", "nasnet"),
+)
+# By family, what its file has registered: by model, the function that builds it.
+_REGISTERED: Final[dict[str, dict[str, Callable[..., Model]]]] = {}
+
+
+def family(*models: str) -> Callable[[Build], Build]:
+    """Register the models that the decorated ``build(name, batch, ...)`` builds.
+
+    Its keywords are the options of these models, and their defaults those of the publication.
+
+    Args:
+        models: Their names as typed on the command line: ``resnet50``.
+    """
+
+    def register(build: Build) -> Build:
+        own = _REGISTERED.setdefault(build.__module__.rpartition(".")[2], {})
+        own.update(dict.fromkeys(models, build))
+        return build
+
+    return register
 
 
 def model_names() -> tuple[str, ...]:
     """Return the names of all models; AlexNet, the default, comes first."""
-    return tuple(_HOMES)
+    return tuple(name for one in _families() for name in _models(one))
+
+
+def is_model(name: str) -> bool:
+    """Whether there is such a model; no family is imported whose models are called otherwise."""
+    return _builder(name) is not None
 
 
 def build_model(name: str, batch: int | None = None, **options: Any) -> Model:
@@ -54,12 +73,36 @@ def build_model(name: str, batch: int | None = None, **options: Any) -> Model:
     Raises:
         UsageError: No such model or option, with the nearest; a value that cannot be.
     """
-    if name not in _HOMES:
-        choices = nearest(name, _HOMES) or list(_HOMES)
+    build = _builder(name)
+    if build is None:
+        choices = nearest(name, model_names()) or list(model_names())
         raise UsageError(f"{name}: no such model; nearest: {', '.join(choices)}")
     from pydlbench.models.options import build_with
 
     if batch is not None and batch < 1:
         raise UsageError(f"--batch {batch}: too small; at least 1")
-    family = importlib.import_module(f"pydlbench.models.{_HOMES[name]}")
-    return build_with(family.build, name, batch, options)
+    return build_with(build, name, batch, options)
+
+
+def _families() -> list[str]:
+    """Return the names of all families' files."""
+    found = {path.stem for path in _FOLDER.glob("*.py")} - {"__init__"}
+    return [*(one for one in _FIRST if one in found), *sorted(found.difference(_FIRST))]
+
+
+def _models(one: str) -> dict[str, Callable[..., Model]]:
+    """Return what a family's file registers, by model."""
+    importlib.import_module(f"pydlbench.models.families.{one}")
+    return _REGISTERED[one]
+
+
+def _builder(name: str) -> Callable[..., Model] | None:
+    """Return the function that builds a model; None if there is no such model.
+
+    A family whose name is in the model's (``resnet.py`` has ``resnet50``) most likely has it: that
+    one is asked first, and the others are imported only where it does not.
+    """
+    for one in sorted(_families(), key=lambda one: one not in name):
+        if name in _models(one):
+            return _models(one)[name]
+    return None

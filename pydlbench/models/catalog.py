@@ -1,65 +1,315 @@
-"""The catalog's files, written from the graphs: ``python -m pydlbench.models.catalog``.
-
-Layers can then be found by name without building a graph, and by folders that lie below the
-models. A test holds files and graphs equal.
-"""
+"""The named layers of published networks, and finding the layers that a user means."""
 
 from __future__ import annotations
 
+import functools
 import re
-import textwrap
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.layers import catalog
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pool import Pool2d
-from pydlbench.models import build_model, model_names
+from pydlbench.errors import UsageError, nearest
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.descriptor import check_pool, looks_like_problem, parse_problem
+from pydlbench.layers.pointwise import Pointwise
+from pydlbench.models import build_model, is_model, model_names
 
 if TYPE_CHECKING:
-    from pydlbench.models.graph import Model, Node
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["catalog_text", "main"]
+    from pydlbench.layers.layer import Layer
 
-_HEADER: Final = "# Written from the model's graph by: python -m pydlbench.models.catalog"
-
-
-def catalog_text(model: Model) -> str:
-    """Return a model's file: its convolutions, products and poolings, in execution order."""
-    lines = [
-        _HEADER,
-        f'title = "{model.title}"',
-        f"batch = {model.batch}",
-        f'source = "{model.source}"',
-        "",
-        "layers = [",
-        *(_line(node) for node in model if node.op in ("conv", "linear", "pool")),
-        "]",
-    ]
-    return "\n".join(lines) + "\n"
+__all__ = ["CatalogEntry", "entry_names", "find_layers", "is_entry", "load_entry"]
 
 
-def _line(node: Node) -> str:
-    layer = node.layer
-    if isinstance(layer, Gemm):
-        kind, text = "inner_product", f"{layer.k}x{layer.n}"
-    else:
-        assert layer is not None
-        kind, text = "conv", re.sub(r"mb\d+", "", layer.problem)
-        if isinstance(layer, Pool2d):
-            kind = f"{layer.mode}_pool"
-            if layer.count_include_pad:
-                raise ValueError(f"{layer.name}: the catalog has no average that counts padding")
-    return f'  {{ name = "{node.name}", {kind} = "{text}" }},'
+# -----------------------------------------------------------------------------
+# Whose layers have names: the models, and a benchmark of single layers.
 
 
-def main(folder: Path = Path(catalog.__file__).parent / "shapes") -> None:
-    """Write all files into a folder."""
-    for name in model_names():
-        text = catalog_text(build_model(name))
-        (folder / f"{name}.toml").write_text(text, encoding="utf-8")
-    print(textwrap.fill(f"wrote {', '.join(model_names())}", 100))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogEntry:
+    """The layers of a model that are timed by name.
+
+    Attributes:
+        name: As typed on the command line: ``alexnet-owt``.
+        title: In words.
+        batch: Images per step in the publication; the layers have it.
+        source: Where the shapes were read.
+        layers: Convolutions, products and poolings in execution order, named
+            ``alexnet-owt/conv1``. Those that are computed on each element are in the graph only.
+    """
+
+    name: str
+    title: str
+    batch: int
+    source: str
+    layers: tuple[Layer, ...]
 
 
-if __name__ == "__main__":
-    main()
+_LAYER_WISE: Final = "convnet"
+
+
+def entry_names() -> tuple[str, ...]:
+    """Return the names of all entries: the models, and the layer-wise benchmark in their midst."""
+    names = list(model_names())
+    names.insert(names.index("mnist"), _LAYER_WISE)
+    return tuple(names)
+
+
+@functools.cache
+def load_entry(name: str) -> CatalogEntry:
+    """Return the layers of one model, read off its graph.
+
+    Raises:
+        UsageError: No such entry.
+    """
+    if name == _LAYER_WISE:
+        return _layer_wise()
+    if not is_model(name):
+        choices = nearest(name, entry_names()) or list(entry_names())
+        raise UsageError(f"{name}: no such model; nearest: {', '.join(choices)}")
+    model = build_model(name)
+    named = [node.layer for node in model if not isinstance(node.layer, Pointwise)]
+    return CatalogEntry(
+        name=name,
+        title=model.title,
+        batch=model.batch,
+        source=model.source,
+        layers=tuple(layer for layer in named if layer is not None),
+    )
+
+
+def is_entry(name: str) -> bool:
+    """Whether there are layers under this name."""
+    return name == _LAYER_WISE or is_model(name)
+
+
+def _layer_wise() -> CatalogEntry:
+    """Return five convolutions that are of no model: (channels, side, channels, kernel)."""
+    problems = {
+        "L1": (3, 128, 96, 11),
+        "L2": (64, 64, 128, 9),
+        "L3": (128, 32, 128, 9),
+        "L4": (128, 16, 128, 7),
+        "L5": (384, 13, 384, 3),
+    }
+    batch = 128
+    return CatalogEntry(
+        name=_LAYER_WISE,
+        title="convnet-benchmarks, layer-wise",
+        batch=batch,
+        source="soumith/convnet-benchmarks, README and torch7/layerwise_benchmarks",
+        layers=tuple(
+            Conv2d.of(
+                batch=batch,
+                in_channels=inputs,
+                in_size=side,
+                out_channels=outputs,
+                kernel=kernel,
+                name=f"{_LAYER_WISE}/{name}",
+            )
+            for name, (inputs, side, outputs, kernel) in problems.items()
+        ),
+    )
+
+
+# -----------------------------------------------------------------------------
+# Finding layers of the catalog by name or glob, and the nearest names where there is none.
+
+_DEFAULT: Final = "alexnet"
+_HINT: Final = "list them with: pydlbench shapes"
+
+
+def find_named(pattern: str, batch: int | None = None) -> list[Layer]:
+    """Return the layers of the catalog that ``pattern`` names, in the catalog's order.
+
+    ``vgg16/conv3_2`` is one layer; ``conv3`` is AlexNet's, or, where AlexNet has none of that name,
+    the first model's that has one, provided the others' are the same problem. ``vgg16`` alone
+    stands for all its layers. A glob with ``/`` is matched against full names; without, against
+    AlexNet's layers and, if none matches, against everything.
+
+    Args:
+        pattern: A name or glob.
+        batch: The batch to give the layers; each model's own if None.
+
+    Raises:
+        UsageError: Nothing matches (with the nearest names), or a bare name is ambiguous.
+    """
+    if any(character in pattern for character in "*?["):
+        return _rebatched(_glob(pattern), batch)
+    if "/" in pattern:
+        model, _, bare = pattern.partition("/")
+        if is_entry(model):
+            found = [layer for layer in load_entry(model).layers if _bare(layer) == bare]
+            if found:
+                return _rebatched(found, batch)
+        raise _unknown(pattern)
+    # The default model first: no other one has to be built for its layers.
+    for layer in load_entry(_DEFAULT).layers:
+        if _bare(layer) == pattern:
+            return _rebatched([layer], batch)
+    if is_entry(pattern):
+        return _rebatched(load_entry(pattern).layers, batch)
+    found = _rebatched([layer for layer in _all_layers() if _bare(layer) == pattern], batch)
+    if not found:
+        raise _unknown(pattern)
+    if len({(layer.kind, layer.problem) for layer in found}) > 1:
+        names = ", ".join(f"{layer.name} ({layer.problem})" for layer in found)
+        raise UsageError(f"{pattern}: several models have one, and they differ; one of: {names}")
+    return found[:1]
+
+
+def with_batch(layer: Layer, batch: int | None) -> Layer:
+    """Return the layer with another batch (None leaves it); an error names the layer.
+
+    Raises:
+        UsageError: The layer cannot have this batch.
+    """
+    try:
+        return layer if batch is None else layer.with_batch(batch)
+    except UsageError as error:
+        raise UsageError(f"{layer.name or layer.problem}: {error}") from None
+
+
+def _all_layers() -> Iterator[Layer]:
+    for name in entry_names():
+        yield from load_entry(name).layers
+
+
+def _bare(layer: Layer) -> str:
+    """Return the part of a catalog layer's name behind the model."""
+    return (layer.name or "").partition("/")[2]
+
+
+def _rebatched(layers: Sequence[Layer], batch: int | None) -> list[Layer]:
+    return [with_batch(layer, batch) for layer in layers]
+
+
+def _glob(pattern: str) -> list[Layer]:
+    found: list[Layer] = []
+    if "/" not in pattern:
+        layers = load_entry(_DEFAULT).layers
+        found = [layer for layer in layers if fnmatchcase(_bare(layer), pattern)]
+    if not found:
+        model = pattern.partition("/")[0]
+        found = [
+            layer
+            for layer in (load_entry(model).layers if is_entry(model) else _all_layers())
+            if fnmatchcase(layer.name or "", pattern) or fnmatchcase(_bare(layer), pattern)
+        ]
+    if not found:
+        raise UsageError(f"{pattern}: matches no layer; {_HINT}")
+    return found
+
+
+def _unknown(name: str) -> UsageError:
+    choices = _nearest_in_model(name) if "/" in name else _nearest_bare(name)
+    help_ = f"nearest: {', '.join(choices)}" if choices else _HINT
+    return UsageError(f"{name}: no such layer; {help_}")
+
+
+def _nearest_in_model(name: str) -> list[str]:
+    """Return near misses of ``model/layer``: first correct the model, then the layer."""
+    model, _, bare = name.partition("/")
+    models = [model] if is_entry(model) else nearest(model, entry_names())
+    choices: list[str] = []
+    for candidate in models:
+        names = [_bare(layer) for layer in load_entry(candidate).layers]
+        close = nearest(bare, names, 3 if model == candidate else 1)
+        choices += [f"{candidate}/{layer}" for layer in close]
+    return choices[:3] or [f"{candidate}/*" for candidate in models]
+
+
+def _nearest_bare(name: str) -> list[str]:
+    """Return near misses of a bare name: AlexNet's layers bare, others with their first model."""
+    shown = {model: f"{model}/*" for model in entry_names()}
+    for layer in _all_layers():
+        full = layer.name or ""
+        in_default = full.startswith(f"{_DEFAULT}/")
+        shown.setdefault(_bare(layer), _bare(layer) if in_default else full)
+    return [shown[match] for match in nearest(name, shown)]
+
+
+# -----------------------------------------------------------------------------
+# From what a user types (names, globs, descriptors, ``@file``) to layers.
+
+# A line up to its comment: a "#" behind a blank, unless in a quoted name.
+_CONTENT: Final = re.compile(r'(?:"[^"]*"|(?<!\s)#|[^#])*')
+_LARGEST_FILE: Final = 1 << 20  # characters; more is not a list of layers but the wrong file
+
+
+def find_layers(
+    patterns: Sequence[str],
+    batch: int | None = None,
+    pool: str | None = None,
+    *,
+    option: str = "--shape",
+) -> list[Layer]:
+    """Return the layers that ``patterns`` stand for, in their order, each only once.
+
+    Args:
+        patterns: Names (``conv3``, ``vgg16/conv3_2``, ``vgg16``), globs (``vgg16/*``), descriptors,
+            or ``@file`` with one of these per line (``#`` starts a comment).
+        batch: The batch of all layers, whatever the catalog or a descriptor says; None leaves it.
+        pool: What pooling does in descriptors without ``oc``; see :func:`parse_problem`.
+        option: What an error message shows before the offending pattern; empty for nothing.
+
+    Raises:
+        UsageError: One line naming the pattern (and the line of the file), the reason and the
+            nearest valid choice.
+    """
+    check_pool(pool)
+    if batch is not None and batch < 1:
+        raise UsageError(f"--batch {batch}: too small; at least 1")
+    found: dict[Layer, None] = {}
+    for pattern, where in _expand(patterns, option):
+        try:
+            found.update(dict.fromkeys(_resolve(pattern, batch, pool)))
+        except UsageError as error:
+            raise UsageError(f"{where}{error}") from None
+    return list(found)
+
+
+def _resolve(pattern: str, batch: int | None, pool: str | None) -> list[Layer]:
+    if not looks_like_problem(pattern):
+        return find_named(pattern, batch)
+    return [with_batch(parse_problem(pattern, pool=pool), batch)]
+
+
+def _expand(patterns: Sequence[str], option: str) -> Iterator[tuple[str, str]]:
+    """Yield each pattern, files expanded, with what an error says before it."""
+    prefix = f"{option} " if option else ""
+    for given in patterns:
+        pattern = given.strip()
+        if not pattern:
+            raise UsageError(f"{prefix}{given!r}: no layer; expected a name, such as conv3")
+        if not pattern.startswith("@"):
+            yield pattern, prefix
+            continue
+        name = pattern[1:]
+        lines = list(_read_lines(name, f"{prefix}{pattern}"))
+        if not lines:
+            raise UsageError(f"{prefix}{pattern}: no layers in it; expected one per line")
+        for number, line in lines:
+            if line.startswith("@"):
+                raise UsageError(
+                    f"{name}:{number}: {line}: a file inside a file; expected a name or descriptor"
+                )
+            yield line, f"{name}:{number}: "
+
+
+def _read_lines(name: str, shown: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines that are neither empty nor comments, with their numbers."""
+    try:
+        with Path(name).open(encoding="utf-8-sig") as file:
+            text = file.read(_LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UsageError(f"{shown}: {reason}; expected a text file, one layer per line") from None
+    if len(text) > _LARGEST_FILE:
+        raise UsageError(f"{shown}: too long for a list of layers; at most {_LARGEST_FILE} bytes")
+    for number, line in enumerate(text.splitlines(), start=1):
+        content = _CONTENT.match(f" {line}")
+        if content and (stripped := content.group().strip()):
+            yield number, stripped

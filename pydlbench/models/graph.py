@@ -198,10 +198,6 @@ class Model:
         """The node whose output the loss takes."""
         return self.nodes[-1]
 
-    def input_shapes(self, node: Node) -> tuple[tuple[int, ...], ...]:
-        """Return the shapes of a node's inputs for one image."""
-        return tuple(self.image if one == INPUT else self[one].shape for one in node.inputs)
-
 
 def weight_decays(nodes: Iterable[Node], factor: float) -> tuple[Decay, ...]:
     """Return an L2 term for each weight and bias, those of batch normalisations left out."""

@@ -483,7 +483,7 @@ def _shape(record: CheckRecord, native: bool) -> str | None:
     """Return the options that time the layer most worth a look alone; None if it has no name."""
     if record.options:  # the catalog has the models as they were published
         return None
-    from pydlbench.layers.catalog import find_layers
+    from pydlbench.models.catalog import find_layers
 
     layers = [one for one in record.pieces if one.kind == "layer" and one.native_s is not None]
 

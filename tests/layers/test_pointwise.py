@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.layers.base import PASSES
-from pydlbench.layers.catalog import find_layers
 from pydlbench.layers.descriptor import parse_problem
 from pydlbench.layers.layer import result_role
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
+from pydlbench.models.catalog import find_layers
 
 
 @given(st.from_type(Pointwise))

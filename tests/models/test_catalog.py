@@ -1,39 +1,206 @@
-"""The catalog of named layers and the graphs are one truth."""
+"""The catalog against figures that others derived or published.
+
+Multiply-adds and parameters per layer: computed from the networks' own definition files. Sums:
+torchvision's model metadata (AlexNet, VGG) and tf_cnn_benchmarks' graph.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+import itertools
+import subprocess
+import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
-from pydlbench.layers import catalog
-from pydlbench.layers.catalog import find_layers, load_model
-from pydlbench.layers.conv import Conv2d
+from pydlbench.errors import UsageError
 from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
 from pydlbench.models import build_model, model_names
-from pydlbench.models.builder import Builder
-from pydlbench.models.catalog import catalog_text, main
-from pydlbench.models.graph import Loss
+from pydlbench.models.catalog import entry_names, find_layers, load_entry
+
+if TYPE_CHECKING:
+    from pydlbench.layers.conv import Conv2d
+    from pydlbench.layers.layer import Layer
+
+VGG_HEAD = {"fc6": 102_760_448, "fc7": 16_777_216, "fc8": 4_096_000}
+CONV3_TO_5 = {"conv3": 112_140_288, "conv4": 149_520_384, "conv5": 99_680_256}
+
+# Multiply-adds of one image's forward pass.
+MACS = {
+    "alexnet": {"conv1": 72_855_552, "conv2": 223_948_800, **CONV3_TO_5},
+    "alexnet-owt": {
+        "conv1": 70_276_800,
+        "conv2": 223_948_800,
+        **CONV3_TO_5,
+        "fc6": 37_748_736,
+        "fc7": 16_777_216,
+        "fc8": 4_096_000,
+    },
+    "alexnet-tfcnn": {
+        "conv1": 70_276_800,
+        "conv2": 223_948_800,
+        "conv3": 112_140_288,
+        "conv4": 224_280_576,
+        "conv5": 149_520_384,
+        "fc6": 37_748_736,
+        "fc7": 16_777_216,
+        "fc8": 4_100_096,
+    },
+    "vgg11": {
+        "conv1_1": 86_704_128,
+        "conv2_1": 924_844_032,
+        "conv3_1": 924_844_032,
+        "conv3_2": 1_849_688_064,
+        "conv4_1": 924_844_032,
+        "conv4_2": 1_849_688_064,
+        "conv5_1": 462_422_016,
+        "conv5_2": 462_422_016,
+        **VGG_HEAD,
+    },
+    "vgg16": {
+        "conv1_1": 86_704_128,
+        "conv1_2": 1_849_688_064,
+        "conv2_1": 924_844_032,
+        "conv2_2": 1_849_688_064,
+        "conv3_1": 924_844_032,
+        "conv3_2": 1_849_688_064,
+        "conv3_3": 1_849_688_064,
+        "conv4_1": 924_844_032,
+        "conv4_2": 1_849_688_064,
+        "conv4_3": 1_849_688_064,
+        "conv5_1": 462_422_016,
+        "conv5_2": 462_422_016,
+        "conv5_3": 462_422_016,
+        **VGG_HEAD,
+    },
+    "convnet": {
+        "L1": 485_223_552,
+        "L2": 2_080_899_072,
+        "L3": 764_411_904,
+        "L4": 80_281_600,
+        "L5": 160_579_584,
+    },
+    "mnist": {"conv1": 627_200, "conv2": 10_035_200, "fc1": 1_605_632, "fc2": 5_120},
+    "cifar10": {
+        "conv1": 2_764_800,
+        "conv2": 14_745_600,
+        "local3": 884_736,
+        "local4": 73_728,
+        "softmax_linear": 1_920,
+    },
+}
+
+# Parameters with biases, multiply-adds of one image, batch.
+TOTALS = {
+    "alexnet": (2_469_696, 658_145_280, 128),
+    "alexnet-owt": (61_100_840, 714_188_480, 128),
+    "alexnet-tfcnn": (61_842_345, 838_792_896, 512),
+    "vgg11": (132_863_336, 7_609_090_048, 64),
+    "vgg13": (133_047_848, 11_308_466_176, 64),
+    "vgg16": (138_357_544, 15_470_264_320, 64),
+    "vgg19": (143_667_240, 19_632_062_464, 64),
+    "mnist": (1_663_370, 12_273_152, 64),
+    "cifar10": (1_068_298, 18_470_784, 128),
+    "alexnet-tfcnn-cifar10": (1_756_619, 32_778_304, 128),
+    "overfeat-fast": (145_920_872, 2_801_403_904, 128),
+}
+
+
+def weighted(model: str) -> dict[str, Conv2d | Gemm]:
+    """The model's layers with weights, by their bare names."""
+    return {
+        str(layer.name).removeprefix(f"{model}/"): layer
+        for layer in load_entry(model).layers
+        if not isinstance(layer, Pool2d)
+    }
+
+
+def macs_per_image(layer: Layer) -> int:
+    macs, rest = divmod(layer.flops("forward"), 2 * layer.batch)
+    assert rest == 0
+    return macs
+
+
+def parameters(layer: Conv2d | Gemm) -> int:
+    return layer.weight_elements + (layer.n if isinstance(layer, Gemm) else layer.out_channels)
+
+
+@pytest.mark.parametrize("model", MACS)
+def test_multiply_adds_per_layer(model: str) -> None:
+    found = {name: macs_per_image(layer) for name, layer in weighted(model).items()}
+    assert found == MACS[model]
+    assert list(found) == list(MACS[model])
+
+
+@pytest.mark.parametrize("model", TOTALS)
+def test_totals(model: str) -> None:
+    layers = weighted(model).values()
+    expected_parameters, expected_macs, batch = TOTALS[model]
+    assert sum(map(parameters, layers)) == expected_parameters
+    assert sum(map(macs_per_image, layers)) == expected_macs
+    assert load_entry(model).batch == batch
+    assert {layer.batch for layer in load_entry(model).layers} == {batch}
+
+
+def test_every_entry_is_a_model_or_held_against_an_oracle() -> None:
+    assert set(MACS) | set(TOTALS) | set(model_names()) == set(entry_names())
+
+
+def test_parameters_per_layer_of_alexnet() -> None:
+    found = {name: parameters(layer) for name, layer in weighted("alexnet-owt").items()}
+    assert found == {
+        "conv1": 23_296,
+        "conv2": 307_392,
+        "conv3": 663_936,
+        "conv4": 884_992,
+        "conv5": 590_080,
+        "fc6": 37_752_832,
+        "fc7": 16_781_312,
+        "fc8": 4_097_000,
+    }
+
+
+def test_one_batch_of_the_layer_wise_benchmarks() -> None:
+    gflop = [layer.flops("forward") / 1e9 for layer in load_entry("convnet").layers]
+    assert gflop == pytest.approx([124.22, 532.71, 195.69, 20.55, 41.11], abs=0.005)
+
+
+@pytest.mark.parametrize("model", TOTALS)
+def test_each_layer_continues_the_one_before(model: str) -> None:
+    layers = load_entry(model).layers
+    for before, after in itertools.pairwise(layers):
+        if isinstance(after, Gemm):
+            # Flattened, or fully connected to fully connected.
+            assert before.operands("forward")["dst"] == after.operands("forward")["src"]
+        else:
+            assert not isinstance(before, Gemm)
+            channels = before.channels if isinstance(before, Pool2d) else before.out_channels
+            expected = after.channels if isinstance(after, Pool2d) else after.in_channels
+            assert channels == expected
+            assert (before.out_height, before.out_width) == (after.in_height, after.in_width)
+
+
+@pytest.mark.parametrize("model", entry_names())
+def test_entries_say_what_they_are(model: str) -> None:
+    loaded = load_entry(model)
+    assert loaded.title
+    assert loaded.source
+    names = [str(layer.name) for layer in loaded.layers]
+    assert all(name.startswith(f"{model}/") for name in names)
+    assert len(set(names)) == len(names)
+
+
+def test_only_the_layer_wise_benchmark_is_no_model() -> None:
+    assert set(entry_names()) - set(model_names()) == {"convnet"}
 
 
 @pytest.mark.parametrize("name", model_names())
-def test_the_catalog_has_the_graphs_layers(name: str) -> None:
+def test_every_layer_but_the_memory_bound_ones_has_a_name(name: str) -> None:
     model = build_model(name)
-    listed = load_model(name)
-    expected = [node.layer for node in model if isinstance(node.layer, (Conv2d, Gemm, Pool2d))]
-    assert list(listed.layers) == expected
-    assert (listed.batch, listed.title, listed.source) == (model.batch, model.title, model.source)
-
-
-@pytest.mark.parametrize("name", model_names())
-def test_files_are_as_they_would_be_written(name: str) -> None:
-    path = Path(catalog.__file__).parent / f"{name}.toml"
-    assert path.read_text(encoding="utf-8") == catalog_text(build_model(name))
-
-
-def test_only_the_layer_wise_benchmarks_have_no_graph() -> None:
-    assert set(catalog.model_names()) - set(model_names()) == {"convnet"}
+    expected = [node.layer for node in model if not isinstance(node.layer, Pointwise | None)]
+    assert list(load_entry(name).layers) == expected
 
 
 def test_layers_of_deep_models_are_found_by_name() -> None:
@@ -44,17 +211,34 @@ def test_layers_of_deep_models_are_found_by_name() -> None:
     assert find_layers(["nasnet-mobile/*depthwise1"])
 
 
-def test_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(tmp_path)
-    assert {path.stem for path in tmp_path.iterdir()} == set(model_names())
-    assert "wrote alexnet, " in capsys.readouterr().out
-    assert (tmp_path / "mnist.toml").read_text(encoding="utf-8") == catalog_text(
-        build_model("mnist")
+def test_only_alexnet_is_built_for_one_of_its_layers() -> None:
+    code = (
+        "import sys; from pydlbench.models.catalog import find_layers; find_layers(['conv3']);"
+        "prefix = 'pydlbench.models.families.';"
+        "print([name for name in sys.modules if name.startswith(prefix)])"
     )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "['pydlbench.models.families.alexnet']"
 
 
-def test_what_the_catalog_cannot_say_is_refused() -> None:
-    net = Builder("m", 1, (3, 4, 4))
-    net.pool("p", 3, 1, 1, mode="avg", count_include_pad=True)
-    with pytest.raises(ValueError, match=r"^m/p: the catalog has no average that counts padding"):
-        catalog_text(net.model(title="t", source="s", loss=Loss(kind="sum")))
+def test_pool_layers_of_the_tutorials() -> None:
+    pools = {
+        str(layer.name): layer.problem
+        for model in ("alexnet", "cifar10")
+        for layer in load_entry(model).layers
+        if isinstance(layer, Pool2d)
+    }
+    assert pools == {
+        "alexnet/pool1": "mb128ic64ih56oh27kh3sh2",
+        "alexnet/pool2": "mb128ic192ih27oh13kh3sh2",
+        "alexnet/pool5": "mb128ic256ih13oh6kh3sh2",
+        "cifar10/pool1": "mb128ic64ih24oh12kh3sh2",
+        "cifar10/pool2": "mb128ic64ih12oh6kh3sh2",
+    }
+
+
+def test_unknown_models_are_answered_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"^vgg61: no such model; nearest: vgg1"):
+        load_entry("vgg61")
+    with pytest.raises(UsageError, match=r"^zzz: no such model; nearest: alexnet, "):
+        load_entry("zzz")

@@ -16,9 +16,9 @@ from pydlbench.models import build_model, model_names
 from pydlbench.models.graph import INPUT, OPS, Init, Model, Node, Optimizer, trained_tensors
 
 
-def taken(model: Model, node: Node, index: int = 0) -> tuple[int, ...]:
-    shape: tuple[int, ...] = model.input_shapes(node)[index]
-    return shape
+def taken(model: Model, node: Node) -> list[tuple[int, ...]]:
+    """The shapes of what a node takes, for one image."""
+    return [model.image if one == INPUT else model[one].shape for one in node.inputs]
 
 
 @pytest.mark.parametrize("name", model_names())
@@ -27,10 +27,10 @@ def test_each_layer_fits_what_it_takes_and_gives(name: str, batch: int) -> None:
     model = build_model(name, batch)
     assert model.batch == batch
     for node in model:
-        layer, source = node.layer, taken(model, node)
+        layer, (source, *_) = node.layer, taken(model, node)
         where = f"{name}/{node.name}"
         assert node.op in OPS
-        assert len(set(model.input_shapes(node))) == 1 or node.op == "concat", where
+        assert len(set(taken(model, node))) == 1 or node.op == "concat", where
         if isinstance(layer, Conv2d):
             assert source == (layer.in_channels, layer.in_height, layer.in_width), where
             assert node.shape == (layer.out_channels, layer.out_height, layer.out_width), where
@@ -43,7 +43,7 @@ def test_each_layer_fits_what_it_takes_and_gives(name: str, batch: int) -> None:
             assert layer.op == node.op, where
             assert layer.dims("dst")[1 : 1 + len(node.shape)] == node.shape, where
             sources = [layer.dims(role)[1] for role in layer.reads("forward") if role[:3] == "src"]
-            assert sources == [shape[0] for shape in model.input_shapes(node)], where
+            assert sources == [shape[0] for shape in taken(model, node)], where
         else:
             assert node.op in ("flatten", "shift"), where
             assert math.prod(source) == math.prod(node.shape), where

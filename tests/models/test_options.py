@@ -77,8 +77,8 @@ def test_only_the_family_asked_for_is_imported() -> None:
         "assert 'numpy' not in sys.modules"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pydlbench.models.vgg" in found.stdout
-    assert "pydlbench.models.resnet" not in found.stdout
+    assert "pydlbench.models.families.vgg" in found.stdout
+    assert "pydlbench.models.families.resnet" not in found.stdout
 
 
 def test_alexnet_is_the_default() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.layers.catalog import find_layers
+from pydlbench.models.catalog import find_layers
 from pydlbench.records.specs import Case
 from pydlbench.runner.sweep import Job, Row
 from pydlbench.runner.sweep_forecast import Forecast, Limits, layer_key, step_key

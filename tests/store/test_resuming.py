@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from pydlbench.errors import UsageError
-from pydlbench.layers.catalog import find_layers
+from pydlbench.models.catalog import find_layers
 from pydlbench.records.specs import Case
 from pydlbench.store.entry import Entry
 from pydlbench.store.resume import case_key, done_keys, refuse_differences

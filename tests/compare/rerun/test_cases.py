@@ -5,8 +5,8 @@ import pytest
 from pydlbench.compare.rerun import case_of
 from pydlbench.compare.rows import Row
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.catalog import find_layers
 from pydlbench.layers.gemm import Gemm
+from pydlbench.models.catalog import find_layers
 
 
 def row_of(layer, **changes):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pydlbench.models import family
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Optimizer
 
@@ -15,6 +16,7 @@ __all__ = ["build"]
 _BATCH: Final = 128
 
 
+@family("overfeat-fast")
 def build(name: str, batch: int | None, *, classes: int = 1000) -> Model:
     """Build it."""
     net = Builder(name, batch or _BATCH, (3, 231, 231))

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pydlbench.errors import UsageError
-from pydlbench.layers.catalog import find_layers, load_model, model_names
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
+from pydlbench.models.catalog import entry_names, find_layers, load_entry
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +42,7 @@ def test_an_ambiguous_bare_name_lists_its_meanings() -> None:
 
 
 def test_a_models_name_is_all_its_layers_in_order() -> None:
-    assert find_layers(["vgg16"]) == list(load_model("vgg16").layers)
+    assert find_layers(["vgg16"]) == list(load_entry("vgg16").layers)
     assert find_layers(["vgg16/*"]) == find_layers(["vgg16"])
 
 
@@ -62,7 +62,7 @@ def test_globs(pattern: str, expected: list[str]) -> None:
 
 
 def test_everything() -> None:
-    assert len(find_layers(["*/*"])) == sum(len(load_model(name).layers) for name in model_names())
+    assert len(find_layers(["*/*"])) == sum(len(load_entry(name).layers) for name in entry_names())
 
 
 def test_patterns_keep_their_order_and_repeat_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pydlbench.models import family
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Decay, Init, Optimizer
 
@@ -18,6 +19,7 @@ _WEIGHTS: Final = Init(kind="normal", value=0.1)
 _BIAS: Final = Init(kind="constant", value=0.1)
 
 
+@family("mnist")
 def build(name: str, batch: int | None, *, classes: int = 10) -> Model:
     """Build it; only the fully connected layers have L2 terms, and their biases have them too."""
     net = Builder(name, batch or _BATCH, (1, 28, 28))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pydlbench.models import family
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Optimizer
 
@@ -86,6 +87,7 @@ _REDUCTION: Final = _Cell(
 )
 
 
+@family(*_FORMS)
 def build(name: str, batch: int | None, *, classes: int = 1000) -> Model:
     """Build one of them."""
     form = _FORMS[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pydlbench.models import family
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Optimizer
 
@@ -23,6 +24,7 @@ _STAGES: Final = {
 }
 
 
+@family(*_STAGES)
 def build(name: str, batch: int | None, *, classes: int = 1000) -> Model:
     """Build one of them."""
     stages, column = _STAGES[name]

@@ -1,4 +1,4 @@
-"""AlexNet without groups ("one weird trick", arXiv:1404.5997), as four benchmarks have it.
+"""AlexNet without groups ("one weird trick", arXiv:1404.5997), as three benchmarks have it.
 
 - ``alexnet``: tensorflow/models' alexnet_benchmark.py: no fully connected layers; what is
   differentiated is half the sum of squares of the last pooling. Older copies of the script have no
@@ -7,15 +7,14 @@
 - ``alexnet-owt``: soumith/convnet-benchmarks; also what torchvision calls alexnet.
 - ``alexnet-tfcnn``: tf_cnn_benchmarks; conv4 has 384 output channels, and there is one class more
   than ImageNet has.
-- ``alexnet-tfcnn-cifar10``: its CIFAR-10 form, the tutorial's network on whole images.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pydlbench.errors import UsageError
-from pydlbench.models import cifar10
+from pydlbench.models import family
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Init, Loss, Optimizer
 from pydlbench.models.options import choice
@@ -25,10 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["build"]
 
-_TFCNN: Final = "tensorflow/benchmarks, scripts/tf_cnn_benchmarks/models/alexnet_model.py"
-_TFCNN_DECAY: Final = 4e-5
 
-
+@family("alexnet", "alexnet-owt", "alexnet-tfcnn")
 def build(
     name: str, batch: int | None, *, lrn: bool = True, conv1: str = "SAME", classes: int = 0
 ) -> Model:
@@ -53,15 +50,7 @@ def build(
         raise UsageError(f"{name}: no option lrn or conv1; nearest: alexnet, which has them")
     if name == "alexnet-tfcnn":
         return _tfcnn(name, batch or 512, classes or 1001)
-    if name == "alexnet-owt":
-        return _owt(name, batch or 128, classes or 1000)
-    linear = {"affine1": 384, "affine2": 192, "affine3": classes or 11}
-    return cifar10.trunk(name, batch or 128, 32, linear).model(
-        title="AlexNet of tf_cnn_benchmarks for CIFAR-10",
-        source=_TFCNN,
-        decay=_TFCNN_DECAY,
-        optimizer=Optimizer(kind="sgd", rate=0.1),
-    )
+    return _owt(name, batch or 128, classes or 1000)
 
 
 def _tutorial(name: str, batch: int, *, lrn: bool, valid: bool) -> Model:
@@ -111,8 +100,8 @@ def _tfcnn(name: str, batch: int, classes: int) -> Model:
     _head(net, classes, dropout_first=False)
     return net.model(
         title="AlexNet of tf_cnn_benchmarks",
-        source=_TFCNN,
-        decay=_TFCNN_DECAY,
+        source="tensorflow/benchmarks, scripts/tf_cnn_benchmarks/models/alexnet_model.py",
+        decay=4e-5,
         optimizer=Optimizer(kind="sgd", rate=0.005),
     )
 

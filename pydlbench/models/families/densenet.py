@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pydlbench.models import family
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Optimizer
 
@@ -25,6 +26,7 @@ _FORMS: Final = {
 }
 
 
+@family(*_FORMS)
 def build(name: str, batch: int | None, *, classes: int = 1000) -> Model:
     """Build one of them."""
     blocks, growth, channels = _FORMS[name]

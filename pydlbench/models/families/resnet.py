@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pydlbench.models import family
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Optimizer
 
@@ -30,6 +31,7 @@ _RATE_PER_IMAGE: Final = 0.128 / 256
 _DECAY: Final = 4e-5
 
 
+@family(*_UNITS, *(f"{depth}-v1" for depth in _UNITS))
 def build(name: str, batch: int | None, *, classes: int = 1000) -> Model:
     """Build one of them."""
     depth, _, version = name.partition("-")

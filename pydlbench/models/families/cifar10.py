@@ -1,19 +1,24 @@
 """The CIFAR-10 tutorial's network (tensorflow/models, tutorials/image/cifar10/cifar10.py).
 
-It sees crops of 24x24. "SAME" pooling of an even size pads only below and on the right.
+- ``cifar10``: the tutorial's, which sees crops of 24x24.
+- ``alexnet-tfcnn-cifar10``: what tf_cnn_benchmarks calls AlexNet for CIFAR-10: the same layers on
+  whole images, and one class more.
+
+"SAME" pooling of an even size pads only below and on the right.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pydlbench.models import family
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Decay, Init, Optimizer
 
 if TYPE_CHECKING:
     from pydlbench.models.graph import Model
 
-__all__ = ["build", "trunk"]
+__all__ = ["build"]
 
 _BATCH: Final = 128
 _CONV: Final = Init(kind="normal", value=5e-2)
@@ -23,12 +28,19 @@ _TENTH: Final = Init(kind="constant", value=0.1)
 _DECAYS: Final = {"conv1": 0.0, "conv2": 0.0, "local3": 4e-3, "local4": 4e-3, "softmax_linear": 0.0}
 
 
-def build(name: str, batch: int | None, *, classes: int = 10) -> Model:
-    """Build it."""
-    net = trunk(
-        name, batch or _BATCH, 24, {"local3": 384, "local4": 192, "softmax_linear": classes}
-    )
-    return net.model(
+@family("cifar10", "alexnet-tfcnn-cifar10")
+def build(name: str, batch: int | None, *, classes: int = 0) -> Model:
+    """Build one of them; ``classes`` is 0 for its own number."""
+    if name == "alexnet-tfcnn-cifar10":
+        linear = {"affine1": 384, "affine2": 192, "affine3": classes or 11}
+        return _trunk(name, batch or _BATCH, 32, linear).model(
+            title="AlexNet of tf_cnn_benchmarks for CIFAR-10",
+            source="tensorflow/benchmarks, scripts/tf_cnn_benchmarks/models/alexnet_model.py",
+            decay=4e-5,
+            optimizer=Optimizer(kind="sgd", rate=0.1),
+        )
+    linear = {"local3": 384, "local4": 192, "softmax_linear": classes or 10}
+    return _trunk(name, batch or _BATCH, 24, linear).model(
         title="CIFAR-10 tutorial network, 24x24 crops",
         source="tensorflow/models, tutorials/image/cifar10/cifar10.py",
         decays=[
@@ -38,8 +50,8 @@ def build(name: str, batch: int | None, *, classes: int = 10) -> Model:
     )
 
 
-def trunk(name: str, batch: int, size: int, linear: dict[str, int]) -> Builder:
-    """Return the layers, which tf_cnn_benchmarks' AlexNet for CIFAR-10 has on larger images too.
+def _trunk(name: str, batch: int, size: int, linear: dict[str, int]) -> Builder:
+    """Return the layers that both have.
 
     Args:
         name: Of the model.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from pydlbench.models import family
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Optimizer
 
@@ -26,6 +27,7 @@ _ACROSS: Final = (1, 7)
 _DOWN: Final = (7, 1)
 
 
+@family("inception-v3")
 def build(name: str, batch: int | None, *, scale: bool = True, classes: int = 1000) -> Model:
     """Build it; ``scale`` says whether batch normalisations have a trained factor."""
     net = Builder(name, batch or _BATCH, (3, 299, 299), epsilon=1e-3, momentum=1e-3, scale=scale)

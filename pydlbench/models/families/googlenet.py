@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.models import family
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Optimizer
 from pydlbench.models.options import choice
@@ -93,6 +94,7 @@ _FORMS: Final = {
 }
 
 
+@family("googlenet")
 def build(name: str, batch: int | None, *, form: str = "convnet", classes: int = 0) -> Model:
     """Build one form.
 
