@@ -72,6 +72,8 @@ VARIABLE = {
     "tried",
     "untried",
 }
+# Columns of measured tables that are left out where all rows agree, or none has anything to say.
+SOMETIMES = {"layout", "note"}
 
 
 def replay(transcript: Path, folder: Path) -> str:
@@ -167,8 +169,9 @@ def is_head(line: str) -> bool:
 
 
 def head(line: str) -> str:
-    """Return a table's head without units of time, and without notes, which not every run has."""
-    return re.sub(r"(?<!/)\b[num]?s\b", "#s", line.strip()).removesuffix("  note")
+    """Return a table's head without units of time and without columns that not every run has."""
+    columns = re.split(r" {2,}", re.sub(r"(?<!/)\b[num]?s\b", "#s", line.strip()))
+    return "  ".join(column for column in columns if column not in SOMETIMES)
 
 
 def shown(value: Any, path: str = "") -> str:
