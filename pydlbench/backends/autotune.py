@@ -1,64 +1,69 @@
-"""The choice among candidates: try all briefly, race the best, take the fastest one that is right.
+"""The autotuner: probe all candidates, let the best into the finals, take the fastest right one.
 
-A library's own first choice is often not its best, so the native row is found by trying. Trials are
-short and noisy; they only decide who may enter the race. In the race the finalists are sampled in
-turn, so that a drift of the machine hits all of them alike.
+A library's own first choice is often not its best, so the kernel of a row is found by trying, on
+CPUs, on GPUs and in frameworks alike. Probes are short and noisy; they only decide who enters the
+finals. There the candidates are sampled in turn, so that a drift of the machine hits all of them
+alike.
 """
 
 from __future__ import annotations
 
+import abc
+import dataclasses
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pydlbench.errors import DeviceLostError, PydlbenchError
+from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+
+    from pydlbench.backends.verification.verify import Verdict
 
 __all__ = [
     "CPU_BRIEF_EFFORT",
     "CPU_EFFORT",
     "GPU_EFFORT",
     "HOPELESS",
+    "Autotuner",
+    "Candidate",
     "Effort",
-    "Entrant",
-    "may_win",
-    "race",
-    "ranking",
-    "trial",
+    "Runnable",
 ]
 
 # A candidate whose first execution takes longer than the best so far by this factor and by the
 # effort's allowance more is not run again.
 HOPELESS = 1.15
+# A thorough probe has so many samples at least.
+_THOROUGH_SAMPLES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How long candidates are tried and raced. Times in seconds.
+    """How long candidates are probed, and how long the finals are. Times in seconds.
 
     Attributes:
         hopeless_s: what a first execution may take longer than the best without being given up:
             cold caches, cold code and waking threads explain so much.
-        trial_s: of one candidate's trial.
-        trial_samples: at most.
-        final_margin: finalists are at most this factor slower than the fastest trial: trials on a
-            busy virtual machine differ by several per cent from what the race then finds.
-        finalists: how many enter the race at most.
-        race_s: of the whole race.
-        race_rounds: least and most rounds.
-        turn_s: of one turn in a round; it holds several executions of a short kernel, because each
-            turn starts with caches full of other data.
+        probe_s: of one candidate's probe.
+        probe_samples: at most.
+        final_margin: finalists are at most this factor slower than the fastest probe: probes on a
+            busy virtual machine differ by several per cent from what the finals then find.
+        finalists: how many enter the finals at most.
+        finals_s: of the finals as a whole.
+        finals_rounds: least and most rounds.
+        turn_s: of one candidate's turn in a round; it holds several executions of a short kernel,
+            because each turn starts with caches full of other data.
         turn_samples: at most.
     """
 
     hopeless_s: float
-    trial_s: float
-    trial_samples: int
+    probe_s: float
+    probe_samples: int
     final_margin: float
     finalists: int
-    race_s: float
-    race_rounds: tuple[int, int]
+    finals_s: float
+    finals_rounds: tuple[int, int]
     turn_s: float
     turn_samples: int
 
@@ -66,66 +71,77 @@ class Effort:
 #: On a CPU: 2 ms bring 32 MB into the cache, and a pool's threads take as long to wake.
 CPU_EFFORT = Effort(
     hopeless_s=0.005,
-    trial_s=0.03,
-    trial_samples=20,
+    probe_s=0.03,
+    probe_samples=20,
     final_margin=1.08,
     finalists=4,
-    race_s=0.40,
-    race_rounds=(3, 12),
+    finals_s=0.40,
+    finals_rounds=(3, 12),
     turn_s=0.005,
     turn_samples=50,
 )
-#: On a CPU, for one of hundreds of summands. Trials are a third as long, which still tells kernels
-#: apart that differ by a tenth; the race is between fewer, for a fifth of the time, and of kernels
-#: longer than its turn it has a round or two. A second best that wins is slower by what that
+#: On a CPU, for one of hundreds of summands. Probes are a third as long, which still tells kernels
+#: apart that differ by a tenth; the finals are between fewer, for a fifth of the time, and of
+#: kernels longer than that they have a round or two. A second best that wins is slower by what that
 #: leaves undecided, a few per cent.
 CPU_BRIEF_EFFORT = replace(
     CPU_EFFORT,
-    trial_s=0.01,
-    trial_samples=10,
+    probe_s=0.01,
+    probe_samples=10,
     final_margin=1.04,
     finalists=3,
-    race_s=0.08,
-    race_rounds=(1, 4),
+    finals_s=0.08,
+    finals_rounds=(1, 4),
     turn_s=0.003,
     turn_samples=30,
 )
 #: On a GPU: candidates are many (a cuDNN convolution has up to a hundred plans) and quiet.
 GPU_EFFORT = Effort(
     hopeless_s=20e-6,
-    trial_s=0.003,
-    trial_samples=5,
+    probe_s=0.003,
+    probe_samples=5,
     final_margin=1.08,
     finalists=3,
-    race_s=0.06,
-    race_rounds=(5, 15),
+    finals_s=0.06,
+    finals_rounds=(5, 15),
     turn_s=0.001,
     turn_samples=10,
 )
 
 
-class Contender(Protocol):
-    """A candidate made runnable."""
+class Runnable(Protocol):
+    """A candidate that can be timed."""
 
     def seconds(self, samples: int, untimed: int = 0) -> Sequence[float]:
         """Run ``samples`` times, after ``untimed`` times, and return the times in seconds."""
 
 
-@dataclass(slots=True)
-class Entrant:
-    """One candidate's record through trial and race.
+@dataclass(slots=True, eq=False)
+class Candidate:
+    """One way to compute a case, on its way through probe and finals.
 
     Attributes:
-        candidate: the candidate itself, opaque here.
-        times: all of its times in seconds, trials first; the first execution is left out.
-        status: ``ok``, ``failed`` (it could not be run or was wrong) or ``skipped``.
+        source: what the backend makes a kernel from; opaque here.
+        algorithm: the implementation, by its library's name.
+        layout: the layouts it works in, per tensor.
+        details: what else ``--algorithms`` lists of it.
+        times: all of its times in seconds, those of the probe first; the first execution is left
+            out.
+        status: ``ok``, or ``failed`` (it could not be run or was wrong).
         reason: why it is not ``ok``.
+        verdict: on its result, once that was verified.
+        kernel: what runs it, once it was made and until it is given back; the backend's own.
     """
 
-    candidate: Any
+    source: Any
+    algorithm: str = ""
+    layout: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
     times: list[float] = field(default_factory=list)
     status: str = "ok"
     reason: str | None = None
+    verdict: Verdict | None = None
+    kernel: Any = None
 
     @property
     def time(self) -> float:
@@ -137,112 +153,189 @@ class Entrant:
         self.status = "failed"
         self.reason = str(error)
 
+    def entry(self, chosen: bool) -> dict[str, Any]:
+        """Describe it for ``--algorithms``, in JSON form.
 
-def trial(
-    entrant: Entrant,
-    contender: Contender,
-    best: float,
-    thorough: bool,
-    effort: Effort,
-) -> None:
-    """Run a candidate a few times; ``best`` is the fastest trial so far, in seconds.
-
-    The first execution pays for page faults and only shows whether the candidate is hopeless;
-    ``thorough`` times it nevertheless.
-    """
-    first = contender.seconds(1)[0]
-    if first > HOPELESS * best + effort.hopeless_s and not thorough:
-        entrant.times = [first]
-        return
-    least = 5 if thorough else 1
-    samples = _count(effort.trial_s / first, least, effort.trial_samples)
-    entrant.times = list(contender.seconds(samples))
+        Args:
+            chosen: whether it is the one that the row times.
+        """
+        return {
+            "algorithm": self.algorithm,
+            "layout": self.layout,
+            "status": self.status,
+            "reason": self.reason,
+            "seconds": list(self.times),
+            "chosen": chosen,
+            "workspace_bytes": None,
+            "correct": dataclasses.asdict(self.verdict) if self.verdict else None,
+            "reorder_s": None,
+            **self.details,
+        }
 
 
-def may_win(entrant: Entrant, best: float, effort: Effort) -> bool:
-    """Whether an entrant is among those that will race, if nobody is faster than ``best``."""
-    return entrant.status == "ok" and entrant.time <= effort.final_margin * best
+class Autotuner(abc.ABC):
+    """The choice among the candidates of one case.
 
-
-def race(
-    entrants: Sequence[Entrant],
-    enter: Callable[[Entrant], Contender],
-    verify: Callable[[Entrant], str | None],
-    finalists_at_most: int | None,
-    effort: Effort,
-) -> Entrant | None:
-    """Race the best entrants in turn and return the fastest that ``verify`` finds right.
+    A backend says how a candidate is made runnable, how its result is verified, and what memory is
+    given back meanwhile.
 
     Args:
-        entrants: all that had a trial.
-        enter: makes an entrant runnable again.
-        verify: returns ``None`` for a right result, else what is wrong.
-        finalists_at_most: how many may hold their memory at the same time; None is as many as the
-            effort has.
-        effort: how long to race.
-
-    Returns:
-        The winner, or ``None`` if no candidate gives a right result.
+        candidates: all that there are; their order is that of the probes.
+        effort: how long to try.
+        thorough: probe and verify every candidate fully, not only those that may win.
+        finalists: how many may hold their memory at the same time; None is as many as the effort
+            has.
     """
-    remaining = [entrant for entrant in entrants if entrant.status == "ok" and entrant.times]
-    while remaining:
-        best = min(entrant.time for entrant in remaining)
-        finalists = sorted(
-            (entrant for entrant in remaining if may_win(entrant, best, effort)),
-            key=lambda entrant: entrant.time,
-        )[: finalists_at_most or effort.finalists]
-        if len(finalists) > 1:
-            _run(finalists, enter, best, effort)
-        for entrant in sorted(finalists, key=lambda entrant: entrant.time):
-            try:
-                wrong = verify(entrant) if entrant.status == "ok" else entrant.reason
-            except DeviceLostError:
-                raise  # nothing after it can be believed
-            except PydlbenchError as error:
-                wrong = str(error)
-            if wrong is None:
-                return entrant
-            entrant.disqualify(wrong)
-        remaining = [entrant for entrant in remaining if entrant.status == "ok"]
-    return None
 
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        effort: Effort,
+        *,
+        thorough: bool = False,
+        finalists: int | None = None,
+    ) -> None:
+        self.candidates = list(candidates)
+        self.thorough = thorough
+        # Nothing is to be chosen from one alone: that it runs is enough.
+        alone = len(self.candidates) == 1 and not thorough
+        self.effort = replace(effort, probe_s=0.0) if alone else effort
+        self._finalists = finalists or effort.finalists
 
-def _run(
-    finalists: Sequence[Entrant],
-    enter: Callable[[Entrant], Contender],
-    best: float,
-    effort: Effort,
-) -> None:
-    runners: list[tuple[Entrant, Contender, list[float]]] = []
-    for entrant in finalists:
-        try:
-            runners.append((entrant, enter(entrant), []))
-        except DeviceLostError:
-            raise
-        except PydlbenchError as error:  # all at once they may not fit into memory
-            entrant.disqualify(error)
-    per_turn = _count(effort.turn_s / best, 1, effort.turn_samples)
-    rounds = _count(effort.race_s / (best * per_turn * len(finalists)), *effort.race_rounds)
-    for turn in range(rounds):
-        # Who follows whom must not decide.
-        for entrant, contender, lap in reversed(runners) if turn % 2 else runners:
-            if entrant.status != "ok":
-                continue
+    @abc.abstractmethod
+    def runnable(self, candidate: Candidate) -> Runnable:
+        """Make a candidate runnable, again if it was given back; what it raises costs it alone."""
+
+    @abc.abstractmethod
+    def verify(self, candidate: Candidate) -> Verdict:
+        """Run a candidate on poisoned outputs and compare with the reference."""
+
+    def probed(self, candidate: Candidate, best: float) -> None:
+        """Give back what need not be kept until the finals; nothing by default.
+
+        Args:
+            candidate: whose probe is over.
+            best: the fastest probe so far, in seconds.
+        """
+        del candidate, best
+
+    def tune(self) -> Candidate:
+        """Return the fastest candidate whose result is right.
+
+        Raises:
+            UnsupportedError: the library or the hardware has none of the candidates.
+            PrimitiveError: none gives a right result.
+            DeviceLostError: nothing that follows could be believed.
+        """
+        refused = self._probe_all()
+        remaining = self._remaining()
+        while remaining:
+            best = min(one.time for one in remaining)
+            finalists = self.finalists(best)
+            if len(finalists) > 1:
+                self._finals(finalists, best)
+            for one in sorted(finalists, key=lambda one: one.time):
+                if one.status == "ok" and self._is_right(one):
+                    return one
+            remaining = self._remaining()
+        reasons = "; ".join(dict.fromkeys(one.reason or "" for one in self.candidates))
+        if refused == len(self.candidates):  # nothing is wrong with any of them
+            raise UnsupportedError(reasons)
+        raise PrimitiveError(f"no candidate gives a right result: {reasons}")
+
+    def finalists(self, best: float) -> list[Candidate]:
+        """Return those that would be in the finals, fastest first, if nobody were faster.
+
+        Args:
+            best: the fastest time so far, in seconds.
+        """
+        near = [one for one in self._remaining() if one.time <= self.effort.final_margin * best]
+        return sorted(near, key=lambda one: one.time)[: self._finalists]
+
+    def listing(self, chosen: Candidate) -> list[dict[str, Any]]:
+        """Return all candidates in JSON form: those that count by their time, then the others."""
+        ranked = sorted(self.candidates, key=lambda one: (one.status != "ok", one.time))
+        return [one.entry(chosen=one is chosen) for one in ranked]
+
+    def _remaining(self) -> list[Candidate]:
+        return [one for one in self.candidates if one.status == "ok" and one.times]
+
+    def _probe_all(self) -> int:
+        """Probe all candidates; return how many the library or the hardware does not have."""
+        best = float("inf")
+        refused = 0
+        for one in self.candidates:
             try:
-                # The last one's data is in the caches: an untimed execution brings back its own.
-                lap.extend(contender.seconds(per_turn, untimed=1))
+                self._probe(one, best)
+                if self.thorough:
+                    self._is_right(one)
             except DeviceLostError:
                 raise
             except PydlbenchError as error:
-                entrant.disqualify(error)
-    for entrant, _, lap in runners:
-        entrant.times = lap or entrant.times
+                one.disqualify(error)
+                refused += isinstance(error, UnsupportedError)
+            if one.status == "ok":
+                best = min(best, one.time)
+            self.probed(one, best)
+        return refused
+
+    def _probe(self, candidate: Candidate, best: float) -> None:
+        """Run a candidate a few times; ``best`` is the fastest probe so far, in seconds.
+
+        The first execution pays for page faults and only shows whether the candidate is hopeless;
+        a thorough search times it nevertheless.
+        """
+        runnable = self.runnable(candidate)
+        first = runnable.seconds(1)[0]
+        if first > HOPELESS * best + self.effort.hopeless_s and not self.thorough:
+            candidate.times = [first]
+            return
+        least = _THOROUGH_SAMPLES if self.thorough else 1
+        samples = _count(self.effort.probe_s / first, least, self.effort.probe_samples)
+        candidate.times = list(runnable.seconds(samples))
+
+    def _finals(self, finalists: Sequence[Candidate], best: float) -> None:
+        """Sample the finalists in turn; these times replace those of their probes."""
+        runners: list[tuple[Candidate, Runnable, list[float]]] = []
+        for one in finalists:
+            try:
+                runners.append((one, self.runnable(one), []))
+            except DeviceLostError:
+                raise
+            except PydlbenchError as error:  # all at once they may not fit into memory
+                one.disqualify(error)
+        effort = self.effort
+        per_turn = _count(effort.turn_s / best, 1, effort.turn_samples)
+        rounds = _count(effort.finals_s / (best * per_turn * len(finalists)), *effort.finals_rounds)
+        for number in range(rounds):
+            # Who follows whom must not decide.
+            for one, runnable, times in reversed(runners) if number % 2 else runners:
+                if one.status != "ok":
+                    continue
+                try:
+                    # The last one's data is in the caches: an untimed execution brings its own.
+                    times.extend(runnable.seconds(per_turn, untimed=1))
+                except DeviceLostError:
+                    raise
+                except PydlbenchError as error:
+                    one.disqualify(error)
+        for one, _, times in runners:
+            one.times = times or one.times
+
+    def _is_right(self, candidate: Candidate) -> bool:
+        """Verify a candidate; one that is wrong, or cannot be verified, is out of the running."""
+        try:
+            candidate.verdict = self.verify(candidate)
+        except DeviceLostError:
+            raise
+        except PydlbenchError as error:
+            candidate.disqualify(error)
+            return False
+        if candidate.verdict.status == "ok":
+            return True
+        candidate.disqualify(candidate.verdict.detail)
+        return False
 
 
 def _count(wanted: float, least: int, most: int) -> int:
     return max(least, min(most, round(wanted)))
-
-
-def ranking(entrants: Sequence[Entrant]) -> list[Entrant]:
-    """Sort for display: those that count by their time, then the others."""
-    return sorted(entrants, key=lambda entrant: (entrant.status != "ok", entrant.time))

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pydlbench.backends import autotune as search
+from pydlbench.backends import autotune
 from pydlbench.backends.base import KernelFacts, Preparation, insufficient_memory, is_out_of_memory
 from pydlbench.backends.frameworks.counters import (
     OthersTime,
@@ -197,8 +197,8 @@ class FrameworkKernel:
             return self._clock.sample(request)
 
 
-class _Tried:
-    """A variant on its way through trial and race."""
+class _Built:
+    """A variant's operator for probe and finals, under the clock of its device."""
 
     def __init__(
         self, clock: HostClock, operator: Operator, setup_s: float, algorithm: str
@@ -219,6 +219,67 @@ class _Tried:
             return self.operator.outputs()
 
 
+class _FrameworkAutotuner(autotune.Autotuner):
+    """The choice among the variants of one case.
+
+    Args:
+        variants: the ways to run it.
+        case: what is computed.
+        preparation: with what inputs, and how thoroughly.
+        effort: how long to try.
+        clock: makes what times an operator.
+    """
+
+    def __init__(
+        self,
+        variants: Sequence[Variant],
+        case: Case,
+        preparation: Preparation,
+        effort: autotune.Effort,
+        clock: Callable[[Operator], HostClock],
+    ) -> None:
+        super().__init__(
+            [
+                autotune.Candidate(one, algorithm=one.algorithm, layout=one.layout)
+                for one in variants
+            ],
+            effort,
+            thorough=preparation.all_candidates,
+        )
+        self._case = case
+        self._seed = preparation.seed
+        self._clock = clock
+        self._inputs = make_inputs(
+            case.layer, case.pass_, case.precision, preparation.seed, propagation=case.propagation
+        ) | fused_inputs(case, preparation.seed)
+
+    def runnable(self, candidate: autotune.Candidate) -> _Built:
+        """Return a variant's operator, built when first asked for."""
+        if candidate.kernel is None:
+            start = time.perf_counter()
+            with translated(candidate.algorithm):
+                operator: Operator = candidate.source.build(self._inputs)
+            setup_s = time.perf_counter() - start
+            candidate.kernel = _Built(self._clock(operator), operator, setup_s, candidate.algorithm)
+        built: _Built = candidate.kernel
+        return built
+
+    def verify(self, candidate: autotune.Candidate) -> Verdict:
+        """Run a variant and compare what it returns."""
+        variant: Variant = candidate.source
+        built = self.runnable(candidate)
+        return judge(
+            self._case,
+            self._inputs,
+            built.outputs(),
+            seed=self._seed,
+            accumulate=variant.accumulate,
+            bias_accumulate=variant.bias_accumulate,
+            algorithm=variant.algorithm,
+            again=built.outputs() if _is_random(self._case) else None,
+        )
+
+
 class FrameworkBackend(abc.ABC):
     """One framework on one device; lives in a worker process of its own.
 
@@ -229,7 +290,7 @@ class FrameworkBackend(abc.ABC):
 
     name: str
     library: str  # name and version
-    effort = search.CPU_EFFORT
+    effort = autotune.CPU_EFFORT
 
     def __init__(self, device: str, cpus: Sequence[int]) -> None:
         self.device = device
@@ -271,49 +332,11 @@ class FrameworkBackend(abc.ABC):
         ]
         if not found:
             raise UnsupportedError(f"{self.name} has no operator with --layout {case.layout}")
-        inputs = make_inputs(
-            case.layer, case.pass_, case.precision, preparation.seed, propagation=case.propagation
-        ) | fused_inputs(case, preparation.seed)
-        tried: dict[int, _Tried] = {}
-        verdicts: dict[int, Verdict] = {}
-
-        def enter(entrant: search.Entrant) -> _Tried:
-            if id(entrant) not in tried:
-                start = time.perf_counter()
-                with translated(entrant.candidate.algorithm):
-                    operator: Operator = entrant.candidate.build(inputs)
-                setup_s = time.perf_counter() - start
-                clock, name = self.clock(operator), entrant.candidate.algorithm
-                tried[id(entrant)] = _Tried(clock, operator, setup_s, name)
-            return tried[id(entrant)]
-
-        def check(entrant: search.Entrant) -> str | None:
-            variant: Variant = entrant.candidate
-            contender = enter(entrant)
-            verdict = judge(
-                case,
-                inputs,
-                contender.outputs(),
-                seed=preparation.seed,
-                accumulate=variant.accumulate,
-                bias_accumulate=variant.bias_accumulate,
-                algorithm=variant.algorithm,
-                again=contender.outputs() if _is_random(case) else None,
-            )
-            verdicts[id(entrant)] = verdict
-            return None if verdict.status == "ok" else verdict.detail
-
-        entrants = [search.Entrant(variant) for variant in found]
-        refused = _trials(
-            entrants, enter, check if preparation.all_candidates else None, self.effort
-        )
-        winner = search.race(entrants, enter, check, None, self.effort)
-        if winner is None:
-            if refused and len(refused) == len(entrants):
-                raise refused[0]  # nothing went wrong: the framework has no such thing
-            reasons = "; ".join(dict.fromkeys(entrant.reason or "" for entrant in entrants))
-            raise PrimitiveError(f"{self.name}: {reasons}")
-        variant, chosen = winner.candidate, tried[id(winner)]
+        search = _FrameworkAutotuner(found, case, preparation, self.effort, self.clock)
+        chosen = search.tune()
+        assert chosen.verdict is not None
+        variant: Variant = chosen.source
+        built: _Built = chosen.kernel
         facts = KernelFacts(
             algorithm=variant.algorithm,
             layout=variant.layout,
@@ -321,18 +344,15 @@ class FrameworkBackend(abc.ABC):
             accumulate=variant.accumulate,
             workspace_bytes=0,
             reorder_s={},
-            setup_s=chosen.setup_s,
-            correct=dataclasses.asdict(verdicts[id(winner)]),
-            candidates=[
-                _entry(entrant, verdicts.get(id(entrant)), chosen=entrant is winner)
-                for entrant in search.ranking(entrants)
-            ],
+            setup_s=built.setup_s,
+            correct=dataclasses.asdict(chosen.verdict),
+            candidates=search.listing(chosen),
             timing="steady",
             notes=list(variant.notes),
         )
-        facts = self.completed(facts, chosen.operator, case)
+        facts = self.completed(facts, built.operator, case)
         facts.evidence["variant"] = _name(variant)
-        return FrameworkKernel(chosen.clock, facts)
+        return FrameworkKernel(built.clock, facts)
 
     def completed(self, facts: KernelFacts, operator: Operator, case: Case) -> KernelFacts:
         """Return the facts with what only the chosen variant's operator tells.
@@ -367,32 +387,6 @@ class FrameworkBackend(abc.ABC):
         return {"seconds": ranked[len(ranked) // 2], "least_s": ranked[0]}
 
 
-def _trials(
-    entrants: Sequence[search.Entrant],
-    enter: Callable[[search.Entrant], _Tried],
-    check: Callable[[search.Entrant], str | None] | None,
-    effort: search.Effort,
-) -> list[UnsupportedError]:
-    """Try all; return the refusals of those that the framework does not have."""
-    best = float("inf")
-    refused: list[UnsupportedError] = []
-    for entrant in entrants:
-        try:
-            contender = enter(entrant)
-            search.trial(entrant, contender, best, thorough=check is not None, effort=effort)
-            if check is not None and (wrong := check(entrant)):
-                entrant.disqualify(wrong)
-        except DeviceLostError:
-            raise
-        except PydlbenchError as error:
-            entrant.disqualify(error)
-            if isinstance(error, UnsupportedError):
-                refused.append(error)
-        if entrant.status == "ok":
-            best = min(best, entrant.time)
-    return refused
-
-
 def _name(variant: Variant) -> str:
     """What tells a variant from the others of its case."""
     return f"{variant.algorithm}, {variant.layout}"
@@ -413,18 +407,3 @@ def _is_random(case: Case) -> bool:
     """Whether a call draws random numbers of the framework's own."""
     layer = case.layer
     return isinstance(layer, Pointwise) and (layer.op, case.pass_) == ("dropout", "forward")
-
-
-def _entry(entrant: search.Entrant, verdict: Verdict | None, chosen: bool) -> dict[str, Any]:
-    variant: Variant = entrant.candidate
-    return {
-        "algorithm": variant.algorithm,
-        "layout": variant.layout,
-        "status": entrant.status,
-        "reason": entrant.reason,
-        "seconds": list(entrant.times),
-        "chosen": chosen,
-        "workspace_bytes": None,
-        "correct": dataclasses.asdict(verdict) if verdict else None,
-        "reorder_s": None,
-    }

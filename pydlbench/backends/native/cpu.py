@@ -10,12 +10,12 @@ import numpy as np
 
 import pydlbench._cpu as _cpu
 from pydlbench import __version__
-from pydlbench.backends import autotune as search
+from pydlbench.backends import autotune
 from pydlbench.backends.base import KernelFacts, Preparation
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.backends.verification.verify import Verdict, verify
 from pydlbench.devices.cpu.affinity import own_cpus
-from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError
+from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pydlbench.layers.pool import Pool2d
 
-__all__ = ["CpuSearch", "candidates", "create", "native_pass", "without_narrower_code"]
+__all__ = ["CpuAutotuner", "candidates", "create", "native_pass", "without_narrower_code"]
 
 
 # -----------------------------------------------------------------------------
@@ -41,17 +41,21 @@ _CACHES = {
 }
 _TRIES = 3
 _WAIT = Policy()
+# A cold kernel holds many copies of its tensors.
+COLD_FINALISTS = 2
 
 
-class _Contender:
+class _Undisturbed:
+    """A kernel for probe and finals: what was timed while others had the CPUs is timed again."""
+
     def __init__(self, kernel: _cpu.Kernel) -> None:
-        self.kernel = kernel
+        self._kernel = kernel
 
     def seconds(self, samples: int, untimed: int = 0) -> Sequence[float]:
         """Return times; those of a moment in which others had the CPUs are taken again, twice."""
         seconds: list[float] = []
         for _ in range(_TRIES):
-            raw = self.kernel.sample(samples, 1, untimed)
+            raw = self._kernel.sample(samples, 1, untimed)
             seconds = raw["seconds"].tolist()
             waited = max(_WAIT.chunk_wait_floor_s, _WAIT.chunk_wait_fraction * raw["wall_s"])
             if raw["run_delay_s"] <= waited:
@@ -59,117 +63,111 @@ class _Contender:
         return seconds
 
 
-class CpuSearch:
-    """The candidates of one case on their way to the choice of one."""
+class CpuAutotuner(autotune.Autotuner):
+    """The choice among oneDNN's implementations and our own loops.
+
+    Args:
+        found: the candidates by the native module.
+        case: what is computed.
+        preparation: with what inputs, in how much memory, and how thoroughly.
+        cpus: one for each thread.
+    """
 
     def __init__(
-        self, case: Case, preparation: Preparation, cpus: list[int], effort: search.Effort
+        self,
+        found: Sequence[_cpu.Candidate],
+        case: Case,
+        preparation: Preparation,
+        cpus: list[int],
     ) -> None:
-        self.case = case
-        self.preparation = preparation
-        self.cpus = cpus
-        self.effort = effort
-        self.inputs = make_inputs(
+        super().__init__(
+            [_candidate(one) for one in found],
+            autotune.CPU_BRIEF_EFFORT if preparation.brief else autotune.CPU_EFFORT,
+            thorough=preparation.all_candidates,
+            finalists=None if case.cache == "hot" else COLD_FINALISTS,
+        )
+        self._case = case
+        self._preparation = preparation
+        self._cpus = cpus
+        self._inputs = make_inputs(
             case.layer, case.pass_, case.precision, preparation.seed, propagation=case.propagation
         )
-        self.arena = _cpu.Arena(self.inputs)
-        self.kernels: dict[int, _cpu.Kernel] = {}
-        self.verdicts: dict[int, Verdict] = {}
-        self.reorders: dict[int, dict[str, float]] = {}
+        self.arena = _cpu.Arena(self._inputs)
 
-    def kernel(self, entrant: search.Entrant) -> _cpu.Kernel:
+    def kernel(self, candidate: autotune.Candidate) -> _cpu.Kernel:
         """Return the candidate's kernel, made when first asked for."""
-        key = id(entrant)
-        if key not in self.kernels:
-            self.kernels[key] = _cpu.Kernel(
-                entrant.candidate,
+        if candidate.kernel is None:
+            candidate.kernel = _cpu.Kernel(
+                candidate.source,
                 self.arena,
-                _CACHES[self.case.cache],
-                self.preparation.cold_bytes,
-                self.cpus,
+                _CACHES[self._case.cache],
+                self._preparation.cold_bytes,
+                self._cpus,
             )
-        return self.kernels[key]
+        kernel: _cpu.Kernel = candidate.kernel
+        return kernel
 
-    def drop(self, entrant: search.Entrant) -> None:
-        """Give back a candidate's kernel."""
-        self.kernels.pop(id(entrant), None)
+    def runnable(self, candidate: autotune.Candidate) -> _Undisturbed:
+        """Make a candidate runnable."""
+        return _Undisturbed(self.kernel(candidate))
+
+    def probed(self, candidate: autotune.Candidate, best: float) -> None:  # noqa: ARG002 - of all
+        """Give back the kernels that will not be in the finals, if nobody is faster than ``best``.
+
+        Making a kernel again takes as long as its probe. But a cold one holds many copies.
+        """
+        if len(self.candidates) > 1:
+            kept = self.finalists(best) if self._case.cache == "hot" else []
+            for one in self.candidates:
+                if one not in kept:
+                    one.kernel = None
+        self.tidy()
 
     def tidy(self) -> None:
         """Give back the shared tensors if they have grown too large, and what holds them."""
-        if self.arena.bytes > self.preparation.memory_bytes // 4:
-            self.kernels.clear()
+        if self.arena.bytes > self._preparation.memory_bytes // 4:
+            for one in self.candidates:
+                one.kernel = None
             self.arena.clear()
 
-    def try_all(self, entrants: Sequence[search.Entrant], *, thorough: bool) -> int:
-        """Give each entrant a trial; return how many cannot be tried at all."""
-        best = float("inf")
-        refused = 0
-        effort = self.effort
-        if len(entrants) == 1 and not thorough:
-            # It needs no time to be chosen by: that it runs is enough.
-            effort = dataclasses.replace(effort, trial_s=0.0)
-        for entrant in entrants:
-            try:
-                search.trial(
-                    entrant, self.contender(entrant), best, thorough=thorough, effort=effort
-                )
-                if thorough:
-                    self.reorders[id(entrant)] = self.kernel(entrant).reorder_seconds()
-                    if wrong := self.verify(entrant):
-                        entrant.disqualify(wrong)
-            except PydlbenchError as error:
-                entrant.disqualify(error)
-                refused += isinstance(error, UnsupportedError)
-            if entrant.status == "ok":
-                best = min(best, entrant.time)
-            self._keep_finalists(entrants, best)
-            self.tidy()
-        return refused
-
-    def _keep_finalists(self, entrants: Sequence[search.Entrant], best: float) -> None:
-        """Give back the kernels that will not race, if nobody is faster than ``best``.
-
-        Making a kernel again takes as long as its trial. But a cold one holds many copies.
-        """
-        if len(entrants) == 1:
-            return
-        hot = self.case.cache == "hot"
-        racing = [one for one in entrants if hot and search.may_win(one, best, self.effort)]
-        kept = {id(one) for one in search.ranking(racing)[: self.effort.finalists]}
-        for entrant in entrants:
-            if id(entrant) not in kept:
-                self.drop(entrant)
-
-    def contender(self, entrant: search.Entrant) -> _Contender:
-        """Make a candidate runnable."""
-        return _Contender(self.kernel(entrant))
-
-    def verify(self, entrant: search.Entrant) -> str | None:
-        """Run a candidate on poisoned outputs and compare; returns what is wrong with it."""
-        kernel = self.kernel(entrant)
+    def verify(self, candidate: autotune.Candidate) -> Verdict:
+        """Run a candidate on poisoned outputs and compare; a thorough search times reorders too."""
+        kernel = self.kernel(candidate)
+        if self.thorough and "reorder_s" not in candidate.details:
+            candidate.details["reorder_s"] = kernel.reorder_seconds()
         kernel.run_poisoned()
-        layer = self.case.layer
+        layer = self._case.layer
         extra = None
         if isinstance(layer, Pointwise):
             # What belongs to channels has as many dimensions as a primitive likes.
             written = kernel.outputs()
             extra = {role: array.reshape(layer.dims(role)) for role, array in written.items()}
-            output = extra.pop(layer.writes(self.case.pass_, self.case.propagation)[0])
+            output = extra.pop(layer.writes(self._case.pass_, self._case.propagation)[0])
         else:
             output = kernel.output()
-        verdict = verify(
+        return verify(
             layer,
-            self.case.pass_,
-            self.case.precision,
-            self.inputs,
+            self._case.pass_,
+            self._case.precision,
+            self._inputs,
             output,
-            seed=self.preparation.seed,
-            algorithm=entrant.candidate.implementation,
+            seed=self._preparation.seed,
+            algorithm=candidate.algorithm,
             extra=extra,
-            propagation=self.case.propagation,
+            propagation=self._case.propagation,
         )
-        self.verdicts[id(entrant)] = verdict
-        return None if verdict.status == "ok" else verdict.detail
+
+
+def _candidate(found: _cpu.Candidate) -> autotune.Candidate:
+    return autotune.Candidate(
+        found,
+        algorithm=found.implementation,
+        layout=found.layout,
+        details={
+            "variant": found.variant,
+            "workspace_bytes": found.scratchpad_bytes + found.workspace_bytes,
+        },
+    )
 
 
 # -----------------------------------------------------------------------------
@@ -292,7 +290,6 @@ def _vector_bits(implementation: str) -> int:
     return next((bits for name, bits in _VECTORS.items() if name in implementation), 0)
 
 
-COLD_FINALISTS = 2
 _ASKED = "the kernel that was fastest with hot caches; no other was tried"
 _BRIEF = "found by the short search of an estimate; its reorders were not timed"
 # Instruction sets without which a data type is only emulated, so that its time would mean nothing.
@@ -341,19 +338,10 @@ class CpuBackend:
         if not found:
             raise UnsupportedError(f"there is no implementation with --layout {case.layout}")
         asked = [c for c in found if _name(c) == preparation.variant]
-        effort = search.CPU_BRIEF_EFFORT if preparation.brief else search.CPU_EFFORT
-        state = CpuSearch(case, preparation, self._cpus, effort)
-        entrants = [search.Entrant(one) for one in asked or _worth_trying(found, preparation)]
-        refused = state.try_all(entrants, thorough=preparation.all_candidates)
-        # A cold kernel holds many copies of its tensors.
-        finalists = None if case.cache == "hot" else COLD_FINALISTS
-        winner = search.race(entrants, state.contender, state.verify, finalists, effort)
-        if winner is None:
-            reasons = "; ".join(dict.fromkeys(e.reason or "" for e in entrants))
-            if refused == len(entrants):  # nothing is wrong with any of them
-                raise UnsupportedError(reasons)
-            raise PrimitiveError(f"no candidate gives a right result: {reasons}")
-        kernel = self._finish(state, entrants, winner)
+        search = CpuAutotuner(
+            asked or _worth_trying(found, preparation), case, preparation, self._cpus
+        )
+        kernel = self._finish(search, search.tune(), preparation)
         if note := _ASKED if asked else _BRIEF if preparation.brief else "":
             kernel.facts = dataclasses.replace(kernel.facts, notes=[*kernel.facts.notes, note])
         return kernel
@@ -401,28 +389,26 @@ class CpuBackend:
             raise UnsupportedError(f"{case.layer.kind} has no weights to keep out of the cache")
 
     def _finish(
-        self, state: CpuSearch, entrants: list[search.Entrant], winner: search.Entrant
+        self, search: CpuAutotuner, chosen: autotune.Candidate, preparation: Preparation
     ) -> CpuKernel:
-        kernel = state.kernel(winner)
+        kernel = search.kernel(chosen)
         library = _cpu.library()
-        listed = [
-            _entry(entrant, state, chosen=entrant is winner) for entrant in search.ranking(entrants)
-        ]
-        state.arena.clear()
+        assert chosen.verdict is not None
+        search.arena.clear()
         facts = KernelFacts(
-            algorithm=winner.candidate.implementation,
-            layout=winner.candidate.layout,
+            algorithm=chosen.algorithm,
+            layout=chosen.layout,
             library=(
                 f"pydlbench {__version__}"
-                if winner.candidate.implementation.startswith("own:")
+                if chosen.algorithm.startswith("own:")
                 else f"{library['name']} {library['version']}"
             ),
             accumulate="float32",
-            workspace_bytes=winner.candidate.scratchpad_bytes + winner.candidate.workspace_bytes,
-            reorder_s={} if state.preparation.brief else kernel.reorder_seconds(),
+            workspace_bytes=chosen.details["workspace_bytes"],
+            reorder_s={} if preparation.brief else kernel.reorder_seconds(),
             setup_s=kernel.setup_seconds,
-            correct=dataclasses.asdict(state.verdicts[id(winner)]),
-            candidates=listed,
+            correct=dataclasses.asdict(chosen.verdict),
+            candidates=search.listing(chosen),
         )
         return CpuKernel(kernel, facts, library["threads"] or len(self._cpus))
 
@@ -466,23 +452,6 @@ def _wanted_order(candidate: _cpu.Candidate, layer: Pointwise, layout: str) -> b
         return candidate.variant == layout
     same = layer.op in ("relu", "add") or layer.height * layer.width == 1
     return candidate.variant == "nchw" or not same
-
-
-def _entry(entrant: search.Entrant, state: CpuSearch, chosen: bool) -> dict[str, Any]:
-    candidate = entrant.candidate
-    verdict = state.verdicts.get(id(entrant))
-    return {
-        "algorithm": candidate.implementation,
-        "layout": candidate.layout,
-        "variant": candidate.variant,
-        "status": entrant.status,
-        "reason": entrant.reason,
-        "seconds": list(entrant.times),
-        "chosen": chosen,
-        "workspace_bytes": candidate.scratchpad_bytes + candidate.workspace_bytes,
-        "correct": dataclasses.asdict(verdict) if verdict else None,
-        "reorder_s": state.reorders.get(id(entrant)),
-    }
 
 
 def create(device: str = "cpu") -> CpuBackend:

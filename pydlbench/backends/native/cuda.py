@@ -7,21 +7,21 @@ import math
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import pydlbench._cuda as _cuda
-from pydlbench.backends import autotune as search
 from pydlbench.backends.base import KernelFacts, Preparation
-from pydlbench.backends.native import cuda_device as cuda_libraries
-from pydlbench.backends.native import cuda_device as cuda_probes
-from pydlbench.backends.native import nvml
-from pydlbench.backends.native.cuda_plans import Choice, RecentInputs, plans
-from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, UnsupportedError
+from pydlbench.backends.native import cuda_libraries, cuda_probes, nvml
+from pydlbench.backends.native.cuda_plans import CudaAutotuner, RecentInputs, plans
+from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.records.specs import GPU_PRECISIONS, Case
 from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.guards import disturbance
+
+if TYPE_CHECKING:
+    from pydlbench.backends import autotune
 
 __all__ = []
 
@@ -87,38 +87,18 @@ class CudaBackend:
         found = plans(self._device, case, preparation.workspace_bytes, preparation.all_candidates)
         if not found:
             raise UnsupportedError(f"no plan with --layout {case.layout}")
-        choice = Choice(self._device, case, preparation, self._inputs)
-        entrants = [search.Entrant(plan) for plan in found]
-        best = float("inf")
-        for entrant in entrants:
-            best = min(best, self._try(choice, entrant, best, preparation.all_candidates))
-        winner = search.race(
-            entrants, choice.contender, choice.verify, None, effort=search.GPU_EFFORT
-        )
-        if winner is None:
+        search = CudaAutotuner(self._device, found, case, preparation, self._inputs)
+        try:
+            chosen = search.tune()
+        except (PrimitiveError, UnsupportedError):
             # After a lost device every plan is wrong, for no fault of its own: this says so.
             self._device.synchronize()
-            reasons = "; ".join(dict.fromkeys(e.reason or "" for e in entrants))
-            raise PrimitiveError(f"no plan gives a right result: {reasons}")
-        return self._finish(choice, entrants, winner, preparation)
+            raise
+        return self._finish(search, chosen, preparation)
 
     def probe(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Run a GPU probe by name; see :mod:`pydlbench.backends.native.cuda_device`."""
+        """Run a GPU probe by name; see :mod:`pydlbench.backends.native.cuda_probes`."""
         return cuda_probes.run(self._device, name, arguments)
-
-    def _try(self, choice: Choice, entrant: search.Entrant, best: float, thorough: bool) -> float:
-        """Give a plan its trial and return its time; what goes wrong costs this plan only."""
-        try:
-            contender = choice.contender(entrant)
-            search.trial(entrant, contender, best, thorough=thorough, effort=search.GPU_EFFORT)
-            if thorough and (wrong := choice.verify(entrant)):
-                entrant.disqualify(wrong)
-        except DeviceLostError:
-            raise  # nothing after it can be believed
-        except PydlbenchError as error:
-            entrant.disqualify(error)
-        choice.drop(entrant)
-        return entrant.time if entrant.status == "ok" else float("inf")
 
     def _check_support(self, case: Case) -> None:
         if case.precision not in GPU_PRECISIONS:
@@ -141,17 +121,11 @@ class CudaBackend:
             )
 
     def _finish(
-        self,
-        choice: Choice,
-        entrants: list[search.Entrant],
-        winner: search.Entrant,
-        preparation: Preparation,
+        self, search: CudaAutotuner, chosen: autotune.Candidate, preparation: Preparation
     ) -> CudaKernel:
-        plan: _cuda.Plan = winner.candidate
-        listed = [
-            choice.entry(entrant, chosen=entrant is winner) for entrant in search.ranking(entrants)
-        ]
-        times = choice.kernel(winner).launch_times(_LAUNCH_REPETITIONS)
+        plan: _cuda.Plan = chosen.source
+        listed = search.listing(chosen)
+        times = search.kernel(chosen).launch_times(_LAUNCH_REPETITIONS)
         launch_s = {
             "event": times["event_s"],
             "graph": times["graph_s"],
@@ -160,11 +134,12 @@ class CudaBackend:
         }
         if math.isnan(times["graph_s"]):
             del launch_s["graph"]
-            choice.avoid_graphs(winner)
-        kernel = choice.final(winner)
+            search.avoid_graphs(chosen)
+        kernel = search.final(chosen)
         energy_j = power_w = None
         if preparation.energy:
             energy_j, power_w = self._energy(kernel)
+        assert chosen.verdict is not None
         facts = KernelFacts(
             algorithm=plan.algorithm,
             layout=plan.layout,
@@ -172,10 +147,10 @@ class CudaBackend:
             accumulate=plan.accumulate,
             workspace_bytes=plan.workspace_bytes,
             reorder_s={},
-            setup_s=choice.setup_s(winner),
-            correct=dataclasses.asdict(choice.verdict(winner)),
+            setup_s=chosen.details["setup_s"],
+            correct=dataclasses.asdict(chosen.verdict),
             candidates=listed,
-            timing=choice.timing,
+            timing=search.timing,
             tensor_cores=plan.tensor_cores,
             notes=list(plan.notes),
             launch_s=launch_s,

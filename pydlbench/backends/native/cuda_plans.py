@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import pydlbench._cuda as _cuda
+from pydlbench.backends import autotune
 from pydlbench.backends.verification.inputs import make_inputs, round_to, significand_bits
 from pydlbench.backends.verification.verify import TENSOR_ACCUMULATOR, Verdict, tolerance, verify
 from pydlbench.errors import UnsupportedError
@@ -22,11 +22,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends import autotune as search
     from pydlbench.backends.base import Preparation
     from pydlbench.records.specs import Case
 
-__all__ = ["Choice", "RecentInputs", "plans"]
+__all__ = ["CudaAutotuner", "RecentInputs", "plans"]
 
 
 # -----------------------------------------------------------------------------
@@ -204,13 +203,13 @@ def _pool_mode(layer: Pool2d) -> str:
 # -----------------------------------------------------------------------------
 # The plans of one case on a GPU, on their way to the choice of one.
 
-# A sample of a trial lasts so long at least: events tick every half microsecond.
-_TRIAL_SAMPLE_S = 50e-6
-_TRIAL_INNER = 64
+# A sample of a probe lasts so long at least: events tick every half microsecond.
+_PROBE_SAMPLE_S = 50e-6
+_PROBE_INNER = 64
 
 
-class _Contender:
-    """A plan made runnable for trial and race: between events, in the case's cache state."""
+class _BetweenEvents:
+    """A plan made runnable for probe and finals: between events, in the case's cache state."""
 
     def __init__(self, kernel: _cuda.Kernel, hot: bool) -> None:
         self._kernel = kernel
@@ -223,28 +222,39 @@ class _Contender:
         seconds: list[float] = raw["seconds"].tolist()
         if self._hot:
             best = max(min(seconds), 1e-7)
-            self._inner = max(1, min(_TRIAL_INNER, math.ceil(_TRIAL_SAMPLE_S / best)))
+            self._inner = max(1, min(_PROBE_INNER, math.ceil(_PROBE_SAMPLE_S / best)))
         return seconds
 
 
-class Choice:
-    """Inputs, kernels and verdicts of one case."""
+class CudaAutotuner(autotune.Autotuner):
+    """The choice among the plans of one case.
+
+    Args:
+        device: the GPU.
+        found: the plans by the native module.
+        case: what is computed.
+        preparation: with what inputs, and how thoroughly.
+        recent: the inputs of the case before.
+    """
 
     def __init__(
         self,
         device: _cuda.Device,
+        found: Sequence[_cuda.Plan],
         case: Case,
         preparation: Preparation,
         recent: RecentInputs | None = None,
     ) -> None:
+        super().__init__(
+            [_candidate(plan) for plan in found],
+            autotune.GPU_EFFORT,
+            thorough=preparation.all_candidates,
+        )
         self._case = case
         self._preparation = preparation
         self._inputs = (recent or RecentInputs()).of(case, preparation.seed)
         self._arena = _cuda.Arena(device, self._inputs)
         self._reference = reference(device, case)
-        self._kernels: dict[int, _cuda.Kernel] = {}
-        self._setup_s: dict[int, float] = {}
-        self._verdicts: dict[int, Verdict] = {}
         self._graphs = True
 
     @property
@@ -254,7 +264,7 @@ class Choice:
             return self._case.timing
         return "cuda-graph" if self._graphs and self._case.cache == "hot" else "events"
 
-    def avoid_graphs(self, entrant: search.Entrant) -> None:
+    def avoid_graphs(self, candidate: autotune.Candidate) -> None:
         """Learn that a plan cannot be captured into a graph.
 
         Raises:
@@ -262,98 +272,85 @@ class Choice:
         """
         if self._case.timing == "cuda-graph":
             raise UnsupportedError(
-                f"{entrant.candidate.library} {entrant.candidate.algorithm}, the fastest plan, "
+                f"{candidate.source.library} {candidate.algorithm}, the fastest plan, "
                 "cannot be captured into a CUDA graph; --timing events times it"
             )
         self._graphs = False
 
-    def kernel(self, entrant: search.Entrant) -> _cuda.Kernel:
-        """Return the plan's kernel for trials and verification, made when first asked for."""
-        key = id(entrant)
-        if key not in self._kernels:
-            kernel = _cuda.Kernel(entrant.candidate, self._arena, self._case.cache, "events")
-            self._kernels[key] = kernel
+    def kernel(self, candidate: autotune.Candidate) -> _cuda.Kernel:
+        """Return the plan's kernel for probe, finals and verification, made when asked for."""
+        if candidate.kernel is None:
+            candidate.kernel = _cuda.Kernel(
+                candidate.source, self._arena, self._case.cache, "events"
+            )
             # A plan is built once; what that took is known to its first kernel.
-            self._setup_s.setdefault(key, kernel.build_seconds)
-        return self._kernels[key]
+            if candidate.details["setup_s"] is None:
+                candidate.details["setup_s"] = candidate.kernel.build_seconds
+        kernel: _cuda.Kernel = candidate.kernel
+        return kernel
 
-    def contender(self, entrant: search.Entrant) -> _Contender:
+    def runnable(self, candidate: autotune.Candidate) -> _BetweenEvents:
         """Make a plan runnable."""
-        return _Contender(self.kernel(entrant), hot=self._case.cache == "hot")
+        return _BetweenEvents(self.kernel(candidate), hot=self._case.cache == "hot")
 
-    def drop(self, entrant: search.Entrant) -> None:
+    def probed(self, candidate: autotune.Candidate, best: float) -> None:  # noqa: ARG002 - in any case
         """Give back the memory of a plan's kernel."""
-        self._kernels.pop(id(entrant), None)
+        candidate.kernel = None
 
-    def final(self, entrant: search.Entrant) -> _cuda.Kernel:
-        """Return the winner's kernel as the row is to time it; what the others held is freed."""
+    def final(self, chosen: autotune.Candidate) -> _cuda.Kernel:
+        """Return a plan's kernel as the row is to time it; what the others held is freed."""
         if self.timing == "events":
-            kernel = self.kernel(entrant)
+            kernel = self.kernel(chosen)
         else:
             kernel = _cuda.Kernel(
-                entrant.candidate,
+                chosen.source,
                 self._arena,
                 self._case.cache,
                 self.timing,
                 self._preparation.cold_bytes,
             )
-        self._kernels.clear()
+        for one in self.candidates:
+            one.kernel = None
         self._arena.clear()
         return kernel
 
-    def setup_s(self, entrant: search.Entrant) -> float:
-        """Seconds that building the plan took."""
-        return self._setup_s[id(entrant)]
-
-    def verdict(self, entrant: search.Entrant) -> Verdict:
-        """The verdict on a plan that was verified."""
-        return self._verdicts[id(entrant)]
-
-    def verify(self, entrant: search.Entrant) -> str | None:
-        """Run a plan on poisoned outputs and compare; returns what is wrong with it."""
-        kernel, plan = self.kernel(entrant), entrant.candidate
+    def verify(self, candidate: autotune.Candidate) -> Verdict:
+        """Run a plan on poisoned outputs and compare."""
+        kernel = self.kernel(candidate)
         kernel.run_poisoned()
-        accumulate = accumulator(plan, self._case.precision)
+        accumulate = accumulator(candidate.source, self._case.precision)
         if self._reference is not None:
             comparison = kernel.verify(self._reference, self._arena)
-            verdict = judge(comparison, self._case.precision, accumulate, plan.algorithm)
-        else:
-            results = kernel.outputs()  # the main one first
-            verdict = verify(
-                self._case.layer,
-                self._case.pass_,
-                self._case.precision,
-                self._inputs,
-                next(iter(results.values())),
-                seed=self._preparation.seed,
-                accumulate=accumulate,
-                algorithm=plan.algorithm,
-                extra=results,
-                propagation=self._case.propagation,
-            )
-        self._verdicts[id(entrant)] = verdict
-        return None if verdict.status == "ok" else verdict.detail
+            return judge(comparison, self._case.precision, accumulate, candidate.algorithm)
+        results = kernel.outputs()  # the main one first
+        return verify(
+            self._case.layer,
+            self._case.pass_,
+            self._case.precision,
+            self._inputs,
+            next(iter(results.values())),
+            seed=self._preparation.seed,
+            accumulate=accumulate,
+            algorithm=candidate.algorithm,
+            extra=results,
+            propagation=self._case.propagation,
+        )
 
-    def entry(self, entrant: search.Entrant, chosen: bool) -> dict[str, Any]:
-        """Describe a plan for ``--algorithms``, in JSON form."""
-        plan: _cuda.Plan = entrant.candidate
-        verdict = self._verdicts.get(id(entrant))
-        return {
-            "algorithm": plan.algorithm,
-            "layout": plan.layout,
-            "status": entrant.status,
-            "reason": entrant.reason,
-            "seconds": list(entrant.times),
-            "chosen": chosen,
+
+def _candidate(plan: _cuda.Plan) -> autotune.Candidate:
+    return autotune.Candidate(
+        plan,
+        algorithm=plan.algorithm,
+        layout=plan.layout,
+        details={
             "workspace_bytes": plan.workspace_bytes,
-            "correct": dataclasses.asdict(verdict) if verdict else None,
-            "reorder_s": None,
             "library": plan.library,
             "accumulate": plan.accumulate,
             "tensor_cores": plan.tensor_cores,
             "notes": list(plan.notes),
-            "setup_s": self._setup_s.get(id(entrant)),
-        }
+            "setup_s": None,
+        },
+    )
 
 
 def accumulator(plan: _cuda.Plan, precision: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from pydlbench.backends import autotune as search
+from pydlbench.backends import autotune
 from pydlbench.backends.frameworks.backend import HostClock
 from pydlbench.backends.native.nvml import Monitor
 from pydlbench.backends.torch.backend import Behind, TorchBackend
@@ -266,7 +266,7 @@ class TorchCudaBackend(TorchBackend):
         UnsupportedError: PyTorch was built without CUDA, or sees no such GPU.
     """
 
-    effort = search.GPU_EFFORT
+    effort = autotune.GPU_EFFORT
 
     def __init__(self, device: str, cpus: Sequence[int]) -> None:
         index = int(device.partition(":")[2] or 0)

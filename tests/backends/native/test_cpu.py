@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from pydlbench import _cpu
-from pydlbench.backends import autotune as search
+from pydlbench.backends import autotune
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.native import cpu
-from pydlbench.backends.native import cpu as cpu_search
 from pydlbench.backends.verification.verify import Verdict
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.layers.conv import Conv2d
@@ -37,9 +36,9 @@ def backend():
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch):
-    """Short trials and races: who wins does not matter here."""
-    quick = dataclasses.replace(search.CPU_EFFORT, trial_s=0.001, race_s=0.001)
-    monkeypatch.setattr(search, "CPU_EFFORT", quick)
+    """Short probes and finals: who wins does not matter here."""
+    quick = dataclasses.replace(autotune.CPU_EFFORT, probe_s=0.001, finals_s=0.001)
+    monkeypatch.setattr(autotune, "CPU_EFFORT", quick)
 
 
 def prepare(backend, layer=CONV, preparation=None, **words):
@@ -141,7 +140,7 @@ def test_a_precision_that_would_be_emulated_is_unsupported(backend, precision, m
 
 def test_a_wrong_candidate_is_passed_over(backend, monkeypatch):
     """The first that is asked about gives a wrong result; the kernel returned is another one."""
-    true_verify = cpu_search.verify
+    true_verify = cpu.verify
     asked = []
 
     def suspicious(*arguments, **options):
@@ -159,7 +158,7 @@ def test_a_wrong_candidate_is_passed_over(backend, monkeypatch):
             checksums=0,
         )
 
-    monkeypatch.setattr(cpu_search, "verify", suspicious)
+    monkeypatch.setattr(cpu, "verify", suspicious)
     facts = prepare(backend).facts
     assert len(asked) == 2
     assert facts.correct["status"] == "ok"
@@ -171,7 +170,7 @@ def test_a_wrong_candidate_is_passed_over(backend, monkeypatch):
 def test_no_right_candidate_is_a_failure_with_the_reason(backend, monkeypatch):
     """A kernel that leaves part of its output unwritten: NaN, by the poison."""
     monkeypatch.setattr(
-        cpu_search,
+        cpu,
         "verify",
         lambda *_, **__: Verdict(
             status="failed",
@@ -189,7 +188,7 @@ def test_no_right_candidate_is_a_failure_with_the_reason(backend, monkeypatch):
 
 def test_the_real_verification_sees_an_unwritten_tile_and_a_wrong_index(backend, monkeypatch):
     """Faults planted in what the kernels wrote, between run and verification."""
-    true_verify = cpu_search.verify
+    true_verify = cpu.verify
     details = []
 
     def planted(fault):
@@ -210,7 +209,7 @@ def test_the_real_verification_sees_an_unwritten_tile_and_a_wrong_index(backend,
 
     for fault, expected in ((tile, "32 of 3136 elements of dst never written"), (swap, "expected")):
         details.clear()
-        monkeypatch.setattr(cpu_search, "verify", planted(fault))
+        monkeypatch.setattr(cpu, "verify", planted(fault))
         with pytest.raises(PrimitiveError, match="no candidate gives a right result"):
             prepare(backend)
         assert all(expected in detail for detail in details)
@@ -256,7 +255,7 @@ def test_vectors_have_one_layout(backend, text):
 @pytest.mark.parametrize("role", BATCHNORM.writes("forward", "training"))
 def test_a_fault_in_any_result_of_several_is_seen(backend, monkeypatch, role):
     """Planted in what the kernels wrote, between run and verification."""
-    true_verify = cpu_search.verify
+    true_verify = cpu.verify
 
     def planted(layer, pass_, precision, inputs, output, **options):
         results = {"dst": np.array(output), **options.pop("extra")}
@@ -265,6 +264,6 @@ def test_a_fault_in_any_result_of_several_is_seen(backend, monkeypatch, role):
         output = results.pop("dst")
         return true_verify(layer, pass_, precision, inputs, output, extra=results, **options)
 
-    monkeypatch.setattr(cpu_search, "verify", planted)
+    monkeypatch.setattr(cpu, "verify", planted)
     with pytest.raises(PrimitiveError, match=rf"no candidate gives a right result: {role}\["):
         prepare(backend, BATCHNORM, propagation="training")

@@ -7,10 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pydlbench.backends import autotune as search
+from pydlbench.backends import autotune
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.native import cpu
-from pydlbench.backends.native import cpu as cpu_search
 from pydlbench.backends.native.cpu import without_narrower_code
 from pydlbench.layers.conv import Conv2d
 from pydlbench.records.specs import Case
@@ -25,10 +24,10 @@ def backend():
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch):
-    """Short trials and races: who wins does not matter here."""
+    """Short probes and finals: who wins does not matter here."""
     for name in ("CPU_EFFORT", "CPU_BRIEF_EFFORT"):
-        quick = dataclasses.replace(getattr(search, name), trial_s=0.001, race_s=0.001)
-        monkeypatch.setattr(search, name, quick)
+        quick = dataclasses.replace(getattr(autotune, name), probe_s=0.001, finals_s=0.001)
+        monkeypatch.setattr(autotune, name, quick)
 
 
 def prepare(backend, preparation=None, **words):
@@ -97,15 +96,15 @@ def test_code_for_narrower_vectors_is_left_out_where_there_is_some_of_the_same_k
     assert [found.index(one) for one in kept] == [0, 2, 3, 4, 6, 7, 8, 9, 10]
 
 
-def test_what_cannot_win_is_given_back_during_the_trials(backend, monkeypatch):
+def test_what_cannot_win_is_given_back_during_the_probes(backend, monkeypatch):
     held = []
-    real = cpu_search.CpuSearch.tidy
+    real = cpu.CpuAutotuner.tidy
 
     def tidy(self):
-        held.append(len(self.kernels))
+        held.append(sum(one.kernel is not None for one in self.candidates))
         real(self)
 
-    monkeypatch.setattr(cpu_search.CpuSearch, "tidy", tidy)
+    monkeypatch.setattr(cpu.CpuAutotuner, "tidy", tidy)
     prepare(backend)
-    assert len(held) > search.CPU_EFFORT.finalists
-    assert max(held) <= search.CPU_EFFORT.finalists
+    assert len(held) > autotune.CPU_EFFORT.finalists
+    assert max(held) <= autotune.CPU_EFFORT.finalists

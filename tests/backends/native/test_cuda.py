@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.native import cuda_plans as cuda_inputs
-from pydlbench.backends.native.cuda_plans import RecentInputs
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import DeviceLostError, PrimitiveError, UnsupportedError
 from pydlbench.layers.conv import Conv2d
@@ -31,7 +29,7 @@ import fake_cuda
 sys.path.pop(0)
 
 CONV = Conv2d.of(batch=2, in_channels=3, in_size=5, out_channels=4, kernel=3, padding=1)
-_MODULES = ("cuda", "cuda_choice", "cuda_problems", "cuda_probes", "cuda_libraries")
+_MODULES = ("cuda", "cuda_plans", "cuda_probes")
 
 
 @pytest.fixture
@@ -222,7 +220,8 @@ def test_inputs_of_the_row_before_are_used_again(native, backend, monkeypatch):
         asked.append(arguments[2])
         return make_inputs(*arguments, **words)
 
-    monkeypatch.setattr(cuda_inputs, "make_inputs", counting)
+    plans = importlib.import_module("pydlbench.backends.native.cuda_plans")
+    monkeypatch.setattr(plans, "make_inputs", counting)
     native.offer = [fake_cuda.Plan("only")]
     steps = (
         {"precision": "fp32"},
@@ -257,7 +256,7 @@ def test_formats_of_equal_significands_have_equal_inputs(precision):
 
 def test_no_right_plan_is_a_failure_that_says_why(native, backend):
     native.offer = [fake_cuda.Plan("wrong", error=0.1)]
-    with pytest.raises(PrimitiveError, match="no plan gives a right result: element"):
+    with pytest.raises(PrimitiveError, match="no candidate gives a right result: element"):
         prepare(backend)
 
 
@@ -309,7 +308,8 @@ def test_all_candidates_are_verified_when_asked_for(native, backend):
 def test_a_fused_bias_is_an_input_of_its_own(native, backend):
     native.offer = [fake_cuda.Plan("fused")]
     case = Case(layer=CONV, device="cuda:0", fuse="bias-relu")
-    bias = RecentInputs().of(case, seed=4)["bias"]
+    plans = importlib.import_module("pydlbench.backends.native.cuda_plans")
+    bias = plans.RecentInputs().of(case, seed=4)["bias"]
     assert bias.shape == (1, 4, 1, 1)
     assert abs(bias).max() <= 1
     prepare(backend, fuse="bias-relu")

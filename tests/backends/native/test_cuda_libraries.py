@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from pydlbench.backends.native import cuda_device as cuda_libraries
+from pydlbench.backends.native import cuda_libraries
 from pydlbench.errors import BackendMissingError, UnsupportedError
 
 

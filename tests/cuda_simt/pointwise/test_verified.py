@@ -1,6 +1,6 @@
 """From a case to its verdict without a GPU: every plan, run by the emulation, as the product does.
 
-The plans come from ``cuda_problems`` and are judged by ``cuda_choice`` on seeded inputs against the
+The plans come from ``cuda_plans`` and are judged there on seeded inputs against the
 host's reference. The native module is invented, but its plans are the real ones: names, shapes,
 formats and roles must agree on both sides.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MODES = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc")
 _BACKEND = "pydlbench.backends.native"
-_MODULES = ("cuda_choice", "cuda_problems")
+_MODULES = ("cuda_plans",)
 PROBLEMS = (
     *("bias:mb2ic5ih3iw7", "bias:mb3ic16ih4", "bias:mb5ic8"),
     *("relu:mb2ic5ih3iw7", "add:mb2ic5ih3iw7", "add:mb33ic16"),
@@ -103,8 +103,8 @@ def product(pointwise: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleN
         monkeypatch.delitem(sys.modules, f"{_BACKEND}.{name}", raising=False)
         monkeypatch.delattr(package, name, raising=False)
     yield SimpleNamespace(
-        plans=importlib.import_module(f"{_BACKEND}.cuda_problems").plans,
-        choice=importlib.import_module(f"{_BACKEND}.cuda_choice").Choice,
+        plans=importlib.import_module(f"{_BACKEND}.cuda_plans").plans,
+        autotuner=importlib.import_module(f"{_BACKEND}.cuda_plans").CudaAutotuner,
     )
     for name in _MODULES:  # built on the invented one: nobody else may see them
         sys.modules.pop(f"{_BACKEND}.{name}", None)
@@ -123,10 +123,10 @@ def test_every_plan_is_right_by_the_products_own_judgement(
     layer = parse_problem(text)
     assert isinstance(layer, Pointwise)
     case = Case(layer=layer, pass_=pass_, propagation=propagation, precision=mode, device="cuda:0")
-    choice = product.choice(None, case, Preparation(seed=3))
-    plans = product.plans(None, case, 0)
-    assert plans
-    for plan in plans:
+    search = product.autotuner(None, product.plans(None, case, 0), case, Preparation(seed=3))
+    assert search.candidates
+    for candidate in search.candidates:
+        plan = candidate.source
         # The formats of the layer's own roles, as bytes() counts them.
         for tensor in plan.tensors:
             wide = layer.in_float32(tensor["role"]) or mode in ("fp32", "tf32")
@@ -142,9 +142,7 @@ def test_every_plan_is_right_by_the_products_own_judgement(
             assert OPERATIONS[layer.op].training is not None
             step = OPERATIONS[layer.op].training
         assert updated == set(step.updates)
-        entrant = SimpleNamespace(candidate=plan)
-        assert choice.verify(entrant) is None, plan.algorithm
-        verdict = choice.verdict(entrant)
+        verdict = search.verify(candidate)
         assert "not compared" not in verdict.detail
         elements = sum(np.prod(layer.dims(role)) for role in written)
-        assert (verdict.status, verdict.points) == ("ok", elements)
+        assert (verdict.status, verdict.points) == ("ok", elements), plan.algorithm

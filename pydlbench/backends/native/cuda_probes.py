@@ -1,89 +1,19 @@
-"""The GPU itself: the copies of cuDNN and cuBLASLt it is measured with, its probes by name."""
+"""The GPU's probes by name: instruction peaks, the best matrix product, bandwidth, launch costs."""
 
 from __future__ import annotations
 
-import importlib
 import math
-import os
 from typing import Any
 
 import pydlbench._cuda as _cuda
-from pydlbench.backends.native import native_module
 from pydlbench.backends.native.cuda_plans import plans
 from pydlbench.backends.verification.inputs import make_inputs
-from pydlbench.errors import BackendMissingError, DeviceLostError, PydlbenchError, UnsupportedError
+from pydlbench.errors import DeviceLostError, PydlbenchError, UnsupportedError
+from pydlbench.layers.gemm import Gemm
+from pydlbench.records.specs import Case
 from pydlbench.timing.statistics import median
 
-__all__ = ["load", "run"]
-
-
-# -----------------------------------------------------------------------------
-# Which copies of cuDNN and cuBLASLt a GPU is measured with.
-#
-# The native module is linked to neither. Their wheels are found by cuda-pathfinder, where PyTorch
-# finds them too: in one environment both run on the same copy. Every result names the file that
-# was
-# loaded.
-
-# A file named here is taken as it is; for another copy than the environment's.
-_OVERRIDES = {"cudnn": "PYDLBENCH_CUDNN", "cublasLt": "PYDLBENCH_CUBLASLT"}
-
-
-def find(name: str) -> str | None:
-    """Return the file of an NVIDIA library.
-
-    Args:
-        name: as cuda-pathfinder knows it: ``cudnn``, ``cublasLt``, ``nvrtc``.
-
-    Returns:
-        The file, or None where it is left to the system's loader: cuda-pathfinder is not installed,
-        or finds none.
-    """
-    if chosen := os.environ.get(_OVERRIDES.get(name, "")):
-        return chosen
-    try:
-        pathfinder = importlib.import_module("cuda.pathfinder")
-    except ImportError:
-        return None
-    try:
-        path = pathfinder.load_nvidia_dynamic_lib(name).abs_path
-    except RuntimeError:  # the base class of all that it raises
-        return None
-    return None if path is None else str(path)
-
-
-def load(module: Any = None) -> dict[str, dict[str, str]]:
-    """Load cuDNN and cuBLASLt; what is loaded already stays.
-
-    Args:
-        module: takes the place of ``pydlbench._cuda`` in tests.
-
-    Returns:
-        Version and path of each library.
-
-    Raises:
-        BackendMissingError: a library is missing or too old; the message names what installs it.
-    """
-    cuda = module or native_module("_cuda")
-    cudnn, cublaslt = find("cudnn"), find("cublasLt")
-    # cuDNN asks for this one by name when it compiles a kernel, and finds it once it is loaded.
-    find("nvrtc")
-    try:
-        cuda.load_libraries(cudnn, cublaslt)
-    except UnsupportedError as error:
-        major = str(cuda.built_with()["cuda"]).partition(".")[0]
-        extra, wheels = "cuda", "nvidia-cudnn-cu13 nvidia-cublas cuda-pathfinder"
-        if major == "12":
-            extra, wheels = "cuda12", "nvidia-cudnn-cu12 nvidia-cublas-cu12 cuda-pathfinder"
-        raise BackendMissingError(
-            f"{error}; pip install '.[{extra}]' installs it (or pip install {wheels})"
-        ) from error
-    libraries: dict[str, dict[str, str]] = cuda.libraries()
-    return libraries
-
-
-# -----------------------------------------------------------------------------
-# The GPU's probes by name: instruction peaks, the best matrix product, bandwidth, launch costs.
+__all__ = ["run"]
 
 # Large enough for every tile shape to fill the card, small enough to be made in half a second.
 GEMM_SIZE = 8192
@@ -120,9 +50,6 @@ def run(device: _cuda.Device, name: str, arguments: dict[str, Any]) -> dict[str,
 
 def _gemm_peak(device: _cuda.Device, precision: str, size: int = GEMM_SIZE) -> dict[str, Any]:
     """Time the fastest of the library's products of two square matrices with random entries."""
-    from pydlbench.layers.gemm import Gemm
-    from pydlbench.records.specs import Case
-
     case = Case(layer=Gemm(m=size, k=size, n=size), precision=precision, device="cuda:0")
     found = plans(device, case, _WORKSPACE)[:_CANDIDATES]
     arena = _cuda.Arena(device, make_inputs(case.layer, case.pass_, precision, seed=0))
