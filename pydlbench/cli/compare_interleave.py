@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pydlbench.compare.comparison import Comparison, Settings
     from pydlbench.compare.match import Matching, Pair
-    from pydlbench.compare.rerun import Contest
+    from pydlbench.compare.rerun import RerunPair
     from pydlbench.compare.rows import Row, Side
 
 __all__ = ["interleaved"]
@@ -55,53 +55,53 @@ def interleaved(
     finally:
         if store is not None:
             store.close()
-    matching, contests, notes = _contests(match(a, b))
+    matching, rerun, notes = _pairs(match(a, b))
     opened = open_host or _open_session
     if open_host is None:
-        _check_memory(contests)
-    done, interrupted = _measure(args, contests, opened, passes, budget_s, seed)
+        _check_memory(rerun)
+    done, interrupted = _measure(args, rerun, opened, passes, budget_s, seed)
     if not done:
         raise PydlbenchError("interrupted before both sides were measured once; nothing to compare")
     with opened(side=0, threads=None, seed=seed) as session:
         here = session.run
     notes += _elsewhere(a, b, here.device.get("name"))
-    notes = (*_lost(contests), *notes)
-    first, second, measured = measured_sides(a, b, matching, contests, here)
+    notes = (*_lost(rerun), *notes)
+    first, second, measured = measured_sides(a, b, matching, rerun, here)
     turns = [
         Turns(logs=tuple(one.found.logs), cycles=tuple(one.found.cycles), reason=one.found.reason)
-        for one in contests
+        for one in rerun
         if one.found.logs
     ]
     found = compare_turns(first, second, measured, turns, settings, done, notes)
     return found, interrupted
 
 
-def _contests(matching: Matching) -> tuple[Matching, list[Contest], tuple[str, ...]]:
+def _pairs(matching: Matching) -> tuple[Matching, list[RerunPair], tuple[str, ...]]:
     """Return the pairs that can be measured, their cases, and notes on the others."""
     import dataclasses
 
-    from pydlbench.compare.rerun import Contest, Half, case_of
+    from pydlbench.compare.rerun import RerunPair, RerunSide, case_of
 
     pairs: list[Pair] = []
-    contests = []
+    rerun = []
     notes: dict[str, None] = {}
     for pair in matching.pairs:
         try:
             first, second = (
-                Half(case=case_of(row), threads=_threads(row)) for row in (pair.a, pair.b)
+                RerunSide(case=case_of(row), threads=_threads(row)) for row in (pair.a, pair.b)
             )
         except UnsupportedError as error:
             notes[f"not measured again: {error}"] = None
             continue
         pairs.append(pair)
-        contests.append(Contest(halves=(first, second)))
-    if not contests:
+        rerun.append(RerunPair(sides=(first, second)))
+    if not rerun:
         reason = next(iter(notes), "no row was timed in both runs")
         raise UsageError(f"--interleave: {reason}; nearest: leave it out")
-    return dataclasses.replace(matching, pairs=pairs), contests, tuple(notes)
+    return dataclasses.replace(matching, pairs=pairs), rerun, tuple(notes)
 
 
-def _check_memory(contests: Sequence[Contest]) -> None:
+def _check_memory(rerun: Sequence[RerunPair]) -> None:
     """Make sure that both kernels of each pair have room beside each other.
 
     Raises:
@@ -113,9 +113,9 @@ def _check_memory(contests: Sequence[Contest]) -> None:
         available = session.facts.memory_available_bytes
         # As much as a session takes for the rotating copies of a cold cache state.
         cold = 3 * session.cache_bytes()
-    for one in contests if available is not None else ():
+    for one in rerun if available is not None else ():
         try:
-            check_memory([half.case for half in one.halves], available, cold)
+            check_memory([side.case for side in one.sides], available, cold)
         except UsageError as error:
             raise UsageError(f"--interleave: {error}") from None
 
@@ -126,7 +126,7 @@ def _threads(row: Row) -> int | None:
 
 def _measure(
     args: argparse.Namespace,
-    contests: Sequence[Contest],
+    rerun: Sequence[RerunPair],
     open_host: Callable[..., Any],
     passes: int,
     budget_s: float,
@@ -138,7 +138,7 @@ def _measure(
 
     progress = Progress(sys.stderr, quiet=args.quiet)
     rng = random.Random(seed)  # noqa: S311 - an order, not a secret
-    total = passes * len(contests)
+    total = passes * len(rerun)
     started = 0
 
     def advance(label: str) -> None:
@@ -152,7 +152,7 @@ def _measure(
             try:
                 for _ in range(passes):
                     take_pass(
-                        contests,
+                        rerun,
                         lambda side, threads: open_host(side=side, threads=threads, seed=seed),
                         budget_s,
                         rng,
@@ -177,10 +177,10 @@ def _elsewhere(a: Side, b: Side, here: Any) -> tuple[str, ...]:
     )
 
 
-def _lost(contests: Sequence[Contest]) -> tuple[str, ...]:
+def _lost(rerun: Sequence[RerunPair]) -> tuple[str, ...]:
     """Say what could not be measured here, and why."""
     reasons: dict[str, int] = {}
-    for one in contests:
+    for one in rerun:
         if not one.found.logs and one.found.reason is not None:
             reasons[one.found.reason] = reasons.get(one.found.reason, 0) + 1
     return tuple(

@@ -78,9 +78,9 @@ def unfinished(cases: Sequence[Case], done: Callable[[Case], bool]) -> list[Case
         cases: all that were asked for.
         done: whether a case has its row already.
     """
-    from pydlbench.runner.interleaved import groups
+    from pydlbench.runner.problem import by_problem
 
-    again = [group for group in groups(cases) if not all(map(done, group))]
+    again = [group for group in by_problem(cases) if not all(map(done, group))]
     return [case for group in again for case in group]
 
 

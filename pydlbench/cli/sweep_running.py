@@ -554,14 +554,14 @@ class Runner:
     # --- layers -----------------------------------------------------------------------------
 
     def _layers(self, job: Job, todo: Sequence[Row]) -> None:
-        from pydlbench.runner.interleaved import groups
+        from pydlbench.runner.problem import by_problem
 
         waiting: dict[Case, list[Row]] = {}
         for row in todo:
             waiting.setdefault(row.case, []).append(row)
         count = len(job.rows) - len(todo)
         # Group by group: a problem that does not fit into memory costs its own rows only.
-        for group in groups([row.case for row in todo]):
+        for group in by_problem([row.case for row in todo]):
             self._progress(job, count, waiting[group[0]][0].label)
             for case, measured in zip(group, self._measured(job, group), strict=True):
                 self._finished(job, waiting[case].pop(0), "layer", measured.to_dict())

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pydlbench.compare.match import LAYER_KINDS, Matching, Pair
 from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
 from pydlbench.layers.descriptor import parse_problem
 from pydlbench.models.catalog import find_layers
 from pydlbench.records.specs import TIMINGS, Case
-from pydlbench.runner.interleaved import Contestant, sample_in_turn
+from pydlbench.runner.interleaved import InterleavedKernel, releasing, sample_interleaved
 from pydlbench.timing.policy import Policy, gpu_policy
 from pydlbench.timing.statistics import median, paired_ratio
 
@@ -24,14 +23,14 @@ if TYPE_CHECKING:
     from pydlbench.compare.rows import Row, Side
     from pydlbench.layers.layer import Layer
     from pydlbench.records.run import RunRecord
-    from pydlbench.timing.chunk import Chunk, Request
+    from pydlbench.runner.session import Session
     from pydlbench.timing.procedure import Samples
+    from pydlbench.workers.host import RemoteKernel
 
 __all__ = [
-    "Contest",
-    "Half",
     "Passes",
-    "SidePrepared",
+    "RerunPair",
+    "RerunSide",
     "case_of",
     "measured_sides",
     "policy",
@@ -100,7 +99,7 @@ def _named(row: Row) -> Layer | None:
 
 
 def measured_sides(
-    a: Side, b: Side, matching: Matching, contests: Sequence[Contest], run: RunRecord
+    a: Side, b: Side, matching: Matching, rerun: Sequence[RerunPair], run: RunRecord
 ) -> tuple[Side, Side, Matching]:
     """Return both sides and their pairs with what was measured in turn.
 
@@ -109,12 +108,12 @@ def measured_sides(
     Args:
         a: the first one, as it was stored.
         b: the second one.
-        matching: of both; its pairs belong to the contests, in their order.
-        contests: what was measured.
+        matching: of both; its pairs belong to ``rerun``, in their order.
+        rerun: what was measured.
         run: of the measuring.
     """
     pairs, lost = [], list(matching.untimed)
-    for pair, one in zip(matching.pairs, contests, strict=True):
+    for pair, one in zip(matching.pairs, rerun, strict=True):
         if one.found.logs:
             pairs.append(Pair(*(_row(row, one, side) for side, row in enumerate(pair))))
         else:
@@ -131,8 +130,8 @@ def _here(side: Side, rows: list[Row], run: RunRecord) -> Side:
     )
 
 
-def _row(row: Row, contest: Contest, side: int) -> Row:
-    found = contest.found
+def _row(row: Row, pair: RerunPair, side: int) -> Row:
+    found = pair.found
     facts: dict[str, Any] = found.facts[side]
     clocks = found.clocks[side]
     return row._replace(
@@ -158,32 +157,8 @@ _ROUNDS = 5
 _LEAST_ROUNDS = 3
 
 
-class SidePrepared(Protocol):
-    """A kernel that is ready to be timed."""
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What is known about it."""
-
-    def sample(self, request: Request) -> Chunk:
-        """Time the requested samples."""
-
-    def release(self) -> None:
-        """Let go of it."""
-
-
-class Host(Protocol):
-    """What a pass needs of a session; made anew for each pass and side."""
-
-    def prepare(self, case: Case) -> SidePrepared:
-        """Have a case made ready."""
-
-    def close(self) -> None:
-        """End its processes."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Half:
+class RerunSide:
     """One side of a pair.
 
     Attributes:
@@ -217,10 +192,10 @@ class Passes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contest:
+class RerunPair:
     """A pair of cases and what came of it so far."""
 
-    halves: tuple[Half, Half]
+    sides: tuple[RerunSide, RerunSide]
     found: Passes = field(default_factory=Passes)
 
 
@@ -245,8 +220,8 @@ def policy(budget_s: float, case: Case, facts: dict[str, Any]) -> Policy:
 
 
 def take_pass(
-    contests: Sequence[Contest],
-    open_host: Callable[[int, int | None], Host],
+    pairs: Sequence[RerunPair],
+    open_session: Callable[[int, int | None], Session],
     budget_s: float,
     rng: random.Random,
     progress: Callable[[str], None] = lambda _label: None,
@@ -257,78 +232,74 @@ def take_pass(
     Whoever cannot be prepared, dies or hangs costs its pair this pass; the others go on.
 
     Args:
-        contests: the pairs.
-        open_host: opens a session for a side (0 is A, 1 is B) with a number of threads.
+        pairs: the pairs.
+        open_session: opens a session for a side (0 is A, 1 is B) with a number of threads.
         budget_s: seconds of sampling of each kernel.
         rng: seeded source of all orders.
         progress: called with the name of the next pair.
-        rest: see :func:`pydlbench.runner.interleaved.sample_in_turn`.
+        rest: see :func:`pydlbench.runner.interleaved.sample_interleaved`.
     """
-    hosts: dict[tuple[int, int | None], Host] = {}
-    order = list(contests)
+    sessions: dict[tuple[int, int | None], Session] = {}
+    order = list(pairs)
     rng.shuffle(order)
     try:
         for one in order:
-            progress(one.halves[1].case.label)
+            progress(one.sides[1].case.label)
             try:
-                _one(one, hosts, open_host, budget_s, rng, rest)
+                _one(one, sessions, open_session, budget_s, rng, rest)
             except PydlbenchError as error:
                 one.found.reason = str(error)
     finally:
-        for host in hosts.values():
-            host.close()
+        for session in sessions.values():
+            session.close()
 
 
 def _one(
-    contest: Contest,
-    hosts: dict[tuple[int, int | None], Host],
-    open_host: Callable[[int, int | None], Host],
+    pair: RerunPair,
+    sessions: dict[tuple[int, int | None], Session],
+    open_session: Callable[[int, int | None], Session],
     budget_s: float,
     rng: random.Random,
     rest: Callable[[], None] | None,
 ) -> None:
     sides = [0, 1]
     rng.shuffle(sides)  # who is prepared first gets the better pages, or the worse ones
-    kernels: dict[int, SidePrepared] = {}
-    try:
+    kernels: dict[int, RemoteKernel] = {}
+    with releasing(kernels.values()):
         for side in sides:
-            half = contest.halves[side]
-            place = (side, half.threads)
-            if place not in hosts:
-                hosts[place] = open_host(side, half.threads)
-            kernels[side] = hosts[place].prepare(half.case)
-        _sample(contest, kernels, budget_s, rng, rest)
-    finally:
-        for kernel in kernels.values():
-            with contextlib.suppress(PydlbenchError):  # its worker has died meanwhile
-                kernel.release()
+            own = pair.sides[side]
+            place = (side, own.threads)
+            if place not in sessions:
+                sessions[place] = open_session(side, own.threads)
+            kernels[side] = sessions[place].prepare(own.case)
+        _sample(pair, kernels, budget_s, rng, rest)
 
 
 def _sample(
-    contest: Contest,
-    kernels: dict[int, SidePrepared],
+    pair: RerunPair,
+    kernels: dict[int, RemoteKernel],
     budget_s: float,
     rng: random.Random,
     rest: Callable[[], None] | None,
 ) -> None:
-    contestants = [
-        Contestant(
+    both = [
+        InterleavedKernel(
             sample=kernels[side].sample,
-            policy=policy(budget_s, contest.halves[side].case, kernels[side].facts),
+            policy=policy(budget_s, pair.sides[side].case, kernels[side].facts),
         )
         for side in (0, 1)
     ]
     between = {} if rest is None else {"rest": rest}
-    outcomes = sample_in_turn(contestants, rng, **between)
+    outcomes = sample_interleaved(both, rng, **between)
     for outcome in outcomes:
         if outcome.error is not None:
             raise outcome.error
     a, b = outcomes[0].samples, outcomes[1].samples
     if a is None or b is None or not a.by_round().keys() & b.by_round().keys():
-        contest.found.reason = "no round in common in which neither was disturbed"
+        pair.found.reason = "no round in common in which neither was disturbed"
         return
-    _add(contest.found, a, b)
-    contest.found.facts[:] = [kernels[side].facts for side in (0, 1)]
+    _add(pair.found, a, b)
+    pair.found.facts[:] = [kernels[side].facts for side in (0, 1)]
 
 
 def _add(found: Passes, a: Samples, b: Samples) -> None:

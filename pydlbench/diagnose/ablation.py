@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError
+from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.records.diagnosis import Cause, Saving
 from pydlbench.records.step import StepPreparation
-from pydlbench.runner.interleaved import Contestant, sample_in_turn
+from pydlbench.runner.interleaved import (
+    InterleavedKernel,
+    random_order,
+    releasing,
+    sample_interleaved,
+)
 from pydlbench.steps.run import prepare_step, step_policy
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import median, paired_ratio
 from pydlbench.units import format_percent, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    import random
+    from collections.abc import Mapping, Sequence
 
     from pydlbench.diagnose.evidence import Observations
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import Case
     from pydlbench.records.step import StepCase
-    from pydlbench.runner.session import Options
+    from pydlbench.runner.session import Session
     from pydlbench.timing.procedure import Samples
     from pydlbench.timing.statistics import Ratio
-    from pydlbench.workers.host import RemoteKernel, Worker
+    from pydlbench.workers.host import RemoteKernel
 
 __all__ = [
     "LEAST",
-    "Bench",
-    "Contest",
+    "AgainstNative",
     "Experiment",
     "LayerChange",
     "Rounds",
@@ -116,7 +119,7 @@ class LayerChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contest:
+class AgainstNative:
     """One operator of the framework beside the native library's fastest kernel, in turn.
 
     Attributes:
@@ -134,7 +137,7 @@ class Contest:
         return f"the fastest native kernel for {name} {self.case.pass_}"
 
 
-Experiment: TypeAlias = StepChange | Rounds | LayerChange | Contest
+Experiment: TypeAlias = StepChange | Rounds | LayerChange | AgainstNative
 
 
 # -----------------------------------------------------------------------------
@@ -155,7 +158,7 @@ def in_turn(
 
     Rounds that other work has disturbed are left out; where too few are left, more are taken.
     """
-    order = random.Random(seed)  # noqa: S311 - an order, not a secret
+    order = random_order(seed)
     firsts: dict[int, float] = {}
     seconds: dict[int, float] = {}
     disturbed = False
@@ -176,12 +179,12 @@ def in_turn(
 def _sampled(
     kernels: Sequence[RemoteKernel], policies: Sequence[Policy], order: random.Random
 ) -> list[Samples]:
-    contestants = [
-        Contestant(sample=kernel.sample, policy=policy)
+    both = [
+        InterleavedKernel(sample=kernel.sample, policy=policy)
         for kernel, policy in zip(kernels, policies, strict=True)
     ]
     found = []
-    for outcome in sample_in_turn(contestants, order):
+    for outcome in sample_interleaved(both, order):
         if outcome.samples is None:
             raise outcome.error or UnsupportedError("no samples")
         found.append(outcome.samples)
@@ -260,16 +263,7 @@ _MEANING: Final = {
 }
 
 
-class Rows(Protocol):
-    """What a contest needs of a session."""
-
-    def measure(
-        self, cases: Sequence[Case], progress: Callable[[int, int, str], None] | None = ...
-    ) -> Iterator[Measurement]:
-        """Measure cases; those that differ in backend and mode only, in turn."""
-
-
-def contest_saving(experiment: Contest, step_s: float, session: Rows) -> Saving:
+def saving_against_native(experiment: AgainstNative, step_s: float, session: Session) -> Saving:
     """Return what the fastest native kernel would save, as far as causes were measured.
 
     What freshly allocated results and the call itself cost is left out: other findings have that.
@@ -349,64 +343,6 @@ def _line(cause: Mapping[str, Any]) -> str:
 
 
 # -----------------------------------------------------------------------------
-# What experiments need of a session, and the same with another allocator.
-
-
-class Bench(Protocol):
-    """What experiments need of a session."""
-
-    @property
-    def options(self) -> Options:
-        """Its settings."""
-
-    @property
-    def cpus(self) -> tuple[int, ...]:
-        """Logical CPUs that workers are pinned to."""
-
-    def worker(
-        self,
-        backend: str = ...,
-        device: str = ...,
-        *,
-        warm: bool = ...,
-        logging: bool = ...,
-        allocator: str | None = ...,
-    ) -> Worker:
-        """Return a worker."""
-
-    def prepare(self, case: Case, *, warm: bool = ..., variant: str | None = ...) -> RemoteKernel:
-        """Have an operator made ready."""
-
-    def measure(
-        self, cases: Sequence[Case], progress: Callable[[int, int, str], None] | None = ...
-    ) -> Iterator[Measurement]:
-        """Measure cases; those that differ in backend and mode only, in turn."""
-
-    def cache_bytes(self, device: str = ...) -> int:
-        """Return the size of the last cache before memory."""
-
-
-class Allocated:
-    """A session whose workers have a certain allocator."""
-
-    def __init__(self, session: Bench, allocator: str) -> None:
-        self._session = session
-        self._allocator = allocator
-        self.options = session.options
-        self.cpus = session.cpus
-
-    def worker(
-        self,
-        backend: str = "native",
-        device: str = "cpu",
-        *,
-        warm: bool = False,  # noqa: ARG002 - as a session's; the allocator says it
-    ) -> Worker:
-        """Return a worker with it."""
-        return self._session.worker(backend, device, allocator=self._allocator)
-
-
-# -----------------------------------------------------------------------------
 # Experiments run: what is changed, beside what, and how long that takes.
 
 # The fewest rounds whose interval at 95 % leaves out the two extremes; slow steps get the fewest
@@ -419,7 +355,7 @@ _WARMUP = 5
 _LAYER_S = 6.0
 
 
-def try_out(experiment: Experiment, seen: Observations, session: Bench) -> Saving:
+def try_out(experiment: Experiment, seen: Observations, session: Session) -> Saving:
     """Run an experiment and return what it saves; below zero where the change costs time.
 
     Args:
@@ -436,7 +372,7 @@ def try_out(experiment: Experiment, seen: Observations, session: Bench) -> Savin
         return _of_step(experiment, seen, session)
     if isinstance(experiment, LayerChange):
         return _of_layer(experiment, seen.step_s, session)
-    return contest_saving(experiment, seen.step_s, session)
+    return saving_against_native(experiment, seen.step_s, session)
 
 
 def cost_s(experiment: Experiment, step_s: float) -> float:
@@ -462,24 +398,22 @@ def _of_rounds(experiment: Rounds, step_s: float) -> Saving:
     return saving_of(ratio, base, step_s, "step", how)
 
 
-def _of_step(experiment: StepChange, seen: Observations, session: Bench) -> Saving:
+def _of_step(experiment: StepChange, seen: Observations, session: Session) -> Saving:
     case = _with_options(seen.case, experiment.both)
     changes: dict[str, Any] = dict(experiment.changes)
     other = dataclasses.replace(_with_options(case, experiment.options), **changes)
     kernels: list[RemoteKernel] = []
-    try:
+    with releasing(kernels):
         kernels.append(prepare_step(case, session, preparation=StepPreparation(checks=False)))
         how = StepPreparation(checks=experiment.checks)
-        beside = Allocated(session, experiment.allocator)
-        kernels.append(prepare_step(other, beside, preparation=how))
+        changed = prepare_step(other, session, allocator=experiment.allocator, preparation=how)
+        kernels.append(changed)
         _check(kernels[1].facts)
         policies = [
             with_rounds(step_policy(one, session, kernel.facts), _rounds(seen.step_s))
             for one, kernel in zip((case, other), kernels, strict=True)
         ]
         ratio, base, warning = in_turn(kernels, policies, session.options.seed, experiment.images)
-    finally:
-        _release(kernels)
     words = step_how(experiment.what, base, ratio.median * base, ratio.n) + warning
     if experiment.images > 1:
         words += f", per {case.batch} images"
@@ -492,9 +426,9 @@ def _with_options(case: StepCase, options: Sequence[tuple[str, str]]) -> StepCas
     return dataclasses.replace(case, options={**case.options, **dict(options)})
 
 
-def _of_layer(experiment: LayerChange, step_s: float, session: Bench) -> Saving:
+def _of_layer(experiment: LayerChange, step_s: float, session: Session) -> Saving:
     kernels: list[RemoteKernel] = []
-    try:
+    with releasing(kernels):
         kernels.append(session.prepare(experiment.case, variant=experiment.variant))
         kernels.append(session.prepare(experiment.changed, variant=experiment.changed_variant))
         _check_layer(kernels[1].facts)
@@ -502,8 +436,6 @@ def _of_layer(experiment: LayerChange, step_s: float, session: Bench) -> Saving:
         policy = Policy(confidence=options.confidence, budget_s=options.budget_s)
         policies = [with_rounds(policy, _ROUNDS)] * 2
         ratio, base, warning = in_turn(kernels, policies, options.seed, experiment.images)
-    finally:
-        _release(kernels)
     times = f"{format_seconds(base)} as it is, {format_seconds(ratio.median * base)} with "
     how = f"the layer alone, in turn, {ratio.n} rounds: {times}{experiment.what}{warning}"
     if experiment.images > 1:
@@ -522,9 +454,3 @@ def _check(facts: Mapping[str, Any]) -> None:
 def _check_layer(facts: Mapping[str, Any]) -> None:
     if facts["correct"]["status"] == "failed":
         raise PrimitiveError(f"its result is wrong: {facts['correct'].get('detail') or 'checked'}")
-
-
-def _release(kernels: Sequence[RemoteKernel]) -> None:
-    for kernel in kernels:
-        with contextlib.suppress(PydlbenchError):  # its worker has died meanwhile
-            kernel.release()

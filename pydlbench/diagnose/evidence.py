@@ -19,7 +19,6 @@ from pydlbench.steps.run import run
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pydlbench.diagnose.ablation import Bench
     from pydlbench.ladder.estimate import Estimate, Plan
     from pydlbench.ladder.native import NativeSum
     from pydlbench.models.graph import Model
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from pydlbench.records.check import CheckRecord, LedgerTerm, PieceRow
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.step import StepCase, StepRecord
+    from pydlbench.runner.session import Session
 
 __all__ = ["Excess", "Observations", "observe"]
 
@@ -199,7 +199,7 @@ _SHARE, _LATEST = 0.25, 0.4
 
 def observe(
     case: StepCase,
-    session: Bench,
+    session: Session,
     time_limit_s: float,
     tell: Callable[[str], None],
     checker: Callable[..., CheckRecord] = check,
@@ -289,7 +289,7 @@ def _with_check(seen: Observations, found: CheckRecord) -> Observations:
     )
 
 
-def _without_check(seen: Observations, session: Bench) -> Observations:
+def _without_check(seen: Observations, session: Session) -> Observations:
     """Ask for the log of the step and the cost of a call: what the rules need besides."""
     case = seen.case
     log: dict[str, Any] = {}

@@ -10,7 +10,7 @@ import dataclasses
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.diagnose.ablation import Contest, LayerChange, Rounds, StepChange
+from pydlbench.diagnose.ablation import AgainstNative, LayerChange, Rounds, StepChange
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.pool import Pool2d
 from pydlbench.models.work import LOSS
@@ -186,7 +186,7 @@ _MOST_OPERATORS: Final = 8
 
 
 def find_operators(seen: Observations) -> Iterator[Hypothesis]:
-    """Yield a contest with the native library for each layer where that may save something."""
+    """Yield a comparison with the native library for each layer where that may save something."""
     if seen.case.layout == "nhwc" or seen.case.framework != "torch":
         kinds: tuple[str, ...] = ("layer", "pointwise")
     else:
@@ -210,7 +210,7 @@ def _of_node(seen: Observations, excess: Excess) -> Iterator[Hypothesis]:
             symptom=_symptom(seen, excess),
             evidence=(),
             cause="the framework's operator is slower than the native library's kernel",
-            experiment=Contest(case=case, count=excess.count),
+            experiment=AgainstNative(case=case, count=excess.count),
             next=layer_command(case),
             parts=frozenset({f"{excess.node} {work.pass_}"}),
             where=f"{excess.node} {work.pass_}",
@@ -609,7 +609,7 @@ _LARGE_LOSS: Final = 0.03
 
 
 def find_loss(seen: Observations) -> Iterator[Hypothesis]:
-    """Yield a contest with the native library on the loss itself."""
+    """Yield a comparison with the native library on the loss itself."""
     if seen.model.decays:
         return  # see the rule of L2 terms
     pieces = seen.pieces(LOSS)
@@ -627,7 +627,7 @@ def find_loss(seen: Observations) -> Iterator[Hypothesis]:
             f"{format_percent(own / seen.step_s)} of the step",
             evidence=(),
             cause="the framework's loss is slower than one kernel that does it all",
-            experiment=Contest(case=case),
+            experiment=AgainstNative(case=case),
             next=layer_command(case),
             parts=frozenset({f"{LOSS} {work.pass_}"}),
             where=f"{LOSS} {work.pass_}",

@@ -18,11 +18,12 @@ from pydlbench.units import format_percent, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from pydlbench.diagnose.ablation import Bench, Experiment
+    from pydlbench.diagnose.ablation import Experiment
     from pydlbench.diagnose.evidence import Observations
     from pydlbench.records.check import CheckRecord
     from pydlbench.records.diagnosis import Hypothesis, Saving
     from pydlbench.records.step import StepCase
+    from pydlbench.runner.session import Session
 
 __all__ = ["diagnose"]
 
@@ -166,7 +167,7 @@ _RESERVED = 0.5
 
 def diagnose(
     case: StepCase,
-    session: Bench,
+    session: Session,
     time_limit_s: float = 300.0,
     tell: Callable[[str], None] = lambda _: None,
     checker: Callable[..., CheckRecord] = check,
@@ -239,7 +240,7 @@ def diagnose(
 def _attempt(
     experiment: Experiment,
     seen: Observations,
-    session: Bench,
+    session: Session,
     left_s: Callable[[], float],
     begin: Callable[[str], None],
 ) -> Saving:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import random
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +13,7 @@ from pydlbench.ladder.operators import Calibration, blocks, pieces, singles
 from pydlbench.ladder.rounds import LEAST, Rounds, ask_log, ask_parts, ask_replay, keeps_pages
 from pydlbench.models import build_model
 from pydlbench.records.step import StepCase, StepPreparation
+from pydlbench.runner.interleaved import random_order, releasing
 from pydlbench.steps.run import prepare_step
 from pydlbench.workers.environment import FRESH_PAGES
 from pydlbench.workers.host import Worker
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
 
     from pydlbench.ladder.native import NativeSum
     from pydlbench.ladder.operators import Piece
-    from pydlbench.ladder.rounds import Host
     from pydlbench.models.graph import Model
     from pydlbench.records.check import CheckRecord
+    from pydlbench.runner.session import Session
     from pydlbench.workers.host import RemoteKernel
 
 __all__ = ["check"]
@@ -40,7 +39,7 @@ def check(
     precision: str = "fp32",
     framework: str = "torch",
     mode: str | None = None,
-    session: Host | None = None,
+    session: Session | None = None,
     *,
     rounds: int = 15,
     time_limit_s: float = 80.0,
@@ -111,7 +110,7 @@ class _Check:
         self,
         case: StepCase,
         model: Model,
-        session: Host,
+        session: Session,
         checks: bool,
         tell: Callable[[str], None],
     ) -> None:
@@ -166,7 +165,7 @@ class _Check:
             played,
             step,
             kept,
-            random.Random(session.options.seed),  # noqa: S311 - an order, not a secret
+            random_order(session.options.seed),
             self._singles,
             resident,
         )
@@ -202,9 +201,8 @@ class _Check:
 
     def close(self) -> None:
         """Free what workers hold."""
-        for kernel in self._kernels:
-            with contextlib.suppress(PydlbenchError):  # its worker has died meanwhile
-                kernel.release()
+        with releasing(self._kernels):
+            pass
         if self._own is not None:
             self._own.discard()
 

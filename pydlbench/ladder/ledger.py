@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
     from pydlbench.ladder.native import NativeSum
     from pydlbench.ladder.operators import Calibration, Piece
-    from pydlbench.ladder.rounds import Host, Rounds
+    from pydlbench.ladder.rounds import Rounds
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepCase
+    from pydlbench.runner.session import Session
 
 __all__ = ["Evidence", "Findings", "conclude", "ledger", "native_of"]
 
@@ -279,7 +280,7 @@ class Findings:
         }
 
 
-def conclude(what: Findings, native: NativeSum, session: Host, seconds: float) -> CheckRecord:
+def conclude(what: Findings, native: NativeSum, session: Session, seconds: float) -> CheckRecord:
     """Return the record of a check.
 
     Args:

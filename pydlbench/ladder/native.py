@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pydlbench.ladder.estimate import Range, plan
 from pydlbench.ladder.operators import LAYERS
 from pydlbench.models.work import LOSS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from pydlbench.ladder.estimate import Plan
     from pydlbench.models.graph import Model
     from pydlbench.models.work import Work
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import Case
+    from pydlbench.runner.session import Session
 
 __all__ = ["NativeSum", "measure_native", "native_sum"]
 
 _ZERO = Range(hot=0.0, cold=0.0)
-
-
-class Rows(Protocol):
-    """What measuring natively needs of a session."""
-
-    def measure(
-        self, cases: Sequence[Case], progress: Callable[[int, int, str], None] | None = ...
-    ) -> Iterator[Measurement]:
-        """Measure cases one after another."""
-
-    def cache_bytes(self, device: str = ...) -> int:
-        """Return the size of the last cache before memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +70,7 @@ def measure_native(
     model: Model,
     phase: str,
     precision: str,
-    session: Rows,
+    session: Session,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> NativeSum:
     """Measure each distinct layer of a step natively, with hot and with cold caches, and sum up.

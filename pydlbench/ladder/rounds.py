@@ -16,16 +16,14 @@ from pydlbench.workers.host import RemoteKernel, Worker
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from pydlbench.ladder.operators import Calibration, Piece
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.specs import Case
     from pydlbench.records.step import StepCase
-    from pydlbench.runner.session import Options
+    from pydlbench.runner.session import Session
     from pydlbench.timing.chunk import Chunk
 
-__all__ = ["LEAST", "Host", "Rounds", "ask_log", "ask_parts", "ask_replay", "keeps_pages", "paired"]
+__all__ = ["LEAST", "Rounds", "ask_log", "ask_parts", "ask_replay", "keeps_pages", "paired"]
 
 
 # -----------------------------------------------------------------------------
@@ -215,34 +213,9 @@ _LOGGED_CALLS = 3
 _OUT_OF_CACHES = 4
 
 
-class Host(Protocol):
-    """What a check needs of a session."""
-
-    @property
-    def options(self) -> Options:
-        """Its settings."""
-
-    @property
-    def cpus(self) -> tuple[int, ...]:
-        """Logical CPUs that workers are pinned to."""
-
-    def worker(
-        self, backend: str = ..., device: str = ..., *, warm: bool = ..., logging: bool = ...
-    ) -> Worker:
-        """Return a worker; ``warm`` for one whose allocator keeps its pages."""
-
-    def measure(
-        self, cases: Sequence[Case], progress: Callable[[int, int, str], None] | None = ...
-    ) -> Iterator[Measurement]:
-        """Measure native rows."""
-
-    def cache_bytes(self, device: str = ...) -> int:
-        """Return the size of the last cache before memory."""
-
-
 def ask_parts(
     case: StepCase,
-    session: Host,
+    session: Session,
     found: Sequence[Piece],
     besides: Sequence[Piece] = (),
     *,
@@ -266,7 +239,7 @@ def ask_parts(
     return _ask(session.worker(case.framework, case.device, warm=warm), resident, wanted)
 
 
-def keeps_pages(case: StepCase, session: Host) -> bool:
+def keeps_pages(case: StepCase, session: Session) -> bool:
     """Whether a framework's own allocator keeps freed pages: its results then fault no more."""
     wanted = {"kind": "faults", "bytes": _LARGE}
     kernel = _ask(session.worker(case.framework, case.device), case, wanted)
@@ -277,7 +250,9 @@ def keeps_pages(case: StepCase, session: Host) -> bool:
         kernel.release()
 
 
-def ask_replay(case: StepCase, session: Host, worker: Worker, sizes: Sequence[int]) -> RemoteKernel:
+def ask_replay(
+    case: StepCase, session: Session, worker: Worker, sizes: Sequence[int]
+) -> RemoteKernel:
     """Have blocks made ready in a process that has no framework in it.
 
     Args:
@@ -290,7 +265,7 @@ def ask_replay(case: StepCase, session: Host, worker: Worker, sizes: Sequence[in
     return _ask(worker, case, {"kind": "replay", "sizes": list(sizes), "live": live})
 
 
-def ask_log(case: StepCase, session: Host) -> dict[str, Any]:
+def ask_log(case: StepCase, session: Session) -> dict[str, Any]:
     """Return what oneDNN logged of whole steps: seconds and executions by primitive.
 
     Empty where there is no such log.

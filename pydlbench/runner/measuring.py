@@ -25,7 +25,15 @@ if TYPE_CHECKING:
     from pydlbench.timing.procedure import Samples
     from pydlbench.workers.host import RemoteKernel, Worker
 
-__all__ = ["ITEM_BYTES", "Measuring", "cached_bytes", "empty_row", "measured_row", "with_limits"]
+__all__ = [
+    "ITEM_BYTES",
+    "Measuring",
+    "cached_bytes",
+    "empty_row",
+    "measured_row",
+    "summary_of",
+    "with_limits",
+]
 
 
 # -----------------------------------------------------------------------------
@@ -40,12 +48,12 @@ _COLD_L2 = 4
 _LOGGED = ("tensorflow",)
 _LOGGED_TURNS = 7
 _LONG_S, _FEW_TURNS = 0.1, 3
-# Of calls that do nothing, beside each contest: at most a tenth of a second.
+# Of calls that do nothing, beside each row: at most a tenth of a second.
 _FEW_CALLS = {"samples": 11, "inner": 30}
 
 
 class Measuring:
-    """What a session and a contest need for a row; the ``Host`` of :mod:`pydlbench.contest`.
+    """What a session needs for a row: kernels made ready, constants of sampling, limits.
 
     Args:
         options: see there.
@@ -216,20 +224,15 @@ class Measuring:
 
     def alone(self, case: Case) -> Measurement:
         """Measure a case that competes with nobody; a failure is a row that says why."""
-        from pydlbench.timing.procedure import Sampling
+        from pydlbench.runner.interleaved import releasing, sample_alone
 
         threads = self.threads(case)
         try:
             summand = self._summand_of(case)
             kernel = self._prepare_summand(case) if summand else self.prepare(case)
-            try:
+            with releasing([kernel]):
                 policy = self._summand if summand else self.sampling_policy(case, kernel.facts)
-                sampling = Sampling(policy, alone=True)
-                while request := sampling.next_request():
-                    sampling.feed(kernel.sample(request))
-                return self.row(case, kernel.facts, sampling.result())
-            finally:
-                kernel.release()
+                return self.row(case, kernel.facts, sample_alone(kernel.sample, policy))
         except UnsupportedError as error:
             return empty_row(case, threads, "skipped", str(error))
         except PydlbenchError as error:
@@ -327,7 +330,7 @@ def measured_row(
         keep_candidates: keep what was tried.
     """
     base = _base(case, threads)
-    time = _time(samples)
+    time = summary_of(samples)
     candidates = _candidates(facts["candidates"], samples.confidence)
     return Measurement(
         **base,
@@ -406,8 +409,8 @@ def _base(case: Case, threads: int | None) -> dict[str, Any]:
     }
 
 
-def _time(samples: Samples) -> TimeSummary:
-    """The samples' summary with the wider interval, see :func:`measured_row`."""
+def summary_of(samples: Samples) -> TimeSummary:
+    """Return the samples' summary with the wider interval, see :func:`measured_row`."""
     summary = time_summary(samples.seconds, samples.confidence)
     rounds = samples.by_round().values()
     if len(rounds) < _ROUNDS:

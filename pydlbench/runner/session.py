@@ -481,9 +481,9 @@ class Session:
             BackendMissingError: the CUDA module or a library is missing; no row could be measured.
             UnsupportedError: there is no driver or no such GPU; likewise.
         """
-        from pydlbench.runner.interleaved import contest, groups
+        from pydlbench.runner.problem import by_problem, measure_problem
 
-        found = list(groups(cases))
+        found = list(by_problem(cases))
         for group in found:
             self._check_memory(group)
         for device in dict.fromkeys(case.device for case in cases if case.on_gpu):
@@ -495,7 +495,7 @@ class Session:
             if len(group) == 1:
                 yield self._measuring.alone(group[0])
             else:
-                yield from contest(self._measuring, group)
+                yield from measure_problem(self._measuring, group)
             done += len(group)
         if progress:
             progress(len(cases), len(cases), "")

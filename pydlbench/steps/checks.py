@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pydlbench.layers.pool import Pool2d
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepCase
-    from pydlbench.steps.run import Host
+    from pydlbench.runner.session import Session
 
 __all__ = ["Agreement", "Subject", "agree", "compare", "inside", "readers", "run_checks"]
 
@@ -199,7 +199,7 @@ class Agreement(Part):
         return Check(name="agreement", status="ok" if good else "failed", detail=text)
 
 
-def agree(case: StepCase, session: Host, tolerance: float = TOLERANCE) -> Agreement:
+def agree(case: StepCase, session: Session, tolerance: float = TOLERANCE) -> Agreement:
     """Run a step once in each framework and compare output and gradients, whole tensors.
 
     In float32, with dropout off, each framework in its first mode.
@@ -226,7 +226,7 @@ def agree(case: StepCase, session: Host, tolerance: float = TOLERANCE) -> Agreem
 
 
 def _saved(
-    case: StepCase, framework: str, session: Host, folder: Path, disturbance: float = 0.0
+    case: StepCase, framework: str, session: Session, folder: Path, disturbance: float = 0.0
 ) -> None:
     """Have a framework write output and gradients into a folder."""
     folder.mkdir(exist_ok=True)

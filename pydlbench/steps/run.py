@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import random
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.models.counts import memory
-from pydlbench.records.measurement import time_summary
 from pydlbench.records.step import StepPreparation, StepRecord
-from pydlbench.runner.interleaved import Contestant, Outcome, sample_in_turn
+from pydlbench.runner.interleaved import (
+    InterleavedKernel,
+    Outcome,
+    random_order,
+    releasing,
+    sample_alone,
+    sample_interleaved,
+)
+from pydlbench.runner.measuring import summary_of
 from pydlbench.timing.policy import Policy, gpu_policy
-from pydlbench.timing.procedure import Sampling
-from pydlbench.timing.statistics import median_interval
 from pydlbench.units import format_bytes
 from pydlbench.workers.host import RemoteKernel
 
@@ -22,14 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pydlbench.models.graph import Model
-    from pydlbench.records.measurement import TimeSummary
     from pydlbench.records.step import StepCase
-    from pydlbench.runner.session import Options
+    from pydlbench.runner.session import Session
     from pydlbench.timing.procedure import Samples
-    from pydlbench.workers.host import Worker
 
 __all__ = [
-    "Host",
     "check_memory",
     "check_memory_of_parts",
     "prepare_step",
@@ -39,30 +39,13 @@ __all__ = [
     "step_policy",
 ]
 
-# Fewer rounds have no interval at 95 %.
-_ROUNDS = 6
-
-
-class Host(Protocol):
-    """What running steps needs of a session."""
-
-    @property
-    def options(self) -> Options:
-        """Its settings."""
-
-    @property
-    def cpus(self) -> tuple[int, ...]:
-        """Logical CPUs that workers are pinned to."""
-
-    def worker(self, backend: str = ..., device: str = ..., *, warm: bool = ...) -> Worker:
-        """Return a framework's worker; ``warm`` for one whose allocator keeps its pages."""
-
 
 def prepare_step(
     case: StepCase,
-    session: Host,
+    session: Session,
     *,
     warm: bool = False,
+    allocator: str | None = None,
     preparation: StepPreparation | None = None,
 ) -> RemoteKernel:
     """Have a step made ready in its framework's process; raises what is raised there.
@@ -71,24 +54,27 @@ def prepare_step(
         case: the step.
         session: whose workers are used.
         warm: in a process of its own whose allocator keeps the pages that were freed.
+        allocator: of that process, see :meth:`pydlbench.runner.session.Session.worker`.
         preparation: with which checks; None is all of them.
 
     Returns:
         A kernel to sample; its ``facts`` are a :class:`StepFacts` in its JSON form.
     """
-    worker = session.worker(case.framework, case.device, warm=warm)
+    worker = session.worker(case.framework, case.device, warm=warm, allocator=allocator)
     how = dataclasses.asdict(preparation or StepPreparation())
     reply = worker.ask("prepare", case={"step": case.to_dict()}, preparation=how)
     return RemoteKernel(worker, reply["kernel"], reply["facts"])
 
 
-def step_policy(case: StepCase, session: Host, facts: dict[str, Any]) -> Policy:
+def step_policy(case: StepCase, session: Session, facts: dict[str, Any]) -> Policy:
     """Return the constants of sampling for a step."""
     policy = Policy(confidence=session.options.confidence, budget_s=session.options.budget_s)
     return gpu_policy(policy, facts) if case.on_gpu else policy
 
 
-def run(case: StepCase, session: Host, *, preparation: StepPreparation | None = None) -> StepRecord:
+def run(
+    case: StepCase, session: Session, *, preparation: StepPreparation | None = None
+) -> StepRecord:
     """Check and time one step; one that cannot be run is a record that says why.
 
     Args:
@@ -104,7 +90,7 @@ def run(case: StepCase, session: Host, *, preparation: StepPreparation | None = 
 
 def run_in_turn(
     cases: Sequence[StepCase],
-    session: Host,
+    session: Session,
     *,
     preparation: StepPreparation | None = None,
     progress: Callable[[int, int, str], None] | None = None,
@@ -122,7 +108,7 @@ def run_in_turn(
     """
     records: dict[int, StepRecord] = {}
     kernels: dict[int, RemoteKernel] = {}
-    try:
+    with releasing(kernels.values()):
         for index, case in enumerate(cases):
             if progress:
                 progress(index, len(cases), f"{case.label}: checks")
@@ -141,14 +127,12 @@ def run_in_turn(
                 records[index] = _refused(case, session, reason)
             else:
                 records[index] = record_of(case, session, facts, outcome.samples)
-    finally:
-        for kernel in kernels.values():
-            with contextlib.suppress(PydlbenchError):  # its worker has died meanwhile
-                kernel.release()
     return [records[index] for index in range(len(cases))]
 
 
-def record_of(case: StepCase, session: Host, facts: dict[str, Any], samples: Samples) -> StepRecord:
+def record_of(
+    case: StepCase, session: Session, facts: dict[str, Any], samples: Samples
+) -> StepRecord:
     """Return the record of a timed step.
 
     A check that failed makes the row ``failed``; its time stands beside it all the same.
@@ -159,7 +143,7 @@ def record_of(case: StepCase, session: Host, facts: dict[str, Any], samples: Sam
         facts: of its kernel.
         samples: its times.
     """
-    time = _time(samples)
+    time = summary_of(samples)
     wrong = [one for one in facts["checks"] if one["status"] != "ok"]
     warnings = []
     if not samples.warmup.steady:
@@ -189,53 +173,30 @@ def record_of(case: StepCase, session: Host, facts: dict[str, Any], samples: Sam
 
 
 def _sampled(
-    cases: Sequence[StepCase], kernels: dict[int, RemoteKernel], session: Host
+    cases: Sequence[StepCase], kernels: dict[int, RemoteKernel], session: Session
 ) -> list[Outcome]:
     policies = {i: step_policy(cases[i], session, kernel.facts) for i, kernel in kernels.items()}
     if len(kernels) == 1:
         ((index, kernel),) = kernels.items()
-        sampling = Sampling(policies[index], alone=True)
         try:
-            while request := sampling.next_request():
-                sampling.feed(kernel.sample(request))
+            return [Outcome(samples=sample_alone(kernel.sample, policies[index]))]
         except PydlbenchError as error:
             return [Outcome(error=error)]
-        return [Outcome(samples=sampling.result())]
-    order = random.Random(session.options.seed)  # noqa: S311 - an order, not a secret
-    contestants = [
-        Contestant(sample=kernel.sample, policy=policies[index])
+    steps = [
+        InterleavedKernel(sample=kernel.sample, policy=policies[index])
         for index, kernel in kernels.items()
     ]
-    return sample_in_turn(contestants, order) if contestants else []
+    return sample_interleaved(steps, random_order(session.options.seed)) if steps else []
 
 
-def _threads(case: StepCase, session: Host) -> int | None:
+def _threads(case: StepCase, session: Session) -> int | None:
     return None if case.on_gpu else len(session.cpus)
 
 
-def _refused(case: StepCase, session: Host, error: PydlbenchError) -> StepRecord:
+def _refused(case: StepCase, session: Session, error: PydlbenchError) -> StepRecord:
     absent = isinstance(error, (UnsupportedError, BackendMissingError))
     status = "skipped" if absent else "failed"
     return StepRecord(case=case, status=status, reason=str(error), threads=_threads(case, session))
-
-
-def _time(samples: Samples) -> TimeSummary:
-    """The samples' summary; its interval is that of the rounds' medians where that is wider.
-
-    Samples of one round have their clock and their neighbours in common.
-    """
-    summary = time_summary(samples.seconds, samples.confidence)
-    rounds = samples.by_round().values()
-    between = median_interval(rounds, samples.confidence) if len(rounds) >= _ROUNDS else None
-    if between is None or summary.ci_low is None or summary.ci_high is None:
-        return summary
-    if between.high - between.low <= summary.ci_high - summary.ci_low:
-        return summary
-    return dataclasses.replace(
-        summary,
-        ci_low=min(between.low, summary.median),
-        ci_high=max(between.high, summary.median),
-    )
 
 
 # -----------------------------------------------------------------------------

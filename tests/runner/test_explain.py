@@ -11,8 +11,8 @@ from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.records.measurement import Roofline
 from pydlbench.records.specs import Case
-from pydlbench.runner.interleaved import Entry, explained
 from pydlbench.runner.measuring import measured_row
+from pydlbench.runner.problem import BackendRun, explained
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.procedure import Sampling
 
@@ -88,7 +88,7 @@ def entry(
         faults={} if kept_s is None else {"default": 700.0, "warm": 0.0},
     )
     warm = None if kept_s is None else samples(kept_s, busy)
-    return Entry(case, kernel=kernel, warm=kernel, row=row, samples=taken, warm_samples=warm)
+    return BackendRun(case, kernel=kernel, warm=kernel, row=row, samples=taken, warm_samples=warm)
 
 
 def found(slow, fast=None):

@@ -15,8 +15,8 @@ from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.records.specs import Case
 from pydlbench.runner import interleaved as side_by_side
-from pydlbench.runner.interleaved import _in_rounds, contest, groups
 from pydlbench.runner.measuring import measured_row
+from pydlbench.runner.problem import _in_rounds, by_problem, measure_problem
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.policy import Policy
 
@@ -162,7 +162,7 @@ def run(layer=CONV, **backends):
         Case(layer=layer, backend=MODES.get(name, name), mode=name if name in MODES else None)
         for name in backends
     ]
-    return host, contest(host, cases)
+    return host, measure_problem(host, cases)
 
 
 def named(row):
@@ -181,16 +181,16 @@ def test_groups_differ_in_backend_and_mode_only():
     first = [case("native"), case("torch", "eager"), case("torch", "compiled")]
     other = [dataclasses.replace(one, precision="bf16") for one in first]
     mixed = [one for pair in zip(first, other, strict=True) for one in pair]
-    assert list(groups(mixed)) == [first, other]
-    assert list(groups([])) == []
+    assert list(by_problem(mixed)) == [first, other]
+    assert list(by_problem([])) == []
 
 
 def test_a_case_that_is_asked_for_twice_does_not_compete_with_itself():
     case = Case(layer=CONV)
     torch = dataclasses.replace(case, backend="torch", mode="eager")
     other = Case(layer=GEMM)
-    assert list(groups([case, other, case])) == [[case], [other], [case]]
-    assert list(groups([case, torch, case, torch])) == [[case, torch], [case, torch]]
+    assert list(by_problem([case, other, case])) == [[case], [other], [case]]
+    assert list(by_problem([case, torch, case, torch])) == [[case, torch], [case, torch]]
 
 
 def test_rows_come_in_the_order_given_with_ratios_to_the_fastest():
@@ -406,7 +406,7 @@ def test_a_library_that_logs_only_in_a_process_of_its_own_is_asked_there():
     log = {"kernel": "ref:any", "kernel_s": 7e-3, "reorder_s": 0.0, "call_s": 8e-3}
     host.logs["tensorflow"] = log
     cases = [Case(layer=CONV), Case(layer=CONV, backend="tensorflow")]
-    _, row = contest(host, cases)
+    _, row = measure_problem(host, cases)
     assert row.causes[0]["cause"] == "generic kernel"
     assert "ref:any" in row.causes[0]["how"]
     # Made when the machine was at half its pace, beside the process that keeps its pages.

@@ -7,7 +7,13 @@ import random
 import pytest
 
 from pydlbench.errors import WorkerError
-from pydlbench.runner.interleaved import Contestant, clock_beside, ratios, sample_in_turn, saved_s
+from pydlbench.runner.interleaved import (
+    InterleavedKernel,
+    clock_beside,
+    ratios,
+    sample_interleaved,
+    saved_s,
+)
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.procedure import Round, Samples
@@ -49,12 +55,12 @@ def steady(seconds, dies_at=None):
             raise WorkerError("killed by SIGKILL")
         return Chunk(seconds=(seconds,) * request.samples, wall_s=seconds * request.samples)
 
-    return Contestant(sample=sample, policy=Policy(min_rounds=9))
+    return InterleavedKernel(sample=sample, policy=Policy(min_rounds=9))
 
 
 def turn(*contestants):
     rests = []
-    return sample_in_turn(contestants, random.Random(0), lambda: rests.append(1)), rests
+    return sample_interleaved(contestants, random.Random(0), lambda: rests.append(1)), rests
 
 
 def test_all_are_sampled_in_the_same_rounds():

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pydlbench.compare.rerun import Contest, Half, take_pass
+from pydlbench.compare.rerun import RerunPair, RerunSide, take_pass
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.records.specs import Case
@@ -91,18 +91,18 @@ class Machine:
 
     def measure(self, backends, passes=8, threads=(None, None)):
         """Take passes over one pair for each two backends."""
-        contests = [
-            Contest(
-                halves=tuple(
-                    Half(case=Case(layer=LAYER, backend=name), threads=count)
+        measured = [
+            RerunPair(
+                sides=tuple(
+                    RerunSide(case=Case(layer=LAYER, backend=name), threads=count)
                     for name, count in zip(pair, threads, strict=True)
                 )
             )
             for pair in backends
         ]
         for _ in range(passes):
-            take_pass(contests, self.open, 0.05, self.rng, rest=lambda: None)
-        return contests
+            take_pass(measured, self.open, 0.05, self.rng, rest=lambda: None)
+        return measured
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ from pydlbench.compare.rerun import policy
 from pydlbench.compare.rows import Row, Side
 
 
-def judged(contests, **settings):
+def judged(measured, **settings):
     row = Row(**{**dict.fromkeys(Row._fields), "layer": "x", "status": "ok", "median": 1.0})
-    pairs = [Pair(row, row) for _ in contests]
+    pairs = [Pair(row, row) for _ in measured]
     side = Side(name="a", rows=[row])
     turns = [
         Turns(logs=tuple(one.found.logs), cycles=tuple(one.found.cycles), reason=one.found.reason)
-        for one in contests
+        for one in measured
     ]
     matching = Matching(pairs=pairs, only_a=[], only_b=[], untimed=[])
     return compare_turns(side, side, matching, turns, Settings(**settings))
@@ -118,7 +118,7 @@ def test_a_pass_is_worth_the_median_of_its_rounds(machine):
 
 
 def test_a_small_budget_has_small_chunks(machine):
-    half = machine().measure([("native", "native")], passes=0)[0].halves[0]
+    half = machine().measure([("native", "native")], passes=0)[0].sides[0]
     found = policy(0.05, half.case, {"timing": "steady"})
     assert found.chunk_s == pytest.approx(0.01)
     assert found.warmup_limit_s == 0.05
@@ -126,9 +126,9 @@ def test_a_small_budget_has_small_chunks(machine):
 
 def test_rows_that_lack_a_pass_are_in_the_geometric_mean(machine):
     here = machine(seconds={"torch": 1.21e-3}, preparation_sd=0.001)
-    contests = here.measure([("native", "native"), ("native", "torch")])
-    contests[1].found.logs.pop()
-    found = judged(contests)
+    measured = here.measure([("native", "native"), ("native", "torch")])
+    measured[1].found.logs.pop()
+    found = judged(measured)
     ratios = [row.time.ratio for row in found.rows]
     assert ratios == pytest.approx([1.0, 1.21], rel=0.01)
     assert found.geomean.ratio == pytest.approx(math.sqrt(ratios[0] * ratios[1]))
@@ -137,6 +137,6 @@ def test_rows_that_lack_a_pass_are_in_the_geometric_mean(machine):
 
 def test_a_row_without_a_verdict_is_not(machine):
     here = machine(seconds={"torch": 2e-3}, preparation_sd=0.001)
-    contests = here.measure([("native", "native"), ("native", "torch")])
-    del contests[1].found.logs[3:]
-    assert judged(contests).geomean.ratio == pytest.approx(1.0, rel=0.01)
+    measured = here.measure([("native", "native"), ("native", "torch")])
+    del measured[1].found.logs[3:]
+    assert judged(measured).geomean.ratio == pytest.approx(1.0, rel=0.01)
