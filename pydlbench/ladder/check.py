@@ -1,4 +1,4 @@
-"""A check from its parts to its record."""
+"""A check from its operators to its record."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pydlbench.errors import PydlbenchError
 from pydlbench.ladder.ledger import Findings, conclude
 from pydlbench.ladder.native import measure_native
-from pydlbench.ladder.operators import Calibration, blocks, pieces, singles
-from pydlbench.ladder.rounds import LEAST, Rounds, ask_log, ask_parts, ask_replay, keeps_pages
+from pydlbench.ladder.operators import Calibration, blocks, singles, step_operators
+from pydlbench.ladder.rounds import LEAST, Rounds, ask_log, ask_operators, ask_replay, keeps_pages
 from pydlbench.models import build_model
 from pydlbench.records.step import StepCase, StepPreparation
 from pydlbench.runner.interleaved import random_order, releasing
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pydlbench.ladder.native import NativeSum
-    from pydlbench.ladder.operators import Piece
+    from pydlbench.ladder.operators import StepOperator
     from pydlbench.models.graph import Model
     from pydlbench.records.check import CheckRecord
     from pydlbench.runner.session import Session
@@ -49,7 +49,7 @@ def check(
     feed: str = "resident",
     tell: Callable[[str], None] = lambda _: None,
 ) -> CheckRecord:
-    """Predict a framework's step from its isolated parts, run it, and explain it.
+    """Predict a framework's step from its isolated operators, run it, and explain it.
 
     Args:
         model_name: by which the model is known.
@@ -119,7 +119,7 @@ class _Check:
         self._session = session
         self._checks = checks
         self._tell = tell
-        self._found: tuple[Piece, ...] = pieces(
+        self._found: tuple[StepOperator, ...] = step_operators(
             model, case.phase, case.framework, str(case.mode), case.feed
         )
         # What compilers make of single nodes would take minutes more.
@@ -127,24 +127,26 @@ class _Check:
         self._kernels: list[RemoteKernel] = []
         self._own: Worker | None = None
         self._notes: list[str] = []
-        self._parts: RemoteKernel
+        self._operators: RemoteKernel
         self._step: RemoteKernel
         self._rounds: Rounds
         self._log: dict[str, Any] = {}
 
     def prepare(self) -> None:
-        """Make everything ready; the parts before the step."""
+        """Make everything ready; the operators before the step."""
         case, session = self._case, self._session
-        self._tell("parts")
+        self._tell("operators")
         keeps = keeps_pages(case, session)
-        self._parts = self._kept(
-            ask_parts(case, session, self._found, self._singles, warm=not keeps, traces=not keeps)
+        self._operators = self._kept(
+            ask_operators(
+                case, session, self._found, self._singles, warm=not keeps, traces=not keeps
+            )
         )
-        played = None if keeps else self._replay(self._parts.facts["traces"])
+        played = None if keeps else self._replay(self._operators.facts["traces"])
         if keeps:
             self._notes.append(
                 f"{case.framework} keeps freed pages by itself: no cost of page faults is added to "
-                "the prediction; those that are left are inside the parts"
+                "the prediction; those that are left are inside the operators"
             )
         self._tell("step")
         step = self._kept(
@@ -160,8 +162,8 @@ class _Check:
         self._notes += [f"check {one['name']} failed: {one['detail']}" for one in wrong]
         self._rounds = Rounds(
             self._found,
-            self._parts,
-            Calibration.of(self._parts.facts),
+            self._operators,
+            Calibration.of(self._operators.facts),
             played,
             step,
             kept,
@@ -193,7 +195,7 @@ class _Check:
             found=self._found,
             singles=self._singles,
             rounds=self._rounds,
-            calibration=Calibration.of(self._parts.facts),
+            calibration=Calibration.of(self._operators.facts),
             log=self._log,
             library=self._step.facts["library"],
             notes=tuple(self._notes),

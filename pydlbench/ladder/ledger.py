@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pydlbench.ladder.native import NativeSum
-    from pydlbench.ladder.operators import Calibration, Piece
+    from pydlbench.ladder.operators import Calibration, StepOperator
     from pydlbench.ladder.rounds import Rounds
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepCase
@@ -33,16 +33,16 @@ class Evidence:
 
     Attributes:
         measured_s: the step.
-        times: by part, one execution with kept pages.
+        times: by operator, one execution with kept pages.
         native: the native rows.
         allocation_s: the step minus the same with kept pages, in the same rounds.
         allocation_how: with the faults counted.
         dispatch_s: of one operator.
         start_s: of starting a step's call.
-        operators: how many a part is made of; those that are not named are single.
+        operators: how many framework calls each is made of; those not named are single.
         reorder_s: layouts converted in the step by the library's own log; None without a log.
         reorder_how: which log.
-        singles: the nodes of joined parts one by one, where these were run besides.
+        singles: the nodes of joined operators one by one, where these were run besides.
         host_s: the step minus the same with its images lying there, both with kept pages, in the
             same rounds; None where they lie there anyhow. A CPU's memory is the host's: there is
             nothing to transfer then, and no such term.
@@ -58,16 +58,16 @@ class Evidence:
     start_s: float = 0.0
     reorder_s: float | None = None
     reorder_how: str = ""
-    singles: Sequence[Piece] = ()
+    singles: Sequence[StepOperator] = ()
     host_s: float | None = None
 
 
-def ledger(model: Model, found: Sequence[Piece], seen: Evidence) -> tuple[LedgerTerm, ...]:
+def ledger(model: Model, found: Sequence[StepOperator], seen: Evidence) -> tuple[LedgerTerm, ...]:
     """Return the terms; their seconds sum to the measured step.
 
     Args:
         model: the graph.
-        found: the parts.
+        found: the operators.
         seen: what was measured.
     """
     native = seen.native
@@ -128,8 +128,8 @@ def ledger(model: Model, found: Sequence[Piece], seen: Evidence) -> tuple[Ledger
     return made.closed()
 
 
-def native_of(model: Model, piece: Piece, native: NativeSum) -> float | None:
-    """Return what the native library needs for a part's first occurrence; None if unknown."""
+def native_of(model: Model, piece: StepOperator, native: NativeSum) -> float | None:
+    """Return what the native library needs for an operator's first occurrence; None if unknown."""
     if piece.kind in native.incomplete or piece.kind == "feed":
         return None
     if piece.kind == "loss":
@@ -148,8 +148,8 @@ def native_of(model: Model, piece: Piece, native: NativeSum) -> float | None:
     return sum(known) if known or not needed else None
 
 
-def _native_of_layers(found: Sequence[Piece], native: NativeSum) -> float:
-    """Return the native seconds of all nodes that are in a part of the kind ``layer``."""
+def _native_of_layers(found: Sequence[StepOperator], native: NativeSum) -> float:
+    """Return the native seconds of all nodes that are in an operator of the kind ``layer``."""
     groups = [nodes for one in found if one.kind == "layer" for nodes in one.occurrences]
     return sum(native.by_node.get(name, 0.0) for nodes in groups for name in nodes)
 
@@ -180,19 +180,19 @@ class _Terms:
         return tuple(self._terms)
 
 
-def _apart(found: Sequence[Piece], seen: Evidence) -> list[Piece]:
-    """Return the parts, those that are joined by their nodes one by one where these were run."""
+def _apart(found: Sequence[StepOperator], seen: Evidence) -> list[StepOperator]:
+    """Return the operators, joined ones by their nodes one by one where these were run."""
     if not seen.singles:
         return list(found)
     return [one for one in found if len(one.nodes) < 2] + list(seen.singles)
 
 
-def _total(found: Sequence[Piece], seen: Evidence) -> float:
+def _total(found: Sequence[StepOperator], seen: Evidence) -> float:
     return sum(one.count * seen.times[one.name] for one in found)
 
 
-def _by_kind(found: Sequence[Piece], seen: Evidence) -> dict[str, float]:
-    """Return the parts' seconds, gradient sums with the pointwise; dispatch taken off of nodes."""
+def _by_kind(found: Sequence[StepOperator], seen: Evidence) -> dict[str, float]:
+    """Return the operators' seconds, gradient sums with the pointwise; nodes less dispatch."""
     total = dict.fromkeys(("layer", "pointwise", "loss", "optimizer", "feed"), 0.0)
     for one in found:
         seconds = seen.times[one.name]
@@ -212,7 +212,7 @@ def _standing_out(native: NativeSum, measured_s: float) -> str:
     return _named(gaps, measured_s)
 
 
-def _choices(model: Model, found: Sequence[Piece], seen: Evidence) -> str:
+def _choices(model: Model, found: Sequence[StepOperator], seen: Evidence) -> str:
     """Name the layers where the framework's operator differs most from the native row."""
     gaps = {}
     for one in found:
@@ -245,8 +245,8 @@ class Findings:
     Attributes:
         case: the step.
         model: its graph.
-        found: its parts.
-        singles: the nodes of joined parts one by one, where these were run besides.
+        found: its operators.
+        singles: the nodes of joined operators one by one, where these were run besides.
         rounds: all of them, taken.
         calibration: what calls cost.
         log: what oneDNN logged of whole steps; empty without a log.
@@ -256,8 +256,8 @@ class Findings:
 
     case: StepCase
     model: Model
-    found: Sequence[Piece]
-    singles: Sequence[Piece]
+    found: Sequence[StepOperator]
+    singles: Sequence[StepOperator]
     rounds: Rounds
     calibration: Calibration
     log: Mapping[str, Any]

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 __all__ = [
     "LAYERS",
     "Calibration",
-    "Piece",
+    "StepOperator",
     "blocks",
-    "by_piece",
-    "groups",
-    "pieces",
+    "by_operator",
     "predict",
     "singles",
+    "step_operators",
+    "subgraphs",
     "with_gradient",
 ]
 
@@ -35,7 +35,7 @@ __all__ = [
 # PyTorch's eager mode runs one node after the other. TensorFlow's graphs may join a node with the
 # ReLU that follows it, and in inference a convolution with its batch normalisation. A compiler
 # joins
-# whatever stands between two layers that libraries compute, so a part reaches there from one
+# whatever stands between two layers that libraries compute, so an operator reaches there from one
 # convolution, product or pooling to the next.
 
 #: What libraries compute; all other nodes are pointwise.
@@ -43,7 +43,7 @@ LAYERS: Final = ("conv", "linear", "pool")
 _TAKES_RELU: Final = ("conv", "linear", "batchnorm", "add")
 
 
-def groups(model: Model, phase: str, framework: str, mode: str) -> list[tuple[str, ...]]:
+def subgraphs(model: Model, phase: str, framework: str, mode: str) -> list[tuple[str, ...]]:
     """Return the names of all nodes, those together that are run as one, in their order.
 
     Args:
@@ -100,7 +100,7 @@ def readers_of(model: Model) -> dict[str, list[str]]:
 
 
 # -----------------------------------------------------------------------------
-# Which parts a step has in a framework and mode: each distinct one once, with its number.
+# Which operators a step has in a framework and mode: each distinct one once, with its number.
 
 # Gradients that come back through these have other strides than others.
 _MARKED: Final = ("flatten", "concat", "shift")
@@ -110,8 +110,8 @@ _SPARSE: Final = ("pool",)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A part of a step.
+class StepOperator:
+    """An operator of a step.
 
     Attributes:
         name: of its first occurrence; unique.
@@ -145,10 +145,10 @@ class Piece:
         }
 
 
-def pieces(
+def step_operators(
     model: Model, phase: str, framework: str, mode: str, feed: str = "resident"
-) -> tuple[Piece, ...]:
-    """Return the distinct parts of a step, in the order in which they first occur.
+) -> tuple[StepOperator, ...]:
+    """Return the distinct operators of a step, in the order in which they first occur.
 
     Args:
         model: the graph.
@@ -159,24 +159,24 @@ def pieces(
     """
     backward = phase != "forward"
     wanted = with_gradient(model) if backward else frozenset()
-    together = groups(model, phase, framework, mode)
-    result = [Piece(name="feed", kind="feed")] if feed == "host" else []
+    together = subgraphs(model, phase, framework, mode)
+    result = [StepOperator(name="feed", kind="feed")] if feed == "host" else []
     result += _distinct(model, together, readers_of(model), wanted)
     if backward:
         result += _gradient_sums(model, together, wanted)
-        result.append(Piece(name="loss", kind="loss"))
+        result.append(StepOperator(name="loss", kind="loss"))
     if phase == "training" and model.optimizer.kind != "none":
-        result.append(Piece(name="optimizer", kind="optimizer"))
+        result.append(StepOperator(name="optimizer", kind="optimizer"))
     return tuple(result)
 
 
-def singles(model: Model, phase: str, found: Sequence[Piece]) -> tuple[Piece, ...]:
-    """Return the nodes of joined parts one by one; none of them is in a prediction.
+def singles(model: Model, phase: str, found: Sequence[StepOperator]) -> tuple[StepOperator, ...]:
+    """Return the nodes of joined operators one by one; none of them is in a prediction.
 
     Args:
         model: the graph.
         phase: ``forward``, ``forward-backward`` or ``training``.
-        found: the parts.
+        found: the operators.
     """
     wanted = with_gradient(model) if phase != "forward" else frozenset()
     joined = [nodes for one in found if len(one.nodes) > 1 for nodes in one.occurrences]
@@ -201,7 +201,7 @@ def _distinct(
     every: Sequence[tuple[str, ...]],
     readers: dict[str, list[str]],
     wanted: frozenset[str],
-) -> list[Piece]:
+) -> list[StepOperator]:
     found: dict[Any, list[tuple[str, ...]]] = {}
     for group in every:
         found.setdefault(_key(model, group, readers, wanted), []).append(group)
@@ -210,7 +210,7 @@ def _distinct(
         first = same[0]
         layer = any(model[name].op in LAYERS for name in first)
         result.append(
-            Piece(
+            StepOperator(
                 name=first[0] if len(first) == 1 else f"{first[0]}..{first[-1]}",
                 kind="layer" if layer else "pointwise",
                 nodes=first,
@@ -264,7 +264,7 @@ def _of_node(model: Model, node: Node, index: dict[str, int], readers: dict[str,
 
 def _gradient_sums(
     model: Model, together: Sequence[tuple[str, ...]], wanted: frozenset[str]
-) -> list[Piece]:
+) -> list[StepOperator]:
     """Return the sums of gradients that come back to what several groups read.
 
     Those of readers inside one group, its own included, are summed in its backward pass.
@@ -277,7 +277,7 @@ def _gradient_sums(
             shape = model.image if name == INPUT else model[name].shape
             found.setdefault(shape, []).extend([name] * (len(outside) - 1))
     return [
-        Piece(
+        StepOperator(
             name=f"{names[0]}/gradient-sum",
             kind="gradient sum",
             nodes=() if names[0] == INPUT else (names[0],),
@@ -289,7 +289,7 @@ def _gradient_sums(
 
 
 # -----------------------------------------------------------------------------
-# From the times of parts to a step: sums, and nothing of the step itself.
+# From the times of operators to a step: sums, and nothing of the step itself.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,7 +297,7 @@ class Calibration:
     """What calls cost, in seconds.
 
     Attributes:
-        once_s: seconds of starting a call, which parts have taken off and a step has once.
+        once_s: seconds of starting a call, which operators have taken off and a step has once.
         dispatch_s: what an operator costs that computes nothing.
         how: how these were measured.
     """
@@ -308,7 +308,7 @@ class Calibration:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Calibration:
-        """Read it from what a worker says of its parts."""
+        """Read it from what a worker says of its operators."""
         return cls(
             once_s=facts["once_s"],
             dispatch_s=facts["dispatch_s"],
@@ -316,12 +316,12 @@ class Calibration:
         )
 
 
-def by_piece(seconds: Sequence[float], found: Sequence[Piece]) -> dict[str, float]:
-    """Return the seconds of each part; the median over the rounds.
+def by_operator(seconds: Sequence[float], found: Sequence[StepOperator]) -> dict[str, float]:
+    """Return the seconds of each operator; the median over the rounds.
 
     Args:
-        seconds: of a chunk: all parts of the first round, all of the second and so on.
-        found: the parts, in the same order.
+        seconds: of a chunk: all operators of the first round, all of the second and so on.
+        found: the operators, in the same order.
 
     Raises:
         ValueError: the times do not divide into rounds.
@@ -332,8 +332,10 @@ def by_piece(seconds: Sequence[float], found: Sequence[Piece]) -> dict[str, floa
     return {one.name: median(seconds[i::count]) for i, one in enumerate(found)}
 
 
-def predict(times: Mapping[str, float], found: Sequence[Piece], calibration: Calibration) -> float:
-    """Return the seconds of a step without page faults: each part as often as it occurs."""
+def predict(
+    times: Mapping[str, float], found: Sequence[StepOperator], calibration: Calibration
+) -> float:
+    """Return the seconds of a step without page faults: each operator as often as it occurs."""
     return sum(one.count * times[one.name] for one in found) + calibration.once_s
 
 
@@ -349,14 +351,14 @@ def predict(times: Mapping[str, float], found: Sequence[Piece], calibration: Cal
 _SMALL: Final = 1 << 20
 
 
-def blocks(found: Sequence[Piece], traces: Mapping[str, Sequence[int]]) -> list[int]:
+def blocks(found: Sequence[StepOperator], traces: Mapping[str, Sequence[int]]) -> list[int]:
     """Return the sizes in bytes of blocks that stand for a step's.
 
     Only such as the allocator gives back when they are freed: others find their pages again.
 
     Args:
-        found: the parts.
-        traces: by part, the sizes of the blocks that it allocates.
+        found: the operators.
+        traces: by operator, the sizes of the blocks that it allocates.
     """
     sizes = [
         size

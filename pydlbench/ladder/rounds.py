@@ -7,7 +7,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pydlbench.ladder.operators import by_piece, predict
+from pydlbench.ladder.operators import by_operator, predict
 from pydlbench.records.check import RoundRow
 from pydlbench.runner.interleaved import REST_S
 from pydlbench.timing.chunk import Request
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
 
-    from pydlbench.ladder.operators import Calibration, Piece
+    from pydlbench.ladder.operators import Calibration, StepOperator
     from pydlbench.records.step import StepCase
     from pydlbench.runner.session import Session
     from pydlbench.timing.chunk import Chunk
 
-__all__ = ["LEAST", "Rounds", "ask_log", "ask_parts", "ask_replay", "keeps_pages", "paired"]
+__all__ = ["LEAST", "Rounds", "ask_log", "ask_operators", "ask_replay", "keeps_pages", "paired"]
 
 
 # -----------------------------------------------------------------------------
-# Rounds: all parts, then the prediction is written down, then the step, in two or three ways.
+# Rounds: all operators, then the prediction is written down, then the step, in two or three ways.
 #
 # How many pages a step touches for the first time is counted, as it hangs on what the C library's
 # allocator was asked for since its process began: the same step of the same code has any number
@@ -63,7 +63,7 @@ class Rounds:
     """Takes rounds one after another.
 
     Args:
-        found: the parts.
+        found: the operators.
         parts: runs all of them, and what is to be known besides, in this order.
         calibration: what calls cost.
         replay: touches a step's blocks on fresh pages, which gives what a page fault costs; None
@@ -71,21 +71,21 @@ class Rounds:
         step: the step with the default allocator.
         kept: the step with an allocator that keeps its pages.
         order: in which the steps run.
-        besides: parts that are timed too, and in no prediction.
+        besides: operators that are timed too, and in no prediction.
         resident: as ``kept``, its images lying there; None where those of the others do too.
         rest: called between processes, so that the last one's threads fall asleep.
     """
 
     def __init__(
         self,
-        found: Sequence[Piece],
+        found: Sequence[StepOperator],
         parts: Sampled,
         calibration: Calibration,
         replay: Sampled | None,
         step: Sampled,
         kept: Sampled,
         order: random.Random,
-        besides: Sequence[Piece] = (),
+        besides: Sequence[StepOperator] = (),
         resident: Sampled | None = None,
         rest: Callable[[], None] = lambda: time.sleep(REST_S),
     ) -> None:
@@ -133,12 +133,12 @@ class Rounds:
     def take(self) -> RoundRow:
         """Take one round and return it."""
         chunk = self._sample("parts")
-        times = by_piece(chunk.seconds, self._timed)
+        times = by_operator(chunk.seconds, self._timed)
         pieces_s = predict(times, self._found, self._calibration)
         faults_s = 0.0
         if self._kernels["replay"] is not None:
             self._costs.append(_per_fault(self._sample("replay")))
-            # Those that the parts have although their pages are kept are in the parts' seconds.
+            # Those that operators have although their pages are kept are in their seconds.
             others = max(0.0, self._known_faults() - (chunk.faults or 0.0))
             faults_s = others * self._costs[-1]
         estimate_s = pieces_s + faults_s  # nothing below can change it any more
@@ -158,7 +158,7 @@ class Rounds:
         return row
 
     def median_times(self) -> dict[str, float]:
-        """Return each part's seconds: the median over the rounds."""
+        """Return each operator's seconds: the median over the rounds."""
         return {one.name: median(t[one.name] for t in self.times) for one in self._timed}
 
     def median_faults(self, name: str) -> float | None:
@@ -172,7 +172,7 @@ class Rounds:
     def predicted_faults(self) -> float | None:
         """Return the faults per step that the last round's prediction took; None without any.
 
-        Without a replay they are those that the parts have.
+        Without a replay they are those that the operators have.
         """
         if self._kernels["replay"] is None:
             return self.median_faults("parts")
@@ -201,7 +201,7 @@ def _per_fault(replayed: Chunk) -> float:
 
 
 # -----------------------------------------------------------------------------
-# What a check asks workers for: parts, replays, steps and logs.
+# What a check asks workers for: operators, replays, steps and logs.
 
 # A block that the C library's allocator always asks the system for, and gives back.
 _LARGE = 1 << 26
@@ -213,28 +213,28 @@ _LOGGED_CALLS = 3
 _OUT_OF_CACHES = 4
 
 
-def ask_parts(
+def ask_operators(
     case: StepCase,
     session: Session,
-    found: Sequence[Piece],
-    besides: Sequence[Piece] = (),
+    found: Sequence[StepOperator],
+    besides: Sequence[StepOperator] = (),
     *,
     warm: bool,
     traces: bool,
 ) -> RemoteKernel:
-    """Have all parts of a step made ready where pages are kept.
+    """Have all operators of a step made ready where pages are kept.
 
     Args:
         case: the step.
         session: whose worker is asked.
-        found: the parts.
+        found: the operators.
         besides: what is timed too, and in no sum: its faults do not count.
         warm: in a process whose C library keeps pages; else the framework does that by itself.
         traces: whether the blocks that they allocate are to be recorded.
     """
     parts = [one.to_dict() for one in found] + [{**one.to_dict(), "count": 0} for one in besides]
     wanted = {"kind": "parts", "parts": parts, "traces": traces}
-    # What comes from the host is a part of its own.
+    # What comes from the host is an operator of its own.
     resident = dataclasses.replace(case, feed="resident")
     return _ask(session.worker(case.framework, case.device, warm=warm), resident, wanted)
 

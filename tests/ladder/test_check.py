@@ -66,7 +66,7 @@ def test_a_tiny_check_closes_its_ledger(session, native, framework, phase):
         assert one.measured_s > 0
     assert sum(one.seconds for one in found.pieces) > 0
     assert all(one.seconds >= 0 and one.count >= 1 for one in found.pieces)
-    assert told.index("parts") < told.index("step") < told.index("round 1")
+    assert told.index("operators") < told.index("step") < told.index("round 1")
     stored = json.loads(json.dumps(found.to_dict()))
     assert CheckRecord.from_dict(stored) == found
     assert {"estimate_s", "estimate_native_s", "measured_s", "error", "ledger"} <= stored.keys()

@@ -9,7 +9,7 @@ from invented_evidence import evidence, row, terms
 from pydlbench.ladder.estimate import Range, plan
 from pydlbench.ladder.ledger import native_of
 from pydlbench.ladder.native import NativeSum, native_sum
-from pydlbench.ladder.operators import pieces, singles
+from pydlbench.ladder.operators import singles, step_operators
 from pydlbench.models import build_model
 from pydlbench.records.check import UNEXPLAINED
 
@@ -23,7 +23,7 @@ def model():
 
 @pytest.fixture
 def found(model):
-    return pieces(model, "training", "torch", "eager")
+    return step_operators(model, "training", "torch", "eager")
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_the_terms_sum_to_the_measured_step(model, found, native):
 
 
 def test_what_a_compiler_joins_to_a_layer_is_held_against_all_its_nodes(model, native):
-    found = pieces(model, "training", "torch", "compiled")
+    found = step_operators(model, "training", "torch", "compiled")
     own = {one.name: native_of(model, one, native) or 0.0 for one in found}
     seen = evidence(found, native, times=own, dispatch_s=0.0, reorder_s=None)
     made = terms(model, found, seen)
@@ -147,14 +147,14 @@ def test_a_node_that_computes_nothing_is_natively_free(model, native):
     own = NativeSum(time=native.time, by_node={})
     free = next(
         one
-        for one in pieces(model, "forward", "torch", "eager")
+        for one in step_operators(model, "forward", "torch", "eager")
         if model[one.nodes[0]].layer is None
     )
     assert native_of(model, free, own) == 0
 
 
 def test_what_joining_saves_is_a_term_of_its_own(model, native):
-    found = pieces(model, "training", "tensorflow", "graph")
+    found = step_operators(model, "training", "tensorflow", "graph")
     alone = singles(model, "training", found)
     times = {**{one.name: 7.0 for one in found}, **{one.name: 5.0 for one in alone}}
     seen = evidence(found, native, times=times, singles=alone, dispatch_s=0.0)

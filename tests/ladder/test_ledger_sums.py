@@ -9,7 +9,7 @@ from invented_evidence import evidence, row
 from pydlbench.ladder.estimate import plan
 from pydlbench.ladder.ledger import ledger
 from pydlbench.ladder.native import native_sum
-from pydlbench.ladder.operators import pieces, singles
+from pydlbench.ladder.operators import singles, step_operators
 from pydlbench.models import build_model
 from pydlbench.records.check import UNEXPLAINED
 
@@ -35,7 +35,7 @@ def test_whatever_was_measured_the_terms_sum_to_the_step(
     way, phase, feed, apart, seed, measured_s, calls, differences, reorder_s, failing
 ):
     model = build_model("resnet18", 1)
-    found = pieces(model, phase, *way, feed)
+    found = step_operators(model, phase, *way, feed)
     alone = singles(model, phase, found) if apart else ()
     wanted = plan(model, phase)
     bad = set(seed.sample(wanted.cases, failing))

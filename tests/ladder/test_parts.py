@@ -9,7 +9,7 @@ from math import prod
 
 import pytest
 
-from pydlbench.ladder.operators import blocks, pieces, singles
+from pydlbench.ladder.operators import blocks, singles, step_operators
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Decay, Optimizer, trained_tensors
 from pydlbench.records.step import FRAMEWORK_MODES, StepCase
@@ -53,7 +53,7 @@ def prepared():
             serving = importlib.import_module(f"pydlbench.endtoend.pieces.{framework}_serving")
             model, mode = tiny(), mode or FRAMEWORK_MODES[framework][0]
             case = StepCase(model="tiny", phase=phase, framework=framework, mode=mode)
-            found = pieces(model, phase, framework, mode, "host")
+            found = step_operators(model, phase, framework, mode, "host")
             found += singles(model, phase, found)
             parts = [one.to_dict() for one in found]
             wanted = {"kind": "parts", "parts": parts, "traces": traces}

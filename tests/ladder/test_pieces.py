@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from pydlbench.ladder.operators import groups, pieces, with_gradient
+from pydlbench.ladder.operators import step_operators, subgraphs, with_gradient
 from pydlbench.models import build_model, model_names
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import INPUT
@@ -17,7 +17,7 @@ MODES = (("torch", "eager"), ("torch", "compiled"), ("tensorflow", "graph"), ("t
 @pytest.mark.parametrize("name", model_names())
 def test_every_node_is_in_exactly_one_occurrence(name, framework, mode):
     model = build_model(name, 2)
-    found = pieces(model, "training", framework, mode)
+    found = step_operators(model, "training", framework, mode)
     own = [one for one in found if one.kind in ("layer", "pointwise")]
     nodes = [node for one in own for group in one.occurrences for node in group]
     assert sorted(nodes) == sorted(node.name for node in model)
@@ -27,7 +27,7 @@ def test_every_node_is_in_exactly_one_occurrence(name, framework, mode):
 
 def test_equal_nodes_are_one_piece():
     model = build_model("resnet152", 2)
-    found = pieces(model, "forward", "torch", "eager")
+    found = step_operators(model, "forward", "torch", "eager")
     assert len(found) < len(model.nodes) / 5
     convolutions = [one for one in found if model[one.nodes[0]].op == "conv"]
     assert sum(one.count for one in convolutions) == 155  # 151 and four shortcuts
@@ -38,7 +38,7 @@ def test_equal_nodes_are_one_piece():
 
 def test_the_first_convolution_has_no_input_gradient():
     model = build_model("vgg11", 2)
-    found = {one.name: one for one in pieces(model, "training", "torch", "eager")}
+    found = {one.name: one for one in step_operators(model, "training", "torch", "eager")}
     first, second = [node.name for node in model if node.op == "conv"][:2]
     assert found[first].differentiated == ()
     assert len(found[second].differentiated) == 1
@@ -47,11 +47,11 @@ def test_the_first_convolution_has_no_input_gradient():
 
 def test_forward_has_nodes_only_and_training_loss_and_optimizer_too():
     model = build_model("resnet18", 2)
-    kinds = {one.kind for one in pieces(model, "forward", "torch", "eager")}
+    kinds = {one.kind for one in step_operators(model, "forward", "torch", "eager")}
     assert kinds == {"layer", "pointwise"}
-    kinds = {one.kind for one in pieces(model, "training", "torch", "eager")}
+    kinds = {one.kind for one in step_operators(model, "training", "torch", "eager")}
     assert kinds == {"layer", "pointwise", "gradient sum", "loss", "optimizer"}
-    kinds = {one.kind for one in pieces(model, "forward-backward", "torch", "eager")}
+    kinds = {one.kind for one in step_operators(model, "forward-backward", "torch", "eager")}
     assert "optimizer" not in kinds
     assert "loss" in kinds
 
@@ -59,7 +59,7 @@ def test_forward_has_nodes_only_and_training_loss_and_optimizer_too():
 @pytest.mark.parametrize("name", ["resnet50", "densenet121", "inception-v3", "nasnet-mobile"])
 def test_gradient_sums_are_as_many_as_the_composition_counts(name):
     model = build_model(name, 2)
-    found = pieces(model, "training", "torch", "eager")
+    found = step_operators(model, "training", "torch", "eager")
     expected = [
         math.prod((one.layer.batch, one.layer.channels, one.layer.height, one.layer.width))
         for one in work(model, "training")
@@ -87,7 +87,7 @@ def test_gradients_that_meet_inside_a_group_are_summed_there():
     counted = {
         mode: sum(
             one.count
-            for one in pieces(model, "training", "torch", mode)
+            for one in step_operators(model, "training", "torch", mode)
             if one.kind == "gradient sum"
         )
         for mode in ("eager", "compiled")
@@ -98,13 +98,13 @@ def test_gradients_that_meet_inside_a_group_are_summed_there():
 
 def test_what_comes_from_the_host_is_a_part_where_it_does():
     model = build_model("mnist", 2)
-    assert pieces(model, "forward", "torch", "eager", "host")[0].kind == "feed"
-    assert all(one.kind != "feed" for one in pieces(model, "forward", "torch", "eager"))
+    assert step_operators(model, "forward", "torch", "eager", "host")[0].kind == "feed"
+    assert all(one.kind != "feed" for one in step_operators(model, "forward", "torch", "eager"))
 
 
 def test_tensorflow_joins_a_relu_with_what_it_alone_reads():
     model = build_model("resnet18", 2)
-    found = groups(model, "training", "tensorflow", "graph")
+    found = subgraphs(model, "training", "tensorflow", "graph")
     for group in found:
         assert len(group) <= 2
         if len(group) == 2:
@@ -116,7 +116,7 @@ def test_tensorflow_joins_a_relu_with_what_it_alone_reads():
 
 def test_tensorflow_joins_a_convolution_with_its_normalisation_in_inference_only():
     model = build_model("resnet18", 2)
-    found = groups(model, "forward", "tensorflow", "graph")
+    found = subgraphs(model, "forward", "tensorflow", "graph")
     kinds = {tuple(model[name].op for name in group) for group in found}
     assert ("conv", "batchnorm", "relu") in kinds
     assert ("conv", "batchnorm") in kinds  # an addition follows
@@ -124,7 +124,7 @@ def test_tensorflow_joins_a_convolution_with_its_normalisation_in_inference_only
     assert ("batchnorm", "relu") not in kinds
     kinds = {
         tuple(model[name].op for name in group)
-        for group in groups(model, "training", "tensorflow", "graph")
+        for group in subgraphs(model, "training", "tensorflow", "graph")
     }
     assert ("conv",) in kinds
     assert ("batchnorm", "relu") in kinds
@@ -132,7 +132,7 @@ def test_tensorflow_joins_a_convolution_with_its_normalisation_in_inference_only
 
 def test_a_compiler_joins_what_stands_between_two_layers():
     model = build_model("alexnet-owt", 2)
-    found = groups(model, "forward", "torch", "compiled")
+    found = subgraphs(model, "forward", "torch", "compiled")
     assert [name for group in found for name in group] == [node.name for node in model]
     for group in found:
         assert model[group[0]].op in ("conv", "linear", "pool")
@@ -141,7 +141,7 @@ def test_a_compiler_joins_what_stands_between_two_layers():
 
 def test_what_is_read_outside_a_group_is_its_output():
     model = build_model("resnet18", 2)
-    found = pieces(model, "training", "tensorflow", "xla")
+    found = step_operators(model, "training", "tensorflow", "xla")
     for one in found:
         if one.kind in ("layer", "pointwise"):
             assert one.outputs

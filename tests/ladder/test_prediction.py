@@ -4,25 +4,25 @@ import math
 
 import pytest
 
-from pydlbench.ladder.operators import Calibration, Piece, by_piece, predict
+from pydlbench.ladder.operators import Calibration, StepOperator, by_operator, predict
 
 FOUND = (
-    Piece(name="conv", kind="layer", nodes=("conv",), count=3),
-    Piece(name="relu", kind="pointwise", nodes=("relu",), count=5),
-    Piece(name="optimizer", kind="optimizer"),
+    StepOperator(name="conv", kind="layer", nodes=("conv",), count=3),
+    StepOperator(name="relu", kind="pointwise", nodes=("relu",), count=5),
+    StepOperator(name="optimizer", kind="optimizer"),
 )
 CALIBRATION = Calibration(once_s=0.25, dispatch_s=0.1)
 
 
 def test_a_piece_is_the_median_over_rounds():
-    times = by_piece([11, 2, 7, 13, 3, 8, 12, 4, 100], FOUND)
+    times = by_operator([11, 2, 7, 13, 3, 8, 12, 4, 100], FOUND)
     assert times == {"conv": 12, "relu": 3, "optimizer": 8}
 
 
 def test_times_that_are_no_rounds_are_refused():
     for seconds in ([], [1, 2], [1, 2, 3, 4]):
         with pytest.raises(ValueError, match="parts"):
-            by_piece(seconds, FOUND)
+            by_operator(seconds, FOUND)
 
 
 def test_a_step_is_each_piece_as_often_as_it_occurs_and_one_call():

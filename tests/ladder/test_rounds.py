@@ -4,13 +4,13 @@ import random
 
 import pytest
 
-from pydlbench.ladder.operators import Calibration, Piece
+from pydlbench.ladder.operators import Calibration, StepOperator
 from pydlbench.ladder.rounds import Rounds
 from pydlbench.timing.chunk import Chunk
 
 FOUND = (
-    Piece(name="a", kind="layer", nodes=("a",), count=2),
-    Piece(name="b", kind="pointwise", nodes=("b",), count=1),
+    StepOperator(name="a", kind="layer", nodes=("a",), count=2),
+    StepOperator(name="b", kind="pointwise", nodes=("b",), count=1),
 )
 
 
