@@ -1,19 +1,31 @@
-"""What every kind of layer has: passes, names, checks of its fields, exact parameters."""
+"""What every kind of layer is: a problem with tensors by role, passes, checks, a descriptor.
+
+A kind is a frozen dataclass in a file of its own, derived from :class:`Kind`, and one of the union
+``Layer`` of :mod:`pydlbench.layers.layer`, which is all that makes it known: verification, records,
+descriptors and native problems ask the layer itself.
+"""
 
 from __future__ import annotations
 
+import abc
 import math
 import operator
 import re
 from numbers import Real
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from pydlbench.errors import UnsupportedError, UsageError, nearest
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 __all__ = [
     "PASSES",
+    "Kind",
+    "Product",
     "check_pass",
     "check_total",
+    "elements",
     "malformed",
     "pair",
     "read_name",
@@ -29,6 +41,8 @@ __all__ = [
 # Checks that every layer makes of its fields, with messages that say what would be valid.
 
 PASSES: Final = ("forward", "backward-data", "backward-weights")
+#: The role of the tensor that each pass of a convolution, product or pooling writes.
+_RESULTS: Final = {"forward": "dst", "backward-data": "src", "backward-weights": "weights"}
 
 _LIMIT_BYTES: Final = 2**63
 _ITEMSIZE: Final = 4  # fp32, the widest precision that is timed
@@ -97,6 +111,122 @@ def pair(value: Any, field: str) -> tuple[int, int]:
             raise UsageError(f"{field}={value!r}: expected a number or a pair (height, width)")
         return value[0], value[1]
     return value, value
+
+
+# -----------------------------------------------------------------------------
+# What all kinds have in common, and what those with weights on top of it.
+
+
+class Kind(abc.ABC):
+    """A kind of layer.
+
+    Beside what is here, a layer has ``batch``, ``name`` (how to call it in tables, or None),
+    ``problem`` (its canonical descriptor), ``weight_elements``, ``with_batch(batch)`` and, by pass,
+    ``flops``, ``flops_executed`` and ``bytes``.
+
+    Attributes:
+        kind: What it is called in results.
+        passes: Those that it has.
+        multiply_adds: Whether its FLOPs are the multiply-adds that publications count.
+    """
+
+    __slots__ = ()
+
+    kind: ClassVar[str]
+    multiply_adds: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each tensor by role, in plain layouts (images are NCHW).
+
+        A gradient goes by its tensor's role, and has its shape.
+        """
+
+    def other_shapes(self, role: str) -> tuple[tuple[int, ...], ...]:  # noqa: ARG002 - of kinds that have some
+        """Return shapes in which a tensor of this role may be handed over as well."""
+        return ()
+
+    @abc.abstractmethod
+    def reads(self, pass_: str, propagation: str = "inference") -> tuple[str, ...]:
+        """Return the roles of what a pass reads.
+
+        Args:
+            pass_: One of its passes.
+            propagation: ``inference`` or ``training``: which forward pass.
+        """
+
+    @abc.abstractmethod
+    def writes(self, pass_: str, propagation: str = "inference") -> tuple[str, ...]:
+        """Return the roles of what a pass writes, its main result first."""
+
+    def in_float32(self, role: str) -> bool:  # noqa: ARG002 - of kinds that have such tensors
+        """Whether a tensor is float32 whatever the precision."""
+        return False
+
+    @abc.abstractmethod
+    def problem_fields(self) -> dict[str, Any]:
+        """Return the fields of the native problem of this kind, by name."""
+
+    @classmethod
+    @abc.abstractmethod
+    def claims(cls, text: str, pool: str | None) -> bool:
+        """Whether a descriptor, perhaps a malformed one, is of this kind.
+
+        Args:
+            text: The descriptor.
+            pool: What pooling does, where the user said so.
+        """
+
+    @classmethod
+    @abc.abstractmethod
+    def parse(cls, text: str, batch: int, pool: str | None) -> Self:
+        """Read a descriptor that this kind claims.
+
+        Args:
+            text: The descriptor.
+            batch: Where the descriptor has none.
+            pool: What pooling does, where the user said so.
+
+        Raises:
+            UsageError: Malformed (with the position), or a layer that cannot be.
+        """
+
+
+class Product(Kind):
+    """A layer of a source, weights and a result, of which each pass computes one from the others.
+
+    forward gives ``dst``, backward-data ``src``, backward-weights ``weights``.
+    """
+
+    __slots__ = ()
+
+    passes: ClassVar[tuple[str, ...]] = PASSES
+    multiply_adds: ClassVar[bool] = True
+
+    def reads(self, pass_: str, propagation: str = "inference") -> tuple[str, ...]:
+        """Return the two roles that a pass does not write."""
+        (written,) = self.writes(pass_, propagation)
+        return tuple(role for role in self.shapes() if role != written)
+
+    def writes(self, pass_: str, propagation: str = "inference") -> tuple[str, ...]:  # noqa: ARG002 - alike in both
+        """Return the one role that a pass writes."""
+        check_pass(pass_, self.passes, self.kind)
+        return (_RESULTS[pass_],)
+
+    def operands(self, pass_: str) -> dict[str, int]:
+        """Return the elements of each whole tensor by role; gradients go by the same names."""
+        check_pass(pass_, self.passes, self.kind)
+        return elements(self.shapes())
+
+    @property
+    def weight_elements(self) -> int:
+        """Elements of the weight tensor."""
+        return math.prod(self.shapes()["weights"])
+
+
+def elements(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """Return how many elements each of some tensors has."""
+    return {role: math.prod(shape) for role, shape in shapes.items()}
 
 
 # -----------------------------------------------------------------------------

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pydlbench.errors import UsageError
-from pydlbench.layers.base import PASSES, check_pass, check_total, pair, set_integers
+from pydlbench.layers.base import (
+    Product,
+    check_pass,
+    check_total,
+    elements,
+    malformed,
+    pair,
+    set_integers,
+)
 from pydlbench.layers.window import (
     Axis,
     Padding,
     extent,
+    looks_like_windows,
     output_size,
+    read_fields,
     read_padding,
+    read_windows,
     settle_padding,
     spatial_fields,
 )
@@ -21,7 +32,7 @@ __all__ = ["Conv2d"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conv2d:
+class Conv2d(Product):
     """A convolution (cross-correlation) of ``batch`` images, without bias.
 
     ``dst[n, oc, oh, ow] = sum over ic, kh, kw of weights[oc, ic, kh, kw] *
@@ -39,7 +50,6 @@ class Conv2d:
     """
 
     kind: ClassVar[str] = "conv2d"
-    passes: ClassVar[tuple[str, ...]] = PASSES
 
     batch: int
     in_channels: int
@@ -73,7 +83,7 @@ class Conv2d:
                     f"nearest: {_nearest_divisor(self.in_channels, self.out_channels, self.groups)}"
                 )
         settle_padding(self, self._window_height, self._window_width)
-        check_total(**self._elements())
+        check_total(**elements(self.shapes()))
 
     @classmethod
     def of(
@@ -141,11 +151,70 @@ class Conv2d:
         padding = self.pad_left, self.pad_right
         return output_size(self.in_width, self._window_width, self.stride_width, *padding)
 
-    @property
-    def weight_elements(self) -> int:
-        """Elements of the weight tensor."""
-        channels = self.out_channels * (self.in_channels // self.groups)
-        return channels * self.kernel_height * self.kernel_width
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each tensor by role; images are NCHW.
+
+        Weights are ``(out_channels, in_channels / groups, kernel_height, kernel_width)``.
+        """
+        kernel = self.kernel_height, self.kernel_width
+        return {
+            "src": (self.batch, self.in_channels, self.in_height, self.in_width),
+            "weights": (self.out_channels, self.in_channels // self.groups, *kernel),
+            "dst": (self.batch, self.out_channels, self.out_height, self.out_width),
+        }
+
+    def other_shapes(self, role: str) -> tuple[tuple[int, ...], ...]:
+        """Return that of weights with an axis for their groups in front."""
+        if role != "weights":
+            return ()
+        return ((self.groups, self.out_channels // self.groups, *self.shapes()[role][1:]),)
+
+    def problem_fields(self) -> dict[str, Any]:
+        """Return all sizes, those of the output among them."""
+        return {
+            "batch": self.batch,
+            "in_channels": self.in_channels,
+            "in_height": self.in_height,
+            "in_width": self.in_width,
+            "out_channels": self.out_channels,
+            "out_height": self.out_height,
+            "out_width": self.out_width,
+            "kernel_height": self.kernel_height,
+            "kernel_width": self.kernel_width,
+            "stride_height": self.stride_height,
+            "stride_width": self.stride_width,
+            "pad_top": self.pad_top,
+            "pad_bottom": self.pad_bottom,
+            "pad_left": self.pad_left,
+            "pad_right": self.pad_right,
+            "dilation_height": self.dilation_height,
+            "dilation_width": self.dilation_width,
+            "groups": self.groups,
+        }
+
+    @classmethod
+    def claims(cls, text: str, pool: str | None) -> bool:
+        """Whether a descriptor is fields with ``oc``, or without where nobody said how to pool."""
+        fields, _, _ = text.partition("n")
+        return looks_like_windows(text) and ("oc" in fields or pool is None)
+
+    @classmethod
+    def parse(cls, text: str, batch: int, pool: str | None) -> Self:  # noqa: ARG003 - of poolings
+        """Read ``mb128ic192ih13oc384oh13kh3ph1``."""
+        fields, name = read_fields(text)
+        if "oc" not in fields:
+            expected = "expected oc (convolution), or --pool max or --pool avg"
+            raise malformed(len(text), expected, "")
+        return cls(
+            **read_windows(fields),
+            batch=fields.get("mb", batch),
+            in_channels=fields["ic"],
+            out_channels=fields["oc"],
+            dilation_height=fields.get("dh", 0) + 1,
+            dilation_width=fields.get("dw", 0) + 1,
+            groups=fields.get("g", 1),
+            name=name,
+        )
 
     @property
     def problem(self) -> str:
@@ -186,24 +255,19 @@ class Conv2d:
         """
         check_pass(pass_, self.passes, self.kind)
         rows, columns = self._rows(), self._columns()
-        whole = self._elements()
+        whole = elements(self.shapes())
         channels = self.batch * self.in_channels
         src = channels * rows.touched_inputs() * columns.touched_inputs()
         filters = self.out_channels * (self.in_channels // self.groups)
         weights = filters * rows.used_taps() * columns.used_taps()
         channels = self.batch * self.out_channels
         dst = channels * rows.used_outputs() * columns.used_outputs()
-        elements = {
+        moved = {
             "forward": src + weights + whole["dst"],
             "backward-data": whole["src"] + weights + dst,
             "backward-weights": src + whole["weights"] + dst,
         }
-        return itemsize * elements[pass_]
-
-    def operands(self, pass_: str) -> dict[str, int]:
-        """Return the elements of each whole tensor by role; gradients go by the same names."""
-        check_pass(pass_, self.passes, self.kind)
-        return self._elements()
+        return itemsize * moved[pass_]
 
     @property
     def _window_height(self) -> int:
@@ -217,13 +281,6 @@ class Conv2d:
     def _channel_pairs(self) -> int:
         """Multiply-adds per tap: every output channel meets the input channels of its group."""
         return self.batch * self.out_channels * (self.in_channels // self.groups)
-
-    def _elements(self) -> dict[str, int]:
-        return {
-            "src": self.batch * self.in_channels * self.in_height * self.in_width,
-            "weights": self.weight_elements,
-            "dst": self.batch * self.out_channels * self.out_height * self.out_width,
-        }
 
     def _rows(self) -> Axis:
         return Axis(

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pydlbench.layers.base import (
-    PASSES,
+    Product,
     check_pass,
     check_total,
+    elements,
     malformed,
     read_name,
     read_number,
     set_integers,
 )
 
-__all__ = ["Gemm", "parse_matmul"]
+__all__ = ["Gemm"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gemm:
+class Gemm(Product):
     """``batch_count`` independent products, without bias.
 
     forward: ``dst[m, n] = src[m, k] @ weights[k, n]``; backward-data:
@@ -32,7 +33,6 @@ class Gemm:
     """
 
     kind: ClassVar[str] = "gemm"
-    passes: ClassVar[tuple[str, ...]] = PASSES
 
     m: int
     k: int
@@ -43,17 +43,38 @@ class Gemm:
     def __post_init__(self) -> None:
         """Check every size."""
         set_integers(self, 1, "m", "k", "n", "batch_count")
-        check_total(**self._elements())
+        check_total(**elements(self.shapes()))
 
     @property
     def batch(self) -> int:
         """The minibatch, which is the rows of the source."""
         return self.m
 
-    @property
-    def weight_elements(self) -> int:
-        """Elements of the weight matrix (of all ``batch_count`` of them)."""
-        return self.batch_count * self.k * self.n
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each matrix by role: ``(batch_count, rows, columns)``."""
+        return {
+            "src": (self.batch_count, self.m, self.k),
+            "weights": (self.batch_count, self.k, self.n),
+            "dst": (self.batch_count, self.m, self.n),
+        }
+
+    def other_shapes(self, role: str) -> tuple[tuple[int, ...], ...]:
+        """Return the shape of a lone matrix without its batch."""
+        return (self.shapes()[role][1:],) if self.batch_count == 1 else ()
+
+    def problem_fields(self) -> dict[str, Any]:
+        """Return the sizes."""
+        return {"m": self.m, "k": self.k, "n": self.n, "batch_count": self.batch_count}
+
+    @classmethod
+    def claims(cls, text: str, pool: str | None) -> bool:  # noqa: ARG003 - of poolings
+        """Whether a descriptor starts with a number; no other kind's does."""
+        return text[:1].isdecimal() or text.startswith(":")
+
+    @classmethod
+    def parse(cls, text: str, batch: int, pool: str | None) -> Self:  # noqa: ARG003 - its rows are its batch
+        """Read ``MxK:KxN``."""
+        return cls(**_read_sizes(text))
 
     @property
     def problem(self) -> str:
@@ -77,19 +98,7 @@ class Gemm:
     def bytes(self, pass_: str, itemsize: int) -> int:
         """Return the least bytes moved: two matrices read once and the third written once."""
         check_pass(pass_, self.passes, self.kind)
-        return itemsize * sum(self._elements().values())
-
-    def operands(self, pass_: str) -> dict[str, int]:
-        """Return the elements of each matrix by role; gradients go by the same names."""
-        check_pass(pass_, self.passes, self.kind)
-        return self._elements()
-
-    def _elements(self) -> dict[str, int]:
-        return {
-            "src": self.batch_count * self.m * self.k,
-            "weights": self.weight_elements,
-            "dst": self.batch_count * self.m * self.n,
-        }
+        return itemsize * sum(elements(self.shapes()).values())
 
 
 # -----------------------------------------------------------------------------
@@ -98,8 +107,8 @@ class Gemm:
 _ROLES = ("src", "weights", "dst")
 
 
-def parse_matmul(text: str) -> Gemm:
-    """Read a matrix product.
+def _read_sizes(text: str) -> dict[str, Any]:
+    """Read a matrix product's sizes and name.
 
     Raises:
         UsageError: Malformed (with the position), or dimensions that do not fit together.
@@ -116,7 +125,7 @@ def parse_matmul(text: str) -> Gemm:
         for (size, position), right in zip(tensor, expected, strict=True):
             if size != right:
                 raise malformed(position, f"expected {right}", str(size))
-    return Gemm(m=m, k=k, n=n, batch_count=batch[0] if batch else 1, name=name)
+    return {"m": m, "k": k, "n": n, "batch_count": batch[0] if batch else 1, "name": name}
 
 
 def _scan(text: str) -> tuple[list[list[tuple[int, int]]], str | None]:

@@ -1,21 +1,23 @@
-"""The one name for all kinds of layers, and what they all have in common."""
+"""All kinds of layers, and the one name for them."""
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, get_args
 
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
 
-__all__ = ["Layer", "result_role"]
+__all__ = ["KINDS", "Layer", "result_role"]
 
-Layer: TypeAlias = Conv2d | Gemm | Pool2d | Pointwise
+#: Every kind there is. One whose descriptors others would take for theirs stands before these.
+Layer: TypeAlias = Gemm | Pointwise | Conv2d | Pool2d
 
-_RESULTS: Final = {"forward": "dst", "backward-data": "src", "backward-weights": "weights"}
+#: The same by name.
+KINDS: Final[dict[str, type[Layer]]] = {kind.kind: kind for kind in get_args(Layer)}
 
 
 def result_role(layer: Layer, pass_: str) -> str:
     """Return the role of the main tensor that a pass writes; a gradient has its tensor's name."""
-    return layer.writes(pass_)[0] if isinstance(layer, Pointwise) else _RESULTS[pass_]
+    return layer.writes(pass_)[0]

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, Self
 
 from pydlbench.errors import UsageError, nearest
 from pydlbench.layers.base import (
+    Kind,
     check_pass,
     check_total,
     malformed,
@@ -22,7 +23,7 @@ from pydlbench.layers.base import (
 from pydlbench.layers.pointwise_ops import OPERATIONS, SPELLINGS, Operation, Step
 from pydlbench.layers.window import Axis
 
-__all__ = ["Pointwise", "looks_like_pointwise", "parse_pointwise"]
+__all__ = ["Pointwise"]
 
 
 # -----------------------------------------------------------------------------
@@ -96,7 +97,7 @@ _LABEL_BYTES = 4  # int32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pointwise:
+class Pointwise(Kind):
     """An operation on each element of NCHW images ``(batch, channels, height, width)``.
 
     ``M`` is ``batch * height * width``; ``src``, ``dst`` and so on are the roles of the tensors, a
@@ -218,6 +219,45 @@ class Pointwise:
         """Return the same layer for another number of images; weights are the same for any."""
         return self if self._operation.of_weights else replace(self, batch=batch)
 
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of every tensor that some pass reads or writes, by role."""
+        return {
+            role: self.dims(role)
+            for pass_ in self.passes
+            for propagation in ("inference", "training")
+            for role in (*self.reads(pass_, propagation), *self.writes(pass_, propagation))
+        }
+
+    def problem_fields(self) -> dict[str, Any]:
+        """Return the sizes and the operation's own parameters; the operation is no field."""
+        return {
+            "batch": self.batch,
+            "channels": self.channels,
+            "height": self.height,
+            "width": self.width,
+            **self.parameters,
+        }
+
+    @classmethod
+    def claims(cls, text: str, pool: str | None) -> bool:  # noqa: ARG003 - of poolings
+        """Whether a descriptor starts with an operation, perhaps a misspelt one, and a colon."""
+        return _START.match(text) is not None
+
+    @classmethod
+    def parse(cls, text: str, batch: int, pool: str | None) -> Self:  # noqa: ARG003 - of poolings
+        """Read ``op:fields``; of weights there is no batch."""
+        op, _, _ = text.partition(":")
+        if op not in OPERATIONS:
+            choices = ", ".join(nearest(op, OPERATIONS) or OPERATIONS)
+            raise malformed(0, f"expected an operation; nearest: {choices}", op)
+        values, name = _scan(text, op)
+        if "channels" not in values:
+            raise malformed(len(text), "expected ic (channels), which is missing", "")
+        if not OPERATIONS[op].of_weights:
+            values.setdefault("batch", batch)
+        values.setdefault("width", values.get("height", 1))
+        return cls(op=op, name=name, **values)
+
     def reads(self, pass_: str, propagation: str = "inference") -> tuple[str, ...]:
         """Return the roles of what a pass reads."""
         return self._all_sources(self._step(pass_, propagation).reads)
@@ -332,34 +372,6 @@ class Pointwise:
 # A colon between digits belongs to a matrix product, and one behind n" to a name.
 _START: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]*:")
 _SIZES: Final = {"mb": "batch", "ic": "channels", "ih": "height", "iw": "width", "ls": "local_size"}
-
-
-def looks_like_pointwise(text: str) -> bool:
-    """Whether ``text`` starts with an operation (perhaps a misspelt one) and a colon."""
-    return _START.match(text) is not None
-
-
-def parse_pointwise(text: str, *, batch: int = 1) -> Pointwise:
-    """Read a memory-bound layer.
-
-    Args:
-        text: ``op:fields``.
-        batch: The batch where there is no ``mb``, and where the operation has one.
-
-    Raises:
-        UsageError: Malformed (with the position), or a layer that cannot be.
-    """
-    op, _, _ = text.partition(":")
-    if op not in OPERATIONS:
-        choices = ", ".join(nearest(op, OPERATIONS) or OPERATIONS)
-        raise malformed(0, f"expected an operation; nearest: {choices}", op)
-    values, name = _scan(text, op)
-    if "channels" not in values:
-        raise malformed(len(text), "expected ic (channels), which is missing", "")
-    if not OPERATIONS[op].of_weights:
-        values.setdefault("batch", batch)
-    values.setdefault("width", values.get("height", 1))
-    return Pointwise(op=op, name=name, **values)
 
 
 def _scan(text: str, op: str) -> tuple[dict[str, Any], str | None]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pydlbench.errors import UsageError
-from pydlbench.layers.base import check_pass, check_total, pair, set_integers
+from pydlbench.layers.base import Kind, check_pass, check_total, elements, pair, set_integers
 from pydlbench.layers.window import (
     Axis,
     Padding,
+    looks_like_windows,
     output_size,
+    read_fields,
     read_padding,
+    read_windows,
     settle_padding,
     spatial_fields,
 )
@@ -20,7 +23,7 @@ __all__ = ["Pool2d"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool2d:
+class Pool2d(Kind):
     """Max or average over windows of each channel, NCHW ``(batch, channels, height, width)``.
 
     Padding never wins a maximum. An average divides by the elements inside the input, or by the
@@ -73,7 +76,7 @@ class Pool2d:
                     f"{kernel}; at most {kernel - 1}"
                 )
         settle_padding(self, self.kernel_height, self.kernel_width)
-        check_total(**self._elements())
+        check_total(**elements(self.shapes()))
 
     @classmethod
     def of(
@@ -141,6 +144,66 @@ class Pool2d:
         """Zero: pooling has no weights."""
         return 0
 
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each tensor by role, NCHW."""
+        return {
+            "src": (self.batch, self.channels, self.in_height, self.in_width),
+            "dst": (self.batch, self.channels, self.out_height, self.out_width),
+        }
+
+    def reads(self, pass_: str, propagation: str = "inference") -> tuple[str, ...]:  # noqa: ARG002 - alike in both
+        """Return the roles of what a pass reads: maxima are found in the source again."""
+        check_pass(pass_, self.passes, self.kind)
+        if pass_ == "forward":
+            return ("src",)
+        return ("src", "dst") if self.mode == "max" else ("dst",)
+
+    def writes(self, pass_: str, propagation: str = "inference") -> tuple[str, ...]:  # noqa: ARG002 - alike in both
+        """Return the role of what a pass writes."""
+        check_pass(pass_, self.passes, self.kind)
+        return ("dst",) if pass_ == "forward" else ("src",)
+
+    def problem_fields(self) -> dict[str, Any]:
+        """Return all sizes, those of the output among them; what is computed is no size."""
+        return {
+            "batch": self.batch,
+            "channels": self.channels,
+            "in_height": self.in_height,
+            "in_width": self.in_width,
+            "out_height": self.out_height,
+            "out_width": self.out_width,
+            "kernel_height": self.kernel_height,
+            "kernel_width": self.kernel_width,
+            "stride_height": self.stride_height,
+            "stride_width": self.stride_width,
+            "pad_top": self.pad_top,
+            "pad_bottom": self.pad_bottom,
+            "pad_left": self.pad_left,
+            "pad_right": self.pad_right,
+        }
+
+    @classmethod
+    def claims(cls, text: str, pool: str | None) -> bool:
+        """Whether a descriptor is fields without ``oc``, and a user said how to pool."""
+        fields, _, _ = text.partition("n")
+        return looks_like_windows(text) and "oc" not in fields and pool is not None
+
+    @classmethod
+    def parse(cls, text: str, batch: int, pool: str | None) -> Self:
+        """Read ``mb128ic64ih56oh27kh3sh2``."""
+        fields, name = read_fields(text)
+        windows = read_windows(fields)
+        if fields.get("g", 1) != 1 or fields.get("dh", 0) or fields.get("dw", 0):
+            raise UsageError("pooling (no oc) has neither groups nor dilation; nearest: g1, dh0")
+        return cls(
+            **windows,
+            batch=fields.get("mb", batch),
+            channels=fields["ic"],
+            mode="max" if pool == "max" else "avg",
+            count_include_pad=pool == "avg_p",
+            name=name,
+        )
+
     @property
     def problem(self) -> str:
         """The canonical descriptor, without the mode: ``mb128ic64ih56oh27kh3sh2``."""
@@ -175,27 +238,20 @@ class Pool2d:
             itemsize: Bytes per element.
         """
         check_pass(pass_, self.passes, self.kind)
-        whole = self._elements()
+        whole = elements(self.shapes())
         rows, columns = self._axes()
         touched = self.batch * self.channels * rows.touched_inputs() * columns.touched_inputs()
-        elements = {
+        moved = {
             "forward": touched + whole["dst"],
             # Each output has a tap on an element, so every gradient is read.
             "backward-data": whole["dst"] + whole["src"],
         }
-        return itemsize * elements[pass_]
+        return itemsize * moved[pass_]
 
     def operands(self, pass_: str) -> dict[str, int]:
         """Return the elements of each whole tensor by role; gradients go by the same names."""
         check_pass(pass_, self.passes, self.kind)
-        return self._elements()
-
-    def _elements(self) -> dict[str, int]:
-        planes = self.batch * self.channels
-        return {
-            "src": planes * self.in_height * self.in_width,
-            "dst": planes * self.out_height * self.out_width,
-        }
+        return elements(self.shapes())
 
     def _axes(self) -> tuple[Axis, Axis]:
         rows = Axis(

@@ -1,20 +1,25 @@
-"""Sliding windows: padding, the counting of taps along one axis, and how both are written."""
+"""Sliding windows: padding, the counting of taps along one axis, how they are written and read."""
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from pydlbench.errors import UsageError
+from pydlbench.layers.base import malformed, read_name, read_number
 
 __all__ = [
     "Axis",
     "Padding",
     "derived_pad",
     "extent",
+    "looks_like_windows",
     "output_size",
+    "read_fields",
     "read_padding",
+    "read_windows",
     "settle_padding",
     "spatial_fields",
     "trailing_pad",
@@ -326,3 +331,127 @@ def spatial_fields(
 def _says_no_pad(side: dict[str, int], window: int) -> bool:
     """Whether benchdnn derives a pad of zero from this side's sizes (it may derive less)."""
     return abs((side["o"] - 1) * side["s"] + window - side["i"]) <= 1
+
+
+# -----------------------------------------------------------------------------
+# Reading a layer's spatial fields, in any order and with widths left out.
+#
+# Fields are a letter pair and a number each, in any order, ``_`` ignored: ``g`` groups, ``mb``
+# batch, ``ic`` ``oc`` channels over all groups, then for height and width input ``ih`` ``iw``,
+# output ``oh`` ``ow``, kernel ``kh`` ``kw``, stride ``sh`` ``sw``, leading pad ``ph`` ``pw``,
+# dilation ``dh`` ``dw`` (0 is dense), and a name ``n"..."`` at the end. A missing width takes the
+# height's value. With an output size the trailing pad follows from it, and the leading one too if
+# it is not given (the smaller half); without, padding is symmetric.
+
+_FIELDS: Final = (
+    *("g", "mb", "ic", "ih", "iw", "oc", "oh", "ow"),
+    *("kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw"),
+)
+_MAY_BE_ZERO: Final = ("ph", "pw", "dh", "dw")
+_START: Final = re.compile(
+    rf"mb|_*(?:{'|'.join(_FIELDS)}|id|od|kd|sd|pd|dd)_*-?[0-9]|.*[0-9]:[0-9]"
+)
+
+
+def looks_like_windows(text: str) -> bool:
+    """Whether a text, perhaps a malformed one, is such fields."""
+    return not text[:1].isdecimal() and _START.match(text) is not None
+
+
+def read_fields(text: str, position: int = 0) -> tuple[dict[str, int], str | None]:
+    """Split a descriptor into its fields and its name, widths filled in.
+
+    Args:
+        text: The descriptor.
+        position: Where its fields begin.
+
+    Raises:
+        UsageError: Malformed, with the position, or without what every window has.
+    """
+    fields, name = _scan(text, position)
+    for field, meaning in (("ic", "channels"), ("ih", "height"), ("kh", "kernel height")):
+        if field not in fields:
+            raise malformed(len(text), f"expected {field} ({meaning}), which is missing", "")
+    return _fill_in_widths(fields), name
+
+
+def read_windows(fields: dict[str, int]) -> dict[str, int]:
+    """Return the spatial fields of a layer from those of a descriptor, with padding worked out.
+
+    Raises:
+        UsageError: An output size that does not follow from the others.
+    """
+    height, width = _side(fields, "h"), _side(fields, "w")
+    return {
+        "in_height": fields["ih"],
+        "in_width": fields["iw"],
+        "kernel_height": fields["kh"],
+        "kernel_width": fields["kw"],
+        "stride_height": fields.get("sh", 1),
+        "stride_width": fields.get("sw", 1),
+        "pad_top": height[0],
+        "pad_bottom": height[1],
+        "pad_left": width[0],
+        "pad_right": width[1],
+    }
+
+
+def _scan(text: str, position: int) -> tuple[dict[str, int], str | None]:
+    """Split a descriptor into its fields and its name, as they are there."""
+    fields: dict[str, int] = {}
+    while position < len(text):
+        if text[position] == "_":
+            position += 1
+            continue
+        if text[position] == "n":
+            return fields, read_name(text, position)
+        field = text[position] if text[position] == "g" else text[position : position + 2]
+        if field in ("id", "od", "kd", "sd", "pd", "dd"):
+            raise malformed(position, "expected a two-dimensional problem", field)
+        if field not in _FIELDS:
+            raise malformed(position, f"expected a field ({' '.join(_FIELDS)} n)", text[position:])
+        if field in fields:
+            raise malformed(position, f"expected {field} only once", text[position:])
+        start = position + len(field)
+        least = 0 if field in _MAY_BE_ZERO else 1
+        fields[field], position = read_number(text, start, field, least)
+    return fields, None
+
+
+def _fill_in_widths(fields: dict[str, int]) -> dict[str, int]:
+    """Fill in missing widths from the heights.
+
+    The output height is taken over only where the width is alike in everything that determines it.
+    """
+    widths = dict(fields)
+    alike = True
+    for letter in "ikspd":
+        height, width = f"{letter}h", f"{letter}w"
+        if width in fields:
+            alike = alike and fields[width] == fields.get(height)
+        elif height in fields:
+            widths[width] = fields[height]
+    if "ow" not in fields and "oh" in fields and alike:
+        widths["ow"] = fields["oh"]
+    return widths
+
+
+def _side(fields: dict[str, int], side: str) -> tuple[int, int]:
+    """Work out the two pads of one side from its fields."""
+    size, kernel = fields[f"i{side}"], fields[f"k{side}"]
+    stride, dilation = fields.get(f"s{side}", 1), fields.get(f"d{side}", 0) + 1
+    window = extent(kernel, dilation)
+    leading, out = fields.get(f"p{side}"), fields.get(f"o{side}")
+    if out is None:
+        leading = trailing = leading or 0
+    else:
+        if leading is None:
+            leading = derived_pad(size, window, stride, out)
+        trailing = max(0, (out - 1) * stride + window - size - leading)
+        actual = output_size(size, window, stride, leading, trailing)
+        if actual != out:
+            raise UsageError(
+                f"o{side}{out}: does not follow from i{side}{size}, k{side}{kernel}, "
+                f"s{side}{stride} and p{side}{leading}; nearest: o{side}{actual}"
+            )
+    return leading, trailing

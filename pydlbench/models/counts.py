@@ -6,8 +6,6 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UsageError, nearest
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
 from pydlbench.models.graph import INPUT, buffers, trained_tensors
 from pydlbench.models.work import check_phase, work
 
@@ -46,7 +44,7 @@ def macs(model: Model, phase: str = "forward") -> int:
     flops = sum(
         item.layer.flops(item.pass_)
         for item in work(model, "forward" if phase == "forward" else "forward-backward")
-        if isinstance(item.layer, (Conv2d, Gemm))
+        if item.layer.multiply_adds
     )
     return flops // (2 * model.batch)
 
@@ -109,7 +107,6 @@ def memory(model: Model, phase: str, precision: str = "fp32") -> dict[str, int]:
 
 def _entry(model: Model, node: Node) -> dict[str, Any]:
     layer = node.layer
-    computes = isinstance(layer, (Conv2d, Gemm))
     return {
         "name": node.name,
         "op": node.op,
@@ -117,7 +114,9 @@ def _entry(model: Model, node: Node) -> dict[str, Any]:
         "shape": list(node.shape),
         "problem": layer.problem if layer else None,
         "parameters": sum(map(math.prod, trained_tensors(node).values())),
-        "macs_forward": layer.flops("forward") // (2 * model.batch) if layer and computes else 0,
+        "macs_forward": (
+            layer.flops("forward") // (2 * model.batch) if layer and layer.multiply_adds else 0
+        ),
     }
 
 

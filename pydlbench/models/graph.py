@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
-from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 
 if TYPE_CHECKING:
@@ -203,7 +202,7 @@ def weight_decays(nodes: Iterable[Node], factor: float) -> tuple[Decay, ...]:
     """Return an L2 term for each weight and bias, those of batch normalisations left out."""
     found = []
     for node in nodes:
-        if node.op in ("conv", "linear"):
+        if node.layer is not None and node.layer.multiply_adds:
             found.append(Decay(node=node.name, tensor="weights", factor=factor))
             if node.bias:
                 found.append(Decay(node=node.name, tensor="bias", factor=factor))
@@ -225,11 +224,10 @@ def trained_tensors(node: Node) -> dict[str, tuple[int, ...]]:
     if node.op == "batchnorm":
         shapes = {"weights": node.shape[:1], "bias": node.shape[:1]}
         return shapes if node.scale else {"bias": shapes["bias"]}
-    if isinstance(layer, Conv2d):
-        inputs = layer.in_channels // layer.groups
-        shapes["weights"] = layer.out_channels, inputs, layer.kernel_height, layer.kernel_width
-    elif isinstance(layer, Gemm):
+    if isinstance(layer, Gemm):
         shapes["weights"] = layer.k, layer.n
+    elif layer is not None and layer.multiply_adds:
+        shapes["weights"] = layer.shapes()["weights"]
     if node.bias:
         shapes["bias"] = node.shape[:1]
     return shapes

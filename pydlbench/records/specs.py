@@ -7,10 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.errors import UsageError, nearest
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pointwise import Pointwise
-from pydlbench.layers.pool import Pool2d
+from pydlbench.layers.layer import KINDS
 
 if TYPE_CHECKING:
     from pydlbench.layers.layer import Layer
@@ -45,13 +42,6 @@ MODES = ("eager", "compiled", "graph", "xla")
 TIMINGS = ("auto", "events", "cuda-graph")
 #: What is computed in the same call: a bias (or its gradient), or a bias and a ReLU.
 FUSIONS = ("none", "bias-relu", "bias")
-
-_LAYERS: dict[str, type[Layer]] = {
-    "conv2d": Conv2d,
-    "gemm": Gemm,
-    "pool2d": Pool2d,
-    "pointwise": Pointwise,
-}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +123,7 @@ class Case:
     def from_dict(cls, fields: dict[str, Any]) -> Case:
         """Rebuild a case from :meth:`to_dict`'s form."""
         layer = dict(fields["layer"])
-        kind = _LAYERS[layer.pop("kind")]
+        kind = KINDS[layer.pop("kind")]
         return cls(**{**fields, "layer": kind(**layer)})
 
 

@@ -16,7 +16,6 @@ from pydlbench.backends.cupy.kernels import SLEEP
 from pydlbench.backends.frameworks.backend import FrameworkBackend, Operator, Variant
 from pydlbench.backends.frameworks.events import EventClock, EventRuntime, Watcher
 from pydlbench.backends.native.nvml import Monitor
-from pydlbench.backends.verification.inputs import tensor_shapes
 from pydlbench.backends.verification.verify import TENSOR_ACCUMULATOR
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError
@@ -267,7 +266,7 @@ def _build_gemm(case: Case, type_: str, transposed: bool, inputs: Inputs) -> Cup
     assert isinstance(layer, Gemm)
     compute = gemm.build_gemm(layer, case.pass_, type_, transposed, inputs)
     role = result_role(layer, case.pass_)
-    plain_shape = tensor_shapes(layer)[role]
+    plain_shape = layer.shapes()[role]
     batch, rows, columns = plain_shape
     turned = transposed and role == "weights"
     stored = (columns, rows) if turned else (rows, columns)
@@ -281,7 +280,7 @@ def _build_gemm(case: Case, type_: str, transposed: bool, inputs: Inputs) -> Cup
 
 def _of_case(case: Case, compute: Callable[[Any], Any], type_: str) -> CupyOperator:
     role = result_role(case.layer, case.pass_)
-    shape = tensor_shapes(case.layer)[role]
+    shape = case.layer.shapes()[role]
     return _operator(
         compute, shape, type_, role, lambda plain: plain, case.precision, _timing(case)
     )

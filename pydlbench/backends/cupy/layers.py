@@ -8,7 +8,6 @@ import cupy
 import numpy as np
 
 from pydlbench.backends.cupy import kernels
-from pydlbench.backends.verification.inputs import tensor_shapes
 from pydlbench.layers.layer import result_role
 
 if TYPE_CHECKING:
@@ -215,7 +214,7 @@ def build_pool(
         type_: of the elements.
         inputs: plain arrays by role.
     """
-    shapes = tensor_shapes(layer)
+    shapes = layer.shapes()
     role = result_role(layer, pass_)
     module = cupy.RawModule(code=kernels.source("pooling", type_))
     sizes = cupy.asarray(np.array(kernels.pooling(layer), np.int32))

@@ -16,9 +16,8 @@ from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.backends.verification.verify import Verdict, verify
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
+from pydlbench.layers.pool import Pool2d
 from pydlbench.records.specs import CPU_PRECISIONS, Case
 from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.policy import Policy
@@ -26,7 +25,6 @@ from pydlbench.timing.policy import Policy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pydlbench.layers.pool import Pool2d
 
 __all__ = ["CpuAutotuner", "candidates", "create", "native_pass", "without_narrower_code"]
 
@@ -201,64 +199,16 @@ def candidates(case: Case, thorough: bool = False) -> list[_cpu.Candidate]:
     pass_ = native_pass(case)
     precision = _cpu.Precision[case.precision]
     layer = case.layer
-    if isinstance(layer, Conv2d):
-        return _cpu.conv2d_candidates(
-            pass_,
-            precision,
-            batch=layer.batch,
-            groups=layer.groups,
-            in_channels=layer.in_channels,
-            in_height=layer.in_height,
-            in_width=layer.in_width,
-            out_channels=layer.out_channels,
-            out_height=layer.out_height,
-            out_width=layer.out_width,
-            kernel_height=layer.kernel_height,
-            kernel_width=layer.kernel_width,
-            stride_height=layer.stride_height,
-            stride_width=layer.stride_width,
-            pad_top=layer.pad_top,
-            pad_left=layer.pad_left,
-            pad_bottom=layer.pad_bottom,
-            pad_right=layer.pad_right,
-            dilation_height=layer.dilation_height,
-            dilation_width=layer.dilation_width,
-        )
-    if isinstance(layer, Gemm):
-        return _cpu.gemm_candidates(
-            pass_, precision, batch_count=layer.batch_count, m=layer.m, k=layer.k, n=layer.n
-        )
-    if isinstance(layer, Pointwise):
-        return _cpu.pointwise_candidates(
-            pass_,
-            precision,
-            layer.op,
-            batch=layer.batch,
-            channels=layer.channels,
-            height=layer.height,
-            width=layer.width,
-            thorough=thorough,
-            **layer.parameters,
-        )
-    return _cpu.pool2d_candidates(
-        pass_,
-        precision,
-        _pool_mode(layer),
-        batch=layer.batch,
-        channels=layer.channels,
-        in_height=layer.in_height,
-        in_width=layer.in_width,
-        out_height=layer.out_height,
-        out_width=layer.out_width,
-        kernel_height=layer.kernel_height,
-        kernel_width=layer.kernel_width,
-        stride_height=layer.stride_height,
-        stride_width=layer.stride_width,
-        pad_top=layer.pad_top,
-        pad_left=layer.pad_left,
-        pad_bottom=layer.pad_bottom,
-        pad_right=layer.pad_right,
-    )
+    search = getattr(_cpu, f"{layer.kind}_candidates", None)
+    if search is None:
+        raise UnsupportedError(f"{layer.kind}: there is no native kernel for CPUs")
+    fields = layer.problem_fields()
+    if isinstance(layer, Pool2d):
+        fields["mode"] = _pool_mode(layer)
+    elif isinstance(layer, Pointwise):
+        fields |= {"op": layer.op, "thorough": thorough}
+    found: list[_cpu.Candidate] = search(pass_, precision, **fields)
+    return found
 
 
 def _pool_mode(layer: Pool2d) -> _cpu.PoolMode:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.base import Preparation
+    from pydlbench.layers.layer import Layer
     from pydlbench.records.specs import Case
 
 __all__ = ["CudaAutotuner", "RecentInputs", "plans"]
@@ -90,20 +91,6 @@ def _bias(case: Case, seed: int) -> NDArray[np.float32]:
 # -----------------------------------------------------------------------------
 # From a case to plans and to the device's float64 reference: names and passes translated.
 
-_CONV = (
-    *("batch", "groups", "in_channels", "in_height", "in_width"),
-    *("out_channels", "out_height", "out_width", "kernel_height", "kernel_width"),
-    *("stride_height", "stride_width", "pad_top", "pad_left", "pad_bottom", "pad_right"),
-    *("dilation_height", "dilation_width"),
-)
-_POOL = (
-    *("batch", "channels", "in_height", "in_width", "out_height", "out_width"),
-    *("kernel_height", "kernel_width", "stride_height", "stride_width"),
-    *("pad_top", "pad_left", "pad_bottom", "pad_right"),
-)
-_GEMM = ("batch_count", "m", "k", "n")
-
-
 # cuDNN's lists for float32 on a card with tensor cores hold next to nothing but TF32: what its
 # other engines can do has to be found by trying them.
 _SWEPT = ("fp32", "fp16")
@@ -127,71 +114,50 @@ def plans(
         UnsupportedError: there is none, or the GPU lacks the precision.
         PrimitiveError: a library refused the problem.
     """
-    layer, pass_, fused = case.layer, _pass(case), case.fuse == "bias-relu"
+    layer = case.layer
+    search = getattr(_cuda, f"{layer.kind}_plans", None)
+    if search is None:
+        raise UnsupportedError(f"{layer.kind}: there is no native kernel for GPUs")
+    fields = _fields(layer)
+    if layer.kind != "gemm":
+        fields["layout"] = case.layout
+    if isinstance(layer, Conv2d | Gemm):
+        fields |= {"workspace_limit": workspace_bytes, "fused": case.fuse == "bias-relu"}
     if isinstance(layer, Conv2d):
-        return _cuda.conv2d_plans(
-            device,
-            pass_,
-            case.precision,
-            **_fields(layer, _CONV),
-            layout=case.layout,
-            workspace_limit=workspace_bytes,
-            fused=fused,
-            sweep=thorough or case.precision in _SWEPT,
-        )
-    if isinstance(layer, Gemm):
-        found = _cuda.gemm_plans(
-            device,
-            pass_,
-            case.precision,
-            **_fields(layer, _GEMM),
-            workspace_limit=workspace_bytes,
-            fused=fused,
-        )
+        fields["sweep"] = thorough or case.precision in _SWEPT
+    found: list[_cuda.Plan] = search(device, _pass(case), case.precision, **fields)
+    if isinstance(layer, Gemm) and case.layout in ("nchw", "nhwc"):
         # Matrices know the caller's rows and transposed weights, as torch.nn.Linear keeps them.
-        plain = case.layout in ("nchw", "nhwc")
-        return [plan for plan in found if not plain or plan.variant == "plain"]
-    if isinstance(layer, Pool2d):
-        return _cuda.pool2d_plans(
-            device,
-            pass_,
-            case.precision,
-            _pool_mode(layer),
-            **_fields(layer, _POOL),
-            layout=case.layout,
-        )
-    return _cuda.pointwise_plans(
-        device,
-        pass_,
-        case.precision,
-        layer.op,
-        batch=layer.batch,
-        channels=layer.channels,
-        height=layer.height,
-        width=layer.width,
-        layout=case.layout,
-        **layer.parameters,
-    )
+        return [plan for plan in found if plan.variant == "plain"]
+    return found
 
 
 def reference(device: _cuda.Device, case: Case) -> _cuda.Reference | None:
     """Return what computes the exact result on the device, or None where only the host can."""
-    layer, pass_, fused = case.layer, _pass(case), case.fuse == "bias-relu"
-    if isinstance(layer, Conv2d):
-        return _cuda.conv2d_reference(device, pass_, **_fields(layer, _CONV), fused=fused)
-    if isinstance(layer, Gemm):
-        return _cuda.gemm_reference(device, pass_, **_fields(layer, _GEMM), fused=fused)
-    if isinstance(layer, Pool2d):
-        return _cuda.pool2d_reference(device, pass_, _pool_mode(layer), **_fields(layer, _POOL))
-    return None
+    layer = case.layer
+    make = getattr(_cuda, f"{layer.kind}_reference", None)
+    if make is None:
+        return None
+    fused = {"fused": case.fuse == "bias-relu"} if isinstance(layer, Conv2d | Gemm) else {}
+    found: _cuda.Reference = make(device, _pass(case), **_fields(layer), **fused)
+    return found
 
 
 def _pass(case: Case) -> str:
     return f"forward-{case.propagation}" if case.pass_ == "forward" else case.pass_
 
 
-def _fields(layer: Conv2d | Gemm | Pool2d, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: getattr(layer, name) for name in names}
+def _fields(layer: Layer) -> dict[str, Any]:
+    """Return what the native module takes of a layer: its problem's fields, and what it computes.
+
+    What it computes is no size: the mode of a pooling, and which memory-bound operation it is.
+    """
+    fields: dict[str, Any] = layer.problem_fields()
+    if isinstance(layer, Pool2d):
+        fields["pool_mode"] = _pool_mode(layer)
+    elif isinstance(layer, Pointwise):
+        fields["op"] = layer.op
+    return fields
 
 
 def _pool_mode(layer: Pool2d) -> str:

@@ -11,7 +11,6 @@ from pydlbench.backends.frameworks.backend import Variant
 from pydlbench.backends.numba import conv as conv_nhwc
 from pydlbench.backends.numba import conv_nchw, gemm, pool_nchw
 from pydlbench.backends.numba import pool as pool_nhwc
-from pydlbench.backends.verification.inputs import tensor_shapes
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.layer import result_role
@@ -166,7 +165,7 @@ def _planes(layer: Conv2d, pass_: str, inputs: Inputs) -> HostOperator:
     groups = layer.groups
 
     def split(role: str) -> tuple[int, ...]:
-        first, second, *rest = tensor_shapes(layer)[role]
+        first, second, *rest = layer.shapes()[role]
         if role == "weights":
             return groups, first // groups, second, *rest
         return first, groups, second // groups, *rest
@@ -178,7 +177,7 @@ def _planes(layer: Conv2d, pass_: str, inputs: Inputs) -> HostOperator:
     }[pass_]
     role = result_role(layer, pass_)
     operands = [np.ascontiguousarray(inputs[name]).reshape(split(name)) for name in reads]
-    shape = tensor_shapes(layer)[role]
+    shape = layer.shapes()[role]
     return HostOperator(
         kernel,
         [*operands, *_arguments(layer)],
@@ -192,7 +191,7 @@ def _pixels(layer: Conv2d, pass_: str, inputs: Inputs) -> HostOperator:
     """Build a convolution with channels innermost."""
     groups = layer.groups
     role = result_role(layer, pass_)
-    shapes = tensor_shapes(layer)
+    shapes = layer.shapes()
 
     def laid(name: str) -> Array:
         tensor = inputs[name]
@@ -240,7 +239,7 @@ def _gemm(layer: Gemm, pass_: str, transposed: bool, inputs: Inputs) -> HostOper
         source, gradient = inputs["src"], inputs["dst"]
         operands = (_turned(gradient), source) if transposed else (_turned(source), gradient)
     role = result_role(layer, pass_)
-    batch, rows, columns = tensor_shapes(layer)[role]
+    batch, rows, columns = layer.shapes()[role]
     turned = transposed and role == "weights"
     shape = (batch, columns, rows) if turned else (batch, rows, columns)
     return HostOperator(
@@ -252,7 +251,7 @@ def _pool(layer: Pool2d, pass_: str, propagation: str, image: str, inputs: Input
     """Build a pooling; one for training keeps where the maxima are, as its backward pass needs."""
     kernels: Any = pool_nchw if image == "nchw" else pool_nhwc
     role = result_role(layer, pass_)
-    plain_shape = tensor_shapes(layer)[role]
+    plain_shape = layer.shapes()[role]
     plain: Callable[[Array], Array] = partial(np.reshape, shape=plain_shape)
     if image == "nhwc":
         plain = _nchw
@@ -261,7 +260,7 @@ def _pool(layer: Pool2d, pass_: str, propagation: str, image: str, inputs: Input
         return _flat(tensor) if image == "nchw" else _nhwc(tensor)
 
     def shape(name: str) -> tuple[int, ...]:
-        images, channels, height, width = tensor_shapes(layer)[name]
+        images, channels, height, width = layer.shapes()[name]
         if image == "nchw":
             return images * channels, height, width
         return images, height, width, channels

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
 
 from pydlbench.backends.torch.operator import FORMATS, Made, Place, Recipe, padding_text
-from pydlbench.backends.verification.inputs import tensor_shapes
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def _make_conv(
     # What a pass does not read is asked for its shape only.
     operand = {
         role: place.tensor(inputs[role], like) if role in inputs else place.empty(shape, like)
-        for role, shape in tensor_shapes(layer).items()
+        for role, shape in layer.shapes().items()
     }
     if pass_ == "forward":
         added = place.tensor(inputs["bias"]) if bias else None
@@ -470,7 +469,7 @@ def _average(
         source = place.tensor(inputs["src"], like)
         return Made(function=forward, arguments=(source,), plain=_pool_itself)
     backward = torch.ops.aten.avg_pool2d_backward.default
-    source = place.empty(tensor_shapes(layer)["src"], like)
+    source = place.empty(layer.shapes()["src"], like)
     if sides:
         source = F.pad(source, sides)
     cut = [-side for side in sides or ()]

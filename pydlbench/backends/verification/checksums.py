@@ -21,6 +21,7 @@ __all__ = [
     "EXACT",
     "F64",
     "TRANSCENDENTAL",
+    "Computed",
     "Deviation",
     "Evidence",
     "Piece",
@@ -397,6 +398,27 @@ class Deviation:
     where: str
     got: float
     expected: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computed:
+    """What a kernel was given and what it wrote, in plain layouts of any strides.
+
+    Attributes:
+        pass_: Of the layer.
+        propagation: Of a forward pass: ``inference`` or ``training``.
+        precision: Storage and arithmetic.
+        inputs: What it read, by role.
+        results: What it wrote, by role; what is not there is not compared.
+        rng: Chooses points and checksum weights.
+    """
+
+    pass_: str
+    propagation: str
+    precision: str
+    inputs: Mapping[str, NDArray[Any]]
+    results: Mapping[str, NDArray[Any]]
+    rng: np.random.Generator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from pydlbench.backends.verification.checksums import (
     CHECKSUM_UNIT,
+    Computed,
     Deviation,
     Evidence,
     TapAxis,
@@ -20,44 +21,40 @@ from pydlbench.backends.verification.checksums import (
     window_axes,
     worst_of,
 )
-from pydlbench.backends.verification.inputs import RESULT_ROLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pydlbench.layers.conv import Conv2d
 
-__all__ = ["check_conv", "check_conv_weights"]
+__all__ = ["check_conv"]
+
+
+def check_conv(layer: Conv2d, computed: Computed) -> dict[str, Evidence]:
+    """Compare the result of a convolution's pass with the reference."""
+    inputs, rng = computed.inputs, computed.rng
+    ((role, output),) = computed.results.items()
+    if computed.pass_ == "backward-weights":
+        return {role: _check_weights(layer, inputs["src"], inputs["dst"], output, rng)}
+    source = inputs["src" if computed.pass_ == "forward" else "dst"]
+    return {
+        role: _check_images(layer, computed.pass_, source, inputs["weights"], output, rng, role)
+    }
 
 
 # -----------------------------------------------------------------------------
 # Convolution forward and backward-data against the reference.
 #
 # Both passes are ``y[n, o, p] = sum_{c, k} w[o, c, k] x[n, c, source(p, k)]`` with the tables of
-# :mod:`~pydlbench.backends.reference.taps`. With random weights ``b[p] = b_h b_w`` the checksum
-# of
-# a channel of an image is, exchanging the sums::
+# :mod:`~pydlbench.backends.verification.checksums`. With random weights ``b[p] = b_h b_w`` the
+# checksum of a channel of an image is, exchanging the sums::
 #
 #     sum_p b[p] y[n, o, p] = sum_{c, k} w[o, c, k] S[n, c, k]
 #     S[n, c, k] = sum_p b[p] x[n, c, source(p, k)]
 #
 # ``S`` is one pass over the source, and small. Where recomputing one checksum per image would
-# still
-# be expensive (large weights and small images), images are first added up with random weights.
-
-r"""Convolution forward and backward-data against the reference.
-
-Both passes are ``y[n, o, p] = sum_{c, k} w[o, c, k] x[n, c, source(p, k)]`` with the tables of
-:mod:`~pydlbench.backends.verification.checksums`. With random weights ``b[p] = b_h b_w`` the
-checksum of a channel of an image is, exchanging the sums::
-
-    sum_p b[p] y[n, o, p] = sum_{c, k} w[o, c, k] S[n, c, k]
-    S[n, c, k] = sum_p b[p] x[n, c, source(p, k)]
-
-``S`` is one pass over the source, and small. Where recomputing one checksum per image would still
-be expensive (large weights and small images), images are first added up with random weights.
-"""
-
+# still be expensive (large weights and small images), images are first added up with random
+# weights.
 
 #: Multiply-adds spent on single points, and on the checksums' side of the weights.
 _POINT_MACS = 50_000_000
@@ -70,13 +67,14 @@ _WEIGHT_BLOCK = 1 << 20
 _F64 = NDArray[np.float64]
 
 
-def check_conv(
+def _check_images(
     layer: Conv2d,
     pass_: str,
     source: NDArray[Any],
     weights: NDArray[Any],
     output: NDArray[Any],
     rng: np.random.Generator,
+    role: str,
 ) -> Evidence:
     """Compare the result of ``forward`` or ``backward-data`` with the reference.
 
@@ -87,6 +85,7 @@ def check_conv(
         weights: ``(out_channels, in_channels / groups, kernel_height, kernel_width)``.
         output: What the kernel wrote, NCHW.
         rng: Chooses weights and points.
+        role: What messages call the output.
     """
     height, width = window_axes(layer, pass_)
     images, groups = layer.batch, layer.groups
@@ -142,7 +141,7 @@ def check_conv(
         pixels.values(output),
         expected[buckets:],
         np.abs(expected[buckets:]) + np.sqrt(variance[buckets:]),
-        lambda at: pixels.name(RESULT_ROLE[pass_], at[0], at[1]),
+        lambda at: pixels.name(role, at[0], at[1]),
     )
     return Evidence(
         terms=ins * taps,
@@ -199,8 +198,7 @@ def _mix(rows: _F64, squared: _F64, weights: NDArray[Any]) -> tuple[_F64, _F64]:
 # Convolution backward-weights against the reference.
 #
 # ``dw[o, c, k] = sum_{n, p} dy[n, o, p] x[n, c, source(p, k)]`` has few elements and long sums.
-# With
-# random weights ``a[c]`` and ``d[k] = d_h d_w`` the checksum of an output channel is::
+# With random weights ``a[c]`` and ``d[k] = d_h d_w`` the checksum of an output channel is::
 #
 #     sum_{c, k} a[c] d[k] dw[o, c, k] = sum_{n, p} dy[n, o, p] Z[n, p]
 #     Z[n, p] = sum_k d[k] X[n, source(p, k)],  X[n, i] = sum_c a[c] x[n, c, i]
@@ -212,7 +210,7 @@ _MIN_POINTS = 8
 _BLOCK = 1 << 18
 
 
-def check_conv_weights(
+def _check_weights(
     layer: Conv2d,
     source: NDArray[Any],
     gradient: NDArray[Any],

@@ -19,12 +19,14 @@ from pydlbench.backends.verification.checksums import (
     larger,
     worst_of,
 )
-from pydlbench.backends.verification.inputs import RESULT_ROLE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
+
+    from pydlbench.backends.verification.checksums import Computed
+    from pydlbench.layers.gemm import Gemm
 
 __all__ = ["check_gemm"]
 
@@ -33,22 +35,19 @@ _MIN_SIDE = 3
 _MOST_BATCHES = 4
 
 
-def check_gemm(
-    pass_: str,
-    inputs: dict[str, NDArray[Any]],
+def check_gemm(layer: Gemm, computed: Computed) -> dict[str, Evidence]:  # noqa: ARG001 - the matrices say it all
+    """Compare the result of a matrix product with the reference; all are (batch, rows, columns)."""
+    ((role, output),) = computed.results.items()
+    return {role: _check(*_factors(computed.pass_, computed.inputs), output, computed.rng, role)}
+
+
+def _check(
+    left: NDArray[Any],
+    right: NDArray[Any],
     output: NDArray[Any],
     rng: np.random.Generator,
+    role: str,
 ) -> Evidence:
-    """Compare the result of a matrix product with the reference.
-
-    Args:
-        pass_: ``forward``, ``backward-data`` or ``backward-weights``.
-        inputs: The two matrices that the pass reads, by role, each (batch, rows, columns).
-        output: What the kernel wrote, (batch, rows, columns).
-        rng: Chooses weights and points.
-    """
-    left, right = _factors(pass_, inputs)
-    role = RESULT_ROLE[pass_]
     batches, rows, terms = left.shape
     columns = right.shape[2]
     by_row = checksum_weights(rng, rows)[:, None]
@@ -87,7 +86,7 @@ def check_gemm(
     )
 
 
-def _factors(pass_: str, inputs: dict[str, NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _factors(pass_: str, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return views of the left and the right matrix of the product."""
     if pass_ == "forward":
         return inputs["src"], inputs["weights"]

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pydlbench.errors import UsageError, nearest
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
 
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
     from pydlbench.layers.layer import Layer
 
 __all__ = [
-    "RESULT_ROLE",
     "UNIT_ROUNDOFF",
     "check_shape",
     "fill_uniform",
@@ -26,69 +23,20 @@ __all__ = [
     "make_inputs",
     "round_to",
     "significand_bits",
-    "tensor_shapes",
 ]
 
 
-# -----------------------------------------------------------------------------
-# Shapes of a layer's tensors in plain layouts, by role.
-
-#: The role of the tensor that each pass writes; gradients go by the name of their tensor.
-RESULT_ROLE = {"forward": "dst", "backward-data": "src", "backward-weights": "weights"}
-
-
-def tensor_shapes(layer: Layer) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor by role (``src``, ``weights``, ``dst``).
-
-    Images are NCHW, convolution weights ``(out_channels, in_channels / groups, kernel_height,
-    kernel_width)``, and matrices carry their batch in front: ``(batch_count, rows, columns)``.
-    Those of memory-bound layers are all that any of the passes reads or writes.
-    """
-    if isinstance(layer, Pointwise):
-        return {
-            role: layer.dims(role)
-            for pass_ in layer.passes
-            for propagation in ("inference", "training")
-            for role in (*layer.reads(pass_, propagation), *layer.writes(pass_, propagation))
-        }
-    if isinstance(layer, Gemm):
-        return {
-            "src": (layer.batch_count, layer.m, layer.k),
-            "weights": (layer.batch_count, layer.k, layer.n),
-            "dst": (layer.batch_count, layer.m, layer.n),
-        }
-    if isinstance(layer, Pool2d):
-        return {
-            "src": (layer.batch, layer.channels, layer.in_height, layer.in_width),
-            "dst": (layer.batch, layer.channels, layer.out_height, layer.out_width),
-        }
-    return {
-        "src": (layer.batch, layer.in_channels, layer.in_height, layer.in_width),
-        "weights": (
-            layer.out_channels,
-            layer.in_channels // layer.groups,
-            layer.kernel_height,
-            layer.kernel_width,
-        ),
-        "dst": (layer.batch, layer.out_channels, layer.out_height, layer.out_width),
-    }
-
-
 def check_shape(layer: Layer, role: str, tensor: NDArray[Any]) -> NDArray[Any]:
-    """Return ``tensor`` in its plain shape; grouped weights may also come with five axes.
+    """Return ``tensor`` in its plain shape; it may also come in another that the layer knows.
 
     Raises:
         UsageError: The tensor does not have the layer's shape.
     """
-    expected = tensor_shapes(layer)[role]
+    expected = layer.shapes()[role]
     if tensor.shape == expected:
         return tensor
-    if role == "weights" and isinstance(layer, Conv2d):
-        grouped = (layer.groups, layer.out_channels // layer.groups, *expected[1:])
-        if tensor.shape == grouped:
-            return tensor.reshape(expected)
-    if isinstance(layer, Gemm) and layer.batch_count == 1 and tensor.shape == expected[1:]:
-        return tensor[None]
+    if tensor.shape in layer.other_shapes(role):
+        return tensor.reshape(expected)
     raise UsageError(f"{role}: has shape {tensor.shape}; expected {expected}")
 
 
@@ -311,17 +259,12 @@ def make_inputs(
     significand_bits(precision)
     if isinstance(layer, Pointwise):
         return make_pointwise_inputs(layer, pass_, precision, seed, propagation)
-    maxima = isinstance(layer, Pool2d) and layer.mode == "max" and pass_ == "backward-data"
     inputs = {}
-    for role, shape in tensor_shapes(layer).items():
-        if role == RESULT_ROLE[pass_] and not maxima:
-            continue
-        if role == "src" and isinstance(layer, Pool2d) and pass_ == "backward-data" and not maxima:
-            continue
+    for role in layer.reads(pass_):
         stream = np.random.SFC64(np.random.SeedSequence([seed, _ROLES.index(role)]))
-        array = np.empty(shape, dtype=np.float32)
+        array = np.empty(layer.shapes()[role], dtype=np.float32)
         fill_uniform(array.reshape(-1), stream, precision)
-        if role == "src" and maxima and isinstance(layer, Pool2d):
+        if role == "src" and isinstance(layer, Pool2d) and pass_ == "backward-data":
             _separate(array, layer, precision, np.random.Generator(stream))
         inputs[role] = array
     return inputs

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from pydlbench.backends.verification.checksums import Computed
     from pydlbench.layers.pointwise import Pointwise
 
     Inputs = Mapping[str, NDArray[Any]]
@@ -371,36 +372,24 @@ def _elements(layer: Pointwise) -> int:
     return layer.batch * layer.height * layer.width
 
 
-def check_pointwise(
-    layer: Pointwise,
-    pass_: str,
-    propagation: str,
-    inputs: Inputs,
-    results: Mapping[str, NDArray[Any]],
-    precision: str = "fp32",
-) -> dict[str, Evidence]:
+def check_pointwise(layer: Pointwise, computed: Computed) -> dict[str, Evidence]:
     """Compare the results of a pass with the reference.
 
-    Args:
-        layer: What was computed.
-        pass_: One of its passes.
-        propagation: ``inference`` or ``training``; batch normalisation forward differs.
-        inputs: What the kernel read, by role.
-        results: What it wrote, by role; what is not given is not compared.
-        precision: Storage. Below its smallest normal number results have fewer digits, so what is
-            rounded is measured against that number at least. (In float16 it is 6e-5: the gradients
-            of a softmax over 1000 classes are smaller.)
+    Below the smallest normal number of the precision results have fewer digits, so what is rounded
+    is measured against that number at least. (In float16 it is 6e-5: the gradients of a softmax
+    over 1000 classes are smaller.)
 
     Returns:
-        What was found for each of ``results``.
+        What was found for each of the results that are there.
     """
+    results = computed.results
     found: dict[str, Evidence] = {}
-    for piece in expected_pieces(layer, pass_, propagation, inputs):
+    for piece in expected_pieces(layer, computed.pass_, computed.propagation, computed.inputs):
         if piece.role not in results:
             continue
         scale = np.abs(piece.value) + piece.size
         if piece.terms != EXACT:
-            stored = "fp32" if layer.in_float32(piece.role) else precision
+            stored = "fp32" if layer.in_float32(piece.role) else computed.precision
             scale = np.maximum(scale, _smallest_normal(stored))
         worst = worst_of(results[piece.role][piece.cut], piece.value, scale, _namer(piece))
         before = found.get(piece.role)

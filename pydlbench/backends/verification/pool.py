@@ -19,16 +19,29 @@ from pydlbench.backends.verification.checksums import (
     window_axes,
     worst_of,
 )
-from pydlbench.backends.verification.inputs import RESULT_ROLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
+    from pydlbench.backends.verification.checksums import Computed
     from pydlbench.layers.pool import Pool2d
 
-__all__ = ["check_average_pool", "check_max_pool", "check_max_pool_gradient"]
+__all__ = ["check_pool"]
+
+
+def check_pool(layer: Pool2d, computed: Computed) -> dict[str, Evidence]:
+    """Compare the result of a pooling's pass with the reference."""
+    inputs, forward = computed.inputs, computed.pass_ == "forward"
+    ((role, output),) = computed.results.items()
+    if layer.mode == "avg":
+        source = inputs["src" if forward else "dst"]
+        return {role: _check_average(layer, computed.pass_, source, output, computed.rng)}
+    if forward:
+        return {role: _check_max(layer, inputs["src"], output)}
+    gradient = inputs["dst"]
+    return {role: _check_max_gradient(layer, inputs["src"], gradient, output, computed.rng)}
 
 
 # -----------------------------------------------------------------------------
@@ -38,7 +51,7 @@ __all__ = ["check_average_pool", "check_max_pool", "check_max_pool_gradient"]
 _PATCH_ELEMENTS = 1_000_000
 
 
-def check_average_pool(
+def _check_average(
     layer: Pool2d,
     pass_: str,
     source: NDArray[Any],
@@ -87,7 +100,7 @@ def check_average_pool(
         pixels.values(output),
         reference,
         np.abs(reference) + np.sqrt(np.square(patches).sum(axis=(2, 3))),
-        lambda at: pixels.name(RESULT_ROLE[pass_], at[0], at[1]),
+        lambda at: pixels.name("dst" if pass_ == "forward" else "src", at[0], at[1]),
     )
     terms = taps if pass_ == "forward" else overlap(layer)
     return Evidence(
@@ -106,7 +119,7 @@ _MIN_CHANNELS = 16
 _COMPARISONS = 120_000_000
 
 
-def check_max_pool(layer: Pool2d, source: NDArray[Any], output: NDArray[Any]) -> Evidence:
+def _check_max(layer: Pool2d, source: NDArray[Any], output: NDArray[Any]) -> Evidence:
     """Compare max pooling with the reference: equality, since a maximum is one of its inputs.
 
     Args:
@@ -125,7 +138,7 @@ def check_max_pool(layer: Pool2d, source: NDArray[Any], output: NDArray[Any]) ->
     return Evidence(terms=0, points=output.size, checksums=0, worst=worst)
 
 
-def check_max_pool_gradient(
+def _check_max_gradient(
     layer: Pool2d,
     source: NDArray[Any],
     gradient: NDArray[Any],

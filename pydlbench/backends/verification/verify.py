@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pydlbench.backends.verification.checksums import pieces
-from pydlbench.backends.verification.conv import check_conv, check_conv_weights
+from pydlbench.backends.verification.checksums import Computed, pieces
+from pydlbench.backends.verification.conv import check_conv
 from pydlbench.backends.verification.gemm import check_gemm
 from pydlbench.backends.verification.inputs import UNIT_ROUNDOFF, check_shape, significand_bits
 from pydlbench.backends.verification.pointwise import check_pointwise
-from pydlbench.backends.verification.pool import (
-    check_average_pool,
-    check_max_pool,
-    check_max_pool_gradient,
-)
+from pydlbench.backends.verification.pool import check_pool
 from pydlbench.errors import UsageError, nearest
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.layer import Layer, result_role
-from pydlbench.layers.pointwise import Pointwise
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
     from pydlbench.backends.verification.checksums import Evidence
-    from pydlbench.layers.pool import Pool2d
 
 __all__ = ["TENSOR_ACCUMULATOR", "Verdict", "tolerance", "verify"]
 
@@ -122,6 +114,14 @@ def tolerance(
     return storage + summing
 
 
+#: By kind of layer: from what a kernel was given and wrote to what was found for each result.
+_CHECKS: Final[Mapping[str, Callable[[Any, Computed], dict[str, Evidence]]]] = {
+    "conv2d": check_conv,
+    "gemm": check_gemm,
+    "pool2d": check_pool,
+    "pointwise": check_pointwise,
+}
+
 #: Distinguishes the checker's random choices from those of the inputs with the same seed.
 _STREAM = 3
 
@@ -166,7 +166,7 @@ def verify(
     """Compare a kernel's result with the float64 reference.
 
     All arrays are in plain layouts (see
-    :func:`~pydlbench.backends.verification.inputs.tensor_shapes`), of any float type and any
+    :meth:`~pydlbench.layers.base.Kind.shapes`), of any float type and any
     strides, and none of them is copied as a whole.
 
     Args:
@@ -189,26 +189,30 @@ def verify(
         choices = ", ".join(nearest(pass_, layer.passes) or layer.passes)
         raise UsageError(f"pass {pass_}: {layer.kind} has no such pass; nearest: {choices}")
     role = result_role(layer, pass_)
-    written = layer.writes(pass_, propagation) if isinstance(layer, Pointwise) else (role,)
+    written = layer.writes(pass_, propagation)
     if unknown := [name for name in extra or {} if name not in written]:
         raise UsageError(f"extra {unknown[0]}: not a result; there is: {', '.join(written)}")
     results = {name: check_shape(layer, name, array) for name, array in (extra or {}).items()}
     results |= {role: check_shape(layer, role, output)}
     plain = {name: check_shape(layer, name, array) for name, array in inputs.items()}
     rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, _STREAM])))
+    computed = Computed(
+        pass_=pass_,
+        propagation=propagation,
+        precision=precision,
+        inputs=plain,
+        results=results,
+        rng=rng,
+    )
     try:
         # What is NaN or infinite is reported in words.
         with np.errstate(invalid="ignore", over="ignore"):
-            if isinstance(layer, Pointwise):
-                found = check_pointwise(layer, pass_, propagation, plain, results, precision)
-            else:
-                found = {role: _compare(layer, pass_, plain, results[role], rng)}
+            found = _CHECKS[layer.kind](layer, computed)
     except KeyError as error:
         raise UsageError(f"inputs: {error} is missing; {layer.kind} {pass_} reads it") from None
     verdicts = []
     for name, evidence in found.items():
-        fixed = isinstance(layer, Pointwise) and layer.in_float32(name)
-        stored = "fp32" if fixed else precision
+        stored = "fp32" if layer.in_float32(name) else precision
         allowed = 0.0
         if evidence.terms:
             allowed = tolerance(stored, evidence.terms, accumulate, algorithm)
@@ -217,28 +221,6 @@ def verify(
     if missing := [name for name in written if name not in results]:
         verdict = replace(verdict, detail=f"{verdict.detail}; not compared: {', '.join(missing)}")
     return verdict
-
-
-def _compare(
-    layer: Conv2d | Gemm | Pool2d,
-    pass_: str,
-    inputs: dict[str, NDArray[Any]],
-    output: NDArray[Any],
-    rng: np.random.Generator,
-) -> Evidence:
-    if isinstance(layer, Gemm):
-        return check_gemm(pass_, inputs, output, rng)
-    if isinstance(layer, Conv2d):
-        if pass_ == "backward-weights":
-            return check_conv_weights(layer, inputs["src"], inputs["dst"], output, rng)
-        source = inputs["src" if pass_ == "forward" else "dst"]
-        return check_conv(layer, pass_, source, inputs["weights"], output, rng)
-    if layer.mode == "avg":
-        source = inputs["src" if pass_ == "forward" else "dst"]
-        return check_average_pool(layer, pass_, source, output, rng)
-    if pass_ == "forward":
-        return check_max_pool(layer, inputs["src"], output)
-    return check_max_pool_gradient(layer, inputs["src"], inputs["dst"], output, rng)
 
 
 def _judge(evidence: Evidence, allowed: float, output: NDArray[Any], role: str) -> Verdict:

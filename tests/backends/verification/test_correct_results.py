@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pydlbench.backends.verification.inputs import make_inputs, round_to, tensor_shapes
+from pydlbench.backends.verification.inputs import make_inputs, round_to
 from pydlbench.backends.verification.verify import verify
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
@@ -171,10 +171,10 @@ def test_shapes_by_role() -> None:
     conv = Conv2d.of(
         batch=2, in_channels=4, in_size=(5, 7), out_channels=6, kernel=(3, 2), groups=2
     )
-    assert tensor_shapes(conv) == {
+    assert conv.shapes() == {
         "src": (2, 4, 5, 7),
         "weights": (6, 2, 3, 2),
         "dst": (2, 6, 3, 6),
     }
-    assert tensor_shapes(Gemm(m=2, k=3, n=4))["weights"] == (1, 3, 4)
-    assert set(tensor_shapes(Pool2d.of(batch=1, channels=1, in_size=2, kernel=2))) == {"src", "dst"}
+    assert Gemm(m=2, k=3, n=4).shapes()["weights"] == (1, 3, 4)
+    assert set(Pool2d.of(batch=1, channels=1, in_size=2, kernel=2).shapes()) == {"src", "dst"}

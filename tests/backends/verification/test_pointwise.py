@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pydlbench.backends.verification.inputs import make_inputs, round_to, tensor_shapes
+from pydlbench.backends.verification.checksums import Computed
+from pydlbench.backends.verification.inputs import make_inputs, round_to
 from pydlbench.backends.verification.pointwise import check_pointwise, expected_pieces
 from pydlbench.backends.verification.verify import tolerance, verify
 from pydlbench.layers.descriptor import parse_problem
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
+
+    from pydlbench.backends.verification.checksums import Evidence
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
@@ -243,6 +246,26 @@ def test_one_value_per_channel_has_no_spread() -> None:
     )
 
 
+def found_in(
+    layer: Pointwise,
+    pass_: str,
+    propagation: str,
+    inputs: dict[str, Any],
+    results: dict[str, Any],
+    precision: str = "fp32",
+) -> dict[str, Evidence]:
+    """What a comparison of some results with the reference finds."""
+    computed = Computed(
+        pass_=pass_,
+        propagation=propagation,
+        precision=precision,
+        inputs=inputs,
+        results=results,
+        rng=np.random.default_rng(1),
+    )
+    return check_pointwise(layer, computed)
+
+
 def test_large_layers_are_compared_in_pieces() -> None:
     for text in ("lrn:mb2ic96ih40iw41", "relu:mb2ic96ih40iw41", "softmax-xent:mb300ic1000"):
         layer = parse_problem(text)
@@ -255,13 +278,13 @@ def test_large_layers_are_compared_in_pieces() -> None:
 
 def test_shapes_are_those_of_all_passes() -> None:
     layer = parse_problem("batchnorm:mb2ic3ih4")
-    shapes = tensor_shapes(layer)
+    shapes = layer.shapes()
     assert shapes["src"] == shapes["dst"] == (2, 3, 4, 4)
     assert shapes.keys() == {
         *("src", "dst", "weights", "bias", "mean", "variance"),
         *("running_mean", "running_variance"),
     }
-    assert tensor_shapes(parse_problem("concat:ic2+5"))["src2"] == (1, 5, 1, 1)
+    assert parse_problem("concat:ic2+5").shapes()["src2"] == (1, 5, 1, 1)
 
 
 @pytest.mark.parametrize("text", ["softmax-xent:mb64ic1000", "dropout:mb64ic32ih32keep0.9"])
@@ -274,7 +297,7 @@ def test_results_below_the_smallest_normal_number_of_float16(text: str) -> None:
     found = {}
     for precision in ("fp16", "fp16-tc", "bf16-tc", "fp32"):
         right = {"src": round_to("fp16", exact.astype(np.float32))}
-        evidence = check_pointwise(layer, "backward-data", "inference", inputs, right, precision)
+        evidence = found_in(layer, "backward-data", "inference", inputs, right, precision)
         found[precision] = evidence["src"].worst.error
     allowed = tolerance("fp16", 2)
     assert found["fp16"] == found["fp16-tc"] < allowed
@@ -288,7 +311,7 @@ def test_small_results_in_float16_are_not_anything() -> None:
     exact = all_expected(layer, "backward-data", inputs)["src"]
     for factor in (0.97, 1.03):
         wrong = {"src": np.where(np.abs(exact) < 2.0**-14, exact * factor, exact)}
-        evidence = check_pointwise(layer, "backward-data", "inference", inputs, wrong, "fp16")
+        evidence = found_in(layer, "backward-data", "inference", inputs, wrong, "fp16")
         assert evidence["src"].worst.error > tolerance("fp16", 2)
 
 
@@ -305,10 +328,10 @@ def test_a_mean_of_differences_from_an_element_is_right() -> None:
     while sums.shape[1] > 1:
         sums = sums[:, : sums.shape[1] // 2] + sums[:, sums.shape[1] // 2 :]
     mean = first[:, 0] + sums[:, 0] / np.float32(by_channel.shape[1])
-    found = check_pointwise(layer, "forward", "training", inputs, {"mean": mean})["mean"]
+    found = found_in(layer, "forward", "training", inputs, {"mean": mean})["mean"]
     allowed = tolerance("fp32", found.terms)
     assert found.worst.error < allowed / 2
     wrong = mean.copy()
     wrong[7] += np.float32(2e-6)  # an element of 3136 off by 0.006
-    found = check_pointwise(layer, "forward", "training", inputs, {"mean": wrong})["mean"]
+    found = found_in(layer, "forward", "training", inputs, {"mean": wrong})["mean"]
     assert found.worst.error > allowed

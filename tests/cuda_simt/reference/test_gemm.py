@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from pydlbench.backends.verification.checksums import Computed
 from pydlbench.backends.verification.gemm import check_gemm
+from pydlbench.layers.gemm import Gemm
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,7 +47,17 @@ def test_each_error_of_a_product_is_the_one_that_numpy_finds(
         stored = numpy_sums.Stored(sums.value, kind, format_)
         result = checker.gemm(pass_, sizes, inputs, stored, per_launch=5000)
         numpy_sums.assert_found(result, sums.errors(stored.values), stored, sums.value)
-    evidence = check_gemm(pass_, inputs, sums.value, np.random.default_rng(1))
+    layer = Gemm(batch_count=sizes[0], m=sizes[1], k=sizes[2], n=sizes[3])
+    (role,) = layer.writes(pass_)
+    computed = Computed(
+        pass_=pass_,
+        propagation="inference",
+        precision="fp32",
+        inputs=inputs,
+        results={role: sums.value},
+        rng=np.random.default_rng(1),
+    )
+    evidence = check_gemm(layer, computed)[role]
     assert result.terms == evidence.terms
     assert evidence.worst.error < 1e-12
 

@@ -11,7 +11,6 @@ from pydlbench.backends.frameworks.backend import Variant
 from pydlbench.backends.numba.cuda import conv, gemm, pool
 from pydlbench.backends.numba.cuda.language import cuda
 from pydlbench.backends.numba.cuda.operator import DeviceOperator
-from pydlbench.backends.verification.inputs import tensor_shapes
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.layer import result_role
@@ -70,7 +69,7 @@ def device_variants(case: Case, stream: Any) -> list[Variant]:
 def _conv(layer: Conv2d, pass_: str, stream: Any, inputs: Inputs) -> DeviceOperator:
     """Build a convolution; groups get an axis of their own."""
     groups = layer.groups
-    shapes = tensor_shapes(layer)
+    shapes = layer.shapes()
 
     def split(role: str) -> tuple[int, ...]:
         first, second, *rest = shapes[role]
@@ -124,7 +123,7 @@ def _gemm(layer: Gemm, pass_: str, transposed: bool, stream: Any, inputs: Inputs
         if transposed:  # the gradient is stored as the weights are
             a, b = sources["dst"].transpose(turn), sources["src"]
     role = result_role(layer, pass_)
-    shape = tensor_shapes(layer)[role]
+    shape = layer.shapes()[role]
     turned = transposed and role == "weights"
     if turned:
         shape = shape[0], shape[2], shape[1]
@@ -144,7 +143,7 @@ def _pool(
 ) -> DeviceOperator:
     """Build a pooling; one for training keeps where the maxima are."""
     role = result_role(layer, pass_)
-    plain = tensor_shapes(layer)
+    plain = layer.shapes()
 
     def shape(name: str) -> tuple[int, ...]:
         images, channels, height, width = plain[name]
