@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from pydlbench.cli.recorder import Recorder
 from pydlbench.cli.terminal import tell
@@ -430,7 +432,7 @@ class Checks:
 
         self._recorder.start(session.run)
         for case, row in zip(cases, session.measure(cases, progress=advance), strict=True):
-            self.rows[case] = replace(row, samples_s=None)
+            self.rows[case] = msgspec.structs.replace(row, samples_s=None)
             self._recorder.layer(row)
         self._done = len(cases)
         self.limits = limits(wanted, self.rows)

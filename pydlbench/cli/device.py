@@ -151,7 +151,7 @@ def _to_json(record: DeviceRecord | GpuRecord) -> str:
     import json
 
     from pydlbench.devices.environment import read_environment
-    from pydlbench.records.measurement import SCHEMA_VERSION
+    from pydlbench.records.record import SCHEMA_VERSION
 
     document = {
         "schema_version": SCHEMA_VERSION,
@@ -231,7 +231,7 @@ def _positive(option: str, name: str, text: str) -> float:
 def _cards_to_json(cards: Sequence[PricedCard]) -> str:
     import json
 
-    from pydlbench.records.measurement import SCHEMA_VERSION
+    from pydlbench.records.record import SCHEMA_VERSION
 
     document = {"schema_version": SCHEMA_VERSION, "cards": [card.to_dict() for card in cards]}
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"

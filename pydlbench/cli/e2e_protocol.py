@@ -6,6 +6,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from pydlbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -228,10 +230,8 @@ def _fetched(
 
 def _largest(case: ProtocolCase) -> Any:
     """Return the step that needs most memory."""
-    from dataclasses import replace
-
     trains = any(spec.phase == "training" for spec in case.published.specs)
-    return replace(case.step, phase="training" if trains else "forward-backward")
+    return msgspec.structs.replace(case.step, phase="training" if trains else "forward-backward")
 
 
 def _print(line: str) -> None:

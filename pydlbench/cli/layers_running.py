@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from pydlbench.errors import PydlbenchError
 from pydlbench.store.resume import case_key
@@ -97,7 +98,7 @@ class Running:
         device = dict(max(self._runs, key=lambda pair: pair[0])[1].device)
         if len(self._runs) > 1:
             device["by_threads"] = {str(threads): run.device for threads, run in self._runs}
-        return self._recorder.own(dataclasses.replace(self._runs[0][1], device=device))
+        return self._recorder.own(msgspec.structs.replace(self._runs[0][1], device=device))
 
     def measure(self, factory: SessionFactory, interrupts: OneInterrupt) -> None:
         """Measure all; what an error leaves behind is kept, if there is anything to show."""
@@ -167,7 +168,7 @@ class Running:
             self._new[index] = (self._shown(row), key)
 
     def _shown(self, row: Measurement) -> Measurement:
-        return row if self._samples else dataclasses.replace(row, samples_s=None)
+        return row if self._samples else msgspec.structs.replace(row, samples_s=None)
 
     def _finished(self) -> dict[str, Measurement]:
         """Return the finished rows of the run that is resumed, by key."""

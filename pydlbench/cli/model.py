@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from pydlbench.errors import UsageError
 
@@ -249,7 +251,7 @@ def measure(
                 for case, row in zip(
                     wanted.cases, session.measure(wanted.cases, progress=progress), strict=True
                 ):
-                    rows[case] = replace(row, samples_s=None)
+                    rows[case] = msgspec.structs.replace(row, samples_s=None)
                     recorder.layer(row)
             finally:
                 interrupts.ignore()

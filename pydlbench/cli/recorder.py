@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 import time
 from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
 
 from pydlbench.cli.options import say_kept
 from pydlbench.cli.terminal import tell
@@ -262,7 +263,7 @@ class Recorder:
         from pydlbench.store.entry import Entry
 
         if samples is not None:
-            row = dataclasses.replace(row, samples_s=tuple(samples))
+            row = msgspec.structs.replace(row, samples_s=tuple(samples))
         self._keep(Entry.of_layer(row, key))
         self.layers += 1
 

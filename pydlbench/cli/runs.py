@@ -435,10 +435,10 @@ def _checks(run: Loaded) -> None:
 
 
 def _findings(run: Loaded) -> None:
-    from pydlbench.records.diagnosis import read_diagnosis
+    from pydlbench.records.diagnosis import Diagnosis
     from pydlbench.report.diagnose import render_diagnosis
     from pydlbench.report.text import Style
 
     for entry in run.table("findings"):
-        found = read_diagnosis(entry.document)
+        found = Diagnosis.from_dict(entry.document)
         print(render_diagnosis(run.record, found, Style.of(sys.stdout)), flush=True)

@@ -142,7 +142,7 @@ def _table(layers: list[Layer]) -> str:
 def _to_json(layers: list[Layer]) -> str:
     import json
 
-    from pydlbench.records.measurement import SCHEMA_VERSION
+    from pydlbench.records.record import SCHEMA_VERSION
 
     document = {"schema_version": SCHEMA_VERSION, "layers": [_entry(layer) for layer in layers]}
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"

@@ -10,6 +10,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from pydlbench.errors import UsageError
 from pydlbench.runner.sweep import KINDS, Job, Key, Row, apply_rules
 
@@ -342,7 +344,7 @@ def kernel_of(key: str) -> str | None:
 
 def same_kernel(job: Job, case: Case) -> str:
     """Return what two measurements of the same kernel have in common, whatever asked for it."""
-    nameless = dataclasses.replace(case, layer=dataclasses.replace(case.layer, name=None))
+    nameless = msgspec.structs.replace(case, layer=dataclasses.replace(case.layer, name=None))
     return _digest([nameless.to_dict(), job.options.get("threads")])
 
 

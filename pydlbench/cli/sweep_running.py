@@ -11,6 +11,8 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
+import msgspec
+
 from pydlbench.cli.check import Checks
 from pydlbench.cli.recorder import Recorder
 from pydlbench.cli.sweep import kept_kernels, kernel_key, row_key, same_kernel
@@ -244,7 +246,7 @@ class Sessions:
         if found is None:
             return run
         environment = {**run.environment, **found.environment}
-        return dataclasses.replace(run, device=found.device, environment=environment)
+        return msgspec.structs.replace(run, device=found.device, environment=environment)
 
 
 # -----------------------------------------------------------------------------
@@ -617,7 +619,7 @@ class Runner:
         self._progress(job, share, label)
         (measured,) = self._measured(job, [case])
         self._keep("layer", measured.to_dict(), key)
-        measured = dataclasses.replace(measured, samples_s=None)
+        measured = msgspec.structs.replace(measured, samples_s=None)
         self._remember(job, case, "layer", measured.to_dict())
         return measured
 

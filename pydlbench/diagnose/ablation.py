@@ -6,6 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import msgspec
+
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.records.diagnosis import Cause, Saving
 from pydlbench.records.step import StepPreparation
@@ -276,7 +278,7 @@ def saving_against_native(experiment: AgainstNative, step_s: float, session: Ses
     Raises:
         PrimitiveError: one of the two has no time; the message says why.
     """
-    native = dataclasses.replace(experiment.case, backend="native", mode=None)
+    native = msgspec.structs.replace(experiment.case, backend="native", mode=None)
     own, best = session.measure([experiment.case, native])
     for row in (own, best):
         if not row.ok:
@@ -401,7 +403,7 @@ def _of_rounds(experiment: Rounds, step_s: float) -> Saving:
 def _of_step(experiment: StepChange, seen: Observations, session: Session) -> Saving:
     case = _with_options(seen.case, experiment.both)
     changes: dict[str, Any] = dict(experiment.changes)
-    other = dataclasses.replace(_with_options(case, experiment.options), **changes)
+    other = msgspec.structs.replace(_with_options(case, experiment.options), **changes)
     kernels: list[RemoteKernel] = []
     with releasing(kernels):
         kernels.append(prepare_step(case, session, preparation=StepPreparation(checks=False)))
@@ -423,7 +425,7 @@ def _of_step(experiment: StepChange, seen: Observations, session: Session) -> Sa
 
 
 def _with_options(case: StepCase, options: Sequence[tuple[str, str]]) -> StepCase:
-    return dataclasses.replace(case, options={**case.options, **dict(options)})
+    return msgspec.structs.replace(case, options={**case.options, **dict(options)})
 
 
 def _of_layer(experiment: LayerChange, step_s: float, session: Session) -> Saving:

@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.ladder.check import check
 from pydlbench.ladder.estimate import estimate, plan
@@ -166,7 +168,7 @@ class Observations:
 
     def changed(self, **changes: object) -> StepCase:
         """Return the step's case with other fields."""
-        return dataclasses.replace(self.case, **changes)  # type: ignore[arg-type]  # by their names
+        return msgspec.structs.replace(self.case, **changes)
 
     def _suspects(self, kind: str) -> list[Excess]:
         pointwise = kind == "pointwise"
@@ -220,7 +222,7 @@ def observe(
     """
     start = time.monotonic()
     model = build_model(case.model, case.batch, **case.options)
-    case = dataclasses.replace(case, batch=model.batch)
+    case = msgspec.structs.replace(case, batch=model.batch)
     tell("the step")
     step = run(case, session)
     if not step.ok:

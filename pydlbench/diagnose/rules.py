@@ -10,6 +10,8 @@ import dataclasses
 import shlex
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from pydlbench.diagnose.ablation import AgainstNative, LayerChange, Rounds, StepChange
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.pool import Pool2d
@@ -262,9 +264,9 @@ def find_channels(seen: Observations) -> Iterator[Hypothesis]:
                 experiment=LayerChange(
                     what=f"channels padded to {whole}",
                     case=case,
-                    changed=dataclasses.replace(case, layer=padded),
+                    changed=msgspec.structs.replace(case, layer=padded),
                 ),
-                next=layer_command(dataclasses.replace(case, layer=padded)),
+                next=layer_command(msgspec.structs.replace(case, layer=padded)),
                 parts=frozenset({f"{node.name} {work.pass_}"}),
                 where=f"{node.name} {work.pass_}",
                 most_s=min(seconds, seen.step_s),
@@ -313,7 +315,7 @@ def find_copies(seen: Observations) -> Iterator[Hypothesis]:
                 experiment=LayerChange(
                     what="images that are padded already",
                     case=case,
-                    changed=dataclasses.replace(case, layer=ready),
+                    changed=msgspec.structs.replace(case, layer=ready),
                 ),
                 next=layer_command(case),
                 parts=frozenset({f"{node.name} {work.pass_}"}),
@@ -387,10 +389,10 @@ def _of(seen: Observations, gap: float, work: Work, row: Measurement) -> Iterato
             LayerChange(
                 what="twice the batch",
                 case=case,
-                changed=dataclasses.replace(case, layer=twice),
+                changed=msgspec.structs.replace(case, layer=twice),
                 images=2,
             ),
-            dataclasses.replace(case, layer=twice),
+            msgspec.structs.replace(case, layer=twice),
         ),
     ]
     if ways is not None:

@@ -7,6 +7,8 @@ import functools
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from pydlbench.diagnose.ablation import Rounds, StepChange, cost_s, try_out
 from pydlbench.diagnose.evidence import observe
 from pydlbench.diagnose.rules import RULES
@@ -61,7 +63,7 @@ def _causes(hypotheses: Sequence[Hypothesis], saving: Saving) -> tuple[Cause, ..
     """What the experiment says, or else what it was made for."""
     where = tuple(dict.fromkeys(one.where for one in hypotheses if one.where))
     if saving.causes:
-        return tuple(dataclasses.replace(one, where=where) for one in saving.causes)
+        return tuple(msgspec.structs.replace(one, where=where) for one in saving.causes)
     reasons = {one.reason or one.problem: one.cause for one in hypotheses}
     alone = saving.seconds if len(reasons) == 1 else None
     return tuple(
@@ -82,7 +84,7 @@ def rank(found: Sequence[Finding]) -> tuple[Finding, ...]:
     merged = [_merge(same) for same in problems.values()]
     merged.sort(key=lambda one: -one.saving.seconds)
     return tuple(
-        dataclasses.replace(
+        msgspec.structs.replace(
             one,
             overlaps=tuple(
                 number
@@ -104,11 +106,11 @@ def _merge(same: Sequence[Finding]) -> Finding:
     first = kept[0]
     alternatives = tuple(_alternative(one, first.next) for one in others)
     if len(kept) == 1:
-        return dataclasses.replace(first, alternatives=alternatives)
+        return msgspec.structs.replace(first, alternatives=alternatives)
     savings = [one.saving for one in kept]
     lows = [one.low for one in savings if one.low is not None]
     highs = [one.high for one in savings if one.high is not None]
-    saving = dataclasses.replace(
+    saving = msgspec.structs.replace(
         first.saving,
         seconds=sum(one.seconds for one in savings),
         low=sum(lows),
@@ -122,7 +124,7 @@ def _merge(same: Sequence[Finding]) -> Finding:
         for text in one.evidence[:1]
     )
     details = [f"{', '.join(one.where)}: {text}" for one in kept for text in one.evidence[1:3]]
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         first,
         where=tuple(where for one in kept for where in one.where),
         symptom="; ".join(dict.fromkeys(one.symptom for one in kept)),
@@ -147,7 +149,7 @@ def _joined(same: Sequence[Finding]) -> tuple[Cause, ...]:
 def _both(first: Cause, second: Cause) -> Cause:
     known = first.seconds is not None and second.seconds is not None
     seconds = (first.seconds or 0.0) + (second.seconds or 0.0) if known else None
-    return dataclasses.replace(first, seconds=seconds, where=(*first.where, *second.where))
+    return msgspec.structs.replace(first, seconds=seconds, where=(*first.where, *second.where))
 
 
 def _alternative(one: Finding, shown: str) -> str:
@@ -230,7 +232,7 @@ def diagnose(
         findings=rank(found),
         tried=tuple(tried),
         untried=tuple(untried),
-        terms=tuple(dataclasses.asdict(one) for one in terms),
+        terms=tuple(one.to_dict() for one in terms),
         notes=notes,
         seconds=time.monotonic() - start,
         interrupted=interrupted,
@@ -261,7 +263,7 @@ def _attempt(
         raise UnsupportedError(f"saved {share} of the step once; no time to see it twice")
     begin(" once more")
     weaker = min(saving, try_out(repeated, seen, session), key=_certain)
-    return dataclasses.replace(weaker, how=f"{weaker.how}; the weaker of two such runs")
+    return msgspec.structs.replace(weaker, how=f"{weaker.how}; the weaker of two such runs")
 
 
 def _announce(tell: Callable[[str], None], name: str, times: str) -> None:

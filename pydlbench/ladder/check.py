@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from pydlbench.errors import PydlbenchError
 from pydlbench.ladder.ledger import Findings, conclude
@@ -155,7 +156,9 @@ class _Check:
         kept = self._warm(case)
         # A CPU's memory is the host's: only what is fed from there has a transfer to be measured.
         resident = (
-            self._warm(dataclasses.replace(case, feed="resident")) if case.feed == "host" else None
+            self._warm(msgspec.structs.replace(case, feed="resident"))
+            if case.feed == "host"
+            else None
         )
         self._step = step
         wrong = [one for one in step.facts["checks"] if one["status"] != "ok"]

@@ -8,6 +8,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from pydlbench.models.work import LOSS, work
 from pydlbench.records.specs import Case
 
@@ -471,7 +473,7 @@ def plan(
     known: dict[Case, Case] = {}  # without names -> as it is called where it first occurs
 
     def shared(case: Case) -> Case:
-        nameless = dataclasses.replace(case, layer=dataclasses.replace(case.layer, name=None))
+        nameless = msgspec.structs.replace(case, layer=dataclasses.replace(case.layer, name=None))
         return known.setdefault(nameless, case)
 
     terms = []
@@ -486,7 +488,7 @@ def plan(
         )
         cold = hot
         if cache_bytes is None or one.layer.bytes(one.pass_, itemsize(precision)) < 4 * cache_bytes:
-            cold = dataclasses.replace(hot, cache=COLD)
+            cold = msgspec.structs.replace(hot, cache=COLD)
         terms.append(Term(work=one, hot=shared(hot), cold=shared(cold)))
     return Plan(model=model, phase=phase, precision=precision, terms=tuple(terms))
 

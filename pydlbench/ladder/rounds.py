@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 from pydlbench.ladder.operators import by_operator, predict
 from pydlbench.records.check import RoundRow
@@ -235,7 +236,7 @@ def ask_operators(
     parts = [one.to_dict() for one in found] + [{**one.to_dict(), "count": 0} for one in besides]
     wanted = {"kind": "parts", "parts": parts, "traces": traces}
     # What comes from the host is an operator of its own.
-    resident = dataclasses.replace(case, feed="resident")
+    resident = msgspec.structs.replace(case, feed="resident")
     return _ask(session.worker(case.framework, case.device, warm=warm), resident, wanted)
 
 
@@ -287,7 +288,7 @@ def _said(case: StepCase, worker: Worker) -> dict[str, Any]:
     from pydlbench.records.step import StepPreparation
     from pydlbench.steps.operators import summary
 
-    how = dataclasses.asdict(StepPreparation(checks=False))
+    how = StepPreparation(checks=False).to_dict()
     reply = worker.ask("prepare", case={"step": case.to_dict()}, preparation=how)
     kernel = RemoteKernel(worker, reply["kernel"], reply["facts"])
     try:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
 
 from pydlbench.records.measurement import TimeSummary
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from pydlbench.records.record import Record
+from pydlbench.records.specs import Precision
+from pydlbench.records.step import Framework, Phase
 
 __all__ = ["UNEXPLAINED", "CheckRecord", "LedgerTerm", "PieceRow", "RoundRow"]
 
@@ -17,8 +18,7 @@ __all__ = ["UNEXPLAINED", "CheckRecord", "LedgerTerm", "PieceRow", "RoundRow"]
 UNEXPLAINED = "unexplained"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerTerm:
+class LedgerTerm(Record, frozen=True, kw_only=True):
     """One term of the ledger.
 
     Attributes:
@@ -36,8 +36,7 @@ class LedgerTerm:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PieceRow:
+class PieceRow(Record, frozen=True, kw_only=True):
     """One distinct part of the step.
 
     Attributes:
@@ -57,8 +56,7 @@ class PieceRow:
     nodes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundRow:
+class RoundRow(Record, frozen=True, kw_only=True):
     """One round: first the parts, then the prediction is written down, then the step runs.
 
     Attributes:
@@ -79,8 +77,7 @@ class RoundRow:
     resident_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckRecord:
+class CheckRecord(Record, frozen=True, kw_only=True, rename={"measured": "measured_s"}):
     """A step of a model in a framework: predicted, measured, explained.
 
     Attributes:
@@ -97,7 +94,6 @@ class CheckRecord:
         estimate_native_s: sum of the native layers, between hot and cold caches.
         native_low_s: of that, the lower end of the interval.
         native_high_s: and the upper one.
-        measured: the step with the default allocator, over the rounds.
         ledger: terms that sum to the measured step, ``unexplained`` the last.
         rounds: as they were taken.
         pieces: the parts.
@@ -110,13 +106,14 @@ class CheckRecord:
         feed: ``resident`` images, or new ones from the ``host`` in each step.
         notes: what a reader has to know, and terms that are absent.
         seconds: that the check took.
+        measured: the step with the default allocator, over the rounds (JSON: ``measured_s``).
     """
 
     model: str
     batch: int
-    phase: str
-    precision: str
-    framework: str
+    phase: Phase
+    precision: Precision
+    framework: Framework
     mode: str
     library: str
     threads: int
@@ -124,17 +121,19 @@ class CheckRecord:
     estimate_native_s: float
     native_low_s: float
     native_high_s: float
-    measured: TimeSummary
     ledger: tuple[LedgerTerm, ...]
     rounds: tuple[RoundRow, ...]
     pieces: tuple[PieceRow, ...]
     faults: Mapping[str, float | None]
-    calibration: Mapping[str, Any] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
+    calibration: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    options: Mapping[str, Any] = msgspec.field(default_factory=dict)
     layout: str = "nhwc"
     feed: str = "resident"
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    measured: TimeSummary
+
+    derived = ("error", "error_native", "unexplained")
 
     @property
     def error(self) -> float:
@@ -150,39 +149,3 @@ class CheckRecord:
     def unexplained(self) -> float:
         """What no term explains, as a signed fraction of the measured step."""
         return next(one.share for one in self.ledger if one.term == UNEXPLAINED)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object of ``check --json``."""
-        plain: dict[str, Any] = _lists(dataclasses.asdict(self))
-        del plain["measured"]
-        return {
-            **plain,
-            "measured_s": self.measured.to_dict(),
-            "error": self.error,
-            "error_native": self.error_native,
-            "unexplained": self.unexplained,
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> CheckRecord:
-        """Read :meth:`to_dict`'s output back; unknown names are ignored."""
-        known = {one.name for one in dataclasses.fields(cls)}
-        values = {name: value for name, value in data.items() if name in known}
-        values["measured"] = TimeSummary.from_dict(data["measured_s"])
-        for name, kind in (("ledger", LedgerTerm), ("rounds", RoundRow), ("pieces", PieceRow)):
-            values[name] = tuple(_part(kind, one) for one in data[name])
-        values["notes"] = tuple(data.get("notes", ()))
-        return cls(**values)
-
-
-def _part(kind: Any, data: Mapping[str, Any]) -> Any:
-    known = {one.name for one in dataclasses.fields(kind)}
-    values = {name: value for name, value in data.items() if name in known}
-    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
-
-
-def _lists(value: Any) -> Any:
-    """Return a value as JSON has it: lists, not tuples."""
-    if isinstance(value, dict):
-        return {name: _lists(one) for name, one in value.items()}
-    return [_lists(one) for one in value] if isinstance(value, (list, tuple)) else value

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
 
+from pydlbench.records.record import Record, plain
 from pydlbench.records.step import StepRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pydlbench.diagnose.ablation import Experiment
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "Saving",
     "Tried",
     "overlap",
-    "read_diagnosis",
 ]
 
 #: Stands for every part of a step.
@@ -34,8 +33,7 @@ WORTH: Final = 0.01
 _SURE: Final = 0.8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class Cause(Record, frozen=True, kw_only=True):
     """One of the reasons behind a finding.
 
     Attributes:
@@ -80,8 +78,7 @@ class Hypothesis:
     most_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Saving:
+class Saving(Record, frozen=True, kw_only=True, rename={"low": "ci_low", "high": "ci_high"}):
     """What an experiment measured.
 
     Attributes:
@@ -124,20 +121,13 @@ class Saving:
         return self.low is not None and self.low >= _SURE * self.seconds
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object."""
-        return {
-            "seconds": self.seconds,
-            "ci_low": self.low,
-            "ci_high": self.high,
-            "share": self.share,
-            "of": self.of,
-            "how": self.how,
-            "rounds": self.rounds,
-        }
+        """Return the JSON object: the share stands for the step, and the finding has the causes."""
+        names = ("seconds", "ci_low", "ci_high", "share", "of", "how", "rounds")
+        found = {**super().to_dict(), "share": self.share}
+        return {name: found[name] for name in names}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Record, frozen=True, kw_only=True):
     """What costs time, and what would save it.
 
     Attributes:
@@ -164,23 +154,15 @@ class Finding:
     alternatives: tuple[str, ...] = ()
     overlaps: tuple[int, ...] = ()
 
+    derived = ("cause",)
+
     @property
     def cause(self) -> str:
         """All causes in one text."""
         return "; ".join(one.meaning for one in self.causes)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object."""
-        plain = asdict(self)
-        lists = ("where", "evidence", "alternatives", "overlaps")
-        plain.update({name: list(getattr(self, name)) for name in lists})
-        plain["cause"] = self.cause
-        plain["causes"] = [{**asdict(one), "where": list(one.where)} for one in self.causes]
-        return {**plain, "parts": sorted(self.parts), "saving": self.saving.to_dict()}
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class Tried(Record, frozen=True, kw_only=True):
     """An experiment that shows no saving, or could not be made.
 
     Attributes:
@@ -196,8 +178,7 @@ class Tried:
     ran: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
+class Diagnosis(Record, frozen=True, kw_only=True, rename={"terms": "ledger"}):
     """Everything that was found on a step.
 
     Attributes:
@@ -217,85 +198,37 @@ class Diagnosis:
     untried: tuple[Tried, ...] = ()
     terms: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
-    seconds: float = field(default=0.0)
+    seconds: float = 0.0
     interrupted: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object."""
+        """Return the JSON object: what was run, then what was found."""
         case = self.step.case
-        names = ("model", "batch", "phase", "precision", "framework", "mode", "layout")
-        return {
-            **{name: getattr(case, name) for name in names},
-            "options": dict(case.options),
-            "step": self.step.to_dict(),
-            "findings": [one.to_dict() for one in self.findings],
-            "tried": [asdict(one) for one in self.tried],
-            "untried": [asdict(one) for one in self.untried],
-            "ledger": [dict(one) for one in self.terms],
-            "notes": list(self.notes),
-            "seconds": self.seconds,
-            "interrupted": self.interrupted,
-        }
+        names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "options")
+        return {**{name: plain(getattr(case, name)) for name in names}, **super().to_dict()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read :meth:`to_dict`'s object back; unknown names are ignored.
+
+        Raises:
+            KeyError: something is missing in it.
+            ValueError: a value is not of its type.
+        """
+        step = StepRecord.from_dict(data["step"])
+        on_top = 1.0 if step.time is None else step.time.median
+
+        def with_step(finding: Mapping[str, Any]) -> dict[str, Any]:
+            """The step that a saving is a share of was timed beside it: not the one on top."""
+            saving = finding["saving"]
+            share = saving["share"]
+            step_s = saving["seconds"] / share if share else on_top
+            return {**finding, "saving": {**saving, "step_s": step_s}}
+
+        findings = [with_step(one) for one in data["findings"]]
+        return super().from_dict({**data, "step": step, "findings": findings})
 
 
 def overlap(first: frozenset[str], second: frozenset[str]) -> bool:
     """Whether two changes are about the same parts of a step."""
     return ALL in first or ALL in second or not first.isdisjoint(second)
-
-
-# -----------------------------------------------------------------------------
-# Reads back what a diagnosis was kept as.
-
-
-def read_diagnosis(document: Mapping[str, Any]) -> Diagnosis:
-    """Return the diagnosis of ``Diagnosis.to_dict``'s object.
-
-    Raises:
-        KeyError: something is missing in it.
-    """
-    step = StepRecord.from_dict(document["step"])
-    return Diagnosis(
-        step=step,
-        findings=tuple(_finding(one, step) for one in document["findings"]),
-        tried=tuple(Tried(**one) for one in document.get("tried", ())),
-        untried=tuple(Tried(**one) for one in document.get("untried", ())),
-        terms=tuple(document.get("ledger", ())),
-        notes=tuple(document.get("notes", ())),
-        seconds=document.get("seconds", 0.0),
-        interrupted=document.get("interrupted", False),
-    )
-
-
-def _finding(data: Mapping[str, Any], step: StepRecord) -> Finding:
-    return Finding(
-        problem=data["problem"],
-        where=tuple(data["where"]),
-        symptom=data["symptom"],
-        evidence=tuple(data["evidence"]),
-        causes=tuple(_cause(one) for one in data["causes"]),
-        saving=_saving(data["saving"], step),
-        next=data["next"],
-        parts=frozenset(data["parts"]),
-        alternatives=tuple(data.get("alternatives", ())),
-        overlaps=tuple(data.get("overlaps", ())),
-    )
-
-
-def _cause(data: Mapping[str, Any]) -> Cause:
-    return Cause(**{**data, "where": tuple(data.get("where", ()))})
-
-
-def _saving(data: Mapping[str, Any], step: StepRecord) -> Saving:
-    """The step that it is a share of was timed beside it, and is not the one on top."""
-    share, seconds = data["share"], data["seconds"]
-    on_top = 1.0 if step.time is None else step.time.median
-    step_s = seconds / share if share else on_top
-    return Saving(
-        seconds=seconds,
-        low=data["ci_low"],
-        high=data["ci_high"],
-        step_s=step_s,
-        of=data["of"],
-        how=data["how"],
-        rounds=data["rounds"],
-    )

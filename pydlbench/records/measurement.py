@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
-from pydlbench.records.run import plain
+import msgspec
+
+from pydlbench.records.record import Record, one_of
+from pydlbench.records.specs import Cache, LayerKind, PassName, Precision, Propagation
 from pydlbench.timing.statistics import summarize
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 __all__ = [
-    "SCHEMA_VERSION",
     "SLOW",
     "UNCERTAIN_LEGEND",
     "Correctness",
     "Measurement",
-    "Part",
     "Peaks",
     "Roofline",
+    "Status",
     "TimeSummary",
     "is_tied",
     "is_uncertain",
@@ -27,28 +26,11 @@ __all__ = [
     "time_summary",
 ]
 
-
-# -----------------------------------------------------------------------------
-# The parts of a measurement: its time with the spread, its peaks, its roof, its verdict.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """What the parts have in common: their way to and from JSON."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read ``to_dict``'s output back; unknown names are ignored."""
-        known = {item.name for item in fields(cls)}
-        return cls(**{name: value for name, value in data.items() if name in known})
+#: What became of a row.
+Status = Annotated[str, one_of("ok", "skipped", "failed")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeSummary(Part):
+class TimeSummary(Record, frozen=True, kw_only=True):
     """Seconds per execution, and how far to trust them.
 
     Attributes:
@@ -87,16 +69,14 @@ class TimeSummary(Part):
         return (self.q3 - self.q1) / self.median
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peaks(Part):
+class Peaks(Record, frozen=True, kw_only=True):
     """Compute peaks in TFLOP/s, at the clock and number of threads of the measurement."""
 
     theoretical: float | None = None
     measured: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Roofline(Part):
+class Roofline(Record, frozen=True, kw_only=True):
     """The measured limit of one kernel.
 
     Attributes:
@@ -107,14 +87,13 @@ class Roofline(Part):
         bandwidth: Which level takes most of the memory roof: ``memory``, ``llc`` or ``l2``.
     """
 
-    bound: str
+    bound: Annotated[str, one_of("compute", "memory", "launch")]
     time_s: float
     efficiency: float
     bandwidth: str = "memory"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Correctness(Part):
+class Correctness(Record, frozen=True, kw_only=True):
     """Verdict of the verification.
 
     Attributes:
@@ -124,38 +103,18 @@ class Correctness(Part):
         detail: What was checked, or where it went wrong.
     """
 
-    status: str = "unchecked"
+    status: Annotated[str, one_of("ok", "failed", "unchecked")] = "unchecked"
     rel_error: float | None = None
     tolerance: float | None = None
     detail: str | None = None
 
 
-# -----------------------------------------------------------------------------
-# The record of a row: what was timed, how long it took, against which limit, and was it right.
-#
-# Frozen and versioned. ``to_dict`` gives the names of the JSON output (``time_s``, ``pass``,
-# ``peak_tflops``), ``from_dict`` reads them back and ignores what it does not know, because
-# fields
-# are added and never renamed; a change of meaning raises ``SCHEMA_VERSION``.
-
-SCHEMA_VERSION = 1
-
-# Python name -> JSON name, where the two differ.
-_JSON_NAMES = {"pass_": "pass", "time": "time_s", "peak": "peak_tflops"}
-_PARTS: dict[str, type[Part]] = {
-    "time": TimeSummary,
-    "peak": Peaks,
-    "roofline": Roofline,
-    "correct": Correctness,
-}
-_REQUIRED = (
-    *("layer", "kind", "problem", "batch", "pass_", "precision", "status"),
-    *("flops", "flops_executed", "bytes"),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
+class Measurement(
+    Record,
+    frozen=True,
+    kw_only=True,
+    rename={"pass_": "pass", "time": "time_s", "peak": "peak_tflops"},
+):
     """One kernel in one setting: one row of every table and one object of the JSON output.
 
     Attributes:
@@ -231,11 +190,11 @@ class Measurement:
     """
 
     layer: str
-    kind: str
+    kind: LayerKind
     problem: str
     batch: int
-    pass_: str
-    precision: str
+    pass_: PassName
+    precision: Precision
     accumulate: str | None = None
     device: str = "cpu"
     backend: str = "native"
@@ -243,9 +202,9 @@ class Measurement:
     library: str | None = None
     algorithm: str | None = None
     layout: str | None = None
-    cache: str = "hot"
+    cache: Cache = "hot"
     timing: str = "steady"
-    status: str
+    status: Status
     reason: str | None = None
     time: TimeSummary | None = None
     flops: int
@@ -255,16 +214,16 @@ class Measurement:
     gbps: float | None = None
     arithmetic_intensity: float | None = None
     clock_hz: float | None = None
-    peak: Peaks = field(default_factory=Peaks)
+    peak: Peaks = msgspec.field(default_factory=Peaks)
     roofline: Roofline | None = None
-    correct: Correctness = field(default_factory=Correctness)
+    correct: Correctness = msgspec.field(default_factory=Correctness)
     contended: bool = False
     stop_reason: str | None = None
     layout_request: str = "best"
-    propagation: str = "inference"
+    propagation: Propagation = "inference"
     threads: int | None = None
     workspace_bytes: int | None = None
-    reorder_s: Mapping[str, float] = field(default_factory=dict)
+    reorder_s: Mapping[str, float] = msgspec.field(default_factory=dict)
     setup_s: float | None = None
     candidates: tuple[Mapping[str, Any], ...] | None = None
     samples_s: tuple[float, ...] | None = None
@@ -288,6 +247,9 @@ class Measurement:
     empty_call_s: float | None = None
     causes: tuple[Mapping[str, Any], ...] = ()
     clock_from: str | None = None
+
+    derived = ("gflops_per_watt",)
+    omitted = ("candidates", "samples_s")
 
     @property
     def who(self) -> str:
@@ -316,42 +278,6 @@ class Measurement:
         peak: float | None = getattr(self.peak, which)
         rate = self.tflops_executed
         return rate / peak if rate is not None and peak else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object; ``candidates`` and ``samples_s`` only where asked for."""
-        out: dict[str, Any] = {}
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if item.name in {"candidates", "samples_s"} and value is None:
-                continue
-            out[_JSON_NAMES.get(item.name, item.name)] = plain(value)
-        out["gflops_per_watt"] = self.gflops_per_watt
-        return out
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read ``to_dict``'s output back; unknown names are ignored.
-
-        Raises:
-            KeyError: A required name is missing.
-        """
-        values: dict[str, Any] = {}
-        for item in fields(cls):
-            name = _JSON_NAMES.get(item.name, item.name)
-            if name in data:
-                values[item.name] = data[name]
-        for name, part in _PARTS.items():
-            if values.get(name) is not None:
-                values[name] = part.from_dict(values[name])
-            else:
-                values.pop(name, None)
-        for name in ("candidates", "samples_s", "warnings", "notes", "causes"):
-            if values.get(name) is not None:
-                values[name] = tuple(values[name])
-        missing = [name for name in _REQUIRED if name not in values]
-        if missing:
-            raise KeyError(_JSON_NAMES.get(missing[0], missing[0]))
-        return cls(**values)
 
 
 # -----------------------------------------------------------------------------

@@ -1,16 +1,18 @@
-"""The record of a run: when, where, with what. Frozen and versioned as its rows are."""
+"""The record of a run: when, where, with what."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from typing import Any
 
-__all__ = ["RunRecord", "plain"]
+import msgspec
+
+from pydlbench.records.record import Record
+
+__all__ = ["RunRecord"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord:
+class RunRecord(Record, frozen=True, kw_only=True):
     """One run of a command: when, where, and with which libraries.
 
     Attributes:
@@ -26,8 +28,8 @@ class RunRecord:
     id: str
     created_utc: str
     command: tuple[str, ...] = ()
-    device: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, Any] = field(default_factory=dict)
+    device: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    environment: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
     def devices(self) -> dict[str, Mapping[str, Any]]:
         """Return the device by number of threads; empty where there was only one number."""
@@ -37,25 +39,3 @@ class RunRecord:
     def device_for(self, threads: int | None) -> Mapping[str, Any]:
         """Return the device as it was used with ``threads``, else that with the most threads."""
         return self.devices().get(str(threads), self.device)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object."""
-        return {item.name: plain(getattr(self, item.name)) for item in fields(self)}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read ``to_dict``'s output back; unknown names are ignored."""
-        values = {item.name: data[item.name] for item in fields(cls) if item.name in data}
-        values["command"] = tuple(values.get("command", ()))
-        return cls(**values)
-
-
-def plain(value: Any) -> Any:
-    """Turn records, tuples and mappings into the types that JSON has."""
-    if hasattr(value, "to_dict"):
-        return value.to_dict()
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [plain(item) for item in value]
-    return value

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import msgspec
 
 from pydlbench.errors import UsageError, nearest
-from pydlbench.layers.layer import KINDS
+from pydlbench.layers.layer import KINDS, Layer
+from pydlbench.records.record import Record, one_of
 
 if TYPE_CHECKING:
-    from pydlbench.layers.layer import Layer
+    from collections.abc import Mapping
 
 __all__ = [
     "BACKENDS",
@@ -20,13 +22,20 @@ __all__ = [
     "GPU_PRECISIONS",
     "LAYOUTS",
     "MODES",
+    "PASSES",
     "PRECISIONS",
     "PROPAGATIONS",
     "TIMINGS",
+    "Cache",
     "Case",
+    "LayerKind",
+    "PassName",
+    "Precision",
+    "Propagation",
     "check_device",
 ]
 
+PASSES = ("forward", "backward-data", "backward-weights")
 PRECISIONS = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc", "bf16")
 #: Precisions that exist on CPUs; the others are modes of GPUs.
 CPU_PRECISIONS = ("fp32", "bf16", "fp16")
@@ -43,9 +52,14 @@ TIMINGS = ("auto", "events", "cuda-graph")
 #: What is computed in the same call: a bias (or its gradient), or a bias and a ReLU.
 FUSIONS = ("none", "bias-relu", "bias")
 
+LayerKind = Annotated[str, one_of(*KINDS)]
+PassName = Annotated[str, one_of(*PASSES)]
+Precision = Annotated[str, one_of(*PRECISIONS)]
+Propagation = Annotated[str, one_of(*PROPAGATIONS)]
+Cache = Annotated[str, one_of(*CACHES)]
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+
+class Case(Record, frozen=True, kw_only=True):
     """What one row of a table measures.
 
     Attributes:
@@ -84,7 +98,7 @@ class Case:
 
     def __post_init__(self) -> None:
         for option, value, choices in (
-            ("--pass", self.pass_, ("forward", "backward-data", "backward-weights")),
+            ("--pass", self.pass_, PASSES),
             ("--precision", self.precision, PRECISIONS),
             ("--propagation", self.propagation, PROPAGATIONS),
             ("--cache", self.cache, CACHES),
@@ -115,16 +129,15 @@ class Case:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-able form that :meth:`from_dict` reads back."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        fields["layer"] = {"kind": self.layer.kind, **dataclasses.asdict(self.layer)}
-        return fields
+        layer = {"kind": self.layer.kind, **msgspec.to_builtins(self.layer)}
+        return {**super().to_dict(), "layer": layer}
 
     @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> Case:
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Rebuild a case from :meth:`to_dict`'s form."""
-        layer = dict(fields["layer"])
+        layer = dict(data["layer"])
         kind = KINDS[layer.pop("kind")]
-        return cls(**{**fields, "layer": kind(**layer)})
+        return cls(**{**data, "layer": kind(**layer)})
 
 
 def check_device(device: str) -> None:

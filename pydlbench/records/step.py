@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
 
 from pydlbench.errors import UsageError, nearest
 from pydlbench.models.work import PHASES
-from pydlbench.records.measurement import Part, TimeSummary
-from pydlbench.records.specs import PRECISIONS, check_device
+from pydlbench.records.measurement import Status, TimeSummary
+from pydlbench.records.record import Record, one_of
+from pydlbench.records.specs import PRECISIONS, Precision, check_device
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from pydlbench.backends.frameworks.backend import HostClock
     from pydlbench.timing.chunk import Chunk, Request
 
@@ -23,6 +24,8 @@ __all__ = [
     "FRAMEWORK_MODES",
     "LAYOUTS",
     "Check",
+    "Framework",
+    "Phase",
     "StepCase",
     "StepFacts",
     "StepKernel",
@@ -44,9 +47,11 @@ _CASTS: Final = ("mixed", "whole")
 LAYOUTS: Final = ("nhwc", "nchw")
 FEEDS: Final = ("resident", "host")
 
+Framework = Annotated[str, one_of(*FRAMEWORKS)]
+Phase = Annotated[str, one_of(*PHASES)]
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class StepCase:
+
+class StepCase(Record, frozen=True, kw_only=True):
     """What one end-to-end row measures.
 
     Attributes:
@@ -75,12 +80,12 @@ class StepCase:
     """
 
     model: str
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    options: Mapping[str, Any] = msgspec.field(default_factory=dict)
     batch: int | None = None
-    phase: str = "forward"
-    framework: str = "torch"
+    phase: Phase = "forward"
+    framework: Framework = "torch"
     mode: str | None = None
-    precision: str = "fp32"
+    precision: Precision = "fp32"
     cast: str = "mixed"
     layout: str = "nhwc"
     device: str = "cpu"
@@ -94,7 +99,7 @@ class StepCase:
         _check("--framework", self.framework, FRAMEWORKS)
         modes = FRAMEWORK_MODES[self.framework]
         if self.mode is None:
-            object.__setattr__(self, "mode", modes[0])
+            msgspec.structs.force_setattr(self, "mode", modes[0])
         _check("--mode", str(self.mode), modes)
         _check("--phase", self.phase, PHASES)
         _check("--precision", self.precision, PRECISIONS)
@@ -120,16 +125,6 @@ class StepCase:
         """A short name for progress lines: ``vgg11 training fp32 torch eager``."""
         return f"{self.model} {self.phase} {self.precision} {self.framework} {self.mode}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-able form that :meth:`from_dict` reads back."""
-        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        return {**fields, "options": dict(self.options)}
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> StepCase:
-        """Rebuild a case from :meth:`to_dict`'s form."""
-        return cls(**fields)
-
 
 def _check(option: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
@@ -141,8 +136,7 @@ def _check(option: str, value: str, choices: Sequence[str]) -> None:
 # What is known of a prepared step besides its time, and how one is to be prepared.
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Check(Part):
+class Check(Record, frozen=True, kw_only=True):
     """One check's verdict.
 
     Attributes:
@@ -152,12 +146,11 @@ class Check(Part):
     """
 
     name: str
-    status: str
+    status: Annotated[str, one_of("ok", "failed")]
     detail: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class StepPreparation:
+class StepPreparation(Record, frozen=True, kw_only=True):
     """How a step is to be made ready.
 
     Attributes:
@@ -172,8 +165,7 @@ class StepPreparation:
     disturbance: float = 0.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class StepFacts:
+class StepFacts(Record, frozen=True, kw_only=True):
     """What is known of a step. Times in seconds.
 
     Attributes:
@@ -199,11 +191,7 @@ class StepFacts:
     checks: tuple[Check, ...] = ()
     checks_s: float = 0.0
     notes: tuple[str, ...] = ()
-    environment: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-able form."""
-        return dataclasses.asdict(self)
+    environment: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class StepKernel:
@@ -227,15 +215,13 @@ class StepKernel:
 # The record of a step: what was run, how long it took, and what was checked before.
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class StepRecord:
+class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
     """One end-to-end row. Times in seconds.
 
     Attributes:
         case: what was run, its batch filled in.
         status: ``ok``, ``skipped`` or ``failed`` (a check that failed among the reasons).
         reason: why it was skipped or failed.
-        time: of a step (JSON: ``time_s``).
         images_per_s: images over the median.
         samples_s: every sample in order of time, disturbed ones included.
         rounds_s: median by number of the round; rounds of steps that ran in turn pair up.
@@ -256,15 +242,15 @@ class StepRecord:
         contention_reason: the counters behind that, in words.
         discarded: disturbed samples that were left out.
         stop_reason: why sampling stopped, in words.
+        time: of a step (JSON: ``time_s``); None unless the status is ``ok``.
     """
 
     case: StepCase
-    status: str
+    status: Status
     reason: str | None = None
-    time: TimeSummary | None = None
     images_per_s: float | None = None
     samples_s: tuple[float, ...] = ()
-    rounds_s: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    rounds_s: Mapping[int, float] = msgspec.field(default_factory=dict)
     inner: int | None = None
     faults: float | None = None
     busy: float | None = None
@@ -275,49 +261,18 @@ class StepRecord:
     setup_s: float | None = None
     checks_s: float | None = None
     library: str | None = None
-    environment: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    environment: Mapping[str, Any] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     contended: bool = False
     contention_reason: str | None = None
     discarded: int = 0
     stop_reason: str | None = None
+    time: TimeSummary | None = None
+
+    embedded = ("case",)
 
     @property
     def ok(self) -> bool:
         """Whether the row has a time that may be believed (perhaps a contended one)."""
         return self.status == "ok" and self.time is not None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object: the case's fields first, then the record's."""
-        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        del fields["case"]
-        time = fields.pop("time")
-        fields["checks"] = [one.to_dict() for one in self.checks]
-        fields["rounds_s"] = {str(index): seconds for index, seconds in self.rounds_s.items()}
-        fields["environment"] = dict(self.environment)
-        for name, value in fields.items():
-            if isinstance(value, tuple):
-                fields[name] = list(value)
-        return {
-            **self.case.to_dict(),
-            **fields,
-            "time_s": None if time is None else time.to_dict(),
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> StepRecord:
-        """Read :meth:`to_dict`'s output back; unknown names are ignored."""
-        of_case = {one.name for one in dataclasses.fields(StepCase)}
-        own = {one.name for one in dataclasses.fields(cls)}
-        values = {name: value for name, value in data.items() if name in own}
-        for name, value in values.items():
-            if isinstance(value, list):
-                values[name] = tuple(value)
-        values["checks"] = tuple(Check.from_dict(one) for one in data.get("checks", ()))
-        rounds = data.get("rounds_s", {})
-        values["rounds_s"] = {int(index): seconds for index, seconds in rounds.items()}
-        if data.get("time_s") is not None:
-            values["time"] = TimeSummary.from_dict(data["time_s"])
-        case = StepCase.from_dict({name: data[name] for name in data if name in of_case})
-        return cls(case=case, **values)

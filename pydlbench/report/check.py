@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import shlex
 import textwrap
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from pydlbench.errors import UsageError
 from pydlbench.report.columns import device_name
@@ -443,7 +444,7 @@ def _lost(record: CheckRecord, term: LedgerTerm) -> LedgerTerm:
     left = term.seconds - needed
     share = left / record.measured.median
     name = f"{term.term} above its native rows"
-    return dataclasses.replace(term, term=name, seconds=left, share=share)
+    return msgspec.structs.replace(term, term=name, seconds=left, share=share)
 
 
 def _next(record: CheckRecord, loss: LedgerTerm | None, diagnose: bool) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import PydlbenchError
-from pydlbench.records.measurement import SCHEMA_VERSION, Measurement
+from pydlbench.records.measurement import Measurement
+from pydlbench.records.record import SCHEMA_VERSION
 from pydlbench.records.run import RunRecord
 
 if TYPE_CHECKING:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.records.measurement import Correctness, Measurement, Peaks, Roofline, time_summary
@@ -184,7 +185,7 @@ class Measuring:
 
     def _prepare_summand(self, case: Case) -> RemoteKernel:
         """Have a case made ready after a short search, or with the kernel of its hot row."""
-        hot = dataclasses.replace(case, cache="hot")
+        hot = msgspec.structs.replace(case, cache="hot")
         variant = None if case == hot else self._fastest.get(hot)
         worker = self._worker(case.backend, case.device)
         kernel = worker.prepare(case, self._preparation(case, variant, brief=True))
@@ -420,7 +421,7 @@ def summary_of(samples: Samples) -> TimeSummary:
         return summary
     if between.high - between.low <= summary.ci_high - summary.ci_low:
         return summary
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         summary,
         ci_low=min(between.low, summary.median),
         ci_high=max(between.high, summary.median),
@@ -516,7 +517,7 @@ def with_limits(
     over = roof(row.flops_executed, limits.measured, *move)
     over = with_launch(over, launch, row.time.median)
     theoretical = limits.theoretical
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         row,
         peak=Peaks(
             theoretical=None if theoretical is None else theoretical / 1e12,

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pydlbench.errors import PydlbenchError, UnsupportedError, WorkerError
 from pydlbench.layers.layer import result_role
 from pydlbench.records.measurement import SLOW, less_exact
@@ -82,7 +84,7 @@ def by_problem(cases: Sequence[Case]) -> Iterator[list[Case]]:
     found: list[list[Case]] = []
     open_: dict[Case, list[Case]] = {}
     for case in cases:
-        problem = dataclasses.replace(case, backend="native", mode=None)
+        problem = msgspec.structs.replace(case, backend="native", mode=None)
         group = open_.get(problem)
         if group is None or case in group:
             group = open_[problem] = []
@@ -220,7 +222,7 @@ def compare(measuring: Measuring, runs: Sequence[BackendRun]) -> None:
         facts, warm = run.kernel.facts, run.warm_samples
         clocked, clock_from = _clocked(run.case, samples, runs)
         row = measuring.row(run.case, facts, clocked)
-        row = dataclasses.replace(
+        row = msgspec.structs.replace(
             row,
             clock_from=clock_from,
             ratio=_ratio_fields(ratio, runs[ratio.best].name),
@@ -318,7 +320,7 @@ def explained(row: Measurement, run: BackendRun, best: BackendRun) -> Measuremen
             "how": "the gap less the causes above",
         }
     )
-    return dataclasses.replace(row, causes=tuple(listed))
+    return msgspec.structs.replace(row, causes=tuple(listed))
 
 
 def _account(run: BackendRun, row: Measurement, time_s: float) -> Account:

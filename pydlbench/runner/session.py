@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pydlbench.backends.base import DEFAULT_WORKSPACE
 from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.layers.layer import result_role
@@ -231,7 +233,7 @@ class Devices:
         try:
             return with_limits(row, case, self._probed(case, precisions, levels), levels)
         except PydlbenchError as error:  # the time stands without a peak beside it
-            return dataclasses.replace(row, warnings=(*row.warnings, str(error)))
+            return msgspec.structs.replace(row, warnings=(*row.warnings, str(error)))
 
     def _advisable(self, case: Case) -> tuple[str, ...]:
         """The precisions of a GPU that the advice to change the precision can name."""
@@ -543,5 +545,5 @@ class Session:
 
 def _label(group: Sequence[Case]) -> str:
     """What the progress says of a group: ``conv3 forward fp32, 6 rows``."""
-    problem = dataclasses.replace(group[0], backend="native", mode=None)
+    problem = msgspec.structs.replace(group[0], backend="native", mode=None)
     return group[0].label if len(group) == 1 else f"{problem.label}, {len(group)} rows"

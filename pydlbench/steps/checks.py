@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 import numpy as np
 
 from pydlbench.models.counts import macs, parameters
-from pydlbench.records.measurement import Part
+from pydlbench.records.record import Record
 from pydlbench.records.step import FRAMEWORKS, Check, StepPreparation
 from pydlbench.steps.run import prepare_step
 
@@ -153,8 +153,7 @@ DISTURBANCE = 1e-6
 _FLOORS = 2.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement(Part):
+class Agreement(Record, frozen=True, kw_only=True):
     """How far two frameworks' float32 numbers are apart.
 
     An error is the largest difference in a tensor over the largest value in it.
@@ -221,7 +220,7 @@ def agree(case: StepCase, session: Session, tolerance: float = TOLERANCE) -> Agr
             _saved(case, FRAMEWORKS[0], session, first)
             _saved(case, FRAMEWORKS[0], session, disturbed, DISTURBANCE)
             floor = max(compare(first, disturbed).tensors.values())
-            found = dataclasses.replace(found, floor=floor)
+            found = msgspec.structs.replace(found, floor=floor)
         return found
 
 
@@ -230,7 +229,7 @@ def _saved(
 ) -> None:
     """Have a framework write output and gradients into a folder."""
     folder.mkdir(exist_ok=True)
-    own = dataclasses.replace(
+    own = msgspec.structs.replace(
         case, framework=framework, mode=None, precision="fp32", layout="nhwc", dropout=False
     )
     how = StepPreparation(checks=False, save=str(folder), disturbance=disturbance)

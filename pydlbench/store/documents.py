@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.errors import PydlbenchError, UsageError
-from pydlbench.records.measurement import SCHEMA_VERSION
+from pydlbench.records.record import SCHEMA_VERSION
 from pydlbench.records.run import RunRecord
 from pydlbench.store.entry import LAYER_COLUMNS, UNTIMED, Entry, RunInfo, layer_values
 from pydlbench.store.place import machine_name, user_path

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from pydlbench.errors import UsageError
 from pydlbench.store.entry import ANSWERED
@@ -130,7 +131,7 @@ def continued(before: RunRecord, now: RunRecord) -> RunRecord:
         before: as it was kept.
         now: of the session that goes on; where both have found the same thing, this one counts.
     """
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         now,
         id=before.id,
         created_utc=before.created_utc,

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import json
 import math
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pydlbench.cli import main
@@ -36,8 +36,8 @@ def write(tmp_path, measurement, run_record):
                 n=24,
             )
             own = {"time": time, **(changes or {}).get(number, {})}
-            rows.append(dataclasses.replace(row, **own))
-        record = dataclasses.replace(run_record, id=name)
+            rows.append(msgspec.structs.replace(row, **own))
+        record = msgspec.structs.replace(run_record, id=name)
         path = tmp_path / f"{name}.json"
         path.write_text(to_json(record, rows))
         return str(path)
@@ -179,7 +179,7 @@ def store(tmp_path, measurement, run_record, monkeypatch):
     rng = random.Random(5)
     with Store.open(path) as opened:
         for number in range(12):
-            record = dataclasses.replace(
+            record = msgspec.structs.replace(
                 run_record, id=f"run{number}", created_utc=f"2030-01-{number + 1:02}T00:00:00Z"
             )
             opened.begin(record, "layers")
@@ -228,7 +228,7 @@ def test_without_the_earlier_runs_the_same_two_say_nothing(store, write, capsys)
 
 
 def test_a_run_of_other_things_is_not_said_to_be_empty(store, capsys, run_record):
-    record = dataclasses.replace(run_record, id="played")
+    record = msgspec.structs.replace(run_record, id="played")
     with Store.open(store) as opened:
         opened.begin(record, "e2e")
         opened.add(record.id, Entry.of("protocol", {"protocol": "mnist-tutorial", "numbers": []}))

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import json
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 
 from pydlbench import diagnose as package
@@ -133,7 +133,7 @@ def test_what_was_found_before_an_interrupt_is_shown_and_kept(session, asked, mo
     complete = package.diagnose
 
     def interrupted(*arguments):
-        return dataclasses.replace(complete(*arguments), interrupted=True)
+        return msgspec.structs.replace(complete(*arguments), interrupted=True)
 
     monkeypatch.setattr(package, "diagnose", interrupted)
     assert command.run(parse("mnist"), session.open) == 130

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import json
 import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from pydlbench.cli import layers as command
@@ -210,7 +210,7 @@ def test_device_record_is_read_after_the_rows(session, run_record, capsys):
     class Late(FakeSession):
         @property
         def run(self):
-            return dataclasses.replace(run_record, device={"name": f"{len(self.cases)} rows"})
+            return msgspec.structs.replace(run_record, device={"name": f"{len(self.cases)} rows"})
 
         @run.setter
         def run(self, value):
@@ -379,7 +379,7 @@ class ByThreads(FakeSession):
         count = self.opened[-1]["threads"]
         warnings = [{"symptom": f"{count} threads"}, {"symptom": "no governor"}]
         device = {"name": "Invented", "threads": count, "cores": count, "warnings": warnings}
-        return dataclasses.replace(self.record, id=f"run-{count}", device=device)
+        return msgspec.structs.replace(self.record, id=f"run-{count}", device=device)
 
     @run.setter
     def run(self, value):
@@ -553,7 +553,7 @@ class Contest(FakeSession):
                     {"cause": "allocation", "seconds": 0.01, "share": 0.6, "how": "pages kept"},
                     {"cause": "unexplained", "seconds": 0.01, "share": 0.4, "how": "the gap less"},
                 )
-            yield dataclasses.replace(row, **words)
+            yield msgspec.structs.replace(row, **words)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
@@ -10,6 +9,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 
 from pydlbench.cli import layers as command
@@ -256,7 +256,7 @@ def test_what_cannot_be_resumed_is_one_line(begin, words, message):
 
 
 def test_a_run_of_another_command_is_refused(store_path, run_record):
-    run = dataclasses.replace(run_record, command=("pydlbench", "model", "mnist"))
+    run = msgspec.structs.replace(run_record, command=("pydlbench", "model", "mnist"))
     with Store.open(store_path) as store:
         store.begin(run, "model")
         store.finish(run, "done")

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 
+import msgspec
 import pytest
 
 from pydlbench.cli import main
@@ -25,7 +25,7 @@ def filled(store_path, run_record, measurement):
     """A store with three runs; the second one is tagged, the third was killed."""
     with Store.open(store_path) as store:
         for number, name in enumerate(("aaaa1111", "bbbb2222", "cccc3333")):
-            run = dataclasses.replace(
+            run = msgspec.structs.replace(
                 run_record,
                 id=f"20300102-{name}",
                 created_utc=f"2030-01-02T03:04:0{number}+00:00",

@@ -16,7 +16,7 @@ from pydlbench.cli import main
 from pydlbench.cli import model as model_command
 from pydlbench.cli import sweep as sweep_command
 from pydlbench.cli.parser import Parser
-from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving, Tried, read_diagnosis
+from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving, Tried
 from pydlbench.records.step import StepCase, StepRecord
 from pydlbench.report.diagnose import render_diagnosis
 from pydlbench.store.entry import Entry
@@ -149,7 +149,7 @@ def make_diagnosis():
 
 def test_a_diagnosis_is_read_back_as_it_was(store_path, run_record, capsys):
     found = make_diagnosis()
-    again = read_diagnosis(found.to_dict())
+    again = Diagnosis.from_dict(found.to_dict())
     assert again.to_dict() == found.to_dict()
     with Store.open(store_path) as store:
         store.begin(run_record, "diagnose")

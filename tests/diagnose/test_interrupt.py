@@ -6,7 +6,7 @@ import pytest
 from planted import World, run
 
 from pydlbench.diagnose import run as running
-from pydlbench.records.diagnosis import read_diagnosis
+from pydlbench.records.diagnosis import Diagnosis
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_what_was_found_before_ctrl_c_is_returned(attempts):
     assert found.tried == found.untried == ()
     assert found.notes[-1] == "interrupted: not everything was tried"
     assert found.interrupted
-    assert read_diagnosis(found.to_dict()).interrupted
+    assert Diagnosis.from_dict(found.to_dict()).interrupted
 
 
 def test_otherwise_it_is_complete():

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,7 +84,7 @@ def test_unknown_names_are_ignored_and_missing_ones_named(measurement):
     data = measurement().to_dict()
     assert Measurement.from_dict({**data, "added_later": 1}) == measurement()
     del data["pass"]
-    with pytest.raises(KeyError, match="pass"):
+    with pytest.raises(ValueError, match="pass"):
         Measurement.from_dict(data)
 
 
@@ -96,7 +96,7 @@ def test_percent_of_peak_uses_executed_flops(measurement):
 
 
 def test_records_are_frozen(measurement):
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         measurement().batch = 1
 
 
@@ -122,7 +122,7 @@ def test_no_interval_no_half_width():
     time = TimeSummary(median=1.0, ci_low=None, ci_high=None, q1=0.9, q3=1.2, min=0.9, n=4)
     assert time.half_width is None
     assert time.iqr == pytest.approx(0.3)
-    assert dataclasses.replace(time, n=1).iqr is None
+    assert msgspec.structs.replace(time, n=1).iqr is None
 
 
 def test_unchecked_by_default():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from pydlbench.cli import main
@@ -58,7 +58,7 @@ def test_every_field_of_a_measurement_is_in_the_schema(measurement):
     described = load_schema("layers")["$defs"]["measurement"]["properties"]
     full = measurement(candidates=({"algorithm": "jit"},), samples_s=(1.0, 2.0)).to_dict()
     assert set(full) <= set(described)
-    assert len(full) == len(dataclasses.fields(Measurement)) + 1
+    assert len(full) == len(Measurement.__struct_fields__) + 1
     for part in ("time_s", "roofline", "correct", "peak_tflops"):
         names = {"time_s": "time_summary", "peak_tflops": "peaks", "correct": "correctness"}
         inner = load_schema("layers")["$defs"][names.get(part, part)]["properties"]
@@ -153,7 +153,7 @@ def test_a_comparison_is_valid(run_record, measurement, capsys):
 
     with Store.open() as store:
         for name, median in (("before", 0.05), ("after", 0.06)):
-            record = dataclasses.replace(run_record, id=name)
+            record = msgspec.structs.replace(run_record, id=name)
             store.begin(record, "layers")
             rows = [measurement(median=median, pass_=one) for one in ("forward", "backward-data")]
             store.add_all(name, map(Entry.of_layer, rows))

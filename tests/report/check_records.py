@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
+
+import msgspec
 
 from pydlbench.records.check import CheckRecord, LedgerTerm, PieceRow, RoundRow
 from pydlbench.records.measurement import TimeSummary
@@ -100,6 +101,6 @@ def make_ledger(**seconds: float) -> tuple[LedgerTerm, ...]:
 
 def tensorflow(record: CheckRecord) -> CheckRecord:
     """The same step in TensorFlow, slower than predicted by half."""
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         record, framework="tensorflow", mode="graph", library="TensorFlow 2.21.0", estimate_s=0.0584
     )

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import dataclasses
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pydlbench.records.check import LedgerTerm, PieceRow
@@ -30,7 +30,7 @@ def test_the_conclusion_names_layer_term_and_next_command():
 
 def test_alike_layers_count_together():
     pieces = make_record().pieces
-    many = dataclasses.replace(pieces[2], seconds=0.02, count=3)
+    many = msgspec.structs.replace(pieces[2], seconds=0.02, count=3)
     lines = check_conclusion(make_record(pieces=(*pieces[:2], many)))
     assert lines[0] == "fc6 and 2 like it dominate: 60.0 ms, 51.4 % of the step."
 
@@ -92,8 +92,8 @@ def test_what_an_optimizer_needs_natively_is_no_loss():
         "The largest term that is not physics: optimizer above its native rows, 20.0 ms, 17.1 % "
         "of the step."
     )
-    cheap = dataclasses.replace(optimizer, native_s=0.02)
-    record = dataclasses.replace(record, pieces=(*make_record().pieces, cheap))
+    cheap = msgspec.structs.replace(optimizer, native_s=0.02)
+    record = msgspec.structs.replace(record, pieces=(*make_record().pieces, cheap))
     assert "operator choice, 17.8 ms" in check_conclusion(record)[1]
 
 

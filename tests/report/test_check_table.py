@@ -4,6 +4,7 @@ import dataclasses
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pydlbench.ladder.estimate import plan
@@ -100,7 +101,7 @@ def test_a_short_heading_is_one_line(run_record):
 
 
 def test_without_an_interval_only_n_is_printed(run_record):
-    time = dataclasses.replace(make_record().measured, ci_low=None, ci_high=None, n=5)
+    time = msgspec.structs.replace(make_record().measured, ci_low=None, ci_high=None, n=5)
     text = rendered(run_record, result(make_record(measured=time)))
     assert "measured 116.8 ms (n 5)" in text
 
@@ -156,8 +157,8 @@ def test_faults_that_nobody_counted_are_unknown(run_record):
 
 def test_no_line_is_wider_than_150_columns(run_record):
     detail = ", ".join(f"inception_{i}a/branch3x3_reduce {i}.1 ms" for i in range(12))
-    ledger = tuple(dataclasses.replace(one, detail=detail) for one in make_record().ledger)
-    piece = dataclasses.replace(
+    ledger = tuple(msgspec.structs.replace(one, detail=detail) for one in make_record().ledger)
+    piece = msgspec.structs.replace(
         make_record().pieces[0], name="inception_3a/branch_3x3/conv..inception_3a/branch_3x3/relu1"
     )
     record = make_record(

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 import pytest
 
 from pydlbench.records.measurement import Correctness, Roofline, TimeSummary
@@ -168,7 +167,7 @@ def test_heading_of_training_and_one_thread(run_record, measurement):
 
 def test_heading_tells_cores_from_threads(run_record, measurement):
     device = {"name": "Invented 9000", "cores": 4, "by_threads": {"1": {"cores": 1}}}
-    run = dataclasses.replace(run_record, device=device)
+    run = msgspec.structs.replace(run_record, device=device)
     where = heading(run, [measurement(threads=8)])[1]
     assert where.startswith("Invented 9000, 4 cores at 4.31 GHz (measured)  8 threads")
     where = heading(run, [measurement(threads=1)])[1]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 import pytest
 
 from pydlbench.records.measurement import Roofline
@@ -154,7 +153,7 @@ def test_rows_timed_one_after_another_may_differ_by_drift(measurement, median, g
 
 def test_wide_intervals_keep_larger_differences_open(measurement):
     slow = measurement(median=0.048, cache="all-cold")
-    slow = dataclasses.replace(slow, time=dataclasses.replace(slow.time, ci_low=0.04))
+    slow = msgspec.structs.replace(slow, time=msgspec.structs.replace(slow.time, ci_low=0.04))
     assert conclude([measurement(median=0.04), slow])[0] == (
         "hot and all-cold do not differ beyond their intervals (40.0 ms against 48.0 ms)."
     )

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
+import msgspec
 import pytest
 
 from pydlbench.records.measurement import Roofline
@@ -170,18 +170,20 @@ def test_medians_in_another_order_than_the_ratios_are_explained(run_record, cont
     assert "is not always that of the ratios" not in render_layers(run_record, rows)
     first, second, *rest = rows
     # Half as long in the rounds that all were in, and yet the longest over all its samples.
-    time = dataclasses.replace(second.time, median=9e-4)
+    time = msgspec.structs.replace(second.time, median=9e-4)
     assert first.ratio["to"] == "native"
     ratio = {"to": "native", "median": 1.5, "ci_low": 1.4, "ci_high": 1.6, "rounds": 9}
     text = render_layers(
-        run_record, [first, dataclasses.replace(second, time=time, ratio=ratio), *rest]
+        run_record, [first, msgspec.structs.replace(second, time=time, ratio=ratio), *rest]
     )
     assert "\nto best: from the rounds that both were in; the order of the medians" in text
 
 
 def test_the_row_that_others_are_compared_with_has_no_mark_of_its_sums(contest):
     rows = [
-        dataclasses.replace(row, accumulate="float32" if row.backend == "native" else "bfloat16")
+        msgspec.structs.replace(
+            row, accumulate="float32" if row.backend == "native" else "bfloat16"
+        )
         for row in contest(precision="bf16", contended=False)
     ]
     _, *lines = lines_of(rows)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 import pytest
 
 from pydlbench.backends.base import KernelFacts
@@ -80,7 +79,7 @@ def entry(
         bound="compute", time_s=LIMIT_S, efficiency=LIMIT_S / seconds, bandwidth="memory"
     )
     ratio = {"to": "native", "median": seconds / KERNEL_S, "ci_low": 1, "ci_high": 9, "rounds": 9}
-    row = dataclasses.replace(
+    row = msgspec.structs.replace(
         row,
         ratio=ratio,
         empty_call_s=empty_s,
@@ -238,7 +237,7 @@ def test_weights_that_are_the_result_are_not_unpacked(pass_, named):
     fast = entry("native", KERNEL_S, layer=GEMM, candidates=candidates)
     slow = entry("numba", 2e-3, layer=GEMM, layout="src mk, weights kn, dst mn")
     for one in (slow, fast):
-        one.case = dataclasses.replace(one.case, pass_=pass_)
+        one.case = msgspec.structs.replace(one.case, pass_=pass_)
     assert ("weights not packed" in found(slow, fast)) == named
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 
 from pydlbench.backends.base import KernelFacts
@@ -179,7 +179,7 @@ def test_groups_differ_in_backend_and_mode_only():
         return Case(layer=CONV, backend=backend, mode=mode, **words)
 
     first = [case("native"), case("torch", "eager"), case("torch", "compiled")]
-    other = [dataclasses.replace(one, precision="bf16") for one in first]
+    other = [msgspec.structs.replace(one, precision="bf16") for one in first]
     mixed = [one for pair in zip(first, other, strict=True) for one in pair]
     assert list(by_problem(mixed)) == [first, other]
     assert list(by_problem([])) == []
@@ -187,7 +187,7 @@ def test_groups_differ_in_backend_and_mode_only():
 
 def test_a_case_that_is_asked_for_twice_does_not_compete_with_itself():
     case = Case(layer=CONV)
-    torch = dataclasses.replace(case, backend="torch", mode="eager")
+    torch = msgspec.structs.replace(case, backend="torch", mode="eager")
     other = Case(layer=GEMM)
     assert list(by_problem([case, other, case])) == [[case], [other], [case]]
     assert list(by_problem([case, torch, case, torch])) == [[case, torch], [case, torch]]

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 
+import msgspec
 import pytest
 
 import pydlbench
@@ -241,9 +242,9 @@ def test_memory_of_all_who_compete_is_counted_together():
         # torch twice as users run it, and twice where pages are kept.
         assert text.startswith("large: needs 6.83 GB of memory for 5 processes at a time, 4.00 GB")
         batch = int(text.rpartition("nearest: --batch ")[2])
-        fits = [dataclasses.replace(case, layer=large.with_batch(batch)) for case in every]
+        fits = [msgspec.structs.replace(case, layer=large.with_batch(batch)) for case in every]
         session._check_memory(fits)
-        more = [dataclasses.replace(case, layer=large.with_batch(batch + 1)) for case in every]
+        more = [msgspec.structs.replace(case, layer=large.with_batch(batch + 1)) for case in every]
         with pytest.raises(UsageError, match=f"nearest: --batch {batch}$"):
             session._check_memory(more)
 

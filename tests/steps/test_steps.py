@@ -6,6 +6,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pytest
 import tiny
@@ -143,7 +144,7 @@ def test_what_a_framework_has_not_is_refused(backend: Callable[[str], Any], fram
     with pytest.raises(UsageError, match="no optimizer to train with; nearest: --phase forward-"):
         prepare_model(own, tiny.maps(), case, none)
     with pytest.raises(UnsupportedError, match="tf32"):
-        prepare_model(own, tiny.maps(), dataclasses.replace(case, precision="tf32"), none)
+        prepare_model(own, tiny.maps(), msgspec.structs.replace(case, precision="tf32"), none)
 
 
 def test_a_workers_framework_is_the_cases(backend: Callable[[str], Any]) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from pydlbench.store.entry import Entry
@@ -35,7 +35,7 @@ def run_of(run_record: RunRecord) -> Callable[..., RunRecord]:
             "created_utc": f"2030-01-02T03:04:{number:02d}+00:00",
             **changes,
         }
-        return dataclasses.replace(run_record, **values)
+        return msgspec.structs.replace(run_record, **values)
 
     return build
 

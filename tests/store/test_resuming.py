@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 import pytest
 
 from pydlbench.errors import UsageError
@@ -18,7 +17,7 @@ def case():
 
 def test_keys_tell_cases_apart(case):
     others = [
-        dataclasses.replace(case, **change)
+        msgspec.structs.replace(case, **change)
         for change in (
             {"pass_": "backward-data"},
             {"precision": "bf16"},

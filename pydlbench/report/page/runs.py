@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
 
 from pydlbench.records.measurement import Correctness, Measurement
 from pydlbench.report.columns import device_name
@@ -413,7 +414,7 @@ def read_run(loaded: Loaded, number: int = 1) -> PageRun:
         except _UNREADABLE as error:
             why = f"{entry.table} {type(error).__name__}: {plain(error, 100)}"
             troubles[why] = troubles.get(why, 0) + 1
-    record = dataclasses.replace(
+    record = msgspec.structs.replace(
         loaded.record,
         device=mapping(loaded.record.device),
         environment=mapping(loaded.record.environment),
@@ -441,7 +442,7 @@ def _layer(document: Mapping[str, Any], samples: Sequence[float] | None) -> Meas
     # As they are: there are thousands, and those that are drawn are looked at when they are.
     given = samples if samples is not None else document.get("samples_s")
     kept = tuple(given) if isinstance(given, (list, tuple)) else None
-    return dataclasses.replace(clean_measurement(document), samples_s=kept)
+    return msgspec.structs.replace(clean_measurement(document), samples_s=kept)
 
 
 def usable_samples(given: Any) -> tuple[float, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -108,7 +108,7 @@ def test_a_wrong_kernel_does_not_win(
 def test_what_it_lacks_is_one_sentence(
     backend: FrameworkBackend, changes: dict[str, Any], sentence: str
 ) -> None:
-    case = dataclasses.replace(Case(layer=CONV), **changes)
+    case = msgspec.structs.replace(Case(layer=CONV), **changes)
     with pytest.raises(UnsupportedError, match=sentence) as caught:
         backend.prepare(case, Preparation())
     assert "\n" not in str(caught.value)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pydlbench.report.page.page import build_page
@@ -30,7 +30,7 @@ def native(measurement):
 @pytest.fixture
 def everything(tmp_path, rows, native, measurement):
     """Runs of every kind, with samples and several batches."""
-    cold = [dataclasses.replace(row, cache="all-cold") for row in native]
+    cold = [msgspec.structs.replace(row, cache="all-cold") for row in native]
     sweep = [
         measurement(
             batch=n, problem=f"mb{n}ic192", tflops=0.1 * n, samples_s=invented.samples(0.05, 300)

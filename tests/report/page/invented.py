@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from pydlbench.models import build_model
 from pydlbench.models.work import work
@@ -162,7 +163,7 @@ def model_document(rows: Any, name: str = "alexnet-owt", batch: int = 4) -> dict
 
 def check_document(rows: Any = (), **changes: Any) -> dict[str, Any]:
     """What ``check --json`` writes of one framework and mode."""
-    record = dataclasses.replace(make_record(), batch=4, **changes)
+    record = msgspec.structs.replace(make_record(), batch=4, **changes)
     ladder = {"theoretical_s": 0.08, "roof_s": 0.084, "measured_s": record.measured.median}
     return {
         "run": RUN.to_dict(),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pydlbench.report.page.page import build_page
@@ -58,7 +58,7 @@ def test_numbers_of_threads_have_lines_of_their_own(tmp_path, measurement):
     ],
 )
 def test_sums_of_other_settings_are_others_and_say_so(tmp_path, native, name, values, words):
-    both = [dataclasses.replace(row, **{name: value}) for value in values for row in native]
+    both = [msgspec.structs.replace(row, **{name: value}) for value in values for row in native]
     page = shown(tmp_path, both)
     titles = [chart.title for chart in page.charts if chart.name.startswith("step")]
     assert len(titles) == 2

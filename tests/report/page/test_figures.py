@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import dataclasses
 import re
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pydlbench.records.measurement import Peaks
@@ -85,7 +85,7 @@ def test_the_ladder_has_every_rung_and_its_sums(everything, root):
 
 def test_a_check_alone_divides_its_rungs_by_the_models_graph(tmp_path, native):
     cold = [
-        dataclasses.replace(row, cache="all-cold", time=invented.summary(2 * row.time.median))
+        msgspec.structs.replace(row, cache="all-cold", time=invented.summary(2 * row.time.median))
         for row in native
     ]
     page = build_page(invented.read(tmp_path, invented.check_document(native + cold)))

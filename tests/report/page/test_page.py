@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import dataclasses
 import re
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pydlbench.report.page.page import build_page
@@ -122,7 +122,7 @@ def test_size_of_alexnet_and_vgg_with_all_backends(tmp_path, measurement):
     for name in ("alexnet-owt", "vgg16"):
         rows = invented.model_rows(measurement, name, who=who, passes=passes)
         rows = [
-            dataclasses.replace(row, samples_s=invented.samples(row.time.median, 500))
+            msgspec.structs.replace(row, samples_s=invented.samples(row.time.median, 500))
             for row in rows
             if row.kind != "pointwise"
         ]

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import dataclasses
 import math
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pydlbench.report.page.page import build_page
@@ -25,7 +25,7 @@ def test_strings_of_documents_are_escaped(tmp_path, measurement, without_time, t
         measurement(layer=f"{EVIL}/conv4", mode=EVIL, samples_s=invented.samples(0.05)),
         without_time("failed", EVIL, layer=EVIL),
     ]
-    record = dataclasses.replace(
+    record = msgspec.structs.replace(
         invented.RUN,
         id=EVIL,
         command=("pydlbench", EVIL),
@@ -141,7 +141,7 @@ def test_devices_checks_estimates_and_steps_of_no_use_are_told(tmp_path, native,
     steps = invented.steps_document([invented.step_record()])
     documents.append({**steps, "steps": [{**steps["steps"][0], "time_s": bad}]})
     for name in invented.DEVICE:
-        run = dataclasses.replace(invented.RUN, device={**invented.DEVICE, name: bad})
+        run = msgspec.structs.replace(invented.RUN, device={**invented.DEVICE, name: bad})
         documents.append(invented.layers_document(native[:3], run))
     page = build_page(invented.read(tmp_path, *documents))
     root = parse(page.html)

@@ -1,0 +1,78 @@
+"""What all records have in common: frozen structs, and their way to and from JSON.
+
+A record's JSON object has its fields under their names, or under those that ``rename`` gives them
+(``pass_`` is ``pass``), and values that are computed from them. Fields are added and never renamed;
+a change of meaning raises :data:`SCHEMA_VERSION`. The schemas that ``export --schema`` prints are
+made of the same classes and their docstrings, see :mod:`pydlbench.records.schema`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, Self
+
+import msgspec
+
+__all__ = ["SCHEMA_VERSION", "Record", "one_of", "plain"]
+
+#: Of every document that a command writes.
+SCHEMA_VERSION: Final = 1
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A frozen struct with its JSON object.
+
+    :func:`msgspec.structs.replace` returns a record with some fields changed.
+
+    Attributes:
+        derived: properties that stand in the JSON object behind the fields; not read back.
+        omitted: fields that are left out of it where they are None.
+        embedded: fields whose objects' fields stand in the object itself, before its own.
+        rules: keywords that the object's JSON Schema has besides.
+    """
+
+    derived: ClassVar[tuple[str, ...]] = ()
+    omitted: ClassVar[tuple[str, ...]] = ()
+    embedded: ClassVar[tuple[str, ...]] = ()
+    rules: ClassVar[Mapping[str, Any]] = {}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object."""
+        found: dict[str, Any] = {}
+        for name in self.embedded:
+            found |= plain(getattr(self, name))
+        for name, key in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True):
+            value = getattr(self, name)
+            if name not in self.embedded and not (value is None and name in self.omitted):
+                found[key] = plain(value)
+        return found | {name: plain(getattr(self, name)) for name in self.derived}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read :meth:`to_dict`'s object back; unknown names are ignored.
+
+        Raises:
+            ValueError: a required name is missing, or a value is not of its type.
+        """
+        # Not strict: writers of JSON may give a whole number as 1.0.
+        own = {**data, **dict.fromkeys(cls.embedded, data)}
+        return msgspec.convert(own, cls, strict=False, str_keys=True)
+
+
+def plain(value: Any) -> Any:
+    """Turn records, tuples, sets and mappings into the types that JSON has."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [plain(item) for item in value]
+    return sorted(value) if isinstance(value, frozenset) else value
+
+
+def one_of(*words: str) -> Any:
+    """Return what says in a schema that a text is one of some words.
+
+    Reading does not insist: a later version may know more of them.
+    """
+    return msgspec.Meta(extra_json_schema={"enum": list(words)})
