@@ -124,11 +124,9 @@ def holm(p: NDArray[Any]) -> NDArray[Any]:
 # -----------------------------------------------------------------------------
 # How far two runs of the same thing differ although nothing has changed.
 #
-# A run's own spread does not show it: another process, other pages of memory, another hour,
-# another
-# winner among kernels of nearly the same speed. It is known from repeats, as far as there are
-# some in
-# the store, and from a measured figure before that.
+# A run's own spread does not show it: another process, other pages of memory, another hour, another
+# winner among kernels of nearly the same speed. It is known from repeats, as far as there are some
+# in the store, and from a measured figure before that.
 
 # Standard deviations of one run's logarithmic time, from ten repeats of AlexNet's layers on the
 # virtual machine with two cores: benchmarks/results/amd-epyc-zen4-2-cores/repeatability.md, column

@@ -139,8 +139,7 @@ def _together(group: Sequence[LayerShare]) -> LayerShare:
 # -----------------------------------------------------------------------------
 # The estimate of a step: sums of measured layers, each with its roof, its share and its doubts.
 #
-# Every layer is measured with its operands in the cache and with none of them there. In a step
-# some
+# Every layer is measured with its operands in the cache and with none of them there. In a step some
 # are and some are not, so that the two sums are the ends of an interval::
 #
 #     low = sum of hot times       high = sum of cold times       time = their middle
@@ -148,9 +147,8 @@ def _together(group: Sequence[LayerShare]) -> LayerShare:
 # A kernel without a cold row counts with its hot time in both; how many these are is told.
 #
 # The statistical interval is kept apart. It combines the half-widths of the distinct measurements
-# as
-# those of independent ones, each times how often its kernel occurs; it knows nothing of a machine
-# that drifts while they are taken.
+# as those of independent ones, each times how often its kernel occurs; it knows nothing of a
+# machine that drifts while they are taken.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

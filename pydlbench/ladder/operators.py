@@ -34,9 +34,8 @@ __all__ = [
 #
 # PyTorch's eager mode runs one node after the other. TensorFlow's graphs may join a node with the
 # ReLU that follows it, and in inference a convolution with its batch normalisation. A compiler
-# joins
-# whatever stands between two layers that libraries compute, so an operator reaches there from one
-# convolution, product or pooling to the next.
+# joins whatever stands between two layers that libraries compute, so an operator reaches there from
+# one convolution, product or pooling to the next.
 
 #: What libraries compute; all other nodes are pointwise.
 LAYERS: Final = ("conv", "linear", "pool")
@@ -342,8 +341,7 @@ def predict(
 # -----------------------------------------------------------------------------
 # What a step allocates: the blocks from whose fresh pages the cost of a page fault is taken.
 #
-# That cost hangs on how large the blocks are (each is asked for and given back in calls of its
-# own)
+# That cost hangs on how large the blocks are (each is asked for and given back in calls of its own)
 # and on the threads that touch them, not on who frees a block when: how many pages a step finds
 # fresh, which does hang on that, is counted and not replayed (see :mod:`.rounds`).
 

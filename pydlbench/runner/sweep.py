@@ -32,8 +32,7 @@ __all__ = ["KINDS", "Job", "Key", "Row", "Rule", "SweepFile", "Table", "apply_ru
 #     exclude = [{ precision = "bf16", batch = 1 }]
 #
 # A list given to an option that takes several values goes there as it is; to one that takes a
-# single
-# value it is an axis: every combination of such axes is a request of its own.
+# single value it is an axis: every combination of such axes is a request of its own.
 
 #: Commands that a table can ask for.
 KINDS = ("layers", "model", "e2e", "check")

@@ -28,12 +28,10 @@ __all__ = [
 # Contention: what the kernel's own counters say about chunks and samples, in words.
 #
 # Two separate questions. Which samples were hit, and may be left out? And was the machine shared,
-# so
-# that leaving out would only pretend there was a quiet moment? The second one wins: a contended
+# so that leaving out would only pretend there was a quiet moment? The second one wins: a contended
 # measurement keeps every sample.
 #
-# What no counter here shows: a neighbour on the same physical core outside the virtual machine.
-# It
+# What no counter here shows: a neighbour on the same physical core outside the virtual machine. It
 # slows every sample alike, without a switch, a wait or (mostly) a tick of steal; only the medians
 # of the rounds tell, and interleaving.
 
@@ -223,8 +221,7 @@ def _contention_reason(
 # -----------------------------------------------------------------------------
 # What slowed a GPU down while it was sampled, and whether that counts against the samples.
 #
-# Large matrix products sit at the power cap by nature: a cap is recorded, but never held against
-# a
+# Large matrix products sit at the power cap by nature: a cap is recorded, but never held against a
 # sample. Heat and other processes are: they would not be there the next time.
 
 #: Bits of NVML's clock event reasons (``nvmlClocksEventReason*``), by a short name.

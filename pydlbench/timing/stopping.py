@@ -30,8 +30,7 @@ __all__ = [
 # -----------------------------------------------------------------------------
 # Stopping rules: pure objects that are fed with numbers and say when enough is enough.
 #
-# The shape is NVBench's: ``add_measurement`` and ``is_finished``. Optional stopping costs a
-# little
+# The shape is NVBench's: ``add_measurement`` and ``is_finished``. Optional stopping costs a little
 # coverage (a rule stops rather when the interval happens to be narrow), which is why precision is
 # asked only at the end of a chunk and never below ``min_samples``.
 

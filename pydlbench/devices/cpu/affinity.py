@@ -190,8 +190,7 @@ def _left(folder: Path, limit_name: str, usage_name: str, cache_name: str) -> in
 # -----------------------------------------------------------------------------
 # The CPUs of this process, asked before a library binds threads to them.
 #
-# GNU OpenMP, told to bind, binds the thread that loads it to its first place: whoever asks for
-# the
+# GNU OpenMP, told to bind, binds the thread that loads it to its first place: whoever asks for the
 # process's CPUs afterwards is told of one.
 
 _remembered: list[int] = []

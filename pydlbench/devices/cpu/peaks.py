@@ -18,13 +18,10 @@ __all__ = ["FlopRate", "Peak", "find_microarchitecture", "flop_rate", "theoretic
 # -----------------------------------------------------------------------------
 # FLOP per cycle and core, from the number and the width of each core's FMA pipes.
 #
-# Sources: the vendors' optimisation guides (AMD 56305 "Zen 2", 56665 "Zen 3", 57647 "Zen 4",
-# 58455
+# Sources: the vendors' optimisation guides (AMD 56305 "Zen 2", 56665 "Zen 3", 57647 "Zen 4", 58455
 # "Zen 5"; Intel 248966), uops.info for throughputs, WikiChip for model numbers. The table holds
-# what
-# the pipes can do; it is never fitted to a measurement, because the measurement is checked
-# against
-# it.
+# what the pipes can do; it is never fitted to a measurement, because the measurement is checked
+# against it.
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 

@@ -35,15 +35,12 @@ __all__ = [
 # Sources: the throughput table of the CUDA C++ Programming Guide (results per clock and
 # multiprocessor) for CUDA cores; for tensor cores NVIDIA's architecture whitepapers "Tesla V100",
 # "Turing", "A100", "Ampere GA102", "Ada", "H100" and "RTX Blackwell", and the HGX B200 datasheet.
-# The
-# table holds what the units can do; it is never fitted to a measurement, because the measurement
-# is
-# checked against it.
+# The table holds what the units can do; it is never fitted to a measurement, because the
+# measurement is checked against it.
 #
 # The compute capability alone does not decide everything: GeForce cards accumulate in float32 at
-# half
-# the rate of the same chip's professional cards, and some chips of capability 7.5 have no tensor
-# cores.
+# half the rate of the same chip's professional cards, and some chips of capability 7.5 have no
+# tensor cores.
 
 PRECISIONS = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc")
 
