@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydlbench.devices.cpu.advice import Advice
 from pydlbench.devices.cpu.working_set import (
@@ -13,7 +13,7 @@ from pydlbench.devices.cpu.working_set import (
     memory_working_set,
     private_working_set,
 )
-from pydlbench.devices.findings import Bandwidth, ProbedDevice
+from pydlbench.devices.findings import Bandwidth, ProbedDevice, Reading
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = [
     "LEVELS",
     "PATTERNS",
-    "NativeReading",
     "Probe",
     "extend_bandwidths",
     "probe_bandwidths",
@@ -32,27 +31,8 @@ __all__ = [
 ]
 
 
-# -----------------------------------------------------------------------------
-# What a native probe answers, after its way over the wire.
-
 #: Runs a native probe: ``probe("fma_peak", precision=..., cpus=..., seconds=...)``.
 Probe = Callable[..., Mapping[str, Any]]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class NativeReading:
-    """A probe's result; rates in FLOP/s or B/s, clocks in Hz (see ``devices.record.Reading``)."""
-
-    per_second: float
-    median_per_second: float
-    clock_hz: float
-    rounds: int
-    kernel: str
-
-    @classmethod
-    def of(cls, reply: Mapping[str, Any]) -> Self:
-        """Read a reply; what else is in it is left out."""
-        return cls(**{field.name: reply[field.name] for field in dataclasses.fields(cls)})
 
 
 _Device = TypeVar("_Device", bound=ProbedDevice)
@@ -109,7 +89,7 @@ class _Prober:
         if size is None:
             raise ValueError(f"{level}: no such level")
         reply = self._ask(level, pattern, size)
-        found = Bandwidth.of(level, pattern, size, NativeReading.of(reply))
+        found = Bandwidth.of(level, pattern, size, Reading.of(reply))
         best = self.known.get((level, pattern))
         if best is None or found.bytes_per_s > best.bytes_per_s:
             self.known[level, pattern] = found

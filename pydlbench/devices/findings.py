@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.units import si
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pydlbench.devices.cpu.advice import Advice
 
@@ -22,31 +22,32 @@ __all__ = [
     "ProbedDevice",
     "Reading",
     "check_peak",
+    "peak_beside_theory",
 ]
 
 
-class Reading(Protocol):
-    """What a native probe returns; rates in FLOP/s or B/s, clocks in Hz."""
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a native probe returns; rates in FLOP/s or B/s, clocks in Hz.
 
-    @property
-    def per_second(self) -> float:
-        """The best round's rate."""
+    Attributes:
+        per_second: the best round's rate.
+        median_per_second: the median round's rate.
+        clock_hz: the core clock at the best round.
+        rounds: how many rounds were timed.
+        kernel: what ran.
+    """
 
-    @property
-    def median_per_second(self) -> float:
-        """The median round's rate."""
+    per_second: float
+    median_per_second: float
+    clock_hz: float
+    rounds: int
+    kernel: str
 
-    @property
-    def clock_hz(self) -> float:
-        """The core clock at the best round."""
-
-    @property
-    def rounds(self) -> int:
-        """How many rounds were timed."""
-
-    @property
-    def kernel(self) -> str:
-        """What ran."""
+    @classmethod
+    def of(cls, reply: Mapping[str, Any]) -> Self:
+        """Read a worker's reply; what else is in it is left out."""
+        return cls(**{field.name: reply[field.name] for field in dataclasses.fields(cls)})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,3 +263,47 @@ def check_peak(
             f"= {peak.derivation}: either {entry} or the probe is wrong; please report it with the "
             "output of pydlbench device --json -"
         )
+
+
+def peak_beside_theory(
+    precision: str,
+    reading: Reading | str,
+    nominal: TheoreticalPeak | None,
+    theoretical_at: Callable[[float], TheoreticalPeak | None],
+    entry: str = "this CPU's entry in the table of FMA pipes",
+) -> PrecisionPeak:
+    """Set a probe's reading beside the theory.
+
+    A theory that is only assumed, because the device is not in the table, is dropped where the
+    reading exceeds it.
+
+    Args:
+        precision: the design's word.
+        reading: the probe's, or why there is none.
+        nominal: the limit at the nominal clock.
+        theoretical_at: returns the limit at a clock in Hz.
+        entry: what else may be wrong where a measured peak is impossible.
+
+    Raises:
+        ImpossiblePeakError: The probe measured more than 1.03 x the theoretical peak of a known
+            device at the clock it ran at.
+    """
+    if isinstance(reading, str):
+        return PrecisionPeak(precision=precision, nominal=nominal, reason=reading)
+    theoretical = theoretical_at(reading.clock_hz)
+    if theoretical is not None:
+        try:
+            check_peak(precision, reading.per_second, theoretical, entry)
+        except ImpossiblePeakError:
+            if not theoretical.assumed:
+                raise
+            theoretical = nominal = None
+    return PrecisionPeak(
+        precision=precision,
+        measured=reading.per_second,
+        measured_median=reading.median_per_second,
+        kernel=reading.kernel,
+        clock_hz=reading.clock_hz,
+        theoretical=theoretical,
+        nominal=nominal,
+    )

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from pydlbench.devices.bandwidths import (
     LEVELS,
     PATTERNS,
-    NativeReading,
     Probe,
     extend_bandwidths,
     probe_bandwidths,
@@ -24,7 +23,7 @@ from pydlbench.devices.findings import (
     PrecisionPeak,
     ProbedDevice,
     Reading,
-    check_peak,
+    peak_beside_theory,
 )
 from pydlbench.devices.roofline import Level
 from pydlbench.errors import UnsupportedError
@@ -121,24 +120,11 @@ def precision_peak(
     nominal = None
     if facts.nominal_hz is not None:
         nominal = theoretical_peak(facts, precision, cores, facts.nominal_hz)
-    if isinstance(reading, str):
-        return PrecisionPeak(precision=precision, nominal=nominal, reason=reading)
-    theoretical = theoretical_peak(facts, precision, cores, reading.clock_hz)
-    if theoretical is not None:
-        try:
-            check_peak(precision, reading.per_second, theoretical)
-        except ImpossiblePeakError:
-            if not theoretical.assumed:
-                raise
-            theoretical = nominal = None
-    return PrecisionPeak(
-        precision=precision,
-        measured=reading.per_second,
-        measured_median=reading.median_per_second,
-        kernel=reading.kernel,
-        clock_hz=reading.clock_hz,
-        theoretical=theoretical,
-        nominal=nominal,
+    return peak_beside_theory(
+        precision,
+        reading,
+        nominal,
+        lambda clock_hz: theoretical_peak(facts, precision, cores, clock_hz),
     )
 
 
@@ -239,7 +225,7 @@ def _falls_short(peak: PrecisionPeak) -> bool:
 
 def _peak_once(record: DeviceRecord, precision: str, probe: Probe) -> PrecisionPeak:
     try:
-        reading: NativeReading | str = NativeReading.of(
+        reading: Reading | str = Reading.of(
             probe("fma_peak", precision=precision, cpus=list(record.cpus), seconds=_FMA_SECONDS)
         )
     except UnsupportedError as error:

@@ -6,13 +6,12 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, Self
 
-from pydlbench.devices.bandwidths import NativeReading, Probe, extend_bandwidths, probe_levels
+from pydlbench.devices.bandwidths import Probe, extend_bandwidths, probe_levels
 from pydlbench.devices.findings import (
-    ImpossiblePeakError,
     PrecisionPeak,
     ProbedDevice,
     Reading,
-    check_peak,
+    peak_beside_theory,
 )
 from pydlbench.devices.gpu.advice import (
     assumption_advice,
@@ -185,25 +184,12 @@ def gpu_peak(facts: GpuFacts, precision: str, reading: Reading | str) -> Precisi
     """
     accumulate = accumulator(precision)
     nominal = theoretical_peak(facts, precision, accumulate=accumulate)
-    if isinstance(reading, str):
-        return PrecisionPeak(precision=precision, nominal=nominal, reason=reading)
-    theoretical = theoretical_peak(facts, precision, reading.clock_hz, accumulate)
-    if theoretical is not None:
-        try:
-            entry = "this GPU's entry in the table of FLOP rates"
-            check_peak(precision, reading.per_second, theoretical, entry)
-        except ImpossiblePeakError:
-            if not theoretical.assumed:
-                raise
-            theoretical = nominal = None
-    return PrecisionPeak(
-        precision=precision,
-        measured=reading.per_second,
-        measured_median=reading.median_per_second,
-        kernel=reading.kernel,
-        clock_hz=reading.clock_hz,
-        theoretical=theoretical,
-        nominal=nominal,
+    return peak_beside_theory(
+        precision,
+        reading,
+        nominal,
+        lambda clock_hz: theoretical_peak(facts, precision, clock_hz, accumulate),
+        "this GPU's entry in the table of FLOP rates",
     )
 
 
@@ -300,7 +286,7 @@ def _peak(facts: GpuFacts, precision: str, probe: Probe) -> PrecisionPeak:
             reply = probe("gemm_peak", precision=precision)
         else:
             reply = probe("fma_peak", precision=precision, seconds=_SECONDS)
-        reading: NativeReading | str = NativeReading.of(reply)
+        reading: Reading | str = Reading.of(reply)
     except (UnsupportedError, PrimitiveError, InsufficientMemoryError) as error:
         # What one mode's probe lacks must not cost the others their roofs.
         reading = str(error)
