@@ -94,6 +94,9 @@ def store_path(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     """Keep what tests measure out of the user's own store: a file for each test, made if used."""
     path = tmp_path_factory.mktemp("store") / "store.sqlite"
     monkeypatch.setenv("PYDLBENCH_STORE", str(path))
+    # All tests share what was probed: less to wait for.
+    probes = tmp_path_factory.getbasetemp() / "probes.json"
+    monkeypatch.setenv("PYDLBENCH_PROBES", str(probes))
     return path
 
 

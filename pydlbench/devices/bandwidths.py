@@ -14,6 +14,7 @@ from pydlbench.devices.cpu.working_set import (
     private_working_set,
 )
 from pydlbench.devices.findings import Bandwidth, ProbedDevice, Reading
+from pydlbench.devices.kept import AGREES
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -57,8 +58,11 @@ class _Prober:
         known: Sequence[Bandwidth],
         sizes: Mapping[str, int | None],
         ask: Callable[[str, str, int], Mapping[str, Any]],
+        kept: Sequence[Bandwidth],
     ) -> None:
         self._sizes = sizes
+        self._kept = {(item.level, item.pattern): item for item in kept}
+        self._agrees: dict[str, bool] = {}
         self._ask = ask
         self._repeats: dict[tuple[str, str], int] = {}
         self.known = {(item.level, item.pattern): item for item in known}
@@ -68,6 +72,10 @@ class _Prober:
         """Probe what is not known yet; again while its window looks disturbed."""
         if (level, pattern) in self.known or self._sizes.get(level) is None:
             return
+        kept = self._kept.get((level, pattern))
+        if kept is not None and self._agree(kept):
+            self.known[level, pattern] = kept
+            return
         self.new.add((level, pattern))
         latest = self._take(level, pattern)
         while latest.bytes_per_s > _DISTURBED * latest.median_bytes_per_s:
@@ -75,6 +83,18 @@ class _Prober:
             if again is None:
                 return
             latest = again
+
+    def _agree(self, kept: Bandwidth) -> bool:
+        """Whether one reading of a level, taken now, agrees with what is kept of it."""
+        if kept.level not in self._agrees:
+            size = self._sizes.get(kept.level)
+            agrees = size == kept.working_set_bytes
+            if agrees:
+                now = Reading.of(self._ask(kept.level, kept.pattern, kept.working_set_bytes))
+                ratio = now.per_second / kept.bytes_per_s
+                agrees = AGREES <= ratio <= 1 / AGREES
+            self._agrees[kept.level] = agrees
+        return self._agrees[kept.level]
 
     def repeat(self, level: str, pattern: str) -> Bandwidth | None:
         """Probe again, unless that was done often enough; the best of all is kept."""
@@ -106,7 +126,11 @@ class _Prober:
 
 
 def probe_bandwidths(
-    record: DeviceRecord, patterns: Sequence[str], levels: Sequence[str], probe: Probe
+    record: DeviceRecord,
+    patterns: Sequence[str],
+    levels: Sequence[str],
+    probe: Probe,
+    kept: Sequence[Bandwidth] = (),
 ) -> tuple[tuple[Bandwidth, ...], tuple[Advice, ...]]:
     """Return all bandwidths of a CPU's record and those it lacks; see :func:`probe_levels`.
 
@@ -115,6 +139,7 @@ def probe_bandwidths(
         patterns: which bandwidths are needed.
         levels: of which levels; one that the machine lacks is left out.
         probe: runs a native probe.
+        kept: what an earlier run has probed; believed where one reading of the level agrees.
 
     Raises:
         UnsupportedError: the probe cannot run on this machine.
@@ -137,7 +162,7 @@ def probe_bandwidths(
             streaming=level == "memory",
         )
 
-    return probe_levels(record.bandwidths, sizes, patterns, levels, ask)
+    return probe_levels(record.bandwidths, sizes, patterns, levels, ask, kept)
 
 
 def probe_levels(
@@ -146,6 +171,7 @@ def probe_levels(
     patterns: Sequence[str],
     levels: Sequence[str],
     ask: Callable[[str, str, int], Mapping[str, Any]],
+    kept: Sequence[Bandwidth] = (),
 ) -> tuple[tuple[Bandwidth, ...], tuple[Advice, ...]]:
     """Return what is known with what was lacking, and warnings about the new ones.
 
@@ -160,8 +186,9 @@ def probe_levels(
         patterns: which bandwidths are needed.
         levels: of which levels; one that the device lacks is left out.
         ask: runs a native probe of a level, a pattern and so many bytes.
+        kept: what an earlier run has probed; believed where one reading of the level agrees.
     """
-    prober = _Prober(known, sizes, ask)
+    prober = _Prober(known, sizes, ask, kept)
     for level in levels:
         for pattern in patterns:
             prober.extend(level, pattern)

@@ -91,7 +91,7 @@ def probe_device(
         ImpossiblePeakError: a probe measured more than the device can do.
     """
     check_device(device)
-    with Session(Options(threads=threads)) as session:
+    with Session(Options(threads=threads, keep_probes=False)) as session:
         if device != "cpu":
             return session.gpu(device, GPU_PRECISIONS if precisions is None else precisions)
         try:

@@ -65,6 +65,8 @@ class Options:
             is one kernel's. Kernels that compete side by side are searched and timed in full.
         workspace_bytes: scratch memory that a GPU's kernel may ask for at most.
         energy: measure the energy of an execution, where a GPU can tell.
+        keep_probes: take over the bandwidths that an earlier run has probed on this machine, where
+            a short reading agrees with them (:mod:`pydlbench.devices.kept`).
         timeout_s: after so many seconds without an answer a worker counts as hung and is killed;
             None is 15 minutes, and an hour while it prepares a case.
     """
@@ -78,6 +80,7 @@ class Options:
     estimate: bool = False
     workspace_bytes: int = DEFAULT_WORKSPACE
     energy: bool = False
+    keep_probes: bool = True
     timeout_s: float | None = None
 
 
@@ -134,12 +137,19 @@ class Devices:
         facts: of the CPU.
         cpus: logical CPUs that kernels are pinned to.
         worker: returns the native worker of a device.
+        keep_probes: take over what earlier runs have probed, where a reading agrees with it.
     """
 
     def __init__(
-        self, facts: CpuFacts, cpus: tuple[int, ...], worker: Callable[[str], Worker]
+        self,
+        facts: CpuFacts,
+        cpus: tuple[int, ...],
+        worker: Callable[[str], Worker],
+        keep_probes: bool = True,
     ) -> None:
         from pydlbench.devices.cpu.record import start_record
+
+        self._keep_probes = keep_probes
 
         self._facts = facts
         self._cpus = cpus
@@ -165,15 +175,19 @@ class Devices:
         """Return the CPU; see ``Session.device``."""
         from pydlbench.devices.bandwidths import LEVELS, PATTERNS
         from pydlbench.devices.cpu.record import extend_record
+        from pydlbench.devices.kept import Kept, kept_path, machine_key
 
         worker = self._worker("cpu")
+        told = worker.describe()
+        kept = Kept(kept_path(), machine_key(self._facts, self._cpus, told))
         self._cpu = extend_record(
             self._cpu,
             tuple(precisions),
-            worker.describe(),
+            told,
             worker.probe,
             PATTERNS if patterns is None else patterns,
             LEVELS if levels is None else levels,
+            kept if self._keep_probes else None,
         )
         return self._cpu
 
@@ -367,7 +381,9 @@ class Session:
         self.facts: CpuFacts = read_cpu_facts()
         self.cpus: tuple[int, ...] = choose_cpus(self.facts, self.options.threads)
         self._workers = Workers(self.cpus, self.options.timeout_s)
-        self._devices = Devices(self.facts, self.cpus, partial(self.worker, "native"))
+        self._devices = Devices(
+            self.facts, self.cpus, partial(self.worker, "native"), self.options.keep_probes
+        )
         self._measuring = Measuring(self.options, self.facts, self.cpus, self._devices, self.worker)
         self._started = dt.datetime.now(dt.UTC)
         self._id = f"{self._started:%Y%m%d}-{uuid.uuid4().hex[:8]}"

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from pydlbench.devices.cpu.facts import CpuFacts
+    from pydlbench.devices.kept import Kept
 
 __all__ = ["DeviceRecord", "extend_record", "precision_peak", "start_record"]
 
@@ -159,6 +160,7 @@ def extend_record(
     probe: Probe,
     patterns: Sequence[str] = PATTERNS,
     levels: Sequence[str] = LEVELS,
+    kept: Kept | None = None,
 ) -> DeviceRecord:
     """Return ``record`` with the bandwidths and the peaks of ``precisions``, probing what it lacks.
 
@@ -169,6 +171,7 @@ def extend_record(
         probe: runs a native probe: ``probe("fma_peak", precision=..., cpus=..., seconds=...)``.
         patterns: which bandwidths are needed.
         levels: of which levels: ``memory``, ``llc`` (the last cache), ``l2`` (the one before it).
+        kept: bandwidths of earlier runs, which are checked, and kept anew where they do not agree.
 
     Raises:
         ImpossiblePeakError: A probe measured more than 1.03 x the theoretical peak of a CPU whose
@@ -177,10 +180,14 @@ def extend_record(
     known = {peak.precision for peak in record.peaks}
     peaks = [_peak(record, name, probe) for name in dict.fromkeys(precisions) if name not in known]
     warnings = [_peak_warning(record, peak) for peak in peaks]
-    before = record
+    before, earlier = record, kept.read() if kept is not None else ()
     record, remarks = extend_bandwidths(
-        record, lambda: probe_bandwidths(before, patterns, levels, probe)
+        record,
+        lambda: probe_bandwidths(before, patterns, levels, probe, earlier),
     )
+    fresh = [found for found in record.bandwidths if found not in earlier]
+    if kept is not None and fresh:
+        kept.write(fresh)
     clocks = {peak.precision: peak.clock_hz for peak in (*record.peaks, *peaks) if peak.clock_hz}
     return dataclasses.replace(
         record,

@@ -1,0 +1,113 @@
+"""Bandwidths that an earlier run probed on this machine: kept in a file, and checked before use.
+
+A run of one layer would spend a quarter of its time on the same six readings again. So they are
+kept by machine, CPUs and library, and a run believes those of a level once one short reading of
+that level has agreed with them; where it does not, the level is probed anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.devices.findings import Bandwidth
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pydlbench.devices.cpu.facts import CpuFacts
+
+__all__ = ["AGREES", "VARIABLE", "Kept", "kept_path", "machine_key"]
+
+#: Environment variable that names the file, or ``none``.
+VARIABLE: Final = "PYDLBENCH_PROBES"
+#: A reading agrees with a kept one from this share of it on, up to the reciprocal. Readings of a
+#: quiet machine agree within some per cent, those of a shared one within twenty.
+AGREES: Final = 0.8
+_VERSION: Final = 1
+
+
+def kept_path() -> Path | None:
+    """Return the file: ``$PYDLBENCH_PROBES``, or one in the user's cache folder; None for none."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        return None if named == "none" else Path(named)
+    from platformdirs import user_cache_path
+
+    return user_cache_path("pydlbench", appauthor=False) / "probes.json"
+
+
+def machine_key(facts: CpuFacts, cpus: Sequence[int], library: Mapping[str, Any]) -> str:
+    """Return what has to be the same for a reading to be taken over, as a short hash.
+
+    Args:
+        facts: of the CPU.
+        cpus: that the probes run on.
+        library: what the native worker says of its library and version.
+    """
+    same = {
+        "cpu": [facts.vendor, facts.family, facts.model, facts.stepping, facts.brand, facts.isa],
+        "caches": [dataclasses.asdict(cache) for cache in facts.caches],
+        "power": [facts.governor, facts.turbo, facts.max_hz],
+        "guest": [facts.virtualised, facts.hypervisor],
+        "memory": facts.memory_total_bytes,
+        "cpus": list(cpus),
+        "library": {name: str(value) for name, value in library.items()},
+    }
+    return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class Kept:
+    """The file of kept bandwidths, by machine.
+
+    Args:
+        path: of the file; None keeps nothing.
+        key: of :func:`machine_key`.
+    """
+
+    def __init__(self, path: Path | None, key: str) -> None:
+        self._path = path
+        self._key = key
+
+    def read(self) -> tuple[Bandwidth, ...]:
+        """Return what is kept of this machine; nothing where the file cannot be read as ours."""
+        found = self._document()["machines"].get(self._key, [])
+        try:
+            return tuple(Bandwidth(**item) for item in found)
+        except TypeError:  # of another version, or damaged: probed anew
+            return ()
+
+    def write(self, bandwidths: Sequence[Bandwidth]) -> None:
+        """Keep bandwidths of this machine in place of those of the same level and pattern.
+
+        A folder that cannot be written costs the next run its probes, and nothing else.
+        """
+        if self._path is None:
+            return
+        both = {(item.level, item.pattern): item for item in (*self.read(), *bandwidths)}
+        document = self._document()
+        document["machines"][self._key] = [dataclasses.asdict(item) for item in both.values()]
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(
+                "w", encoding="utf-8", dir=self._path.parent, delete=False
+            ) as file:
+                json.dump(document, file)
+            Path(file.name).replace(self._path)
+
+    def _document(self) -> dict[str, Any]:
+        empty: dict[str, Any] = {"version": _VERSION, "machines": {}}
+        if self._path is None:
+            return empty
+        try:
+            found = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return empty
+        usable = isinstance(found, dict) and found.get("version") == _VERSION
+        return found if usable and isinstance(found.get("machines"), dict) else empty

@@ -1,0 +1,111 @@
+"""Bandwidths that are kept between runs: believed where a reading agrees, probed anew elsewhere."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pydlbench.devices.bandwidths import probe_levels
+from pydlbench.devices.findings import Bandwidth
+from pydlbench.devices.kept import AGREES, VARIABLE, Kept, kept_path
+
+SIZES = {"memory": 1 << 20, "llc": 1 << 16}
+PATTERNS = ("read", "copy")
+
+
+def bandwidth(level, pattern, rate, size=None):
+    return Bandwidth(
+        level=level,
+        pattern=pattern,
+        bytes_per_s=rate,
+        median_bytes_per_s=rate,
+        working_set_bytes=SIZES[level] if size is None else size,
+        kernel="avx512",
+    )
+
+
+KEPT = tuple(
+    bandwidth(level, pattern, 1e10 if level == "memory" else 4e10)
+    for level in SIZES
+    for pattern in PATTERNS
+)
+
+
+def probed(kept, memory=1e10, llc=4e10):
+    """Probe a machine of these bandwidths; return what is known then, and what was asked."""
+    asked = []
+
+    def ask(level, pattern, _size):
+        asked.append((level, pattern))
+        rate = memory if level == "memory" else llc
+        return {
+            "per_second": rate,
+            "median_per_second": rate,
+            "clock_hz": 3e9,
+            "rounds": 5,
+            "kernel": "avx512",
+        }
+
+    found, _ = probe_levels((), SIZES, PATTERNS, tuple(SIZES), ask, kept)
+    return {(item.level, item.pattern): item.bytes_per_s for item in found}, asked
+
+
+def test_one_reading_of_each_level_is_enough_where_it_agrees():
+    found, asked = probed(KEPT, memory=1.1e10, llc=3.5e10)
+    assert found == {(item.level, item.pattern): item.bytes_per_s for item in KEPT}
+    assert asked == [("memory", "read"), ("llc", "read")]
+
+
+@pytest.mark.parametrize("factor", [0.99 * AGREES, 1.01 / AGREES])
+def test_a_level_that_disagrees_is_probed_anew(factor):
+    found, asked = probed(KEPT, memory=factor * 1e10)
+    assert found["memory", "copy"] == pytest.approx(factor * 1e10)
+    assert found["llc", "copy"] == 4e10
+    assert asked.count(("memory", "copy")) >= 1
+    assert ("llc", "copy") not in asked
+
+
+def test_another_working_set_is_another_reading():
+    found, _ = probed([bandwidth("memory", "read", 1e10, size=1 << 21)], memory=2e10)
+    assert found["memory", "read"] == 2e10
+
+
+def test_what_is_written_is_read_by_the_same_machine_only(tmp_path):
+    path = tmp_path / "deep" / "probes.json"
+    Kept(path, "here").write(KEPT[:2])
+    Kept(path, "there").write(KEPT[2:])
+    Kept(path, "here").write([bandwidth("memory", "read", 2e10)])
+    assert Kept(path, "here").read() == (bandwidth("memory", "read", 2e10), KEPT[1])
+    assert Kept(path, "elsewhere").read() == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", json.dumps({"version": 0}), json.dumps({"version": 1, "machines": []})]
+)
+def test_a_damaged_file_is_no_file(tmp_path, text):
+    path = tmp_path / "probes.json"
+    path.write_text(text)
+    kept = Kept(path, "here")
+    assert kept.read() == ()
+    kept.write(KEPT)
+    assert kept.read() == KEPT
+
+
+def test_entries_of_another_shape_are_probed_anew(tmp_path):
+    path = tmp_path / "probes.json"
+    path.write_text(json.dumps({"version": 1, "machines": {"here": [{"level": "memory"}]}}))
+    assert Kept(path, "here").read() == ()
+
+
+def test_a_folder_that_cannot_be_written_costs_nothing_else(tmp_path):
+    (tmp_path / "file").write_text("")
+    Kept(tmp_path / "file" / "probes.json", "here").write(KEPT)
+    Kept(None, "here").write(KEPT)
+
+
+def test_the_file_can_be_named_or_left_out(monkeypatch, tmp_path):
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "own.json"))
+    assert kept_path() == tmp_path / "own.json"
+    monkeypatch.setenv(VARIABLE, "none")
+    assert kept_path() is None
