@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.frameworks.backend import Operator, Variant
     from pydlbench.records.specs import Case
 
-__all__ = ["check_common", "compiled_code", "create", "in_words"]
+__all__ = ["NumbaBackend", "compiled_code", "create", "in_words"]
 
 
 # -----------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def _width(operands: str) -> int | None:
 
 
 # -----------------------------------------------------------------------------
-# The Numba backend: the CPU through compiled parallel loops, GPUs through kernels in Python.
+# The backend: the CPU through compiled parallel loops.
 
 _llvm = importlib.import_module("llvmlite.binding")
 _LACKING = {
@@ -151,7 +151,12 @@ class NumbaBackend(FrameworkBackend):
         if case.precision != "fp32":
             reason = _LACKING.get(case.precision, f"{case.precision} is a GPU mode")
             raise UnsupportedError(reason)
-        check_common(case)
+        if case.mode is not None:
+            raise UnsupportedError(
+                f"numba has no mode {case.mode}: its functions are always compiled"
+            )
+        if case.fuse != "none":
+            raise UnsupportedError(f"numba has no kernel for --fuse {case.fuse}")
         if case.timing != "auto":
             raise UnsupportedError(f"--timing {case.timing} is for GPUs; CPUs have one clock")
         found = host_variants(case)
@@ -188,27 +193,12 @@ class NumbaBackend(FrameworkBackend):
         return HostOperator(_touch, (), [(shape, np.float32)], "dst", lambda result: result)
 
 
-def check_common(case: Case) -> None:
-    """Refuse what Numba lacks on every device.
+def create(device: str) -> NumbaBackend:
+    """Create the backend for the CPUs that this process may use.
 
     Raises:
-        UnsupportedError: a mode, or a fusion.
+        UnsupportedError: on GPUs, for which there are no kernels.
     """
-    if case.mode is not None:
-        raise UnsupportedError(f"numba has no mode {case.mode}: its functions are always compiled")
-    if case.fuse != "none":
-        raise UnsupportedError(f"numba has no kernel for --fuse {case.fuse}")
-
-
-def create(device: str) -> FrameworkBackend:
-    """Create the backend for the CPUs that this process may use, or for a GPU.
-
-    Raises:
-        UnsupportedError: there is no such GPU, or Numba cannot use it.
-    """
-    cpus = own_cpus()
-    if device == "cpu":
-        return NumbaBackend(cpus)
-    from pydlbench.backends.numba.cuda.backend import NumbaCudaBackend
-
-    return NumbaCudaBackend(device, cpus)
+    if device != "cpu":
+        raise UnsupportedError(f"numba has no kernels for {device}; ask for --device cpu")
+    return NumbaBackend(own_cpus())

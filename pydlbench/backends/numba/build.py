@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pydlbench.backends.frameworks.backend import Variant
-from pydlbench.backends.numba import conv as conv_nhwc
-from pydlbench.backends.numba import conv_nchw, gemm, pool_nchw
-from pydlbench.backends.numba import pool as pool_nhwc
+from pydlbench.backends.numba import conv, gemm, pool
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.layer import result_role
@@ -119,15 +117,13 @@ def host_variants(case: Case) -> list[Variant]:
     """Return the ways to compute a case on the CPU; nothing for layers that have none."""
     layer = case.layer
     if isinstance(layer, Conv2d):
-        weights = _WEIGHTS[case.pass_]
         return [
             Variant(
                 algorithm="numba prange: direct convolution",
-                layout=f"src {image}, weights {filters}, dst {image}",
-                variant=image,
-                build=partial(build, layer, case.pass_),
+                layout=f"src nhwc, weights {_WEIGHTS[case.pass_]}, dst nhwc",
+                variant="nhwc",
+                build=partial(_conv, layer, case.pass_),
             )
-            for image, filters, build in (("nchw", "oihw", _planes), ("nhwc", weights, _pixels))
         ]
     if isinstance(layer, Gemm):
         return [
@@ -143,52 +139,16 @@ def host_variants(case: Case) -> list[Variant]:
         return [
             Variant(
                 algorithm=f"numba prange: {layer.mode} pooling",
-                layout=f"src {image}, dst {image}",
-                variant=image,
-                build=partial(_pool, layer, case.pass_, case.propagation, image),
+                layout="src nhwc, dst nhwc",
+                variant="nhwc",
+                build=partial(_pool, layer, case.pass_, case.propagation),
             )
-            for image in ("nchw", "nhwc")
         ]
     return []
 
 
-def _arguments(layer: Conv2d) -> tuple[tuple[int, int], ...]:
-    return (
-        (layer.stride_height, layer.stride_width),
-        (layer.pad_top, layer.pad_left),
-        (layer.dilation_height, layer.dilation_width),
-    )
-
-
-def _planes(layer: Conv2d, pass_: str, inputs: Inputs) -> HostOperator:
-    """Build a convolution with the width innermost; groups get an axis of their own."""
-    groups = layer.groups
-
-    def split(role: str) -> tuple[int, ...]:
-        first, second, *rest = layer.shapes()[role]
-        if role == "weights":
-            return groups, first // groups, second, *rest
-        return first, groups, second // groups, *rest
-
-    kernel, reads = {
-        "forward": (conv_nchw.forward, ("src", "weights")),
-        "backward-data": (conv_nchw.backward_data, ("dst", "weights")),
-        "backward-weights": (conv_nchw.backward_weights, ("src", "dst")),
-    }[pass_]
-    role = result_role(layer, pass_)
-    operands = [np.ascontiguousarray(inputs[name]).reshape(split(name)) for name in reads]
-    shape = layer.shapes()[role]
-    return HostOperator(
-        kernel,
-        [*operands, *_arguments(layer)],
-        [(split(role), np.float32)],
-        role,
-        lambda result: result.reshape(shape),
-    )
-
-
-def _pixels(layer: Conv2d, pass_: str, inputs: Inputs) -> HostOperator:
-    """Build a convolution with channels innermost."""
+def _conv(layer: Conv2d, pass_: str, inputs: Inputs) -> HostOperator:
+    """Build a convolution; groups get an axis of their own, before the channels."""
     groups = layer.groups
     role = result_role(layer, pass_)
     shapes = layer.shapes()
@@ -215,12 +175,17 @@ def _pixels(layer: Conv2d, pass_: str, inputs: Inputs) -> HostOperator:
         images, channels, height, width = shapes[role]
         shape = images, height, width, groups, channels // groups
     kernel, reads = {
-        "forward": (conv_nhwc.forward, ("src", "weights")),
-        "backward-data": (conv_nhwc.backward_data, ("dst", "weights")),
-        "backward-weights": (conv_nhwc.backward_weights, ("src", "dst")),
+        "forward": (conv.forward, ("src", "weights")),
+        "backward-data": (conv.backward_data, ("dst", "weights")),
+        "backward-weights": (conv.backward_weights, ("src", "dst")),
     }[pass_]
     operands = [laid(name) for name in reads]
-    return HostOperator(kernel, [*operands, *_arguments(layer)], [(shape, np.float32)], role, plain)
+    window = (
+        (layer.stride_height, layer.stride_width),
+        (layer.pad_top, layer.pad_left),
+        (layer.dilation_height, layer.dilation_width),
+    )
+    return HostOperator(kernel, [*operands, *window], [(shape, np.float32)], role, plain)
 
 
 def _gemm(layer: Gemm, pass_: str, transposed: bool, inputs: Inputs) -> HostOperator:
@@ -247,22 +212,12 @@ def _gemm(layer: Gemm, pass_: str, transposed: bool, inputs: Inputs) -> HostOper
     )
 
 
-def _pool(layer: Pool2d, pass_: str, propagation: str, image: str, inputs: Inputs) -> HostOperator:
+def _pool(layer: Pool2d, pass_: str, propagation: str, inputs: Inputs) -> HostOperator:
     """Build a pooling; one for training keeps where the maxima are, as its backward pass needs."""
-    kernels: Any = pool_nchw if image == "nchw" else pool_nhwc
     role = result_role(layer, pass_)
-    plain_shape = layer.shapes()[role]
-    plain: Callable[[Array], Array] = partial(np.reshape, shape=plain_shape)
-    if image == "nhwc":
-        plain = _nchw
-
-    def laid(tensor: Array) -> Array:
-        return _flat(tensor) if image == "nchw" else _nhwc(tensor)
 
     def shape(name: str) -> tuple[int, ...]:
         images, channels, height, width = layer.shapes()[name]
-        if image == "nchw":
-            return images * channels, height, width
         return images, height, width, channels
 
     window = (
@@ -272,20 +227,20 @@ def _pool(layer: Pool2d, pass_: str, propagation: str, image: str, inputs: Input
     )
     result: list[tuple[tuple[int, ...], type[np.generic]]] = [(shape(role), np.float32)]
     if layer.mode == "avg":
-        kernel = kernels.average if pass_ == "forward" else kernels.average_backward
-        read = laid(inputs["src" if pass_ == "forward" else "dst"])
-        return HostOperator(kernel, [read, *window, layer.count_include_pad], result, role, plain)
-    source = laid(inputs["src"])
+        kernel = pool.average if pass_ == "forward" else pool.average_backward
+        read = _nhwc(inputs["src" if pass_ == "forward" else "dst"])
+        return HostOperator(kernel, [read, *window, layer.count_include_pad], result, role, _nchw)
+    source = _nhwc(inputs["src"])
     if pass_ == "forward":
         if propagation == "inference":
-            return HostOperator(kernels.maximum, [source, *window], result, role, plain)
+            return HostOperator(pool.maximum, [source, *window], result, role, _nchw)
         result.append((shape("dst"), np.int32))
-        return HostOperator(kernels.maximum_where, [source, *window], result, role, plain)
+        return HostOperator(pool.maximum_where, [source, *window], result, role, _nchw)
     maxima = np.empty(shape("dst"), np.float32)
     where = np.empty(shape("dst"), np.int32)
-    kernels.maximum_where(maxima, where, source, *window)
-    operands = [laid(inputs["dst"]), where, *(window if image == "nhwc" else ())]
-    return HostOperator(kernels.maximum_backward, operands, result, role, plain)
+    pool.maximum_where(maxima, where, source, *window)
+    operands = [_nhwc(inputs["dst"]), where, *window]
+    return HostOperator(pool.maximum_backward, operands, result, role, _nchw)
 
 
 def _nhwc(tensor: Array) -> Array:
@@ -294,10 +249,6 @@ def _nhwc(tensor: Array) -> Array:
 
 def _nchw(tensor: Array) -> Array:
     return tensor.transpose(0, 3, 1, 2)
-
-
-def _flat(tensor: Array) -> Array:
-    return np.ascontiguousarray(tensor).reshape(-1, *tensor.shape[2:])
 
 
 def _split_last(tensor: Array, groups: int) -> Array:

@@ -1,4 +1,8 @@
-"""Pooling on the CPU; rows of images, or planes, run in parallel."""
+"""Pooling on the CPU with channels innermost; rows of images run in parallel.
+
+Images are (image, row, column, channel). A window is its rows and columns (``kernel``), its strides
+down and across, and the padding at the top and on the left.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,32 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import prange
 
-from pydlbench.backends.numba.conv import first_output, last_output, parallel
-from pydlbench.backends.numba.pool_nchw import LEAST, inside
+from pydlbench.backends.numba.conv import first_output, inner, last_output, parallel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = []
+__all__ = ["average", "average_backward", "maximum", "maximum_backward", "maximum_where"]
 
 if TYPE_CHECKING:
     Array = NDArray[np.float32]
     Indices = NDArray[np.int32]
     Pair = tuple[int, int]
 
+#: Less than whatever is pooled; fast mathematics knows no infinity.
+LEAST = np.finfo(np.float32).min
+
+
+@inner
+def inside(output: int, stride: int, pad: int, kernel: int, size: int) -> int:
+    """Return how many taps of an output's window are on the input, along one axis."""
+    start = output * stride - pad
+    return min(start + kernel, size) - max(start, 0)
+
 
 @parallel
 def maximum(y: Array, x: Array, kernel: Pair, stride: Pair, pad: Pair) -> None:
-    """Write the maximum of each window; arguments as with the width innermost."""
+    """Write the maximum of each window of ``x`` to ``y``."""
     images, height, width, channels = y.shape
     for task in prange(images * height):
         image, oh = task // height, task % height
@@ -87,7 +100,11 @@ def maximum_backward(
 
 @parallel
 def average(y: Array, x: Array, kernel: Pair, stride: Pair, pad: Pair, whole: bool) -> None:
-    """Write the mean of each window; arguments as with the width innermost."""
+    """Write the mean of each window of ``x`` to ``y``.
+
+    With ``whole`` the sum is divided by the size of the whole window, else by what of it is on the
+    input.
+    """
     images, height, width, channels = y.shape
     for task in prange(images * height):
         image, oh = task // height, task % height

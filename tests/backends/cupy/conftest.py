@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parents[2]
 _PACKAGE = "pydlbench.backends.cupy"
-_MODULES = ("conv", "gemm", "pool", "operator", "precision", "runtime")
+_MODULES = ("operators",)
 
 
 @pytest.fixture(scope="session")

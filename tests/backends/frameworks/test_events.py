@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -10,9 +10,6 @@ from pydlbench.backends.cupy.backend import CupyClock
 from pydlbench.backends.frameworks.events import EventClock
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.guards import GpuReadings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 WORK_S, LAUNCH_S = 3e-3, 2e-4
 
@@ -48,30 +45,16 @@ class Device:
     def now(self) -> float:
         return self.host
 
-    def capture(self, call: Callable[[], Any], times: int) -> Callable[[], None]:
-        self.log.append(("capture", times))
-
-        def launch() -> None:
-            self.host += LAUNCH_S
-            self.stream = max(self.stream, self.host) + times * WORK_S
-            self.log.append("graph")
-
-        assert call is not None
-        return launch
-
 
 class Operator:
     """An operator of the invented device."""
 
-    def __init__(self, device: Device, timing: str = "events") -> None:
+    def __init__(self, device: Device) -> None:
         self.device = device
-        self.timing = timing
         self.settled = 0
 
     def call(self) -> None:
         self.device.work()
-
-    again = call
 
     def wait(self) -> None:
         self.device.wait()
@@ -130,26 +113,6 @@ def test_readings_of_the_gpu_travel_with_the_chunk() -> None:
     assert chunk.disturbance is None
 
 
-def test_a_graph_is_launched_once_untimed_and_captured_once() -> None:
-    device = Device()
-    operator = Operator(device, "cuda-graph")
-    clock = CupyClock(operator, device)
-    chunk = clock.sample(Request(samples=2, inner=4, untimed=4))
-    clock.sample(Request(samples=1, inner=4))
-    assert chunk.seconds == pytest.approx((WORK_S, WORK_S), rel=0.05)
-    assert device.log.count(("capture", 4)) == 1
-    assert device.log[:3] == [("capture", 4), "graph", "graph"]
-    assert operator.settled == 2
-
-
-def test_another_number_of_launches_is_another_graph() -> None:
-    device = Device()
-    clock = CupyClock(Operator(device, "cuda-graph"), device)
-    for inner in (2, 3):
-        clock.sample(Request(samples=1, inner=inner))
-    assert [one for one in device.log if one[0] == "capture"] == [("capture", 2), ("capture", 3)]
-
-
 def test_events_settle_the_arithmetic_before_each_chunk() -> None:
     device = Device()
     operator = Operator(device)
@@ -158,4 +121,3 @@ def test_events_settle_the_arithmetic_before_each_chunk() -> None:
         clock.sample(Request(samples=1))
     assert operator.settled == 3
     assert clock.timing == "events"
-    assert not any(isinstance(one, tuple) and one[0] == "capture" for one in device.log)

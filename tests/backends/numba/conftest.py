@@ -1,4 +1,4 @@
-"""Small odd layers of every kind, for the kernels on both devices."""
+"""Small odd layers of every kind, for the kernels."""
 
 from __future__ import annotations
 

@@ -1,14 +1,20 @@
-"""Layers in CuPy: cuBLAS, convolutions lowered to products with im2col, pooling."""
+"""CuPy's operators: each computes into a result, which a call allocates from CuPy's pool.
+
+A convolution is lowered: with the columns of an image as (group, channel and tap, pixel), forward
+is weights @ columns, backward-data is col2im(weights.T @ gradient), and backward-weights is
+gradient @ rows, added up over images, where rows are columns the other way round.
+
+Only this module imports CuPy, which may fail on a machine without a GPU.
+"""
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cupy
 import numpy as np
-
-from pydlbench.backends.cupy import kernels
-from pydlbench.layers.layer import result_role
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,25 +23,131 @@ if TYPE_CHECKING:
 
     from pydlbench.layers.conv import Conv2d
     from pydlbench.layers.gemm import Gemm
-    from pydlbench.layers.pool import Pool2d
 
-__all__ = ["build_conv", "build_gemm", "build_pool"]
+    #: Allocates the result if it is given none, computes into it and returns it.
+    Compute = Callable[[Any], Any]
 
+__all__ = ["CupyOperator", "Runtime", "build_conv", "build_gemm", "settle"]
 
-# -----------------------------------------------------------------------------
-# Convolution as a matrix product: im2col and cuBLAS, as Caffe did it in 2014.
-#
-# With the columns of an image as (group, channel and tap, pixel), forward is weights @ columns,
-# backward-data is col2im(weights.T @ gradient), and backward-weights is gradient @ rows, added up
-# over images, where rows are columns the other way round.
+linalg = importlib.import_module("cupy._core._routines_linalg")
+cublas = importlib.import_module("cupy_backends.cuda.libs.cublas")
 
 _THREADS = 256
 _MOST_BLOCKS = 1 << 20
+_COLUMNS = Path(__file__).with_name("columns.cu")
+_TYPES = {
+    "float32": "typedef float T;\n",
+    "float16": "#include <cuda_fp16.h>\ntypedef __half T;\n",
+}
+# Keeps a stream busy for so many nanoseconds of the device's own clock.
+_SLEEP = r"""
+extern "C" __global__ void sleep(unsigned long long nanoseconds) {
+  unsigned long long start, now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
+  do {
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  } while (now - start < nanoseconds);
+}
+"""
+
+
+def settle(precision: str) -> None:
+    """Allow TF32 or forbid it, whatever ``CUPY_TF32`` says.
+
+    Single products follow CuPy's compute type, batches of them the math mode of the handle.
+    """
+    allowed = precision == "tf32"
+    linalg.set_compute_type(
+        np.dtype(np.float32), linalg.COMPUTE_TYPE_TF32 if allowed else linalg.COMPUTE_TYPE_FP32
+    )
+    mode = cublas.CUBLAS_TF32_TENSOR_OP_MATH if allowed else cublas.CUBLAS_DEFAULT_MATH
+    cublas.setMathMode(cupy.cuda.get_cublas_handle(), mode)
+
+
+class CupyOperator:
+    """One line of CuPy, or a few.
+
+    Args:
+        compute: what is timed; takes a result to write into, or None.
+        shape: of the result.
+        type_: of its elements.
+        role: what the result is.
+        plain: turns the result into its plain layout.
+        precision: what cuBLAS is allowed.
+    """
+
+    def __init__(
+        self,
+        compute: Compute,
+        shape: tuple[int, ...],
+        type_: str,
+        role: str,
+        plain: Callable[[NDArray[Any]], NDArray[Any]],
+        precision: str,
+    ) -> None:
+        self._compute = compute
+        self._shape = shape
+        self._type = type_
+        self._role = role
+        self._plain = plain
+        self._precision = precision
+        self.settle()
+        self.call()  # compiles kernels and fills the pool
+        self.wait()
+
+    def settle(self) -> None:
+        """Set what cuBLAS is allowed, for all calls until the next operator's."""
+        settle(self._precision)
+
+    def call(self) -> Any:
+        """Run it once; the result comes from CuPy's pool."""
+        return self._compute(None)
+
+    def wait(self) -> None:
+        """Return when everything that was called is done."""
+        cupy.cuda.get_current_stream().synchronize()
+
+    def outputs(self) -> dict[str, NDArray[Any]]:
+        """Run it once into a result full of NaN and return that one as float32."""
+        self.settle()
+        result = self._compute(cupy.full(self._shape, np.nan, self._type))
+        return {self._role: self._plain(cupy.asnumpy(result).astype(np.float32))}
+
+
+class Runtime:
+    """CuPy's CUDA runtime on one stream, which becomes this thread's current one."""
+
+    def __init__(self) -> None:
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._stream.use()
+        self._sleep = cupy.RawKernel(_SLEEP, "sleep")
+
+    def record(self) -> Any:
+        """Put a new event into the stream and return it."""
+        event = cupy.cuda.Event()
+        event.record(self._stream)
+        return event
+
+    def between(self, start: Any, end: Any) -> float:
+        """Return the seconds between two events that have passed."""
+        return float(cupy.cuda.get_elapsed_time(start, end)) / 1e3
+
+    def wait(self) -> None:
+        """Return when the stream is empty."""
+        self._stream.synchronize()
+
+    def sleep(self, seconds: float) -> None:
+        """Keep the stream busy for about so long; the host goes on at once."""
+        self._sleep((1,), (1,), (cupy.uint64(int(seconds * 1e9)),))
+
+    def now(self) -> float:
+        """Return the host's time in seconds."""
+        return time.perf_counter()
 
 
 def build_conv(
     layer: Conv2d, pass_: str, type_: str, together: int, inputs: dict[str, NDArray[Any]]
-) -> Callable[[Any], Any]:
+) -> Compute:
     """Return a function that computes a pass into a result, or into a new one.
 
     Args:
@@ -60,8 +172,8 @@ class _Lowering:
         self._layer = layer
         self._type = type_
         self._together = together
-        self._sizes = cupy.asarray(np.array(kernels.convolution(layer), np.int32))
-        module = cupy.RawModule(code=kernels.source("columns", type_))
+        self._sizes = cupy.asarray(np.array(_sizes(layer), np.int32))
+        module = cupy.RawModule(code=_TYPES[type_] + _COLUMNS.read_text(encoding="utf-8"))
         self._im2col = module.get_function("im2col")
         self._im2row = module.get_function("im2row")
         self._col2im = module.get_function("col2im")
@@ -150,13 +262,29 @@ class _Lowering:
         kernel((blocks,), (_THREADS,), (source, target, self._sizes, np.int64(count)))
 
 
-# -----------------------------------------------------------------------------
-# Products by ``cupy.matmul``, which calls cuBLAS.
+def _sizes(layer: Conv2d) -> list[int]:
+    """Return a layer's sizes in the order of ``Convolution`` in columns.cu."""
+    return [
+        layer.in_channels,
+        layer.in_height,
+        layer.in_width,
+        layer.out_height,
+        layer.out_width,
+        layer.kernel_height,
+        layer.kernel_width,
+        layer.stride_height,
+        layer.stride_width,
+        layer.pad_top,
+        layer.pad_left,
+        layer.dilation_height,
+        layer.dilation_width,
+        layer.groups,
+    ]
 
 
 def build_gemm(
     layer: Gemm, pass_: str, type_: str, transposed: bool, inputs: dict[str, NDArray[Any]]
-) -> Callable[[Any], Any]:
+) -> Compute:
     """Return a function that computes a pass into a result, or into a new one.
 
     A single product is one of plain matrices, whose transposes cuBLAS reads in place. CuPy copies
@@ -194,55 +322,3 @@ def build_gemm(
 
 def _turned(array: Any) -> Any:
     return array.swapaxes(-1, -2)
-
-
-# -----------------------------------------------------------------------------
-# Pooling by kernels of our own, since CuPy has none.
-
-_NOWHERE = np.uint64(0)
-
-
-def build_pool(
-    layer: Pool2d, pass_: str, propagation: str, type_: str, inputs: dict[str, NDArray[Any]]
-) -> Callable[[Any], Any]:
-    """Return a function that computes a pass into a result, or into a new one.
-
-    Args:
-        layer: the pooling.
-        pass_: ``forward`` or ``backward-data``.
-        propagation: ``training`` keeps where the maxima are.
-        type_: of the elements.
-        inputs: plain arrays by role.
-    """
-    shapes = layer.shapes()
-    role = result_role(layer, pass_)
-    module = cupy.RawModule(code=kernels.source("pooling", type_))
-    sizes = cupy.asarray(np.array(kernels.pooling(layer), np.int32))
-    given = {name: cupy.asarray(value.astype(type_)) for name, value in inputs.items()}
-    places: Any = _NOWHERE
-    if layer.mode == "max" and (pass_ == "backward-data" or propagation == "training"):
-        places = cupy.empty(shapes["dst"], np.int32)
-
-    def run(name: str, result: Any, *operands: Any) -> None:
-        blocks = min(-(-result.size // _THREADS), _MOST_BLOCKS)
-        kernel = module.get_function(name)
-        kernel((blocks,), (_THREADS,), (*operands, sizes, np.int64(result.size)))
-
-    if pass_ == "backward-data" and layer.mode == "max":
-        maxima = cupy.empty(shapes["dst"], type_)
-        run("maximum", maxima, given["src"], maxima, places)
-
-    def compute(result: Any) -> Any:
-        if result is None:
-            result = cupy.empty(shapes[role], type_)
-        if layer.mode == "avg":
-            forward = pass_ == "forward"
-            name = "average" if forward else "average_backward"
-            run(name, result, given["src" if forward else "dst"], result)
-        elif pass_ == "forward":
-            run("maximum", result, given["src"], result, places)
-        else:
-            run("maximum_backward", result, given["dst"], places, result)
-        return result
-
-    return compute

@@ -1,1 +1,0 @@
-"""Kernels for GPUs in Python: a tiled product, direct convolution, pooling."""
