@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from pydlbench.backends.capabilities import OFFERS, installed_version
+from pydlbench.backends.capabilities import every, installed_version
 from pydlbench.backends.frameworks.backend import HostClock
 from pydlbench.errors import PydlbenchError
 from pydlbench.layers.gemm import Gemm
@@ -147,7 +147,7 @@ def main() -> int:
     """Print the tables; exit 1 if something was subtracted or the loop costs too much."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--backend", nargs="+", default=[one.name for one in OFFERS])
+    parser.add_argument("--backend", nargs="+", default=[one.name for one in every()])
     args = parser.parse_args()
 
     costs = [loop(1), loop(1000)]
@@ -165,7 +165,7 @@ def main() -> int:
     print(f"\n{title:<28} {'time':>10} {'of 100 us':>9}")
     errors = 0
     with Session(Options()) as session:
-        for one in OFFERS:
+        for one in every():
             if one.name not in args.backend:
                 continue
             if kind in one.modes and installed_version(one) is None:

@@ -20,11 +20,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pydlbench.backends.capabilities import offer
+from pydlbench.backends import capabilities
 from pydlbench.layers.layer import Layer
 from pydlbench.models.catalog import find_layers
 from pydlbench.records.measurement import Measurement
-from pydlbench.records.specs import BACKENDS, Case
+from pydlbench.records.specs import Case
 from pydlbench.runner.session import Options, Session
 
 LIMIT = 0.02
@@ -115,7 +115,9 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument(
-        "--backend", default="torch", choices=[b for b in BACKENDS if b != "native"]
+        "--backend",
+        default="torch",
+        choices=[name for name in capabilities.names() if name != "native"],
     )
     parser.add_argument("--mode", help="default: the backend's first")
     parser.add_argument("--pass", dest="pass_", default="forward")
@@ -127,7 +129,7 @@ def main() -> int:
     layers = find_layers([args.shape], args.batch)
     if len(layers) != 1:
         parser.error(f"--shape {args.shape} is {len(layers)} layers; one is needed")
-    mode = args.mode or offer(args.backend).modes["cpu"][0]
+    mode = args.mode or capabilities.of(args.backend).modes["cpu"][0]
     name = " ".join(filter(None, (args.backend, mode)))
     print(f"{name} / native, {layers[0].name or layers[0].problem}, batch {args.batch}", flush=True)
     with Session(Options()) as session:

@@ -1,54 +1,85 @@
-"""Every backend at a glance: where it runs, how it can be run, and how to get it."""
+"""Every backend at a glance: where it runs, how it can be run, how to get it, how to load it.
+
+A backend is a folder beside this file. Its ``__init__`` declares ``CAPABILITIES``, and imports
+nothing of the library behind it; its module ``backend`` has ``create(device)``, which only a worker
+calls. Whatever is special about a backend outside its process stands in its declaration, so that
+nothing else has to know its name.
+"""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
 import os
-from dataclasses import dataclass
+import pkgutil
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from pydlbench.backends.native import native_module
 from pydlbench.devices.cpu.affinity import remember
-from pydlbench.errors import BackendMissingError, UsageError
+from pydlbench.devices.environment import read_environment
+from pydlbench.errors import BackendMissingError, UsageError, nearest
 
 if TYPE_CHECKING:
-    from pydlbench.backends.base import Backend, Kernel
+    from collections.abc import Mapping
+
+    from pydlbench.backends.base import Backend
 
 __all__ = [
-    "OFFERS",
-    "Offer",
+    "Capabilities",
     "default_device",
+    "environment",
+    "every",
     "installed_version",
     "is_there",
     "load",
-    "offer",
-    "prepare_step",
+    "modes",
+    "names",
+    "of",
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """One backend.
+class Capabilities:
+    """What is to be known of one backend without starting it.
 
     Attributes:
-        name: as ``--backend`` takes it.
+        name: as ``--backend`` takes it: that of its folder.
+        rank: its place in lists; native kernels are the first.
         title: what it is, in words.
         distributions: packages that bring it; any one of them does.
         install: the command that gets it.
+        requires: the module that must be there; None for the native modules, which say themselves
+            why they are missing.
         modes: how it runs a layer on each kind of device; the first is the default. ``None`` stands
             for a backend that knows one way only.
         precisions: on each kind of device.
+        looks: how its rows are drawn, by mode: hue (a name of ``report.page.palette``), marker and
+            hatching, so that no two differ in colour alone.
+        fresh_results: whether each call on a CPU allocates its results from the C library, so that
+            a second process that keeps its pages tells what fresh memory costs.
+        log_environment: variables that make it report its kernels where it has no switch for that.
+        settings: prefixes of variables that change what it computes: a worker inherits none.
+        kept_settings: prefixes of those among them that a worker inherits nevertheless.
+        recorded: prefixes of further variables that the record of a run shows.
     """
 
     name: str
+    rank: int
     title: str
     distributions: tuple[str, ...]
     install: str
+    requires: str | None
     modes: dict[str, tuple[str | None, ...]]
     precisions: dict[str, tuple[str, ...]]
+    looks: dict[str | None, tuple[str, str, str]]
+    fresh_results: bool = False
+    log_environment: dict[str, str] = field(default_factory=dict)
+    settings: tuple[str, ...] = ()
+    kept_settings: tuple[str, ...] = ()
+    recorded: tuple[str, ...] = ()
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -56,69 +87,41 @@ class Offer:
         return tuple(self.modes)
 
 
-OFFERS = (
-    Offer(
-        name="native",
-        title="oneDNN on CPUs; cuDNN, cuBLASLt and own kernels on GPUs",
-        distributions=("pydlbench",),
-        install="pip install . (PYDLBENCH_CUDA=1 pip install '.[cuda]' for GPUs)",
-        modes={"cpu": (None,), "cuda": (None,)},
-        precisions={
-            "cpu": ("fp32", "bf16", "fp16"),
-            "cuda": ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc"),
-        },
-    ),
-    Offer(
-        name="torch",
-        title="PyTorch's operators",
-        distributions=("torch",),
-        install="pip install 'pydlbench[torch]'",
-        modes={"cpu": ("eager", "compiled"), "cuda": ("eager", "compiled")},
-        precisions={
-            "cpu": ("fp32", "bf16", "fp16"),
-            "cuda": ("fp32", "tf32", "fp16-tc", "bf16-tc", "fp8-tc"),
-        },
-    ),
-    Offer(
-        name="tensorflow",
-        title="TensorFlow's operators",
-        distributions=("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos"),
-        install="pip install 'pydlbench[tensorflow]'",
-        modes={"cpu": ("graph", "xla"), "cuda": ("graph", "xla")},
-        precisions={
-            "cpu": ("fp32", "bf16", "fp16"),
-            "cuda": ("fp32", "tf32", "fp16-tc", "bf16-tc"),
-        },
-    ),
-    Offer(
-        name="cupy",
-        title="cuBLAS behind im2col: the historical baseline",
-        distributions=("cupy-cuda13x", "cupy-cuda12x", "cupy"),
-        install="pip install 'pydlbench[cupy]'",
-        modes={"cuda": (None,)},
-        precisions={"cuda": ("fp32", "tf32", "fp16-tc")},
-    ),
-    Offer(
-        name="numba",
-        title="loops of an afternoon: the hand-written baseline",
-        distributions=("numba",),
-        install="pip install 'pydlbench[numba]'",
-        modes={"cpu": (None,), "cuda": (None,)},
-        precisions={"cpu": ("fp32",), "cuda": ("fp32",)},
-    ),
-)
+@functools.cache
+def every() -> tuple[Capabilities, ...]:
+    """Return the declarations of all backends, in the order in which they are listed."""
+    package = importlib.import_module("pydlbench.backends")
+    folders = (one.name for one in pkgutil.iter_modules(package.__path__) if one.ispkg)
+    modules = (importlib.import_module(f"{package.__name__}.{folder}") for folder in folders)
+    found = (getattr(module, "CAPABILITIES", None) for module in modules)
+    return tuple(sorted((one for one in found if one is not None), key=lambda one: one.rank))
 
 
-def offer(name: str) -> Offer:
-    """Return a backend's entry.
+def names() -> tuple[str, ...]:
+    """Return the names of all backends."""
+    return tuple(one.name for one in every())
+
+
+def modes() -> tuple[str, ...]:
+    """Return all modes that some backend has."""
+    found = (mode for one in every() for modes in one.modes.values() for mode in modes)
+    return tuple(dict.fromkeys(mode for mode in found if mode is not None))
+
+
+def of(name: str) -> Capabilities:
+    """Return a backend's declaration.
 
     Raises:
-        KeyError: there is no such backend.
+        UsageError: there is no such backend.
     """
-    return _BY_NAME[name]
+    for one in every():
+        if one.name == name:
+            return one
+    near = nearest(name, names(), 1) or names()[:1]
+    raise UsageError(f"--backend {name}: not one of {', '.join(names())}; nearest: {near[0]}")
 
 
-def installed_version(one: Offer) -> str | None:
+def installed_version(one: Capabilities) -> str | None:
     """Return the version of the package that brings a backend, without importing it."""
     for distribution in one.distributions:
         try:
@@ -128,70 +131,44 @@ def installed_version(one: Offer) -> str | None:
     return None
 
 
-def is_there(one: Offer) -> bool:
+def is_there(one: Capabilities) -> bool:
     """Whether a backend can be imported, whatever the package is called that brought it."""
-    return one.name == "native" or importlib.util.find_spec(one.name) is not None
-
-
-_BY_NAME = {one.name: one for one in OFFERS}
-
-
-# -----------------------------------------------------------------------------
-# Backends by name, imported only when a worker asks for one.
-
-#: Where each backend's ``create()`` lives, and the native module that it stands on.
-_MODULES: dict[tuple[str, str], tuple[str, str | None]] = {
-    ("native", "cpu"): ("pydlbench.backends.native.cpu", "_cpu"),
-    ("native", "cuda"): ("pydlbench.backends.native.cuda", "_cuda"),
-    ("torch", "cpu"): ("pydlbench.backends.torch.backend", None),
-    ("torch", "cuda"): ("pydlbench.backends.torch.backend", None),
-    ("tensorflow", "cpu"): ("pydlbench.backends.tensorflow.backend", None),
-    ("tensorflow", "cuda"): ("pydlbench.backends.tensorflow.backend", None),
-    ("cupy", "cpu"): ("pydlbench.backends.cupy.backend", None),
-    ("cupy", "cuda"): ("pydlbench.backends.cupy.backend", None),
-    ("numba", "cpu"): ("pydlbench.backends.numba.backend", None),
-    ("numba", "cuda"): ("pydlbench.backends.numba.backend", None),
-}
+    return one.requires is None or importlib.util.find_spec(one.requires) is not None
 
 
 def load(name: str, device: str) -> Backend:
     """Import and create the backend ``name`` for ``device`` (``cpu`` or ``cuda:N``).
 
     Raises:
-        UsageError: no such backend for this device.
+        UsageError: no such backend.
+        UnsupportedError: it does not run on this device.
         BackendMissingError: it is not installed; the message says why.
     """
-    kind = device.partition(":")[0]
-    found = _MODULES.get((name, kind))
-    if found is None:
-        known = ", ".join(sorted(f"{backend} on {where}" for backend, where in _MODULES))
-        raise UsageError(f"backend {name} on {device}: no such backend; there is: {known}")
+    one = of(name)
     remember()
-    module, native = found
-    if native is not None:
-        native_module(native)
-    elif importlib.util.find_spec(name) is None:
-        raise BackendMissingError(f"{name} is not installed; get it with: {offer(name).install}")
+    if not is_there(one):
+        raise BackendMissingError(f"{name} is not installed; get it with: {one.install}")
     try:
-        imported = importlib.import_module(module)
+        imported = importlib.import_module(f"pydlbench.backends.{name}.backend")
+    except BackendMissingError:
+        raise
     except ImportError as error:
         text = " ".join(str(error).split())
         raise BackendMissingError(f"{name} cannot be imported: {text}") from error
     return cast("Backend", imported.create(device))
 
 
-def prepare_step(backend: Backend, case: dict[str, Any], preparation: dict[str, Any]) -> Kernel:
-    """Make a whole model's step ready in this process; raises what ``Backend.prepare`` raises.
-
-    What builds steps stands above backends and workers, so it is found by name, as backends are.
+def environment(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return the software around a run, with what every backend wants recorded.
 
     Args:
-        backend: of this process.
-        case: a ``pydlbench.records.step.StepCase`` in its JSON form.
-        preparation: a ``StepPreparation`` likewise.
+        variables: the environment variables; those of the process by default.
     """
-    serving = importlib.import_module("pydlbench.steps.serving")
-    return cast("Kernel", serving.prepare(backend, case, preparation))
+    return read_environment(
+        variables,
+        packages=[distribution for one in every() for distribution in one.distributions],
+        prefixes=[prefix for one in every() for prefix in (*one.settings, *one.recorded)],
+    )
 
 
 # -----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from pydlbench.backends.capabilities import Offer
+    from pydlbench.backends.capabilities import Capabilities
 
 __all__ = ["add_parser", "run"]
 
@@ -42,7 +42,7 @@ def run(
     Raises:
         UsageError: bad ``--device``, unwritable file.
     """
-    from pydlbench.backends.capabilities import OFFERS, default_device
+    from pydlbench.backends.capabilities import default_device, every
     from pydlbench.records.specs import check_device
     from pydlbench.report.text import STDOUT, check_writable, write_text
 
@@ -55,7 +55,7 @@ def run(
         devices = list(dict.fromkeys(["cpu", default_device()[0]]))
     entries = [
         entry
-        for one in OFFERS
+        for one in every()
         for entry in _entries(one, devices, describe or _start, asked=args.device is not None)
     ]
     if args.json is not None:
@@ -67,7 +67,7 @@ def run(
 
 
 def _entries(
-    one: Offer,
+    one: Capabilities,
     devices: list[str],
     describe: Callable[[str, str], dict[str, Any]],
     asked: bool,
@@ -83,7 +83,7 @@ def _entries(
 
 
 def _entry(
-    one: Offer, device: str, kind: str, describe: Callable[[str, str], dict[str, Any]]
+    one: Capabilities, device: str, kind: str, describe: Callable[[str, str], dict[str, Any]]
 ) -> dict[str, Any]:
     from pydlbench.backends.capabilities import installed_version, is_there
     from pydlbench.errors import PydlbenchError

@@ -285,12 +285,12 @@ def _subjects(
     A framework that is named and has none of the modes takes their counterparts: what one calls
     ``compiled`` is ``xla`` to the other.
     """
+    from pydlbench.backends import capabilities
     from pydlbench.cli.options import choices
-    from pydlbench.records.specs import MODES
     from pydlbench.records.step import FRAMEWORK_MODES, FRAMEWORKS
 
     named = choices("--framework", frameworks, FRAMEWORKS, "all") if frameworks else _installed()
-    wanted = choices("--mode", modes, MODES, "all") if modes else None
+    wanted = choices("--mode", modes, capabilities.modes(), "all") if modes else None
     valid = [mode for name in named for mode in FRAMEWORK_MODES[name]]
     for mode in [] if wanted is None or "all" in ",".join(modes or ()).split(",") else wanted:
         if mode not in valid:
@@ -323,12 +323,12 @@ def _place(mode: str) -> int:
 
 
 def _installed() -> list[str]:
-    from pydlbench.backends.capabilities import is_there, offer
+    from pydlbench.backends.capabilities import is_there, of
     from pydlbench.records.step import FRAMEWORKS
 
-    found = [name for name in FRAMEWORKS if is_there(offer(name))]
+    found = [name for name in FRAMEWORKS if is_there(of(name))]
     if not found:
-        ways = " or ".join(offer(name).install for name in FRAMEWORKS)
+        ways = " or ".join(of(name).install for name in FRAMEWORKS)
         raise BackendMissingError(f"--framework: none is installed; get one with: {ways}")
     return found
 

@@ -150,13 +150,13 @@ def _render(record: DeviceRecord | GpuRecord) -> str:
 def _to_json(record: DeviceRecord | GpuRecord) -> str:
     import json
 
-    from pydlbench.devices.environment import read_environment
+    from pydlbench.backends import capabilities
     from pydlbench.records.record import SCHEMA_VERSION
 
     document = {
         "schema_version": SCHEMA_VERSION,
         "device": record.to_dict(),
-        "environment": read_environment(),
+        "environment": capabilities.environment(),
     }
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 

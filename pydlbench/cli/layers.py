@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.backends.capabilities import default_device, offer
+from pydlbench.backends import capabilities
+from pydlbench.backends.capabilities import default_device
 from pydlbench.cli.options import (
     byte_count,
     choices,
@@ -24,13 +25,11 @@ from pydlbench.layers.descriptor import POOL_MODES
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.models.catalog import entry_names, find_layers, is_entry
 from pydlbench.records.specs import (
-    BACKENDS,
     CACHES,
     CPU_PRECISIONS,
     FUSIONS,
     GPU_PRECISIONS,
     LAYOUTS,
-    MODES,
     PROPAGATIONS,
     TIMINGS,
     Case,
@@ -371,14 +370,18 @@ def _backends(
     args: argparse.Namespace, device: str
 ) -> tuple[list[tuple[str, str | None]], tuple[str, ...]]:
     """Every backend with each of its modes, and notes on those that are left out."""
-    named = choices("--backend", args.backend or ["native"], BACKENDS, "all")
-    modes = choices("--mode", args.mode, MODES, "all") if args.mode else list(MODES)
+    named = choices("--backend", args.backend or ["native"], capabilities.names(), "all")
+    modes = (
+        choices("--mode", args.mode, capabilities.modes(), "all")
+        if args.mode
+        else list(capabilities.modes())
+    )
     kind = device.partition(":")[0]
     every = "all" in ",".join(args.backend or ()).split(",")
     found: list[tuple[str, str | None]] = []
     notes = []
     for name in named:
-        known = offer(name).modes.get(kind)
+        known = capabilities.of(name).modes.get(kind)
         if known is None and every:
             notes.append(f"{name} does not run on {device}, left out")
         elif known is None:
@@ -389,7 +392,9 @@ def _backends(
                 notes.append(f"{name} has no mode {','.join(modes)}, left out")
             found += fitting
     if args.mode:
-        known_here = [mode for name in named for mode in offer(name).modes.get(kind, ()) if mode]
+        known_here = [
+            mode for name in named for mode in capabilities.of(name).modes.get(kind, ()) if mode
+        ]
         _check_modes(args.mode, modes, named, known_here)
     return found, tuple(notes)
 

@@ -148,10 +148,10 @@ class Sweep:
 
 def _new_run() -> RunRecord:
     """Return the record of a run on this machine, with nothing probed yet."""
+    from pydlbench.backends import capabilities
     from pydlbench.devices.cpu.affinity import choose_cpus
     from pydlbench.devices.cpu.facts import read_cpu_facts
     from pydlbench.devices.cpu.record import start_record
-    from pydlbench.devices.environment import read_environment
     from pydlbench.records.run import RunRecord
 
     facts = read_cpu_facts()
@@ -161,7 +161,7 @@ def _new_run() -> RunRecord:
         created_utc=now.isoformat(timespec="seconds"),
         command=tuple(sys.argv),
         device=start_record(facts, choose_cpus(facts, None)).to_dict(),
-        environment=read_environment(),
+        environment=capabilities.environment(),
     )
 
 

@@ -8,33 +8,30 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 __all__ = ["read_environment"]
 
-_PACKAGES = (
-    *("pydlbench", "numpy", "onednn-cpu-gomp", "pybind11"),
-    *("torch", "tensorflow", "tensorflow-cpu", "numba", "cupy-cuda13x"),
-)
+_PACKAGES = ("pydlbench", "numpy", "onednn-cpu-gomp", "pybind11")
 _PREFIXES = (
-    *("OMP_", "GOMP_", "KMP_", "DNNL_", "ONEDNN_", "MKL_", "OPENBLAS_", "BLIS_", "NUMBA_"),
+    *("OMP_", "GOMP_", "KMP_", "DNNL_", "ONEDNN_", "MKL_", "OPENBLAS_", "BLIS_"),
     *("MALLOC_", "TCMALLOC_", "MIMALLOC_", "CUDA_", "CUDNN_", "CUBLAS_", "NVIDIA_TF32"),
-)
-_NAMES = frozenset(
-    (
-        *("LD_PRELOAD", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "TF_ENABLE_ONEDNN_OPTS"),
-        *("TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_XLA_FLAGS", "XLA_FLAGS"),
-        *("TORCH_LOGS", "TORCHINDUCTOR_MAX_AUTOTUNE", "PYTORCH_CUDA_ALLOC_CONF"),
-    )
+    *("LD_PRELOAD", "LD_LIBRARY_PATH", "GLIBC_TUNABLES"),
 )
 
 
-def read_environment(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
+def read_environment(
+    variables: Mapping[str, str] | None = None,
+    packages: Iterable[str] = (),
+    prefixes: Iterable[str] = (),
+) -> dict[str, Any]:
     """Return the environment for JSON.
 
     Args:
         variables: the environment variables; those of the process by default. Only ones that
             compute libraries and allocators read are recorded.
+        packages: whose versions are recorded besides those of this suite's own libraries.
+        prefixes: of further variables to be recorded.
     """
     variables = os.environ if variables is None else variables
     return {
@@ -43,12 +40,12 @@ def read_environment(variables: Mapping[str, str] | None = None) -> dict[str, An
         "os": _system_name(),
         "kernel": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
-        "packages": _packages(),
+        "packages": _versions((*_PACKAGES, *packages)),
         "build": _build(),
         "variables": {
             name: value
             for name, value in sorted(variables.items())
-            if name in _NAMES or name.startswith(_PREFIXES)
+            if name.startswith((*_PREFIXES, *prefixes))
         },
     }
 
@@ -60,9 +57,9 @@ def _system_name() -> str:
         return platform.platform(terse=True)
 
 
-def _packages() -> dict[str, str]:
+def _versions(packages: Iterable[str]) -> dict[str, str]:
     found = {}
-    for name in _PACKAGES:
+    for name in packages:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from pydlbench.backends import capabilities
 from pydlbench.ladder.operators import by_operator, predict
 from pydlbench.records.check import RoundRow
 from pydlbench.runner.interleaved import REST_S
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.statistics import median
-from pydlbench.workers.host import RemoteKernel, Worker
 
 if TYPE_CHECKING:
     import random
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepCase
     from pydlbench.runner.session import Session
     from pydlbench.timing.chunk import Chunk
+    from pydlbench.workers.host import RemoteKernel, Worker
 
 __all__ = ["LEAST", "Rounds", "ask_log", "ask_operators", "ask_replay", "keeps_pages", "paired"]
 
@@ -268,7 +269,7 @@ def ask_log(case: StepCase, session: Session) -> dict[str, Any]:
 
     Empty where there is no such log.
     """
-    logging = case.framework == "tensorflow"
+    logging = bool(capabilities.of(case.framework).log_environment)
     worker = session.worker(case.framework, case.device, warm=True, logging=logging)
     if logging:
         return _said(case, worker)
@@ -283,11 +284,11 @@ def _said(case: StepCase, worker: Worker) -> dict[str, Any]:
     """Read the log that a process writes to standard error while it runs steps."""
     from pydlbench.backends.frameworks.verbose import parse
     from pydlbench.records.step import StepPreparation
+    from pydlbench.steps import serving
     from pydlbench.steps.operators import summary
 
     how = StepPreparation(checks=False).to_dict()
-    reply = worker.ask("prepare", case={"step": case.to_dict()}, preparation=how)
-    kernel = RemoteKernel(worker, reply["kernel"], reply["facts"])
+    kernel = worker.build(serving.prepare, case=case.to_dict(), preparation=how)
     try:
         calls = []
         for _ in range(_LOGGED_CALLS):
@@ -299,8 +300,9 @@ def _said(case: StepCase, worker: Worker) -> dict[str, Any]:
 
 
 def _ask(worker: Worker, case: StepCase, wanted: dict[str, Any]) -> RemoteKernel:
-    reply = worker.ask("prepare", case={"step": case.to_dict()}, preparation={"pieces": wanted})
-    return RemoteKernel(worker, reply["kernel"], reply["facts"])
+    from pydlbench.steps.operators import prepare_parts
+
+    return worker.build(prepare_parts, case=case.to_dict(), wanted=wanted)
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> float:

@@ -15,13 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
-    "BACKENDS",
     "CACHES",
     "CPU_PRECISIONS",
     "FUSIONS",
     "GPU_PRECISIONS",
     "LAYOUTS",
-    "MODES",
     "PASSES",
     "PRECISIONS",
     "PROPAGATIONS",
@@ -44,9 +42,6 @@ GPU_PRECISIONS = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc")
 PROPAGATIONS = ("inference", "training")
 CACHES = ("hot", "weights-cold", "all-cold")
 LAYOUTS = ("best", "any", "nchw", "nhwc", "blocked")
-BACKENDS = ("native", "torch", "tensorflow", "cupy", "numba")
-#: How frameworks run a layer.
-MODES = ("eager", "compiled", "graph", "xla")
 #: How samples are taken on a GPU; ``auto`` is what suits the cache state.
 TIMINGS = ("auto", "events", "cuda-graph")
 #: What is computed in the same call: a bias (or its gradient), or a bias and a ReLU.
@@ -70,7 +65,7 @@ class Case(Record, frozen=True, kw_only=True):
             the backward pass (the argmax of a max pooling). No meaning for backward passes.
         cache: which tensors a sample finds in the cache.
         layout: ``best`` lets all layouts compete; the others restrict the choice.
-        backend: who computes it.
+        backend: who computes it, by a name that ``pydlbench.backends.capabilities`` knows.
         device: ``cpu`` or ``cuda:N``.
         timing: ``events`` (each sample behind a closed gate, between two CUDA events),
             ``cuda-graph`` (many launches in a graph) or ``auto``: a graph where caches are hot,
@@ -81,7 +76,7 @@ class Case(Record, frozen=True, kw_only=True):
         mode: how a framework runs it (``eager``, ``compiled``, ``graph``, ``xla``); None natively.
 
     Raises:
-        UsageError: a word that is not among its choices.
+        UsageError: a word that is not among its choices; backends and modes are not looked at.
     """
 
     layer: Layer
@@ -103,10 +98,8 @@ class Case(Record, frozen=True, kw_only=True):
             ("--propagation", self.propagation, PROPAGATIONS),
             ("--cache", self.cache, CACHES),
             ("--layout", self.layout, LAYOUTS),
-            ("--backend", self.backend, BACKENDS),
             ("--timing", self.timing, TIMINGS),
             ("--fuse", self.fuse, FUSIONS),
-            ("--mode", self.mode or MODES[0], MODES),
         ):
             if value not in choices:
                 near = nearest(str(value), choices) or list(choices)

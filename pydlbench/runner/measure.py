@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pydlbench.backends import capabilities
 from pydlbench.errors import BackendMissingError
 from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS, Case, check_device
 from pydlbench.runner.session import Options, Session
@@ -56,6 +57,7 @@ def measure(
     Raises:
         UsageError: an unknown word, or a layer that does not fit into memory.
     """
+    capabilities.of(backend)
     case = Case(
         layer=layer,
         pass_=pass_,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pydlbench.backends import capabilities
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.records.measurement import Correctness, Measurement, Peaks, Roofline, time_summary
 from pydlbench.timing.statistics import median as _median
@@ -45,8 +46,6 @@ _COLD_FACTOR = 3
 # Rotating copies on a GPU span this many L2 caches: its replacement is not strictly the oldest
 # line's, so that after twice its size one line in eight is still there.
 _COLD_L2 = 4
-# Frameworks whose oneDNN reports its kernels only if it was told to when they were loaded.
-_LOGGED = ("tensorflow",)
 _LOGGED_TURNS = 7
 _LONG_S, _FEW_TURNS = 0.1, 3
 # Of calls that do nothing, beside each row: at most a tenth of a second.
@@ -96,7 +95,7 @@ class Measuring:
 
     def allocates(self, case: Case) -> bool:
         """Whether a backend allocates its outputs in each call, from the C library."""
-        return not case.on_gpu and case.backend in ("torch", "tensorflow", "numba")
+        return not case.on_gpu and capabilities.of(case.backend).fresh_results
 
     def processes(self, group: Sequence[Case]) -> list[Case]:
         """Return the case of each process that holds operands of a group's problem.
@@ -110,7 +109,7 @@ class Measuring:
         holding = [one for one in group if one.backend == "native" or one.cache == "hot"]
         warm = [one for one in holding if self.allocates(one)]
         # One log is read at a time.
-        log = [one for one in warm if one.backend in _LOGGED][:1]
+        log = [one for one in warm if capabilities.of(one.backend).log_environment][:1]
         return [*holding, *warm, *log]
 
     def empty_call_s(self, case: Case) -> float | None:
@@ -145,7 +144,7 @@ class Measuring:
         """
         from pydlbench.backends.frameworks.verbose import evidence, middle_turn
 
-        if case.on_gpu or case.backend not in _LOGGED:
+        if case.on_gpu or not capabilities.of(case.backend).log_environment:
             return {}
         worker = self._worker(case.backend, case.device, warm=True, logging=True)
         try:

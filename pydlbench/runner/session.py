@@ -105,12 +105,14 @@ class Workers:
 
     def get(self, backend: str, device: str, *, allocator: str, logging: bool) -> Worker:
         """Return a worker; see ``Session.worker``."""
-        from pydlbench.workers.environment import LOG_KERNELS, allocator_environment
+        from pydlbench.backends import capabilities
+        from pydlbench.workers.environment import allocator_environment
         from pydlbench.workers.host import Worker
 
         key = (backend, device, allocator, logging)
         if key not in self._found:
-            extra = {**allocator_environment(allocator), **(LOG_KERNELS if logging else {})}
+            log = capabilities.of(backend).log_environment if logging else {}
+            extra = {**allocator_environment(allocator), **log}
             self._found[key] = Worker(
                 backend, device, self._cpus, environment=extra, **self._limits
             )
@@ -432,7 +434,7 @@ class Session:
     @property
     def run(self) -> RunRecord:
         """The record of this run: when, where, with what."""
-        from pydlbench.devices.environment import read_environment
+        from pydlbench.backends import capabilities
         from pydlbench.records.run import RunRecord
 
         return RunRecord(
@@ -440,7 +442,7 @@ class Session:
             created_utc=self._started.isoformat(timespec="seconds"),
             command=tuple(sys.argv),
             device=self._devices.described(),
-            environment=read_environment(),
+            environment=capabilities.environment(),
         )
 
     def device(

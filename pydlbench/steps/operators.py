@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.base import Backend
     from pydlbench.backends.frameworks.verbose import Execution
-    from pydlbench.records.step import StepCase
     from pydlbench.timing.chunk import Request
 
 __all__ = [
@@ -332,12 +331,14 @@ def replay(sizes: Sequence[int], live: int) -> PartsKernel:
 KINDS = ("parts", "faults", "replay", "log")
 
 
-def prepare_parts(backend: Backend, case: StepCase, wanted: Mapping[str, Any]) -> PartsKernel:
+def prepare_parts(
+    backend: Backend, case: Mapping[str, Any], wanted: Mapping[str, Any]
+) -> PartsKernel:
     """Make parts of a step ready.
 
     Args:
         backend: of this process.
-        case: the step that they are parts of.
+        case: the step that they are parts of, a :class:`StepCase` in its JSON form.
         wanted: ``kind``, one of :data:`KINDS`, and its arguments: ``parts`` (those of a step, as
             :class:`pydlbench.ladder.operators.Piece` describes them, and ``traces``, whether their
             allocations are wanted), ``faults`` (a call that allocates ``bytes``), ``replay``
@@ -356,12 +357,14 @@ def prepare_parts(backend: Backend, case: StepCase, wanted: Mapping[str, Any]) -
     if kind == "replay":
         return replay(wanted["sizes"], wanted["live"])
     from pydlbench.models import build_model
+    from pydlbench.records.step import StepCase
 
-    model = build_model(case.model, batch=case.batch, **case.options)
-    if case.framework == "torch":
+    step = StepCase.from_dict(case)
+    model = build_model(step.model, batch=step.batch, **step.options)
+    if step.framework == "torch":
         from pydlbench.steps.torch.operators import prepare as prepare_torch
 
-        return prepare_torch(backend, model, case, wanted)
+        return prepare_torch(backend, model, step, wanted)
     from pydlbench.steps.tensorflow.operators import prepare as prepare_tensorflow
 
-    return prepare_tensorflow(backend, model, case, wanted)
+    return prepare_tensorflow(backend, model, step, wanted)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, UsageError
@@ -19,7 +18,6 @@ from pydlbench.runner.interleaved import (
 from pydlbench.runner.measuring import summary_of
 from pydlbench.timing.policy import Policy, gpu_policy
 from pydlbench.units import format_bytes
-from pydlbench.workers.host import RemoteKernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepCase
     from pydlbench.runner.session import Session
     from pydlbench.timing.procedure import Samples
+    from pydlbench.workers.host import RemoteKernel
 
 __all__ = [
     "check_memory",
@@ -60,10 +59,11 @@ def prepare_step(
     Returns:
         A kernel to sample; its ``facts`` are a :class:`StepFacts` in its JSON form.
     """
+    from pydlbench.steps import serving
+
     worker = session.worker(case.framework, case.device, warm=warm, allocator=allocator)
-    how = dataclasses.asdict(preparation or StepPreparation())
-    reply = worker.ask("prepare", case={"step": case.to_dict()}, preparation=how)
-    return RemoteKernel(worker, reply["kernel"], reply["facts"])
+    how = (preparation or StepPreparation()).to_dict()
+    return worker.build(serving.prepare, case=case.to_dict(), preparation=how)
 
 
 def step_policy(case: StepCase, session: Session, facts: dict[str, Any]) -> Policy:

@@ -23,15 +23,13 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Model
     from pydlbench.steps.checks import Subject
     from pydlbench.steps.inputs import Batch
-    from pydlbench.steps.operators import PartsKernel
-    from pydlbench.steps.protocols.runner import PlayedKernel
 
 __all__ = ["Connection", "prepare", "prepare_model"]
 
 
 def prepare(
     backend: Backend, case: Mapping[str, Any], preparation: Mapping[str, Any]
-) -> StepKernel | PartsKernel | PlayedKernel:
+) -> StepKernel:
     """Make a step ready in the process of its framework.
 
     Args:
@@ -43,15 +41,7 @@ def prepare(
         UsageError: no such model or option, or the worker is another framework's.
         UnsupportedError: the framework has not what is asked for.
     """
-    if "paper" in preparation:  # a published protocol, which prints as it goes
-        from pydlbench.steps.protocols.runner import serve_protocol
-
-        return serve_protocol(backend, case, preparation["paper"])
     step = StepCase.from_dict(case)
-    if "pieces" in preparation:  # parts of the step, for the cross-check
-        from pydlbench.steps.operators import prepare_parts
-
-        return prepare_parts(backend, step, preparation["pieces"])
     model = build_model(step.model, batch=step.batch, **step.options)
     return prepare_model(backend, model, step, StepPreparation(**preparation))
 

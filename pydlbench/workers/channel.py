@@ -1,12 +1,20 @@
-"""The channel between host and worker: one JSON object per line, and heartbeats."""
+"""The channel between host and worker: typed requests, replies, and heartbeats.
+
+A message is one JSON object on a line. A request is ``{"op": name, ...fields}``, one of
+:data:`Operation`. A reply is ``{"ok": result}`` or ``{"error": {"type": exception name, "message":
+text}}``, one per request, in order. Between a request and its reply there may be lines
+``{"heartbeat": number}``.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import selectors
 import threading
 import time
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 from pydlbench import errors
@@ -16,26 +24,75 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 __all__ = [
-    "BEAT_S",
+    "HEARTBEAT_S",
+    "Build",
+    "Describe",
     "EndOfWorkerError",
-    "Listener",
+    "Operation",
     "OverdueError",
-    "Replies",
+    "Probe",
+    "Release",
+    "ReplyReader",
+    "ReplyWriter",
+    "Sample",
     "SilentError",
     "decode",
+    "decode_request",
     "encode",
+    "encode_request",
     "error_reply",
     "is_fatal",
     "raise_error",
 ]
 
 
-# -----------------------------------------------------------------------------
-# The wire format between host and worker: one JSON object per line.
-#
-# Requests are ``{"op": name, ...arguments}``. Replies are ``{"ok": result}`` or
-# ``{"error": {"type": exception name, "message": text}}``, one per request, in order. Between a
-# request and its reply there may be lines ``{"beat": number}``.
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """Say what the backend says of itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """Make a kernel ready and keep it under a number.
+
+    Attributes:
+        builder: ``module:function``; it is called with the backend and the arguments.
+        arguments: by name, JSON-able.
+    """
+
+    builder: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Time samples of a kernel; the fields are those of ``pydlbench.timing.chunk.Request``."""
+
+    kernel: int
+    samples: int
+    inner: int
+    untimed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Free a kernel."""
+
+    kernel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Run one of the backend's probes."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+Operation = Describe | Build | Sample | Release | Probe
+_OPERATIONS: dict[str, type[Operation]] = {
+    kind.__name__.lower(): kind for kind in (Describe, Build, Sample, Release, Probe)
+}
 
 # Exceptions that cross the wire as themselves; any other arrives as a WorkerError.
 _TYPES: dict[str, type[errors.PydlbenchError]] = {
@@ -72,6 +129,28 @@ def decode(line: bytes) -> dict[str, Any]:
     return message
 
 
+def encode_request(operation: Operation) -> bytes:
+    """Turn a request into one line."""
+    fields = {one.name: getattr(operation, one.name) for one in dataclasses.fields(operation)}
+    return encode({"op": type(operation).__name__.lower(), **fields})
+
+
+def decode_request(line: bytes) -> Operation:
+    """Read a request back.
+
+    Raises:
+        WorkerError: it is not one.
+    """
+    message = decode(line)
+    kind = _OPERATIONS.get(message.pop("op", ""))
+    if kind is None:
+        raise errors.WorkerError(f"unreadable message {line[:80]!r}: not an operation")
+    try:
+        return kind(**message)
+    except TypeError as error:
+        raise errors.WorkerError(f"unreadable message {line[:80]!r}: {error}") from error
+
+
 def error_reply(error: BaseException) -> dict[str, Any]:
     """Describe an exception for the host."""
     if not isinstance(error, errors.PydlbenchError) and is_out_of_memory(error):
@@ -95,7 +174,7 @@ def raise_error(description: dict[str, str]) -> None:
 
 
 # -----------------------------------------------------------------------------
-# The host's ear: reads a worker's lines, ignores its beats, and notices when they cease.
+# The host's end: reads a worker's lines, skips heartbeats, and notices when they cease.
 
 
 class EndOfWorkerError(Exception):
@@ -103,14 +182,14 @@ class EndOfWorkerError(Exception):
 
 
 class OverdueError(Exception):
-    """The worker beats, but the reply has not come in time."""
+    """There are heartbeats, but the reply has not come in time."""
 
 
 class SilentError(Exception):
-    """Nothing has come from the worker for too long, not even a beat."""
+    """Nothing has come from the worker for too long, not even a heartbeat."""
 
 
-class Listener:
+class ReplyReader:
     """Reads one worker's messages.
 
     Args:
@@ -124,7 +203,7 @@ class Listener:
         self._pending = b""
 
     def reply(self, total: float, silence: float) -> dict[str, Any]:
-        """Return the next message that is no beat.
+        """Return the next message that is no heartbeat.
 
         What has come is read before any limit is held against it: it may have been this process
         that was stopped.
@@ -135,8 +214,8 @@ class Listener:
 
         Raises:
             EndOfWorkerError: the worker has closed its end.
-            OverdueError: it beats, and there is no reply.
-            SilentError: not even beats come.
+            OverdueError: there are heartbeats, and no reply.
+            SilentError: not even heartbeats come.
             WorkerError: a line is no message.
         """
         heard = time.monotonic()
@@ -145,7 +224,7 @@ class Listener:
             while b"\n" in self._pending:
                 line, _, self._pending = self._pending.partition(b"\n")
                 message = decode(line)
-                if "beat" not in message:
+                if "heartbeat" not in message:
                     return message
             # Past the deadline this still empties the pipe, and only then gives up.
             wait = min(deadline, heard + silence) - time.monotonic()
@@ -163,51 +242,49 @@ class Listener:
 
 
 # -----------------------------------------------------------------------------
-# Signs of life: while a request is served, a thread says every few seconds that the process runs.
-#
-# The thread beats through native code that lets go of Python's lock. It is silent while the
-# process
-# is stopped, while it is swapped out, and while native code keeps the lock.
+# The worker's end. While a request is served, a thread says every few seconds that the process
+# runs, also through native code that lets go of Python's lock. It is silent while the process is
+# stopped, while it is swapped out, and while native code keeps the lock.
 
-#: Seconds between two beats. The thread's wake-ups fall into timed samples: one in two seconds is
-#: some 30 microseconds of them, and what it displaces is seen by the counters around each chunk.
-BEAT_S = 2.0
+#: Seconds between two heartbeats. The thread's wake-ups fall into timed samples: one in two seconds
+#: is some 30 microseconds of them, and what it displaces is seen by the counters around each chunk.
+HEARTBEAT_S = 2.0
 # To wait for the thread when the process ends; it is a daemon and could not keep it alive.
 _JOIN_S = 1.0
 
 
-class Replies:
-    """A worker's end of the wire: replies, and between request and reply the beats.
+class ReplyWriter:
+    """Writes replies, and between request and reply the heartbeats.
 
-    Only requests that take longer than ``beat_s`` beat, so the host is not woken by the short ones
-    of sampling. Without requests the thread sleeps for good.
+    Only requests that take longer than ``heartbeat_s`` have heartbeats, so the host is not woken by
+    the short ones of sampling. Without requests the thread sleeps for good.
 
     Args:
         stream: takes the lines; unbuffered, or flushed by nobody.
-        beat_s: seconds between two beats.
+        heartbeat_s: seconds between two heartbeats.
     """
 
-    def __init__(self, stream: BinaryIO, beat_s: float = BEAT_S) -> None:
+    def __init__(self, stream: BinaryIO, heartbeat_s: float = HEARTBEAT_S) -> None:
         self._stream = stream
-        self._beat_s = beat_s
+        self._heartbeat_s = heartbeat_s
         self._lock = threading.Lock()  # of the stream and of all below
         self._serving = False
         self._since = 0.0
-        self._beats = 0
+        self._count = 0
         self._ended = threading.Event()
         self._busy = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="beats", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._thread.start()
 
     def begin(self) -> None:
-        """A request has come: beat until it is answered."""
+        """A request has come: send heartbeats until it is answered."""
         with self._lock:
             self._serving = True
             self._since = time.monotonic()
             self._busy.set()
 
     def answer(self, message: dict[str, Any]) -> None:
-        """Send the reply to the present request; no beat follows it."""
+        """Send the reply to the present request; no heartbeat follows it."""
         line = encode(message)
         with self._lock:
             self._serving = False
@@ -227,14 +304,14 @@ class Replies:
     def _run(self) -> None:
         while True:
             self._busy.wait()
-            if self._ended.wait(self._beat_s):
+            if self._ended.wait(self._heartbeat_s):
                 return
             with self._lock:
                 if not self._serving:
                     self._busy.clear()
-                elif time.monotonic() - self._since >= self._beat_s:
-                    self._beats += 1
+                elif time.monotonic() - self._since >= self._heartbeat_s:
+                    self._count += 1
                     try:
-                        self._write(encode({"beat": self._beats}))
+                        self._write(encode({"heartbeat": self._count}))
                     except OSError:
                         os._exit(1)  # the host is gone; what is being computed is for nobody

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pydlbench.backends import capabilities
 from pydlbench.errors import UnsupportedError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ __all__ = [
     "ALLOCATORS",
     "FRESH_FROM",
     "FRESH_PAGES",
-    "LOG_KERNELS",
     "allocator_environment",
     "worker_environment",
 ]
@@ -25,38 +25,18 @@ __all__ = [
 # -----------------------------------------------------------------------------
 # The environment of a worker: pinned threads, nothing inherited that changes numerics.
 
-# Settings of thread pools and math libraries: a worker gets ours, whatever the shell says.
+# Settings of thread pools, math libraries and the allocator, which is a part of what frameworks are
+# measured with: a worker gets ours, whatever the shell says. Backends declare their own.
 _DROPPED = (
     "OMP_",
     "GOMP_",
     "KMP_",
     "MKL_",
     "OPENBLAS_",
-    "DNNL_",
-    "ONEDNN_",
-    "TF_ENABLE_ONEDNN_",
-    "TF_NUM_INTEROP_THREADS",
-    "TF_NUM_INTRAOP_THREADS",
-    "NVIDIA_TF32_",
-    "TORCH_ALLOW_TF32_",
-    "ATEN_CPU_CAPABILITY",
-    # What compilers make of a function: fast-math, another target, or nothing at all, so that a
-    # row would be named after a mode in which nothing was compiled.
-    "XLA_FLAGS",
-    "TF_XLA_FLAGS",
-    "NUMBA_",
-    "TORCH_COMPILE_DISABLE",
-    "TORCHDYNAMO_",
-    "TORCHINDUCTOR_",
-    # The allocator is a part of what frameworks are measured with.
     "GLIBC_TUNABLES",
     "MALLOC_",
 )
-# Where compilers find the driver and keep what they have made is a matter of disks.
-_KEPT = ("NUMBA_CUDA_", "TORCHINDUCTOR_CACHE_DIR")
 
-#: Makes oneDNN report each of its kernels, in frameworks that have no switch for that.
-LOG_KERNELS = {"ONEDNN_VERBOSE": "1"}
 #: Makes the C library's allocator keep the pages that were freed, so that the next call finds them.
 KEEP_PAGES = {"GLIBC_TUNABLES": f"glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold={2**62}"}
 #: Bytes from which on a block gets new pages with ``FRESH_PAGES``.
@@ -72,10 +52,13 @@ def worker_environment(inherited: Mapping[str, str], cpus: Sequence[int]) -> dic
     The thread pool is bound before the library loads: OpenMP thread i to ``cpus[i]``. NumPy's BLAS
     gets a single thread, because its pool would spin beside the kernels.
     """
+    every = capabilities.every()
+    dropped = (*_DROPPED, *(prefix for one in every for prefix in one.settings))
+    kept = tuple(prefix for one in every for prefix in one.kept_settings)
     environment = {
         name: value
         for name, value in inherited.items()
-        if name.startswith(_KEPT) or not name.startswith(_DROPPED)
+        if name.startswith(kept) or not name.startswith(dropped)
     }
     environment["OMP_NUM_THREADS"] = str(len(cpus))
     environment["OMP_PLACES"] = ",".join(f"{{{cpu}}}" for cpu in cpus)

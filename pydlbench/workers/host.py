@@ -15,23 +15,28 @@ from pydlbench.backends.base import Preparation
 from pydlbench.errors import WorkerError
 from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.workers.channel import (
-    BEAT_S,
+    HEARTBEAT_S,
+    Build,
     EndOfWorkerError,
-    Listener,
+    Operation,
     OverdueError,
+    Probe,
+    Release,
+    ReplyReader,
+    Sample,
     SilentError,
-    encode,
+    encode_request,
     is_fatal,
     raise_error,
 )
 from pydlbench.workers.environment import worker_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pydlbench.records.specs import Case
 
-__all__ = ["DEFAULT_TIMEOUT", "PREPARE_TIMEOUT", "RemoteKernel", "Worker", "in_words"]
+__all__ = ["DEFAULT_TIMEOUT", "PREPARE_TIMEOUT", "RemoteKernel", "Worker", "exit_status"]
 
 
 # -----------------------------------------------------------------------------
@@ -44,7 +49,7 @@ _ADVICE = {
 }
 
 
-def in_words(code: int | None, said: str) -> str:
+def exit_status(code: int | None, said: str) -> str:
     """Return a clause: ``was killed by SIGSEGV: malloc(): corrupted``.
 
     Args:
@@ -70,9 +75,10 @@ def in_words(code: int | None, said: str) -> str:
 # timed and verified, may honestly take most of an hour.
 DEFAULT_TIMEOUT = 900.0
 PREPARE_TIMEOUT = 3600.0
-# A thread of the worker beats while it serves. What keeps Python's lock for long keeps it silent:
-# loading libraries of gigabytes from a cold disk, compiling in a framework that does not let go.
-# That takes tens of seconds at the worst; a process that is stopped or swapped out takes for ever.
+# A thread of the worker sends heartbeats while it serves. What keeps Python's lock for long keeps
+# it silent: loading libraries of gigabytes from a cold disk, compiling in a framework that does not
+# let go. That takes tens of seconds at the worst; a process that is stopped or swapped out takes
+# for ever.
 SILENCE_TIMEOUT = 120.0
 
 # The worker sees the module path that the host sees, wherever the host was started from.
@@ -92,8 +98,8 @@ class Worker:
         timeout: seconds after which a worker without an answer counts as hung and is killed.
         prepare_timeout: the same while it prepares a case.
         environment: variables that are set for it besides those that every worker gets.
-        silence: seconds without a beat after which a serving worker is killed.
-        beat_s: seconds between its beats.
+        silence: seconds without a heartbeat after which a serving worker is killed.
+        heartbeat_s: seconds between its heartbeats.
     """
 
     def __init__(
@@ -105,7 +111,7 @@ class Worker:
         prepare_timeout: float = PREPARE_TIMEOUT,
         environment: Mapping[str, str] | None = None,
         silence: float = SILENCE_TIMEOUT,
-        beat_s: float = BEAT_S,
+        heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         self.backend = backend
         self.device = device
@@ -114,9 +120,9 @@ class Worker:
         self._prepare_timeout = prepare_timeout
         self._environment = dict(environment or {})
         self._silence = silence
-        self._beat_s = beat_s
+        self._heartbeat_s = heartbeat_s
         self._process: subprocess.Popen[bytes] | None = None
-        self._listener: Listener | None = None
+        self._replies: ReplyReader | None = None
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         self._said = 0  # bytes of standard error that belong to earlier requests
         self._description: dict[str, Any] = {}
@@ -134,16 +140,32 @@ class Worker:
 
     def prepare(self, case: Case, preparation: Preparation) -> RemoteKernel:
         """Have a case made ready in the worker; raises what the backend raises there."""
+        from pydlbench.workers import worker
+
         fields = {name: getattr(preparation, name) for name in Preparation.__slots__}
-        reply = self.ask("prepare", case=case.to_dict(), preparation=fields)
+        return self.build(worker.prepare, case=case.to_dict(), preparation=fields)
+
+    def build(self, builder: Callable[..., Any], **arguments: Any) -> RemoteKernel:
+        """Have a function of a module make a kernel ready in the worker.
+
+        Args:
+            builder: called there with the backend and the arguments; imported there by its name, so
+                that what builds may stand above this package.
+            arguments: JSON-able.
+
+        Raises:
+            PydlbenchError: whatever the function raised.
+        """
+        name = f"{builder.__module__}:{builder.__qualname__}"
+        reply = self.ask(Build(name, arguments))
         return RemoteKernel(self, reply["kernel"], reply["facts"])
 
     def probe(self, name: str, **arguments: Any) -> dict[str, Any]:
         """Run a device probe in the worker."""
-        reply: dict[str, Any] = self.ask("probe", name=name, arguments=arguments)
+        reply: dict[str, Any] = self.ask(Probe(name, arguments))
         return reply
 
-    def ask(self, operation: str, **arguments: Any) -> Any:
+    def ask(self, operation: Operation) -> Any:
         """Send one request and return the result.
 
         Raises:
@@ -157,12 +179,13 @@ class Worker:
         # Not by seek(): the worker shares the file's position.
         self._said = os.fstat(self._stderr.fileno()).st_size
         try:
-            process.stdin.write(encode({"op": operation, **arguments}))
+            process.stdin.write(encode_request(operation))
             process.stdin.flush()
         except BrokenPipeError:
             raise self._died() from None
         try:
-            return self._reply(self._prepare_timeout if operation == "prepare" else self._timeout)
+            building = isinstance(operation, Build)
+            return self._reply(self._prepare_timeout if building else self._timeout)
         except KeyboardInterrupt:
             # The answer would be taken for that of the next request.
             self.close(kill=True)
@@ -178,9 +201,9 @@ class Worker:
     def close(self, kill: bool = False) -> None:
         """End the process: politely, or at once with ``kill``."""
         process, self._process = self._process, None
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        if self._replies is not None:
+            self._replies.close()
+            self._replies = None
         if process is None:
             return
         if kill:
@@ -205,7 +228,7 @@ class Worker:
         if self._process is not None:
             return
         setup = {"backend": self.backend, "device": self.device}
-        setup_line = json.dumps({**setup, "cpus": self.cpus, "beat_s": self._beat_s})
+        setup_line = json.dumps({**setup, "cpus": self.cpus, "heartbeat_s": self._heartbeat_s})
         self._stderr.seek(0)
         self._stderr.truncate()
         self._said = 0
@@ -222,7 +245,7 @@ class Worker:
         self.generation += 1
         if self._process.stdout is None:
             raise WorkerError(f"the {self.backend} worker has no output")
-        self._listener = Listener(self._process.stdout)
+        self._replies = ReplyReader(self._process.stdout)
         try:
             self._description = self._reply(self._timeout)
         except BaseException:
@@ -230,10 +253,10 @@ class Worker:
             raise
 
     def _reply(self, timeout: float) -> Any:
-        if self._listener is None:
+        if self._replies is None:
             raise WorkerError(f"the {self.backend} worker is not running")
         try:
-            message = self._listener.reply(timeout, self._silence)
+            message = self._replies.reply(timeout, self._silence)
         except EndOfWorkerError:
             raise self._died() from None
         except OverdueError:
@@ -263,7 +286,7 @@ class Worker:
         code = process.returncode if process else None
         self._stderr.seek(self._said)
         said = self._stderr.read().decode(errors="replace")
-        return WorkerError(f"the {self.backend} worker {in_words(code, said)}")
+        return WorkerError(f"the {self.backend} worker {exit_status(code, said)}")
 
 
 class RemoteKernel:
@@ -283,17 +306,10 @@ class RemoteKernel:
         """
         if self._worker.pid is None or self._worker.generation != self._generation:
             raise WorkerError(f"the {self._worker.backend} worker that held this kernel has died")
-        return Chunk.from_dict(
-            self._worker.ask(
-                "sample",
-                kernel=self._number,
-                samples=request.samples,
-                inner=request.inner,
-                untimed=request.untimed,
-            )
-        )
+        operation = Sample(self._number, request.samples, request.inner, request.untimed)
+        return Chunk.from_dict(self._worker.ask(operation))
 
     def release(self) -> None:
         """Free the kernel's memory, if its worker still lives."""
         if self._worker.pid is not None and self._worker.generation == self._generation:
-            self._worker.ask("release", kernel=self._number)
+            self._worker.ask(Release(self._number))

@@ -2,66 +2,81 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
 from typing import Any, BinaryIO
 
-from pydlbench.backends import capabilities as registry
+from pydlbench.backends import capabilities
 from pydlbench.backends.base import Backend, Kernel, Preparation
 from pydlbench.records.specs import Case
 from pydlbench.timing.chunk import Request
-from pydlbench.workers.channel import Replies, decode, error_reply, is_fatal
+from pydlbench.workers.channel import (
+    Build,
+    Describe,
+    Operation,
+    Probe,
+    Release,
+    ReplyWriter,
+    Sample,
+    decode_request,
+    error_reply,
+    is_fatal,
+)
 
-__all__ = ["main", "serve"]
+__all__ = ["main", "prepare", "serve"]
+
+
+def prepare(backend: Backend, case: dict[str, Any], preparation: dict[str, Any]) -> Kernel:
+    """Make a layer's kernel ready: what ``Worker.prepare`` asks for.
+
+    Args:
+        backend: of this process.
+        case: a ``pydlbench.records.specs.Case`` in its JSON form.
+        preparation: a :class:`Preparation` likewise.
+    """
+    return backend.prepare(Case.from_dict(case), Preparation(**preparation))
 
 
 class _Server:
-    """The operations that a host may ask for. Kernels are known by number."""
+    """Performs what a host asks for. Kernels are known by number."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._kernels: dict[int, Kernel] = {}
-        self._next = 1
+        self._last = 0
 
-    def describe(self) -> dict[str, Any]:
-        return self._backend.describe()
-
-    def prepare(self, case: dict[str, Any], preparation: dict[str, Any]) -> dict[str, Any]:
-        if "step" in case:  # of a whole model
-            kernel = registry.prepare_step(self._backend, case["step"], preparation)
-        else:
-            kernel = self._backend.prepare(Case.from_dict(case), Preparation(**preparation))
-        number = self._next
-        self._next += 1
-        self._kernels[number] = kernel
-        return {"kernel": number, "facts": kernel.facts.to_dict()}
-
-    def sample(self, kernel: int, samples: int, inner: int, untimed: int) -> dict[str, Any]:
-        request = Request(samples=samples, inner=inner, untimed=untimed)
-        return self._kernels[kernel].sample(request).to_dict()
-
-    def release(self, kernel: int) -> None:
-        del self._kernels[kernel]
-
-    def probe(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        return self._backend.probe(name, arguments)
-
-
-_OPERATIONS = ("describe", "prepare", "sample", "release", "probe")
+    def perform(self, operation: Operation) -> Any:
+        """Perform one operation and return its result, JSON-able."""
+        match operation:
+            case Describe():
+                return self._backend.describe()
+            case Build(builder, arguments):
+                # Named by the host, which stands above whatever it asks for: nothing here does.
+                module, _, function = builder.partition(":")
+                build = getattr(importlib.import_module(module), function)
+                kernel: Kernel = build(self._backend, **arguments)
+                self._last += 1
+                self._kernels[self._last] = kernel
+                return {"kernel": self._last, "facts": kernel.facts.to_dict()}
+            case Sample(number, samples, inner, untimed):
+                request = Request(samples=samples, inner=inner, untimed=untimed)
+                return self._kernels[number].sample(request).to_dict()
+            case Release(number):
+                del self._kernels[number]
+                return None
+            case Probe(name, arguments):
+                return self._backend.probe(name, arguments)
 
 
-def serve(backend: Backend, requests: BinaryIO, replies: Replies) -> None:
+def serve(backend: Backend, requests: BinaryIO, replies: ReplyWriter) -> None:
     """Answer requests until the host closes its end."""
     server = _Server(backend)
     for line in requests:
         replies.begin()
         try:
-            message = decode(line)
-            operation = message.pop("op")
-            if operation not in _OPERATIONS:
-                raise KeyError(f"unknown operation {operation!r}")
-            reply = {"ok": getattr(server, operation)(**message)}
+            reply = {"ok": server.perform(decode_request(line))}
         except Exception as error:  # noqa: BLE001 - whatever goes wrong here costs a row, not the run
             reply = error_reply(error)
         replies.answer(reply)
@@ -75,9 +90,9 @@ def main() -> None:
     # Before any library is loaded: thread pools take the affinity that they find.
     if setup["cpus"] and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, setup["cpus"])
-    # Libraries print where they please; the wire gets descriptors of its own.
+    # Libraries print where they please; the channel gets descriptors of its own.
     requests = os.fdopen(os.dup(0), "rb")
-    replies = Replies(os.fdopen(os.dup(1), "wb", buffering=0), setup["beat_s"])
+    replies = ReplyWriter(os.fdopen(os.dup(1), "wb", buffering=0), setup["heartbeat_s"])
     # Before the backend is imported: frameworks take their time.
     replies.begin()
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -86,7 +101,7 @@ def main() -> None:
     os.dup2(2, 1)
     try:
         try:
-            backend = registry.load(setup["backend"], setup["device"])
+            backend = capabilities.load(setup["backend"], setup["device"])
             described = backend.describe()
         except Exception as error:  # noqa: BLE001 - the host turns it into the row's reason
             replies.answer(error_reply(error))

@@ -4,13 +4,11 @@ import json
 
 import pytest
 
-from pydlbench.backends import capabilities as offers
-from pydlbench.backends import capabilities as presence
+from pydlbench.backends import capabilities
 from pydlbench.cli import backends as command
 from pydlbench.cli import main
 from pydlbench.cli.parser import Parser
 from pydlbench.errors import BackendMissingError, UnsupportedError, UsageError, WorkerError
-from pydlbench.records.specs import BACKENDS
 
 pytestmark = pytest.mark.usefixtures("installed")
 
@@ -25,8 +23,8 @@ def parse(*words):
 def installed(monkeypatch):
     """Everything but TensorFlow; what is started is written down."""
     versions = {"native": "1.0", "torch": "2.9", "cupy": "14.0", "numba": "0.62"}
-    monkeypatch.setattr(offers, "installed_version", lambda one: versions.get(one.name))
-    monkeypatch.setattr(offers, "is_there", lambda one: one.name in versions)
+    monkeypatch.setattr(capabilities, "installed_version", lambda one: versions.get(one.name))
+    monkeypatch.setattr(capabilities, "is_there", lambda one: one.name in versions)
     return versions
 
 
@@ -74,7 +72,7 @@ def test_json_on_stdout_is_pure(start, capsys):
     document = json.loads(capsys.readouterr().out)
     assert document["schema_version"] == 1
     found = {entry["backend"]: entry for entry in document["backends"]}
-    assert tuple(found) == BACKENDS
+    assert tuple(found) == capabilities.names()
     assert found["torch"]["about"] == {"name": "Torch", "version": "9", "threads": 2}
     assert (found["torch"]["usable"], found["torch"]["reason"]) == (True, None)
     assert found["torch"]["modes"] == ["eager", "compiled"]
@@ -96,11 +94,13 @@ def test_one_device_only(start, capsys):
     assert [row[0] for row in lines(capsys)[1:5]] == ["native", "torch", "tensorflow", "numba"]
     command.run(parse("--device", "cuda:1"), start)
     rows = lines(capsys)
-    assert [row[:2] for row in rows[1:6]] == [[name, "cuda:1"] for name in BACKENDS]
+    assert [row[:2] for row in rows[1:5]] == [
+        [name, "cuda:1"] for name in ("native", "torch", "tensorflow", "cupy")
+    ]
 
 
 def test_with_a_gpu_both_devices_are_listed(start, capsys, monkeypatch):
-    monkeypatch.setattr(presence, "default_device", lambda: ("cuda:0", ()))
+    monkeypatch.setattr(capabilities, "default_device", lambda: ("cuda:0", ()))
     command.run(parse(), start)
     found = [tuple(row[:2]) for row in lines(capsys)[1:10]]
     assert found.count(("torch", "cpu")) == found.count(("torch", "cuda:0")) == 1
@@ -152,7 +152,7 @@ def test_one_that_does_not_start_says_why(capsys, error):
 
 
 def test_an_install_command_is_given_once(capsys, monkeypatch):
-    monkeypatch.setattr(offers, "is_there", lambda _: True)
+    monkeypatch.setattr(capabilities, "is_there", lambda _: True)
     text = "tensorflow is not installed; get it with: pip install 'pydlbench[tensorflow]'"
 
     def describe(name, _device):
@@ -166,6 +166,6 @@ def test_an_install_command_is_given_once(capsys, monkeypatch):
 
 def test_what_runs_without_its_package_is_usable(installed, start, capsys, monkeypatch):
     del installed["native"]  # run from a checkout
-    monkeypatch.setattr(offers, "is_there", lambda one: one.name == "native")
+    monkeypatch.setattr(capabilities, "is_there", lambda one: one.name == "native")
     command.run(parse("--device", "cpu"), start)
     assert lines(capsys)[1][-1] == "yes"

@@ -14,7 +14,10 @@ def test_only_variables_that_libraries_read_are_kept():
         "HOME": "/home/someone",
         "API_TOKEN": "secret",
     }
-    assert read_environment(variables)["variables"] == {
+    found = read_environment({**variables, "TF_XLA_FLAGS": "1"}, prefixes=["TF_"])["variables"]
+    assert found.pop("TF_XLA_FLAGS") == "1"
+    assert found == read_environment(variables)["variables"]
+    assert found == {
         "DNNL_VERBOSE": "1",
         "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
         "OMP_NUM_THREADS": "2",

@@ -70,7 +70,7 @@ def invented(session, monkeypatch):
     monkeypatch.syspath_prepend(str(INVENTED))
     monkeypatch.setattr(host, "_BOOTSTRAP", _INVENTED)
     for worker in both_workers(session):
-        worker._beat_s = 0.05
+        worker._heartbeat_s = 0.05
         worker._silence = 1.0
     return session
 

@@ -14,7 +14,7 @@ from pydlbench.workers import host
 _BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
     "import invented_backend; "
-    "from pydlbench.backends import registry; registry.load = invented_backend.create; "
+    "from pydlbench.backends import capabilities; capabilities.load = invented_backend.create; "
     "from pydlbench.workers.worker import main; main()"
 )
 _LAYER = Gemm(m=2, k=2, n=2)

@@ -27,11 +27,9 @@ INHERITED = {
     "TORCH_COMPILE_DISABLE": "1",
     "TORCHINDUCTOR_MAX_AUTOTUNE": "1",
     "TORCHINDUCTOR_CACHE_DIR": "/cache",
-    "NUMBA_CUDA_DRIVER": "/opt/lib/libcuda.so",
 }
 # Places change nothing; the number of threads is set anew.
 KEPT = {"PATH", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "TORCHINDUCTOR_CACHE_DIR"}
-KEPT |= {"NUMBA_CUDA_DRIVER"}
 
 
 def test_nothing_that_changes_numerics_or_threads_is_inherited():

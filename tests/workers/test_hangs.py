@@ -24,7 +24,7 @@ def gone(pid):
 
 
 def test_beats_during_a_long_request_are_no_replies(make_worker, prepare_in):
-    worker = make_worker(beat_s=0.02)
+    worker = make_worker(heartbeat_s=0.02)
     kernel, other = prepare_in(worker, "later takes its time"), prepare_in(worker)
     assert kernel.sample(Request(samples=3)).seconds == (0.001,) * 3
     assert other.sample(Request(samples=2)).seconds == (0.001,) * 2
@@ -34,19 +34,19 @@ def test_beats_during_a_long_request_are_no_replies(make_worker, prepare_in):
 
 def test_whoever_beats_may_be_quiet_for_longer_than_the_silence(make_worker, prepare_in):
     """A request of half a second where silence of a fifth of one is death."""
-    worker = make_worker(beat_s=0.02)
+    worker = make_worker(heartbeat_s=0.02)
     kernel = prepare_in(worker, "later takes its time")
     worker._silence = 0.2
     assert kernel.sample(ONE).seconds == (0.001,)
 
 
 def test_a_slow_start_beats_too(make_worker):
-    worker = make_worker(beat_s=0.02, silence=20, environment={"INVENTED_START_S": "0.5"})
+    worker = make_worker(heartbeat_s=0.02, silence=20, environment={"INVENTED_START_S": "0.5"})
     assert worker.describe()["name"] == "invented"
 
 
 def test_a_start_that_never_ends(make_worker):
-    worker = make_worker(beat_s=0.02, timeout=1, environment={"INVENTED_START_S": "3600"})
+    worker = make_worker(heartbeat_s=0.02, timeout=1, environment={"INVENTED_START_S": "3600"})
     with pytest.raises(
         WorkerError, match=r"gave no answer for 1 s and was killed; a larger timeout_s"
     ):
@@ -55,7 +55,7 @@ def test_a_start_that_never_ends(make_worker):
 
 
 def test_hung_but_beating_ends_at_the_overall_limit(make_worker, prepare_in):
-    worker = make_worker(beat_s=0.02)
+    worker = make_worker(heartbeat_s=0.02)
     kernel = prepare_in(worker, "later hangs")
     pid = worker.pid
     worker._timeout = 0.5
@@ -70,7 +70,7 @@ def test_hung_but_beating_ends_at_the_overall_limit(make_worker, prepare_in):
 @pytest.mark.parametrize("when", ["now", "later"])
 def test_silence_ends_it_long_before_the_overall_limit(make_worker, prepare_in, deed, when):
     """In a native call that keeps Python's lock, or stopped by a signal."""
-    worker = make_worker(beat_s=0.02, timeout=LONG, prepare_timeout=LONG)
+    worker = make_worker(heartbeat_s=0.02, timeout=LONG, prepare_timeout=LONG)
     worker.describe()
     pid = worker.pid
     worker._silence = 0.5
@@ -83,7 +83,7 @@ def test_silence_ends_it_long_before_the_overall_limit(make_worker, prepare_in, 
 
 
 def test_a_worker_stopped_from_outside_in_the_middle_of_a_request(make_worker, prepare_in):
-    worker = make_worker(beat_s=0.02, timeout=LONG)
+    worker = make_worker(heartbeat_s=0.02, timeout=LONG)
     kernel = prepare_in(worker, "later hangs")
     worker._silence = 0.5
     timer = threading.Timer(0.2, os.kill, (worker.pid, signal.SIGSTOP))
@@ -95,7 +95,7 @@ def test_a_worker_stopped_from_outside_in_the_middle_of_a_request(make_worker, p
 
 
 def test_an_idle_worker_need_not_beat(make_worker, prepare_in):
-    worker = make_worker(beat_s=0.02)
+    worker = make_worker(heartbeat_s=0.02)
     kernel = prepare_in(worker)
     worker._silence = 5
     threading.Event().wait(0.2)
@@ -103,7 +103,7 @@ def test_an_idle_worker_need_not_beat(make_worker, prepare_in):
 
 
 def test_a_worker_with_an_unfinished_request_ends_when_closed(make_worker, prepare_in):
-    worker = make_worker(beat_s=0.02)
+    worker = make_worker(heartbeat_s=0.02)
     prepare_in(worker)
     pid = worker.pid
     worker.close()

@@ -1,1 +1,19 @@
-"""CuPy: cuBLAS behind ``cupy.matmul``, and convolution lowered to it as it was done first."""
+"""CuPy on GPUs: products by cuBLAS, convolutions lowered to products."""
+
+from __future__ import annotations
+
+from pydlbench.backends.capabilities import Capabilities
+
+__all__ = ["CAPABILITIES"]
+
+CAPABILITIES = Capabilities(
+    name="cupy",
+    rank=3,
+    title="cuBLAS behind im2col: the historical baseline",
+    distributions=("cupy-cuda13x", "cupy-cuda12x", "cupy"),
+    install="pip install 'pydlbench[cupy]'",
+    requires="cupy",
+    modes={"cuda": (None,)},
+    precisions={"cuda": ("fp32", "tf32", "fp16-tc")},
+    looks={None: ("grey", "X", "--")},
+)

@@ -10,6 +10,7 @@ Only this module imports CuPy, which may fail on a machine without a GPU.
 from __future__ import annotations
 
 import importlib
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 

@@ -1,34 +1,23 @@
-"""The native backends: the suite's own C++ extension modules."""
+"""The suite's own kernels and libraries: oneDNN on CPUs, cuDNN and cuBLASLt on GPUs."""
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING
+from pydlbench.backends.capabilities import Capabilities
 
-from pydlbench.errors import BackendMissingError
+__all__ = ["CAPABILITIES"]
 
-if TYPE_CHECKING:
-    from types import ModuleType
-
-__all__ = ["native_module"]
-
-
-def native_module(name: str) -> ModuleType:
-    """Import ``pydlbench._cpu`` or another native module.
-
-    Raises:
-        BackendMissingError: it was not built, or cannot be loaded; the message says why.
-    """
-    try:
-        return importlib.import_module(f"pydlbench.{name}")
-    except ImportError as error:
-        raise BackendMissingError(_why_missing(name, error)) from error
-
-
-def _why_missing(name: str, error: ImportError) -> str:
-    try:
-        build = importlib.import_module("pydlbench._build")
-    except ImportError:
-        return f"pydlbench.{name} is not built: run pip install . in the source tree"
-    recorded: str = getattr(build, f"{name.strip('_').upper()}_MISSING", "")
-    return recorded or f"pydlbench.{name} cannot be loaded: {error}"
+CAPABILITIES = Capabilities(
+    name="native",
+    rank=0,
+    title="oneDNN on CPUs; cuDNN, cuBLASLt and own kernels on GPUs",
+    distributions=("pydlbench",),
+    install="pip install . (PYDLBENCH_CUDA=1 pip install '.[cuda]' for GPUs)",
+    requires=None,
+    modes={"cpu": (None,), "cuda": (None,)},
+    precisions={
+        "cpu": ("fp32", "bf16", "fp16"),
+        "cuda": ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc"),
+    },
+    looks={None: ("blue", "o", "")},
+    settings=("DNNL_", "ONEDNN_", "NVIDIA_TF32_"),
+)

@@ -11,7 +11,7 @@ import importlib
 import os
 from typing import Any
 
-from pydlbench.backends.native import native_module
+from pydlbench.backends.native.backend import native_module
 from pydlbench.errors import BackendMissingError, UnsupportedError
 
 __all__ = ["find", "load"]

@@ -1,1 +1,21 @@
-"""Numba: what a competent person writes by hand in an afternoon, on the CPU and on the GPU."""
+"""Loops of an afternoon on the CPU, compiled by Numba."""
+
+from __future__ import annotations
+
+from pydlbench.backends.capabilities import Capabilities
+
+__all__ = ["CAPABILITIES"]
+
+CAPABILITIES = Capabilities(
+    name="numba",
+    rank=4,
+    title="loops of an afternoon: the hand-written baseline",
+    distributions=("numba",),
+    install="pip install 'pydlbench[numba]'",
+    requires="numba",
+    modes={"cpu": (None,)},
+    precisions={"cpu": ("fp32",)},
+    looks={None: ("sky", "P", "||")},
+    fresh_results=True,
+    settings=("NUMBA_",),
+)

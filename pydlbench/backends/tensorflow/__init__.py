@@ -1,1 +1,32 @@
-"""TensorFlow: the same layers through ``tf.function``, as a graph and compiled by XLA."""
+"""TensorFlow's operators, one at a time in a ``tf.function``."""
+
+from __future__ import annotations
+
+from pydlbench.backends.capabilities import Capabilities
+
+__all__ = ["CAPABILITIES"]
+
+CAPABILITIES = Capabilities(
+    name="tensorflow",
+    rank=2,
+    title="TensorFlow's operators",
+    distributions=("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos"),
+    install="pip install 'pydlbench[tensorflow]'",
+    requires="tensorflow",
+    modes={"cpu": ("graph", "xla"), "cuda": ("graph", "xla")},
+    precisions={
+        "cpu": ("fp32", "bf16", "fp16"),
+        "cuda": ("fp32", "tf32", "fp16-tc", "bf16-tc"),
+    },
+    looks={"graph": ("orange", "s", ".."), "xla": ("green", "D", "xx")},
+    fresh_results=True,
+    # Its oneDNN reports kernels only if it was told to when it was loaded.
+    log_environment={"ONEDNN_VERBOSE": "1"},
+    settings=(
+        "TF_ENABLE_ONEDNN_",
+        "TF_NUM_INTEROP_THREADS",
+        "TF_NUM_INTRAOP_THREADS",
+        "TF_XLA_FLAGS",
+        "XLA_FLAGS",
+    ),
+)

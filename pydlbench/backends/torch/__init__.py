@@ -1,1 +1,38 @@
-"""PyTorch's operators as its users call them, eager and compiled; imported by its worker only."""
+"""PyTorch's operators."""
+
+from __future__ import annotations
+
+from pydlbench.backends.capabilities import Capabilities
+
+__all__ = ["CAPABILITIES"]
+
+CAPABILITIES = Capabilities(
+    name="torch",
+    rank=1,
+    title="PyTorch's operators",
+    distributions=("torch",),
+    install="pip install 'pydlbench[torch]'",
+    requires="torch",
+    modes={"cpu": ("eager", "compiled"), "cuda": ("eager", "compiled")},
+    precisions={
+        "cpu": ("fp32", "bf16", "fp16"),
+        "cuda": ("fp32", "tf32", "fp16-tc", "bf16-tc", "fp8-tc"),
+    },
+    looks={
+        "eager": ("vermillion", "^", "//"),
+        "compiled": ("purple", "v", "\\\\"),
+    },
+    fresh_results=True,
+    settings=(
+        "TORCH_ALLOW_TF32_",
+        "ATEN_CPU_CAPABILITY",
+        # What compilers make of a function, or nothing at all, so that a row would be named after
+        # a mode in which nothing was compiled.
+        "TORCH_COMPILE_DISABLE",
+        "TORCHDYNAMO_",
+        "TORCHINDUCTOR_",
+    ),
+    # Where compilers keep what they have made is a matter of disks.
+    kept_settings=("TORCHINDUCTOR_CACHE_DIR",),
+    recorded=("TORCH_LOGS", "PYTORCH_CUDA_ALLOC_CONF"),
+)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from pydlbench.backends import capabilities
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -68,16 +70,6 @@ KINDS: Final = {
     "pointwise": ("purple", "xx"),
     "other": ("grey", "||"),
 }
-# Who ran a layer or a step: hue, marker and hatching, so that no two differ in colour alone.
-_WHO: Final = {
-    "native": ("blue", "o", ""),
-    "torch eager": ("vermillion", "^", "//"),
-    "torch compiled": ("purple", "v", "\\\\"),
-    "tensorflow graph": ("orange", "s", ".."),
-    "tensorflow xla": ("green", "D", "xx"),
-    "numba": ("sky", "P", "||"),
-    "cupy": ("grey", "X", "--"),
-}
 _OTHERS: Final = (
     ("grey", "*", "++"),
     ("sky", "<", "o"),
@@ -115,11 +107,16 @@ class Look:
 
 def looks(names: Sequence[str]) -> dict[str, Look]:
     """Return a look for each series; a known backend always has its own."""
+    own = {
+        " ".join(filter(None, (one.name, mode))): look
+        for one in capabilities.every()
+        for mode, look in one.looks.items()
+    }
     found: dict[str, Look] = {}
     others = 0
     for name in names:
-        if name in _WHO:
-            found[name] = Look(*_WHO[name])
+        if name in own:
+            found[name] = Look(*own[name])
         else:
             found[name] = Look(*_OTHERS[others % len(_OTHERS)])
             others += 1

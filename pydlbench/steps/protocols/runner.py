@@ -335,7 +335,7 @@ def play(
     worker = session.worker(str(case.framework), case.device)
 
     def ask(path: str) -> Any:
-        return worker.ask("prepare", case={"step": case.to_dict()}, preparation={"paper": path})
+        return worker.build(serve_protocol, case=case.to_dict(), path=path).facts
 
     def stop() -> None:
         # Its end ends the question too.
@@ -343,7 +343,7 @@ def play(
             with contextlib.suppress(ProcessLookupError):
                 os.kill(worker.pid, signal.SIGKILL)
 
-    facts = read_while(ask, stop, write, note)["facts"]
+    facts = read_while(ask, stop, write, note)
     return Played(**{**facts, "numbers": tuple(facts["numbers"])})
 
 
@@ -383,19 +383,18 @@ class PlayedKernel:
         raise UnsupportedError(f"a protocol has been played and has no {request.samples} samples")
 
 
-def serve_protocol(backend: Backend, fields: Mapping[str, Any], path: str) -> PlayedKernel:
+def serve_protocol(backend: Backend, case: Mapping[str, Any], path: str) -> PlayedKernel:
     """Play a protocol in this process.
 
     Args:
         backend: of the framework.
-        fields: a :class:`ProtocolCase` in its JSON form.
+        case: a :class:`ProtocolCase` in its JSON form.
         path: of the pipe that takes its lines.
     """
-    case = ProtocolCase.from_dict(fields)
     paper = Paper(path)
     try:
         surroundings = Surroundings(write=paper.line, note=paper.note)
-        return PlayedKernel(_played(backend, case, surroundings))
+        return PlayedKernel(_played(backend, ProtocolCase.from_dict(case), surroundings))
     finally:
         paper.close()
 

@@ -9,12 +9,12 @@ import pytest
 
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.frameworks.verbose import evidence, last_call, parse
+from pydlbench.backends.tensorflow import CAPABILITIES
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
 from pydlbench.records.specs import Case
 from pydlbench.timing.chunk import Request
-from pydlbench.workers.environment import LOG_KERNELS
 from pydlbench.workers.host import Worker
 
 if TYPE_CHECKING:
@@ -161,6 +161,6 @@ def logging_worker(tensorflow_backend):
     if not tensorflow_backend.describe()["onednn"]:
         pytest.skip("this TensorFlow has no oneDNN")
     cpus = sorted(os.sched_getaffinity(0))
-    worker = Worker("tensorflow", "cpu", cpus, environment=LOG_KERNELS)
+    worker = Worker("tensorflow", "cpu", cpus, environment=CAPABILITIES.log_environment)
     yield worker
     worker.discard()

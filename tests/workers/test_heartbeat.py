@@ -12,9 +12,9 @@ import time
 
 import pytest
 
-from pydlbench.workers.channel import Replies
+from pydlbench.workers.channel import ReplyWriter
 
-BEAT_S = 0.01
+HEARTBEAT_S = 0.01
 
 
 class Stream(io.RawIOBase):
@@ -28,7 +28,7 @@ class Stream(io.RawIOBase):
         part = bytes(line[:3])
         self.written += part
         time.sleep(1e-4)
-        if b'"beat":3' in self.written:
+        if b'"heartbeat":3' in self.written:
             self.beaten.set()
         return len(part)
 
@@ -44,7 +44,7 @@ def stream():
 
 @pytest.fixture
 def replies(stream):
-    replies = Replies(stream, BEAT_S)
+    replies = ReplyWriter(stream, HEARTBEAT_S)
     yield replies
     replies.close()
 
@@ -55,22 +55,22 @@ def test_a_long_request_beats_until_it_is_answered(stream, replies):
     replies.answer({"ok": 1})
     before = len(stream.written)
     *beats, reply = messages(stream)
-    assert [one["beat"] for one in beats] == list(range(1, len(beats) + 1))
+    assert [one["heartbeat"] for one in beats] == list(range(1, len(beats) + 1))
     assert len(beats) >= 3
     assert reply == {"ok": 1}
-    time.sleep(5 * BEAT_S)
+    time.sleep(5 * HEARTBEAT_S)
     assert len(stream.written) == before
 
 
 def test_nobody_beats_without_a_request(stream, replies):
-    time.sleep(5 * BEAT_S)
+    time.sleep(5 * HEARTBEAT_S)
     assert not stream.written
     assert replies._thread.is_alive()
 
 
 def test_short_requests_do_not_beat():
     stream = Stream()
-    replies = Replies(stream, 30.0)
+    replies = ReplyWriter(stream, 30.0)
     for number in range(3):
         replies.begin()
         replies.answer({"ok": number})
@@ -81,28 +81,28 @@ def test_short_requests_do_not_beat():
 def test_a_later_request_beats_again(stream, replies):
     replies.begin()
     replies.answer({"ok": 0})
-    time.sleep(5 * BEAT_S)  # the thread has gone to sleep for good
+    time.sleep(5 * HEARTBEAT_S)  # the thread has gone to sleep for good
     replies.begin()
     assert stream.beaten.wait(30)
 
 
 def test_beats_never_land_inside_a_reply(stream):
-    """Replies of 3 KB take 0.1 s on this stream, ten times as long as the beats are apart."""
-    replies = Replies(stream, BEAT_S)
+    """ReplyWriter of 3 KB take 0.1 s on this stream, ten times as long as the beats are apart."""
+    replies = ReplyWriter(stream, HEARTBEAT_S)
     text = "x" * 3000
     for number in range(5):
         replies.begin()
-        time.sleep(3 * BEAT_S)
+        time.sleep(3 * HEARTBEAT_S)
         replies.answer({"ok": number, "text": text})
     replies.close()
     found = messages(stream)
     assert [one["ok"] for one in found if "ok" in one] == [0, 1, 2, 3, 4]
-    assert any("beat" in one for one in found)
+    assert any("heartbeat" in one for one in found)
     assert all(one["text"] == text for one in found if "ok" in one)
 
 
 def test_closing_ends_the_thread(stream):
-    replies = Replies(stream, 3600.0)
+    replies = ReplyWriter(stream, 3600.0)
     replies.begin()
     replies.close()
     assert not replies._thread.is_alive()
@@ -110,8 +110,8 @@ def test_closing_ends_the_thread(stream):
 
 _PROCESS = """
 import os, sys, time
-from pydlbench.workers.channel import Replies
-replies = Replies(os.fdopen(os.dup(1), "wb", buffering=0), 0.05)
+from pydlbench.workers.channel import ReplyWriter
+replies = ReplyWriter(os.fdopen(os.dup(1), "wb", buffering=0), 0.05)
 replies.begin()
 time.sleep(float(sys.argv[1]))
 """
@@ -142,7 +142,7 @@ def test_a_worker_whose_host_is_gone_ends():
 
 def test_a_large_reply_fits_through_a_real_pipe():
     reader, writer = os.pipe()
-    replies = Replies(os.fdopen(writer, "wb", buffering=0), BEAT_S)
+    replies = ReplyWriter(os.fdopen(writer, "wb", buffering=0), HEARTBEAT_S)
     line = []
     with os.fdopen(reader, "rb") as ear:
         thread = threading.Thread(target=lambda: line.append(ear.readline()))

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from pydlbench.errors import WorkerError
-from pydlbench.workers.channel import EndOfWorkerError, Listener, OverdueError, SilentError
+from pydlbench.workers.channel import EndOfWorkerError, OverdueError, ReplyReader, SilentError
 
 
 @pytest.fixture
@@ -15,14 +15,14 @@ def pipe():
     """What a worker writes to, and the ear."""
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb") as stream, os.fdopen(writer, "wb", buffering=0) as mouth:
-        listener = Listener(stream)
+        listener = ReplyReader(stream)
         yield mouth, listener
         listener.close()
 
 
 def test_beats_before_a_reply_are_ignored(pipe):
     mouth, listener = pipe
-    mouth.write(b'{"beat":1}\n{"beat":2}\n{"ok":3}\n{"beat":4}\n{"ok":5}\n')
+    mouth.write(b'{"heartbeat":1}\n{"heartbeat":2}\n{"ok":3}\n{"heartbeat":4}\n{"ok":5}\n')
     assert listener.reply(60, 60) == {"ok": 3}
     assert listener.reply(60, 60) == {"ok": 5}
 
@@ -30,13 +30,13 @@ def test_beats_before_a_reply_are_ignored(pipe):
 def test_a_reply_that_has_come_is_read_even_past_both_limits(pipe):
     """It was the host that was stopped meanwhile."""
     mouth, listener = pipe
-    mouth.write(b'{"beat":1}\n' * 1000 + b'{"ok":3}\n')
+    mouth.write(b'{"heartbeat":1}\n' * 1000 + b'{"ok":3}\n')
     assert listener.reply(0, 0) == {"ok": 3}
 
 
 def test_which_limit_it_was(pipe):
     mouth, listener = pipe
-    mouth.write(b'{"beat":1}\n')
+    mouth.write(b'{"heartbeat":1}\n')
     with pytest.raises(OverdueError):
         listener.reply(0.05, 60)
     with pytest.raises(SilentError):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.workers.host import in_words
+from pydlbench.workers.host import exit_status
 
 MEMORY = "if nobody killed it, the system did for lack of memory: try a smaller --batch"
 
@@ -27,5 +27,5 @@ MEMORY = "if nobody killed it, the system did for lack of memory: try a smaller 
         ),
     ],
 )
-def test_a_death_in_words(code, said, words):
-    assert in_words(code, said) == words
+def test_a_death_exit_status(code, said, words):
+    assert exit_status(code, said) == words

@@ -1,0 +1,58 @@
+"""The native backend of a device: the suite's own C++ extension modules.
+
+The extension modules are imported here and below only: where one was not built, the message says
+why.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from pydlbench.errors import BackendMissingError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from pydlbench.backends.base import Backend
+
+__all__ = ["create", "native_module"]
+
+
+def create(device: str) -> Backend:
+    """Create the backend for ``cpu`` or ``cuda:N``.
+
+    Raises:
+        BackendMissingError: its native module, or a library that it needs, is missing.
+        UnsupportedError: the device cannot be used.
+    """
+    if device == "cpu":
+        native_module("_cpu")
+        from pydlbench.backends.native import cpu
+
+        return cpu.create()
+    native_module("_cuda")
+    from pydlbench.backends.native import cuda
+
+    return cuda.create(device)
+
+
+def native_module(name: str) -> ModuleType:
+    """Import ``pydlbench._cpu`` or another native module.
+
+    Raises:
+        BackendMissingError: it was not built, or cannot be loaded; the message says why.
+    """
+    try:
+        return importlib.import_module(f"pydlbench.{name}")
+    except ImportError as error:
+        raise BackendMissingError(_why_missing(name, error)) from error
+
+
+def _why_missing(name: str, error: ImportError) -> str:
+    try:
+        build = importlib.import_module("pydlbench._build")
+    except ImportError:
+        return f"pydlbench.{name} is not built: run pip install . in the source tree"
+    recorded: str = getattr(build, f"{name.strip('_').upper()}_MISSING", "")
+    return recorded or f"pydlbench.{name} cannot be loaded: {error}"

@@ -1,0 +1,120 @@
+"""What backends declare of themselves, and how one is found and loaded."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pydlbench.backends import capabilities
+from pydlbench.backends.native import backend as native
+from pydlbench.errors import BackendMissingError, UsageError
+from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS
+from pydlbench.report.page.palette import LIGHT
+
+EVERY = capabilities.every()
+FOLDER = Path(capabilities.__file__).parent
+
+
+def test_every_folder_with_a_backend_declares_it():
+    folders = {path.parent.name for path in FOLDER.glob("*/backend.py")} - {"frameworks"}
+    assert set(capabilities.names()) == folders
+    assert capabilities.names()[0] == "native"
+    assert [capabilities.of(one.name) for one in EVERY] == list(EVERY)
+
+
+@pytest.mark.parametrize("one", EVERY, ids=lambda one: one.name)
+def test_declarations_are_whole(one):
+    assert set(one.modes) == set(one.precisions) == set(one.devices) <= {"cpu", "cuda"}
+    assert set(one.precisions.get("cpu", ())) <= set(CPU_PRECISIONS)
+    assert set(one.precisions.get("cuda", ())) <= set(GPU_PRECISIONS)
+    assert one.install.startswith("pip install ")
+    modes = {mode for modes in one.modes.values() for mode in modes}
+    assert set(one.looks) == modes
+    assert {hue for hue, _, _ in one.looks.values()} <= set(LIGHT)
+
+
+def test_no_two_are_in_one_place_or_drawn_alike():
+    assert len({one.rank for one in EVERY}) == len(EVERY)
+    looks = [look for one in EVERY for look in one.looks.values()]
+    for part in (1, 2):  # colour alone tells nothing to everyone
+        assert len({look[part] for look in looks}) == len(looks)
+
+
+def test_declarations_import_no_library():
+    heavy = {one.requires for one in EVERY if one.requires}
+    code = (
+        "import sys; from pydlbench.backends import capabilities; capabilities.every(); "
+        "print(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not heavy & set(done.stdout.split())
+
+
+def test_an_unknown_backend_is_refused_with_what_is_near():
+    for ask in (capabilities.of, lambda name: capabilities.load(name, "cpu")):
+        with pytest.raises(UsageError, match=r"--backend troch: .*nearest: torch"):
+            ask("troch")
+
+
+def versions(monkeypatch, **known):
+    def version(name):
+        if name not in known:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return known[name]
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+
+
+def test_any_package_that_brings_a_backend_gives_its_version(monkeypatch):
+    versions(monkeypatch, **{"cupy-cuda12x": "13.1"})
+    assert capabilities.installed_version(capabilities.of("cupy")) == "13.1"
+    assert capabilities.installed_version(capabilities.of("torch")) is None
+
+
+def test_what_can_be_imported_is_there_whatever_brought_it(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "torch" or None)
+    # The native modules are a part of this package.
+    assert [one.name for one in EVERY if capabilities.is_there(one)] == ["native", "torch"]
+    with pytest.raises(BackendMissingError, match=r"get it with: pip install 'pydlbench\[numba\]'"):
+        capabilities.load("numba", "cpu")
+
+
+def test_the_record_of_a_run_names_libraries_and_their_settings(monkeypatch):
+    versions(monkeypatch, numba="0.62")
+    found = capabilities.environment({"TORCH_LOGS": "all", "NUMBA_OPT": "0", "HOME": "/"})
+    assert found["packages"] == {"numba": "0.62"}
+    assert found["variables"] == {"TORCH_LOGS": "all", "NUMBA_OPT": "0"}
+
+
+def test_the_native_backend_loads():
+    pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")
+    backend = capabilities.load("native", "cpu")
+    assert backend.name == "native"
+    assert backend.describe()["name"] == "oneDNN"
+
+
+def test_a_module_that_is_not_there_says_why():
+    with pytest.raises(BackendMissingError, match=r"pydlbench\._tpu cannot be loaded: .*_tpu"):
+        native.native_module("_tpu")
+
+
+def test_the_reason_recorded_at_build_time_is_given(monkeypatch):
+    build = pytest.importorskip("pydlbench._build")
+    monkeypatch.setattr(build, "TPU_MISSING", "no oneDNN for this machine", raising=False)
+    with pytest.raises(BackendMissingError, match=r"^no oneDNN for this machine$"):
+        native.native_module("_tpu")
+
+
+def test_without_a_build_the_command_is_given(monkeypatch):
+    def refuse(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", refuse)
+    with pytest.raises(BackendMissingError, match="pip install"):
+        native.native_module("_cpu")
