@@ -62,7 +62,6 @@ def test_every_combination_of_words_is_a_case():
         ("propagation", "train", "--propagation train: .*nearest: training"),
         ("cache", "cold", "--cache cold: .*nearest: all-cold"),
         ("layout", "nwhc", "--layout nwhc: .*nearest: nhwc"),
-        ("backend", "tensorflwo", "--backend tensorflwo: .*nearest: tensorflow"),
         ("precision", 32, "--precision 32: .*nearest: "),
         ("cache", None, "--cache None: .*nearest: "),
     ],
