@@ -199,19 +199,3 @@ def test_the_messages_on_sweeps_are_real():
         with pytest.raises(UsageError) as caught:
             read_jobs(parse_sweep("a.toml", text.replace(old, new), table_keys()))
         assert f"pydlbench: {caught.value}" == line
-
-
-def test_the_catalog_example_is_one():
-    import tomllib
-
-    from pydlbench.layers import catalog
-
-    (text,) = blocks(DOCS / "extending.md", "toml")
-    example = tomllib.loads(text)
-    real = [
-        tomllib.loads(one.read_text("utf-8"))
-        for one in Path(catalog.__file__).parent.glob("*.toml")
-    ]
-    keys = {key for document in real for layer in document["layers"] for key in layer}
-    assert {key for layer in example["layers"] for key in layer} <= keys
-    assert set(example) <= {key for document in real for key in document}

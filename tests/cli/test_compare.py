@@ -334,8 +334,8 @@ def drifting_workers(monkeypatch):
     monkeypatch.syspath_prepend(str(folder))
     bootstrap = host._BOOTSTRAP.replace(
         "from pydlbench.workers.worker",
-        "import drifting_backend; from pydlbench.backends import registry; "
-        "registry.load = drifting_backend.create; from pydlbench.workers.worker",
+        "import drifting_backend; from pydlbench.backends import capabilities; "
+        "capabilities.load = drifting_backend.create; from pydlbench.workers.worker",
     )
     monkeypatch.setattr(host, "_BOOTSTRAP", bootstrap)
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 
-from pydlbench import diagnose as package
+from pydlbench.diagnose import run as package
 from pydlbench.cli import diagnose as command
 from pydlbench.cli import main
 from pydlbench.cli.parser import Parser

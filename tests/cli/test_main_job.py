@@ -124,10 +124,10 @@ def test_bad_input_is_one_line_and_exit_code_2(words, message, tmp_path):
 # The command line itself, but each finished row is told on stderr, so that a test need not guess.
 TELLING = """
 import sys
-from pydlbench.cli import main, progress
+from pydlbench.cli import main, terminal
 def tell(self, done, total, label):
     print("finished", done, file=sys.stderr, flush=True)
-progress.Progress.__call__ = tell
+terminal.Progress.__call__ = tell
 sys.exit(main())
 """
 

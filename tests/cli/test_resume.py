@@ -271,7 +271,7 @@ from contextlib import contextmanager
 from pydlbench.records.specs import Case
 from pydlbench.cli import layers
 from pydlbench.cli.parser import Parser
-from pydlbench.results import RunRecord
+from pydlbench.records.run import RunRecord
 from pydlbench.runner.measuring import empty_row
 
 class Session:

@@ -53,8 +53,9 @@ def entry(measurement) -> Callable[..., Entry]:
 #: Begins a run whose id is the second argument, and adds rows 0, 1, 2... as they are asked for.
 WRITER = """
 import sys
-from pydlbench.results import RunRecord
-from pydlbench.results.store import Entry, Store
+from pydlbench.records.run import RunRecord
+from pydlbench.store.entry import Entry
+from pydlbench.store.store import Store
 
 path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 with Store.open(path) as store:

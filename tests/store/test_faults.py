@@ -91,8 +91,9 @@ def test_a_full_disk_costs_the_row_that_does_not_fit(store, run_of):
 _LIMITED = """
 import resource, sys
 from pydlbench.errors import StoreError
-from pydlbench.results import RunRecord
-from pydlbench.results.store import Entry, Store
+from pydlbench.records.run import RunRecord
+from pydlbench.store.entry import Entry
+from pydlbench.store.store import Store
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
 with Store.open(sys.argv[1]) as store:

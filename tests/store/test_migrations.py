@@ -127,7 +127,7 @@ def test_a_document_that_cannot_be_read_leaves_the_old_store_as_it_is(old):
 
 def test_two_processes_bring_it_up_to_date_at_once(old):
     script = (
-        "import sys\nfrom pydlbench.results.store import Store\n"
+        "import sys\nfrom pydlbench.store.store import Store\n"
         "with Store.open(sys.argv[1]) as store:\n"
         "    print(store.info('20300102-old').measurements)\n"
     )

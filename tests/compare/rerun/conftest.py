@@ -19,7 +19,7 @@ from pydlbench.workers import host
 _BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
     "import drifting_backend; "
-    "from pydlbench.backends import registry; registry.load = drifting_backend.create; "
+    "from pydlbench.backends import capabilities; capabilities.load = drifting_backend.create; "
     "from pydlbench.workers.worker import main; main()"
 )
 LAYER = Conv2d.of(batch=1, in_channels=4, in_size=5, out_channels=4, kernel=3, padding=1)
