@@ -7,10 +7,10 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 
-from pydlbench.diagnose import run as package
 from pydlbench.cli import diagnose as command
 from pydlbench.cli import main
 from pydlbench.cli.parser import Parser
+from pydlbench.diagnose import run as package
 from pydlbench.errors import PydlbenchError
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving
 from pydlbench.records.measurement import TimeSummary

@@ -167,8 +167,8 @@ def test_a_comparison_is_valid(run_record, measurement, capsys):
 
 
 def test_a_diagnosis_is_valid(run_record, capsys, monkeypatch):
-    from pydlbench.diagnose import run as package
     from pydlbench.cli import diagnose as command
+    from pydlbench.diagnose import run as package
     from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving
     from pydlbench.records.step import StepRecord
 
