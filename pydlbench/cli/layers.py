@@ -105,7 +105,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--backend",
         **many,
         metavar="NAME",
-        help="native (default), torch, tensorflow, cupy, numba or all, sampled in turn",
+        help=f"native (default), {', '.join(capabilities.names()[1:])} or all, sampled in turn",
     )
     how.add_argument(
         "--mode",

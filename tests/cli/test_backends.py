@@ -58,10 +58,11 @@ def test_table(start, capsys):
         "tensorflow cpu - graph, xla fp32, bf16, fp16 no",
         "cupy cuda:0 14.0 - fp32, tf32, fp16-tc no",
     ]
-    assert [" ".join(row) for row in rows[6:]] == [
+    assert [" ".join(row) for row in rows[7:]] == [
         "",
         "tensorflow on cpu: not installed; get it with: pip install 'pydlbench[tensorflow]'",
         "cupy on cuda:0: cupy needs an NVIDIA GPU; there is none",
+        "jax on cpu: not installed; get it with: pip install 'pydlbench[jax]'",
     ]
     # What is not installed is not started.
     assert [name for name, _ in start.started] == ["native", "torch", "cupy", "numba"]

@@ -129,13 +129,13 @@ def test_xlas_conversions_of_layouts_are_traced(backend: TensorflowBackend) -> N
     ],
 )
 def test_who_computes_a_convolution_of_xlas(labels: str, words: str) -> None:
-    from pydlbench.backends.tensorflow.trace import xla_detail
+    from pydlbench.backends.frameworks.hlo import detail
 
     line = (
         f"  ROOT %c.1 = f32[1,9,9,8]{{3,2,1,0}} convolution(%a, %w), window={{size=3x3}}, {labels}"
     )
-    assert words in xla_detail(f"ENTRY %f {{\n{line}\n}}")
-    assert xla_detail("%d = f32[2,2]{1,0} dot(%a, %b)") == ""
+    assert words in detail(f"ENTRY %f {{\n{line}\n}}")
+    assert detail("%d = f32[2,2]{1,0} dot(%a, %b)") == ""
 
 
 @pytest.mark.parametrize("layer", [TINY, MIDDLE], ids=["tiny", "middle"])

@@ -133,7 +133,8 @@ def test_errors_are_told_apart() -> None:
 
 
 def test_kernels_are_named_without_plumbing() -> None:
-    from pydlbench.backends.tensorflow.trace import graph_kernels, xla_kernels
+    from pydlbench.backends.frameworks import hlo
+    from pydlbench.backends.tensorflow.trace import graph_kernels
 
     assert graph_kernels(["_Arg", "_MklNativeConv2D", "_Retval"]) == "_MklNativeConv2D"
     assert graph_kernels(["_Arg", "_Retval"]) is None
@@ -142,5 +143,5 @@ def test_kernels_are_named_without_plumbing() -> None:
       ROOT %Conv2D.1 = f32[2,9,8,8]{3,2,1,0} convolution(%c, %w), window={size=3x3}
       %y = bf16[3]{0} custom-call(%c), custom_call_target="__onednn$matmul", api_version=1
     """
-    assert xla_kernels(program) == "convolution f32, __onednn$matmul bf16"
-    assert xla_kernels("ENTRY %f (x: f32[]) -> f32[]") is None
+    assert hlo.kernels(program) == "convolution f32, __onednn$matmul bf16"
+    assert hlo.kernels("ENTRY %f (x: f32[]) -> f32[]") is None

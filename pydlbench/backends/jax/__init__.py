@@ -1,0 +1,22 @@
+"""JAX on the CPU: functions that XLA compiles ahead of time."""
+
+from __future__ import annotations
+
+from pydlbench.backends.capabilities import Capabilities
+
+__all__ = ["CAPABILITIES"]
+
+CAPABILITIES = Capabilities(
+    name="jax",
+    rank=5,
+    title="JAX's functions, compiled by XLA",
+    distributions=("jax",),
+    install="pip install 'pydlbench[jax]'",
+    requires="jax",
+    modes={"cpu": ("xla",)},
+    # XLA's compiler for CPUs converts narrower operands to float32 and computes in that.
+    precisions={"cpu": ("fp32",)},
+    looks={"xla": ("green", "H", "**")},
+    fresh_results=True,
+    settings=("XLA_FLAGS", "JAX_"),
+)

@@ -1,0 +1,156 @@
+"""JAX on the CPU, through the backend: every kind and pass, verified against the reference."""
+
+from __future__ import annotations
+
+import pytest
+
+from pydlbench.backends.base import Preparation
+from pydlbench.backends.verification.inputs import make_inputs
+from pydlbench.errors import PrimitiveError, UnsupportedError
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pointwise import Pointwise
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.specs import Case
+from pydlbench.timing.chunk import Request
+
+pytest.importorskip("jax")
+
+CONV = Conv2d.of(batch=1, in_channels=2, in_size=5, out_channels=3, kernel=3, padding=1)
+LAYERS: dict[str, Conv2d | Gemm | Pool2d] = {
+    "uneven padding, stride": Conv2d.of(
+        batch=2,
+        in_channels=5,
+        in_size=(7, 9),
+        out_channels=7,
+        kernel=3,
+        padding=(1, 0, 2, 1),
+        stride=(2, 1),
+    ),
+    "groups, dilation": Conv2d.of(
+        batch=2,
+        in_channels=12,
+        in_size=(9, 13),
+        out_channels=6,
+        kernel=(3, 2),
+        padding=(1, 2, 0, 3),
+        stride=(1, 2),
+        dilation=(2, 3),
+        groups=2,
+    ),
+    "1x1, stride leaves gaps": Conv2d.of(
+        batch=1, in_channels=9, in_size=(5, 4), out_channels=4, kernel=1, stride=(3, 2)
+    ),
+    "product": Gemm(m=5, k=7, n=3),
+    "batched product": Gemm(m=5, k=4, n=6, batch_count=2),
+    "max": Pool2d.of(batch=2, channels=3, in_size=(7, 9), kernel=3, stride=2, padding=(1, 0, 1, 1)),
+    "max, gaps": Pool2d.of(batch=1, channels=2, in_size=(8, 7), kernel=(2, 1), stride=(3, 4)),
+    "avg": Pool2d.of(
+        batch=2,
+        channels=3,
+        in_size=(7, 9),
+        kernel=(3, 2),
+        stride=(2, 1),
+        padding=(1, 2, 0, 1),
+        mode="avg",
+    ),
+    "avg, padding counted": Pool2d.of(
+        batch=2,
+        channels=3,
+        in_size=(7, 9),
+        kernel=(3, 4),
+        stride=(2, 3),
+        padding=(1, 2, 0, 3),
+        mode="avg",
+        count_include_pad=True,
+    ),
+}
+PROBLEMS = [(name, pass_) for name, one in LAYERS.items() for pass_ in one.passes]
+
+
+@pytest.fixture(scope="module")
+def backend():
+    from pydlbench.backends.jax.backend import create
+
+    return create("cpu")
+
+
+@pytest.mark.parametrize(("name", "pass_"), PROBLEMS)
+def test_every_variant_of_every_pass_is_right(backend, name, pass_):
+    case = Case(layer=LAYERS[name], pass_=pass_, backend="jax", mode="xla")
+    facts = backend.prepare(case, Preparation(seed=3, all_candidates=True)).facts
+    assert [one["status"] for one in facts.candidates] == ["ok", "ok"]
+    assert all(one["correct"]["unwritten"] == 0 for one in facts.candidates)
+    assert len({one["layout"] for one in facts.candidates}) == 2
+    assert facts.library.startswith("JAX ")
+
+
+def test_a_row_is_named_after_what_xla_made_of_it(backend):
+    facts = backend.prepare(Case(layer=CONV, backend="jax"), Preparation()).facts
+    function, _, behind = facts.algorithm.partition(": ")
+    assert function == "lax.conv_general_dilated"
+    assert "f32" in behind
+    assert facts.evidence["kernel"] == f"XLA {behind}"
+    (chosen,) = [one for one in facts.candidates if one["chosen"]]
+    assert chosen["algorithm"] == facts.algorithm
+
+
+def test_a_gradient_computes_nothing_of_the_forward_pass(backend):
+    """One convolution each, and a maximum's gradient reads what the forward pass read."""
+    for pass_ in ("backward-data", "backward-weights"):
+        case = Case(layer=CONV, pass_=pass_, layout="nhwc")
+        (variant,) = [one for one in backend.variants(case) if one.variant == "nhwc"]
+        operator = variant.build(make_inputs(CONV, pass_, "fp32", 1))
+        assert operator.program().count(" convolution(") == 1
+
+
+def test_calls_are_samples_that_end_with_their_result(backend):
+    kernel = backend.prepare(Case(layer=CONV), Preparation())
+    chunk = kernel.sample(Request(samples=3, inner=2, untimed=1))
+    assert len(chunk.seconds) == 3
+    assert min(chunk.seconds) > 0
+    assert chunk.threads == len(backend.cpus)
+
+
+def test_a_wrong_function_is_a_failure(backend, monkeypatch):
+    from pydlbench.backends.jax import layers
+
+    right = layers.lax.conv_general_dilated
+
+    def wrong(*operands, **words):
+        return right(*operands, **words).at[0, 1, 1, 1].add(0.01)
+
+    monkeypatch.setattr(layers.lax, "conv_general_dilated", wrong)
+    with pytest.raises(PrimitiveError, match=r"right result: dst\["):
+        backend.prepare(Case(layer=CONV), Preparation())
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"precision": "bf16"}, "XLA converts narrower operands to float32"),
+        ({"mode": "eager"}, "no mode eager"),
+        ({"timing": "events"}, "for GPUs"),
+        ({"fuse": "bias"}, "no function for --fuse bias"),
+        ({"cache": "all-cold"}, "hot caches only"),
+        ({"layout": "blocked"}, "no operator with --layout blocked"),
+        ({"layer": Pointwise(op="relu", batch=1, channels=2, height=2, width=2)}, "pointwise"),
+    ],
+)
+def test_what_it_lacks_is_one_sentence(backend, changes, sentence):
+    case = Case(**{"layer": CONV, **changes})
+    with pytest.raises(UnsupportedError, match=sentence):
+        backend.prepare(case, Preparation())
+
+
+def test_it_has_nothing_for_gpus():
+    from pydlbench.backends.jax.backend import create
+
+    with pytest.raises(UnsupportedError, match="on CPUs so far"):
+        create("cuda:0")
+
+
+def test_the_empty_call_is_a_call(backend):
+    assert backend.empty("xla").outputs()["dst"].tolist() == [0.0]
+    assert backend.probe("empty_call", {"mode": "xla", "samples": 3, "inner": 2})["seconds"] > 0
+    assert backend.describe()["threads"] == len(backend.cpus)
