@@ -9,7 +9,7 @@ from pydlbench.errors import PydlbenchError
 from pydlbench.models.work import LOSS
 from pydlbench.report.check import operators_s
 from pydlbench.report.columns import AXES, axis_values, label
-from pydlbench.report.page.html import plain
+from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.runs import finite, mapping, node_name, objects, positive
 
 if TYPE_CHECKING:

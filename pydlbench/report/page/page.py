@@ -9,8 +9,8 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from pydlbench import __version__
-from pydlbench.report.page.figures.canvas import draw_png, drawing, file_svg
-from pydlbench.report.page.html import Html, el, join, plain
+from pydlbench.report.page.blocks import Facts, plain
+from pydlbench.report.page.figures.canvas import draw_png, drawing, file_svg, inline_svg
 from pydlbench.report.page.palette import css_variables
 from pydlbench.report.page.sections import (
     batches,
@@ -75,42 +75,38 @@ def build_page(runs: Sequence[PageRun], title: str | None = None) -> Page:
     Raises:
         PydlbenchError: matplotlib cannot be imported.
     """
+    import jinja2
+    from markupsafe import Markup
+
+    def drawn(chart: Chart) -> Markup:
+        return Markup(inline_svg(chart))  # noqa: S704 - our own SVG, its texts escaped
+
+    def shown(value: object) -> object:
+        return value if isinstance(value, Markup) else plain(value)
+
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, finalize=shown
+    )
+    template = environment.from_string(_data("page.html.j2"))
+    script = f"\n{_data('page.js')}"
+    # Nothing may be fetched, and no script runs but ours: not even one that a name smuggled in.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     with drawing():
         made = [make(runs) for make in _SECTIONS]
-        sections = [one for one in made if one is not None]
-        bodies = join((one.html() for one in sections), "\n")
-    shown = plain(title or _title(runs), 160)
-    links = [el("li", el("a", one.title, href=f"#{one.ident}")) for one in sections]
-    body = el(
-        "body",
-        el("a", "to the content", href="#conclusion", class_="skip"),
-        el("header", el("h1", shown), el("p", _subtitle(runs), class_="subtitle")),
-        el("nav", el("ul", *links), aria_label="sections"),
-        el("main", Html(f"\n{bodies}\n")),
-        el("footer", el("p", f"made by pydlbench {__version__}; this file loads nothing else")),
-        el("script", Html(_script())),
-    )
-    document = el("html", _head(shown), Html("\n"), body, lang="en")
-    return Page(f"<!DOCTYPE html>\n{document}\n", [one for part in sections for one in part.charts])
-
-
-def _head(title: str) -> Html:
-    # Nothing may be fetched, and no script runs but ours: not even one that a name smuggled in.
-    digest = base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    return el(
-        "head",
-        el("meta", charset="utf-8"),
-        el("meta", http_equiv="Content-Security-Policy", content=policy),
-        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        el("meta", name="color-scheme", content="light dark"),
-        el("title", title),
-        el("style", Html(f"\n{css_variables()}{_data('page.css')}")),
-    )
-
-
-def _script() -> str:
-    return f"\n{_data('page.js')}"
+        sections = [one for one in made if one.blocks]
+        missing = Facts([(one.title, one.command) for one in made if not one.blocks])
+        html = template.render(
+            title=plain(title or _title(runs), 160),
+            subtitle=_subtitle(runs),
+            policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
+            style=Markup(css_variables() + _data("page.css")),  # noqa: S704 - files of our own
+            script=Markup(script),  # noqa: S704 - likewise
+            sections=sections,
+            missing=missing.shown(),
+            drawn=drawn,
+            version=__version__,
+        )
+    return Page(f"{html}\n", [one for part in sections for one in part.charts])
 
 
 def _data(name: str) -> str:

@@ -11,7 +11,7 @@ import msgspec
 
 from pydlbench.records.measurement import Correctness, Measurement
 from pydlbench.report.columns import device_name
-from pydlbench.report.page.html import plain
+from pydlbench.report.page.blocks import plain
 from pydlbench.store.entry import TABLES
 
 if TYPE_CHECKING:

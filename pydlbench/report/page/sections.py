@@ -10,16 +10,30 @@ from typing import TYPE_CHECKING, Any
 
 from pydlbench.report.check import Scale, percent, signed_percent
 from pydlbench.report.columns import columns, heading, number
+from pydlbench.report.page.blocks import (
+    Column,
+    Details,
+    Facts,
+    Figure,
+    Group,
+    Heading,
+    Section,
+    Table,
+    Text,
+    capped,
+    collected,
+    dotted,
+    plain,
+    sentence,
+)
 from pydlbench.report.page.figures.batches import BATCHES_NEED, batch_sweeps
 from pydlbench.report.page.figures.frameworks import FRAMEWORKS_NEED, frameworks
 from pydlbench.report.page.figures.peaks import PEAKS_NEED, against_peaks
 from pydlbench.report.page.figures.roofline import ROOFLINE_NEEDS, rooflines
 from pydlbench.report.page.figures.samples import SAMPLES_NEED, distributions
 from pydlbench.report.page.figures.step import STEP_NEEDS, steps
-from pydlbench.report.page.html import Column, Html, dotted, el, facts, join, plain, table
 from pydlbench.report.page.ladders import options_text, rates
 from pydlbench.report.page.runs import finite, mapping, objects, positive
-from pydlbench.report.page.section import Section, absent, capped, chart, collected, paragraphs
 from pydlbench.report.page.sentences import conclusions
 from pydlbench.units import format_bytes, format_hz, format_percent, format_seconds
 
@@ -51,23 +65,20 @@ __all__ = [
 
 def conclusion(runs: Sequence[PageRun]) -> Section:
     """Return the section: for each run what was run, and the sentences that its command prints."""
-    return Section(
-        "conclusion", "Conclusion", join(_conclusion_run(run, len(runs)) for run in runs)
-    )
+    return Section("conclusion", "Conclusion", [_conclusion_run(run, len(runs)) for run in runs])
 
 
-def _conclusion_run(run: PageRun, count: int) -> Html:
-    parts = []
+def _conclusion_run(run: PageRun, count: int) -> Group:
+    blocks: list[Any] = []
     for index, one in enumerate(conclusions(run)):
         number = f"run {run.number}: " if count > 1 and not index else ""
         first, *rest = one.lines or ["nothing was measured in this run."]
-        parts.append(el("h3", f"{number}{one.about}"))
-        parts.append(el("p", first, class_="first"))
-        parts.append(paragraphs(rest))
+        blocks += [Heading(f"{number}{one.about}"), Text(first, "first")]
+        blocks += [sentence(line) for line in rest if line]
     notes = list(run.troubles)
     if run.status not in ("done", "unknown"):
         notes.insert(0, f"this run is {run.status}: it is not all that was asked for.")
-    return el("div", *parts, *(el("p", note, class_="alarm") for note in notes), class_="verdict")
+    return Group("verdict", [*blocks, *(Text(note, "alarm") for note in notes)])
 
 
 # -----------------------------------------------------------------------------
@@ -77,18 +88,16 @@ def _conclusion_run(run: PageRun, count: int) -> Html:
 def step(runs: Sequence[PageRun]) -> Section:
     """Return the section: a figure and a table per step, then the ledgers."""
     found, trouble = capped(lambda: steps(runs), "The ladder of a step")
-    parts = []
+    blocks: list[Any] = []
     for one, ladder in found:
-        parts += [chart(one), _ladder(ladder, f"{one.name}-table")]
+        blocks += [Figure(one), _ladder(ladder, f"{one.name}-table")]
     ledgers, other = collected(lambda: _ledgers(runs), "A ledger")
-    body = join([*parts, trouble, *ledgers, other])
-    missing = absent(
-        "No ladder: no run here holds an estimate, a cross-check or a model.", STEP_NEEDS
-    )
-    return Section("step", "Where a step goes", body or missing, [one for one, _ in found])
+    charts = [one for one, _ in found]
+    every = [*blocks, *trouble, *ledgers, *other]
+    return Section("step", "Where a step goes", every, charts, STEP_NEEDS)
 
 
-def _ladder(ladder: Ladder, ident: str) -> Html:
+def _ladder(ladder: Ladder, ident: str) -> Details:
     """Layers over rungs, seconds in one unit."""
     scale = Scale.of(max(rung.seconds for rung in ladder.rungs))
     divided = [rung for rung in ladder.rungs if rung.divided]
@@ -106,11 +115,10 @@ def _ladder(ladder: Ladder, ident: str) -> Html:
         Column(rung.name, cell(rung.name), value(rung.name), right=True) for rung in divided
     ]
     caption = f"Time by layer: {dotted(ladder.title)}"
-    inside = table(caption, columns, list(names), ident)
-    return el("details", el("summary", f"Table: {caption}"), inside)
+    return Details(f"Table: {caption}", [Table(caption, columns, list(names), ident)])
 
 
-def _ledgers(runs: Sequence[PageRun]) -> Iterator[Html]:
+def _ledgers(runs: Sequence[PageRun]) -> Iterator[Group]:
     count = 0
     for run in runs:
         for check in run.checks:
@@ -120,7 +128,7 @@ def _ledgers(runs: Sequence[PageRun]) -> Iterator[Html]:
                 yield _ledger(check.record, f"ledger-{count}", which)
 
 
-def _ledger(record: CheckRecord, ident: str, which: str) -> Html:
+def _ledger(record: CheckRecord, ident: str, which: str) -> Group:
     scale = Scale.of(record.measured.median)
 
     def seconds(one: LedgerTerm) -> float:
@@ -138,9 +146,9 @@ def _ledger(record: CheckRecord, ident: str, which: str) -> Html:
         Column("term", lambda one: one.term),
         Column("time", time, seconds, right=True),
         Column("share", share, seconds, right=True),
-        Column("", _bar(record)),
-        Column("what stands out", lambda one: plain(one.detail) if one.detail else ""),
-        Column("how it was measured", lambda one: el("span", one.how)),
+        Column("", lambda one: seconds(one) / record.measured.median, style="bar"),
+        Column("what stands out", lambda one: one.detail or "", style="wrap"),
+        Column("how it was measured", lambda one: one.how, style="wrap"),
     ]
     words = [record.model, options_text(record.options), f"batch {record.batch}", record.phase]
     what = " ".join(filter(None, [*words, record.precision]))
@@ -148,32 +156,20 @@ def _ledger(record: CheckRecord, ident: str, which: str) -> Html:
         f"Ledger: {what}, {which}: the terms add up to the "
         f"measured {scale.text(record.measured.median)}"
     )
-    return el("div", table(caption, columns, list(record.ledger), ident), class_="ledger")
-
-
-def _bar(record: CheckRecord) -> Callable[[LedgerTerm], Any]:
-    def bar(one: LedgerTerm) -> Html:
-        share = (finite(one.seconds) or 0.0) / record.measured.median
-        width = round(100 * min(1.0, abs(share)), 1)
-        css = "bar less" if share < 0 else "bar"
-        return el("span", class_=css, style=f"width:{width}%", aria_hidden="true")
-
-    return bar
+    return Group("ledger", [Table(caption, columns, list(record.ledger), ident)])
 
 
 # -----------------------------------------------------------------------------
 # The section of findings: what ``diagnose`` measured that would save time.
 
 
-def findings(runs: Sequence[PageRun]) -> Section | None:
-    """Return the section; None where nothing was diagnosed."""
-    if not any(run.findings for run in runs):
-        return None
+def findings(runs: Sequence[PageRun]) -> Section:
+    """Return the section; empty where nothing was diagnosed."""
     tables, trouble = collected(lambda: _finding_tables(runs), "A finding")
-    return Section("findings", "Findings", join([*tables, trouble]))
+    return Section("findings", "Findings", [*tables, *trouble])
 
 
-def _finding_tables(runs: Sequence[PageRun]) -> Iterator[Html]:
+def _finding_tables(runs: Sequence[PageRun]) -> Iterator[Any]:
     count = 0
     for run in runs:
         for document in run.findings:
@@ -183,9 +179,9 @@ def _finding_tables(runs: Sequence[PageRun]) -> Iterator[Html]:
             count += 1
             if found:
                 caption = f"What would save time: {what}. Savings of findings that overlap do not "
-                yield table(f"{caption}add up.", _FINDING_COLUMNS, found, f"findings-{count}")
+                yield Table(f"{caption}add up.", _FINDING_COLUMNS, found, f"findings-{count}")
             else:
-                yield el("p", f"{what}: nothing found that would save 1 % of the step.")
+                yield Text(f"{what}: nothing found that would save 1 % of the step.")
 
 
 def _saving(one: Mapping[str, Any], key: str) -> float | None:
@@ -207,8 +203,8 @@ _FINDING_COLUMNS = [
     Column("where", lambda one: ", ".join(map(str, one.get("where") or ()))),
     Column("saves", _seconds, lambda one: _saving(one, "seconds"), right=True),
     Column("of the step", _share, lambda one: _saving(one, "share"), right=True),
-    Column("cause", lambda one: el("span", one.get("cause"))),
-    Column("next", lambda one: el("code", one.get("next"))),
+    Column("cause", lambda one: one.get("cause"), style="wrap"),
+    Column("next", lambda one: one.get("next"), style="code"),
 ]
 
 
@@ -231,29 +227,24 @@ def layers(runs: Sequence[PageRun]) -> Section:
     """Return the section: a figure and the tables of each run."""
     charts, trouble = capped(lambda: against_peaks(runs), "Measured against theoretical")
     tables, other = collected(lambda: _layer_tables(runs), "A table of layers")
-    figures = [*map(chart, charts), trouble]
-    if not charts and not trouble:
-        text = "No comparison with peaks: no run here has a timed layer with a known peak."
-        figures = [absent(text, PEAKS_NEED)]
-    return Section("layers", "Layers", join([*figures, *tables, other]), charts)
+    blocks = [*map(Figure, charts), *trouble, *tables, *other]
+    return Section("layers", "Layers", blocks, charts, PEAKS_NEED)
 
 
-def _layer_tables(runs: Sequence[PageRun]) -> Iterator[Html]:
+def _layer_tables(runs: Sequence[PageRun]) -> Iterator[Any]:
     for run in runs:
         which = run.within(len(runs))
         if run.timed:
-            above = [
-                el("p", dotted(line), class_="setting") for line in heading(run.record, run.timed)
-            ]
+            above = [Text(dotted(line), "setting") for line in heading(run.record, run.timed)]
             found = [_column(one) for one in columns(run.timed)]
             caption = f"Timed layers{which}{f'. {run.part}' if run.part else ''}"
             ident = f"layers-{run.number}"
-            yield el("div", *above, table(caption, found, run.timed, ident))
+            yield from (*above, Table(caption, found, run.timed, ident))
         others = [row for row in run.rows if not row.ok]
         if others:
             more = f": {len(others)} of {len(others) + run.left_untimed}"
             caption = f"Without a time{which}{more if run.left_untimed else ''}"
-            yield table(caption, _WITHOUT, others, f"untimed-{run.number}")
+            yield Table(caption, _WITHOUT, others, f"untimed-{run.number}")
 
 
 _WITHOUT = [
@@ -263,7 +254,7 @@ _WITHOUT = [
     Column("precision", lambda row: row.precision),
     Column("backend", lambda row: row.who),
     Column("status", lambda row: row.status),
-    Column("reason", lambda row: el("span", row.reason or "not told")),
+    Column("reason", lambda row: row.reason or "not told", style="wrap"),
 ]
 
 
@@ -306,14 +297,8 @@ _EXACT: dict[str, Callable[[Measurement], float | None]] = {
 def roofline(runs: Sequence[PageRun]) -> Section:
     """Return the section: one plot for each run and device."""
     charts, trouble = capped(lambda: rooflines(runs), "The roofline")
-    body = join([*map(chart, charts), trouble])
-    return Section(
-        "roofline",
-        "Roofline",
-        body
-        or absent("No roofline: no run here has a layer with a time and FLOPs.", ROOFLINE_NEEDS),
-        charts,
-    )
+    blocks = [*map(Figure, charts), *trouble]
+    return Section("roofline", "Roofline", blocks, charts, ROOFLINE_NEEDS)
 
 
 # -----------------------------------------------------------------------------
@@ -324,17 +309,14 @@ def by_framework(runs: Sequence[PageRun]) -> Section:
     """Return the section: the figure, and a table of all steps."""
     charts, trouble = collected(lambda: frameworks(runs), "The comparison of frameworks")
     tables, other = collected(lambda: _framework_tables(runs), "A table of steps")
-    body = join([*map(chart, charts), trouble, *tables, other])
-    missing = absent(
-        "No comparison of frameworks: no run here timed a whole step.", FRAMEWORKS_NEED
-    )
-    return Section("frameworks", "Frameworks by precision", body or missing, charts)
+    blocks = [*map(Figure, charts), *trouble, *tables, *other]
+    return Section("frameworks", "Frameworks by precision", blocks, charts, FRAMEWORKS_NEED)
 
 
-def _framework_tables(runs: Sequence[PageRun]) -> Iterator[Html]:
+def _framework_tables(runs: Sequence[PageRun]) -> Iterator[Any]:
     found = rates(runs)
     if found:
-        yield table("Steps of frameworks", _FRAMEWORK_COLUMNS, found, "steps-table")
+        yield Table("Steps of frameworks", _FRAMEWORK_COLUMNS, found, "steps-table")
     without = [
         (one.record.case, one.record) for run in runs for one in run.steps if not one.record.ok
     ]
@@ -342,9 +324,9 @@ def _framework_tables(runs: Sequence[PageRun]) -> Iterator[Html]:
         columns = [
             Column("step", lambda pair: pair[0].label),
             Column("status", lambda pair: pair[1].status),
-            Column("reason", lambda pair: el("span", pair[1].reason or "not told")),
+            Column("reason", lambda pair: pair[1].reason or "not told", style="wrap"),
         ]
-        yield table("Steps without a time", columns, without, "steps-without")
+        yield Table("Steps without a time", columns, without, "steps-without")
 
 
 def _interval(one: Rate) -> str:
@@ -379,9 +361,8 @@ _FRAMEWORK_COLUMNS = [
 def batches(runs: Sequence[PageRun]) -> Section:
     """Return the section."""
     charts, trouble = collected(lambda: batch_sweeps(runs), "The batch sweep")
-    body = join([*map(chart, charts), trouble])
-    missing = absent("No batch sweep: nothing here was timed in two batches.", BATCHES_NEED)
-    return Section("batches", "Batch sweep", body or missing, charts)
+    blocks = [*map(Figure, charts), *trouble]
+    return Section("batches", "Batch sweep", blocks, charts, BATCHES_NEED)
 
 
 # -----------------------------------------------------------------------------
@@ -391,9 +372,8 @@ def batches(runs: Sequence[PageRun]) -> Section:
 def samples(runs: Sequence[PageRun]) -> Section:
     """Return the section."""
     charts, trouble = capped(lambda: distributions(runs), "The samples")
-    body = join([*map(chart, charts), trouble])
-    missing = absent("No distributions: no run here holds its samples.", SAMPLES_NEED)
-    return Section("samples", "Sample distributions", body or missing, charts)
+    blocks = [*map(Figure, charts), *trouble]
+    return Section("samples", "Sample distributions", blocks, charts, SAMPLES_NEED)
 
 
 # -----------------------------------------------------------------------------
@@ -404,40 +384,39 @@ _LEVELS = {"memory": "memory", "llc": "last-level cache", "l2": "L2 cache"}
 
 def environment(runs: Sequence[PageRun]) -> Section:
     """Return the section: for each run its record, as facts and tables."""
-    parts = []
+    blocks: list[Any] = []
     for run in runs:
         found, trouble = collected(
             partial(_environment_run, run), f"The environment of run {run.number}"
         )
         title = f"Run {run.number}: {run.record.id}" if len(runs) > 1 else f"Run {run.record.id}"
-        parts.append(join([el("h3", title), *found, trouble]))
-    return Section("environment", "Environment", join(parts))
+        blocks += [Heading(title), *found, *trouble]
+    return Section("environment", "Environment", blocks)
 
 
-def _environment_run(run: PageRun) -> Iterator[Html]:
+def _environment_run(run: PageRun) -> Iterator[Any]:
     record, device = run.record, run.record.device
     command = " ".join(shlex.quote(str(word)) for word in record.command)
-    yield facts(
-        [
-            ("measured", plain(record.created_utc)),
-            ("command", el("code", command) if command else None),
-            ("status", run.status),
-            ("tags", ", ".join(run.tags)),
-            ("processor", run.machine),
-            *_processor(device),
-            *_software(record.environment, device),
-        ]
-    )
+    pairs = [
+        ("measured", record.created_utc),
+        ("command", command),
+        ("status", run.status),
+        ("tags", ", ".join(run.tags)),
+        ("processor", run.machine),
+        *_processor(device),
+        *_software(record.environment, device),
+    ]
+    yield Facts(pairs, frozenset({"command"}))
     for warning in objects(device.get("warnings")):
         text = f"{plain(warning.get('symptom'))}: {plain(warning.get('remedy'))}"
-        yield el("p", text, class_="warning")
+        yield Text(text, "warning")
     peaks = objects(device.get("peaks"))
     if peaks:
-        yield table("Compute peaks, all threads", _PEAKS, peaks, f"peaks-table-{run.number}")
+        yield Table("Compute peaks, all threads", _PEAKS, peaks, f"peaks-table-{run.number}")
     bandwidths = objects(device.get("bandwidths"))
     if bandwidths:
         ident = f"bandwidths-table-{run.number}"
-        yield table("Measured bandwidths", _BANDWIDTHS, bandwidths, ident)
+        yield Table("Measured bandwidths", _BANDWIDTHS, bandwidths, ident)
 
 
 def _processor(device: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -505,7 +484,7 @@ _PEAKS = [
         right=True,
     ),
     Column("probe", lambda one: one.get("kernel") or one.get("reason")),
-    Column("derivation", lambda one: el("span", _theory(one, "derivation") or "-")),
+    Column("derivation", lambda one: _theory(one, "derivation") or "-", style="wrap"),
 ]
 _BANDWIDTHS = [
     Column("level", lambda one: _LEVELS.get(str(one.get("level")), one.get("level"))),
@@ -581,10 +560,10 @@ _TERMS = (
 def method(runs: Sequence[PageRun]) -> Section:
     """Return the section."""
     rows = [row for run in runs for row in run.timed]
-    parts = [facts(_TERMS)]
+    blocks: list[Any] = [Facts(_TERMS)]
     if rows:
-        parts += [el("h3", "Of the layers on this page"), facts(_of(rows))]
-    return Section("method", "How it was measured", join(parts))
+        blocks += [Heading("Of the layers on this page"), Facts(list(_of(rows)))]
+    return Section("method", "How it was measured", blocks)
 
 
 def _of(rows: Sequence[Measurement]) -> Iterator[tuple[str, str]]:

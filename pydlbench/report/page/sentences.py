@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.report.page.html import dotted, plain
+from pydlbench.report.page.blocks import UNREADABLE, dotted, plain
 from pydlbench.report.page.ladders import options_text
 from pydlbench.report.page.runs import finite, mapping, objects, positive
-from pydlbench.report.page.section import UNREADABLE
 from pydlbench.report.verdicts import conclude, measured_peaks
 
 if TYPE_CHECKING:

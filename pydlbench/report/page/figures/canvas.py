@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import PydlbenchError
-from pydlbench.report.page.html import Html, plain
+from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.palette import LIGHT, themed
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ _URL: Final = re.compile(r"url\(#([^)]+)\)")
 _NO_TURN: Final = re.compile(r"rotate\(-?0(?:\.0*)? [^)]*\)")
 
 
-def inline_svg(chart: Chart) -> Html:
+def inline_svg(chart: Chart) -> str:
     """Return the SVG element for the page: its colours are CSS variables, its font the page's."""
     root = _tidy(chart)
     for name in ("width", "height", "version"):
@@ -205,7 +205,7 @@ def inline_svg(chart: Chart) -> Html:
         if "style" in node.attrib:
             style = themed(node.attrib["style"])
             node.attrib["style"] = style.replace(f" {_FONT}", " var(--font)")
-    return Html(ET.tostring(root, encoding="unicode"))
+    return ET.tostring(root, encoding="unicode")
 
 
 def file_svg(chart: Chart) -> str:

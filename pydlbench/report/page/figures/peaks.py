@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.report.columns import AXES, axis_values, label, percent
+from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.figures.canvas import Chart, bar, figure, mark, place, points
-from pydlbench.report.page.html import plain
 from pydlbench.report.page.palette import LIGHT, Look, looks
 from pydlbench.report.page.runs import node_name
 from pydlbench.units import format_seconds

@@ -7,6 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.report.columns import number, percent
+from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.figures.canvas import (
     Chart,
     figure,
@@ -16,7 +17,6 @@ from pydlbench.report.page.figures.canvas import (
     place,
     points,
 )
-from pydlbench.report.page.html import plain
 from pydlbench.report.page.palette import LIGHT, looks
 from pydlbench.report.page.runs import mapping, node_name, objects, positive
 from pydlbench.units import format_seconds

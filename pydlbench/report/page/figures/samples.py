@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.report.columns import label, number, spread, varying
+from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.figures.canvas import Chart, bar, figure, mark, place, points
-from pydlbench.report.page.html import plain
 from pydlbench.report.page.palette import LIGHT, looks
 from pydlbench.report.page.runs import usable_samples
 from pydlbench.units import format_seconds

@@ -1,0 +1,249 @@
+"""What a page is made of: sections of blocks, which the template ``page.html.j2`` turns into HTML.
+
+Blocks hold texts and numbers only. The template escapes every text, so nothing that a run holds can
+become markup.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pydlbench.report.page.figures.canvas import Chart
+
+__all__ = [
+    "UNREADABLE",
+    "Column",
+    "Details",
+    "Facts",
+    "Figure",
+    "Group",
+    "Heading",
+    "Section",
+    "Table",
+    "Text",
+    "capped",
+    "collected",
+    "dotted",
+    "plain",
+    "sentence",
+]
+
+#: What comes of documents that hold something else than they should.
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
+#: Figures of one kind: a page of many runs stays readable.
+MOST_FIGURES: Final = 6
+#: Rows that a page shows; the rest is counted. More make a browser slow.
+MOST_ROWS: Final = 3000
+# Of a cell's text: longer ones are cut, with the whole in a tooltip.
+_LONG: Final = 60
+# Control characters are no text in HTML and make XML ill-formed; half of a surrogate pair cannot
+# be written as UTF-8.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def plain(value: Any, limit: int | None = None) -> str:
+    """Return a value as text on one line that XML and HTML can hold; long ones are cut.
+
+    Args:
+        value: anything; None is a dash.
+        limit: characters at the most.
+    """
+    words = "-" if value is None else str(value)
+    if not (words.isascii() and words.isprintable()):
+        words = _UNPRINTABLE.sub("\ufffd", words)
+    words = " ".join(words.split())
+    if limit is not None and len(words) > limit:
+        return f"{words[: limit - 1].rstrip()}\N{HORIZONTAL ELLIPSIS}"
+    return words
+
+
+def dotted(line: str) -> str:
+    """Return a line of a terminal's heading, whose items two blanks part, with dots instead."""
+    items = [item.strip() for item in line.split("  ") if item.strip()]
+    return " \N{MIDDLE DOT} ".join(items)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A paragraph: text, then perhaps a command in its own type; ``css`` is one of the page's."""
+
+    kind: ClassVar[str] = "text"
+    text: str
+    css: str | None = None
+    command: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A heading below that of the section."""
+
+    kind: ClassVar[str] = "heading"
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Names and values; pairs without a value are left out. Those in ``code`` are commands."""
+
+    kind: ClassVar[str] = "facts"
+    pairs: Iterable[tuple[str, Any]]
+    code: frozenset[str] = frozenset()
+
+    def shown(self) -> list[tuple[str, str]]:
+        """Return the pairs that have a value."""
+        return [(name, plain(value)) for name, value in self.pairs if value not in (None, "")]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure with its heading and caption."""
+
+    kind: ClassVar[str] = "figure"
+    chart: Chart
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """Blocks that are folded until their summary is clicked."""
+
+    kind: ClassVar[str] = "details"
+    summary: str
+    blocks: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Blocks that belong together, in a box of the page's class ``css``."""
+
+    kind: ClassVar[str] = "group"
+    css: str
+    blocks: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        title: its heading.
+        cell: the content of a row's cell: its text, or the share that a ``bar`` stands for.
+        value: what it is sorted by, where the text is not enough; None sorts last.
+        right: aligned to the right: numbers.
+        note: what the heading means, shown when it is pointed at.
+        style: ``plain``, cut where it is long; ``wrap``, whole and over several lines; ``code``;
+            or ``bar``.
+    """
+
+    title: str
+    cell: Callable[[Any], Any]
+    value: Callable[[Any], float | None] | None = None
+    right: bool = False
+    note: str | None = None
+    style: str = "plain"
+
+
+class Cell(NamedTuple):
+    """A cell: its text, the number that it is sorted by, and its whole text where it was cut."""
+
+    text: str
+    value: str | None
+    title: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table whose headings sort it; without scripts it is just a table.
+
+    Attributes:
+        caption: above it.
+        columns: at least one; the first one heads its rows.
+        rows: anything that the columns understand.
+        ident: unique on the page.
+    """
+
+    kind: ClassVar[str] = "table"
+    caption: str
+    columns: Sequence[Column]
+    rows: Sequence[Any]
+    ident: str
+
+    def heading(self) -> str:
+        """Return the caption, with how many rows are left out."""
+        if len(self.rows) <= MOST_ROWS:
+            return plain(self.caption)
+        more = f"The first {MOST_ROWS} rows of {len(self.rows)}; an export has all of them."
+        return f"{plain(self.caption)} {more}"
+
+    def cells(self) -> Iterator[list[Cell]]:
+        """Yield the rows that are shown."""
+        for row in self.rows[:MOST_ROWS]:
+            yield [_cell(column, row) for column in self.columns]
+
+
+def _cell(column: Column, row: Any) -> Cell:
+    number = None if column.value is None else column.value(row)
+    value = None if number is None else repr(number)
+    given = column.cell(row)
+    if column.style == "bar":
+        width = round(100 * min(1.0, abs(given)), 1)
+        return Cell(f"{width}%", value, "less" if given < 0 else None)
+    whole = plain(given)
+    cut = plain(whole, _LONG) if column.style == "plain" else whole
+    return Cell(cut, value, None if cut == whole else whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of the page.
+
+    Attributes:
+        ident: what links point to.
+        title: its heading.
+        blocks: below it; a section without any is not on the page.
+        charts: its figures, which can also become files.
+        command: what would fill the section where it is empty.
+    """
+
+    ident: str
+    title: str
+    blocks: Sequence[Any]
+    charts: list[Chart] = field(default_factory=list)
+    command: str = ""
+
+
+def sentence(line: str, css: str | None = None) -> Text:
+    """Return a sentence; a command to run next stands in its own type."""
+    for word in ("next:", "try:"):
+        if line.startswith(f"{word} "):
+            return Text(word, css, line.removeprefix(f"{word} "))
+    return Text(line, css)
+
+
+def collected(make: Callable[[], Iterable[Any]], what: str) -> tuple[list[Any], list[Any]]:
+    """Return what can be made, and a line where a document's values are in the way."""
+    found: list[Any] = []
+    try:
+        found.extend(make())
+    except UNREADABLE as error:
+        why = f"{type(error).__name__}: {plain(error, 120)}"
+        return found, [
+            Text(f"{what} cannot be shown: a run holds unusable values ({why}).", "alarm")
+        ]
+    return found, []
+
+
+def capped(
+    make: Callable[[], Iterator[Any]], what: str, most: int = MOST_FIGURES
+) -> tuple[list[Any], list[Any]]:
+    """Return the first figures, and a line if there would be more or one cannot be drawn."""
+    found, trouble = collected(lambda: islice(make(), most + 1), what)
+    if len(found) <= most:
+        return found, trouble
+    text = f"{what}: only the first {most} figures are drawn; a report of fewer runs shows more."
+    return found[:most], [Text(text, "absent"), *trouble]
