@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 
-import msgspec
 import pytest
 from invented_evidence import evidence, row, terms
 
@@ -139,7 +139,7 @@ def test_native_seconds_stand_beside_each_piece(model, found, native):
     assert native_of(model, conv, native) == native.by_node[conv.nodes[0]]
     sums = next(one for one in found if one.kind == "gradient sum")
     assert native_of(model, sums, native) == 2.0
-    unknown = msgspec.structs.replace(native, by_node={})
+    unknown = dataclasses.replace(native, by_node={})
     assert native_of(model, conv, unknown) is None
 
 
