@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pydlbench.cli.recorder import Resumed
-    from pydlbench.store.entry import RunInfo
+    from pydlbench.records.run import RunInfo
     from pydlbench.store.store import Store
 
 __all__ = [

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from pydlbench.records.measurement import Measurement
-    from pydlbench.records.run import RunRecord
-    from pydlbench.store.entry import Entry, RunInfo
+    from pydlbench.records.run import RunInfo, RunRecord
+    from pydlbench.store.entry import Entry
     from pydlbench.store.store import Store
 
 __all__ = ["Recorder", "Resumed"]

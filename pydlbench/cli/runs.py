@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
     from pydlbench.ladder.estimate import Plan
     from pydlbench.records.measurement import Measurement
+    from pydlbench.records.run import RunInfo
     from pydlbench.records.specs import Case
     from pydlbench.store.documents import Loaded
-    from pydlbench.store.entry import Entry, RunInfo
+    from pydlbench.store.entry import Entry
 
 __all__ = ["add_parser", "run"]
 

@@ -105,6 +105,11 @@ class Saving(Record, frozen=True, kw_only=True, rename={"low": "ci_low", "high":
     evidence: tuple[str, ...] = ()
     otherwise: str = ""
 
+    # The share says what the step was, and the finding has the causes.
+    derived = ("share",)
+    promised = ("share",)
+    unlisted = ("step_s", "causes", "evidence", "otherwise")
+
     @property
     def share(self) -> float:
         """Of the step."""
@@ -119,12 +124,6 @@ class Saving(Record, frozen=True, kw_only=True, rename={"low": "ci_low", "high":
     def sure(self) -> bool:
         """Whether its interval is so narrow that chance alone hardly ever gives it."""
         return self.low is not None and self.low >= _SURE * self.seconds
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object: the share stands for the step, and the finding has the causes."""
-        names = ("seconds", "ci_low", "ci_high", "share", "of", "how", "rounds")
-        found = {**super().to_dict(), "share": self.share}
-        return {name: found[name] for name in names}
 
 
 class Finding(Record, frozen=True, kw_only=True):
@@ -155,6 +154,7 @@ class Finding(Record, frozen=True, kw_only=True):
     overlaps: tuple[int, ...] = ()
 
     derived = ("cause",)
+    promised = ("cause",)
 
     @property
     def cause(self) -> str:

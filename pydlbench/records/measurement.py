@@ -70,7 +70,12 @@ class TimeSummary(Record, frozen=True, kw_only=True):
 
 
 class Peaks(Record, frozen=True, kw_only=True):
-    """Compute peaks in TFLOP/s, at the clock and number of threads of the measurement."""
+    """Compute peaks in TFLOP/s, at the clock and number of threads of the measurement.
+
+    Attributes:
+        theoretical: FLOP per cycle of the device's units times its clock.
+        measured: What a probe kernel reached, at this clock.
+    """
 
     theoretical: float | None = None
     measured: float | None = None
@@ -107,6 +112,8 @@ class Correctness(Record, frozen=True, kw_only=True):
     rel_error: float | None = None
     tolerance: float | None = None
     detail: str | None = None
+
+    promised = ("status",)
 
 
 class Measurement(
@@ -250,6 +257,7 @@ class Measurement(
 
     derived = ("gflops_per_watt",)
     omitted = ("candidates", "samples_s")
+    promised = ("device", "backend", "cache", "reason", "time", "correct")
 
     @property
     def who(self) -> str:

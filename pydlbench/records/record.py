@@ -27,12 +27,16 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         derived: properties that stand in the JSON object behind the fields; not read back.
         omitted: fields that are left out of it where they are None.
+        unlisted: fields that it never has.
+        promised: what it has in every version, although it has a default or is derived.
         embedded: fields whose objects' fields stand in the object itself, before its own.
         rules: keywords that the object's JSON Schema has besides.
     """
 
     derived: ClassVar[tuple[str, ...]] = ()
     omitted: ClassVar[tuple[str, ...]] = ()
+    unlisted: ClassVar[tuple[str, ...]] = ()
+    promised: ClassVar[tuple[str, ...]] = ()
     embedded: ClassVar[tuple[str, ...]] = ()
     rules: ClassVar[Mapping[str, Any]] = {}
 
@@ -43,7 +47,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
             found |= plain(getattr(self, name))
         for name, key in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True):
             value = getattr(self, name)
-            if name not in self.embedded and not (value is None and name in self.omitted):
+            absent = name in self.omitted and value is None
+            if not (absent or name in self.embedded or name in self.unlisted):
                 found[key] = plain(value)
         return found | {name: plain(getattr(self, name)) for name in self.derived}
 

@@ -95,6 +95,8 @@ class StepCase(Record, frozen=True, kw_only=True):
     running_statistics: bool = False
     seed: int = 0
 
+    promised = ("batch", "phase", "framework", "mode", "precision", "device")
+
     def __post_init__(self) -> None:
         _check("--framework", self.framework, FRAMEWORKS)
         modes = FRAMEWORK_MODES[self.framework]
@@ -271,6 +273,7 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
     time: TimeSummary | None = None
 
     embedded = ("case",)
+    promised = ("time",)
 
     @property
     def ok(self) -> bool:

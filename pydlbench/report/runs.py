@@ -12,7 +12,7 @@ from pydlbench.report.text import plain_table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pydlbench.store.entry import RunInfo
+    from pydlbench.records.run import RunInfo
 
 __all__ = ["command_text", "render_runs"]
 

@@ -1,9 +1,16 @@
-"""Opens the store's file, and turns what SQLite says into one line with what to do."""
+"""Opens the store's file, and turns what SQLite says into one line with what to do.
+
+Writers use a write-ahead log, so that readers and a second writer are never in the way, and have
+each commit on the disk before they go on: after a power cut, what was finished is there.
+
+Readers never write. Where the log cannot be opened because the folder is read-only, the file is
+read as it is; a log that is there and has not been merged is read in a copy, for it holds the
+newest rows.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 import shutil
 import sqlite3
@@ -13,8 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import StoreError
-from pydlbench.store.entry import LAYER_COLUMNS, layer_values, unpack
-from pydlbench.store.place import machine_name
+from pydlbench.store.entry import LAYER_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,52 +28,44 @@ if TYPE_CHECKING:
 __all__ = ["APPLICATION_ID", "INSERT_LAYER", "VERSION", "open_reader", "open_writer", "translated"]
 
 
-# -----------------------------------------------------------------------------
-# The tables of the store: the statements that lead from each version of the schema to the next.
-#
-# A new store runs through all of them, so that a store that was brought up to date and one that
-# was
-# begun today are the same.
+_PLACES = ", ".join("?" * (1 + len(LAYER_COLUMNS)))
+#: Puts an entry's number and :func:`layer_values` into the table of layers.
+INSERT_LAYER: Final = f"INSERT INTO layers VALUES ({_PLACES})"  # noqa: S608 - places for values
 
 #: ``PRAGMA application_id`` of a store: "pdlb" in ASCII.
 APPLICATION_ID: Final = 0x70646C62
-#: ``PRAGMA user_version`` of the schema that this package writes.
-VERSION: Final = 2
+#: ``PRAGMA user_version``: the version of the tables below.
+VERSION: Final = 1
 
-#: Runs and their entries; documents are compressed JSON, samples float64 (seconds).
-TO_VERSION_1: Final = (
+#: Runs, their entries and tags. Documents are compressed JSON, samples float64 (seconds). What a
+#: list of runs shows stands in columns of its own, as do the numbers of layers: reading a hundred
+#: thousand documents would take seconds.
+TABLES: Final = (
     """
     CREATE TABLE runs (
         id TEXT NOT NULL PRIMARY KEY,
         created_utc TEXT NOT NULL,
         kind TEXT NOT NULL,
         status TEXT NOT NULL,
-        document BLOB NOT NULL
+        document BLOB NOT NULL,
+        command TEXT NOT NULL DEFAULT '[]',
+        machine TEXT NOT NULL DEFAULT '',
+        writer TEXT,
+        request BLOB
     )
     """,
+    # The samples have a CRC-32: a document's compression has its own.
     """
     CREATE TABLE entries (
         number INTEGER PRIMARY KEY,
         run TEXT NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
         kind TEXT NOT NULL,
         document BLOB NOT NULL,
-        samples BLOB
+        samples BLOB,
+        key TEXT,
+        samples_crc INTEGER
     )
     """,
-    "CREATE INDEX entries_of_run ON entries (run)",
-)
-
-#: What a list of runs shows stands in columns of its own, as do the numbers of layers: reading a
-#: hundred thousand documents would take seconds. Tags; who writes a run; what was asked for.
-TO_VERSION_2: Final = (
-    "ALTER TABLE runs ADD COLUMN command TEXT NOT NULL DEFAULT '[]'",
-    "ALTER TABLE runs ADD COLUMN machine TEXT NOT NULL DEFAULT ''",
-    "ALTER TABLE runs ADD COLUMN writer TEXT",
-    "ALTER TABLE runs ADD COLUMN request BLOB",
-    "ALTER TABLE entries ADD COLUMN key TEXT",
-    # CRC-32 of the samples: a document's compression has its own.
-    "ALTER TABLE entries ADD COLUMN samples_crc INTEGER",
-    "DROP INDEX entries_of_run",
     # Ends with the row's number: counts and orders are read from it alone.
     "CREATE INDEX entries_of_run ON entries (run, kind)",
     "CREATE UNIQUE INDEX entries_by_key ON entries (run, key) WHERE key IS NOT NULL",
@@ -92,63 +90,51 @@ TO_VERSION_2: Final = (
 )
 
 
-# -----------------------------------------------------------------------------
-# Brings a store's schema up to date, in one transaction: whole, or as it was before.
-
-_PLACES = ", ".join("?" * (1 + len(LAYER_COLUMNS)))
-#: Puts an entry's number and :func:`layer_values` into the table of layers.
-INSERT_LAYER = f"INSERT INTO layers VALUES ({_PLACES})"  # noqa: S608 - places for values
-
-
-def check_origin(connection: sqlite3.Connection, path: Path) -> int:
-    """Return the version of a store's schema; 0 of a file without any table.
+def check_origin(connection: sqlite3.Connection, path: Path) -> bool:
+    """Return whether a file is a store; one without any table is none yet.
 
     Raises:
-        StoreError: it is another program's, or of a newer pydlbench.
+        StoreError: it is another program's, or of another version of pydlbench.
     """
     application = _pragma(connection, "application_id")
     version = _pragma(connection, "user_version")
     if application == 0 and version == 0:
         tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if not tables:
-            return 0
+            return False
     if application != APPLICATION_ID:
         raise StoreError(
             f"store {path}: is another program's SQLite file; name another file with --store"
         )
-    if version > VERSION:
+    if version != VERSION:
         raise StoreError(
             f"store {path}: its schema is version {version} and this pydlbench knows {VERSION}; "
-            "update pydlbench, or name another file with --store"
+            "use the pydlbench that wrote it, or name another file with --store"
         )
-    return version
+    return True
 
 
-def migrate(connection: sqlite3.Connection, path: Path, to: int = VERSION) -> None:
-    """Bring the schema to a version, where it is older.
+def begin_store(connection: sqlite3.Connection, path: Path) -> None:
+    """Make the tables of a new store, in one transaction: all or none.
 
     Args:
         connection: outside of any transaction.
         path: for messages.
-        to: the version; tests make old stores with it.
 
     Raises:
-        StoreError: as :func:`check_origin`, or a document cannot be read.
+        StoreError: as :func:`check_origin`.
         sqlite3.Error: the file cannot be written; it is then left as it was.
     """
-    if check_origin(connection, path) >= to:
+    if check_origin(connection, path):
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
         # Once more: another process may have done it meanwhile.
-        version = check_origin(connection, path)
-        if version < 1 <= to:
-            _run(connection, TO_VERSION_1)
-        if version < 2 <= to:
-            _run(connection, TO_VERSION_2)
-            _fill_columns(connection, path)
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {max(version, to)}")
+        if not check_origin(connection, path):
+            for statement in TABLES:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -156,46 +142,10 @@ def migrate(connection: sqlite3.Connection, path: Path, to: int = VERSION) -> No
         raise
 
 
-def _fill_columns(connection: sqlite3.Connection, path: Path) -> None:
-    """Version 2: columns from the documents that version 1 had only."""
-    try:
-        for name, data in connection.execute("SELECT id, document FROM runs").fetchall():
-            run = unpack(data)
-            connection.execute(
-                "UPDATE runs SET command = ?, machine = ? WHERE id = ?",
-                (json.dumps(list(run.get("command", ()))), machine_name(run.get("device")), name),
-            )
-        layers = connection.execute("SELECT number, document FROM entries WHERE kind = 'layer'")
-        connection.executemany(
-            INSERT_LAYER, ((number, *layer_values(unpack(data))) for number, data in layers)
-        )
-    except ValueError as error:
-        raise StoreError(
-            f"store {path}: cannot be brought up to date, a document in it is damaged ({error}); "
-            "name another file with --store, or restore it from a backup"
-        ) from error
-
-
-def _run(connection: sqlite3.Connection, statements: tuple[str, ...]) -> None:
-    for statement in statements:
-        connection.execute(statement)
-
-
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
     value: Any = connection.execute(f"PRAGMA {name}").fetchone()[0]
     return int(value)
 
-
-# -----------------------------------------------------------------------------
-# Opens the file, and turns what SQLite says into one line with what to do.
-#
-# Writers use a write-ahead log, so that readers and a second writer are never in the way, and
-# have
-# each commit on the disk before they go on: after a power cut, what was finished is there.
-#
-# Readers never write. Where the log cannot be opened because the folder is read-only, the file is
-# read as it is; a log that is there and has not been merged is read in a copy, for it holds the
-# newest rows.
 
 #: Seconds that a process waits for another one's transaction.
 BUSY_S: Final = 15.0
@@ -205,7 +155,7 @@ _LONGEST: Final = 200
 
 
 def open_writer(path: Path) -> sqlite3.Connection:
-    """Open a store for writing; a new one is begun, an older one brought up to date.
+    """Open a store for writing; a new one is begun.
 
     Raises:
         StoreError: it cannot be written or is no store.
@@ -213,7 +163,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
     with translated(path):
         connection = sqlite3.connect(path.absolute(), timeout=BUSY_S, isolation_level=None)
         try:
-            migrate(connection, path)
+            begin_store(connection, path)
             _use_log(connection)
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
@@ -228,7 +178,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
-    """Open a store for reading; one of an older schema is brought up to date in memory.
+    """Open a store for reading; a file without any table is an empty one.
 
     Raises:
         StoreError: it cannot be read or is no store.
@@ -236,21 +186,15 @@ def open_reader(path: Path) -> sqlite3.Connection:
     with translated(path):
         connection = _read_only(path)
         try:
-            version = check_origin(connection, path)
-            if version == VERSION:
+            if check_origin(connection, path):
                 return connection
-            copy = sqlite3.connect(":memory:", isolation_level=None)
-            connection.backup(copy)
         except BaseException:
             connection.close()
             raise
         connection.close()
-        try:
-            migrate(copy, path)
-        except BaseException:
-            copy.close()
-            raise
-        return copy
+        empty = sqlite3.connect(":memory:", isolation_level=None)
+        begin_store(empty, path)
+        return empty
 
 
 @contextlib.contextmanager

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.records.record import SCHEMA_VERSION
-from pydlbench.records.run import RunRecord
-from pydlbench.store.entry import LAYER_COLUMNS, UNTIMED, Entry, RunInfo, layer_values
+from pydlbench.records.run import RunInfo, RunRecord
+from pydlbench.store.entry import LAYER_COLUMNS, UNTIMED, Entry, layer_values
 from pydlbench.store.place import machine_name, user_path
 
 if TYPE_CHECKING:

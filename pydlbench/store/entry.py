@@ -25,7 +25,6 @@ __all__ = [
     "TABLES",
     "UNTIMED",
     "Entry",
-    "RunInfo",
     "is_gone",
     "layer_values",
     "pack",
@@ -46,8 +45,6 @@ __all__ = [
 TABLES: Final = ("layer", "estimate", "step", "agreement", "protocol", "check", "findings")
 #: Those that were not timed.
 UNTIMED: Final = ("estimate", "agreement")
-#: What a run can be. ``killed`` is never stored: it is a ``running`` one whose process is gone.
-STATUSES: Final = ("running", "done", "interrupted", "failed", "killed")
 #: Statuses of rows that need not be measured again.
 ANSWERED: Final = ("ok", "skipped")
 
@@ -89,44 +86,6 @@ class Entry:
     def of_layer(cls, row: Measurement, key: str | None = None) -> Self:
         """Return an entry for a measurement, with its samples if it has some."""
         return cls.of("layer", row.to_dict(), key)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunInfo:
-    """A run as a list shows it.
-
-    Attributes:
-        id: its name, unique in a store.
-        created_utc: ISO 8601 time of its start, in UTC.
-        kind: the command: ``layers``, ``model``, ``e2e``, ``check``, ``diagnose`` or ``sweep``.
-        status: one of :data:`STATUSES`.
-        command: the command line.
-        machine: short name of the CPU or GPU.
-        tags: in alphabetical order.
-        measurements: how many entries were measured: all but :data:`UNTIMED` ones.
-    """
-
-    id: str
-    created_utc: str
-    kind: str
-    status: str
-    command: tuple[str, ...]
-    machine: str
-    tags: tuple[str, ...] = ()
-    measurements: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object of ``runs --json``."""
-        return {
-            "id": self.id,
-            "created_utc": self.created_utc,
-            "kind": self.kind,
-            "status": self.status,
-            "machine": self.machine,
-            "measurements": self.measurements,
-            "tags": list(self.tags),
-            "command": list(self.command),
-        }
 
 
 # -----------------------------------------------------------------------------

@@ -8,16 +8,8 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import StoreError, UsageError, nearest
-from pydlbench.records.run import RunRecord
-from pydlbench.store.entry import (
-    LAYER_COLUMNS,
-    UNTIMED,
-    Entry,
-    RunInfo,
-    is_gone,
-    unpack,
-    unpack_samples,
-)
+from pydlbench.records.run import RunInfo, RunRecord
+from pydlbench.store.entry import LAYER_COLUMNS, UNTIMED, Entry, is_gone, unpack, unpack_samples
 
 if TYPE_CHECKING:
     import sqlite3

@@ -137,11 +137,11 @@ class Store(Editor):
         Args:
             path: of the file; None is :func:`pydlbench.store.place.default_path`, whose folder
                 is made where it is missing.
-            readonly: write nothing, not even to bring an older schema up to date. Works where the
-                file or its folder cannot be written; a missing file is an error.
+            readonly: write nothing. Works where the file or its folder cannot be written; a missing
+                file is an error.
 
         Raises:
-            StoreError: it cannot be opened, is damaged, no store, or of a newer pydlbench.
+            StoreError: it cannot be opened, is damaged, no store, or of another version.
         """
         from pydlbench.store.connection import open_reader, open_writer
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from pydlbench.store.entry import Entry, RunInfo
+    from pydlbench.records.run import RunInfo
+    from pydlbench.store.entry import Entry
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from check_records import make_record

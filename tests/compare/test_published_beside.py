@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from pydlbench.compare.published import Own, beside, find_figures, own_figures
-from pydlbench.records.run import RunRecord
+from pydlbench.records.run import RunInfo, RunRecord
 from pydlbench.store.documents import Loaded
-from pydlbench.store.entry import Entry, RunInfo
+from pydlbench.store.entry import Entry
 
 OWN = Own(
     model="vgg16",

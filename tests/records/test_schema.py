@@ -55,12 +55,17 @@ def test_a_schema_is_valid_stands_alone_and_is_described(name):
 
 
 def test_every_field_of_a_measurement_is_in_the_schema(measurement):
-    described = load_schema("layers")["$defs"]["measurement"]["properties"]
+    described = load_schema("layers")["$defs"]["Measurement"]["properties"]
     full = measurement(candidates=({"algorithm": "jit"},), samples_s=(1.0, 2.0)).to_dict()
     assert set(full) <= set(described)
     assert len(full) == len(Measurement.__struct_fields__) + 1
     for part in ("time_s", "roofline", "correct", "peak_tflops"):
-        names = {"time_s": "time_summary", "peak_tflops": "peaks", "correct": "correctness"}
+        names = {
+            "time_s": "TimeSummary",
+            "peak_tflops": "Peaks",
+            "correct": "Correctness",
+            "roofline": "Roofline",
+        }
         inner = load_schema("layers")["$defs"][names.get(part, part)]["properties"]
         assert set(full[part]) == set(inner)
 

@@ -1,0 +1,147 @@
+"""JSON Schemas (draft 2020-12) of the documents that the commands write with ``--json``.
+
+They are made of the structs: types and names from the fields, descriptions from the docstrings.
+Fields may be added without notice, so nothing refuses unknown ones; ``schema_version`` rises when
+the meaning of a field changes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
+
+import msgspec
+
+from pydlbench.errors import UsageError, nearest
+from pydlbench.records.documents import DOCUMENTS
+from pydlbench.records.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["load_schema", "schema_names", "schema_text"]
+
+_PLACE: Final = "#/$defs/{name}"
+_ATTRIBUTE: Final = re.compile(r"^ {4}(\w+): (.*(?:\n {8,}.*)*)", re.MULTILINE)
+_MARKUP: Final = re.compile(r":\w+:`[~.]*([^`]*)`|``([^`]*)``")
+
+
+def schema_names() -> tuple[str, ...]:
+    """Return the names of the documents that have a schema."""
+    return tuple(DOCUMENTS)
+
+
+def load_schema(name: str) -> dict[str, Any]:
+    """Return a document's schema with all that it refers to, so that it stands alone.
+
+    Raises:
+        UsageError: there is none of this name.
+    """
+    if name not in DOCUMENTS:
+        near = nearest(name, DOCUMENTS, 1)
+        hint = f"nearest: {near[0]}; choices" if near else "choices"
+        raise UsageError(f"--schema {name}: no such document; {hint}: {', '.join(DOCUMENTS)}")
+    document = DOCUMENTS[name]
+    _, every = msgspec.json.schema_components((document,), ref_template=_PLACE)
+    records = {one.__name__: one for one in _subclasses(Record)}
+    for one in set(every) & set(records):
+        _complete(one, every, records)
+    found = every.pop(document.__name__)
+    used = set(_references(found))
+    for one in [*every] * len(every):  # as often as the longest chain of references
+        if one in used:
+            used |= set(_references(every[one]))
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"pydlbench/{name}.json",
+        "title": f"pydlbench {name.replace('-', ' --')} --json",
+        **found,
+        "$defs": {one: every[one] for one in every if one in used},
+    }
+
+
+def schema_text(name: str) -> str:
+    """Return :func:`load_schema`'s schema as text, ending in a newline."""
+    return json.dumps(load_schema(name), indent=1, ensure_ascii=False) + "\n"
+
+
+def _complete(
+    name: str, every: dict[str, dict[str, Any]], records: Mapping[str, type[Record]]
+) -> None:
+    """Add to a struct's schema what msgspec does not know of a record; once."""
+    schema, record = every[name], records[name]
+    if schema.pop("title", None) is None:  # the class's name is none, and goes first
+        return
+    texts = _attributes(record)
+    fields = dict(zip(record.__struct_fields__, record.__struct_encode_fields__, strict=True))
+    properties = {key: _short(value) for key, value in schema["properties"].items()}
+    for field, key in fields.items():
+        if field in texts:
+            properties[key]["description"] = texts[field]
+    for field in record.derived:
+        getter = getattr(record, field).fget
+        kind = msgspec.json.schema(get_type_hints(getter)["return"])
+        properties[field] = {**_short(kind), "description": _sentence(inspect.getdoc(getter) or "")}
+    required = [*schema.get("required", ()), *(fields.get(one, one) for one in record.promised)]
+    for field in record.embedded:
+        whose = properties.pop(fields[field])["$ref"].rpartition("/")[2]
+        _complete(whose, every, records)
+        properties = every[whose]["properties"] | properties
+        required = [*every[whose]["required"], *required]
+    for field in record.unlisted:
+        del properties[fields[field]]
+    schema["description"] = _sentence(inspect.getdoc(record) or "")
+    schema["properties"] = properties
+    schema["required"] = [key for key in properties if key in required]
+    schema |= record.rules
+
+
+def _short(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a property's schema, a choice among plain types as a list of them.
+
+    Without the default: what is absent is not known to have the value that reading gives it.
+    """
+    found = {name: value for name, value in schema.items() if name != "default"}
+    choices = found.get("anyOf", ())
+    if choices and all(list(one) == ["type"] for one in choices):
+        del found["anyOf"]
+        found["type"] = [one["type"] for one in choices]
+    return found
+
+
+def _attributes(record: type[Record]) -> dict[str, str]:
+    """Return what the docstrings of a class and its bases say of its fields."""
+    found: dict[str, str] = {}
+    for one in reversed(record.__mro__):
+        section = (inspect.cleandoc(one.__doc__ or "")).partition("\nAttributes:\n")[2]
+        found |= {name: _plain(text) for name, text in _ATTRIBUTE.findall(section)}
+    return found
+
+
+def _sentence(text: str) -> str:
+    """Return the first paragraph of a docstring."""
+    return _plain(text.partition("\n\n")[0])
+
+
+def _plain(text: str) -> str:
+    """Return text of a docstring without markup, on one line."""
+    return " ".join(_MARKUP.sub(lambda match: match[1] or match[2], text).split())
+
+
+def _subclasses(record: type[Record]) -> Iterator[type[Record]]:
+    for one in record.__subclasses__():
+        yield one
+        yield from _subclasses(one)
+
+
+def _references(value: Any) -> Iterator[str]:
+    """Yield the names of the definitions that a schema refers to."""
+    if isinstance(value, list):
+        for one in value:
+            yield from _references(one)
+    elif isinstance(value, dict):
+        if str(value.get("$ref", "")).startswith("#/$defs/"):
+            yield value["$ref"].rpartition("/")[2]
+        yield from _references(list(value.values()))
