@@ -8,7 +8,8 @@ from typing import Any
 
 from acceptance.journal import Journal
 from acceptance.verdicts import verdicts
-from pydlbench.records.measurement import SCHEMA_VERSION, Measurement
+from pydlbench.records.measurement import Measurement
+from pydlbench.records.record import SCHEMA_VERSION
 from pydlbench.report.columns import number, percent, spread
 from pydlbench.units import format_seconds, si
 

@@ -13,6 +13,7 @@ from pydlbench.records.measurement import Measurement, Roofline
 from pydlbench.records.step import StepCase
 from pydlbench.runner.session import Options
 from pydlbench.timing.chunk import Chunk
+from pydlbench.workers.channel import Release, Sample
 from pydlbench.workers.host import RemoteKernel
 
 __all__ = ["KERNEL_S", "Bench", "Kernels", "World", "checker", "run"]
@@ -29,28 +30,18 @@ class Kernels:
         self.session, self.allocator = session, allocator
         self.made = {}
 
-    def ask(self, request, **words):
-        if request == "prepare":
-            case = StepCase.from_dict(words["case"]["step"])
-            return self.prepare(case, words["preparation"])
-        if request == "sample":
-            return self.session.chunk(self.made[words["kernel"]], words, self.allocator)
-        assert request == "release"
-        del self.made[words["kernel"]]
-        return None
-
-    def prepare(self, case, preparation):
+    def build(self, builder, case, preparation=None, wanted=None):  # noqa: ARG002 - as a worker's
+        case = StepCase.from_dict(case)
         world = self.session.world
         for word in world.refuses:
             if word in (case.mode, case.precision, self.allocator):
                 raise UnsupportedError(f"no {word} here")
         number = self.session.count = self.session.count + 1
-        wanted = preparation.get("pieces")
         if wanted is not None:  # the log
             assert wanted["kind"] == "log"
             self.made[number] = 0.0
             seconds = {"reorder": world.reorder_s if case.layout == "nchw" else 0.0}
-            return {"kernel": number, "facts": {"log": {"seconds": seconds, "calls": 3}}}
+            return RemoteKernel(self, number, {"log": {"seconds": seconds, "calls": 3}})
         model = build_model(case.model, case.batch, **case.options)
         own = build_model(self.session.model, self.session.batch).batch
         self.made[number] = world.step(case, self.allocator, own)
@@ -66,7 +57,14 @@ class Kernels:
             "notes": [],
             "environment": {},
         }
-        return {"kernel": number, "facts": facts}
+        return RemoteKernel(self, number, facts)
+
+    def ask(self, operation):
+        if isinstance(operation, Sample):
+            return self.session.chunk(self.made[operation.kernel], operation, self.allocator)
+        assert isinstance(operation, Release)
+        del self.made[operation.kernel]
+        return None
 
     def probe(self, name, **words):  # noqa: ARG002 - as a worker's
         assert name == "empty_call"
@@ -89,13 +87,13 @@ class Bench:
         name = allocator or ("kept pages" if warm else "default")
         return self.workers.setdefault((backend, name), Kernels(self, name))
 
-    def chunk(self, seconds, words, allocator):
+    def chunk(self, seconds, request, allocator):
         self.world.drift *= 1.0005
         seconds *= self.world.drift
         # What is prepared first is the step as it is timed alone.
-        disturbed = self.world.disturbed > 0 and words["kernel"] == 1
+        disturbed = self.world.disturbed > 0 and request.kernel == 1
         seconds *= 1 + disturbed * self.world.disturbed
-        count, inner = words["samples"], words["inner"]
+        count, inner = request.samples, request.inner
         faults = self.world.fresh_s / 1e-6 if allocator == "default" else 0.0
         times = tuple(self.world.sample(seconds) for _ in range(count))
         return Chunk(
