@@ -26,7 +26,7 @@ from published.documents import DOCUMENTS, Document
 from published.forms import differences, kinds
 
 from pydlbench.report.columns import device_name
-from pydlbench.steps.protocols import find_protocol
+from pydlbench.steps.protocols.scripts import find_protocol
 
 FRAMEWORKS = ("torch", "tensorflow")
 # What each protocol is run with instead of its script's own; nothing else is changed.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepRecord
     from pydlbench.report.e2e import StepRow
     from pydlbench.steps.checks import Agreement
-    from pydlbench.steps.protocols.runner import Played, ProtocolCase
+    from pydlbench.steps.protocols.runner import ProtocolResult, ProtocolSpec
 
 __all__ = [
     "Outputs",
@@ -154,7 +154,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = None) -> int:
-    """Time steps, or play a protocol.
+    """Time steps, or run a published protocol.
 
     Args:
         args: the command's options.
@@ -599,10 +599,10 @@ class StepSession(Protocol):
     def agreement(self, case: StepCase) -> Agreement:
         """Hold the two frameworks' numbers against each other."""
 
-    def play(
-        self, case: ProtocolCase, write: Callable[[str], None], note: Callable[[str], None]
-    ) -> Played:
-        """Play a protocol."""
+    def protocol(
+        self, case: ProtocolSpec, write: Callable[[str], None], note: Callable[[str], None]
+    ) -> ProtocolResult:
+        """Run a published protocol."""
 
 
 class _Session:
@@ -650,12 +650,12 @@ class _Session:
 
         return agree(case, self._session)
 
-    def play(
-        self, case: ProtocolCase, write: Callable[[str], None], note: Callable[[str], None]
-    ) -> Played:
-        from pydlbench.steps.protocols.runner import play
+    def protocol(
+        self, case: ProtocolSpec, write: Callable[[str], None], note: Callable[[str], None]
+    ) -> ProtocolResult:
+        from pydlbench.steps.protocols.runner import run_in_worker
 
-        return play(case, self._session, write, note)
+        return run_in_worker(case, self._session, write, note)
 
 
 def open_session(**options: Any) -> _Session:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pydlbench.records.run import RunRecord
-    from pydlbench.steps.protocols.protocol import Published
-    from pydlbench.steps.protocols.runner import Played, ProtocolCase
+    from pydlbench.steps.protocols.protocol import Protocol
+    from pydlbench.steps.protocols.runner import ProtocolResult, ProtocolSpec
 
 __all__ = ["read_case", "run_protocol"]
 
@@ -36,7 +36,7 @@ _OTHERS: Final = {
 
 
 def run_protocol(args: argparse.Namespace, session_factory: Callable[..., Any] | None) -> int:
-    """Play a protocol; see :func:`pydlbench.cli.e2e.run`."""
+    """Run a protocol; see :func:`pydlbench.cli.e2e.run`."""
     from pydlbench.cli.e2e import device_options, open_session
     from pydlbench.cli.recorder import Recorder
     from pydlbench.cli.terminal import tell
@@ -59,15 +59,15 @@ def run_protocol(args: argparse.Namespace, session_factory: Callable[..., Any] |
         check_memory(model, [_largest(case)], session.memory_bytes)
         data = _fetched(args, case, note)
         recorder.start(session.run)
-        played = session.play(data, _print, note)
-        recorder.add("protocol", {**data.to_dict(), **played.to_dict()})
+        result = session.protocol(data, _print, note)
+        recorder.add("protocol", {**data.to_dict(), **result.to_dict()})
         recorder.finish(session.run, "done")
         if args.json is not None:
-            _write(args.json, session.run, data, played)
+            _write(args.json, session.run, data, result)
     return 0
 
 
-def read_case(args: argparse.Namespace) -> tuple[ProtocolCase, tuple[str, ...]]:
+def read_case(args: argparse.Namespace) -> tuple[ProtocolSpec, tuple[str, ...]]:
     """Check the options of a protocol.
 
     Returns:
@@ -77,8 +77,8 @@ def read_case(args: argparse.Namespace) -> tuple[ProtocolCase, tuple[str, ...]]:
         UsageError: a value is bad, or the protocol has no such option.
     """
     from pydlbench.cli.options import read_options, whole_number
-    from pydlbench.steps.protocols import find_protocol
-    from pydlbench.steps.protocols.runner import ProtocolCase
+    from pydlbench.steps.protocols.runner import ProtocolSpec
+    from pydlbench.steps.protocols.scripts import find_protocol
 
     published = find_protocol(args.protocol)
     _refuse_others(args, published)
@@ -90,7 +90,7 @@ def read_case(args: argparse.Namespace) -> tuple[ProtocolCase, tuple[str, ...]]:
         return None if text is None else whole_number(f"--{option}", text, least)
 
     on_quirks, off_quirks = _quirks(args.quirk or [])
-    case = ProtocolCase(
+    case = ProtocolSpec(
         protocol=published.name,
         model=args.model,
         options=read_options(args.option or []),
@@ -115,7 +115,7 @@ def read_case(args: argparse.Namespace) -> tuple[ProtocolCase, tuple[str, ...]]:
     return case, notes
 
 
-def _refuse_others(args: argparse.Namespace, published: Published) -> None:
+def _refuse_others(args: argparse.Namespace, published: Protocol) -> None:
     """Refuse options that this protocol, or any, does not have."""
     from pydlbench.report.text import STDOUT, check_writable
 
@@ -139,7 +139,7 @@ def _refuse_others(args: argparse.Namespace, published: Published) -> None:
             )
 
 
-def _refuse_counts(args: argparse.Namespace, published: Published) -> None:
+def _refuse_counts(args: argparse.Namespace, published: Protocol) -> None:
     """Refuse counts of what the script has not: its own is the least one there."""
     for name, least, what in (
         ("warmup", 0, "steps before those that count"),
@@ -153,7 +153,7 @@ def _refuse_counts(args: argparse.Namespace, published: Published) -> None:
 
 
 def _one_each(
-    args: argparse.Namespace, published: Published
+    args: argparse.Namespace, published: Protocol
 ) -> tuple[str, str, str, tuple[str, ...]]:
     """Return framework, device and precision, and notes; several of one kind are refused."""
     from pydlbench.cli.e2e import devices
@@ -216,21 +216,21 @@ def _folder(args: argparse.Namespace, data: str | None) -> str | None:
 
 
 def _fetched(
-    args: argparse.Namespace, case: ProtocolCase, note: Callable[[str], None]
-) -> ProtocolCase:
+    args: argparse.Namespace, case: ProtocolSpec, note: Callable[[str], None]
+) -> ProtocolSpec:
     """Download what is missing."""
     if args.download is None:
         return case
     from pydlbench.steps.data.download import fetch
 
     note(f"--download {args.download}: into {case.data}")
-    fetch(str(case.published.data), args.download, str(case.data), _print)
+    fetch(str(case.declaration.data), args.download, str(case.data), _print)
     return case
 
 
-def _largest(case: ProtocolCase) -> Any:
+def _largest(case: ProtocolSpec) -> Any:
     """Return the step that needs most memory."""
-    trains = any(spec.phase == "training" for spec in case.published.specs)
+    trains = any(spec.phase == "training" for spec in case.declaration.definitions)
     return msgspec.structs.replace(case.step, phase="training" if trains else "forward-backward")
 
 
@@ -238,8 +238,8 @@ def _print(line: str) -> None:
     print(line, flush=True)
 
 
-def _write(target: str, run: RunRecord, case: ProtocolCase, played: Played) -> None:
+def _write(target: str, run: RunRecord, case: ProtocolSpec, result: ProtocolResult) -> None:
     from pydlbench.report.json import dump
     from pydlbench.report.text import write_text
 
-    write_text(target, dump({"run": run.to_dict(), **case.to_dict(), **played.to_dict()}))
+    write_text(target, dump({"run": run.to_dict(), **case.to_dict(), **result.to_dict()}))

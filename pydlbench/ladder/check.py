@@ -215,7 +215,7 @@ class _Check:
         # Each block is given back when it is freed, so that the next one's pages are fresh.
         self._own = Worker("native", "cpu", self._session.cpus, environment=FRESH_PAGES)
         sizes = blocks(self._found, traces)
-        return self._kept(ask_replay(self._case, self._session, self._own, sizes))
+        return self._kept(ask_replay(self._session, self._own, sizes))
 
     def _warm(self, case: StepCase) -> RemoteKernel:
         how = StepPreparation(checks=False)

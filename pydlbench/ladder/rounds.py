@@ -12,6 +12,7 @@ from pydlbench.backends import capabilities
 from pydlbench.ladder.operators import by_operator, predict
 from pydlbench.records.check import RoundRow
 from pydlbench.runner.interleaved import REST_S
+from pydlbench.steps import operations
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.statistics import median
 
@@ -232,16 +233,18 @@ def ask_operators(
         traces: whether the blocks that they allocate are to be recorded.
     """
     parts = [one.to_dict() for one in found] + [{**one.to_dict(), "count": 0} for one in besides]
-    wanted = {"kind": "parts", "parts": parts, "traces": traces}
     # What comes from the host is an operator of its own.
     resident = msgspec.structs.replace(case, feed="resident")
-    return _ask(session.worker(case.framework, case.device, warm=warm), resident, wanted)
+    worker = session.worker(case.framework, case.device, warm=warm)
+    return worker.build(
+        operations.prepare_operators, case=resident.to_dict(), operators=parts, traces=traces
+    )
 
 
 def keeps_pages(case: StepCase, session: Session) -> bool:
     """Whether a framework's own allocator keeps freed pages: its results then fault no more."""
-    wanted = {"kind": "faults", "bytes": _LARGE}
-    kernel = _ask(session.worker(case.framework, case.device), case, wanted)
+    worker = session.worker(case.framework, case.device)
+    kernel = worker.build(operations.prepare_allocation, framework=case.framework, size=_LARGE)
     try:
         chunk = kernel.sample(Request(samples=5, untimed=2))
         return (chunk.faults or 0.0) < _KEPT * _LARGE / _PAGE
@@ -249,19 +252,16 @@ def keeps_pages(case: StepCase, session: Session) -> bool:
         kernel.release()
 
 
-def ask_replay(
-    case: StepCase, session: Session, worker: Worker, sizes: Sequence[int]
-) -> RemoteKernel:
+def ask_replay(session: Session, worker: Worker, sizes: Sequence[int]) -> RemoteKernel:
     """Have blocks made ready in a process that has no framework in it.
 
     Args:
-        case: the step.
         session: knows the caches.
         worker: any that gets new pages for each block and that nobody else uses.
         sizes: of the blocks, in bytes.
     """
     live = _OUT_OF_CACHES * session.cache_bytes("cpu")
-    return _ask(worker, case, {"kind": "replay", "sizes": list(sizes), "live": live})
+    return worker.build(operations.prepare_replay, sizes=list(sizes), live=live)
 
 
 def ask_log(case: StepCase, session: Session) -> dict[str, Any]:
@@ -273,7 +273,7 @@ def ask_log(case: StepCase, session: Session) -> dict[str, Any]:
     worker = session.worker(case.framework, case.device, warm=True, logging=logging)
     if logging:
         return _said(case, worker)
-    kernel = _ask(worker, case, {"kind": "log", "calls": _LOGGED_CALLS})
+    kernel = worker.build(operations.prepare_log, case=case.to_dict(), calls=_LOGGED_CALLS)
     try:
         return dict(kernel.facts["log"])
     finally:
@@ -284,11 +284,10 @@ def _said(case: StepCase, worker: Worker) -> dict[str, Any]:
     """Read the log that a process writes to standard error while it runs steps."""
     from pydlbench.backends.frameworks.verbose import parse
     from pydlbench.records.step import StepPreparation
-    from pydlbench.steps import serving
     from pydlbench.steps.operators import summary
 
     how = StepPreparation(checks=False).to_dict()
-    kernel = worker.build(serving.prepare, case=case.to_dict(), preparation=how)
+    kernel = worker.build(operations.prepare_step, case=case.to_dict(), preparation=how)
     try:
         calls = []
         for _ in range(_LOGGED_CALLS):
@@ -297,12 +296,6 @@ def _said(case: StepCase, worker: Worker) -> dict[str, Any]:
         return summary(calls)
     finally:
         kernel.release()
-
-
-def _ask(worker: Worker, case: StepCase, wanted: dict[str, Any]) -> RemoteKernel:
-    from pydlbench.steps.operators import prepare_parts
-
-    return worker.build(prepare_parts, case=case.to_dict(), wanted=wanted)
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> float:

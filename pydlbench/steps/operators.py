@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import gc
 import itertools
 import os
@@ -12,41 +11,40 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 import numpy as np
 
 from pydlbench.backends.frameworks.counters import StolenTime, WaitingThreads, page_faults
 from pydlbench.backends.frameworks.verbose import total_s
 from pydlbench.devices.cpu.affinity import own_cpus
-from pydlbench.errors import UsageError, nearest
+from pydlbench.records.record import Record
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
-    from pydlbench.backends.base import Backend
     from pydlbench.backends.frameworks.verbose import Execution
     from pydlbench.timing.chunk import Request
 
 __all__ = [
     "CallCost",
-    "Part",
-    "PartsFacts",
-    "PartsKernel",
+    "OperatorsFacts",
+    "OperatorsKernel",
     "Replay",
-    "prepare_parts",
+    "TimedOperator",
     "replay",
     "summary",
 ]
 
 
 # -----------------------------------------------------------------------------
-# Many parts under one clock: each is run once per round, in the order of the step.
+# Many operators under one clock: each is run once per round, in the order of the step.
 
 
-class Part(Protocol):
-    """A part of a step with its operands in place."""
+class TimedOperator(Protocol):
+    """An operator of a step with its operands in place."""
 
     @property
     def executions(self) -> int:
@@ -59,17 +57,16 @@ class Part(Protocol):
         """
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PartsFacts:
-    """What is known of the parts besides their times.
+class OperatorsFacts(Record, frozen=True, kw_only=True):
+    """What is known of the operators besides their times.
 
     Attributes:
-        names: in the order in which :meth:`PartsKernel.sample` returns their times.
+        names: in the order in which :meth:`OperatorsKernel.sample` returns their times.
         once_s: seconds of starting a call, which a step has once.
         dispatch_s: seconds that a framework needs for an operator that computes nothing.
         how: how the two were measured.
-        setup_s: building, tracing and compiling all parts.
-        traces: by part, the bytes of each block that it allocates; empty where nobody asked.
+        setup_s: building, tracing and compiling all operators.
+        traces: by operator, the bytes of each block that it allocates; empty where nobody asked.
         log: what the framework's libraries logged; empty where nobody asked.
         library: name and version.
     """
@@ -79,44 +76,41 @@ class PartsFacts:
     dispatch_s: float = 0.0
     how: str = ""
     setup_s: float = 0.0
-    traces: dict[str, list[int]] = dataclasses.field(default_factory=dict)
-    log: dict[str, Any] = dataclasses.field(default_factory=dict)
+    traces: dict[str, list[int]] = msgspec.field(default_factory=dict)
+    log: dict[str, Any] = msgspec.field(default_factory=dict)
     library: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-able form."""
-        return dataclasses.asdict(self)
 
+class OperatorsKernel:
+    """Operators that are ready to be timed.
 
-class PartsKernel:
-    """Parts that are ready to be timed.
-
-    A request's samples are rounds: the chunk has one time per part and round, part by part.
+    A request's samples are rounds: the chunk has one time per operator and round, operator by
+    operator.
 
     Args:
-        parts: in the order in which a step runs them.
+        operators: in the order in which a step runs them.
         facts: what is known of them.
         cpus: those that the process is pinned to.
-        counts: how often each part is in a step; None is once. Faults are counted so often.
+        counts: how often each operator is in a step; None is once. Faults are counted so often.
     """
 
     def __init__(
         self,
-        parts: Sequence[Part],
-        facts: PartsFacts,
+        operators: Sequence[TimedOperator],
+        facts: OperatorsFacts,
         cpus: Sequence[int],
         counts: Sequence[int] | None = None,
     ) -> None:
-        self._parts = tuple(parts)
-        self._counts = tuple(counts or [1] * len(self._parts))
+        self._operators = tuple(operators)
+        self._counts = tuple(counts or [1] * len(self._operators))
         self._cpus = tuple(cpus)
         self.facts = facts
 
     def sample(self, request: Request) -> Chunk:
         """Time the requested rounds, after those that are not timed."""
         for _ in range(request.untimed):
-            for part in self._parts:
-                part.run()
+            for operator in self._operators:
+                operator.run()
         seconds: list[float] = []
         collecting = gc.isenabled()
         gc.disable()
@@ -124,11 +118,11 @@ class PartsKernel:
         begin, used = time.monotonic(), time.process_time()
         try:
             for _ in range(request.samples):
-                for part, count in zip(self._parts, self._counts, strict=True):
+                for operator, count in zip(self._operators, self._counts, strict=True):
                     before = page_faults()
-                    # A part that computes next to nothing may take less than a call is said to.
-                    seconds.append(max(0.0, part.run()))
-                    faults += count * (page_faults() - before) / part.executions
+                    # One that computes next to nothing may take less than a call is said to.
+                    seconds.append(max(0.0, operator.run()))
+                    faults += count * (page_faults() - before) / operator.executions
         finally:
             if collecting:
                 gc.enable()
@@ -144,18 +138,18 @@ class PartsKernel:
 
 
 # -----------------------------------------------------------------------------
-# What starting a call costs between parts of a step, which is in their times but not in a step.
+# What starting a call costs between operators of a step, which is in their times but not in a step.
 
 # The median of so many calls counts, the last ones: so few that it follows the machine.
 _RECENT = 31
 
 
 class CallCost:
-    """The cost of a call, measured where it arises: after each part.
+    """The cost of a call, measured where it arises: after each operator.
 
     A call of nothing, made in a loop, finds all of its code and data in the nearest cache. Between
-    parts, which have put their tensors there, it was seen to take four times as long. After which
-    of them makes less of a difference: the last calls are taken together.
+    operators, which have put their tensors there, it was seen to take four times as long. After
+    which of them makes less of a difference: the last calls are taken together.
 
     Args:
         call: makes a call of nothing and returns its seconds.
@@ -203,16 +197,12 @@ def summary(calls: list[list[Execution]]) -> dict[str, Any]:
 # What touching fresh memory costs: blocks are asked for, touched and given back.
 #
 # In a process whose C library gets new pages for each block. Pages are touched by as many threads
-# as
-# compute, each in a part of its own, as a framework's threads do. What touching pages costs that
-# are
-# there already, the threads' start included, is measured right afterwards and taken off: what is
-# left
-# is the kernel's work for fresh ones, and the calls of the allocator.
+# as compute, each in a part of its own, as a framework's threads do. What touching pages costs that
+# are there already, the threads' start included, is measured right afterwards and taken off: what
+# is left is the kernel's work for fresh ones, and the calls of the allocator.
 #
 # A block is given back once those after it have pushed it out of the caches: else the next one
-# would
-# get pages that are still in them, which are cleared faster than a step's.
+# would get pages that are still in them, which are cleared faster than a step's.
 
 if TYPE_CHECKING:
     _Bytes: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint8]]
@@ -228,7 +218,7 @@ _ALIGNMENT = 64
 
 
 class Replay:
-    """Blocks as a part whose time is that of page faults.
+    """Blocks as an operator whose time is that of page faults.
 
     Args:
         sizes: of the blocks, in bytes.
@@ -311,7 +301,7 @@ def _write(part: _Bytes) -> None:
     part[:] = 1
 
 
-def replay(sizes: Sequence[int], live: int) -> PartsKernel:
+def replay(sizes: Sequence[int], live: int) -> OperatorsKernel:
     """Return the kernel that plays blocks; its chunks count the faults.
 
     Args:
@@ -319,52 +309,6 @@ def replay(sizes: Sequence[int], live: int) -> PartsKernel:
         live: see :class:`Replay`.
     """
     how = "posix_memalign, a touch of each page, free; what a second touch costs taken off"
-    facts = PartsFacts(names=("replay",), how=how)
+    facts = OperatorsFacts(names=("replay",), how=how)
     cpus = own_cpus()
-    return PartsKernel([Replay(sizes, live, cpus)], facts, cpus)
-
-
-# -----------------------------------------------------------------------------
-# A worker's side of parts: what is asked for by kind, prepared in the worker's framework.
-
-#: What a host can ask for.
-KINDS = ("parts", "faults", "replay", "log")
-
-
-def prepare_parts(
-    backend: Backend, case: Mapping[str, Any], wanted: Mapping[str, Any]
-) -> PartsKernel:
-    """Make parts of a step ready.
-
-    Args:
-        backend: of this process.
-        case: the step that they are parts of, a :class:`StepCase` in its JSON form.
-        wanted: ``kind``, one of :data:`KINDS`, and its arguments: ``parts`` (those of a step, as
-            :class:`pydlbench.ladder.operators.Piece` describes them, and ``traces``, whether their
-            allocations are wanted), ``faults`` (a call that allocates ``bytes``), ``replay``
-            (blocks of these ``sizes``, ``live`` bytes held at once, in any process), ``log`` (the
-            libraries' own report of a whole step, ``calls`` times).
-
-    Raises:
-        UsageError: no such kind.
-        UnsupportedError: the framework has not what is asked for.
-    """
-    kind = wanted["kind"]
-    if kind not in KINDS:
-        raise UsageError(
-            f"parts of kind {kind}: none; nearest: {(nearest(kind, KINDS) or KINDS)[0]}"
-        )
-    if kind == "replay":
-        return replay(wanted["sizes"], wanted["live"])
-    from pydlbench.models import build_model
-    from pydlbench.records.step import StepCase
-
-    step = StepCase.from_dict(case)
-    model = build_model(step.model, batch=step.batch, **step.options)
-    if step.framework == "torch":
-        from pydlbench.steps.torch.operators import prepare as prepare_torch
-
-        return prepare_torch(backend, model, step, wanted)
-    from pydlbench.steps.tensorflow.operators import prepare as prepare_tensorflow
-
-    return prepare_tensorflow(backend, model, step, wanted)
+    return OperatorsKernel([Replay(sizes, live, cpus)], facts, cpus)

@@ -16,6 +16,7 @@ from pydlbench.runner.interleaved import (
     sample_interleaved,
 )
 from pydlbench.runner.measuring import summary_of
+from pydlbench.steps import operations
 from pydlbench.timing.policy import Policy, gpu_policy
 from pydlbench.units import format_bytes
 
@@ -59,11 +60,9 @@ def prepare_step(
     Returns:
         A kernel to sample; its ``facts`` are a :class:`StepFacts` in its JSON form.
     """
-    from pydlbench.steps import serving
-
     worker = session.worker(case.framework, case.device, warm=warm, allocator=allocator)
     how = (preparation or StepPreparation()).to_dict()
-    return worker.build(serving.prepare, case=case.to_dict(), preparation=how)
+    return worker.build(operations.prepare_step, case=case.to_dict(), preparation=how)
 
 
 def step_policy(case: StepCase, session: Session, facts: dict[str, Any]) -> Policy:

@@ -3,47 +3,33 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pydlbench.backends.frameworks.backend import HostClock
 from pydlbench.errors import UsageError
-from pydlbench.models import build_model
 from pydlbench.models.counts import parameters
-from pydlbench.records.step import StepCase, StepFacts, StepKernel, StepPreparation
+from pydlbench.records.step import StepFacts, StepKernel
+from pydlbench.steps.definition import definition_of
 from pydlbench.steps.inputs import make_batch, make_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from pydlbench.backends.base import Backend
-    from pydlbench.backends.frameworks.backend import HostClock
     from pydlbench.models.graph import Model
-    from pydlbench.steps.checks import Subject
+    from pydlbench.records.step import StepCase, StepPreparation
+    from pydlbench.steps.checks import Inspection
+    from pydlbench.steps.definition import FrameworkModel, Step
     from pydlbench.steps.inputs import Batch
+    from pydlbench.timing.chunk import Chunk, Request
 
-__all__ = ["Connection", "prepare", "prepare_model"]
-
-
-def prepare(
-    backend: Backend, case: Mapping[str, Any], preparation: Mapping[str, Any]
-) -> StepKernel:
-    """Make a step ready in the process of its framework.
-
-    Args:
-        backend: of the worker.
-        case: a :class:`StepCase` in its JSON form.
-        preparation: a :class:`StepPreparation` likewise.
-
-    Raises:
-        UsageError: no such model or option, or the worker is another framework's.
-        UnsupportedError: the framework has not what is asked for.
-    """
-    step = StepCase.from_dict(case)
-    model = build_model(step.model, batch=step.batch, **step.options)
-    return prepare_model(backend, model, step, StepPreparation(**preparation))
+__all__ = ["build_step", "prepare_model"]
 
 
 def prepare_model(
@@ -64,25 +50,27 @@ def prepare_model(
     """
     if backend.name != case.framework:
         raise UsageError(f"--framework {case.framework}: asked of a worker of {backend.name}")
-    connect = _connector(case.framework)
-    weights = make_weights(model, case.seed, preparation.disturbance)
     start = time.perf_counter()
-    made = connect(backend, model, weights, case, batch or make_batch(model, case.seed))
+    weights = make_weights(model, case.seed, preparation.disturbance)
+    batch = batch or make_batch(model, case.seed)
+    inspection = build_step(model, weights, case, batch)
+    made = inspection.model
     setup_s = time.perf_counter() - start
     start = time.perf_counter()
-    if case.backward:  # the first call has moved running statistics, or trained
-        made.subject.reset(weights)
-    checks = []
-    if preparation.checks:
-        from pydlbench.steps.checks import run_checks
+    with made:
+        if case.backward:  # the first call has moved running statistics, or trained
+            made.initialize()
+        checks = []
+        if preparation.checks:
+            from pydlbench.steps.checks import run_checks
 
-        checks = run_checks(model, case, made.subject, weights)
-    if preparation.save is not None:
-        _save(made.subject, Path(preparation.save), case.backward)
-        # Running statistics have moved.
-        made.subject.reset(weights)
+            checks = run_checks(model, case, inspection)
+        if preparation.save is not None:
+            _save(inspection, Path(preparation.save), case.backward)
+            # Running statistics have moved.
+            made.initialize()
     facts = StepFacts(
-        library=made.library,
+        library=inspection.library,
         timing="host-sync" if case.on_gpu else "steady",
         batch=model.batch,
         output=(model.batch, *model.output.shape),
@@ -90,52 +78,80 @@ def prepare_model(
         setup_s=setup_s,
         checks=tuple(checks),
         checks_s=time.perf_counter() - start,
-        notes=made.notes,
-        environment={**backend.describe(), **({"gpu": made.gpu} if made.gpu else {})},
+        notes=inspection.notes,
+        environment={**backend.describe(), **({"gpu": inspection.gpu()} if case.on_gpu else {})},
     )
-    return StepKernel(made.clock, facts)
+    cpus = backend.cpus  # type: ignore[attr-defined]  # frameworks' backends have them
+    return StepKernel(StepClock(made, inspection.step, cpus), facts)
 
 
-def _connector(framework: str) -> Callable[..., Any]:
-    """Import what builds steps in a framework, which only its own process may do."""
-    if framework == "torch":
-        from pydlbench.steps.torch.inspection import connect as torch_connect
+def build_step(
+    model: Model, weights: Mapping[str, NDArray[Any]], case: StepCase, batch: Batch
+) -> Inspection[Any]:
+    """Build a step in this process; it has been called once, so it is traced and compiled.
 
-        return torch_connect
-    from pydlbench.steps.tensorflow.inspection import connect as tensorflow_connect
+    Args:
+        model: the graph.
+        weights: by name.
+        case: how it is run.
+        batch: images and labels.
 
-    return tensorflow_connect
+    Returns:
+        The step with its model, ready to be looked at.
+
+    Raises:
+        UnsupportedError: the framework has no such precision, layout or operator on this device.
+        UsageError: a training phase without an optimizer.
+    """
+    made: Any
+    inspect: Any
+    # Each framework is imported in its own process only.
+    if case.framework == "torch":
+        from pydlbench.steps.torch.inspection import TorchInspection
+        from pydlbench.steps.torch.step import TorchModel
+
+        made, inspect = TorchModel(model, weights, case, batch), TorchInspection
+    else:
+        from pydlbench.steps.tensorflow.inspection import TensorflowInspection
+        from pydlbench.steps.tensorflow.step import TensorflowModel
+
+        made, inspect = TensorflowModel(model, weights, case, batch), TensorflowInspection
+    definition = definition_of(case, model)
+    with made:
+        step = made.prepare(definition)
+        step()
+        made.synchronize()
+    found: Inspection[Any] = inspect(made, step, definition)
+    return found
 
 
-def _save(subject: Subject, folder: Path, backward: bool) -> None:
+class StepClock(HostClock):
+    """The host's clock, the framework computing in the step's precision meanwhile.
+
+    Args:
+        model: in its framework.
+        step: what is timed.
+        cpus: those that the process is pinned to.
+    """
+
+    def __init__(self, model: FrameworkModel, step: Step, cpus: Sequence[int]) -> None:
+        # It has no outputs by role, which the clock never asks for.
+        operator: Any = SimpleNamespace(call=step, wait=model.synchronize)
+        super().__init__(operator, cpus)
+        self._model = model
+
+    def sample(self, request: Request) -> Chunk:
+        """Time the requested samples."""
+        with self._model:
+            return super().sample(request)
+
+
+def _save(inspection: Inspection[Any], folder: Path, backward: bool) -> None:
     """Write output and gradients as numbered files, and their names in that order."""
     names = ["output"]
-    np.save(folder / "0.npy", subject.output())
+    np.save(folder / "0.npy", inspection.output())
     if backward:
-        for number, (name, gradient) in enumerate(subject.gradients(), start=1):
+        for number, (name, gradient) in enumerate(inspection.gradients(), start=1):
             np.save(folder / f"{number}.npy", gradient)
             names.append(name)
     (folder / "names.txt").write_text("\n".join(names))
-
-
-# -----------------------------------------------------------------------------
-# What a framework's builder hands to whoever prepares a step.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
-    """A step in its framework.
-
-    Attributes:
-        subject: what is checked.
-        clock: what times it.
-        library: name and version of the framework.
-        notes: what a reader has to know.
-        gpu: name, capability and memory of the GPU that runs it; None on a CPU.
-    """
-
-    subject: Subject
-    clock: HostClock
-    library: str
-    notes: tuple[str, ...] = ()
-    gpu: dict[str, Any] | None = None

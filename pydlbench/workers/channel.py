@@ -3,7 +3,8 @@
 A message is one JSON object on a line. A request is ``{"op": name, ...fields}``, one of
 :data:`Operation`. A reply is ``{"ok": result}`` or ``{"error": {"type": exception name, "message":
 text}}``, one per request, in order. Between a request and its reply there may be lines
-``{"heartbeat": number}``.
+``{"heartbeat": number}``, and ``{"told": message}`` where an operation has something to say before
+it is done.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from pydlbench import errors
 from pydlbench.backends.base import insufficient_memory, is_out_of_memory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import BinaryIO
 
 __all__ = [
     "HEARTBEAT_S",
     "Build",
+    "Call",
     "Describe",
     "EndOfWorkerError",
     "Operation",
@@ -65,6 +68,20 @@ class Build:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """Call a function that may tell something before it returns.
+
+    Attributes:
+        function: ``module:function``; it is called with the backend, a function that sends a
+            message to the host, and the arguments. What it returns is JSON-able.
+        arguments: by name, JSON-able.
+    """
+
+    function: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """Time samples of a kernel; the fields are those of ``pydlbench.timing.chunk.Request``."""
 
@@ -89,9 +106,9 @@ class Probe:
     arguments: dict[str, Any]
 
 
-Operation = Describe | Build | Sample | Release | Probe
+Operation = Describe | Build | Call | Sample | Release | Probe
 _OPERATIONS: dict[str, type[Operation]] = {
-    kind.__name__.lower(): kind for kind in (Describe, Build, Sample, Release, Probe)
+    kind.__name__.lower(): kind for kind in (Describe, Build, Call, Sample, Release, Probe)
 }
 
 # Exceptions that cross the wire as themselves; any other arrives as a WorkerError.
@@ -202,8 +219,13 @@ class ReplyReader:
         self._selector.register(stream, selectors.EVENT_READ)
         self._pending = b""
 
-    def reply(self, total: float, silence: float) -> dict[str, Any]:
-        """Return the next message that is no heartbeat.
+    def reply(
+        self,
+        total: float,
+        silence: float,
+        hear: Callable[[dict[str, Any]], None] | None = None,
+    ) -> dict[str, Any]:
+        """Return the next message that is neither a heartbeat nor told before the reply.
 
         What has come is read before any limit is held against it: it may have been this process
         that was stopped.
@@ -211,6 +233,7 @@ class ReplyReader:
         Args:
             total: seconds until the reply.
             silence: seconds until the next line of any kind.
+            hear: takes what is told before the reply; None where nothing is.
 
         Raises:
             EndOfWorkerError: the worker has closed its end.
@@ -224,7 +247,9 @@ class ReplyReader:
             while b"\n" in self._pending:
                 line, _, self._pending = self._pending.partition(b"\n")
                 message = decode(line)
-                if "heartbeat" not in message:
+                if hear is not None and "told" in message:
+                    hear(message["told"])
+                elif "heartbeat" not in message:
                     return message
             # Past the deadline this still empties the pipe, and only then gives up.
             wait = min(deadline, heard + silence) - time.monotonic()
@@ -288,6 +313,12 @@ class ReplyWriter:
         line = encode(message)
         with self._lock:
             self._serving = False
+            self._write(line)
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Send something before the reply to the present request."""
+        line = encode({"told": message})
+        with self._lock:
             self._write(line)
 
     def close(self) -> None:

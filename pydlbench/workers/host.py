@@ -17,6 +17,7 @@ from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.workers.channel import (
     HEARTBEAT_S,
     Build,
+    Call,
     EndOfWorkerError,
     Operation,
     OverdueError,
@@ -156,17 +157,52 @@ class Worker:
         Raises:
             PydlbenchError: whatever the function raised.
         """
-        name = f"{builder.__module__}:{builder.__qualname__}"
-        reply = self.ask(Build(name, arguments))
+        reply = self.ask(Build(_name_of(builder), arguments))
         return RemoteKernel(self, reply["kernel"], reply["facts"])
+
+    def call(
+        self,
+        function: Callable[..., Any],
+        hear: Callable[[dict[str, Any]], None],
+        **arguments: Any,
+    ) -> Any:
+        """Have a function of a module run in the worker, and hear what it tells meanwhile.
+
+        Args:
+            function: called there with the backend, a function that sends a message to the host,
+                and the arguments; imported there by its name.
+            hear: takes each message; what it raises ends the worker.
+            arguments: JSON-able.
+
+        Returns:
+            What the function returns, as JSON has it.
+
+        Raises:
+            PydlbenchError: whatever the function raised.
+        """
+
+        def heard(message: dict[str, Any]) -> None:
+            try:
+                hear(message)
+            except BaseException:
+                self.close(kill=True)  # its answer would be taken for that of the next request
+                raise
+
+        return self.ask(Call(_name_of(function), arguments), heard)
 
     def probe(self, name: str, **arguments: Any) -> dict[str, Any]:
         """Run a device probe in the worker."""
         reply: dict[str, Any] = self.ask(Probe(name, arguments))
         return reply
 
-    def ask(self, operation: Operation) -> Any:
+    def ask(
+        self, operation: Operation, hear: Callable[[dict[str, Any]], None] | None = None
+    ) -> Any:
         """Send one request and return the result.
+
+        Args:
+            operation: what is asked for.
+            hear: takes what the worker tells before it replies.
 
         Raises:
             WorkerError: the worker died (the message has its signal or exit code) or hung.
@@ -184,8 +220,8 @@ class Worker:
         except BrokenPipeError:
             raise self._died() from None
         try:
-            building = isinstance(operation, Build)
-            return self._reply(self._prepare_timeout if building else self._timeout)
+            unhurried = isinstance(operation, (Build, Call))
+            return self._reply(self._prepare_timeout if unhurried else self._timeout, hear)
         except KeyboardInterrupt:
             # The answer would be taken for that of the next request.
             self.close(kill=True)
@@ -252,11 +288,11 @@ class Worker:
             self.close(kill=True)
             raise
 
-    def _reply(self, timeout: float) -> Any:
+    def _reply(self, timeout: float, hear: Callable[[dict[str, Any]], None] | None = None) -> Any:
         if self._replies is None:
             raise WorkerError(f"the {self.backend} worker is not running")
         try:
-            message = self._replies.reply(timeout, self._silence)
+            message = self._replies.reply(timeout, self._silence, hear)
         except EndOfWorkerError:
             raise self._died() from None
         except OverdueError:
@@ -287,6 +323,10 @@ class Worker:
         self._stderr.seek(self._said)
         said = self._stderr.read().decode(errors="replace")
         return WorkerError(f"the {self.backend} worker {exit_status(code, said)}")
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}:{function.__qualname__}"
 
 
 class RemoteKernel:

@@ -6,7 +6,7 @@ import importlib
 import json
 import os
 import sys
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pydlbench.backends import capabilities
 from pydlbench.backends.base import Backend, Kernel, Preparation
@@ -14,6 +14,7 @@ from pydlbench.records.specs import Case
 from pydlbench.timing.chunk import Request
 from pydlbench.workers.channel import (
     Build,
+    Call,
     Describe,
     Operation,
     Probe,
@@ -24,6 +25,9 @@ from pydlbench.workers.channel import (
     error_reply,
     is_fatal,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["main", "prepare", "serve"]
 
@@ -42,8 +46,9 @@ def prepare(backend: Backend, case: dict[str, Any], preparation: dict[str, Any])
 class _Server:
     """Performs what a host asks for. Kernels are known by number."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, replies: ReplyWriter) -> None:
         self._backend = backend
+        self._replies = replies
         self._kernels: dict[int, Kernel] = {}
         self._last = 0
 
@@ -53,13 +58,12 @@ class _Server:
             case Describe():
                 return self._backend.describe()
             case Build(builder, arguments):
-                # Named by the host, which stands above whatever it asks for: nothing here does.
-                module, _, function = builder.partition(":")
-                build = getattr(importlib.import_module(module), function)
-                kernel: Kernel = build(self._backend, **arguments)
+                kernel: Kernel = _named(builder)(self._backend, **arguments)
                 self._last += 1
                 self._kernels[self._last] = kernel
                 return {"kernel": self._last, "facts": kernel.facts.to_dict()}
+            case Call(function, arguments):
+                return _named(function)(self._backend, self._replies.tell, **arguments)
             case Sample(number, samples, inner, untimed):
                 request = Request(samples=samples, inner=inner, untimed=untimed)
                 return self._kernels[number].sample(request).to_dict()
@@ -70,9 +74,16 @@ class _Server:
                 return self._backend.probe(name, arguments)
 
 
+def _named(name: str) -> Callable[..., Any]:
+    """Import a function: named by the host, which stands above whatever it asks for."""
+    module, _, function = name.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return found
+
+
 def serve(backend: Backend, requests: BinaryIO, replies: ReplyWriter) -> None:
     """Answer requests until the host closes its end."""
-    server = _Server(backend)
+    server = _Server(backend, replies)
     for line in requests:
         replies.begin()
         try:

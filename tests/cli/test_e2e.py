@@ -17,7 +17,7 @@ from pydlbench.errors import UsageError
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.step import Check, StepRecord
 from pydlbench.steps.checks import Agreement
-from pydlbench.steps.protocols.runner import Played
+from pydlbench.steps.protocols.runner import ProtocolResult
 from pydlbench.store.store import Store
 
 if TYPE_CHECKING:
@@ -98,11 +98,11 @@ class FakeSession:
             tensors={"output": self.error},
         )
 
-    def play(self, case: Any, write: Any, note: Any) -> Played:
+    def protocol(self, case: Any, write: Any, note: Any) -> ProtocolResult:
         self.played.append(case)
         write("step 0")
         note("invented")
-        return Played(
+        return ProtocolResult(
             numbers=({"name": "Forward", "value": 1.0, "unit": "s", "spread": 0.5},),
             library="x 1",
             environment={},

@@ -12,6 +12,7 @@ from pydlbench.records.check import CheckRecord, LedgerTerm, PieceRow
 from pydlbench.records.measurement import Measurement, Roofline
 from pydlbench.records.step import StepCase
 from pydlbench.runner.session import Options
+from pydlbench.steps.operations import prepare_log
 from pydlbench.timing.chunk import Chunk
 from pydlbench.workers.channel import Release, Sample
 from pydlbench.workers.host import RemoteKernel
@@ -30,15 +31,14 @@ class Kernels:
         self.session, self.allocator = session, allocator
         self.made = {}
 
-    def build(self, builder, case, preparation=None, wanted=None):  # noqa: ARG002 - as a worker's
+    def build(self, builder, case, **_words):
         case = StepCase.from_dict(case)
         world = self.session.world
         for word in world.refuses:
             if word in (case.mode, case.precision, self.allocator):
                 raise UnsupportedError(f"no {word} here")
         number = self.session.count = self.session.count + 1
-        if wanted is not None:  # the log
-            assert wanted["kind"] == "log"
+        if builder is prepare_log:
             self.made[number] = 0.0
             seconds = {"reorder": world.reorder_s if case.layout == "nchw" else 0.0}
             return RemoteKernel(self, number, {"log": {"seconds": seconds, "calls": 3}})

@@ -7,12 +7,14 @@ import importlib.util
 import warnings
 from math import prod
 
+import msgspec
 import pytest
 
 from pydlbench.ladder.operators import blocks, singles, step_operators
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Decay, Optimizer, trained_tensors
 from pydlbench.records.step import FRAMEWORK_MODES, StepCase
+from pydlbench.steps.operations import OperatorRequest
 from pydlbench.timing.chunk import Request
 
 
@@ -50,14 +52,15 @@ def prepared():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # TensorFlow's imports are full of deprecations
             backend = importlib.import_module(f"pydlbench.backends.{framework}.backend")
-            serving = importlib.import_module(f"pydlbench.endtoend.pieces.{framework}_serving")
+            serving = importlib.import_module(f"pydlbench.steps.{framework}.operators")
             model, mode = tiny(), mode or FRAMEWORK_MODES[framework][0]
             case = StepCase(model="tiny", phase=phase, framework=framework, mode=mode)
             found = step_operators(model, phase, framework, mode, "host")
             found += singles(model, phase, found)
-            parts = [one.to_dict() for one in found]
-            wanted = {"kind": "parts", "parts": parts, "traces": traces}
-            return model, found, serving.prepare(backend.create("cpu"), model, case, wanted)
+            asked = [one.to_dict() for one in found]
+            wanted = msgspec.convert(asked, tuple[OperatorRequest, ...])
+            own = {"traces": traces} if framework == "torch" else {}
+            return model, found, serving.prepare(backend.create("cpu"), model, case, wanted, **own)
 
     return prepare
 
@@ -95,7 +98,7 @@ def test_the_blocks_of_a_part_are_its_outputs_and_its_gradients(prepared):
 
 def test_what_works_in_place_gets_a_new_copy_in_each_round(prepared):
     _, found, kernel = prepared("torch", "forward")
-    parts = dict(zip(kernel.facts.names, kernel._parts, strict=True))
+    parts = dict(zip(kernel.facts.names, kernel._operators, strict=True))
     add = parts[next(one.name for one in found if one.nodes[:1] == ("both",))]
     before = [one.clone() for one in add.inputs]
     add.run()
@@ -105,7 +108,7 @@ def test_what_works_in_place_gets_a_new_copy_in_each_round(prepared):
 
 def test_a_groups_operands_are_those_of_the_step(prepared):
     model, found, kernel = prepared("torch", "training")
-    parts = dict(zip(kernel.facts.names, kernel._parts, strict=True))
+    parts = dict(zip(kernel.facts.names, kernel._operators, strict=True))
     relu = parts["fc1/out"]
     product = parts["fc1"]
     outputs = product.forward(product.ready())
@@ -122,7 +125,7 @@ def test_what_makes_an_operand_is_taken_off(monkeypatch):
     parts = importlib.import_module("pydlbench.steps.tensorflow.operators")
     tf = importlib.import_module("tensorflow")
 
-    class Step:
+    class Model:
         case = StepCase(model="tiny", framework="tensorflow", mode="graph")
 
         @staticmethod
@@ -136,7 +139,7 @@ def test_what_makes_an_operand_is_taken_off(monkeypatch):
         return [tf.nn.relu(value)]
 
     operand = tf.constant([[1.0, -2.0]])
-    part = parts.ProducedPart(Step(), body, [[operand], [operand]])
+    part = parts.ProducedOperator(Model(), body, [[operand], [operand]])
     assert part.executions == 2
     # It reads what was made for it, which has the operand's values.
     assert all(value.op.type == "Mul" for value in seen)

@@ -13,7 +13,7 @@ import tiny
 from pydlbench.records.step import StepCase, StepPreparation
 from pydlbench.steps.checks import Agreement, compare
 from pydlbench.steps.inputs import make_weights
-from pydlbench.steps.serving import prepare_model
+from pydlbench.steps.serving import build_step, prepare_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,18 +89,16 @@ def test_updates_agree(backend: Callable[[str], Any]) -> None:
     momentum = dataclasses.replace(model.optimizer, kind="momentum", rate=0.05)
     model = dataclasses.replace(model, optimizer=momentum)
     from pydlbench.steps.inputs import make_batch
-    from pydlbench.steps.tensorflow.inspection import connect as tensorflow_connect
-    from pydlbench.steps.torch.inspection import connect as torch_connect
 
     weights, after = make_weights(model), {}
-    for name, connect in (("torch", torch_connect), ("tensorflow", tensorflow_connect)):
+    for name in ("torch", "tensorflow"):
         case = StepCase(model=model.name, phase="training", framework=name)
-        own = backend(name)
-        subject = connect(own, model, weights, case, make_batch(model)).subject
-        subject.reset(weights)
+        backend(name)
+        found = build_step(model, weights, case, make_batch(model))
+        found.model.initialize()
         for _ in range(3):
-            subject.descend(0.05)
-        net = subject._step.net
+            found.descend(0.05)
+        net = found.model.net
         tensors = net.tensors() if name == "torch" else net.variables
         numpy = {key: np.asarray(_array(value)) for key, value in tensors.items()}
         after[name] = {key: net.plain(key, _own(name, tensors[key])) for key in numpy}

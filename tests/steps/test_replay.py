@@ -2,16 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.ladder.operators import Piece, blocks
+from pydlbench.ladder.operators import StepOperator, blocks
 from pydlbench.steps.operators import Replay, replay
 from pydlbench.timing.chunk import Request
 from pydlbench.workers.environment import FRESH_FROM, FRESH_PAGES
 
 MB = 1 << 20
 FOUND = (
-    Piece(name="conv", kind="layer", nodes=("conv",), count=2),
-    Piece(name="relu", kind="pointwise", nodes=("relu",)),
-    Piece(name="conv/gradient-sum", kind="gradient sum", nodes=("conv",)),
+    StepOperator(name="conv", kind="layer", nodes=("conv",), count=2),
+    StepOperator(name="relu", kind="pointwise", nodes=("relu",)),
+    StepOperator(name="conv/gradient-sum", kind="gradient sum", nodes=("conv",)),
 )
 
 

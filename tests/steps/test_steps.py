@@ -15,7 +15,8 @@ from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.records.step import StepCase, StepPreparation
 from pydlbench.steps.inputs import Batch, make_batch
-from pydlbench.steps.serving import prepare, prepare_model
+from pydlbench.steps.operations import prepare_step
+from pydlbench.steps.serving import build_step, prepare_model
 from pydlbench.timing.chunk import Request
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def test_a_step_that_is_not_the_graph_is_found(
 
     own = checks.run_checks
     monkeypatch.setattr(
-        checks, "run_checks", lambda _, case, subject, weights: own(model, case, subject, weights)
+        checks, "run_checks", lambda _, case, inspection: own(model, case, inspection)
     )
     batch = Batch(make_batch(model).images, None)
     found = prepare_model(backend(framework), wrong, case, StepPreparation(), batch).facts.checks
@@ -110,17 +111,16 @@ def test_all_gradients_are_fetched(backend: Callable[[str], Any], framework: str
 
 
 def fetched(own: Any, model: Any, **words: Any) -> list[Any]:
-    from importlib import import_module
-
     from pydlbench.steps.inputs import make_weights
 
-    connect = import_module(f"pydlbench.endtoend.{own.name}.connect").connect
     case = StepCase(model=model.name, framework=own.name, fetch=True, feed="host", **words)
-    step = connect(own, model, make_weights(model), case, make_batch(model)).subject._step
-    found = step.call()
-    found = found if isinstance(found, list) else [found]
+    outcome = build_step(model, make_weights(model), case, make_batch(model)).step()
+    found = outcome.gradients or (outcome.output,)
+    if words["phase"] == "training":
+        assert isinstance(outcome.loss, float)
+        return [np.array(outcome.loss)]
     assert all(type(one) is np.ndarray for one in found)
-    return found
+    return list(found)
 
 
 @pytest.mark.parametrize("cast", ["mixed", "whole"])
@@ -150,9 +150,9 @@ def test_what_a_framework_has_not_is_refused(backend: Callable[[str], Any], fram
 def test_a_workers_framework_is_the_cases(backend: Callable[[str], Any]) -> None:
     case = StepCase(model="mnist", framework="tensorflow", batch=1)
     with pytest.raises(UsageError, match="asked of a worker of torch"):
-        prepare(backend("torch"), case.to_dict(), {})
+        prepare_step(backend("torch"), case.to_dict(), {})
     with pytest.raises(UsageError, match="nearest: mnist"):
-        prepare(backend("torch"), {**case.to_dict(), "model": "mnits"}, {})
+        prepare_step(backend("torch"), {**case.to_dict(), "model": "mnits"}, {})
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -1,40 +1,172 @@
-"""A published protocol: whose script, how many steps, what is inside its number, what it prints."""
+"""A published protocol as data: whose script, how many steps, what is in its number, its lines.
+
+A protocol declares; :mod:`pydlbench.steps.protocols.interpreter` runs what it declares. Lines are
+templates in the manner of ``str.format``; :data:`FIELDS` lists what they may name.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping  # noqa: TC003 - the defaults below need them
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydlbench.errors import UsageError, nearest
+from pydlbench.records.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    import numpy as np
-    from numpy.typing import NDArray
+    from collections.abc import Iterable
 
     from pydlbench.steps.data.datasets import Dataset
+    from pydlbench.steps.definition import FrameworkModel, StepDefinition
 
 __all__ = [
-    "Batch",
+    "FIELDS",
+    "Figure",
+    "LogStream",
     "Number",
-    "Outcome",
-    "Published",
+    "Protocol",
     "Quirk",
     "Run",
     "Settings",
-    "Step",
-    "StepSpec",
-    "Stepper",
     "Subject",
-    "Surroundings",
+    "TimedLoop",
+    "TrainingLoop",
 ]
 
+#: What templates of lines may name. Seconds are of one step.
+FIELDS: Final[Mapping[str, str]] = {
+    # Of every line.
+    "stamp": "time of day, with microseconds",
+    "began": "time of day at which the run began, in ISO's form",
+    "model": "its name",
+    "title": "what the script calls the model",
+    "framework": "what the script calls the framework",
+    "version": "of the framework: 2.13",
+    "precision": "as the scripts call it: fp16",
+    "layout": "NCHW or NHWC",
+    "optimizer": "sgd",
+    "device": "as TensorFlow calls it: /gpu:0",
+    "batch": "images per step",
+    "steps": "that count",
+    "shape": "of the input: 128x3x224x224",
+    "dataset": "cifar10 for images of 32 x 32, else imagenet",
+    "epochs": "that the steps are of the data set",
+    "mode": "TRAIN, or FORWARD_ONLY",
+    # Of lines between steps.
+    "index": "of the step, or of the line within the protocol's last lines",
+    "seconds": "of the last step; between two lines of a training script their mean",
+    "loss": "that was fetched; 0 without",
+    # Of timed steps: of the line's and all before it.
+    "name": "of the step's definition",
+    "mean": "sum of the seconds over the number of steps that should count",
+    "ms": "the mean in milliseconds",
+    "spread": "of the seconds: the population's, sqrt(E[t^2] - E[t]^2)",
+    "rate": "images over the sum of the seconds: the harmonic mean of the steps' rates",
+    "uncertainty": "population's standard deviation of the steps' rates over sqrt(steps)",
+    "jitter": "1.4826 * median(abs(rate - median(rates)))",
+    "total": "all images over the wall time of the loop, with everything between two steps",
+    # Of lines of a training script.
+    "epoch": "that the step is in",
+    "examples": "images per second since the line before",
+    "next_rate": "learning rate of the next step",
+    "error": "percentage of predictions that are wrong",
+    "fill": "images that the queue is filled with",
+}
 
-# -----------------------------------------------------------------------------
-# A published protocol: whose script, how many steps, which quirks, and what it results in.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A number that a timed script comes to, in terms of :data:`FIELDS`.
+
+    Attributes:
+        value: the field.
+        unit: of the value and the spread.
+        name: template of its name.
+        spread: the field of its spread; None where the script prints none.
+        samples: whether the seconds of all steps stand behind it.
+        more: what its time includes besides the step.
+    """
+
+    value: str
+    unit: str
+    name: str = "{name}"
+    spread: str | None = None
+    samples: bool = True
+    more: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedLoop:
+    """Steps of one kind after the other, on images that lie there.
+
+    Attributes:
+        clock: around each ``step``, or around the whole ``loop`` with one synchronisation.
+        waits: for the device: ``unfetched`` after a step that brings nothing to the host, as such a
+            step would return early; ``around``, before and after each.
+        together: whether all kinds warm up in turn before the first is timed.
+        drops_first: whether the first counted step is left out of all sums, which are divided by
+            the full number of steps all the same.
+        first: number of the first step in lines.
+        heading: lines before anything is computed.
+        activation: line for each activation after the heading; none where empty.
+        warming: lines before the warm-up.
+        ready: lines after it.
+        line: after the first step and each whose number ``Settings.every`` divides.
+        stage: lines after all steps of a kind.
+        figures: what each kind comes to.
+        sums: names of further figures with the kinds, by index, whose means they add up.
+    """
+
+    clock: Literal["step", "loop"] = "step"
+    waits: Literal["unfetched", "around"] = "unfetched"
+    together: bool = False
+    drops_first: bool = False
+    first: int = 0
+    heading: tuple[str, ...] = ()
+    activation: str = ""
+    warming: tuple[str, ...] = ()
+    ready: tuple[str, ...] = ()
+    line: str = ""
+    stage: tuple[str, ...] = ()
+    figures: tuple[Figure, ...]
+    sums: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingLoop:
+    """A script that trains and prints the time since its last line.
+
+    The first definition trains; a second one reports on the same images before each line; a third
+    one evaluates after it, and at the end.
+
+    Attributes:
+        rate: learning rate as a function of the step, the batch and the number of images.
+        fill: share of the training images that a queue of distorted images is filled with before
+            the first step; None takes the images in the order of the file and as they are.
+        first_over_all: whether the first line's single step is divided by the steps between lines.
+        validation_in_time: whether a line's time covers the validation pass of the line before.
+        heading: lines before anything is computed.
+        ready: lines after the weights have got their values.
+        lines: of a report.
+        validation: line after a validation pass.
+        test: line at the end.
+        figure: name, field and unit of what all lines but the first come to on average.
+        more: what the figure's time includes besides the step.
+    """
+
+    rate: Callable[[int, int, int], float]
+    fill: float | None = None
+    first_over_all: bool = True
+    validation_in_time: bool = True
+    heading: tuple[str, ...] = ()
+    ready: tuple[str, ...] = ()
+    lines: tuple[str, ...]
+    validation: str = ""
+    test: str = ""
+    figure: tuple[str, Literal["ms", "examples"], str]
+    more: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +177,17 @@ class Quirk:
         name: as typed on the command line.
         what: one sentence.
         default: whether the script does it, so that it is on unless switched off.
+        steps: fields of all definitions where it is not as by default.
+        loop: fields of the loop likewise.
+        definitions: the steps that are run instead likewise; empty for the protocol's own.
     """
 
     name: str
     what: str
     default: bool = True
+    steps: Mapping[str, Any] = field(default_factory=dict)
+    loop: Mapping[str, Any] = field(default_factory=dict)
+    definitions: tuple[StepDefinition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,76 +212,8 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """What is run; the lines name it.
-
-    Attributes:
-        model: name of the model.
-        image: ``(channels, height, width)``.
-        activations: name and shape ``(batch, height, width, channels)`` or ``(batch, features)``
-            of the outputs that a script prints.
-        framework: ``torch``, ``tensorflow`` or ``native``.
-        version: of the framework: ``2.13.0``.
-        precision: ``fp32``, ``fp16``, ...
-        device: ``cpu`` or ``cuda:0``.
-        layout: ``NCHW`` or ``NHWC``.
-        optimizer: the model's: ``sgd``.
-    """
-
-    model: str
-    image: tuple[int, int, int]
-    activations: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    framework: str = "torch"
-    version: str = ""
-    precision: str = "fp32"
-    device: str = "cpu"
-    layout: str = "NCHW"
-    optimizer: str = "sgd"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Number:
-    """A number that the script prints, with what pydlbench needs to judge it.
-
-    Attributes:
-        name: ``Forward``, ``vgg16 eval``.
-        value: as printed, unrounded.
-        unit: of the value and the spread.
-        spread: as the script defines it; None where it prints none.
-        times: seconds of every sample behind the value, in order.
-        includes: what the time includes.
-    """
-
-    name: str
-    value: float
-    unit: str
-    spread: float | None = None
-    times: tuple[float, ...] = ()
-    includes: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """Everything a driver needs."""
-
-    stepper: Stepper
-    subject: Subject
-    settings: Settings
-    surroundings: Surroundings
-    data: Dataset | None = None
-
-
-class Driver(Protocol):
-    """Runs a protocol, prints its lines and returns its numbers."""
-
-    def __call__(self, run: Run) -> tuple[Number, ...]:
-        """Run it with checked settings and data."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
-    """A protocol.
+class Protocol:
+    """A published protocol.
 
     Attributes:
         name: as typed on the command line.
@@ -151,13 +221,15 @@ class Published:
         source: the script and its revision.
         models: those it was written for; the first is the default.
         defaults: what the script does when nothing is asked for.
-        specs: the steps, by what pydlbench can say about them before a run.
-        drive: runs it.
-        own_specs: the steps of frameworks for which the script has others.
+        definitions: the steps, by what can be said about them before a run.
+        loop: how they are run, timed and printed.
+        own_definitions: the steps of frameworks for which the script has others.
         framework: in which the script was written; the default.
         batches: images per step of models for which the script has another number.
         options: of the models' graphs, as ``build_model`` takes them, where the script differs.
         own_options: further ones by model.
+        titles: what the script calls models, where it is another name.
+        frameworks: what the script calls frameworks, likewise.
         quirks: what can be switched.
         data: whose images it needs.
     """
@@ -167,19 +239,38 @@ class Published:
     source: str
     models: tuple[str, ...]
     defaults: Settings
-    specs: tuple[StepSpec, ...]
-    drive: Driver
+    definitions: tuple[StepDefinition, ...]
+    loop: TimedLoop | TrainingLoop
+    own_definitions: Mapping[str, tuple[StepDefinition, ...]] = field(default_factory=dict)
     framework: Literal["torch", "tensorflow"] = "tensorflow"
-    own_specs: Mapping[str, tuple[StepSpec, ...]] = field(default_factory=dict)
     batches: Mapping[str, int] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     own_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    quirks: tuple[Quirk, ...] = field(default=())
+    titles: Mapping[str, str] = field(default_factory=dict)
+    frameworks: Mapping[str, str] = field(default_factory=dict)
+    quirks: tuple[Quirk, ...] = ()
     data: Literal["mnist", "cifar10"] | None = None
 
-    def specs_in(self, framework: str) -> tuple[StepSpec, ...]:
-        """Return the steps as the script runs them in a framework."""
-        return self.own_specs.get(framework, self.specs)
+    def definitions_in(
+        self, framework: str, settings: Settings | None = None
+    ) -> tuple[StepDefinition, ...]:
+        """Return the steps as the script runs them in a framework.
+
+        Args:
+            framework: ``torch``, ``tensorflow`` or ``native``.
+            settings: with which quirks; None is the script's own.
+        """
+        found = self.own_definitions.get(framework, self.definitions)
+        for quirk in self._switched(settings):
+            found = quirk.definitions or tuple(replace(one, **quirk.steps) for one in found)
+        return found
+
+    def loop_with(self, settings: Settings) -> TimedLoop | TrainingLoop:
+        """Return the loop as it is with the quirks of some settings."""
+        loop = self.loop
+        for quirk in self._switched(settings):
+            loop = replace(loop, **quirk.loop)
+        return loop
 
     def model_options(self, model: str) -> dict[str, Any]:
         """Return the options of a model's graph as the script has it."""
@@ -244,188 +335,56 @@ class Published:
                 hint = f"nearest: {', '.join(near)}" if near else "it has none"
                 raise UsageError(f"--quirk {name}: unknown to {self.name}; {hint}")
         changes = {"batch": batch, "warmup": warmup, "steps": steps, "every": every}
-        defaults = self.defaults
-        own = self.batches.get(model or "", defaults.batch)
-        defaults = replace(defaults, batch=own)
+        own = {"batch": self.batches.get(model or "", self.defaults.batch)}
         found = {quirk.name for quirk in self.quirks if quirk.default}
         return replace(
-            defaults,
-            **{name: value for name, value in changes.items() if value is not None},
-            epochs=defaults.epochs if epochs is None else epochs,
+            self.defaults,
+            **own | {name: value for name, value in changes.items() if value is not None},
+            epochs=self.defaults.epochs if epochs is None else epochs,
             quirks=frozenset((found | on) - off),
         )
 
-    def run(self, run: Run) -> tuple[Number, ...]:
-        """Run it; UsageError without the data that it needs."""
-        if self.data is not None and run.data is None:
-            raise UsageError(f"--protocol {self.name}: needs images; give --data or generated ones")
-        if self.data is not None and run.data is not None and run.data.name != self.data:
-            raise UsageError(
-                f"--protocol {self.name}: {run.data.name} is not its data; nearest: {self.data}"
-            )
-        if run.data is not None and run.data.remark:
-            run.surroundings.note(run.data.remark)
-        return self.drive(run)
+    def _switched(self, settings: Settings | None) -> list[Quirk]:
+        """Return the quirks that are not as by default."""
+        if settings is None:
+            return []
+        return [one for one in self.quirks if (one.name in settings.quirks) != one.default]
 
 
 # -----------------------------------------------------------------------------
-# What one step of a published script does, and what of it comes back to the host.
-
-Phase: TypeAlias = Literal[
-    "forward", "forward-backward", "training", "backward-data", "backward-weights"
-]
-Fetch: TypeAlias = Literal["output", "predictions", "loss", "gradients"]
-
-#: The phases in which gradients arise.
-BACKWARD: Final = ("forward-backward", "training", "backward-data", "backward-weights")
+# One run of a protocol: on what, in which framework, with which clock; and what it comes to.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepSpec:
-    """A step, as a framework has to build it so that its time is the script's.
+class Subject:
+    """What is run; the lines name it.
 
     Attributes:
-        name: of the step within its protocol: ``Forward``, ``train``.
-        phase: how far it goes. ``backward-data`` and ``backward-weights`` are one pass through all
-            nodes, of one kind of gradient, the activations being there already.
-        propagation: whether batch normalisation and dropout train.
-        loss: ``model`` (with its L2 terms), ``l2`` (half the sum of squares of the output),
-            ``sum`` (of the output), ``output`` (no loss: the output itself is taken as the gradient
-            of the output), or ``none``.
-        optimizer: ``model``, or ``none``: the step ends with the gradients.
-        fetch: what is copied to the host within the step: the network's ``output``,
-            ``predictions`` (its softmax), the ``loss``, all weights' ``gradients``.
-        feed: ``host`` where images and labels are handed over with every step, ``device`` where
-            they lie there already.
-        input_gradient: whether the images' gradient is computed too (the first layer's
-            backward-data pass).
-        dropout: False leaves dropout out even where the propagation is training.
-        zero_fill: whether the step first writes zeros over all gradients and then adds to them.
-        weights: ``host`` where they live there and cross to the device with every step.
-        cast: below float32: ``mixed`` keeps the weights in float32, ``whole`` narrows everything.
-        averages: decay of moving averages kept of all weights within the step; None for none.
+        model: name of the model.
+        image: ``(channels, height, width)``.
+        activations: name and shape ``(batch, height, width, channels)`` or ``(batch, features)``
+            of the outputs that a script prints.
+        framework: ``torch``, ``tensorflow`` or ``native``.
+        version: of the framework: ``2.13.0``.
+        precision: ``fp32``, ``fp16``, ...
+        device: ``cpu`` or ``cuda:0``.
+        layout: ``NCHW`` or ``NHWC``.
+        optimizer: the model's: ``sgd``.
     """
 
-    name: str
-    phase: Phase
-    propagation: Literal["training", "inference"] = "training"
-    loss: Literal["model", "l2", "sum", "output", "none"] = "none"
-    optimizer: Literal["model", "none"] = "none"
-    fetch: tuple[Fetch, ...] = ()
-    feed: Literal["device", "host"] = "device"
-    input_gradient: bool = False
-    dropout: bool = True
-    zero_fill: bool = False
-    weights: Literal["device", "host"] = "device"
-    cast: Literal["mixed", "whole"] = "mixed"
-    averages: float | None = None
-
-    def __post_init__(self) -> None:
-        """Reject what contradicts itself: a protocol's table is wrong then."""
-        backward = self.phase in BACKWARD
-        wrong = [
-            words
-            for words, found in (
-                ("gradients without a backward pass", "gradients" in self.fetch and not backward),
-                ("a backward pass of nothing", backward and self.loss == "none"),
-                ("a loss that is not computed", "loss" in self.fetch and self.loss == "none"),
-                ("an optimizer outside training", (self.optimizer == "model") != self._trains),
-                ("an input gradient without a backward pass", self.input_gradient and not backward),
-                ("averages outside training", self.averages is not None and not self._trains),
-            )
-            if found
-        ]
-        if wrong:
-            raise ValueError(f"step {self.name}: {wrong[0]}")
-
-    @property
-    def _trains(self) -> bool:
-        return self.phase == "training"
-
-    def includes(self) -> str:
-        """Say in one line what the step's time includes."""
-        parts = [f"{self.phase}, {self.propagation} propagation"]
-        if self.feed == "host":
-            parts.append("images and labels from the host")
-        if self.weights == "host":
-            parts.append("weights from the host")
-        if self.loss != "none":
-            losses = {
-                "model": "the model's loss",
-                "l2": "loss: half the sum of squares of the output",
-                "sum": "loss: sum of the output",
-                "output": "no loss: the output is its own gradient",
-            }
-            parts.append(losses[self.loss])
-        if self.zero_fill:
-            parts.append("gradients zeroed first")
-        if self.phase in BACKWARD:
-            parts.append(f"{'with' if self.input_gradient else 'no'} gradient of the images")
-            parts.append("optimizer" if self.optimizer == "model" else "no optimizer")
-        if self.averages is not None:
-            parts.append(f"moving averages of the weights ({self.averages:g})")
-        if self.propagation == "training" and not self.dropout:
-            parts.append("no dropout")
-        parts.append(f"to the host: {', '.join(self.fetch)}" if self.fetch else "nothing fetched")
-        return "; ".join(parts)
-
-
-# -----------------------------------------------------------------------------
-# What a protocol drives: a model in some framework, and the clock and the paper beside it.
+    model: str
+    image: tuple[int, int, int]
+    activations: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    framework: str = "torch"
+    version: str = ""
+    precision: str = "fp32"
+    device: str = "cpu"
+    layout: str = "NCHW"
+    optimizer: str = "sgd"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """Images ``(batch, channels, height, width)`` in float32, labels ``(batch,)`` in int64."""
-
-    images: NDArray[np.float32]
-    labels: NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What a step brought to the host, as its ``fetch`` says.
-
-    Attributes:
-        loss: with the L2 terms; None where it was not asked for.
-        predictions: ``(batch, classes)``; any increasing function of the logits will do.
-    """
-
-    loss: float | None = None
-    predictions: NDArray[np.float32] | None = None
-
-
-class Step(Protocol):
-    """One kind of step, built and ready."""
-
-    def __call__(self, batch: Batch | None = None, rate: float | None = None) -> Outcome:
-        """Run it once; may return before the device has finished unless something is fetched.
-
-        Args:
-            batch: what is fed where ``StepSpec.feed`` is ``host``, else None.
-            rate: learning rate of this step; None for the model's own.
-        """
-        ...
-
-
-class Stepper(Protocol):
-    """A model in a framework. All its steps share one set of weights."""
-
-    def prepare(self, spec: StepSpec) -> Step:
-        """Build a step; UnsupportedError where the framework cannot do what the script does."""
-        ...
-
-    def initialize(self) -> None:
-        """Give all weights their starting values."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait until the device has finished all steps; nothing to do on a CPU."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class LogStream:
     """Where lines go and what time it is; tests invent both.
 
     Attributes:
@@ -437,10 +396,42 @@ class Surroundings:
 
     write: Callable[[str], None]
     note: Callable[[str], None]
-    now: Callable[[], float] = field(default=time.perf_counter)
-    today: Callable[[], datetime] = field(default=datetime.now)
+    now: Callable[[], float] = time.perf_counter
+    today: Callable[[], datetime] = datetime.now
 
     def stamp(self) -> str:
         """Return the time of day as Python prints it: ``2019-01-08 10:01:15.496202``."""
         # str() leaves the microseconds out when they happen to be zero.
         return self.today().isoformat(sep=" ", timespec="microseconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Everything that the interpreter needs."""
+
+    protocol: Protocol
+    model: FrameworkModel
+    subject: Subject
+    settings: Settings
+    log: LogStream
+    data: Dataset | None = None
+
+
+class Number(Record, frozen=True, kw_only=True):
+    """A number that the script prints, with what pydlbench needs to judge it.
+
+    Attributes:
+        name: ``Forward``, ``vgg16 eval``.
+        value: as printed, unrounded.
+        unit: of the value and the spread.
+        spread: as the script defines it; None where it prints none.
+        times: seconds of every sample behind the value, in order.
+        includes: what the time includes.
+    """
+
+    name: str
+    value: float
+    unit: str
+    spread: float | None = None
+    times: tuple[float, ...] = ()
+    includes: str = ""

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.models.graph import Model, Node
+    from pydlbench.steps.definition import StepDefinition
 
-__all__ = ["Net", "Ways", "padded"]
+__all__ = ["Net", "padded"]
 
 
 # -----------------------------------------------------------------------------
@@ -162,19 +163,6 @@ def padded(images: Any, layer: Conv2d | Pool2d, data_format: str, value: float) 
     return tf.pad(images, pads, constant_values=value)
 
 
-class Ways:
-    """How layers work that have two ways.
-
-    Args:
-        drop: whether dropout drops.
-        batch_statistics: whether normalisations take the minibatch's and move the running ones.
-    """
-
-    def __init__(self, *, drop: bool, batch_statistics: bool) -> None:
-        self.drop = drop
-        self.batch_statistics = batch_statistics
-
-
 class Net:
     """A model as a function, with its variables.
 
@@ -234,12 +222,12 @@ class Net:
             return array.transpose(2, 3, 0, 1).reshape(node.layer.out_channels, 1, *array.shape[:2])
         return array.transpose(3, 2, 0, 1)
 
-    def __call__(self, images: Any, ways: Ways) -> Any:
+    def __call__(self, images: Any, definition: StepDefinition) -> Any:
         """Return the output for images, in the type of activations."""
         values = {INPUT: self.cast(images)}
         for node in self.model:
             inputs = [values[name] for name in node.inputs]
-            values[node.name] = self.apply(node, inputs, ways)
+            values[node.name] = self.apply(node, inputs, definition)
             self.shapes[node.name] = self._logical(values[node.name].shape)
         return values[self.model.output.name]
 
@@ -266,7 +254,7 @@ class Net:
         """Return images in the type of activations."""
         return tf.cast(images, self.computed)
 
-    def apply(self, node: Node, inputs: list[Any], ways: Ways) -> Any:
+    def apply(self, node: Node, inputs: list[Any], definition: StepDefinition) -> Any:
         """Return a node's output."""
         layer, first = node.layer, inputs[0]
         if isinstance(layer, (Conv2d, Gemm)):
@@ -284,7 +272,7 @@ class Net:
         if node.op == "shift":
             return shifted(first, self.data_format)
         assert isinstance(layer, Pointwise)
-        return self._changed(node, layer, first, ways)
+        return self._changed(node, layer, first, definition)
 
     def _product(self, node: Node, layer: Conv2d | Gemm, first: Any) -> Any:
         weights = self._weight(node, "weights")
@@ -297,11 +285,11 @@ class Net:
         place = self.data_format if isinstance(layer, Conv2d) else None
         return tf.nn.bias_add(made, self._weight(node, "bias"), place)
 
-    def _changed(self, node: Node, layer: Pointwise, first: Any, ways: Ways) -> Any:
+    def _changed(self, node: Node, layer: Pointwise, first: Any, definition: StepDefinition) -> Any:
         if node.op == "lrn":
             return local_response(first, layer, self.data_format)
         if node.op == "dropout":
-            return tf.nn.dropout(first, 1 - layer.keep) if ways.drop else first
+            return tf.nn.dropout(first, 1 - layer.keep) if definition.drops else first
         assert node.op == "batchnorm", node.op
         own = {role: self.variables[f"{node.name}/{role}"] for role in weight_shapes(node)}
-        return normalised(first, layer, own, self.data_format, ways.batch_statistics)
+        return normalised(first, layer, own, self.data_format, definition.batch_statistics)

@@ -9,182 +9,168 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pydlbench.backends.tensorflow.backend import arithmetic
 from pydlbench.backends.tensorflow.runtime import tf
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.models.graph import INPUT
+from pydlbench.steps.definition import definition_of
 from pydlbench.steps.inputs import make_batch, make_weights
-from pydlbench.steps.operators import CallCost, PartsFacts, PartsKernel
-from pydlbench.steps.tensorflow.step import TensorflowStep
+from pydlbench.steps.operators import CallCost, OperatorsFacts, OperatorsKernel
+from pydlbench.steps.tensorflow.step import TensorflowModel, TensorflowStep
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from pydlbench.models.graph import Model, Node
+    from pydlbench.models.graph import Model
     from pydlbench.records.step import StepCase
-    from pydlbench.steps.operators import Part
+    from pydlbench.steps.definition import LossKind, StepDefinition
+    from pydlbench.steps.operations import OperatorRequest
+    from pydlbench.steps.operators import TimedOperator
 
-__all__ = ["prepare"]
+__all__ = ["prepare", "prepare_allocation"]
 
 
 # -----------------------------------------------------------------------------
-# Parts of TensorFlow's step: the operators of the step in functions of their own.
+# Operators of TensorFlow's step, in functions of their own.
 #
-# A call of a function costs more than many a part. So a part that is short is put into its
-# function
+# A call of a function costs more than many an operator. So a short one is put into its function
 # several times, on operands of its own each time, and what an empty call costs is taken off: one
-# right after it, where the caches are as parts leave them.
+# right after it, where the caches are as operators leave them.
 
 
-class StepParts(TensorflowStep):
-    """A step that is never run, its nodes, its loss and its update within reach."""
+def _values(
+    step: TensorflowStep, names: Sequence[str], differentiated: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the values that nodes have in a step, by name, and gradients of them; untimed.
 
-    def node(self, node: Node, inputs: list[Any]) -> Any:
-        """Return a node's output, by the code that builds the step."""
-        return self.net.apply(node, inputs, self.ways())
+    How long an operator takes may hang on its operands: the gradient of a local response
+    normalisation leaves out what is multiplied by zero, and behind a pooling most is.
+    """
+    model, definition = step.owner, step.definition
+    graph, net = model.model, model.net
 
-    def values(
-        self, names: Sequence[str], differentiated: Sequence[str]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the values that nodes have in a step, by name, and gradients of them; untimed.
-
-        How long an operator takes may hang on its operands: the gradient of a local response
-        normalisation leaves out what is multiplied by zero, and behind a pooling most is.
-        """
-
-        def run(images: Any, labels: Any = None) -> list[Any]:
-            found = {INPUT: self.net.cast(images)}
-            with tf.GradientTape() as tape:
-                for node in self.model:
-                    found[node.name] = self.node(node, [found[name] for name in node.inputs])
-                loss = self._loss_after(found[self.model.output.name], labels)
-            gradients = tape.gradient(
-                loss,
-                [found[name] for name in differentiated],
-                unconnected_gradients=tf.UnconnectedGradients.ZERO,
-            )
-            return [tf.identity(one) for one in (*(found[name] for name in names), *gradients)]
-
-        every = self.traced(run)(*self.operands())
-        count = len(names)
-        return (
-            dict(zip(names, every[:count], strict=True)),
-            dict(zip(differentiated, every[count:], strict=True)),
+    def run(images: Any, labels: Any = None) -> list[Any]:
+        found = {INPUT: net.cast(images)}
+        with tf.GradientTape() as tape:
+            for node in graph:
+                inputs = [found[name] for name in node.inputs]
+                found[node.name] = net.apply(node, inputs, definition)
+            loss = model.loss(_loss_kind(definition), found[graph.output.name], labels)
+        gradients = tape.gradient(
+            loss,
+            [found[name] for name in differentiated],
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
+        return [tf.identity(one) for one in (*(found[name] for name in names), *gradients)]
 
-    def group(
-        self,
-        nodes: Sequence[str],
-        inputs: dict[str, Any],
-        wanted: Sequence[str],
-        outputs: Sequence[str],
-        upstream: Sequence[Any],
-    ) -> list[Any]:
-        """Return the outputs of nodes, and the gradients of what is wanted and of their weights."""
-        known = dict(inputs)
-        own = [one for name in nodes for one in self._trained_of(name)]
-        sources = [inputs[name] for name in wanted]
+    every = model.traced(run)(*model.resident)
+    count = len(names)
+    return (
+        dict(zip(names, every[:count], strict=True)),
+        dict(zip(differentiated, every[count:], strict=True)),
+    )
+
+
+def _loss_kind(definition: StepDefinition) -> LossKind:
+    """Return the loss behind a step's output; a forward phase has one for the sake of values."""
+    return definition.loss if definition.backward else "unregularised"
+
+
+def _subgraph(
+    step: TensorflowStep, asked: OperatorRequest, inputs: Sequence[str]
+) -> Callable[..., list[Any]]:
+    """Return the function of a subgraph's inputs, and of the gradients of its outputs.
+
+    It returns the outputs, and the gradients of what is differentiated and of the weights.
+    """
+    model, definition = step.owner, step.definition
+    net = model.net
+    to_train = {id(one) for one in net.trained}
+    weights = [
+        variable
+        for name in asked.nodes
+        for path, variable in net.variables.items()
+        if path.rpartition("/")[0] == name and id(variable) in to_train
+    ]
+
+    def body(*tensors: Any) -> list[Any]:
+        known = dict(zip(inputs, tensors, strict=False))
+        upstream = list(tensors[len(inputs) :])
+        sources = [known[name] for name in asked.differentiated]
         with tf.GradientTape() as tape:
             for one in sources:
                 tape.watch(one)
-            for name in nodes:
-                node = self.model[name]
-                known[name] = self.node(node, [known[one] for one in node.inputs])
-        results = [known[name] for name in outputs]
-        if not (self.case.backward and upstream and (sources or own)):
+            for name in asked.nodes:
+                node = model.model[name]
+                known[name] = net.apply(node, [known[one] for one in node.inputs], definition)
+        results = [known[name] for name in asked.outputs]
+        if not (definition.backward and upstream and (sources or weights)):
             return results
-        found = tape.gradient(results, [*sources, *own], output_gradients=list(upstream))
+        found = tape.gradient(results, [*sources, *weights], output_gradients=upstream)
         return [*results, *(one for one in found if one is not None)]
 
-    def loss_part(self, output: Any, labels: Any) -> list[Any]:
-        """Return the loss of an output, and the gradients of that and of what L2 terms name."""
-        variables = {id(v): v for v in self._decayed()}
+    return body
+
+
+def _loss(step: TensorflowStep) -> Callable[..., list[Any]]:
+    """Return the function of an output to its loss and gradients: its own, and of L2 terms."""
+    model, kind = step.owner, step.definition.loss
+    terms = model.model.decays if kind == "model" else ()
+    named = [model.net.variables[f"{one.node}/{one.tensor}"] for one in terms]
+    variables = list({id(one): one for one in named}.values())
+
+    def body(output: Any, labels: Any = None) -> list[Any]:
         with tf.GradientTape() as tape:
             tape.watch(output)
-            loss = self._loss_after(output, labels)
-        first, *others = tape.gradient(loss, [output, *variables.values()])
+            loss = model.loss(kind, output, labels)
+        first, *others = tape.gradient(loss, [output, *variables])
         # A weight's gradient has two sources then, and they are summed.
-        sums = [tf.add_n([g, v.value()]) for g, v in zip(others, variables.values(), strict=True)]
+        sums = [tf.add_n([g, v.value()]) for g, v in zip(others, variables, strict=True)]
         return [loss, first, *sums]
 
-    def update(self, *gradients: Any) -> Any:
-        """Update all weights with given gradients; returns a constant."""
-        return self._train(gradients)
-
-    def fed(self) -> list[Any]:
-        """Return images and labels as a function takes them over from the host's arrays."""
-        return [tf.convert_to_tensor(one) for one in self._host]
-
-    def _differentiated(self, images: Any, labels: Any) -> tuple[Any, list[Any]]:
-        """Give the update the gradients that it was called with."""
-        del labels
-        return tf.constant(0.0), list(images)
-
-    def _loss_after(self, output: Any, labels: Any) -> Any:
-        """Return the loss of an output that is there already."""
-        kept, stand_in = self.net, _Given(self.net)
-        self.net = stand_in  # type: ignore[assignment]  # the loss asks it for the output only
-        try:
-            return self.loss_of(output, labels)
-        finally:
-            self.net = kept
-
-    def _trained_of(self, name: str) -> list[Any]:
-        own = {id(one) for one in self.net.trained}
-        return [
-            variable
-            for path, variable in self.net.variables.items()
-            if path.rpartition("/")[0] == name and id(variable) in own
-        ]
-
-    def _decayed(self) -> list[Any]:
-        terms = self.model.decays if self.case.phase == "training" else ()
-        return [self.net.variables[f"{one.node}/{one.tensor}"] for one in terms]
+    return body
 
 
-class FeedPart:
+def _update(step: TensorflowStep) -> Callable[..., list[Any]]:
+    """Return the update of all weights with given gradients; its result is a constant."""
+
+    def body(*gradients: Any) -> list[Any]:
+        step.update(list(gradients))
+        return [tf.constant(0.0)]
+
+    return body
+
+
+class FeedOperator:
     """Images and labels from the host's arrays."""
 
     executions = 1
 
-    def __init__(self, step: StepParts) -> None:
-        self._step = step
+    def __init__(self, model: TensorflowModel) -> None:
+        self._host = model.host
 
     def run(self) -> float:
-        """Take them over once."""
+        """Take them over once, as a function does."""
         start = time.perf_counter()
-        found = self._step.fed()
+        found = [tf.convert_to_tensor(one) for one in self._host]
         seconds = time.perf_counter() - start
         del found
         return seconds
 
 
-class _Given:
-    """Stands in for a network whose output is given."""
-
-    def __init__(self, net: Any) -> None:
-        self.variables = net.variables
-
-    def __call__(self, output: Any, ways: Any) -> Any:
-        """Return the output."""
-        del ways
-        return output
-
-
-class FunctionPart:
-    """A function of TensorFlow that holds a part several times.
+class FunctionOperator:
+    """A function of TensorFlow that holds an operator several times.
 
     Args:
-        step: traces as the step is traced.
-        body: returns a part's results for one set of operands.
-        sets: of operands; the part is executed once for each.
+        model: traces as its steps are traced.
+        body: returns an operator's results for one set of operands.
+        sets: of operands; the operator is executed once for each.
         costs: returns what a call costs by its numbers of operands and results; None leaves it in.
     """
 
     def __init__(
         self,
-        step: StepParts,
+        model: TensorflowModel,
         body: Callable[..., list[Any]],
         sets: Sequence[Sequence[Any]],
         costs: Callable[[int, int], CallCost] | None = None,
@@ -198,9 +184,9 @@ class FunctionPart:
             for start in range(self.executions):
                 found += body(*tensors[start * width : (start + 1) * width])
             # A compiler would compute no more than these elements.
-            return found if step.case.mode == "xla" else [_first(one) for one in found]
+            return found if model.case.mode == "xla" else [_first(one) for one in found]
 
-        self._function = step.traced(all_of)
+        self._function = model.traced(all_of)
         results = len(self._function(*self._operands))
         self._cost = costs(len(self._operands), results) if costs else None
 
@@ -210,20 +196,33 @@ class FunctionPart:
         return (seconds - (self._cost.seconds() if self._cost else 0.0)) / self.executions
 
 
-class ProducedPart(FunctionPart):
-    """A part of a forward pass that reads what was written just before, as it does in a step.
+class _Call:
+    """A call whose cost is part of what is measured."""
+
+    executions = 1
+
+    def __init__(self, function: Any, operands: Sequence[Any]) -> None:
+        self._function, self._operands = function, operands
+
+    def run(self) -> float:
+        """Call it once."""
+        return _call(self._function, self._operands)
+
+
+class ProducedOperator(FunctionOperator):
+    """An operator of a forward pass that reads what was written just before, as it does in a step.
 
     Each operand is a product by one, made in the same function. What these products take alone, in
     a function of their own, is taken off, and what a call costs with it.
 
     Args:
-        step: see :class:`FunctionPart`.
+        model: see :class:`FunctionOperator`.
         body: likewise.
         sets: likewise; no integers.
     """
 
     def __init__(
-        self, step: StepParts, body: Callable[..., list[Any]], sets: Sequence[Sequence[Any]]
+        self, model: TensorflowModel, body: Callable[..., list[Any]], sets: Sequence[Sequence[Any]]
     ) -> None:
         with tf.device("/CPU:0"):
             ones = {one.dtype: tf.constant(1, one.dtype) for one in sets[0]}
@@ -237,8 +236,8 @@ class ProducedPart(FunctionPart):
             return body(*produced(*tensors))
 
         full = [[*one, ones[one[0].dtype]] for one in sets]
-        super().__init__(step, together, full)
-        self._products = FunctionPart(step, produced, full)
+        super().__init__(model, together, full)
+        self._products = FunctionOperator(model, produced, full)
 
     def run(self) -> float:
         """Call it once, and what only makes its operands; seconds of one execution."""
@@ -270,13 +269,13 @@ def copied(tensor: Any, device: str) -> Any:
 
 
 # -----------------------------------------------------------------------------
-# TensorFlow's parts, prepared: traced, repeated where they are short, calibrated.
+# TensorFlow's operators, prepared: traced, repeated where they are short, calibrated.
 
 _CPU = "/CPU:0"
-# A part is repeated in its function until it lasts so long, in seconds, and so often at most.
+# An operator is repeated in its function until it lasts so long, in seconds, and so often at most.
 _LONG_S = 12e-3
 _MOST = 16
-# The operands of all parts' repetitions together take no more than this part of the memory.
+# The operands of all repetitions together take no more than this share of the memory.
 _ROOM = 1 / 8
 _CHAIN = 64
 _REPEATS = 25
@@ -288,107 +287,86 @@ _HOW = (
 _HOW_COMPILED = "empty calls with as many operands and results, after each part"
 
 
-def prepare(backend: Any, model: Model, case: StepCase, wanted: Mapping[str, Any]) -> PartsKernel:
-    """Make parts ready; see :func:`pydlbench.steps.operators.prepare_parts`."""
+def prepare(
+    backend: Any, model: Model, case: StepCase, wanted: Sequence[OperatorRequest]
+) -> OperatorsKernel:
+    """Make operators ready; see :func:`pydlbench.steps.operations.prepare_operators`."""
     begin = time.perf_counter()
-    cpu = read_cpu_facts()
-    numbers = arithmetic(case.precision, case.on_gpu, frozenset(cpu.isa))
     weights, batch = make_weights(model, case.seed), make_batch(model, case.seed)
-    step = StepParts(model, weights, case, batch, numbers, _CPU)
-    if wanted["kind"] == "faults":
-        with tf.device(_CPU):
-            source = tf.ones([wanted["bytes"] // 4])
-        call = FunctionPart(step, lambda one: [one + 1.0], [[source]])
-        return PartsKernel([call], PartsFacts(names=("call",)), backend.cpus)
-    empty = _Empty(step)
-    made: dict[str, FeedPart | FunctionPart] = {}
-    bodies = _bodies(step, wanted["parts"])
-    room = _ROOM * (cpu.memory_total_bytes or 0) / len(bodies)
+    step = TensorflowStep(TensorflowModel(model, weights, case, batch), definition_of(case, model))
+    made = step.owner
+    empty = _Empty(made)
+    found: dict[str, FeedOperator | FunctionOperator] = {}
+    bodies = _bodies(step, wanted)
+    room = _ROOM * (read_cpu_facts().memory_total_bytes or 0) / len(bodies)
     for name, body, operands in bodies:
         if body is None:
-            made[name] = FeedPart(step)
-            continue
-        made[name] = _long_enough(step, body, operands, empty, room)
-    facts = PartsFacts(
-        names=tuple(made),
-        once_s=_once(empty.new(len(step.operands()), 1), made.values()),
-        dispatch_s=_dispatch(step),
+            found[name] = FeedOperator(made)
+        else:
+            found[name] = _long_enough(step, body, operands, empty, room)
+    facts = OperatorsFacts(
+        names=tuple(found),
+        once_s=_once(empty.new(len(made.resident), 1), found.values()),
+        dispatch_s=_dispatch(made),
         how=_HOW_COMPILED if case.mode == "xla" else _HOW,
         setup_s=time.perf_counter() - begin,
         library=f"TensorFlow {tf.__version__}",
     )
-    counts = [one["count"] for one in wanted["parts"]]
-    return PartsKernel(list(made.values()), facts, backend.cpus, counts)
+    counts = [one.count for one in wanted]
+    return OperatorsKernel(list(found.values()), facts, backend.cpus, counts)
+
+
+def prepare_allocation(backend: Any, size: int) -> OperatorsKernel:
+    """Make a call ready; see :func:`pydlbench.steps.operations.prepare_allocation`."""
+    with tf.device(_CPU):
+        source = tf.ones([size // 4])
+
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]  # TensorFlow has no types
+    def call(one: Any) -> Any:
+        with tf.device(_CPU):
+            return one + 1.0
+
+    call(source)
+    return OperatorsKernel([_Call(call, [source])], OperatorsFacts(names=("call",)), backend.cpus)
 
 
 def _bodies(
-    step: StepParts, wanted: Sequence[Mapping[str, Any]]
+    step: TensorflowStep, wanted: Sequence[OperatorRequest]
 ) -> list[tuple[str, Callable[..., list[Any]] | None, list[Any]]]:
-    """Return name, function and operands of each part; what is fed has no function."""
+    """Return name, function and operands of each operator; what is fed has no function."""
+    model, backward = step.owner, step.definition.backward
+    output = model.model.output.name
     outside = {
-        name: [
-            one
-            for node in each["nodes"]
-            for one in step.model[node].inputs
-            if one not in each["nodes"]
+        each.name: [
+            one for node in each.nodes for one in model.model[node].inputs if one not in each.nodes
         ]
         for each in wanted
-        for name in [each["name"]]
     }
-    needed = {one for each in wanted if _is_group(each) for one in outside[each["name"]]}
-    produced = {one for each in wanted for one in each["outputs"]}
-    produced |= {
-        each["nodes"][0] for each in wanted if each["kind"] == "gradient sum" and each["nodes"]
-    }
-    produced.add(step.model.output.name)
-    passed = {one for each in wanted if _is_group(each) for one in each["outputs"]}
-    values, gradients = step.values(
-        sorted(needed | produced), sorted(passed) if step.case.backward else ()
-    )
+    subgraphs = [each for each in wanted if each.is_subgraph]
+    needed = {one for each in subgraphs for one in outside[each.name]}
+    produced = {output, *(one for each in wanted for one in each.outputs)}
+    produced |= {each.nodes[0] for each in wanted if each.kind == "gradient sum" and each.nodes}
+    passed = {one for each in subgraphs for one in each.outputs}
+    values, gradients = _values(step, sorted(needed | produced), sorted(passed) if backward else ())
     found: list[tuple[str, Callable[..., list[Any]] | None, list[Any]]] = []
     for each in wanted:
-        kind, name = each["kind"], each["name"]
         body: Callable[..., list[Any]] | None = None
         operands: list[Any] = []
-        if kind == "optimizer":
-            body = _listed(step.update)
-            operands = [tf.random.normal(one.shape) * 1e-6 for one in step.net.trained]
-        elif kind == "loss":
-            labels = [*step.operands()[1:]]
-            body, operands = _loss(step), [values[step.model.output.name], *labels]
-        elif kind == "gradient sum":
-            like = values[each["nodes"][0]] if each["nodes"] else step.operands()[0]
+        if each.kind == "optimizer":
+            body = _update(step)
+            operands = [tf.random.normal(one.shape) * 1e-6 for one in model.net.trained]
+        elif each.kind == "loss":
+            body, operands = _loss(step), [values[output], *model.resident[1:]]
+        elif each.kind == "gradient sum":
+            like = values[each.nodes[0]] if each.nodes else model.resident[0]
             body, operands = _sum, [_random(like), _random(like)]
-        elif kind != "feed":
-            inputs = list(dict.fromkeys(outside[name]))
-            upstream = [gradients[one] for one in each["outputs"]] if step.case.backward else []
-            body = _group(step, each, inputs)
+        elif each.is_subgraph:
+            inputs = list(dict.fromkeys(outside[each.name]))
+            upstream = [gradients[one] for one in each.outputs] if backward else []
+            body = _subgraph(step, each, inputs)
             operands = [*(values[one] for one in inputs), *upstream]
-        found.append((name, body, operands))
+        found.append((each.name, body, operands))
     return found
-
-
-def _is_group(each: Mapping[str, Any]) -> bool:
-    return each["kind"] in ("layer", "pointwise")
-
-
-def _group(
-    step: StepParts, each: Mapping[str, Any], inputs: Sequence[str]
-) -> Callable[..., list[Any]]:
-    def body(*tensors: Any) -> list[Any]:
-        known = dict(zip(inputs, tensors, strict=False))
-        upstream = tensors[len(inputs) :]
-        return step.group(each["nodes"], known, each["differentiated"], each["outputs"], upstream)
-
-    return body
-
-
-def _loss(step: StepParts) -> Callable[..., list[Any]]:
-    return lambda output, labels=None: step.loss_part(output, labels)
-
-
-def _listed(function: Callable[..., Any]) -> Callable[..., list[Any]]:
-    return lambda *tensors: list(function(*tensors))
 
 
 def _sum(first: Any, second: Any) -> list[Any]:
@@ -400,39 +378,39 @@ def _random(like: Any) -> Any:
 
 
 def _long_enough(
-    step: StepParts,
+    step: TensorflowStep,
     body: Callable[..., list[Any]],
     operands: list[Any],
     empty: _Empty,
     room: float,
-) -> FunctionPart:
-    """Return a part that is repeated often enough to stand above the cost of its call.
+) -> FunctionOperator:
+    """Return an operator that is repeated often enough to stand above the cost of its call.
 
     Fewer times where its operands would not fit into ``room``, in bytes: large ones take longer.
     """
     # Else gradients would be computed for the products too.
-    if step.case.mode == "graph" and not step.case.backward:
-        make: Callable[..., FunctionPart] = ProducedPart
+    if step.owner.case.mode == "graph" and not step.definition.backward:
+        make: Callable[..., FunctionOperator] = ProducedOperator
     else:
-        make = partial(FunctionPart, costs=empty.of)
-    part = make(step, body, [operands])
-    part.run()
-    once = min(part.run() for _ in range(3))
+        make = partial(FunctionOperator, costs=empty.of)
+    made = make(step.owner, body, [operands])
+    made.run()
+    once = min(made.run() for _ in range(3))
     size = sum(one.dtype.size * one.shape.num_elements() for one in operands)
     times = min(_MOST, math.ceil(_LONG_S / max(once, 1e-5)), int(room / max(size, 1)))
     if times <= 1:
-        return part
+        return made
     sets = [operands, *([copied(one, _CPU) for one in operands] for _ in range(times - 1))]
-    part = make(step, body, sets)
-    part.run()
-    return part
+    made = make(step.owner, body, sets)
+    made.run()
+    return made
 
 
 class _Empty:
     """Calls that compute nothing, by their numbers of operands and results."""
 
-    def __init__(self, step: StepParts) -> None:
-        self._step = step
+    def __init__(self, model: TensorflowModel) -> None:
+        self._model = model
         self._known: dict[tuple[int, int], CallCost] = {}
         with tf.device(_CPU):
             self._scalar = tf.constant(1.0)
@@ -446,18 +424,18 @@ class _Empty:
         return self._known[key]
 
     def new(self, operands: int, results: int) -> CallCost:
-        """Return the same, of calls that no part has to do with."""
+        """Return the same, of calls that no operator has to do with."""
 
         def body(*tensors: Any) -> list[Any]:
             return [tf.identity(tensors[i % len(tensors)]) for i in range(results)]
 
-        return CallCost(FunctionPart(self._step, body, [[self._scalar] * operands]).run)
+        return CallCost(FunctionOperator(self._model, body, [[self._scalar] * operands]).run)
 
 
-def _once(cost: CallCost, parts: Iterable[Part]) -> float:
-    """Return what a call costs when the parts have run before it, one after the other."""
-    for part in parts:
-        part.run()
+def _once(cost: CallCost, operators: Iterable[TimedOperator]) -> float:
+    """Return what a call costs when the operators have run before it, one after the other."""
+    for one in operators:
+        one.run()
         cost.seconds()
     return cost.latest
 
@@ -467,20 +445,20 @@ def _rounded(number: int) -> int:
     return 1 << max(0, math.ceil(math.log2(max(1, number))))
 
 
-def _dispatch(step: StepParts) -> float:
+def _dispatch(model: TensorflowModel) -> float:
     """Return what an operator costs that computes nothing; softmax is joined with nothing."""
-    if step.case.mode == "xla":
+    if model.case.mode == "xla":
         return 0.0  # a compiled program has no operators any more
     with tf.device(_CPU):
         source = tf.ones([1, 2])
 
-    def chain(length: int) -> FunctionPart:
+    def chain(length: int) -> FunctionOperator:
         def body(value: Any) -> list[Any]:
             for _ in range(length):
                 value = tf.nn.softmax(value)
             return [value]
 
-        return FunctionPart(step, body, [[source]])
+        return FunctionOperator(model, body, [[source]])
 
     long, short = chain(_CHAIN), chain(1)
     differences = [long.run() - short.run() for _ in range(_REPEATS)]

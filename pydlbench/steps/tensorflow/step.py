@@ -1,47 +1,48 @@
-"""A step of a model in TensorFlow: one ``tf.function`` from images to gradients or new weights."""
+"""A model in TensorFlow and its steps: each one ``tf.function`` from images to what is wanted."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from pydlbench.backends.tensorflow.backend import arithmetic, translated
 from pydlbench.backends.tensorflow.layers import padding_of
 from pydlbench.backends.tensorflow.operator import from_plain, spatial
 from pydlbench.backends.tensorflow.runtime import tf
-from pydlbench.errors import UnsupportedError, UsageError
+from pydlbench.devices.cpu.facts import read_cpu_facts
+from pydlbench.errors import UnsupportedError
 from pydlbench.layers.pool import Pool2d
 from pydlbench.models.graph import INPUT
+from pydlbench.steps.definition import Outcome, StepDefinition, check_trainable
 from pydlbench.steps.inputs import trained
-from pydlbench.steps.tensorflow.net import Net, Ways, padded
+from pydlbench.steps.tensorflow.net import Net, padded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from types import TracebackType
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.tensorflow.backend import Arithmetic
     from pydlbench.models.graph import Model, Node
     from pydlbench.records.step import StepCase
+    from pydlbench.steps.definition import LossKind, Step
     from pydlbench.steps.inputs import Batch
 
-__all__ = ["Passes", "TensorflowStep"]
+__all__ = ["TensorflowModel", "TensorflowStep"]
 
 
-class TensorflowStep:
-    """One step with its model, its optimizer and its minibatch.
+class TensorflowModel:
+    """A model with its variables and a minibatch; see ``steps.definition.FrameworkModel``.
 
     Args:
         model: the graph.
         weights: to start from, by name.
-        case: what is to be run, and how.
-        batch: images and labels.
-        numbers: how TensorFlow computes in the case's precision on its device.
-        device: TensorFlow's name of that.
+        case: precision, cast, layout, mode and device; the rest is not looked at.
+        batch: images and labels, for steps that are handed none.
 
     Raises:
-        UsageError: a training phase without an optimizer.
-        UnsupportedError: a layout that the device has not.
+        UnsupportedError: TensorFlow has no such precision or layout on this device.
     """
 
     def __init__(
@@ -50,186 +51,292 @@ class TensorflowStep:
         weights: Mapping[str, NDArray[Any]],
         case: StepCase,
         batch: Batch,
-        numbers: Arithmetic,
-        device: str,
     ) -> None:
         if case.layout == "nchw" and not case.on_gpu:
             raise UnsupportedError("TensorFlow on a CPU has poolings and gradients in nhwc only")
-        if model.optimizer.kind == "none" and case.phase == "training":
-            raise UsageError(
-                f"{model.name}: has no optimizer to train with; nearest: --phase forward-backward"
-            )
-        self.case = case
-        self.model = model
-        self._device = device
-        self._tf32 = numbers.tf32
-        self.net = Net(
-            model,
-            weights,
-            data_format=case.layout.upper(),
-            stored=numbers.dtype if case.cast == "whole" else "float32",
-            computed=numbers.dtype,
-            device=device,
-        )
-        images = from_plain(batch.images, self.net.data_format)
-        labels = None if batch.labels is None else batch.labels.astype(np.int32)
-        self._host = (images,) if labels is None else (images, labels)
-        with tf.device(device):
-            self._resident = tuple(tf.identity(tf.constant(one)) for one in self._host)
-            self._rate = tf.Variable(model.optimizer.rate, dtype="float32", trainable=False)
-            self._velocity = [
-                tf.Variable(tf.zeros_like(one), trainable=False)
-                for one in self.net.trained
-                if model.optimizer.kind == "momentum" and case.phase == "training"
-            ]
-        bodies = {"forward": self._forward, "forward-backward": self.gradients}
-        self.function = self.traced(bodies.get(case.phase, self._train))
-        self.call: Callable[[], Any] = self._chosen()
+        self._precision = arithmetic(case.precision, case.on_gpu, frozenset(read_cpu_facts().isa))
+        self.model, self.case = model, case
+        self._weights = weights
+        self.device = "/GPU:0" if case.on_gpu else "/CPU:0"  # the only visible one
+        self._home = self.device
+        self._net: Net | None = None
+        self.data_format = case.layout.upper()
+        self.host = self.arrays(batch)
+        with tf.device(self.device):
+            #: Images and labels on the device.
+            self.resident = tuple(tf.identity(tf.constant(one)) for one in self.host)
+        self._passes: _Passes | None = None
+        self._steps: list[TensorflowStep] = []
 
-    def ways(self, dropout: bool | None = None) -> Ways:
-        """Return how layers work that have two ways; ``dropout`` overrides the case's."""
-        case = self.case
-        drops = case.dropout if dropout is None else dropout
-        return Ways(
-            drop=case.backward and drops,
-            batch_statistics=case.backward and not case.running_statistics,
-        )
+    def __enter__(self) -> Self:
+        """Set the process-wide switch for TF32."""
+        if self._precision.tf32 is not None:
+            tf.config.experimental.enable_tensor_float_32_execution(self._precision.tf32)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Say in one line what TensorFlow has refused."""
+        if isinstance(error, Exception) and isinstance(error, tf.errors.OpError):
+            raise translated(error, f"{self.case.model} ({self.case.mode})") from error
+
+    @property
+    def net(self) -> Net:
+        """The network; its variables are made where the first step wants them."""
+        if self._net is None:
+            precision = self._precision.dtype
+            self._net = Net(
+                self.model,
+                self._weights,
+                data_format=self.data_format,
+                stored=precision if self.case.cast == "whole" else "float32",
+                computed=precision,
+                device=self._home,
+            )
+        return self._net
+
+    def prepare(self, definition: StepDefinition) -> Step:
+        """Build and trace a step.
+
+        Raises:
+            UnsupportedError: TensorFlow cannot do what is defined.
+            UsageError: training without an optimizer.
+        """
+        if definition.zero_fill:
+            raise UnsupportedError(
+                f"step {definition.name}: TensorFlow keeps no gradients that zeros could be "
+                "written over"
+            )
+        if definition.weights == "host" and self.case.on_gpu:
+            if self.case.mode == "xla":
+                raise UnsupportedError(
+                    f"step {definition.name}: XLA on a GPU does not read variables of the host; "
+                    "nearest: --quirk variables-on-cpu=off"
+                )
+            self._home = "/CPU:0"
+        if definition.loss == "output":
+            return self._prepare_pass(definition)
+        step = TensorflowStep(self, definition)
+        step.trace()
+        self._steps.append(step)
+        return step
+
+    def initialize(self) -> None:
+        """Give all weights their starting values, and forget what training has left."""
+        if self._net is not None:  # else they are about to be made with these values
+            self._net.load(self._weights)
+        for step in self._steps:
+            step.reset()
+
+    def synchronize(self) -> None:
+        """Return when all calls are done; on a CPU each returns with its results."""
+        if self.case.on_gpu:
+            with tf.device(self.device):
+                tf.raw_ops.SyncDevice()
+
+    def arrays(self, batch: Batch) -> tuple[NDArray[Any], ...]:
+        """Return images and labels as TensorFlow takes them from the host."""
+        images = from_plain(batch.images, self.data_format)
+        return (images,) if batch.labels is None else (images, batch.labels.astype(np.int32))
 
     def traced(self, body: Callable[..., Any]) -> Any:
         """Return a function of images (and labels) as the mode has it: a graph, or XLA's."""
 
         def placed(*tensors: Any) -> Any:
-            with tf.device(self._device):
+            with tf.device(self.device):
                 return body(*tensors)
 
         # Autograph translates Python's `if` and `for`; here they are the graph's making.
         return tf.function(placed, autograph=False, jit_compile=self.case.mode == "xla")
 
-    def wait(self) -> None:
-        """Return when all calls are done; on a CPU each returns with its results."""
-        if self.case.on_gpu:
-            with tf.device(self._device):
-                tf.raw_ops.SyncDevice()
-
-    def settle(self) -> None:
-        """Set the process-wide switch for TF32 as this step needs it."""
-        if self._tf32 is not None:
-            tf.config.experimental.enable_tensor_float_32_execution(self._tf32)
-
-    def operands(self) -> tuple[Any, ...]:
-        """Return what the step reads: what lies there, or the host's arrays."""
-        return self._host if self.case.feed == "host" else self._resident
-
-    def set_rate(self, rate: float) -> None:
-        """Change the learning rate."""
-        self._rate.assign(rate)
-
-    def reset(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Take over weights, and forget what training has left: velocities and the rate."""
-        self.net.load(weights)
-        for one in self._velocity:
-            one.assign(tf.zeros_like(one))
-        self._rate.assign(self.model.optimizer.rate)
-
-    def loss_of(self, images: Any, labels: Any = None, *, dropout: bool | None = None) -> Any:
-        """Return the loss as part of a graph, in float32; in training with its L2 terms."""
-        output = tf.cast(self.net(images, self.ways(dropout)), tf.float32)
-        if labels is not None:
+    def loss(self, kind: LossKind, output: Any, labels: Any = None) -> Any:
+        """Return the loss of an output as part of a graph, in float32; ``model`` has L2 terms."""
+        own = kind in ("model", "unregularised")
+        output = tf.cast(output, tf.float32)
+        if own and labels is not None:
             each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=output)
             total = tf.reduce_mean(each)
-        elif self.model.loss.kind == "l2":
+        elif (self.model.loss.kind if own else kind) == "l2":
             total = tf.nn.l2_loss(output)
         else:
             total = tf.reduce_sum(output)
-        for one in self.model.decays if self.case.phase == "training" else ():
+        for one in self.model.decays if kind == "model" else ():
             tensor = self.net.variables[f"{one.node}/{one.tensor}"]
             total += one.factor * tf.nn.l2_loss(tf.cast(tensor, tf.float32))
         return total
 
-    def _forward(self, images: Any, labels: Any = None) -> Any:
-        del labels
-        return self.net(images, self.ways())
+    def _prepare_pass(self, definition: StepDefinition) -> Step:
+        """Return a pass through all nodes of one kind of gradient."""
+        if self._passes is None:
+            self._passes = _Passes(self.net, definition, self.resident[0], self.traced)
+        run = self._passes.data if definition.phase == "backward-data" else self._passes.weights
 
-    def gradients(self, images: Any, labels: Any = None) -> Any:
-        """Return the gradients of trained weights in their order, the images', and the loss.
+        def step(batch: Batch | None = None, rate: float | None = None) -> Outcome:
+            del batch, rate
+            run()
+            return Outcome()
 
-        Those of a sum do not depend on it: the graph would drop the last layer's forward pass.
-        """
-        loss, gradients = self._differentiated(images, labels)
-        return gradients, loss
+        return step
 
-    def _train(self, images: Any, labels: Any = None) -> Any:
-        loss, gradients = self._differentiated(images, labels)
-        variables = self.net.trained
+
+class TensorflowStep:
+    """A step as one function; see ``steps.definition.Step``.
+
+    Args:
+        owner: the model and its variables.
+        definition: what the step does.
+
+    Raises:
+        UsageError: training without an optimizer.
+    """
+
+    def __init__(self, owner: TensorflowModel, definition: StepDefinition) -> None:
+        self.owner, self.definition = owner, definition
+        self._net = owner.net
+        optimizer = owner.model.optimizer
+        updates = definition.optimizer == "model"
+        if updates:
+            check_trainable(owner.model, "--option optimizer=sgd")
+        variables = self._net.trained
+        momentum = updates and optimizer.kind == "momentum"
+        self._velocity = [_beside(one, tf.zeros_like(one)) for one in variables if momentum]
+        averaged = definition.averages is not None
+        self._averages = [_beside(one, one) for one in variables if averaged]
+        with tf.device(owner.device):
+            self._rate = tf.Variable(optimizer.rate, dtype="float32", trainable=False)
+        self._last_rate = optimizer.rate
+        self.function = owner.traced(self._body)
+
+    def __call__(self, batch: Batch | None = None, rate: float | None = None) -> Outcome:
+        """Run it once; returns when it is done, unless that is on a GPU and nothing is fetched."""
+        owner, fetch = self.owner, self.definition.fetch
+        if rate is not None and rate != self._last_rate:
+            self._rate.assign(rate)
+            self._last_rate = rate
+        operands = owner.resident
+        if self.definition.feed == "host":
+            operands = owner.host if batch is None else owner.arrays(batch)
+        found = self.function(*operands)
+        if not fetch:
+            return Outcome()
+        # Copies, as session.run made them: a result of a CPU's would be a view.
+        there = {name: [np.array(one) for one in tf.nest.flatten(found[name])] for name in fetch}
+        return Outcome(
+            output=there["output"][0] if "output" in there else None,
+            predictions=there["predictions"][0] if "predictions" in there else None,
+            loss=float(there["loss"][0]) if "loss" in there else None,
+            gradients=tuple(there["gradients"]) if "gradients" in there else None,
+        )
+
+    def trace(self) -> None:
+        """Build the graph: scripts have done so before they look at the clock."""
+        self.function.get_concrete_function(
+            *(tf.TensorSpec(one.shape, one.dtype) for one in self.owner.resident)
+        )
+
+    def reset(self) -> None:
+        """Forget what training has left: velocities, averages, the rate."""
+        for one in self._velocity:
+            one.assign(tf.zeros_like(one))
+        for average, variable in zip(self._averages, self._net.trained, strict=False):
+            average.assign(variable)
+        self._last_rate = self.owner.model.optimizer.rate
+        self._rate.assign(self._last_rate)
+
+    def update(self, gradients: list[Any]) -> None:
+        """Apply the gradients of all weights as the optimizers of version 1 did."""
+        mu = self.owner.model.optimizer.mu
         for number, (variable, gradient) in enumerate(
-            zip(variables, gradients[: len(variables)], strict=True)
+            zip(self._net.trained, gradients, strict=True)
         ):
             rate = tf.cast(self._rate, variable.dtype)
-            # What the optimizers of version 1 run.
             if self._velocity:
                 tf.raw_ops.ResourceApplyMomentum(
                     var=variable.handle,
                     accum=self._velocity[number].handle,
                     lr=rate,
                     grad=gradient,
-                    momentum=tf.constant(self.model.optimizer.mu, variable.dtype),
+                    momentum=tf.constant(mu, variable.dtype),
                 )
             else:
                 tf.raw_ops.ResourceApplyGradientDescent(
                     var=variable.handle, alpha=rate, delta=gradient
                 )
-        # Else nobody would ask for the images' gradient, and the graph would drop it.
-        return (loss, *gradients[len(variables) :])
+        share = 1 - (self.definition.averages or 0.0)
+        for average, variable in zip(self._averages, self._net.trained, strict=False):
+            average.assign_sub((average - variable) * tf.cast(share, variable.dtype))
 
-    def _differentiated(self, images: Any, labels: Any) -> tuple[Any, list[Any]]:
-        sources = list(self.net.trained)
+    def _body(self, images: Any, labels: Any = None) -> dict[str, Any]:
+        """Return what must be computed; what nobody asks for, the graph drops as session.run did.
+
+        Gradients of a sum do not depend on the loss, so the last layer's forward pass is dropped
+        too, unless the loss is kept.
+        """
+        owner, definition = self.owner, self.definition
+        if not definition.backward:
+            output = self._net(images, definition)
+            return self._wanted(output, labels, {"output": output})
+        variables = list(self._net.trained)
+        sources = [*variables, images] if definition.input_gradient else variables
         with tf.GradientTape() as tape:
-            if self.model.input_gradient:
+            if definition.input_gradient:
                 tape.watch(images)
-                sources.append(images)
-            loss = self.loss_of(images, labels)
-        return loss, tape.gradient(loss, sources)
+            output = self._net(images, definition)
+            loss = owner.loss(definition.loss, output, labels)
+        gradients = tape.gradient(loss, sources)
+        count = len(variables)
+        # The images' gradient too has to be returned, or the graph would drop it.
+        found: dict[str, Any] = {"images": gradients[count:]}
+        if definition.optimizer == "model":
+            self.update(gradients[:count])
+        else:
+            found["gradients"] = gradients[:count]
+        return self._wanted(output, labels, found, loss)
 
-    def _chosen(self) -> Callable[[], Any]:
-        """Return the step, with the feed and the fetch if there are any."""
-        function, operands = self.function, self.operands()
-        if not self.case.fetch:
-            return lambda: function(*operands)
+    def _wanted(
+        self, output: Any, labels: Any, found: dict[str, Any], loss: Any = None
+    ) -> dict[str, Any]:
+        """Add what is fetched or kept."""
+        definition = self.definition
+        if "output" in definition.fetch:
+            found["output"] = output
+        if "loss" in definition.fetch or definition.keep_loss:
+            if loss is None:
+                loss = self.owner.loss(definition.loss, output, labels)
+            found["loss"] = loss
+        if "predictions" in definition.fetch:
+            found["predictions"] = tf.nn.softmax(tf.cast(output, tf.float32))
+        return found
 
-        def fetched() -> list[NDArray[Any]]:
-            found = function(*operands)
-            # Of gradients and loss the first, of loss and images' gradient too.
-            wanted = found[0] if isinstance(found, tuple) else found
-            # A copy, as session.run made one: a result of a CPU's would be a view.
-            return [np.array(one) for one in tf.nest.flatten(wanted)]
 
-        return fetched
-
-    def names(self) -> list[str]:
-        """Return the names of the gradients that a forward-backward step returns."""
-        return [*trained(self.model), *(["input"] if self.model.input_gradient else [])]
+def _beside(variable: Any, value: Any) -> Any:
+    """Return another variable in the same place."""
+    with tf.device(variable.device):
+        return tf.Variable(value, trainable=False)
 
 
 # -----------------------------------------------------------------------------
-# Backward passes of one kind in TensorFlow: data gradients, or weight gradients, of all nodes.
+# Backward passes of one kind: data gradients, or weight gradients, of all nodes.
 #
 # Two graphs that take the activations as they lie there. A graph computes what its results depend
-# on:
-# asked for a convolution's gradient of data alone, it runs neither the convolution nor the other
-# gradient. Where a gradient reads the node's own output (ReLU, maxima), it is given the one that
-# is
-# there, so that nothing is computed forward again.
+# on: asked for a convolution's gradient of data alone, it runs neither the convolution nor the
+# other gradient. Where a gradient reads the node's own output (ReLU, maxima), it is given the one
+# that is there, so that nothing is computed forward again.
 
-_WAYS = Ways(drop=False, batch_statistics=True)
 # Whose gradients read what only their forward pass leaves behind.
 _ENTANGLED = ("batchnorm", "lrn")
 
 
-class Passes:
+class _Passes:
     """The passes of a network, its activations and gradients kept between them.
 
     Args:
         net: with its variables.
+        definition: of one of the passes.
         images: on the device.
         traced: makes a graph (or XLA's function) of a Python function of tensors.
 
@@ -237,8 +344,14 @@ class Passes:
         UnsupportedError: a node whose gradient cannot be had without its forward pass.
     """
 
-    def __init__(self, net: Net, images: Any, traced: Callable[[Callable[..., Any]], Any]) -> None:
-        self._net, self._images = net, images
+    def __init__(
+        self,
+        net: Net,
+        definition: StepDefinition,
+        images: Any,
+        traced: Callable[[Callable[..., Any]], Any],
+    ) -> None:
+        self._net, self._definition, self._images = net, definition, images
         for node in net.model:
             if node.op in _ENTANGLED:
                 raise UnsupportedError(
@@ -274,7 +387,7 @@ class Passes:
         values = {INPUT: self._net.cast(images)}
         for node in self._net.model:
             inputs = [values[name] for name in node.inputs]
-            values[node.name] = self._net.apply(node, inputs, _WAYS)
+            values[node.name] = self._net.apply(node, inputs, self._definition)
         del values[INPUT]
         return values
 
@@ -302,7 +415,8 @@ class Passes:
                 continue
             variables = [self._net.variables[name] for name in own]
             with tf.GradientTape() as tape:
-                output = self._net.apply(node, [values[name] for name in node.inputs], _WAYS)
+                inputs = [values[name] for name in node.inputs]
+                output = self._net.apply(node, inputs, self._definition)
             found = tape.gradient(output, variables, gradients[node.name])
             for name, gradient in zip(own, found, strict=True):
                 names[name].assign_add(gradient)
@@ -319,7 +433,7 @@ class Passes:
         with tf.GradientTape() as tape:
             for one in sources:
                 tape.watch(one)
-            again = self._net.apply(node, inputs, _WAYS)
+            again = self._net.apply(node, inputs, self._definition)
         return tape.gradient(again, sources, given)
 
 

@@ -1,4 +1,4 @@
-"""What PyTorch's step says of itself, and the step made ready to be checked and timed."""
+"""What PyTorch's step says of itself, to be checked before it is timed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ import torch
 from torch import fx
 from torch.utils.flop_counter import FlopCounterMode
 
-from pydlbench.backends.frameworks.backend import HostClock
-from pydlbench.steps.serving import Connection
-from pydlbench.steps.torch import step as numbers
-from pydlbench.steps.torch.net import Net
-from pydlbench.steps.torch.step import TorchStep
+from pydlbench.steps.checks import Inspection
+from pydlbench.steps.torch.step import TorchModel, autocast
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,91 +18,77 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from pydlbench.models.graph import Model
-    from pydlbench.records.step import StepCase
-    from pydlbench.steps.inputs import Batch
-    from pydlbench.timing.chunk import Chunk, Request
+    from pydlbench.steps.definition import Step, StepDefinition
 
-__all__ = ["connect"]
+__all__ = ["TorchInspection"]
 
 
-# -----------------------------------------------------------------------------
-# What PyTorch's step says of itself: shapes, parameters, FLOPs, outputs, gradients, loss.
-
-
-class Inspection:
-    """Looks at a step; see :class:`pydlbench.steps.checks.Subject`.
-
-    Args:
-        step: built, and not timed meanwhile.
-    """
-
-    def __init__(self, step: TorchStep) -> None:
-        self._step = step
+class TorchInspection(Inspection[TorchModel]):
+    """Looks at a step of PyTorch; see :class:`pydlbench.steps.checks.Inspection`."""
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each node's output, NCHW or (batch, features), as a run finds it."""
-        step = self._step
-        recorder = _Shapes(step.net.module, step.net.outputs)
-        with torch.no_grad(), numbers.mixed(step.case):
-            recorder.run(step.images())
+        model = self.model
+        recorder = _Shapes(model.net.module, model.net.outputs)
+        model.set_layers(self.definition)
+        with torch.no_grad(), autocast(model.case):
+            recorder.run(model.resident[0])
         return recorder.found
 
     def parameters(self) -> int:
         """Return the number of trained elements."""
-        return sum(one.numel() for one in self._step.parameters)
+        return sum(one.numel() for one in self.model.parameters)
 
     def flops(self) -> int:
         """Return the FLOPs of all convolutions and products that the eager step runs."""
+        definition = self.gradients_only if self.definition.backward else self.definition
+        step = self.model.prepare(definition, eager=True)
         custom = {torch.ops.aten.convolution_backward: _convolution_backward}
         with FlopCounterMode(display=False, custom_mapping=custom) as counter:
-            self._step.eager()
+            step()
         return int(counter.get_total_flops())
 
-    def output(self) -> NDArray[np.float32]:
-        """Return the output as the phase computes it, dropout off."""
-        step = self._step
-        step.set_layers(dropout=False)
-        try:
-            with torch.no_grad(), numbers.mixed(step.case):
-                output = step.net.module(step.images())
-        finally:
-            step.set_layers()
-        array: NDArray[np.float32] = output.to("cpu", torch.float32).contiguous().numpy()
+    @property
+    def library(self) -> str:
+        """Name and version of the framework."""
+        return f"torch {torch.__version__}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader has to know."""
+        if self.definition.backward and self.model.case.mode == "compiled":
+            return ("network and loss are compiled as one function, the optimizer is not",)
+        return ()
+
+    def gpu(self) -> dict[str, Any]:
+        """Return name, capability and memory of the step's GPU."""
+        facts = torch.cuda.get_device_properties(self.model.place)
+        return {
+            "name": facts.name,
+            "capability": f"{facts.major}.{facts.minor}",
+            "memory_bytes": facts.total_memory,
+        }
+
+    def _forward(self, definition: StepDefinition) -> Step:
+        """Build a step that only looks forward: not worth the minutes of a compiler."""
+        return self.model.prepare(definition, eager=True)
+
+    def _plain_output(self, array: NDArray[np.float32]) -> NDArray[np.float32]:
         return array
 
-    def gradients(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
-        """Yield the gradient of each trained tensor by name."""
-        self._step.gradients()
-        for name, tensor in self._step.net.tensors().items():
-            if tensor.requires_grad:
-                if tensor.grad is None:
-                    raise RuntimeError(f"{name} has no gradient")
-                yield name, self._step.net.plain(name, tensor.grad)
+    def _plain_gradients(
+        self, arrays: tuple[NDArray[np.float32], ...]
+    ) -> Iterator[tuple[str, NDArray[np.float32]]]:
+        net = self.model.net
+        trained = [name for name, tensor in net.tensors().items() if tensor.requires_grad]
+        for name, array in zip(trained, arrays, strict=True):
+            yield name, net.plain(name, torch.from_numpy(array))
 
-    def loss(self) -> float:
-        """Return the loss of the minibatch, dropout off."""
-        self._step.set_layers(dropout=False)
-        try:
-            return self._step.loss()
-        finally:
-            self._step.set_layers()
-
-    def descend(self, rate: float) -> None:
-        """Train one step at another rate."""
-        for group in self._step.optimizer.param_groups:
-            group["lr"] = rate
-        self._step.train()
-
-    def reset(self, weights: Mapping[str, NDArray[Any]]) -> None:
-        """Go back to the weights, and forget what training has left."""
-        step = self._step
-        step.net.load(weights)
-        step.optimizer.state.clear()
-        for group in step.optimizer.param_groups:
-            group["lr"] = step.model.optimizer.rate
-        for one in step.parameters:
-            one.grad = None
+    def _move_against_gradients(self, rate: float) -> None:
+        self.step()
+        with torch.no_grad():
+            for one in self.model.parameters:
+                one.sub_(one.grad, alpha=rate)
 
 
 class _Shapes(fx.Interpreter):  # type: ignore[misc]  # an unknown class to mypy
@@ -146,68 +129,3 @@ def _convolution_backward(
     # Output elements, each a sum over the taps of a filter.
     forward = 2 * math.prod(gradient) * math.prod(weights[1:])
     return int(forward * (bool(mask[0]) + bool(mask[1])))
-
-
-# -----------------------------------------------------------------------------
-# From a graph to a step of PyTorch that can be checked and timed.
-
-
-class _Clock(HostClock):
-    """The host's clock, with the step's switches set around its samples."""
-
-    def __init__(self, step: TorchStep, cpus: Any) -> None:
-        operator: Any = step  # it has no outputs by role, which the clock never asks for
-        super().__init__(operator, cpus)
-        self._case = step.case
-
-    def sample(self, request: Request) -> Chunk:
-        """Time the requested samples."""
-        with numbers.tensor_float(self._case):
-            return super().sample(request)
-
-
-def connect(
-    backend: Any,
-    model: Model,
-    weights: Mapping[str, NDArray[Any]],
-    case: StepCase,
-    batch: Batch,
-) -> Connection:
-    """Build a step in PyTorch; it has been called once, so it is compiled.
-
-    Args:
-        backend: PyTorch's, which has set threads and arithmetic.
-        model: the graph.
-        weights: by name.
-        case: how it is run.
-        batch: images and labels.
-
-    Raises:
-        UnsupportedError: PyTorch has no such precision on this device.
-        UsageError: a training phase without an optimizer.
-    """
-    numbers.check(case)
-    net = Net(model)
-    net.load(weights)
-    step = TorchStep(net, case, batch)
-    step.call()
-    step.wait()
-    notes = []
-    if case.backward and case.mode == "compiled":
-        notes.append("network and loss are compiled as one function, the optimizer is not")
-    return Connection(
-        subject=Inspection(step),
-        clock=_Clock(step, backend.cpus),
-        library=f"torch {torch.__version__}",
-        notes=tuple(notes),
-        gpu=_gpu(step.place) if case.on_gpu else None,
-    )
-
-
-def _gpu(place: torch.device) -> dict[str, Any]:
-    facts = torch.cuda.get_device_properties(place)
-    return {
-        "name": facts.name,
-        "capability": f"{facts.major}.{facts.minor}",
-        "memory_bytes": facts.total_memory,
-    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import time
 from typing import TYPE_CHECKING, Any
@@ -13,27 +12,28 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from pydlbench.backends.frameworks.verbose import library_output, parse
 from pydlbench.backends.torch.operator import compiled
+from pydlbench.steps.definition import definition_of
 from pydlbench.steps.inputs import make_batch, make_weights
-from pydlbench.steps.operators import CallCost, PartsFacts, PartsKernel, summary
-from pydlbench.steps.torch import step as numbers
-from pydlbench.steps.torch.net import Net
-from pydlbench.steps.torch.step import TorchStep
+from pydlbench.steps.operators import CallCost, OperatorsFacts, OperatorsKernel, summary
+from pydlbench.steps.torch.step import TorchModel, TorchStep, autocast
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepCase
+    from pydlbench.steps.operations import OperatorRequest
+    from pydlbench.steps.torch.net import Net
 
-__all__ = ["prepare"]
+__all__ = ["prepare", "prepare_allocation", "prepare_log"]
 
 
 # -----------------------------------------------------------------------------
-# Groups of nodes cut out of PyTorch's step, and what they read there.
+# Subgraphs cut out of PyTorch's step, and what they read there.
 
 
-class Group:
+class Subgraph:
     """Consecutive nodes of the step's graph as a module of their own.
 
     Args:
@@ -70,46 +70,46 @@ class Group:
 
 
 class Operands:
-    """What a group reads: its inputs, and the gradients of its outputs."""
+    """What a subgraph reads: its inputs, and the gradients of its outputs."""
 
-    def __init__(self, group: Group) -> None:
-        self.inputs: list[torch.Tensor | None] = [None] * len(group.inputs)
-        self.gradients: list[torch.Tensor | None] = [None] * len(group.outputs)
+    def __init__(self, subgraph: Subgraph) -> None:
+        self.inputs: list[torch.Tensor | None] = [None] * len(subgraph.inputs)
+        self.gradients: list[torch.Tensor | None] = [None] * len(subgraph.outputs)
 
 
-def record(parts: StepParts, groups: Sequence[Group]) -> list[Operands]:
-    """Run the model once, untimed, and keep what the groups read.
+def record(step: TorchStep, subgraphs: Sequence[Subgraph]) -> list[Operands]:
+    """Run the model once, untimed, and keep what the subgraphs read.
 
     Gradients have the strides and the zeros that they have in a step; so have inputs.
     """
-    found = [Operands(one) for one in groups]
-    backward = parts.case.backward
-    recorder = _Recorder(parts.net.module, groups, found)
-    images, labels = parts.batch()
-    if backward and parts.model.input_gradient:
+    found = [Operands(one) for one in subgraphs]
+    model, definition = step.owner, step.definition
+    recorder = _Recorder(model.net.module, subgraphs, found)
+    images, labels = model.resident
+    if definition.input_gradient:
         images = images.detach().requires_grad_()
-    with torch.set_grad_enabled(backward), numbers.mixed(parts.case):
+    with torch.set_grad_enabled(definition.backward), autocast(model.case):
         output = recorder.run(images)
-        if not backward:
+        if not definition.backward:
             return found
-        loss = parts.loss_of_output(output, labels)
+        loss = model.loss(definition.loss, output, labels)
     loss.backward()
-    for one in parts.parameters:
+    for one in model.parameters:
         one.grad = None
     return found
 
 
 class _Recorder(fx.Interpreter):  # type: ignore[misc]  # an unknown class to mypy
     def __init__(
-        self, module: fx.GraphModule, groups: Sequence[Group], found: Sequence[Operands]
+        self, module: fx.GraphModule, subgraphs: Sequence[Subgraph], found: Sequence[Operands]
     ) -> None:
         super().__init__(module)
         self._read: dict[fx.Node, list[tuple[Operands, int]]] = {}
         self._written: dict[fx.Node, list[tuple[Operands, int]]] = {}
-        for group, operands in zip(groups, found, strict=True):
-            for number, node in enumerate(group.inputs):
+        for subgraph, operands in zip(subgraphs, found, strict=True):
+            for number, node in enumerate(subgraph.inputs):
                 self._read.setdefault(node, []).append((operands, number))
-            for number, node in enumerate(group.outputs):
+            for number, node in enumerate(subgraph.outputs):
                 self._written.setdefault(node, []).append((operands, number))
 
     def run_node(self, n: fx.Node) -> Any:
@@ -167,48 +167,32 @@ def _overwrites(net: Net, node: fx.Node) -> bool:
 
 
 # -----------------------------------------------------------------------------
-# Parts of PyTorch's step: the very modules of the step, with operands as a step leaves them.
+# Operators of PyTorch's step: the very modules of the step, with operands as a step leaves them.
 
 
-class StepParts(TorchStep):
-    """A step that is never run, with its loss and its optimizer within reach."""
-
-    def loss_of_output(self, output: torch.Tensor, labels: torch.Tensor | None) -> torch.Tensor:
-        """Return the loss for a given output of the network, L2 terms included."""
-        return self._loss_of(nn.Identity())(output, labels)
-
-    def batch(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return images and labels."""
-        return self._images, self._labels
-
-    def fed(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return images and labels as they come from the host."""
-        return self._moved()
-
-
-class FeedPart:
+class FeedOperator:
     """Images and labels from the host's arrays, in the step's type and layout."""
 
     executions = 1
 
-    def __init__(self, parts: StepParts) -> None:
-        self._parts = parts
+    def __init__(self, model: TorchModel) -> None:
+        self._model = model
 
     def run(self) -> float:
         """Bring them over once."""
         start = time.perf_counter()
-        found = self._parts.fed()
+        found = self._model.fed()
         seconds = time.perf_counter() - start
         del found
         return seconds
 
 
-class GroupPart:
-    """A group with its operands: forward, and where it has gradients, backward at once.
+class SubgraphOperator:
+    """A subgraph with its operands: forward, and where it has gradients, backward at once.
 
     Args:
-        parts: the step.
-        group: what is run.
+        step: that it is cut out of.
+        subgraph: what is run.
         operands: as :func:`record` left them.
         cost: of a call, which is taken off; None leaves it in.
         compile_it: through ``torch.compile``.
@@ -218,23 +202,23 @@ class GroupPart:
 
     def __init__(
         self,
-        parts: StepParts,
-        group: Group,
+        step: TorchStep,
+        subgraph: Subgraph,
         operands: Operands,
         cost: CallCost | None = None,
         *,
         compile_it: bool = False,
     ) -> None:
-        self._case = parts.case
+        self._case = step.owner.case
         self._cost = cost
         #: Whether gradients are computed.
-        self.differentiates = parts.case.backward
-        self._overwritten = group.overwritten
+        self.differentiates = step.definition.backward
+        self._overwritten = subgraph.overwritten
         self.inputs = [one for one in operands.inputs if one is not None]
-        self.parameters = [one for one in group.module.parameters() if one.requires_grad]
+        self.parameters = [one for one in subgraph.module.parameters() if one.requires_grad]
         self.sources = [*(one for one in self.inputs if one.requires_grad), *self.parameters]
         self.gradients = operands.gradients
-        module = group.module
+        module = subgraph.module
         self._call: Callable[..., Any] = module
         if compile_it:
 
@@ -252,7 +236,7 @@ class GroupPart:
 
     def forward(self, tensors: Sequence[torch.Tensor]) -> Any:
         """Run it forwards; returns a tuple of outputs."""
-        with numbers.mixed(self._case):
+        with autocast(self._case):
             return self._call(*tensors)
 
     def backward(self, outputs: Any) -> Any:
@@ -272,7 +256,7 @@ class GroupPart:
         )
 
     def run(self) -> float:
-        """Run it once; see :class:`pydlbench.steps.operators.Part`."""
+        """Run it once; see :class:`pydlbench.steps.operators.TimedOperator`."""
         with torch.set_grad_enabled(self.differentiates):
             tensors = self.ready()
             if not self.differentiates:
@@ -317,25 +301,24 @@ class GradientSum:
         return time.perf_counter() - start
 
 
-class LossPart:
+class LossOperator:
     """The loss with its L2 terms, forward and backward, and the sums of those terms' gradients.
 
     Args:
-        parts: the step.
+        step: whose loss it is.
         output: of the network, or one like it.
         cost: of a call, which is taken off.
     """
 
     executions = 1
 
-    def __init__(self, parts: StepParts, output: torch.Tensor, cost: CallCost) -> None:
-        self._parts = parts
+    def __init__(self, step: TorchStep, output: torch.Tensor, cost: CallCost) -> None:
+        self._model, self._kind = step.owner, step.definition.loss
         self._cost = cost
         self.inputs = [copied(output).requires_grad_()]
-        _, self._labels = parts.batch()
-        terms = parts.model.decays if parts.case.phase == "training" else ()
-        tensors = parts.net.tensors()
-        self.parameters = list({id(t): t for t in _decayed(terms, tensors)}.values())
+        _, self._labels = self._model.resident
+        decayed = [one for one, _ in self._model.decays(self._kind) if one.requires_grad]
+        self.parameters = list({id(one): one for one in decayed}.values())
         self._sums = [GradientSum(copied(one)) for one in self.parameters]
 
     def ready(self) -> list[torch.Tensor]:
@@ -344,8 +327,8 @@ class LossPart:
 
     def forward(self, tensors: Sequence[torch.Tensor]) -> Any:
         """Return the loss."""
-        with numbers.mixed(self._parts.case):
-            return (self._parts.loss_of_output(tensors[0], self._labels),)
+        with autocast(self._model.case):
+            return (self._model.loss(self._kind, tensors[0], self._labels),)
 
     def backward(self, outputs: Any) -> Any:
         """Return the gradients of the output, and of what the L2 terms name."""
@@ -360,80 +343,77 @@ class LossPart:
         return seconds + sum(one.run() for one in self._sums)
 
 
-class OptimizerPart:
-    """The update of all weights at once, with random gradients; weights are put back before."""
+class OptimizerOperator:
+    """The update of all weights at once, with random gradients.
+
+    Args:
+        optimizer: of the step.
+        parameters: that it updates.
+    """
 
     executions = 1
 
-    def __init__(self, parts: StepParts) -> None:
-        self._parts = parts
-        self._gradients = [torch.randn_like(one) * 1e-6 for one in parts.parameters]
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]
+    ) -> None:
+        self._optimizer, self._parameters = optimizer, parameters
+        self._gradients = [torch.randn_like(one) * 1e-6 for one in parameters]
 
     def run(self) -> float:
         """Run it once."""
-        with self._with_gradients():
-            start = time.perf_counter()
-            self._parts.optimizer.step()
-            return time.perf_counter() - start
-
-    @contextlib.contextmanager
-    def _with_gradients(self) -> Iterator[None]:
-        for one, gradient in zip(self._parts.parameters, self._gradients, strict=True):
+        for one, gradient in zip(self._parameters, self._gradients, strict=True):
             one.grad = gradient
         try:
-            yield
+            start = time.perf_counter()
+            self._optimizer.step()
+            return time.perf_counter() - start
         finally:
-            for one in self._parts.parameters:
+            for one in self._parameters:
                 one.grad = None
 
 
-def _decayed(terms: Any, tensors: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-    found = [tensors[f"{one.node}/{one.tensor}"] for one in terms]
-    return [one for one in found if one.requires_grad]
-
-
 # -----------------------------------------------------------------------------
-# The blocks that a part of PyTorch's step allocates, as PyTorch's profiler reports them.
+# The blocks that an operator of PyTorch's step allocates, as PyTorch's profiler reports them.
 
 # Tells spans of ours from the profiler's.
 _MARK = "pydlbench|"
 
 
-def trace_all(parts: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Run each part once under the profiler.
+def trace_all(operators: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Run each operator once under the profiler.
 
     Args:
-        parts: by name; those without ``forward`` and ``backward`` work in place.
+        operators: by name; those without ``forward`` and ``backward`` work in place.
 
     Returns:
-        By part, the bytes of each block that it allocates, in their order.
+        By operator, the bytes of each block that it allocates, in their order.
     """
-    both_ways = {name: part for name, part in parts.items() if hasattr(part, "forward")}
+    both_ways = {name: one for name, one in operators.items() if hasattr(one, "forward")}
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        for name, part in both_ways.items():
-            _run(name, part)
+        for name, one in both_ways.items():
+            _run(name, one)
     spans, events = _collected(profiler)
-    found: dict[str, list[int]] = {name: [] for name in parts}
+    found: dict[str, list[int]] = {name: [] for name in operators}
     for name, (begin, end) in spans.items():
         found[name] = [size for moment, size in events if begin <= moment <= end]
     return found
 
 
-def _run(name: str, part: Any) -> None:
-    """Run a part; copies of operands that it overwrites are not its own."""
-    with torch.set_grad_enabled(getattr(part, "differentiates", True)):
-        tensors = part.ready()
+def _run(name: str, timed: Any) -> None:
+    """Run an operator; copies of operands that it overwrites are not its own."""
+    with torch.set_grad_enabled(getattr(timed, "differentiates", True)):
+        tensors = timed.ready()
         with record_function(f"{_MARK}{name}"):
-            outputs = part.forward(tensors)
+            outputs = timed.forward(tensors)
             wanted = any(one.requires_grad for one in outputs)
-            gradients = part.backward(outputs) if wanted else ()
+            gradients = timed.backward(outputs) if wanted else ()
         del outputs, gradients
 
 
 def _collected(
     profiler: Any,
 ) -> tuple[dict[str, tuple[int, int]], list[tuple[int, int]]]:
-    """Return spans in nanoseconds by part, and (time, bytes) of all that is allocated."""
+    """Return spans in nanoseconds by operator, and (time, bytes) of all that is allocated."""
     spans: dict[str, tuple[int, int]] = {}
     events: list[tuple[int, int]] = []
     waiting = list(profiler.profiler.kineto_results.experimental_event_tree())
@@ -450,7 +430,7 @@ def _collected(
 
 
 # -----------------------------------------------------------------------------
-# PyTorch's parts, prepared: built, run once, calibrated, and traced where that is wanted.
+# PyTorch's operators, prepared: built, run once, calibrated, and traced where that is wanted.
 
 # Operators in a chain that computes nothing, and how often it is run.
 _CHAIN = 64
@@ -461,81 +441,93 @@ _HOW = (
 )
 # A chain becomes one loop there, so that operators cannot be told from their call.
 _HOW_COMPILED = "a compiled function of one operator on one element, called after each part"
+_LIBRARY = f"torch {torch.__version__}"
 
 
-def prepare(backend: Any, model: Model, case: StepCase, wanted: Mapping[str, Any]) -> PartsKernel:
-    """Make parts ready; see :func:`pydlbench.steps.operators.prepare_parts`."""
+def prepare(
+    backend: Any,
+    model: Model,
+    case: StepCase,
+    wanted: Sequence[OperatorRequest],
+    *,
+    traces: bool,
+) -> OperatorsKernel:
+    """Make operators ready; see :func:`pydlbench.steps.operations.prepare_operators`."""
     begin = time.perf_counter()
-    if wanted["kind"] == "faults":
-        return PartsKernel(
-            [_Allocation(wanted["bytes"])], PartsFacts(names=("call",)), backend.cpus
-        )
-    numbers.check(case)
-    net = Net(model)
-    net.load(make_weights(model, case.seed))
-    parts = StepParts(net, case, make_batch(model, case.seed))
-    library = f"torch {torch.__version__}"
-    if wanted["kind"] == "log":
-        parts.call()
-        logs = [parse(library_output(parts.call)) for _ in range(wanted["calls"])]
-        facts = PartsFacts(log=summary(logs), library=library)
-        return PartsKernel([], facts, backend.cpus)
-    single = _trivial(parts, 1)
-    start, dispatch = _calibrated(parts, single)
+    step = _step(model, case)
+    single = _trivial(step, 1)
+    start, dispatch = _calibrated(step, single)
     cost = CallCost(single.run, start / max(start + dispatch, 1e-9))
-    made = _parts(parts, wanted["parts"], cost)
+    made = _operators(step, wanted, cost)
     for one in made.values():
         one.run()
-    traces = trace_all(made) if wanted.get("traces") else {}
-    facts = PartsFacts(
+    found = trace_all(made) if traces else {}
+    facts = OperatorsFacts(
         names=tuple(made),
         once_s=cost.latest,
         dispatch_s=dispatch,
         how=_HOW_COMPILED if case.mode == "compiled" else _HOW,
         setup_s=time.perf_counter() - begin,
-        traces=traces,
-        library=library,
+        traces=found,
+        library=_LIBRARY,
     )
-    counts = [one["count"] for one in wanted["parts"]]
-    return PartsKernel(list(made.values()), facts, backend.cpus, counts)
+    return OperatorsKernel(list(made.values()), facts, backend.cpus, [one.count for one in wanted])
 
 
-def _parts(parts: StepParts, wanted: list[dict[str, Any]], cost: CallCost) -> dict[str, Any]:
-    compile_it = parts.case.mode == "compiled"
-    needed = [one for one in wanted if one["nodes"]]
-    groups = [Group(parts.net, one["nodes"], functional=compile_it) for one in needed]
-    operands = dict(
-        zip(
-            (one["name"] for one in needed),
-            zip(groups, record(parts, groups), strict=True),
-            strict=True,
-        )
-    )
+def prepare_log(backend: Any, model: Model, case: StepCase, calls: int) -> OperatorsKernel:
+    """Run whole steps; see :func:`pydlbench.steps.operations.prepare_log`."""
+    step = _step(model, case)
+    step()
+    logs = [parse(library_output(step)) for _ in range(calls)]
+    return OperatorsKernel([], OperatorsFacts(log=summary(logs), library=_LIBRARY), backend.cpus)
+
+
+def prepare_allocation(backend: Any, size: int) -> OperatorsKernel:
+    """Make a call ready; see :func:`pydlbench.steps.operations.prepare_allocation`."""
+    return OperatorsKernel([_Allocation(size)], OperatorsFacts(names=("call",)), backend.cpus)
+
+
+def _step(model: Model, case: StepCase) -> TorchStep:
+    """Return the step whose operators are run, its layers working as in that step."""
+    made = TorchModel(model, make_weights(model, case.seed), case, make_batch(model, case.seed))
+    definition = definition_of(case, model)
+    made.set_layers(definition)
+    return TorchStep(made, definition)
+
+
+def _operators(
+    step: TorchStep, wanted: Sequence[OperatorRequest], cost: CallCost
+) -> dict[str, Any]:
+    model = step.owner
+    compile_it = model.case.mode == "compiled"
+    needed = [one for one in wanted if one.nodes]
+    subgraphs = [Subgraph(model.net, one.nodes, functional=compile_it) for one in needed]
+    recorded = zip(subgraphs, record(step, subgraphs), strict=True)
+    operands = dict(zip((one.name for one in needed), recorded, strict=True))
     found: dict[str, Any] = {}
     for one in wanted:
-        name, kind = one["name"], one["kind"]
-        if kind == "feed":
-            found[name] = FeedPart(parts)
-        elif kind == "optimizer":
-            found[name] = OptimizerPart(parts)
-        elif kind == "loss":
-            shape = (parts.model.batch, *parts.model.output.shape)
-            output = torch.randn(shape)
-            if output.ndim == 4 and parts.case.layout == "nhwc":
+        if one.kind == "feed":
+            found[one.name] = FeedOperator(model)
+        elif one.kind == "optimizer":
+            assert step.optimizer is not None, "a step that is trained has one"
+            found[one.name] = OptimizerOperator(step.optimizer, model.parameters)
+        elif one.kind == "loss":
+            output = torch.randn((model.model.batch, *model.model.output.shape))
+            if output.ndim == 4 and model.case.layout == "nhwc":
                 output = output.contiguous(memory_format=torch.channels_last)
-            found[name] = LossPart(parts, output, cost)
-        elif kind == "gradient sum":
-            found[name] = GradientSum(_gradient(operands.get(name), parts))
+            found[one.name] = LossOperator(step, output, cost)
+        elif one.kind == "gradient sum":
+            found[one.name] = GradientSum(_gradient(operands.get(one.name), model))
         else:
-            group, own = operands[name]
-            found[name] = GroupPart(parts, group, own, cost, compile_it=compile_it)
+            subgraph, own = operands[one.name]
+            found[one.name] = SubgraphOperator(step, subgraph, own, cost, compile_it=compile_it)
     return found
 
 
-def _gradient(found: tuple[Group, Operands] | None, parts: StepParts) -> torch.Tensor:
+def _gradient(found: tuple[Subgraph, Operands] | None, model: TorchModel) -> torch.Tensor:
     """Return the gradient of a node's output, or something of the images' shape."""
     known = () if found is None else found[1].gradients
-    return next((one for one in known if one is not None), parts.batch()[0])
+    return next((one for one in known if one is not None), model.resident[0])
 
 
 class _Allocation:
@@ -553,26 +545,26 @@ class _Allocation:
         return time.perf_counter() - start
 
 
-def _calibrated(parts: StepParts, single: GroupPart) -> tuple[float, float]:
-    """Return what is in each part's time but once in a step, and what an operator costs.
+def _calibrated(step: TorchStep, single: SubgraphOperator) -> tuple[float, float]:
+    """Return what is in each operator's time but once in a step, and what an operator costs.
 
     Args:
-        parts: the step.
+        step: as it is run.
         single: a call of one operator.
     """
-    chain = _trivial(parts, _CHAIN)
+    chain = _trivial(step, _CHAIN)
     together, alone = [], []
     for _ in range(_REPEATS):
         together.append(chain.run())
         alone.append(sum(single.run() for _ in range(_CHAIN)))
-    if parts.case.mode == "compiled":
+    if step.owner.case.mode == "compiled":
         return median(alone) / _CHAIN, 0.0
     fixed = (median(alone) - median(together)) / (_CHAIN - 1)
     return max(0.0, fixed), max(0.0, (median(together) - fixed) / _CHAIN)
 
 
-def _trivial(parts: StepParts, length: int) -> GroupPart:
-    """Return a chain of operators on one element, run exactly as the parts are."""
+def _trivial(step: TorchStep, length: int) -> SubgraphOperator:
+    """Return a chain of operators on one element, run exactly as the step's are."""
     root = nn.Module()
     graph = fx.Graph()
     value = graph.placeholder("x")
@@ -580,12 +572,13 @@ def _trivial(parts: StepParts, length: int) -> GroupPart:
         root.add_module(f"n{number}", nn.ReLU())
         value = graph.call_module(f"n{number}", (value,))
     graph.output((value,))
-    group: Any = Group.__new__(Group)
-    group.inputs, group.outputs, group.overwritten = [value], [value], set()
-    group.module = fx.GraphModule(root, graph)
-    operands = Operands(group)
-    operands.inputs = [torch.ones(1, 1, 1, 1).requires_grad_(parts.case.backward)]
+    subgraph: Any = Subgraph.__new__(Subgraph)
+    subgraph.inputs, subgraph.outputs, subgraph.overwritten = [value], [value], set()
+    subgraph.module = fx.GraphModule(root, graph)
+    operands = Operands(subgraph)
+    operands.inputs = [torch.ones(1, 1, 1, 1).requires_grad_(step.definition.backward)]
     operands.gradients = [torch.ones(1, 1, 1, 1)]
-    part = GroupPart(parts, group, operands, compile_it=parts.case.mode == "compiled")
-    part.run()
-    return part
+    compile_it = step.owner.case.mode == "compiled"
+    made = SubgraphOperator(step, subgraph, operands, compile_it=compile_it)
+    made.run()
+    return made

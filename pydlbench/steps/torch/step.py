@@ -1,10 +1,10 @@
-"""A step of a model in PyTorch, as the loop of a user's script runs it."""
+"""A model in PyTorch and its steps, as the loop of a user's or a published script runs them."""
 
 from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
@@ -12,39 +12,423 @@ from torch import fx, nn
 
 from pydlbench.backends.torch.operator import compiled
 from pydlbench.backends.torch.settings import DTYPES, emulated
-from pydlbench.errors import UnsupportedError, UsageError
+from pydlbench.errors import UnsupportedError
 from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS
+from pydlbench.steps.definition import Outcome, StepDefinition, check_trainable
 from pydlbench.steps.torch.net import Net
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+    from types import TracebackType
+
+    from numpy.typing import NDArray
 
     from pydlbench.models.graph import Model, Node
     from pydlbench.records.step import StepCase
+    from pydlbench.steps.definition import LossKind, Step
     from pydlbench.steps.inputs import Batch
 
-__all__ = [
-    "Passes",
-    "SeparateNet",
-    "TorchStep",
-    "check",
-    "fetched",
-    "mixed",
-    "stored",
-    "tensor_float",
-]
+__all__ = ["TorchModel", "TorchStep", "autocast", "tensor_float"]
 
 
 # -----------------------------------------------------------------------------
-# Backward passes of one kind only in PyTorch: data gradients, or weight gradients, of all nodes.
+# Precision: type of the weights, autocast, TF32; what a device refuses.
+
+
+def check_precision(case: StepCase) -> None:
+    """Make sure that PyTorch has a step's precision on its device.
+
+    Raises:
+        UnsupportedError: It has not.
+    """
+    there = GPU_PRECISIONS if case.on_gpu else CPU_PRECISIONS
+    if case.precision not in there:
+        raise UnsupportedError(
+            f"{case.precision} is a mode of {'CPUs' if case.on_gpu else 'GPUs'}; here there is: "
+            f"{', '.join(there)}"
+        )
+    if case.on_gpu and case.precision == "fp16":
+        raise UnsupportedError("torch cannot keep fp16 off the tensor cores; fp16-tc uses them")
+    if case.precision == "fp8-tc":
+        raise UnsupportedError("torch runs no whole models in fp8-tc; nearest: bf16-tc")
+    if not case.on_gpu and (lacking := emulated(case.precision)):
+        raise UnsupportedError(
+            f"this CPU has no {case.precision}: it lacks {' and '.join(lacking)}"
+        )
+
+
+def autocast(case: StepCase) -> contextlib.AbstractContextManager[Any]:
+    """Return a new context in which the forward phase runs: autocast, or none."""
+    narrow = DTYPES[case.precision]
+    if case.cast == "whole" or narrow == torch.float32:
+        return contextlib.nullcontext()
+    context: contextlib.AbstractContextManager[None] = torch.autocast(
+        "cuda" if case.on_gpu else "cpu", narrow
+    )
+    return context
+
+
+@contextlib.contextmanager
+def tensor_float(case: StepCase) -> Iterator[None]:
+    """Let a GPU round float32 to TF32 meanwhile, where that is the precision."""
+    if case.precision != "tf32":
+        yield
+        return
+    switches: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    for switch in switches:
+        switch.allow_tf32 = True
+    try:
+        yield
+    finally:
+        for switch in switches:
+            switch.allow_tf32 = False
+
+
+# -----------------------------------------------------------------------------
+# A model and its steps.
+
+
+class TorchModel:
+    """A model with its weights and a minibatch; see ``steps.definition.FrameworkModel``.
+
+    Args:
+        model: the graph.
+        weights: to start from, by name.
+        case: precision, cast, layout, mode and device; the rest is not looked at.
+        batch: images and labels, for steps that are handed none.
+        separate: whether there will be passes of one kind of gradient, for which no node may
+            overwrite its input.
+
+    Raises:
+        UnsupportedError: PyTorch has no such precision on this device.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        weights: Mapping[str, NDArray[Any]],
+        case: StepCase,
+        batch: Batch,
+        *,
+        separate: bool = False,
+    ) -> None:
+        check_precision(case)
+        self.model, self.case = model, case
+        self._weights = weights
+        self.place = torch.device(case.device)
+        self._format: Any = (
+            torch.channels_last if case.layout == "nhwc" else torch.contiguous_format
+        )
+        self._dtype = DTYPES[case.precision] if case.cast == "whole" else torch.float32
+        self.net = _SeparateNet(model) if separate else Net(model)
+        module: Any = self.net.module.to(self.place, self._dtype)
+        module.to(memory_format=self._format)
+        self.net.load(weights)
+        self.parameters = [one for one in module.parameters() if one.requires_grad]
+        self._host = _tensors(batch, pin=case.on_gpu)
+        images, labels = self.fed()
+        #: Images and labels on the device: memory of their own, as what a step before this one has
+        #: left; a GPU's are copies anyway.
+        self.resident = (images.clone(memory_format=torch.preserve_format), labels)
+        self._computations: dict[tuple[LossKind, bool], Callable[..., Any]] = {}
+        self._layers: tuple[bool, bool, bool] | None = None
+        self._passes: _Passes | None = None
+        self._steps: list[TorchStep] = []
+        self._tf32 = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        """Switch TF32 on where that is the precision."""
+        self._tf32.enter_context(tensor_float(self.case))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Switch it off again."""
+        self._tf32.close()
+
+    def prepare(self, definition: StepDefinition, *, eager: bool = False) -> Step:
+        """Build a step.
+
+        Args:
+            definition: what it does.
+            eager: compile nothing, whatever the mode is.
+
+        Raises:
+            UnsupportedError: PyTorch cannot do what is defined.
+            UsageError: training without an optimizer.
+        """
+        if definition.loss == "output":
+            return self._prepare_pass(definition)
+        step = TorchStep(self, definition, eager=eager)
+        self._steps.append(step)
+        return step
+
+    def initialize(self) -> None:
+        """Give all weights their starting values, and forget what training has left."""
+        self.net.load(self._weights)
+        for one in self.parameters:
+            one.grad = None
+        for step in self._steps:
+            step.reset()
+
+    def synchronize(self) -> None:
+        """Return when the device has done everything that was called."""
+        if self.case.on_gpu:
+            torch.cuda.synchronize(self.place)
+
+    def set_layers(self, definition: StepDefinition) -> None:
+        """Let dropout and normalisations work as a step has them, unless they do already."""
+        trains = definition.propagation == "training"
+        wanted = trains, definition.drops, definition.batch_statistics
+        if wanted == self._layers:
+            return
+        self._layers = wanted
+        module = self.net.module
+        module.train(trains)
+        for one in module.modules():
+            if isinstance(one, nn.Dropout):
+                one.train(definition.drops)
+            elif isinstance(one, nn.BatchNorm2d):
+                one.train(definition.batch_statistics)
+
+    def fed(self, batch: Batch | None = None) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return images and labels of the host's on the device, in its type and format.
+
+        Args:
+            batch: None for those that the model was made with.
+        """
+        images, labels = self._host if batch is None else _tensors(batch)
+        moved = images.to(self.place, self._dtype, non_blocking=True, memory_format=self._format)
+        return moved, None if labels is None else labels.to(self.place, non_blocking=True)
+
+    def loss(
+        self, kind: LossKind, output: torch.Tensor, labels: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Return the loss of an output, in float32; ``model`` has its L2 terms."""
+        return _loss(self._form(kind), self.decays(kind), output, labels)
+
+    def decays(self, kind: LossKind) -> list[tuple[torch.Tensor, float]]:
+        """Return the L2 terms of a loss: tensors and factors."""
+        if kind != "model":
+            return []
+        tensors = self.net.tensors()
+        return [(tensors[f"{one.node}/{one.tensor}"], one.factor) for one in self.model.decays]
+
+    def computation(self, kind: LossKind, keeps: bool, eager: bool) -> Callable[..., Any]:
+        """Return the function of images and labels to output and loss, compiled as the mode says.
+
+        Args:
+            kind: of the loss.
+            keeps: whether the output is a result beside a loss.
+            eager: compile nothing.
+        """
+        module, form, decays = self.net.module, self._form(kind), self.decays(kind)
+        nothing = kind == "none"
+
+        def computed(images: torch.Tensor, labels: torch.Tensor | None) -> tuple[Any, Any]:
+            output = module(images)
+            if nothing:
+                return output, None
+            return (output if keeps else None), _loss(form, decays, output, labels)
+
+        if eager or self.case.mode != "compiled":
+            return computed
+        # Steps that compute the same share what was compiled, which takes minutes.
+        if (kind, keeps) not in self._computations:
+            self._computations[kind, keeps] = compiled(computed)
+        return self._computations[kind, keeps]
+
+    def _form(self, kind: LossKind) -> str:
+        return self.model.loss.kind if kind in ("model", "unregularised") else kind
+
+    def _prepare_pass(self, definition: StepDefinition) -> Step:
+        """Return a pass through all nodes of one kind of gradient."""
+        if self.case.mode != "eager":
+            raise UnsupportedError(
+                f"{definition.phase}: PyTorch compiles a backward pass as a whole, not one kind of "
+                "gradient; nearest: --mode eager"
+            )
+        self.set_layers(definition)
+        if self._passes is None:
+            self._passes = _Passes(self.net, autocast(self.case))
+        passes = self._passes
+        # Activations are there before the loop, gradients of outputs before that of weights.
+        passes.forward(self.resident[0])
+        passes.data()
+        run = passes.data if definition.phase == "backward-data" else passes.weights
+
+        def step(batch: Batch | None = None, rate: float | None = None) -> Outcome:
+            del batch, rate
+            run()
+            return Outcome()
+
+        return step
+
+
+class TorchStep:
+    """A step as its author would write it in PyTorch; see ``steps.definition.Step``.
+
+    Args:
+        owner: the model and its weights.
+        definition: what the step does.
+        eager: compile nothing.
+
+    Raises:
+        UsageError: training without an optimizer.
+    """
+
+    def __init__(
+        self, owner: TorchModel, definition: StepDefinition, *, eager: bool = False
+    ) -> None:
+        self.owner, self.definition = owner, definition
+        # A compiler need not write an output that nobody reads.
+        keeps = bool({"output", "predictions"}.intersection(definition.fetch))
+        self._computed = owner.computation(definition.loss, keeps, eager)
+        #: Where the weights live: on the device itself, or on the host and crossing each time.
+        self._crosses = definition.weights == "host" and owner.case.on_gpu
+        self._masters: list[Any] = (
+            [one.detach().cpu().clone() for one in owner.parameters]
+            if self._crosses
+            else list(owner.parameters)
+        )
+        averaged = self._masters if definition.averages is not None else []
+        self._averages = [one.detach().clone() for one in averaged]
+        self.optimizer = self._made_optimizer()
+
+    def __call__(self, batch: Batch | None = None, rate: float | None = None) -> Outcome:
+        """Run it once; may return before the device has finished unless something is fetched."""
+        owner, definition = self.owner, self.definition
+        owner.set_layers(definition)
+        if definition.feed == "host":
+            images, labels = owner.fed(batch)
+        else:
+            images, labels = owner.resident
+        if not definition.backward:
+            with torch.no_grad(), autocast(owner.case):
+                output, loss = self._computed(images, labels)
+            return self._outcome(output, loss)
+        if self._crosses:
+            for one, master in zip(owner.parameters, self._masters, strict=True):
+                one.data.copy_(master, non_blocking=True)
+        self._clear()
+        if definition.input_gradient:
+            images = images.detach().requires_grad_()
+        with autocast(owner.case):
+            output, loss = self._computed(images, labels)
+        loss.backward()
+        if self.optimizer is not None:
+            self._update(self.optimizer, rate)
+        return self._outcome(output, loss)
+
+    def reset(self) -> None:
+        """Forget what training has left: velocities, rates, averages, weights of the host's."""
+        if self._crosses:
+            for master, one in zip(self._masters, self.owner.parameters, strict=True):
+                master.copy_(one.detach())
+        if self.optimizer is not None:
+            self.optimizer.state.clear()
+            self._set_rate(self.optimizer, self.owner.model.optimizer.rate)
+        for average, master in zip(self._averages, self._masters, strict=False):
+            average.copy_(master.detach())
+
+    def _clear(self) -> None:
+        gradients = [one.grad for one in self.owner.parameters]
+        if self.definition.zero_fill and all(one is not None for one in gradients):
+            torch._foreach_zero_(gradients)
+            return
+        for one in self.owner.parameters:
+            one.grad = None
+
+    def _update(self, optimizer: torch.optim.Optimizer, rate: float | None) -> None:
+        if self._crosses:
+            for master, one in zip(self._masters, self.owner.parameters, strict=True):
+                master.grad = None if one.grad is None else one.grad.cpu()
+        if rate is not None:
+            self._set_rate(optimizer, rate)
+        optimizer.step()
+        if self._averages:
+            decay = self.definition.averages or 0.0
+            with torch.no_grad():
+                torch._foreach_lerp_(self._averages, self._masters, 1 - decay)
+
+    @staticmethod
+    def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+
+    def _outcome(self, output: torch.Tensor | None, loss: torch.Tensor | None) -> Outcome:
+        """Bring to the host what the definition brings there."""
+        fetch = self.definition.fetch
+        if not fetch:
+            return Outcome()
+        gradients = [one.grad for one in self.owner.parameters if one.grad is not None]
+        predictions = None
+        if "predictions" in fetch and output is not None:
+            predictions = _fetched(torch.softmax(output.detach().float(), 1))
+        return Outcome(
+            output=_fetched(output) if "output" in fetch and output is not None else None,
+            predictions=predictions,
+            loss=float(loss) if "loss" in fetch and loss is not None else None,
+            gradients=tuple(_fetched(one) for one in gradients) if "gradients" in fetch else None,
+        )
+
+    def _made_optimizer(self) -> torch.optim.Optimizer | None:
+        if self.definition.optimizer == "none":
+            return None
+        check_trainable(self.owner.model, "--option optimizer=sgd")
+        chosen = self.owner.model.optimizer
+        momentum = chosen.mu if chosen.kind == "momentum" else 0.0
+        return torch.optim.SGD(self._masters, lr=chosen.rate, momentum=momentum)
+
+
+def _loss(
+    form: str,
+    decays: list[tuple[torch.Tensor, float]],
+    output: torch.Tensor,
+    labels: torch.Tensor | None,
+) -> torch.Tensor:
+    """Return the loss of an output in float32: ``cross-entropy``, ``l2`` or ``sum``."""
+    wide = output.float()
+    if form == "cross-entropy" and labels is not None:
+        total = F.cross_entropy(wide, labels)
+    else:
+        total = wide.square().sum() / 2 if form == "l2" else wide.sum()
+    for tensor, factor in decays:
+        total = total + factor * (tensor.float().square().sum() / 2)
+    return total
+
+
+def _tensors(batch: Batch, *, pin: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the host's arrays as tensors; pinned, a GPU can read them by itself."""
+    images = torch.from_numpy(batch.images)
+    labels = None if batch.labels is None else torch.from_numpy(batch.labels)
+    if pin:
+        images = images.pin_memory()
+        labels = None if labels is None else labels.pin_memory()
+    return images, labels
+
+
+def _fetched(tensor: torch.Tensor) -> Any:
+    """Return a NumPy array of the host's own, as ``session.run`` would: never a view."""
+    tensor = tensor.detach()
+    if tensor.dtype == torch.bfloat16:  # NumPy has no such type
+        tensor = tensor.float()
+    return tensor.to("cpu", copy=True).numpy()
+
+
+# -----------------------------------------------------------------------------
+# Backward passes of one kind only: data gradients, or weight gradients, of all nodes.
 #
 # Each node has a small autograd graph of its own, from detached inputs to its output, which is
-# kept:
-# asked for the inputs' gradient PyTorch computes nothing of the weights', and the other way
+# kept: asked for the inputs' gradient PyTorch computes nothing of the weights', and the other way
 # round.
 
 
-class SeparateNet(Net):
+class _SeparateNet(Net):
     """A model whose nodes overwrite nothing: each output is there until the next step."""
 
     def _free(self, node: Node) -> bool:
@@ -63,17 +447,17 @@ class _Record:
     output: torch.Tensor
 
 
-class Passes:
+class _Passes:
     """The passes of a network.
 
     Args:
         net: with its weights, overwriting nothing.
-        mixed: in which the forward phase runs.
+        context: in which the forward phase runs.
     """
 
-    def __init__(self, net: Net, mixed: contextlib.AbstractContextManager[Any]) -> None:
+    def __init__(self, net: Net, context: contextlib.AbstractContextManager[Any]) -> None:
         self._module = net.module
-        self._mixed = mixed
+        self._context = context
         self._records: list[_Record] = []
         self._gradients: dict[fx.Node, torch.Tensor] = {}
 
@@ -83,7 +467,7 @@ class Passes:
         # What lies behind a weight: only there is the gradient of data of any use.
         behind: set[fx.Node] = set()
         self._records = []
-        with torch.enable_grad(), self._mixed:
+        with torch.enable_grad(), self._context:
             for node in self._module.graph.nodes:
                 if node.op == "placeholder":
                     values[node] = images
@@ -99,18 +483,17 @@ class Passes:
         last = self._records[-1]
         found = {last.node: last.output.detach()}
         for record in reversed(self._records):
-            wanted = [leaf for leaf in record.leaves if leaf.requires_grad]
+            wanted = {
+                source: leaf
+                for source, leaf in zip(record.sources, record.leaves, strict=True)
+                if leaf.requires_grad
+            }
             if not wanted:
                 continue
             gradients = torch.autograd.grad(
-                record.output, wanted, found[record.node], retain_graph=True
+                record.output, list(wanted.values()), found[record.node], retain_graph=True
             )
-            sources = [
-                source
-                for source, leaf in zip(record.sources, record.leaves, strict=True)
-                if leaf.requires_grad
-            ]
-            for source, gradient in zip(sources, gradients, strict=True):
+            for source, gradient in zip(wanted, gradients, strict=True):
                 present = found.get(source)
                 found[source] = gradient if present is None else present + gradient
         self._gradients = found
@@ -144,248 +527,3 @@ class Passes:
         return _Record(
             node, tuple(leaves), tuple(leaves.values()), parameters, function(*arguments)
         )
-
-
-# -----------------------------------------------------------------------------
-# Which numbers a step of PyTorch computes with: type, autocast, TF32; what a device refuses.
-
-
-def check(case: StepCase) -> None:
-    """Make sure that PyTorch has a step's precision on its device.
-
-    Raises:
-        UnsupportedError: It has not.
-    """
-    there = GPU_PRECISIONS if case.on_gpu else CPU_PRECISIONS
-    if case.precision not in there:
-        raise UnsupportedError(
-            f"{case.precision} is a mode of {'CPUs' if case.on_gpu else 'GPUs'}; here there is: "
-            f"{', '.join(there)}"
-        )
-    if case.on_gpu and case.precision == "fp16":
-        raise UnsupportedError("torch cannot keep fp16 off the tensor cores; fp16-tc uses them")
-    if case.precision == "fp8-tc":
-        raise UnsupportedError("torch runs no whole models in fp8-tc; nearest: bf16-tc")
-    if not case.on_gpu and (lacking := emulated(case.precision)):
-        raise UnsupportedError(
-            f"this CPU has no {case.precision}: it lacks {' and '.join(lacking)}"
-        )
-
-
-def stored(case: StepCase) -> torch.dtype:
-    """Return the type of weights and images."""
-    return DTYPES[case.precision] if case.cast == "whole" else torch.float32
-
-
-def mixed(case: StepCase) -> contextlib.AbstractContextManager[Any]:
-    """Return a new context in which the forward phase runs: autocast, or none."""
-    narrow = DTYPES[case.precision]
-    if case.cast == "whole" or narrow == torch.float32:
-        return contextlib.nullcontext()
-    context: contextlib.AbstractContextManager[None] = torch.autocast(
-        "cuda" if case.on_gpu else "cpu", narrow
-    )
-    return context
-
-
-@contextlib.contextmanager
-def tensor_float(case: StepCase) -> Iterator[None]:
-    """Let a GPU round float32 to TF32 meanwhile, where that is the precision."""
-    if case.precision != "tf32":
-        yield
-        return
-    switches: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
-    for switch in switches:
-        switch.allow_tf32 = True
-    try:
-        yield
-    finally:
-        for switch in switches:
-            switch.allow_tf32 = False
-
-
-class TorchStep:
-    """One step with its model, its optimizer and its minibatch.
-
-    Args:
-        net: the model with its weights, float32 on the CPU; becomes the step's own.
-        case: what is to be run, and how.
-        batch: images and labels.
-
-    Raises:
-        UsageError: a training phase without an optimizer.
-    """
-
-    def __init__(self, net: Net, case: StepCase, batch: Batch) -> None:
-        self.net = net
-        self.case = case
-        self.model: Model = net.model
-        self.place = torch.device(case.device)
-        self._format: Any = (
-            torch.channels_last if case.layout == "nhwc" else torch.contiguous_format
-        )
-        self._dtype = stored(case)
-        module = net.module.to(self.place, self._dtype)
-        anyhow: Any = module  # its types do not know of memory formats
-        anyhow.to(memory_format=self._format)
-        self.set_layers()
-        self.parameters = [one for one in module.parameters() if one.requires_grad]
-        self.optimizer = self._optimizer()
-        self._pinned = _pinned(batch, case.on_gpu)
-        images, labels = self._moved()
-        # Of its own, as what a step before this one has left; a GPU's are copies anyway.
-        self._images = images.clone(memory_format=torch.preserve_format)
-        self._labels = labels
-        self._loss = self._loss_of(module)
-        self._run: Callable[..., Any] = module
-        if case.mode == "compiled":
-            self._run = torch.compile(module, fullgraph=True, dynamic=False)
-            self._loss = compiled(self._loss)
-        self.call: Callable[[], Any] = self._chosen()
-
-    def set_layers(self, dropout: bool | None = None) -> None:
-        """Switch layers between their two ways of working.
-
-        Args:
-            dropout: whether it drops anything outside the forward phase; None is what the case
-                says.
-        """
-        case, module = self.case, self.net.module
-        module.train(case.backward)
-        drops = case.dropout if dropout is None else dropout
-        for one in module.modules():
-            if isinstance(one, nn.Dropout):
-                one.train(case.backward and drops)
-            elif isinstance(one, nn.BatchNorm2d):
-                one.train(case.backward and not case.running_statistics)
-
-    def wait(self) -> None:
-        """Return when the device has done everything that was called."""
-        if self.case.on_gpu:
-            torch.cuda.synchronize(self.place)
-
-    def settle(self) -> None:
-        """Do nothing: switches are set around samples."""
-
-    def images(self) -> torch.Tensor:
-        """Return the images that the step reads."""
-        return self._fed()[0]
-
-    def eager(self) -> None:
-        """Run the phase once without compiling anything; an update of the weights left out."""
-        images, labels = self._fed()
-        with mixed(self.case):
-            if not self.case.backward:
-                with torch.no_grad():
-                    self.net.module(images)
-                return
-            if self.model.input_gradient:
-                images = images.detach().requires_grad_()
-            loss = self._loss_of(self.net.module)(images, labels)
-        loss.backward()
-
-    def forward(self) -> torch.Tensor:
-        """Return the output for the minibatch."""
-        images, _ = self._fed()
-        with torch.no_grad(), mixed(self.case):
-            output: torch.Tensor = self._run(images)
-        return output
-
-    def gradients(self) -> torch.Tensor:
-        """Compute all gradients, into the parameters; return the loss."""
-        images, labels = self._fed()
-        for one in self.parameters:
-            one.grad = None
-        if self.model.input_gradient:
-            images = images.detach().requires_grad_()
-        with mixed(self.case):
-            loss: torch.Tensor = self._loss(images, labels)
-        loss.backward()
-        return loss.detach()
-
-    def train(self) -> torch.Tensor:
-        """Compute all gradients and update the weights; return the loss."""
-        loss = self.gradients()
-        self.optimizer.step()
-        return loss
-
-    def loss(self) -> float:
-        """Return the loss for the minibatch, without gradients."""
-        images, labels = self._fed()
-        with torch.no_grad(), mixed(self.case):
-            return float(self._loss_of(self.net.module)(images, labels))
-
-    def _chosen(self) -> Callable[[], Any]:
-        """Return the step of the phase, with the fetch if there is one."""
-        phase = self.case.phase
-        if not self.case.fetch:
-            steps = {"forward": self.forward, "forward-backward": self.gradients}
-            return steps.get(phase, self.train)
-        if phase == "forward":
-            return lambda: fetched(self.forward())
-        if phase == "training":
-            return lambda: fetched(self.train())
-
-        def all_gradients() -> list[Any]:
-            self.gradients()
-            return [fetched(one.grad) for one in self.parameters if one.grad is not None]
-
-        return all_gradients
-
-    def _fed(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return what the step reads: what lies there, or a new copy of the host's arrays."""
-        if self.case.feed == "host":
-            return self._moved()
-        return self._images, self._labels
-
-    def _moved(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        images, labels = self._pinned
-        moved = images.to(self.place, self._dtype, non_blocking=True, memory_format=self._format)
-        return moved, None if labels is None else labels.to(self.place, non_blocking=True)
-
-    def _loss_of(self, module: nn.Module) -> Callable[..., torch.Tensor]:
-        """Return the loss as a function of images and labels."""
-        kind = self.model.loss.kind
-        tensors = self.net.tensors()
-        terms = self.model.decays if self.case.phase == "training" else ()
-        decays = [(tensors[f"{one.node}/{one.tensor}"], one.factor) for one in terms]
-
-        def loss(images: torch.Tensor, labels: torch.Tensor | None) -> torch.Tensor:
-            output = module(images).float()
-            if labels is not None:
-                total = F.cross_entropy(output, labels)
-            else:
-                total = output.square().sum() / 2 if kind == "l2" else output.sum()
-            for tensor, factor in decays:
-                total = total + factor * (tensor.float().square().sum() / 2)
-            return total
-
-        return loss
-
-    def _optimizer(self) -> torch.optim.Optimizer:
-        chosen = self.model.optimizer
-        if chosen.kind == "none" and self.case.phase == "training":
-            raise UsageError(
-                f"{self.model.name}: has no optimizer to train with; nearest: "
-                "--phase forward-backward"
-            )
-        momentum = chosen.mu if chosen.kind == "momentum" else 0.0
-        return torch.optim.SGD(self.parameters, lr=chosen.rate, momentum=momentum)
-
-
-def _pinned(batch: Batch, on_gpu: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the host's arrays as tensors, in memory that a GPU can read by itself."""
-    images = torch.from_numpy(batch.images)
-    labels = None if batch.labels is None else torch.from_numpy(batch.labels)
-    if on_gpu:
-        images = images.pin_memory()
-        labels = None if labels is None else labels.pin_memory()
-    return images, labels
-
-
-def fetched(tensor: torch.Tensor) -> Any:
-    """Return a NumPy array of the host's own, as ``session.run`` would: never a view."""
-    tensor = tensor.detach()
-    if tensor.dtype == torch.bfloat16:  # NumPy has no such type
-        tensor = tensor.float()
-    return tensor.to("cpu", copy=True).numpy()

@@ -9,19 +9,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pydlbench.steps.protocols import find_protocol
-from pydlbench.steps.protocols.protocol import Outcome, Run, Subject, Surroundings
+from pydlbench.steps.definition import Outcome
+from pydlbench.steps.protocols.interpreter import run_protocol
+from pydlbench.steps.protocols.protocol import LogStream, Run, Subject
+from pydlbench.steps.protocols.scripts import find_protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pydlbench.steps.data.datasets import Dataset
-    from pydlbench.steps.protocols.protocol import Batch, Number, StepSpec
+    from pydlbench.steps.definition import StepDefinition
+    from pydlbench.steps.inputs import Batch
+    from pydlbench.steps.protocols.protocol import Number
 
 
 @dataclass
 class World:
-    """A clock, a paper, and a stepper that both remember what they saw.
+    """A clock, a log stream and a model in one, which remembers what it saw.
 
     ``seconds`` gives a step's time by its name and how often it ran before; ``waiting`` is what the
     device still has to do when a step that fetches nothing has returned.
@@ -36,7 +40,7 @@ class World:
     waiting: float = 0.0
     lines: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    specs: list[StepSpec] = field(default_factory=list)
+    definitions: list[StepDefinition] = field(default_factory=list)
     ran: list[str] = field(default_factory=list)
     rates: list[float | None] = field(default_factory=list)
     fed: list[Batch | None] = field(default_factory=list)
@@ -48,24 +52,25 @@ class World:
         self.clock += self.waiting
         self.waiting = 0.0
 
-    def prepare(self, spec: StepSpec) -> Callable[..., Outcome]:
-        self.specs.append(spec)
+    def prepare(self, definition: StepDefinition) -> Callable[..., Outcome]:
+        self.definitions.append(definition)
 
         def step(batch: Batch | None = None, rate: float | None = None) -> Outcome:
-            count = self.ran.count(spec.name)
-            self.ran.append(spec.name)
+            count = self.ran.count(definition.name)
+            self.ran.append(definition.name)
             self.rates.append(rate)
             self.fed.append(batch)
-            assert (batch is not None) == (spec.feed == "host")
-            self.waiting += self.seconds(spec.name, count)
-            if not self.launches or spec.fetch:
+            assert (batch is not None) == (definition.feed == "host")
+            self.waiting += self.seconds(definition.name, count)
+            if not self.launches or definition.fetch:
                 self.synchronize()
             predictions = None
-            if "predictions" in spec.fetch:
+            if "predictions" in definition.fetch:
                 assert batch is not None
                 predictions = self._predict(batch)
             return Outcome(
-                loss=self.loss(count) if "loss" in spec.fetch else None, predictions=predictions
+                loss=self.loss(count) if "loss" in definition.fetch else None,
+                predictions=predictions,
             )
 
         return step
@@ -87,12 +92,13 @@ class World:
     ) -> tuple[Number, ...]:
         found = find_protocol(protocol)
         subject = subject or Subject(model=found.models[0], image=(3, 224, 224))
-        return found.run(
+        return run_protocol(
             Run(
-                stepper=self,
+                protocol=found,
+                model=self,
                 subject=subject,
                 settings=found.settings(subject.model, **settings),
-                surroundings=Surroundings(
+                log=LogStream(
                     write=self.lines.append,
                     note=self.notes.append,
                     now=lambda: self.clock,

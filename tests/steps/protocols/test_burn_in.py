@@ -10,8 +10,9 @@ import pytest
 
 from pydlbench.errors import UsageError
 from pydlbench.models.graph import Model, Node
-from pydlbench.steps.protocols.alexnet_tutorial import FORWARD, FORWARD_BACKWARD, activations
 from pydlbench.steps.protocols.protocol import Subject
+from pydlbench.steps.protocols.runner import activations
+from pydlbench.steps.protocols.scripts import ALEXNET_TUTORIAL
 
 # As a GTX 1050 Ti printed them.
 PUBLISHED = """\
@@ -121,11 +122,12 @@ def test_the_fetch_is_inside_the_time(world: Any) -> None:
     # A device that has only been launched when the step returns unless something is fetched.
     this = world(seconds=lambda _name, _count: 0.5, launches=True)
     assert this.run("alexnet-tutorial", steps=3)[0].value == pytest.approx(0.5)
-    assert this.specs == [FORWARD, FORWARD_BACKWARD]
-    assert FORWARD.fetch == ("output",)
-    assert (FORWARD_BACKWARD.loss, FORWARD_BACKWARD.fetch) == ("l2", ("gradients",))
-    assert not FORWARD_BACKWARD.input_gradient
-    assert FORWARD_BACKWARD.optimizer == "none"
+    forward, backward = ALEXNET_TUTORIAL.definitions
+    assert this.definitions == [forward, backward]
+    assert forward.fetch == ("output",)
+    assert (backward.loss, backward.fetch) == ("l2", ("gradients",))
+    assert not backward.input_gradient
+    assert backward.optimizer == "none"
 
 
 def test_other_counts(world: Any) -> None:
@@ -163,7 +165,7 @@ def test_without_a_fetch_the_device_is_waited_for(world: Any) -> None:
     this = world(seconds=lambda _name, _count: 0.5, launches=True)
     numbers = this.run("convnet-benchmarks-tf", without=["burn-in-off-by-one"], steps=4)
     assert [number.value for number in numbers] == pytest.approx([0.5, 0.5])
-    assert all(spec.fetch == () for spec in this.specs)
+    assert all(spec.fetch == () for spec in this.definitions)
 
 
 def test_activations_of_a_graph_are_listed_channels_last() -> None:

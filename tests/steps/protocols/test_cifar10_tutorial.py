@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pydlbench.steps.data.generated import generate
-from pydlbench.steps.protocols.cifar10_tutorial import learning_rate
 from pydlbench.steps.protocols.protocol import Subject
+from pydlbench.steps.protocols.scripts import CIFAR10_TUTORIAL
 
 # As a GTX 1060 printed them.
 PUBLISHED = """\
@@ -74,12 +74,13 @@ def test_weights_cross_from_the_host_unless_switched_off(world: Any) -> None:
     this, other = world(), world()
     run(this, steps=1)
     run(other, steps=1, without=["variables-on-cpu"])
-    assert [spec.weights for spec in this.specs + other.specs] == ["host", "device"]
-    assert this.specs[0].averages == pytest.approx(0.9999)
-    assert this.specs[0].fetch == ("loss",)
+    assert [spec.weights for spec in this.definitions + other.definitions] == ["host", "device"]
+    assert this.definitions[0].averages == pytest.approx(0.9999)
+    assert this.definitions[0].fetch == ("loss",)
 
 
 def test_rate_falls_after_350_epochs() -> None:
+    learning_rate = CIFAR10_TUTORIAL.loop.rate
     steps = int(50_000 / 128 * 350)
-    assert learning_rate(steps - 1, 128) == pytest.approx(0.1)
-    assert learning_rate(steps, 128) == pytest.approx(0.01)
+    assert learning_rate(steps - 1, 128, 1000) == pytest.approx(0.1)
+    assert learning_rate(steps, 128, 1000) == pytest.approx(0.01)

@@ -66,7 +66,11 @@ def test_a_loop_waits_once_for_all_its_launches(world: Any) -> None:
 def test_passes(world: Any) -> None:
     this = world()
     this.run("convnet-benchmarks", SUBJECT)
-    assert [spec.phase for spec in this.specs] == ["forward", "backward-data", "backward-weights"]
-    assert [spec.loss for spec in this.specs] == ["none", "output", "output"]
-    assert not any(spec.input_gradient or spec.fetch or spec.dropout for spec in this.specs)
-    assert re.search("no gradient of the images", this.specs[1].includes())
+    assert [spec.phase for spec in this.definitions] == [
+        "forward",
+        "backward-data",
+        "backward-weights",
+    ]
+    assert [spec.loss for spec in this.definitions] == ["none", "output", "output"]
+    assert not any(spec.input_gradient or spec.fetch or spec.dropout for spec in this.definitions)
+    assert re.search("no gradient of the images", this.definitions[1].includes())

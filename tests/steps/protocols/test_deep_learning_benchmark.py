@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from pydlbench.steps.protocols import find_protocol
-from pydlbench.steps.protocols.deep_learning_benchmark import TENSORFLOW, TORCH
 from pydlbench.steps.protocols.protocol import Subject
+from pydlbench.steps.protocols.scripts import DEEP_LEARNING_BENCHMARK
+
+TORCH = DEEP_LEARNING_BENCHMARK.definitions_in("torch")
+TENSORFLOW = DEEP_LEARNING_BENCHMARK.definitions_in("tensorflow")
 
 # The fields that the document lists, in its order and spelling.
 DOCUMENTED = ["Timestamp", "Framework", "Algoritem", "BenchStage", "Precision", "Result"]
@@ -64,7 +66,7 @@ def test_the_device_is_waited_for_before_and_after(world: Any) -> None:
 def test_torch_takes_the_images_gradient_and_no_optimizer(world: Any) -> None:
     this = world()
     this.run("deep-learning-benchmark", subject())
-    assert tuple(this.specs) == TORCH
+    assert tuple(this.definitions) == TORCH
     train = TORCH[1]
     assert train.input_gradient
     assert train.zero_fill
@@ -75,8 +77,7 @@ def test_torch_takes_the_images_gradient_and_no_optimizer(world: Any) -> None:
 def test_tensorflow_fetches_every_gradient_and_stays_in_inference(world: Any) -> None:
     this = world()
     this.run("deep-learning-benchmark", subject(framework="tensorflow"))
-    assert tuple(this.specs) == TENSORFLOW
-    assert find_protocol("deep-learning-benchmark").specs_in("tensorflow") == TENSORFLOW
+    assert tuple(this.definitions) == TENSORFLOW
     train = TENSORFLOW[1]
     assert (train.propagation, train.fetch, train.input_gradient) == (
         "inference",
@@ -89,4 +90,4 @@ def test_tensorflow_fetches_every_gradient_and_stays_in_inference(world: Any) ->
 def test_zero_fill_can_be_switched_off(world: Any) -> None:
     this = world()
     this.run("deep-learning-benchmark", subject(), without=["zero-fill"])
-    assert not this.specs[1].zero_fill
+    assert not this.definitions[1].zero_fill

@@ -12,8 +12,9 @@ import pytest
 
 from pydlbench.models import build_model
 from pydlbench.steps.data.generated import generate
-from pydlbench.steps.protocols import PROTOCOLS, find_protocol
 from pydlbench.steps.protocols.protocol import Subject
+from pydlbench.steps.protocols.runner import activations
+from pydlbench.steps.protocols.scripts import PROTOCOLS, find_protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,11 +43,10 @@ def played(world: Any, protocol: str, framework: str) -> list[str]:
     """The lines of a short run with invented numbers, of very different sizes."""
     published = find_protocol(protocol)
     model = build_model(published.models[0], 4)
-    made = importlib.import_module("pydlbench.steps.protocols.alexnet_tutorial")
     subject = Subject(
         model=model.name,
         image=model.image,
-        activations=made.activations(model) if protocol == "alexnet-tutorial" else (),
+        activations=activations(model) if protocol == "alexnet-tutorial" else (),
         framework=framework,
         version="2.13.0",
     )

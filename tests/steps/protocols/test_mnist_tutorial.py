@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from pydlbench.errors import UsageError
 from pydlbench.steps.data.datasets import Dataset, Split
-from pydlbench.steps.protocols import find_protocol
-from pydlbench.steps.protocols.mnist_tutorial import error_rate, learning_rate
-from pydlbench.steps.protocols.protocol import Batch, Subject
+from pydlbench.steps.protocols.interpreter import error_rate
+from pydlbench.steps.protocols.protocol import Subject
+from pydlbench.steps.protocols.scripts import MNIST_TUTORIAL
+
+if TYPE_CHECKING:
+    from pydlbench.steps.inputs import Batch
 
 # As a GTX 1070 printed them: the first two reports, one after a decay, the end.
 PUBLISHED = """\
@@ -143,7 +146,7 @@ def test_each_step_has_its_own_rate_and_the_line_the_next_ones(world: Any) -> No
     assert rates == pytest.approx([0.01] * 8 + [0.0095])
     lines = [line for line in this.lines if "rate" in line]
     assert [line[-8:] for line in lines] == ["0.010000", "0.009500"]
-    assert learning_rate(8592, 64, 55_000) == pytest.approx(0.01 * 0.95**9)
+    assert MNIST_TUTORIAL.loop.rate(8592, 64, 55_000) == pytest.approx(0.01 * 0.95**9)
 
 
 def test_every_image_is_judged_once_although_the_last_batch_reaches_back(world: Any) -> None:
@@ -175,7 +178,7 @@ def test_epochs_give_steps(world: Any) -> None:
 
 
 def test_steps_are_what_the_script_runs() -> None:
-    train, report, evaluate = find_protocol("mnist-tutorial").specs
+    train, report, evaluate = MNIST_TUTORIAL.definitions
     assert (train.phase, train.optimizer, train.feed, train.fetch) == (
         "training",
         "model",

@@ -12,8 +12,9 @@ import pytest
 
 from pydlbench.errors import UsageError
 from pydlbench.steps.data.generated import generate
-from pydlbench.steps.protocols import PROTOCOLS, find_protocol
-from pydlbench.steps.protocols.protocol import StepSpec, Subject, Surroundings
+from pydlbench.steps.definition import StepDefinition
+from pydlbench.steps.protocols.protocol import LogStream, Subject
+from pydlbench.steps.protocols.scripts import PROTOCOLS, find_protocol
 
 
 def test_names_in_their_order() -> None:
@@ -111,25 +112,26 @@ def test_images_are_asked_for(world: Any) -> None:
 )
 def test_contradictory_steps(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        StepSpec(name="x", **fields)
+        StepDefinition(name="x", **fields)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_every_step_says_what_it_includes(protocol: str) -> None:
-    for spec in PROTOCOLS[protocol].specs:
-        words = spec.includes()
-        assert words.startswith(spec.phase)
-        assert ("nothing fetched" in words) == (not spec.fetch)
+    for definition in PROTOCOLS[protocol].definitions:
+        words = definition.includes()
+        assert words.startswith(definition.phase)
+        assert ("nothing fetched" in words) == (not definition.fetch)
 
 
 def test_stamps_keep_their_microseconds() -> None:
-    made = Surroundings(write=print, note=print, today=lambda: datetime(2019, 1, 8, 10, 1, 15))
+    made = LogStream(write=print, note=print, today=lambda: datetime(2019, 1, 8, 10, 1, 15))
     assert made.stamp() == "2019-01-08 10:01:15.000000"
 
 
 def test_protocols_and_data_load_without_numpy() -> None:
     code = (
-        "import sys; import pydlbench.steps.protocols, pydlbench.endtoend.data; "
+        "import sys; import pydlbench.steps.protocols.scripts; "
+        "import pydlbench.steps.protocols.interpreter, pydlbench.steps.data.datasets; "
         "sys.exit(bool({'numpy', 'torch', 'tensorflow'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pydlbench.steps.protocols.interpreter import summary
 from pydlbench.steps.protocols.protocol import Subject
-from pydlbench.steps.protocols.tf_cnn_benchmarks import speeds
 
 # As a GTX 1050 Ti printed them; the page that shows them has spaces for tabs.
 PUBLISHED = """\
@@ -115,7 +115,7 @@ def test_forward_only_prints_no_loss(world: Any) -> None:
     rate, _ = this.run("tf-cnn-benchmarks", SUBJECT, batch=8, steps=1, quirks=["forward-only"])
     assert this.lines[-4].endswith("\t0.000")
     assert "Mode:        BenchmarkMode.FORWARD_ONLY" in this.lines
-    assert this.specs[0].phase == "forward"
+    assert this.definitions[0].phase == "forward"
     assert rate.value == pytest.approx(16.0)  # the device was waited for
 
 
@@ -136,7 +136,8 @@ def test_other_subjects_name_themselves(world: Any) -> None:
 def test_speeds_are_the_scripts_formulas(times: list[float]) -> None:
     array = np.array(times)
     rates = 32 / array
-    assert speeds(32, times) == pytest.approx(
+    found = summary(times, 32, len(times))
+    assert (found["rate"], found["uncertainty"], found["jitter"]) == pytest.approx(
         (
             32 / np.mean(array),
             np.std(rates) / np.sqrt(len(rates)),

@@ -12,8 +12,8 @@ from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.models import build_model, model_names
 from pydlbench.models.counts import parameters
 from pydlbench.runner.session import Options, Session
-from pydlbench.steps.protocols import PROTOCOLS
-from pydlbench.steps.protocols.runner import ProtocolCase, play
+from pydlbench.steps.protocols.runner import ProtocolSpec, run_in_worker
+from pydlbench.steps.protocols.scripts import PROTOCOLS
 
 FRAMEWORKS = ("torch", "tensorflow")
 real = pytest.mark.skipif(
@@ -102,15 +102,15 @@ def session():
 def test_lines_look_as_in_the_source_document(session, protocol, framework):
     lines: list[str] = []
     notes: list[str] = []
-    case = ProtocolCase(protocol=protocol, framework=framework, **TINY[protocol])
-    played = play(case, session, lines.append, notes.append)
+    spec = ProtocolSpec(protocol=protocol, framework=framework, **TINY[protocol])
+    result = run_in_worker(spec, session, lines.append, notes.append)
     printed = {shape(line).replace("densenet<n>", "vgg<n>") for line in lines}
     for source in SOURCES[protocol]:
         assert shape(source) in printed, (source, lines)
-    assert all(number["value"] >= 0 for number in played.numbers)
-    assert played.numbers
+    assert all(number.value >= 0 for number in result.numbers)
+    assert result.numbers
     assert bool(notes) == (PROTOCOLS[protocol].data is not None)
-    assert played.library.split()[0] == framework
+    assert result.library.split()[0] == framework
 
 
 @real
@@ -119,8 +119,8 @@ def test_both_frameworks_start_from_the_same_loss(session):
     for framework in FRAMEWORKS:
         lines: list[str] = []
         tiny = TINY["cifar10-tutorial"]
-        case = ProtocolCase(protocol="cifar10-tutorial", framework=framework, **tiny)
-        play(case, session, lines.append, lambda _text: None)
+        spec = ProtocolSpec(protocol="cifar10-tutorial", framework=framework, **tiny)
+        run_in_worker(spec, session, lines.append, lambda _text: None)
         first[framework] = [float(one.split("loss = ")[1].split()[0]) for one in lines[1:]]
     # Two decimals are printed; the last of them may be rounded the other way.
     assert first["torch"] == pytest.approx(first["tensorflow"], abs=0.011)
@@ -131,20 +131,20 @@ def test_both_frameworks_start_from_the_same_loss(session):
 def test_a_network_learns_generated_images(session):
     lines: list[str] = []
     tiny = {**TINY["mnist-tutorial"], "steps": 41}
-    case = ProtocolCase(protocol="mnist-tutorial", framework="tensorflow", **tiny)
-    played = play(case, session, lines.append, lambda _text: None)
+    spec = ProtocolSpec(protocol="mnist-tutorial", framework="tensorflow", **tiny)
+    result = run_in_worker(spec, session, lines.append, lambda _text: None)
     losses = [float(line.split()[2].rstrip(",")) for line in lines if "Minibatch loss" in line]
     assert losses[-1] < losses[0]
-    assert played.data == "generated"
+    assert result.data == "generated"
 
 
 @real
 def test_what_a_framework_cannot_do_is_refused_in_a_sentence(session):
-    case = ProtocolCase(
+    spec = ProtocolSpec(
         protocol="convnet-benchmarks", framework="torch", mode="compiled", batch=1, steps=1
     )
     with pytest.raises(UnsupportedError, match="nearest: --mode eager"):
-        play(case, session, lambda _line: None, lambda _text: None)
+        run_in_worker(spec, session, lambda _line: None, lambda _text: None)
 
 
 @real
@@ -152,9 +152,9 @@ def test_whoever_cannot_write_a_line_ends_the_run(session):
     def full(_line: str) -> None:
         raise BrokenPipeError
 
-    case = ProtocolCase(protocol="alexnet-tutorial", batch=1)
+    spec = ProtocolSpec(protocol="alexnet-tutorial", batch=1)
     with pytest.raises(BrokenPipeError):
-        play(case, session, full, lambda _text: None)
+        run_in_worker(spec, session, full, lambda _text: None)
 
 
 def test_published_models_and_batches_are_models_of_ours():
@@ -180,7 +180,7 @@ def test_published_models_and_batches_are_models_of_ours():
     ],
 )
 def test_tf_cnn_benchmarks_graphs_have_its_own_parameters(name, expected):
-    model = ProtocolCase(protocol="tf-cnn-benchmarks", model=name, batch=1).build()
+    model = ProtocolSpec(protocol="tf-cnn-benchmarks", model=name, batch=1).build()
     assert parameters(model) == expected
     # Its poolings pad as TensorFlow does.
     pools = [node.layer for node in model if node.op == "pool" and node.layer.stride_height == 2]
@@ -189,9 +189,9 @@ def test_tf_cnn_benchmarks_graphs_have_its_own_parameters(name, expected):
 
 def test_a_model_that_the_script_does_not_have():
     with pytest.raises(UsageError, match="nearest: mnist"):
-        ProtocolCase(protocol="mnist-tutorial", model="resnet50")
+        ProtocolSpec(protocol="mnist-tutorial", model="resnet50")
 
 
 def test_case_survives_the_wire():
-    case = ProtocolCase(protocol="mnist-tutorial", quirks=("validation-in-time",), steps=3)
-    assert ProtocolCase.from_dict(json.loads(json.dumps(case.to_dict()))) == case
+    spec = ProtocolSpec(protocol="mnist-tutorial", quirks=("validation-in-time",), steps=3)
+    assert ProtocolSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec

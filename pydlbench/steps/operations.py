@@ -1,0 +1,152 @@
+"""What a host can ask a framework's process for: steps, operators, replays of blocks, logs.
+
+Each operation is a function that the host names and the worker calls with its backend (see
+``Worker.build``); its arguments cross as JSON and are read into structs here. Frameworks,
+and NumPy with them, are imported where the work is done, so that a host may import this module.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
+
+from pydlbench.models import build_model
+from pydlbench.records.step import StepCase, StepPreparation
+
+if TYPE_CHECKING:
+    from pydlbench.backends.base import Backend
+    from pydlbench.models.graph import Model
+    from pydlbench.records.step import StepKernel
+    from pydlbench.steps.operators import OperatorsKernel
+
+__all__ = [
+    "OperatorRequest",
+    "prepare_allocation",
+    "prepare_log",
+    "prepare_operators",
+    "prepare_replay",
+    "prepare_step",
+]
+
+OperatorKind: TypeAlias = Literal["layer", "pointwise", "gradient sum", "loss", "optimizer", "feed"]
+
+
+class OperatorRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator of a step, or several that the framework runs as one.
+
+    Attributes:
+        name: unique.
+        kind: ``layer`` (a convolution, product or pooling is in it), ``pointwise``, ``gradient
+            sum``, ``loss``, ``optimizer`` or ``feed`` (images and labels come from the host).
+        nodes: of the graph, in its order; of a gradient sum the node whose output was read more
+            than once; none of the others.
+        count: how often it is in a step.
+        differentiated: nodes that it reads and that have a gradient.
+        outputs: nodes whose values others read.
+    """
+
+    name: str
+    kind: OperatorKind
+    nodes: tuple[str, ...] = ()
+    count: int = 1
+    differentiated: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+    @property
+    def is_subgraph(self) -> bool:
+        """Whether it is nodes of the graph, run forwards and backwards."""
+        return self.kind in ("layer", "pointwise")
+
+
+def prepare_step(backend: Backend, case: dict[str, Any], preparation: dict[str, Any]) -> StepKernel:
+    """Make a step ready to be timed.
+
+    Args:
+        backend: of the worker.
+        case: a :class:`StepCase`.
+        preparation: a :class:`StepPreparation`.
+
+    Raises:
+        UsageError: no such model or option, or the worker is another framework's.
+        UnsupportedError: the framework has not what is asked for.
+    """
+    from pydlbench.steps.serving import prepare_model
+
+    model, step = _read(case)
+    return prepare_model(backend, model, step, StepPreparation(**preparation))
+
+
+def prepare_operators(
+    backend: Backend, case: dict[str, Any], operators: list[dict[str, Any]], traces: bool
+) -> OperatorsKernel:
+    """Make operators of a step ready, each to be timed alone.
+
+    Args:
+        backend: of the worker.
+        case: a :class:`StepCase`.
+        operators: :class:`OperatorRequest` in the order of the step.
+        traces: whether the blocks that they allocate are wanted; PyTorch knows them.
+
+    Raises:
+        UnsupportedError: the framework has not what is asked for.
+    """
+    model, step = _read(case)
+    wanted = msgspec.convert(operators, tuple[OperatorRequest, ...])
+    if step.framework == "torch":
+        from pydlbench.steps.torch.operators import prepare as prepare_torch
+
+        return prepare_torch(backend, model, step, wanted, traces=traces)
+    from pydlbench.steps.tensorflow.operators import prepare as prepare_tensorflow
+
+    return prepare_tensorflow(backend, model, step, wanted)
+
+
+def prepare_allocation(backend: Backend, framework: str, size: int) -> OperatorsKernel:
+    """Make a call ready whose result is a new block, to see whether its pages are new too.
+
+    Args:
+        backend: of the worker.
+        framework: ``torch`` or ``tensorflow``.
+        size: of the block, in bytes.
+    """
+    if framework == "torch":
+        from pydlbench.steps.torch.operators import prepare_allocation as prepare_torch
+
+        return prepare_torch(backend, size)
+    from pydlbench.steps.tensorflow.operators import prepare_allocation as prepare_tensorflow
+
+    return prepare_tensorflow(backend, size)
+
+
+def prepare_replay(backend: Backend, sizes: list[int], live: int) -> OperatorsKernel:
+    """Make a replay of blocks ready, in any process.
+
+    Args:
+        backend: not asked.
+        sizes: of the blocks, in bytes.
+        live: so many bytes are held at once.
+    """
+    from pydlbench.steps.operators import replay
+
+    del backend
+    return replay(sizes, live)
+
+
+def prepare_log(backend: Backend, case: dict[str, Any], calls: int) -> OperatorsKernel:
+    """Run whole steps of PyTorch and keep what its libraries log of them.
+
+    Args:
+        backend: of the worker.
+        case: a :class:`StepCase`.
+        calls: steps that are logged.
+    """
+    from pydlbench.steps.torch.operators import prepare_log as prepare_torch
+
+    model, step = _read(case)
+    return prepare_torch(backend, model, step, calls)
+
+
+def _read(case: dict[str, Any]) -> tuple[Model, StepCase]:
+    step = StepCase.from_dict(case)
+    return build_model(step.model, batch=step.batch, **step.options), step
