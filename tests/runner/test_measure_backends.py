@@ -32,8 +32,8 @@ torch = pytest.mark.skipif(
 # The invented backend comes under the name of numba; native is itself.
 _INVENTED = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "import invented_backend; from pydlbench.backends import registry; true = registry.load; "
-    "registry.load = lambda name, device: "
+    "import invented_backend; from pydlbench.backends import capabilities; "
+    "true = capabilities.load; capabilities.load = lambda name, device: "
     "invented_backend.create() if name == 'numba' else true(name, device); "
     "from pydlbench.workers.worker import main; main()"
 )
