@@ -5,18 +5,25 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pydlbench.errors import InsufficientMemoryError
+from pydlbench.errors import InsufficientMemoryError, UnsupportedError
+from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pydlbench.records.specs import Case
     from pydlbench.timing.chunk import Chunk, Request
 
 __all__ = [
     "DEFAULT_WORKSPACE",
+    "INSTRUCTION_SETS",
     "Backend",
     "Kernel",
     "KernelFacts",
     "Preparation",
+    "check_case",
+    "check_not_emulated",
+    "check_precision",
     "insufficient_memory",
     "is_out_of_memory",
 ]
@@ -136,6 +143,61 @@ class Backend(Protocol):
 
     def probe(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Run one of the device probes and return its readings."""
+
+
+# -----------------------------------------------------------------------------
+# What no backend does: one sentence for each reason.
+
+#: Instruction sets of which a CPU needs one: without, it only emulates the precision, so that its
+#: time would mean nothing.
+INSTRUCTION_SETS = {
+    "bf16": ("avx512_bf16", "amx_bf16"),
+    "fp16": ("avx512_fp16", "amx_fp16"),
+}
+
+
+def check_precision(precision: str, on_gpu: bool) -> None:
+    """Refuse a precision of the other kind of device.
+
+    Raises:
+        UnsupportedError: this kind has none such.
+    """
+    here, other, known = (
+        ("GPU", "CPU", GPU_PRECISIONS) if on_gpu else ("CPU", "GPU", CPU_PRECISIONS)
+    )
+    if precision not in known:
+        raise UnsupportedError(
+            f"{precision} is a {other} mode; on a {here} there is: {', '.join(known)}"
+        )
+
+
+def check_case(case: Case) -> None:
+    """Refuse what a kind of device has for no backend, or a layer for none.
+
+    Raises:
+        UnsupportedError: a precision of the other kind of device, a clock of GPUs on a CPU, or a
+            pass that the layer does not have.
+    """
+    check_precision(case.precision, case.on_gpu)
+    if not case.on_gpu and case.timing != "auto":
+        raise UnsupportedError(f"--timing {case.timing} is for GPUs; CPUs have one clock")
+    if case.pass_ not in case.layer.passes:
+        raise UnsupportedError(f"{case.layer.kind} has no {case.pass_} pass")
+
+
+def check_not_emulated(precision: str, isa: Collection[str]) -> None:
+    """Refuse a precision that a CPU would only emulate.
+
+    Args:
+        precision: storage and arithmetic.
+        isa: the CPU's instruction sets, by the kernel's names.
+
+    Raises:
+        UnsupportedError: the CPU has none of the instruction sets that do it.
+    """
+    needed = INSTRUCTION_SETS.get(precision, ())
+    if needed and not any(name in isa for name in needed):
+        raise UnsupportedError(f"this CPU has no {precision}: it lacks {' and '.join(needed)}")
 
 
 # -----------------------------------------------------------------------------

@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydlbench.backends import autotune
-from pydlbench.backends.base import KernelFacts, Preparation, insufficient_memory, is_out_of_memory
+from pydlbench.backends.base import (
+    KernelFacts,
+    Preparation,
+    check_case,
+    insufficient_memory,
+    is_out_of_memory,
+)
 from pydlbench.backends.frameworks.counters import (
     OthersTime,
     StolenTime,
@@ -319,8 +325,7 @@ class FrameworkBackend(abc.ABC):
 
     def prepare(self, case: Case, preparation: Preparation) -> FrameworkKernel:
         """Find the fastest right variant of a case; see ``pydlbench.backends.base.Backend``."""
-        if case.pass_ not in case.layer.passes:
-            raise UnsupportedError(f"{case.layer.kind} has no {case.pass_} pass")
+        check_case(case)
         if case.cache != "hot":
             raise UnsupportedError(f"{self.name} is timed with hot caches only")
         wanted = _wanted(case)

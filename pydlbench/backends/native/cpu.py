@@ -11,19 +11,25 @@ import numpy as np
 import pydlbench._cpu as _cpu
 from pydlbench import __version__
 from pydlbench.backends import autotune
-from pydlbench.backends.base import KernelFacts, Preparation
+from pydlbench.backends.base import (
+    KernelFacts,
+    Preparation,
+    check_case,
+    check_not_emulated,
+)
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.backends.verification.verify import Verdict, verify
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
-from pydlbench.records.specs import CPU_PRECISIONS, Case
 from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from pydlbench.records.specs import Case
 
 
 __all__ = ["CpuAutotuner", "candidates", "create", "native_pass", "without_narrower_code"]
@@ -242,8 +248,6 @@ def _vector_bits(implementation: str) -> int:
 
 _ASKED = "the kernel that was fastest with hot caches; no other was tried"
 _BRIEF = "found by the short search of an estimate; its reorders were not timed"
-# Instruction sets without which a data type is only emulated, so that its time would mean nothing.
-_NEEDS = {"bf16": ("avx512_bf16", "amx_bf16"), "fp16": ("avx512_fp16", "amx_fp16")}
 
 
 class CpuKernel:
@@ -320,21 +324,10 @@ class CpuBackend:
         }
 
     def _check_support(self, case: Case) -> None:
-        if case.precision not in CPU_PRECISIONS:
-            raise UnsupportedError(
-                f"{case.precision} is a GPU mode; on a CPU there is: {', '.join(CPU_PRECISIONS)}"
-            )
-        needs = _NEEDS.get(case.precision)
-        if needs and not self._isa.intersection(needs):
-            raise UnsupportedError(
-                f"this CPU has no {case.precision}: it lacks {' and '.join(needs)}"
-            )
-        if case.timing != "auto":
-            raise UnsupportedError(f"--timing {case.timing} is for GPUs; CPUs have one clock")
+        check_case(case)
+        check_not_emulated(case.precision, self._isa)
         if case.fuse != "none":
             raise UnsupportedError(f"--fuse {case.fuse} is for GPUs so far")
-        if case.pass_ not in case.layer.passes:
-            raise UnsupportedError(f"{case.layer.kind} has no {case.pass_} pass")
         if case.cache == "weights-cold" and not case.layer.weight_elements:
             raise UnsupportedError(f"{case.layer.kind} has no weights to keep out of the cache")
 

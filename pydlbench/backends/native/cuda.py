@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import pydlbench._cuda as _cuda
-from pydlbench.backends.base import KernelFacts, Preparation
+from pydlbench.backends.base import KernelFacts, Preparation, check_case
 from pydlbench.backends.native import cuda_libraries, cuda_probes, nvml
 from pydlbench.backends.native.cuda_plans import CudaAutotuner, RecentInputs, plans
 from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.records.specs import GPU_PRECISIONS, Case
 from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.guards import disturbance
 
 if TYPE_CHECKING:
     from pydlbench.backends import autotune
+    from pydlbench.records.specs import Case
 
 __all__ = []
 
@@ -101,14 +101,9 @@ class CudaBackend:
         return cuda_probes.run(self._device, name, arguments)
 
     def _check_support(self, case: Case) -> None:
-        if case.precision not in GPU_PRECISIONS:
-            raise UnsupportedError(
-                f"{case.precision} is a CPU mode; on a GPU there is: {', '.join(GPU_PRECISIONS)}"
-            )
+        check_case(case)
         if case.layout == "blocked":
             raise UnsupportedError("--layout blocked is for CPUs; on a GPU there is: nchw, nhwc")
-        if case.pass_ not in case.layer.passes:
-            raise UnsupportedError(f"{case.layer.kind} has no {case.pass_} pass")
         if case.cache == "weights-cold" and not case.layer.weight_elements:
             raise UnsupportedError(f"{case.layer.kind} has no weights to keep out of the cache")
         if case.fuse == "bias":

@@ -149,16 +149,13 @@ class NumbaBackend(FrameworkBackend):
     def variants(self, case: Case) -> list[Variant]:
         """List the ways to run a case; see the base class."""
         if case.precision != "fp32":
-            reason = _LACKING.get(case.precision, f"{case.precision} is a GPU mode")
-            raise UnsupportedError(reason)
+            raise UnsupportedError(_LACKING[case.precision])
         if case.mode is not None:
             raise UnsupportedError(
                 f"numba has no mode {case.mode}: its functions are always compiled"
             )
         if case.fuse != "none":
             raise UnsupportedError(f"numba has no kernel for --fuse {case.fuse}")
-        if case.timing != "auto":
-            raise UnsupportedError(f"--timing {case.timing} is for GPUs; CPUs have one clock")
         found = host_variants(case)
         if not found:
             raise UnsupportedError("numba: memory-bound layers come with whole models")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pydlbench.backends.base import check_not_emulated, check_precision
 from pydlbench.backends.frameworks.backend import FrameworkBackend, Operator, Variant
 from pydlbench.backends.tensorflow.layers import (
     bias_sums,
@@ -55,8 +56,6 @@ __all__ = ["Arithmetic", "TensorflowBackend", "arithmetic", "create", "reason_of
 # -----------------------------------------------------------------------------
 # What TensorFlow stores and computes in: which precisions it has on which device.
 
-# Instruction sets without which a CPU only emulates a type, so that its time would mean nothing.
-_NEEDS = {"bf16": ("avx512_bf16", "amx_bf16"), "fp16": ("avx512_fp16", "amx_fp16")}
 _STORED = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -90,14 +89,9 @@ def arithmetic(precision: str, on_gpu: bool, isa: Collection[str]) -> Arithmetic
     Raises:
         UnsupportedError: TensorFlow or this device does not have it.
     """
-    if precision not in (GPU_PRECISIONS if on_gpu else CPU_PRECISIONS):
-        raise UnsupportedError(f"{precision} is a precision of {'CPUs' if on_gpu else 'GPUs'}")
+    check_precision(precision, on_gpu)
     if not on_gpu:
-        needs = _NEEDS.get(precision, ())
-        if needs and not any(name in isa for name in needs):
-            raise UnsupportedError(
-                f"{precision} needs {' or '.join(needs)}; this CPU would emulate it"
-            )
+        check_not_emulated(precision, isa)
         return Arithmetic(dtype=_STORED[precision], tf32=None, accumulate="float32")
     if precision == "fp16":
         raise UnsupportedError("TensorFlow cannot keep float16 off the tensor cores; see fp16-tc")

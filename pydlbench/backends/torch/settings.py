@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pydlbench.backends.base import INSTRUCTION_SETS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -24,8 +26,6 @@ DTYPES = {
     "fp16-tc": torch.float16,
     "fp8-tc": torch.float8_e4m3fn,
 }
-# Instruction sets without which a data type is only emulated, so that its time would mean nothing.
-_NEEDS = {"bf16": ("avx512_bf16", "amx_bf16"), "fp16": ("avx512_fp16", "amx_fp16")}
 
 
 def choose(threads: int) -> None:
@@ -108,7 +108,7 @@ def _tf32(allowed: bool) -> Iterator[None]:
 
 def emulated(precision: str) -> tuple[str, ...]:
     """Return the instruction sets that this CPU lacks for a precision; none if it has one."""
-    needed = _NEEDS.get(precision, ())
+    needed = INSTRUCTION_SETS.get(precision, ())
     return () if any(_has(name) for name in needed) else needed
 
 

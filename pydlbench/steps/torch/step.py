@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
 from torch import fx, nn
 
+from pydlbench.backends import base
 from pydlbench.backends.torch.operator import compiled
 from pydlbench.backends.torch.settings import DTYPES, emulated
 from pydlbench.errors import UnsupportedError
-from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS
 from pydlbench.steps.definition import Outcome, StepDefinition, check_trainable
 from pydlbench.steps.torch.net import Net
 
@@ -41,12 +41,7 @@ def check_precision(case: StepCase) -> None:
     Raises:
         UnsupportedError: It has not.
     """
-    there = GPU_PRECISIONS if case.on_gpu else CPU_PRECISIONS
-    if case.precision not in there:
-        raise UnsupportedError(
-            f"{case.precision} is a mode of {'CPUs' if case.on_gpu else 'GPUs'}; here there is: "
-            f"{', '.join(there)}"
-        )
+    base.check_precision(case.precision, case.on_gpu)
     if case.on_gpu and case.precision == "fp16":
         raise UnsupportedError("torch cannot keep fp16 off the tensor cores; fp16-tc uses them")
     if case.precision == "fp8-tc":

@@ -175,7 +175,7 @@ def test_samples_are_counted_and_positive(backend: TensorflowBackend) -> None:
     [
         (PLAIN, {"mode": "eager"}, "no mode eager here, only graph and xla"),
         (PLAIN, {"mode": "compiled"}, "no mode compiled"),
-        (PLAIN, {"precision": "tf32"}, "tf32 is a precision of GPUs"),
+        (PLAIN, {"precision": "tf32"}, "tf32 is a GPU mode"),
         (PLAIN, {"fuse": "bias-relu"}, "no --fuse bias-relu; nearest: bias"),
         (PLAIN, {"cache": "all-cold"}, "hot caches only"),
         (PLAIN, {"layout": "blocked"}, "no operator with --layout blocked"),

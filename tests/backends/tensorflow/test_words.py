@@ -79,10 +79,10 @@ def test_precisions_by_device() -> None:
 @pytest.mark.parametrize(
     ("precision", "on_gpu", "reason"),
     [
-        ("bf16", False, "bf16 needs avx512_bf16 or amx_bf16; this CPU would emulate it"),
-        ("fp16", False, "fp16 needs avx512_fp16"),
-        ("fp16-tc", False, "a precision of GPUs"),
-        ("bf16", True, "a precision of CPUs"),
+        ("bf16", False, "this CPU has no bf16: it lacks avx512_bf16 and amx_bf16"),
+        ("fp16", False, "this CPU has no fp16: it lacks avx512_fp16"),
+        ("fp16-tc", False, "fp16-tc is a GPU mode"),
+        ("bf16", True, "bf16 is a CPU mode"),
         ("fp16", True, "off the tensor cores"),
         ("fp8-tc", True, "8-bit"),
     ],
