@@ -1,8 +1,15 @@
-"""Invented records that the tests of results, report and command line share."""
+"""Which tests are in the default set, and invented records that several folders share.
+
+The default set is what is run while one works: minutes on two cores. ``deep`` is the rest: whatever
+has a compiler build code (Inductor, XLA, C++), emulators, and of the products of many parameters
+what is not needed to have seen each value beside each other one.
+"""
 
 from __future__ import annotations
 
 import importlib
+import itertools
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,21 +19,60 @@ from pydlbench.records.measurement import Correctness, Measurement, Peaks, Roofl
 from pydlbench.records.run import RunRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip every test that is marked gpu if there is none: asked once, before anything runs.
+#: Modes in which a framework has a compiler build each operator.
+_COMPILED = ("compiled", "xla")
+#: Folders of tests that a C++ compiler builds hosts and emulators for.
+_BUILT = {"cpp", "cuda_host", "cuda_simt"}
 
-    Before, because the driver reads CUDA_VISIBLE_DEVICES when it is first asked and never again,
-    and other tests change that.
+
+@pytest.hookimpl(tryfirst=True)  # before pytest picks tests by their markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is deep by its parameters, and skip what needs a GPU if there is none.
+
+    Whether there is a GPU is asked once, before anything runs, because the driver reads
+    CUDA_VISIBLE_DEVICES when it is first asked and never again, and other tests change that.
     """
+    products = defaultdict(list)
+    for item in items:
+        if not _BUILT.isdisjoint(item.path.parts):
+            item.add_marker("deep")
+        if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+            continue
+        values = item.callspec.params.values()
+        if any(isinstance(value, str) and value in _COMPILED for value in values):
+            item.add_marker("deep")
+        elif item.get_closest_marker("product"):
+            products[item.path, item.originalname].append(item)
+    for product in products.values():
+        for item in _beyond_pairs(product):
+            item.add_marker("deep")
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked or (reason := _missing()) is None:
         return
     for item in marked:
         item.add_marker(pytest.mark.skip(reason=f"no GPU: {reason.partition(',')[0]}"))
+
+
+def _beyond_pairs(items: Iterable[pytest.Function]) -> list[pytest.Function]:
+    """Return the tests that can be left out of a product of parameters.
+
+    What stays has each value of a parameter beside each value of every other one, wherever the
+    product has the two together. The test that adds most pairs is taken next, the first of equals,
+    so that every process of a parallel run keeps the same ones.
+    """
+    left = {}
+    for item in items:
+        places = sorted(item.callspec.indices.items())
+        left[item] = set(itertools.combinations(places, 2)) or set(places)
+    missing = set().union(*left.values())
+    while missing:
+        best = max(left, key=lambda item: len(left[item] & missing))
+        missing -= left.pop(best)
+    return list(left)
 
 
 def _missing() -> str | None:

@@ -179,6 +179,7 @@ def test_bad_input_is_one_line(words, said, capsys):
     assert out == ""
 
 
+@pytest.mark.deep
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs torch")
 def test_a_real_step(capsys, tmp_path):
     target = tmp_path / "found.json"

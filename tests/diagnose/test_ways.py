@@ -20,6 +20,7 @@ def session():
         yield made
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("framework", "kind", "layout"), _OTHER_WAY)
 def test_both_ways_are_there_and_differ(session, framework, kind, layout):
     if importlib.util.find_spec(framework) is None:

@@ -65,6 +65,7 @@ def prepared():
     return prepare
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("phase", ["forward", "forward-backward", "training"])
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_every_part_runs_and_has_a_time(prepared, framework, phase):

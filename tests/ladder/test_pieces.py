@@ -13,6 +13,7 @@ from pydlbench.models.work import work
 MODES = (("torch", "eager"), ("torch", "compiled"), ("tensorflow", "graph"), ("tensorflow", "xla"))
 
 
+@pytest.mark.product
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 @pytest.mark.parametrize("name", model_names())
 def test_every_node_is_in_exactly_one_occurrence(name, framework, mode):

@@ -86,6 +86,7 @@ def precision(request):
     return request.param
 
 
+@pytest.mark.product
 @pytest.mark.parametrize(("pointwise", "pass_", "propagation"), STEPS)
 def test_every_candidate_is_right(pointwise, pass_, propagation, precision):
     layer = pointwise

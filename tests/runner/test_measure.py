@@ -110,6 +110,7 @@ def test_cache_states(session, layer, cache, cold):
     assert record.roofline.bandwidth == cold
 
 
+@pytest.mark.deep
 def test_a_cold_roof_is_higher(session):
     # Large enough that moving its bytes takes longer than starting the threads.
     layer = Pool2d.of(batch=8, channels=64, in_size=55, kernel=3, stride=2)
@@ -355,6 +356,7 @@ def test_a_failed_probe_is_not_repeated_for_every_row(monkeypatch):
     assert all("the probe hung" in record.warnings for record in rows)
 
 
+@pytest.mark.deep
 def test_a_roof_does_not_depend_on_the_rows_before_it(session):
     large = Pool2d.of(batch=8, channels=64, in_size=112, kernel=3, stride=2)
     first = row(session, large)

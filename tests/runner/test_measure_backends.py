@@ -80,6 +80,7 @@ def both_workers(session):
     return [session.worker("numba", warm=warm) for warm in (False, True)]
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("when", ["now", "later"])
 @pytest.mark.parametrize(
     ("deed", "reason"),
@@ -105,6 +106,7 @@ def test_trouble_costs_its_rows_only(invented, when, deed, reason):
     assert rows[0].correct.status == "ok"
 
 
+@pytest.mark.deep
 def test_a_hung_worker_that_beats_costs_its_row(invented):
     for worker in both_workers(invented):
         worker.describe()
@@ -123,6 +125,7 @@ def test_an_uninstalled_framework_costs_its_rows_and_names_the_command(session, 
         assert row.reason == "torch is not installed; get it with: pip install 'pydlbench[torch]'"
 
 
+@pytest.mark.deep
 @torch
 def test_kill_minus_nine_of_torch_in_the_middle_of_a_sample(session, monkeypatch):
     true_sample = RemoteKernel.sample
@@ -143,6 +146,7 @@ def test_kill_minus_nine_of_torch_in_the_middle_of_a_sample(session, monkeypatch
     assert session.worker("torch").pid not in (None, *victims)
 
 
+@pytest.mark.deep
 @torch
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits another process")
 def test_torch_without_memory_costs_its_row(session):

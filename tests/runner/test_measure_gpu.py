@@ -302,6 +302,7 @@ def test_a_probe_that_fails_leaves_the_times(session, worker):
     assert [name for name, *_ in worker.probes].count("fma_peak") == 1
 
 
+@pytest.mark.deep
 def test_a_roof_holds_against_the_cpu_rows_beside_it(worker, monkeypatch):
     """Rows of two devices in one run: each has its own roof, the run names the GPU."""
     pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")

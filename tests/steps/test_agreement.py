@@ -31,6 +31,7 @@ def saved(backend: Any, model: Model, folder: Path, **words: Any) -> Path:
     return folder
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("phase", ["forward", "forward-backward", "training"])
 @pytest.mark.parametrize("name", tiny.MODELS)
 def test_frameworks_agree(

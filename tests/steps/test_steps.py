@@ -26,6 +26,7 @@ FRAMEWORKS = ("torch", "tensorflow")
 BF16 = {"avx512_bf16", "amx_bf16"} & set(read_cpu_facts().isa)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("phase", ["forward", "forward-backward", "training"])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", tiny.MODELS)
@@ -123,6 +124,7 @@ def fetched(own: Any, model: Any, **words: Any) -> list[Any]:
     return list(found)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("cast", ["mixed", "whole"])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_narrow_types_learn_too(backend: Callable[[str], Any], framework: str, cast: str) -> None:

@@ -40,6 +40,7 @@ def test_an_idle_machine_is_practically_never_contended(
     assert flagged == 0
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("slice_s", [0.003, 0.004, 0.008, 0.016, 0.04])
 @pytest.mark.parametrize("mean", [2e-4, 1e-3, 6e-3, 0.012, 0.05, 0.3])
 def test_one_busy_process_is_always_contended_and_all_is_kept(

@@ -49,6 +49,7 @@ def wrong(entries: list[dict]) -> list[dict]:
     return [entry for entry in entries if (entry["correct"] or {}).get("status") == "failed"]
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -87,6 +88,7 @@ def test_every_pass_is_right(
         assert wrong(facts.candidates) == []
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "layer", [DILATED, GROUPED, DEPTHWISE], ids=["dilated", "grouped", "depthwise"]

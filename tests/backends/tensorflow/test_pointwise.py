@@ -60,6 +60,7 @@ def test_every_operation_is_tried() -> None:
     assert set(BY_OP) == set(OPERATIONS)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("mode", ["graph", "xla"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("step", STEPS, ids=names)

@@ -112,6 +112,7 @@ def test_kernels_are_traced_in_real_calls(
     assert ("detail" in seen) == (mode == "xla" and layer is MIDDLE)
 
 
+@pytest.mark.deep
 def test_xlas_conversions_of_layouts_are_traced(backend: TensorflowBackend) -> None:
     case = Case(layer=MIDDLE, pass_="backward-weights", mode="xla", layout="nchw")
     seen = backend.prepare(case, Preparation()).facts.evidence
@@ -138,6 +139,7 @@ def test_who_computes_a_convolution_of_xlas(labels: str, words: str) -> None:
     assert detail("%d = f32[2,2]{1,0} dot(%a, %b)") == ""
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("layer", [TINY, MIDDLE], ids=["tiny", "middle"])
 @pytest.mark.parametrize("pass_", ["forward", "backward-data", "backward-weights"])
 def test_tensorflows_onednn_logs_its_kernels_in_a_process_of_its_own(

@@ -25,6 +25,7 @@ GEMM = Gemm(m=5, k=7, n=3)
 BATCHED = Gemm(m=4, k=3, n=5, batch_count=2)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("mode", ["graph", "xla"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("pass_", ["forward", "backward-weights"])

@@ -144,6 +144,7 @@ def test_memory_that_is_not_there_has_an_error_of_its_own(backend, monkeypatch, 
         built(backend, Case(layer=CONV))
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("default")
 def test_compiled_functions_do_not_share_what_was_compiled():
     # Made by one def, they share a code object, of which the compiler takes eight at the most.

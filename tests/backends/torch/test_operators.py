@@ -71,6 +71,7 @@ def prepared(backend, monkeypatch, variant, **words):
     return backend.prepare(case, Preparation(seed=3)).facts
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.problem)
 def test_eager(backend, monkeypatch, layer, precision):
@@ -88,6 +89,7 @@ def test_eager(backend, monkeypatch, layer, precision):
                 assert f"src {variant}" in facts.layout
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("default")  # of the compiler's
 @pytest.mark.parametrize("layer", [CONV, GEMM, MAX], ids=lambda layer: layer.problem)
 def test_compiled(backend, monkeypatch, layer):
@@ -99,6 +101,7 @@ def test_compiled(backend, monkeypatch, layer):
             assert facts.setup_s > 0
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("default")  # of the compiler's
 def test_compiled_with_uneven_padding(backend, monkeypatch):
     facts = prepared(backend, monkeypatch, "nhwc", layer=UNEVEN, mode="compiled")

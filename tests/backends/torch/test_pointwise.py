@@ -53,6 +53,7 @@ def test_every_operation_is_tried():
     assert set(BY_OP) == set(OPERATIONS)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("step", STEPS, ids=names)
 @pytest.mark.filterwarnings("default")  # of the compiler's

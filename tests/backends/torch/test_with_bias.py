@@ -33,6 +33,7 @@ def prepared(backend, monkeypatch, **words):
             yield backend.prepare(case, Preparation(seed=3)).facts
 
 
+@pytest.mark.product
 @pytest.mark.filterwarnings("default")  # of the compiler's
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

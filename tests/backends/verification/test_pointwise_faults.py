@@ -87,6 +87,7 @@ def test_every_operation_is_among_the_problems() -> None:
     assert {text.partition(":")[0] for text in PROBLEMS} == set(OPERATIONS)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize(("text", "pass_", "propagation", "role"), RESULTS)
 def test_one_wrong_element(
@@ -104,6 +105,7 @@ def test_one_wrong_element(
     assert f"is {array[at]:.7g}, expected " in verdict.detail
 
 
+@pytest.mark.product
 @pytest.mark.parametrize(("text", "pass_", "propagation", "role"), RESULTS)
 def test_unwritten_elements_are_counted(text: str, pass_: str, propagation: str, role: str) -> None:
     outcome = Outcome(parse_problem(text), pass_, propagation=propagation)
