@@ -68,7 +68,7 @@ def _joined(model: Model, phase: str) -> list[tuple[str, ...]]:
         elif node.op == "batchnorm":
             joins = phase == "forward" and last.op == "conv" and not last.bias
         else:
-            joins = node.op == "relu" and last.op in _TAKES_RELU
+            joins = node.op in ("relu", "relu6") and last.op in _TAKES_RELU
         if joins and before is not None:
             before.append(node.name)
         else:
@@ -256,7 +256,7 @@ def _of_node(model: Model, node: Node, index: dict[str, int], readers: dict[str,
     before = node.inputs[0]
     # Whether it may overwrite what it reads, see the frameworks' builders.
     free = before != INPUT and len(readers[before]) == 1 and model[before].op
-    alone = free if node.op in ("relu", "add") else None
+    alone = free if node.op in ("relu", "relu6", "hardswish", "add") else None
     places = tuple(index[name] for name in node.inputs)
     return node.op, layer, node.shape, node.bias, node.scale, places, alone
 

@@ -105,6 +105,11 @@ class Pointwise(Kind):
 
     - ``bias``: ``dst = src + bias[c]``; backward-weights sums the gradient over all but channels.
     - ``relu``: ``max(src, 0)``; backward-data passes the gradient on where ``src > 0``.
+    - ``relu6``: ``min(max(src, 0), 6)``; backward-data passes the gradient on in between.
+    - ``hardsigmoid``: ``relu6(src + 3) / 6``, and ``hardswish``: ``src`` times that (A. Howard et
+      al., Searching for MobileNetV3, 2019, section 5.2).
+    - ``scale``: ``src * src2``, where ``src2`` has one factor for each channel of each image, as a
+      squeeze-and-excitation has them. backward-data gives both gradients.
     - ``lrn``: ``dst = src / d**beta`` with ``d = k + alpha / local_size * sum(src**2)`` over the
       ``local_size`` channels around each one (A. Krizhevsky et al., 2012), alpha being that of
       cuDNN. TensorFlow's ``alpha`` is this ``alpha / local_size``, its ``depth_radius`` is
@@ -278,6 +283,8 @@ class Pointwise(Kind):
             return (1,) if role == "dst" else (self.channels,)
         if not role.startswith(("src", "dst")):
             return (self.channels,)
+        if role in self._operation.per_channel:
+            return self.batch, self.channels, 1, 1
         channels = self.channels
         if self.sources and role != "dst":
             channels = self.sources[int(role[3:] or 1) - 1]
@@ -286,7 +293,8 @@ class Pointwise(Kind):
     def flops(self, pass_: str) -> int:
         """Return the FLOPs, neighbours beyond the first and the last channel counted.
 
-        Per element: bias, relu, add and dropout 1, concat 0, sgd and l2 2, momentum 4; lrn
+        Per element: bias, relu, add and dropout 1, concat 0, sgd, l2 and relu6 2, momentum 4;
+        hardswish 5, hardsigmoid 4 forward and 3 backward, scale 1 forward and 3 backward; lrn
         ``4 + 2 local_size`` forward and ``9 + 3 local_size`` backward; batchnorm 2 forward (the
         statistics of training are 3 more) and 8 backward; softmax-xent 5 forward and 1 backward. A
         power, a root, an exponential or a comparison counts as one, and what is done once per

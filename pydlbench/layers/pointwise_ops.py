@@ -52,6 +52,7 @@ class Operation:
         weights: Roles of trained tensors.
         in_float32: Roles of what is float32 whatever the precision: parameters of a normalisation,
             and what is summed up over a whole tensor.
+        per_channel: Roles of images that have one element for each channel.
         training: What the forward pass of training does, where that differs from inference.
     """
 
@@ -61,6 +62,7 @@ class Operation:
     flat: bool = False
     weights: tuple[str, ...] = ()
     in_float32: tuple[str, ...] = ()
+    per_channel: tuple[str, ...] = ()
     training: Step | None = None
 
 
@@ -97,6 +99,38 @@ OPERATIONS: Final[Mapping[str, Operation]] = MappingProxyType(
                 "forward": _IMAGES_ONLY,
                 "backward-data": Step(reads=("src", "dst"), writes=("src",), flops=1),
             },
+        ),
+        # Two comparisons; the gradient passes where both hold.
+        "relu6": Operation(
+            steps={
+                "forward": Step(reads=("src",), writes=("dst",), flops=2),
+                "backward-data": Step(reads=("src", "dst"), writes=("src",), flops=2),
+            },
+        ),
+        # An addition, two comparisons, a product and a division; backward two comparisons, and a
+        # division, an addition and a product.
+        "hardswish": Operation(
+            steps={
+                "forward": Step(reads=("src",), writes=("dst",), flops=5),
+                "backward-data": Step(reads=("src", "dst"), writes=("src",), flops=5),
+            },
+        ),
+        # An addition, two comparisons and a division; backward two comparisons and a division.
+        "hardsigmoid": Operation(
+            steps={
+                "forward": Step(reads=("src",), writes=("dst",), flops=4),
+                "backward-data": Step(reads=("src", "dst"), writes=("src",), flops=3),
+            },
+        ),
+        # Backward a product for the images, and a product and an addition for the factors.
+        "scale": Operation(
+            steps={
+                "forward": Step(reads=("src", "src2"), writes=("dst",), flops=1),
+                "backward-data": Step(
+                    reads=("src", "src2", "dst"), writes=("src", "src2"), flops=3
+                ),
+            },
+            per_channel=("src2",),
         ),
         "lrn": Operation(
             steps={

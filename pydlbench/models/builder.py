@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from pydlbench.layers.layer import Layer
     from pydlbench.models.graph import Decay, Op
 
-__all__ = ["Builder", "Pad", "pad_sides"]
+__all__ = ["Activation", "Builder", "Pad", "pad_sides"]
+
+#: Operations on each element of one node's output.
+Activation: TypeAlias = Literal["relu", "relu6", "hardswish", "hardsigmoid"]
 
 
 # -----------------------------------------------------------------------------
@@ -350,10 +353,24 @@ class Builder(NodeList):
 
     def relu(self, name: str | None = None, *, after: str | None = None) -> str:
         """Add a rectifier, called ``<node>/relu`` after the node that it follows."""
+        return self.activation("relu", name, after=after)
+
+    def activation(
+        self, op: Activation, name: str | None = None, *, after: str | None = None
+    ) -> str:
+        """Add an operation on each element, called ``<node>/<op>`` after the node it follows."""
         source = after or self.last
-        name = name or f"{source.removesuffix('/bn').removesuffix('/add')}/relu"
-        return self._add(
-            name, "relu", after, self.shape(after), self._pointwise("relu", name, after)
+        name = name or f"{source.removesuffix('/bn').removesuffix('/add')}/{op}"
+        return self._add(name, op, after, self.shape(after), self._pointwise(op, name, after))
+
+    def scale(self, name: str, images: str, factors: str) -> str:
+        """Add the product of maps and a factor for each of their channels."""
+        shape = self._map(images)
+        if self.shape(factors) != (shape[0], 1, 1):
+            raise ValueError(f"{self._layer_name(name)}: {self.shape(factors)} are no factors")
+        layer = self._pointwise("scale", name, images)
+        return self._append(
+            Node(name=name, op="scale", inputs=(images, factors), shape=shape, layer=layer)
         )
 
     def lrn(
@@ -382,13 +399,14 @@ class Builder(NodeList):
         stride: int = 1,
         padding: Pad = 0,
         *,
-        relu: bool = True,
+        groups: int = 1,
+        activation: Activation | None = "relu",
         after: str | None = None,
     ) -> str:
-        """Add a convolution without bias, a batch normalisation, and a rectifier if asked for."""
-        self.conv(name, channels, kernel, stride, padding, bias=False, after=after)
+        """Add a convolution without bias, a batch normalisation, and an activation behind."""
+        self.conv(name, channels, kernel, stride, padding, groups=groups, bias=False, after=after)
         self.batchnorm()
-        return self.relu() if relu else self.last
+        return self.activation(activation) if activation else self.last
 
     def dropout(self, name: str, keep: float, *, after: str | None = None) -> str:
         """Add a dropout that keeps an element with probability ``keep``."""

@@ -35,6 +35,10 @@ Op: TypeAlias = Literal[
     "linear",
     "pool",
     "relu",
+    "relu6",
+    "hardswish",
+    "hardsigmoid",
+    "scale",
     "lrn",
     "batchnorm",
     "add",
@@ -71,6 +75,10 @@ class Node:
     linear   Gemm           m is the batch, k the inputs, n the outputs; ``bias``
     pool     Pool2d         max or average; the average over a whole map is one of these
     relu     Pointwise
+    relu6    Pointwise
+    hardswish Pointwise
+    hardsigmoid Pointwise
+    scale    Pointwise      of maps, and a factor for each channel
     lrn      Pointwise      across channels
     batchnorm Pointwise     per channel; ``scale`` says whether its factor is trained
     add      Pointwise      of two inputs

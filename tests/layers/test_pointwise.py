@@ -65,6 +65,15 @@ def test_neighbours_beyond_the_channels_are_not_executed(layer: Pointwise) -> No
         ("bias:mb2ic3ih4iw5", "backward-weights", 120, 2 * (120 + 3)),
         ("relu:mb2ic3ih4iw5", "forward", 120, 2 * 240),
         ("relu:mb2ic3ih4iw5", "backward-data", 120, 2 * 360),
+        ("relu6:mb2ic3ih4iw5", "forward", 240, 2 * 240),
+        ("relu6:mb2ic3ih4iw5", "backward-data", 240, 2 * 360),
+        ("hardswish:mb2ic3ih4iw5", "forward", 600, 2 * 240),
+        ("hardswish:mb2ic3ih4iw5", "backward-data", 600, 2 * 360),
+        ("hardsigmoid:mb2ic3ih4iw5", "forward", 480, 2 * 240),
+        ("hardsigmoid:mb2ic3ih4iw5", "backward-data", 360, 2 * 360),
+        # Six factors, one for each channel of each image.
+        ("scale:mb2ic3ih4iw5", "forward", 120, 2 * (240 + 6)),
+        ("scale:mb2ic3ih4iw5", "backward-data", 360, 2 * (360 + 6 + 6)),
         ("lrn:mb2ic3ih4iw5", "forward", 120 * 14, 2 * 240),
         ("lrn:mb2ic3ih4iw5ls3", "backward-data", 120 * 18, 2 * 360),
         ("batchnorm:mb2ic3ih4iw5", "forward", 240, 2 * 240 + 4 * 12),
@@ -163,7 +172,7 @@ def test_names() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rleu:ic3", "column 1: expected an operation; nearest: relu; got 'rleu'"),
+        ("rleu:ic3", "column 1: expected an operation; nearest: relu, relu6; got 'rleu'"),
         ("relu:ic3oc4", "column 9: expected a field (mb ic ih iw n); got 'oc4'"),
         ("relu:ic3ls4", "column 9: expected a field (mb ic ih iw n); got 'ls4'"),
         ("relu:", "column 6: expected ic (channels), which is missing; got the end"),
@@ -215,7 +224,7 @@ def test_any_text_is_a_layer_or_one_line_of_help(op: str, fields: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"op": "rleu"}, "op='rleu': no such operation; nearest: relu"),
+        ({"op": "rleu"}, "op='rleu': no such operation; nearest: relu, relu6"),
         ({"alpha": 0.5}, "alpha=0.5: relu has no such parameter; it has none"),
         ({"op": "sgd", "mu": 0.5}, "mu=0.5: sgd has no such parameter; it has rate"),
         ({"sources": (1, 1)}, "sources=(1, 1): relu has no such parameter; it has none"),

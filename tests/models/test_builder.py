@@ -91,7 +91,7 @@ def test_shapes_are_those_of_the_layers(
 def test_names_of_what_follows_a_node() -> None:
     net = Builder("m", 1, (3, 8, 8))
     assert net.conv_bn("a", 4, 3, 1, 1) == "a/relu"
-    b = net.conv_bn("b", 4, 3, 1, 1, relu=False)
+    b = net.conv_bn("b", 4, 3, 1, 1, activation=None)
     assert b == "b/bn"
     net.add("u/add", "a/relu", b)
     assert net.relu() == "u/relu"

@@ -13,7 +13,7 @@ from pydlbench.models.graph import Loss, Model, Optimizer
 
 def small(optimizer: str = "sgd") -> Model:
     net = Builder("m", 2, (3, 4, 4))  # 48 elements per image
-    one = net.conv_bn("a", 5, 1, relu=False)  # 80, weights 15, normalisation 10
+    one = net.conv_bn("a", 5, 1, activation=None)  # 80, weights 15, normalisation 10
     two = net.conv("b", 5, 1, after=one)  # 80, weights 25 + 5
     net.concat("c", [one, two])  # 160
     net.flatten()

@@ -30,7 +30,7 @@ def test_each_layer_fits_what_it_takes_and_gives(name: str, batch: int) -> None:
         layer, (source, *_) = node.layer, taken(model, node)
         where = f"{name}/{node.name}"
         assert node.op in OPS
-        assert len(set(taken(model, node))) == 1 or node.op == "concat", where
+        assert len(set(taken(model, node))) == 1 or node.op in ("concat", "scale"), where
         if isinstance(layer, Conv2d):
             assert source == (layer.in_channels, layer.in_height, layer.in_width), where
             assert node.shape == (layer.out_channels, layer.out_height, layer.out_width), where
@@ -42,8 +42,10 @@ def test_each_layer_fits_what_it_takes_and_gives(name: str, batch: int) -> None:
         elif isinstance(layer, Pointwise):
             assert layer.op == node.op, where
             assert layer.dims("dst")[1 : 1 + len(node.shape)] == node.shape, where
-            sources = [layer.dims(role)[1] for role in layer.reads("forward") if role[:3] == "src"]
-            assert sources == [shape[0] for shape in taken(model, node)], where
+            sources = [layer.dims(role) for role in layer.reads("forward") if role[:3] == "src"]
+            assert [(*shape, 1, 1)[:3] for shape in taken(model, node)] == [
+                dims[1:] for dims in sources
+            ], where
         else:
             assert node.op in ("flatten", "shift"), where
             assert math.prod(source) == math.prod(node.shape), where

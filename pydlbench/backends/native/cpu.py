@@ -387,13 +387,17 @@ def _wanted(candidate: _cpu.Candidate, case: Case) -> bool:
     return candidate.variant == case.layout
 
 
+# Operations that do not tell one order of elements from another.
+_ORDERLESS = ("relu", "relu6", "hardswish", "hardsigmoid", "add")
+
+
 def _wanted_order(candidate: _cpu.Candidate, layer: Pointwise, layout: str) -> bool:
     """The same for layers some of which do not tell one order of elements from another."""
     if candidate.variant == "plain":
         return layout != "blocked"
     if layout not in ("best", "any"):
         return candidate.variant == layout
-    same = layer.op in ("relu", "add") or layer.height * layer.width == 1
+    same = layer.op in _ORDERLESS or layer.height * layer.width == 1
     return candidate.variant == "nchw" or not same
 
 

@@ -394,6 +394,14 @@ def pointwise_recipes(
         ("bias", "forward"): _bias,
         ("relu", "forward"): _relu,
         ("relu", "backward-data"): _relu_gradient,
+        ("relu6", "forward"): _relu6,
+        ("relu6", "backward-data"): _relu6_gradient,
+        ("hardswish", "forward"): _hardswish,
+        ("hardswish", "backward-data"): _hardswish_gradient,
+        ("hardsigmoid", "forward"): _hardsigmoid,
+        ("hardsigmoid", "backward-data"): _hardsigmoid_gradient,
+        ("scale", "forward"): _scale,
+        ("scale", "backward-data"): _scale_gradient,
         ("add", "forward"): _add,
         ("concat", "forward"): _concat,
         ("concat", "backward-data"): _concat_gradient,
@@ -446,6 +454,109 @@ def _relu_gradient(layer: Pointwise) -> list[Recipe]:
         ("src",),
         # The result of the forward pass is what TensorFlow keeps, not its source.
         complete=lambda tensors: (tensors[0], tf.nn.relu(tensors[1])),
+    )
+
+
+def _of_source(
+    layer: Pointwise, name: str, function: Callable[[Any], Any], sums: str = "float32"
+) -> list[Recipe]:
+    """Return the ways to apply a function to images; ``sums``: see :class:`Recipe`."""
+    return image_recipes(layer, "forward", name, lambda _: function, ("src",), ("dst",), sums=sums)
+
+
+def _of_gradient(
+    layer: Pointwise,
+    name: str,
+    function: Callable[..., Any],
+    kept: Callable[[Any], tuple[Any, ...]],
+    sums: str = "float32",
+) -> list[Recipe]:
+    """Return the ways to compute a gradient from the incoming one and what ``kept`` gives.
+
+    ``kept`` makes of the source what TensorFlow keeps of the forward pass.
+    """
+    return image_recipes(
+        layer,
+        "backward-data",
+        name,
+        lambda _: function,
+        ("dst", "src"),
+        ("src",),
+        complete=lambda tensors: (tensors[0], *kept(tensors[1])),
+        sums=sums,
+    )
+
+
+def _relu6(layer: Pointwise) -> list[Recipe]:
+    return _of_source(layer, "Relu6", tf.nn.relu6)
+
+
+def _relu6_gradient(layer: Pointwise) -> list[Recipe]:
+    def gradient(g: Any, y: Any) -> Any:
+        return tf.raw_ops.Relu6Grad(gradients=g, features=y)
+
+    return _of_gradient(layer, "Relu6Grad", gradient, lambda x: (tf.nn.relu6(x),))
+
+
+# Keras has no operator of its own for these two either; each of a chain rounds what it writes.
+
+
+def _hardsigmoid(layer: Pointwise) -> list[Recipe]:
+    def function(x: Any) -> Any:
+        return tf.nn.relu6(x + 3) * (1 / 6)
+
+    return _of_source(layer, "AddV2, Relu6, Mul", function, "stored")
+
+
+def _hardsigmoid_gradient(layer: Pointwise) -> list[Recipe]:
+    def gradient(g: Any, y: Any) -> Any:
+        return tf.raw_ops.Relu6Grad(gradients=g * (1 / 6), features=y)
+
+    def kept(x: Any) -> tuple[Any, ...]:
+        return (tf.nn.relu6(x + 3),)
+
+    return _of_gradient(layer, "Mul, Relu6Grad", gradient, kept, "stored")
+
+
+def _hardswish(layer: Pointwise) -> list[Recipe]:
+    def function(x: Any) -> Any:
+        return x * (tf.nn.relu6(x + 3) * (1 / 6))
+
+    return _of_source(layer, "AddV2, Relu6, Mul, Mul", function, "stored")
+
+
+def _hardswish_gradient(layer: Pointwise) -> list[Recipe]:
+    def gradient(g: Any, x: Any, y: Any) -> Any:
+        through = tf.raw_ops.Relu6Grad(gradients=g * x * (1 / 6), features=y)
+        return tf.add_n([g * (y * (1 / 6)), through])
+
+    def kept(x: Any) -> tuple[Any, ...]:
+        return x, tf.nn.relu6(x + 3)
+
+    name = "Mul, Mul, Mul, Relu6Grad, Mul, AddN"
+    return _of_gradient(layer, name, gradient, kept, "stored")
+
+
+def _scale(layer: Pointwise) -> list[Recipe]:
+    return image_recipes(
+        layer, "forward", "Mul", lambda _: lambda x, s: x * s, ("src", "src2"), ("dst",)
+    )
+
+
+def _scale_gradient(layer: Pointwise) -> list[Recipe]:
+    def function(data_format: str) -> Callable[..., Any]:
+        axes = [data_format.index("H"), data_format.index("W")]
+        return lambda g, x, s: (g * s, tf.reduce_sum(g * x, axes, keepdims=True))
+
+    roles = layer.writes("backward-data")
+    return image_recipes(
+        layer,
+        "backward-data",
+        "Mul, Mul, Sum",
+        function,
+        ("dst", "src", "src2"),
+        roles,
+        sums="stored",
     )
 
 

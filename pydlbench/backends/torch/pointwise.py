@@ -522,7 +522,9 @@ def pointwise_recipes(
     if (layer.op, pass_) == ("concat", "backward-data"):
         return _apart(layer)
     name, make = _MAPS[layer.op, pass_]
-    return image_recipes(layer, pass_, name, make)
+    # Each operator of a chain rounds what it writes.
+    accumulate = stored if "+" in name else "float32"
+    return image_recipes(layer, pass_, name, make, accumulate=accumulate)
 
 
 def _bias(parts: Parts) -> Made:
@@ -554,6 +556,39 @@ def _relu_gradient(parts: Parts) -> Made:
         return backward(g, y, 0)
 
     return made(gradient, parts.operand("dst"), torch.relu(parts.operand("src")))
+
+
+def _of_source(function: Callable[[torch.Tensor], Any]) -> Callable[[Parts], Made]:
+    """Return what applies a function to the source."""
+    return lambda parts: made(function, parts.operand("src"))
+
+
+def _of_gradient_and_source(
+    function: Callable[[torch.Tensor, torch.Tensor], Any],
+) -> Callable[[Parts], Made]:
+    """Return what applies a function to the incoming gradient and the source."""
+    return lambda parts: made(function, parts.operand("dst"), parts.operand("src"))
+
+
+def _relu6_gradient(g: torch.Tensor, x: torch.Tensor) -> Any:
+    return torch.ops.aten.hardtanh_backward.default(g, x, 0, 6)
+
+
+def _scale(parts: Parts) -> Made:
+    def scaled(x: torch.Tensor, s: torch.Tensor) -> Any:
+        return x * s
+
+    return made(scaled, parts.operand("src"), parts.operand("src2"))
+
+
+def _scale_gradient(parts: Parts) -> Made:
+    def gradients(g: torch.Tensor, x: torch.Tensor, s: torch.Tensor) -> Any:
+        return g * s, (g * x).sum((2, 3), keepdim=True)
+
+    def plain(results: Any) -> Mapping[str, torch.Tensor]:
+        return dict(zip(("src", "src2"), results, strict=True))
+
+    return made(gradients, *map(parts.operand, ("dst", "src", "src2")), plain=plain)
 
 
 def _add(parts: Parts) -> Made:
@@ -625,6 +660,23 @@ _MAPS: Final[Mapping[tuple[str, str], tuple[str, Callable[[Parts], Made]]]] = {
     ("bias", "backward-weights"): ("aten::sum", _bias_gradient),
     ("relu", "forward"): ("aten::relu", _relu),
     ("relu", "backward-data"): ("aten::threshold_backward", _relu_gradient),
+    ("relu6", "forward"): ("aten::hardtanh", _of_source(F.relu6)),
+    ("relu6", "backward-data"): (
+        "aten::hardtanh_backward",
+        _of_gradient_and_source(_relu6_gradient),
+    ),
+    ("hardswish", "forward"): ("aten::hardswish", _of_source(F.hardswish)),
+    ("hardswish", "backward-data"): (
+        "aten::hardswish_backward",
+        _of_gradient_and_source(torch.ops.aten.hardswish_backward.default),
+    ),
+    ("hardsigmoid", "forward"): ("aten::hardsigmoid", _of_source(F.hardsigmoid)),
+    ("hardsigmoid", "backward-data"): (
+        "aten::hardsigmoid_backward",
+        _of_gradient_and_source(torch.ops.aten.hardsigmoid_backward.default),
+    ),
+    ("scale", "forward"): ("aten::mul", _scale),
+    ("scale", "backward-data"): ("aten::mul + aten::mul + aten::sum", _scale_gradient),
     ("add", "forward"): ("aten::add", _add),
     ("concat", "forward"): ("aten::cat", _concat),
     ("dropout", "forward"): ("aten::dropout", _dropout),

@@ -189,6 +189,10 @@ _POINTWISE_ROLES = (
     *("labels", "gradient", "velocity"),
 )
 _POSITIVE = ("variance", "running_variance")
+#: Operations whose formulas change where a source is 3 or 6 from zero, and what their sources are
+#: multiplied with to get there.
+_KINKED = ("relu6", "hardswish", "hardsigmoid")
+_REACH = np.float32(8)
 
 
 def make_pointwise_inputs(
@@ -196,8 +200,9 @@ def make_pointwise_inputs(
 ) -> dict[str, NDArray[np.float32]]:
     """Return what a pass reads; see :func:`~pydlbench.backends.verification.inputs.make_inputs`.
 
-    Variances are in [0.5, 1.5), labels are whole numbers below the number of classes, and the
-    probabilities that the gradient of a softmax reads add up to one in each row.
+    Variances are in [0.5, 1.5), sources of what saturates in [-8, 8), labels are whole numbers
+    below the number of classes, and the probabilities that the gradient of a softmax reads add up
+    to one in each row.
     """
     inputs = {}
     for role in layer.reads(pass_, propagation):
@@ -212,11 +217,23 @@ def make_pointwise_inputs(
         else:
             stored = "fp32" if layer.in_float32(role) else precision
             fill_uniform(array.reshape(-1), stream, stored)
+        if role == "src" and layer.op in _KINKED:
+            array = _beside_kinks(array)
         if role in _POSITIVE:
             array += np.float32(2)
             array /= np.float32(2)
         inputs[role] = array
     return inputs
+
+
+def _beside_kinks(source: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Spread a source over [-8, 8), none of it at 3 or 6 nor by a rounding error beside them.
+
+    There a gradient jumps, and which of its two values it has is up to the library.
+    """
+    spread = round_to("bf16", source * _REACH)
+    spread[(np.abs(spread) == 3) | (np.abs(spread) == 6)] *= np.float32(0.75)
+    return spread
 
 
 def _stream(role: str) -> int:

@@ -57,6 +57,74 @@ def relu(inputs: Inputs, pass_: str) -> Iterator[Piece]:
         yield Piece(role=role, cut=cut, value=value, size=np.abs(value), terms=EXACT)
 
 
+def relu6(inputs: Inputs, pass_: str) -> Iterator[Piece]:
+    """``min(max(src, 0), 6)``, and the gradient where the source is between: exact."""
+    for cut in pieces(inputs["src"]):
+        source = inputs["src"][cut]
+        if pass_ == "forward":
+            value = np.clip(source, 0, 6)
+        else:
+            given = inputs["dst"][cut]
+            value = np.where((source > 0) & (source < 6), given, given.dtype.type(0))
+        role = "dst" if pass_ == "forward" else "src"
+        yield Piece(role=role, cut=cut, value=value, size=np.abs(value), terms=EXACT)
+
+
+def hardsigmoid(inputs: Inputs, pass_: str) -> Iterator[Piece]:
+    """``relu6(src + 3) / 6``: two terms; the gradient is a sixth in between: one term."""
+    for cut in pieces(inputs["src"]):
+        source = _exact(inputs["src"][cut])
+        between = np.abs(source) < 3
+        if pass_ == "forward":
+            value = np.clip(source + 3, 0, 6) / 6
+            size = np.where(between, np.hypot(source, 3) / 6, value)
+            yield Piece(role="dst", cut=cut, value=value, size=size, terms=2)
+        else:
+            value = np.where(between, _exact(inputs["dst"][cut]) / 6, 0)
+            yield Piece(role="src", cut=cut, value=value, size=np.abs(value), terms=1)
+
+
+def hardswish(inputs: Inputs, pass_: str) -> Iterator[Piece]:
+    """``src relu6(src + 3) / 6``, and the gradient times ``src / 3 + 1/2`` between: two terms."""
+    for cut in pieces(inputs["src"]):
+        source = _exact(inputs["src"][cut])
+        between = np.abs(source) < 3
+        if pass_ == "forward":
+            value = source * np.clip(source + 3, 0, 6) / 6
+            size = np.where(between, np.abs(source) * np.hypot(source, 3) / 6, np.abs(value))
+            yield Piece(role="dst", cut=cut, value=value, size=size, terms=2)
+        else:
+            given = _exact(inputs["dst"][cut])
+            slope = np.where(between, source / 3 + 0.5, source > 0)
+            value = given * slope
+            size = np.abs(given) * np.where(between, np.hypot(source / 3, 0.5), slope)
+            yield Piece(role="src", cut=cut, value=value, size=size, terms=2)
+
+
+def scale(inputs: Inputs) -> Iterator[Piece]:
+    """``src * src2``: one term."""
+    for cut in pieces(inputs["src"]):
+        value = _exact(inputs["src"][cut]) * _exact(inputs["src2"][cut[:2]])
+        yield Piece(role="dst", cut=cut, value=value, size=np.abs(value), terms=1)
+
+
+def scale_gradient(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
+    """The gradient times the factors: one term; and the factors': a sum over each map."""
+    for cut in pieces(inputs["src"]):
+        value = _exact(inputs["dst"][cut]) * _exact(inputs["src2"][cut[:2]])
+        yield Piece(role="src", cut=cut, value=value, size=np.abs(value), terms=1)
+    for image in range(layer.batch):
+        here = slice(image, image + 1)
+        products = _exact(inputs["src"][here]) * _exact(inputs["dst"][here])
+        yield Piece(
+            role="src2",
+            cut=(here, slice(None), slice(None), slice(None)),
+            value=products.sum(axis=(2, 3), keepdims=True),
+            size=np.sqrt(np.square(products).sum(axis=(2, 3), keepdims=True)),
+            terms=layer.height * layer.width,
+        )
+
+
 def add(inputs: Inputs) -> Iterator[Piece]:
     """``src + src2``: two terms."""
     for cut in pieces(inputs["src"]):
@@ -422,6 +490,13 @@ _OF_INPUTS: Final[Mapping[tuple[str, str], Callable[[Inputs], Iterator[Piece]]]]
     ("bias", "forward"): bias,
     ("relu", "forward"): partial(relu, pass_="forward"),
     ("relu", "backward-data"): partial(relu, pass_="backward-data"),
+    ("relu6", "forward"): partial(relu6, pass_="forward"),
+    ("relu6", "backward-data"): partial(relu6, pass_="backward-data"),
+    ("hardsigmoid", "forward"): partial(hardsigmoid, pass_="forward"),
+    ("hardsigmoid", "backward-data"): partial(hardsigmoid, pass_="backward-data"),
+    ("hardswish", "forward"): partial(hardswish, pass_="forward"),
+    ("hardswish", "backward-data"): partial(hardswish, pass_="backward-data"),
+    ("scale", "forward"): scale,
     ("add", "forward"): add,
 }
 
@@ -430,6 +505,7 @@ _OF_LAYER: Final[Mapping[tuple[str, str], Callable[[Pointwise, Inputs], Iterator
     ("lrn", "forward"): partial(lrn, pass_="forward"),
     ("lrn", "backward-data"): partial(lrn, pass_="backward-data"),
     ("batchnorm", "backward-data"): batchnorm_gradient,
+    ("scale", "backward-data"): scale_gradient,
     ("concat", "forward"): partial(concat, pass_="forward"),
     ("concat", "backward-data"): partial(concat, pass_="backward-data"),
     ("softmax-xent", "forward"): cross_entropy,

@@ -93,7 +93,7 @@ def build(name: str, batch: int | None, *, classes: int = 1000) -> Model:
     form = _FORMS[name]
     net = Builder(name, batch or form.batch, (3, form.size, form.size), epsilon=1e-3, momentum=3e-4)
     before: str | None = None
-    last = net.conv_bn("conv0", form.stem, 3, 2, relu=False)
+    last = net.conv_bn("conv0", form.stem, 3, 2, activation=None)
     for number, part in ((1, 4), (2, 2)):
         before, last = last, _cell(net, f"stem{number}", _REDUCTION, form.filters // part, before)
     for stage in range(3):

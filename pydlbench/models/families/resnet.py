@@ -65,7 +65,7 @@ def build(name: str, batch: int | None, *, classes: int = 1000) -> Model:
 def _basic(net: Builder, name: str, channels: int, stride: int, first: bool) -> None:  # noqa: ARG001 - called like _bottleneck
     source = net.last
     net.conv_bn(f"{name}/conv1", channels, 3, stride, 1)
-    branch = net.conv_bn(f"{name}/conv2", channels, 3, 1, 1, relu=False)
+    branch = net.conv_bn(f"{name}/conv2", channels, 3, 1, 1, activation=None)
     _join(net, name, source, branch, stride)
 
 
@@ -74,7 +74,7 @@ def _bottleneck(net: Builder, name: str, channels: int, stride: int, first: bool
     source = net.last
     net.conv_bn(f"{name}/conv1", channels, 1, stride if first else 1)
     net.conv_bn(f"{name}/conv2", channels, 3, 1 if first else stride, 1)
-    branch = net.conv_bn(f"{name}/conv3", 4 * channels, 1, relu=False)
+    branch = net.conv_bn(f"{name}/conv3", 4 * channels, 1, activation=None)
     _join(net, name, source, branch, stride)
 
 
@@ -82,6 +82,6 @@ def _join(net: Builder, name: str, source: str, branch: str, stride: int) -> Non
     """Add the shortcut, projected where shapes differ, and the sum."""
     channels = net.shape(branch)[0]
     if net.shape(source) != net.shape(branch):
-        source = net.conv_bn(f"{name}/shortcut", channels, 1, stride, relu=False, after=source)
+        source = net.conv_bn(f"{name}/shortcut", channels, 1, stride, activation=None, after=source)
     net.add(f"{name}/add", branch, source)
     net.relu()

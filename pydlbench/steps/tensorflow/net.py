@@ -19,7 +19,7 @@ from pydlbench.steps.checks import inside
 from pydlbench.steps.inputs import trained, weight_shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -163,6 +163,27 @@ def padded(images: Any, layer: Conv2d | Pool2d, data_format: str, value: float) 
     return tf.pad(images, pads, constant_values=value)
 
 
+def hard_sigmoid(images: Any) -> Any:
+    """Return ``relu6(images + 3) / 6``, by the operators that Keras takes for it."""
+    return tf.nn.relu6(images + 3) * (1 / 6)
+
+
+def hard_swish(images: Any) -> Any:
+    """Return images times their :func:`hard_sigmoid`, as Keras does."""
+    return images * hard_sigmoid(images)
+
+
+# What TensorFlow computes on each element of its inputs alike, whatever their format.
+_OF_ELEMENTS: Mapping[str, Callable[..., Any]] = {
+    "relu": tf.nn.relu,
+    "relu6": tf.nn.relu6,
+    "hardsigmoid": hard_sigmoid,
+    "hardswish": hard_swish,
+    "add": tf.add,
+    "scale": tf.multiply,
+}
+
+
 class Net:
     """A model as a function, with its variables.
 
@@ -261,10 +282,8 @@ class Net:
             return self._product(node, layer, first)
         if isinstance(layer, Pool2d):
             return pooling(first, layer, self.data_format)
-        if node.op == "relu":
-            return tf.nn.relu(first)
-        if node.op == "add":
-            return tf.add(first, inputs[1])
+        if node.op in _OF_ELEMENTS:
+            return _OF_ELEMENTS[node.op](*inputs)
         if node.op == "concat":
             return tf.concat(inputs, 1 if self.data_format == "NCHW" else -1)
         if node.op == "flatten":

@@ -20,7 +20,7 @@ from pydlbench.steps.checks import inside, readers
 from pydlbench.steps.inputs import weight_shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -103,13 +103,17 @@ class ScaledAverage(nn.Module):  # type: ignore[misc]  # an unknown class to myp
 # A model's graph as a module: straight-line code as its users write it.
 #
 # ``torch.fx`` turns the graph into a ``forward`` of one line per node, which drops each
-# activation
-# after its last reader, as code written by hand does by using a name again. ReLU and addition
-# work
-# in place where nobody else reads their input, as in torchvision's models.
+# activation after its last reader, as code written by hand does by using a name again. ReLU, ReLU6,
+# hardswish and addition work in place where nobody else reads their input, as in torchvision's
+# models.
 
 # Whose gradient does not need their own output: it may be overwritten.
 _OVERWRITABLE = frozenset({"conv", "linear", "batchnorm", "add"})
+_ACTIVATIONS: Mapping[str, Callable[..., nn.Module]] = {
+    "relu": nn.ReLU,
+    "relu6": nn.ReLU6,
+    "hardswish": nn.Hardswish,
+}
 # Our roles by PyTorch's names.
 _ROLES = {
     "weights": "weight",
@@ -179,6 +183,8 @@ class Net:
         if node.op == "add":
             function = operator.iadd if self._free(node) else operator.add
             return self._graph.call_function(function, tuple(inputs))
+        if node.op == "scale":
+            return self._graph.call_function(operator.mul, tuple(inputs))
         if node.op == "concat":
             return self._graph.call_function(torch.cat, (inputs, 1))
         if node.op == "flatten":
@@ -189,8 +195,10 @@ class Net:
         return self._call(node, self._pointwise(node, layer), inputs)
 
     def _pointwise(self, node: Node, layer: Pointwise) -> nn.Module:
-        if node.op == "relu":
-            return nn.ReLU(inplace=self._free(node))
+        if node.op in _ACTIVATIONS:
+            return _ACTIVATIONS[node.op](inplace=self._free(node))
+        if node.op == "hardsigmoid":
+            return nn.Hardsigmoid()
         if node.op == "dropout":
             return nn.Dropout(1 - layer.keep)
         if node.op == "lrn":

@@ -135,9 +135,9 @@ def _keep_inputs(module: fx.GraphModule) -> None:
             node.target = operator.add
     module.recompile()
     for path, one in list(module.named_modules()):
-        if isinstance(one, nn.ReLU):
+        if getattr(one, "inplace", False):
             parent, _, name = path.rpartition(".")
-            setattr(module.get_submodule(parent), name, nn.ReLU())
+            setattr(module.get_submodule(parent), name, type(one)())
 
 
 def copied(tensor: torch.Tensor) -> torch.Tensor:
@@ -162,7 +162,7 @@ def _nodes_of(net: Net, names: Sequence[str]) -> list[fx.Node]:
 def _overwrites(net: Net, node: fx.Node) -> bool:
     if node.op == "call_module":
         made = net.module.get_submodule(str(node.target))
-        return isinstance(made, nn.ReLU) and made.inplace
+        return bool(getattr(made, "inplace", False))
     return node.target is operator.iadd
 
 

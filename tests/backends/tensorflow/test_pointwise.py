@@ -24,6 +24,10 @@ SIDES = {"batch": 3, "channels": 6, "height": 5, "width": 4}
 LAYERS = (
     Pointwise(op="bias", **SIDES),
     Pointwise(op="relu", **SIDES),
+    Pointwise(op="relu6", **SIDES),
+    Pointwise(op="hardswish", **SIDES),
+    Pointwise(op="hardsigmoid", **SIDES),
+    Pointwise(op="scale", **SIDES),
     Pointwise(op="lrn", **SIDES, local_size=3, alpha=0.5, k=1.5),
     Pointwise(op="batchnorm", **SIDES),
     Pointwise(op="add", **SIDES),

@@ -19,6 +19,10 @@ SIDES = {"batch": 3, "channels": 6, "height": 5, "width": 4}
 LAYERS = (
     Pointwise(op="bias", **SIDES),
     Pointwise(op="relu", **SIDES),
+    Pointwise(op="relu6", **SIDES),
+    Pointwise(op="hardswish", **SIDES),
+    Pointwise(op="hardsigmoid", **SIDES),
+    Pointwise(op="scale", **SIDES),
     Pointwise(op="lrn", **SIDES, local_size=3, alpha=0.5, k=1.5),
     Pointwise(op="batchnorm", **SIDES),
     Pointwise(op="add", **SIDES),
@@ -127,6 +131,7 @@ def operators(call):
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         call()
     counted = ("mul", "div", "pow", "neg", "add", "add_", "avg_pool3d", "avg_pool3d_backward")
+    counted += ("hardtanh_backward", "hardswish_backward", "hardsigmoid_backward")
     counted += ("constant_pad_nd", "native_batch_norm", "threshold_backward", "cat", "sum")
     counted += ("_log_softmax", "nll_loss_forward", "nll_loss_backward", "bernoulli_", "div_")
     counted += ("_log_softmax_backward_data", "native_batch_norm_backward", "mul_", "contiguous")
@@ -145,8 +150,8 @@ def users_of(layer, inputs):
     if layer.op == "lrn":
         words = layer.local_size, layer.alpha, layer.beta, layer.k
         return functional.local_response_norm(tensor["src"], *words), tensor["src"]
-    if layer.op == "relu":
-        return functional.relu(tensor["src"]), tensor["src"]
+    if layer.op in ("relu", "relu6", "hardswish", "hardsigmoid"):
+        return getattr(functional, layer.op)(tensor["src"]), tensor["src"]
     if layer.op == "bias":
         images = torch.zeros(layer.dims("src"))
         bias = torch.zeros(layer.channels, requires_grad=True)
@@ -161,7 +166,10 @@ def users_of(layer, inputs):
 
 
 @pytest.mark.filterwarnings("default")  # of the profiler's
-@pytest.mark.parametrize("op", ["lrn", "relu", "bias", "dropout", "softmax-xent"])
+@pytest.mark.parametrize(
+    "op",
+    ["lrn", "relu", "relu6", "hardswish", "hardsigmoid", "bias", "dropout", "softmax-xent"],
+)
 def test_gradients_are_the_operators_that_autograd_runs(backend, op):
     layer = BY_OP[op]
     pass_ = layer.passes[1]

@@ -29,6 +29,10 @@ functional = torch.nn.functional
 PROBLEMS = (
     "bias:mb3ic5ih4iw6",
     "relu:mb3ic5ih4iw6",
+    "relu6:mb3ic5ih4iw6",
+    "hardswish:mb3ic5ih4iw6",
+    "hardsigmoid:mb3ic5ih4iw6",
+    "scale:mb3ic5ih4iw6",
     "lrn:mb3ic7ih4iw6ls5alpha2k1",
     "lrn:mb2ic3ih4iw6ls11alpha0.5beta0.5",
     "batchnorm:mb3ic5ih4iw6eps0.1mom0.3",
@@ -99,17 +103,15 @@ def in_torch(
 
 
 def torch_forward(layer: Pointwise, t: dict[str, Any], propagation: str) -> dict[str, Any]:
-    if layer.op == "bias":
-        return {"dst": t["src"] + t["bias"][:, None, None]}
-    if layer.op == "relu":
-        return {"dst": torch.relu(t["src"])}
+    if layer.op in ("relu", "relu6", "hardswish", "hardsigmoid"):
+        return {"dst": getattr(functional, layer.op)(t["src"])}
+    if layer.op in ("bias", "scale", "add"):
+        return {"dst": torch_binary(layer, t)}
     if layer.op == "lrn":
         args = t["src"], layer.local_size, layer.alpha, layer.beta, layer.k
         return {"dst": functional.local_response_norm(*args)}
     if layer.op == "batchnorm":
         return torch_batchnorm(layer, t, propagation)
-    if layer.op == "add":
-        return {"dst": t["src"] + t["src2"]}
     if layer.op == "concat":
         return {"dst": torch.cat([t[role] for role in layer.reads("forward")], dim=1)}
     if layer.op == "softmax-xent":
@@ -126,6 +128,12 @@ def torch_forward(layer: Pointwise, t: dict[str, Any], propagation: str) -> dict
         optimizer.state[weights]["momentum_buffer"] = t["velocity"]
     optimizer.step()
     return {"weights": weights.detach()} | ({"velocity": t["velocity"]} if mu else {})
+
+
+def torch_binary(layer: Pointwise, t: dict[str, Any]) -> Any:
+    if layer.op == "bias":
+        return t["src"] + t["bias"][:, None, None]
+    return t["src"] * t["src2"] if layer.op == "scale" else t["src"] + t["src2"]
 
 
 def torch_batchnorm(layer: Pointwise, t: dict[str, Any], propagation: str) -> dict[str, Any]:
@@ -157,6 +165,9 @@ def test_the_reference_is_what_torch_computes(text: str, pass_: str, propagation
         if (layer.op, pass_) == ("softmax-xent", "backward-data"):
             # Rounded probabilities are not quite those of their own logarithms.
             np.testing.assert_allclose(array, right[role].numpy(), rtol=0, atol=1e-7)
+        elif (layer.op, pass_) == ("hardsigmoid", "backward-data"):
+            # Torch's sixth is a float32, whatever the type of its tensors.
+            np.testing.assert_allclose(array, right[role].numpy(), rtol=1e-7)
         else:
             np.testing.assert_allclose(array, right[role].numpy(), rtol=1e-11, atol=1e-14)
 
@@ -264,6 +275,19 @@ def found_in(
         rng=np.random.default_rng(1),
     )
     return check_pointwise(layer, computed)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("op", ["relu6", "hardswish", "hardsigmoid"])
+def test_sources_lie_on_both_sides_of_where_a_formula_changes(op: str, precision: str) -> None:
+    source = make_inputs(parse_problem(f"{op}:mb3ic5ih40"), "forward", precision, 1)["src"]
+    sizes = np.abs(source)
+    assert np.any(source < -6)
+    assert np.any(source > 6)
+    assert np.any(sizes < 1)
+    for kink in (3, 6):
+        # A rounding error of the formula is far below that.
+        assert np.abs(sizes - kink).min() > 0.01
 
 
 def test_large_layers_are_compared_in_pieces() -> None:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 PROBLEMS = (
     "bias:mb3ic5ih4iw6",
     "relu:mb3ic5ih4iw6",
+    "relu6:mb3ic5ih4iw6",
+    "hardswish:mb3ic5ih4iw6",
+    "hardsigmoid:mb3ic5ih4iw6",
+    "scale:mb3ic5ih4iw6",
     "lrn:mb3ic7ih4iw6",
     "batchnorm:mb3ic5ih4iw6",
     "add:mb3ic5ih4iw6",

@@ -1,0 +1,172 @@
+"""MobileNetV2 (arXiv:1801.04381) and MobileNetV3-Large (arXiv:1905.02244), both of width 1.0.
+
+A unit widens its maps by a 1x1 convolution, convolves each channel by itself and narrows them
+again. Where it changes neither size nor channels, its input is added. Some units of the third
+version scale each channel by what a small network makes of its mean (squeeze and excitation).
+
+Both are torchvision's, which are the papers' but for what classifies in the third version: the
+paper has 1x1 convolutions there, which compute the same as products.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pydlbench.models import family
+from pydlbench.models.builder import Builder
+from pydlbench.models.graph import Optimizer
+
+if TYPE_CHECKING:
+    from pydlbench.models.builder import Activation
+    from pydlbench.models.graph import Model
+
+__all__ = ["build"]
+
+_BATCH: Final = 64
+# The papers train with RMSProp; this is descent with the same momentum, at the rate that the first
+# of them has for 96 images.
+_RATE: Final = 0.045 / 96
+_DECAY: Final = 4e-5
+
+
+class _Unit(NamedTuple):
+    """One inverted residual.
+
+    Attributes:
+        kernel: Taps of the convolution of each channel, on both sides.
+        wide: Channels between.
+        channels: Of the output.
+        stride: Of that convolution.
+        squeezes: Whether channels are scaled.
+        activation: Behind the first two convolutions.
+    """
+
+    kernel: int
+    wide: int
+    channels: int
+    stride: int
+    squeezes: bool
+    activation: Activation
+
+
+# Table 2 of the paper: how much wider, channels, units, stride of the first one.
+_V2: Final = (
+    *((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2)),
+    *((6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)),
+)
+# Table 1 of the paper.
+_V3: Final = (
+    _Unit(3, 16, 16, 1, False, "relu"),
+    _Unit(3, 64, 24, 2, False, "relu"),
+    _Unit(3, 72, 24, 1, False, "relu"),
+    _Unit(5, 72, 40, 2, True, "relu"),
+    _Unit(5, 120, 40, 1, True, "relu"),
+    _Unit(5, 120, 40, 1, True, "relu"),
+    _Unit(3, 240, 80, 2, False, "hardswish"),
+    _Unit(3, 200, 80, 1, False, "hardswish"),
+    _Unit(3, 184, 80, 1, False, "hardswish"),
+    _Unit(3, 184, 80, 1, False, "hardswish"),
+    _Unit(3, 480, 112, 1, True, "hardswish"),
+    _Unit(3, 672, 112, 1, True, "hardswish"),
+    _Unit(5, 672, 160, 2, True, "hardswish"),
+    _Unit(5, 960, 160, 1, True, "hardswish"),
+    _Unit(5, 960, 160, 1, True, "hardswish"),
+)
+
+
+@family("mobilenet-v2", "mobilenet-v3-large")
+def build(name: str, batch: int | None, *, classes: int = 1000) -> Model:
+    """Build one of them."""
+    batch = batch or _BATCH
+    if name == "mobilenet-v2":
+        net = _v2(name, batch, classes)
+        title = "MobileNetV2 1.0"
+        source = (
+            "M. Sandler et al.: MobileNetV2: Inverted Residuals and Linear Bottlenecks, "
+            "arXiv:1801.04381, table 2; torchvision, models/mobilenetv2.py"
+        )
+    else:
+        net = _v3(name, batch, classes)
+        title = "MobileNetV3-Large 1.0"
+        source = (
+            "A. Howard et al.: Searching for MobileNetV3, arXiv:1905.02244, table 1; "
+            "torchvision, models/mobilenetv3.py"
+        )
+    return net.model(
+        title=title,
+        source=source,
+        decay=_DECAY,
+        optimizer=Optimizer(kind="momentum", rate=_RATE * batch, mu=0.9),
+    )
+
+
+def _v2(name: str, batch: int, classes: int) -> Builder:
+    net = Builder(name, batch, (3, 224, 224))
+    net.conv_bn("conv0", 32, 3, 2, 1, activation="relu6")
+    number = 0
+    for factor, channels, count, first in _V2:
+        for index in range(count):
+            number += 1
+            wide = factor * net.shape()[0]
+            stride = 1 if index else first
+            _unit(net, f"unit{number}", _Unit(3, wide, channels, stride, False, "relu6"))
+    net.conv_bn("conv_last", 1280, 1, activation="relu6")
+    net.global_pool("avgpool")
+    net.flatten()
+    net.dropout("dropout", 0.8)
+    net.linear("fc", classes)
+    return net
+
+
+def _v3(name: str, batch: int, classes: int) -> Builder:
+    net = Builder(name, batch, (3, 224, 224), epsilon=1e-3, momentum=1e-2)
+    net.conv_bn("conv0", 16, 3, 2, 1, activation="hardswish")
+    for number, unit in enumerate(_V3, start=1):
+        _unit(net, f"unit{number}", unit)
+    net.conv_bn("conv_last", 960, 1, activation="hardswish")
+    net.global_pool("avgpool")
+    net.flatten()
+    net.linear("fc1", 1280)
+    net.activation("hardswish")
+    net.dropout("dropout", 0.8)
+    net.linear("fc2", classes)
+    return net
+
+
+def _unit(net: Builder, name: str, unit: _Unit) -> None:
+    """Add a unit; one that widens nothing has no first convolution."""
+    source = net.last
+    if unit.wide != net.shape()[0]:
+        net.conv_bn(f"{name}/expand", unit.wide, 1, activation=unit.activation)
+    net.conv_bn(
+        f"{name}/depthwise",
+        unit.wide,
+        unit.kernel,
+        unit.stride,
+        unit.kernel // 2,
+        groups=unit.wide,
+        activation=unit.activation,
+    )
+    if unit.squeezes:
+        _squeeze(net, f"{name}/se")
+    branch = net.conv_bn(f"{name}/project", unit.channels, 1, activation=None)
+    if unit.stride == 1 and net.shape(source) == net.shape(branch):
+        net.add(f"{name}/add", branch, source)
+
+
+def _squeeze(net: Builder, name: str) -> None:
+    """Add the scaling of each channel, by two 1x1 convolutions of the channels' means."""
+    source = net.last
+    channels = net.shape()[0]
+    net.global_pool(f"{name}/pool")
+    net.conv(f"{name}/reduce", _eighths(channels // 4), 1)
+    net.relu()
+    net.conv(f"{name}/restore", channels, 1)
+    factors = net.activation("hardsigmoid")
+    net.scale(f"{name}/scale", source, factors)
+
+
+def _eighths(channels: int) -> int:
+    """Return the multiple of 8 next to a number, never less than nine tenths of it."""
+    rounded = max(8, (channels + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * channels else rounded
