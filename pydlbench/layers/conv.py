@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from pydlbench.errors import UsageError
 from pydlbench.layers.base import (
@@ -28,7 +28,23 @@ from pydlbench.layers.window import (
     spatial_fields,
 )
 
-__all__ = ["Conv2d"]
+__all__ = ["Conv2d", "check_groups"]
+
+
+class Grouped(Protocol):
+    """A layer whose channels are in groups."""
+
+    @property
+    def in_channels(self) -> int:
+        """Input channels over all groups."""
+
+    @property
+    def out_channels(self) -> int:
+        """Output channels over all groups."""
+
+    @property
+    def groups(self) -> int:
+        """Groups of channels that do not see one another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +91,7 @@ class Conv2d(Product):
         set_integers(self, 1, "kernel_height", "kernel_width", "stride_height", "stride_width")
         set_integers(self, 1, "dilation_height", "dilation_width", "groups")
         set_integers(self, 0, "pad_top", "pad_bottom", "pad_left", "pad_right")
-        for field in ("in_channels", "out_channels"):
-            channels = getattr(self, field)
-            if channels % self.groups:
-                raise UsageError(
-                    f"groups={self.groups}: does not divide {field}={channels}; "
-                    f"nearest: {_nearest_divisor(self.in_channels, self.out_channels, self.groups)}"
-                )
+        check_groups(self)
         settle_padding(self, self._window_height, self._window_width)
         check_total(**elements(self.shapes()))
 
@@ -301,6 +311,21 @@ class Conv2d(Product):
             dilation=self.dilation_width,
             pad=self.pad_left,
         )
+
+
+def check_groups(layer: Grouped) -> None:
+    """Refuse groups that do not divide the channels.
+
+    Raises:
+        UsageError: With the nearest number that does.
+    """
+    for field in ("in_channels", "out_channels"):
+        channels = getattr(layer, field)
+        if channels % layer.groups:
+            nearest = _nearest_divisor(layer.in_channels, layer.out_channels, layer.groups)
+            raise UsageError(
+                f"groups={layer.groups}: does not divide {field}={channels}; nearest: {nearest}"
+            )
 
 
 def _nearest_divisor(in_channels: int, out_channels: int, groups: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, TypeAlias, get_args
 
 from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.deconv import Deconv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
@@ -12,7 +13,7 @@ from pydlbench.layers.pool import Pool2d
 __all__ = ["KINDS", "Layer", "result_role"]
 
 #: Every kind there is. One whose descriptors others would take for theirs stands before these.
-Layer: TypeAlias = Gemm | Pointwise | Conv2d | Pool2d
+Layer: TypeAlias = Gemm | Deconv2d | Pointwise | Conv2d | Pool2d
 
 #: The same by name.
 KINDS: Final[dict[str, type[Layer]]] = {kind.kind: kind for kind in get_args(Layer)}

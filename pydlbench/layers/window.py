@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pydlbench.errors import UsageError
 from pydlbench.layers.base import malformed, read_name, read_number
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = [
     "Axis",
@@ -284,6 +287,7 @@ def spatial_fields(
     channels: str,
     windows: tuple[int, int],
     dilations: tuple[int, int] = (0, 0),
+    transposed: bool = False,
 ) -> str:
     """Return ``ih13oc384oh13kh3ph1`` and the like, from the input height onwards.
 
@@ -292,6 +296,8 @@ def spatial_fields(
         channels: What stands between input and output size: ``oc384``, or nothing for pooling.
         windows: Rows and columns that the kernel spans.
         dilations: As benchdnn counts them, 0 is dense: (height, width).
+        transposed: Whether the layer written is the transposed one: what it calls its input is the
+            output of ``layer``.
     """
     heights = {
         "i": layer.in_height,
@@ -319,6 +325,9 @@ def spatial_fields(
         _says_no_pad(heights, windows[0]) and _says_no_pad(widths, windows[1])
     ):
         omitted.remove("p")
+    if transposed:
+        for sizes in (heights, widths):
+            sizes["i"], sizes["o"] = sizes["o"], sizes["i"]
     text = ""
     for letter, height in heights.items():
         if letter not in omitted:
@@ -347,6 +356,12 @@ _FIELDS: Final = (
     *("g", "mb", "ic", "ih", "iw", "oc", "oh", "ow"),
     *("kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw"),
 )
+_MEANINGS: Final = {
+    "ic": "channels",
+    "ih": "height",
+    "oc": "channels of the result",
+    "kh": "kernel height",
+}
 _MAY_BE_ZERO: Final = ("ph", "pw", "dh", "dw")
 _START: Final = re.compile(
     rf"mb|_*(?:{'|'.join(_FIELDS)}|id|od|kd|sd|pd|dd)_*-?[0-9]|.*[0-9]:[0-9]"
@@ -358,20 +373,24 @@ def looks_like_windows(text: str) -> bool:
     return not text[:1].isdecimal() and _START.match(text) is not None
 
 
-def read_fields(text: str, position: int = 0) -> tuple[dict[str, int], str | None]:
+def read_fields(
+    text: str, position: int = 0, needed: Sequence[str] = ("ic", "ih", "kh")
+) -> tuple[dict[str, int], str | None]:
     """Split a descriptor into its fields and its name, widths filled in.
 
     Args:
         text: The descriptor.
         position: Where its fields begin.
+        needed: Fields that it has to have.
 
     Raises:
         UsageError: Malformed, with the position, or without what every window has.
     """
     fields, name = _scan(text, position)
-    for field, meaning in (("ic", "channels"), ("ih", "height"), ("kh", "kernel height")):
+    for field in needed:
         if field not in fields:
-            raise malformed(len(text), f"expected {field} ({meaning}), which is missing", "")
+            expected = f"expected {field} ({_MEANINGS[field]}), which is missing"
+            raise malformed(len(text), expected, "")
     return _fill_in_widths(fields), name
 
 

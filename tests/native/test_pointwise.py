@@ -46,13 +46,7 @@ def _layers():
         *("sgd:ic2049lr0.3", "momentum:ic2049lr0.3mu0.5", "l2:ic9001decay0.1"),
         # More than a thread's share, so that threads meet within an image or a plane.
         *("bias:mb1ic3ih120", "batchnorm:mb1ic3ih120", "dropout:mb1ic3ih120", "relu:mb1ic3ih120"),
-        *(
-            "lrn:mb1ic20ih31",
-            "concat:mb1ic7+12ih29",
-            "softmax-xent:mb40ic300",
-            "scale:mb1ic3ih120",
-            "scale:mb9ic70ih11",
-        ),
+        *("lrn:mb1ic20ih31", "concat:mb1ic7+12ih29", "softmax-xent:mb40ic300"),
     ):
         yield parse_problem(text)
 
@@ -114,10 +108,7 @@ def test_every_candidate_is_right(pointwise, pass_, propagation, precision):
             assert verdict.status == "ok", (candidate, verdict)
             assert "not compared" not in verdict.detail
             assert verdict.points == sum(array.size for array in written.values())
-    if layer.op in ("relu6", "hardswish", "hardsigmoid"):
-        assert not own
-    else:
-        assert own >= 2 if "avx2" in _cpu.isa() else 1
+    assert own >= 2 if "avx2" in _cpu.isa() else 1
 
 
 @pytest.mark.parametrize("text", ["momentum:ic4096", "batchnorm:mb2ic16ih5"])

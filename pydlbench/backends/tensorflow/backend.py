@@ -17,6 +17,7 @@ from pydlbench.backends.tensorflow.layers import (
     convolutions,
     poolings,
     products,
+    transposed_convolutions,
     with_bias,
 )
 from pydlbench.backends.tensorflow.operator import (
@@ -39,6 +40,7 @@ from pydlbench.errors import (
     UnsupportedError,
 )
 from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.deconv import Deconv2d
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
 from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS, Case
@@ -308,6 +310,8 @@ def _recipes(case: Case, stored: str) -> list[Recipe]:
         )
     if isinstance(layer, Conv2d):
         found = convolutions(layer, case.pass_)
+    elif isinstance(layer, Deconv2d):
+        found = transposed_convolutions(layer, case.pass_)
     else:
         found = products(layer, case.pass_)
     return [with_bias(one, case.pass_) for one in found] if case.fuse == "bias" else found

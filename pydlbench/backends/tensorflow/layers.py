@@ -28,10 +28,19 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from pydlbench.layers.deconv import Deconv2d
     from pydlbench.layers.gemm import Gemm
     from pydlbench.layers.pool import Pool2d
 
-__all__ = ["bias_sums", "convolutions", "padding_of", "poolings", "products", "with_bias"]
+__all__ = [
+    "bias_sums",
+    "convolutions",
+    "padding_of",
+    "poolings",
+    "products",
+    "transposed_convolutions",
+    "with_bias",
+]
 
 
 # -----------------------------------------------------------------------------
@@ -274,6 +283,27 @@ def convolutions(layer: Conv2d, pass_: str) -> list[Recipe]:
     if layer.groups == layer.in_channels > 1 and dense and even:
         found += [_conv_recipe(layer, pass_, data_format, "depthwise") for data_format in FORMATS]
     return found
+
+
+def transposed_convolutions(layer: Deconv2d, pass_: str) -> list[Recipe]:
+    """Return the ways to compute a pass of a transposed convolution.
+
+    What ``tf.nn.conv2d_transpose`` calls is the gradient of a convolution, and its gradients are
+    the convolution and that of its weights: the same operators, with the images exchanged.
+    """
+    return [
+        _exchanged(one) for one in convolutions(layer.convolution, layer.pass_of_convolution(pass_))
+    ]
+
+
+def _exchanged(recipe: Recipe) -> Recipe:
+    """Return a recipe that calls what it reads and writes ``src`` where it was ``dst``."""
+    other = {"src": "dst", "dst": "src", "weights": "weights"}
+
+    def operands(inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+        return recipe.operands({other[role]: array for role, array in inputs.items()})
+
+    return dataclasses.replace(recipe, operands=operands, result=other[recipe.result])
 
 
 def _conv_recipe(layer: Conv2d, pass_: str, data_format: str, way: str) -> Recipe:

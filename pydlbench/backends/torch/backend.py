@@ -22,6 +22,7 @@ from pydlbench.backends.torch.settings import DTYPES, emulated
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.deconv import Deconv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.layer import result_role
 from pydlbench.layers.pool import Pool2d
@@ -79,6 +80,8 @@ def recipes(case: Case) -> list[Recipe]:
     layer = case.layer
     if isinstance(layer, Conv2d):
         return conv.conv_recipes(layer, case.pass_, bias=case.fuse == "bias")
+    if isinstance(layer, Deconv2d):
+        return conv.deconv_recipes(layer, case.pass_)
     if isinstance(layer, Gemm):
         if case.precision == "fp8-tc":
             if case.fuse != "none":

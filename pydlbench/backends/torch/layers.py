@@ -9,6 +9,7 @@ import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
 
 from pydlbench.backends.torch.operator import FORMATS, Made, Place, Recipe, padding_text
 from pydlbench.errors import UnsupportedError
+from pydlbench.layers.window import extent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.layers.conv import Conv2d
+    from pydlbench.layers.deconv import Deconv2d
     from pydlbench.layers.gemm import Gemm
     from pydlbench.layers.pool import Pool2d
 
-__all__ = ["conv_recipes", "gemm_recipes", "pool_recipes", "scaled_recipes"]
+__all__ = ["conv_recipes", "deconv_recipes", "gemm_recipes", "pool_recipes", "scaled_recipes"]
 
 
 # -----------------------------------------------------------------------------
@@ -162,6 +164,64 @@ def _forward(
 
 def _itself(result: Any) -> Any:
     return result
+
+
+# -----------------------------------------------------------------------------
+# Transposed convolutions: the same operators, told so.
+
+
+def deconv_recipes(layer: Deconv2d, pass_: str) -> list[Recipe]:
+    """List the ways to run a pass of a transposed convolution: one per memory format.
+
+    Raises:
+        UnsupportedError: The result has a size that PyTorch's padding does not give.
+    """
+    stride = [layer.stride_height, layer.stride_width]
+    padding = [layer.pad_top, layer.pad_left]
+    dilation = [layer.dilation_height, layer.dilation_width]
+    least = (
+        (layer.in_height - 1) * stride[0] + extent(layer.kernel_height, dilation[0]),
+        (layer.in_width - 1) * stride[1] + extent(layer.kernel_width, dilation[1]),
+    )
+    sizes = layer.out_height, layer.out_width
+    further = [size + 2 * pad - one for size, pad, one in zip(sizes, padding, least, strict=True)]
+    for one, *steps in zip(further, stride, dilation, strict=True):
+        if not 0 <= one < max(steps):
+            raise UnsupportedError(
+                f"torch pads both ends of an axis alike, and {layer.problem} does not"
+            )
+
+    def forward(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.conv_transpose2d(x, w, None, stride, padding, further, layer.groups, dilation)
+
+    settings = ([0], stride, padding, dilation, True, further, layer.groups)
+    mask = [pass_ == "backward-data", pass_ == "backward-weights", False]
+    backward = torch.ops.aten.convolution_backward.default
+
+    def gradient(x: torch.Tensor, w: torch.Tensor, g: torch.Tensor) -> Any:
+        return backward(g, x, w, *settings, mask)[mask.index(True)]
+
+    def recipe(word: str) -> Recipe:
+        def make(inputs: Mapping[str, NDArray[Any]], place: Place) -> Made:
+            # What a pass does not read is asked for its shape only.
+            x, w, g = (
+                place.tensor(inputs[role], FORMATS[word])
+                if role in inputs
+                else place.empty(shape, FORMATS[word])
+                for role, shape in layer.shapes().items()
+            )
+            if pass_ == "forward":
+                return Made(function=forward, arguments=(x, w), plain=_itself)
+            return Made(function=gradient, arguments=(x, w, g), plain=_itself)
+
+        return Recipe(
+            algorithm=f"{_NAMES[pass_]} transposed",
+            layout=_LAYOUTS[word].replace("oihw", "iohw").replace("ohwi", "ihwo"),
+            variant=word,
+            make=make,
+        )
+
+    return [recipe(word) for word in FORMATS]
 
 
 # -----------------------------------------------------------------------------

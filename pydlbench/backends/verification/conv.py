@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pydlbench.layers.conv import Conv2d
+    from pydlbench.layers.deconv import Deconv2d
 
-__all__ = ["check_conv"]
+__all__ = ["check_conv", "check_deconv"]
 
 
 def check_conv(layer: Conv2d, computed: Computed) -> dict[str, Evidence]:
@@ -65,6 +66,20 @@ _PATCH_ELEMENTS = 1_000_000
 _WEIGHT_BLOCK = 1 << 20
 
 _F64 = NDArray[np.float64]
+
+
+def check_deconv(layer: Deconv2d, computed: Computed) -> dict[str, Evidence]:
+    """Compare the result of a transposed convolution's pass with the reference.
+
+    It is that of a pass of the convolution whose source is its result.
+    """
+    convolution, inputs, rng = layer.convolution, computed.inputs, computed.rng
+    ((role, output),) = computed.results.items()
+    pass_ = layer.pass_of_convolution(computed.pass_)
+    if pass_ == "backward-weights":
+        return {role: _check_weights(convolution, inputs["dst"], inputs["src"], output, rng)}
+    source = inputs["dst" if pass_ == "forward" else "src"]
+    return {role: _check_images(convolution, pass_, source, inputs["weights"], output, rng, role)}
 
 
 def _check_images(
@@ -281,7 +296,7 @@ def _checksum(
         got.reshape(-1),
         expected.reshape(-1),
         CHECKSUM_UNIT * np.sqrt(got_energy.reshape(-1) + variance.reshape(-1)),
-        lambda at: f"checksum of output channel {at[0]}",
+        lambda at: f"checksum of weights[{at[0]}]",
     )
 
 
@@ -340,7 +355,7 @@ def _points(
     def name(at: Sequence[int]) -> str:
         group, out, into, tap = (int(chosen[i]) for chosen, i in zip(some, at, strict=True))
         row, column = divmod(tap, kernel_width)
-        return f"weights[oc={group * outs + out}, ic={into}, kh={row}, kw={column}]"
+        return f"weights[{group * outs + out}, {into}, kh={row}, kw={column}]"
 
     scale = np.abs(expected) + np.sqrt(variance)
     return worst_of(flat[np.ix_(*some)], expected, scale, name), expected.size

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from pydlbench.backends.verification.checksums import Computed, pieces
-from pydlbench.backends.verification.conv import check_conv
+from pydlbench.backends.verification.conv import check_conv, check_deconv
 from pydlbench.backends.verification.gemm import check_gemm
 from pydlbench.backends.verification.inputs import UNIT_ROUNDOFF, check_shape, significand_bits
 from pydlbench.backends.verification.pointwise import check_pointwise
@@ -117,6 +117,7 @@ def tolerance(
 #: By kind of layer: from what a kernel was given and wrote to what was found for each result.
 _CHECKS: Final[Mapping[str, Callable[[Any, Computed], dict[str, Evidence]]]] = {
     "conv2d": check_conv,
+    "deconv2d": check_deconv,
     "gemm": check_gemm,
     "pool2d": check_pool,
     "pointwise": check_pointwise,

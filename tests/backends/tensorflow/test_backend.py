@@ -11,6 +11,7 @@ from pydlbench.backends.base import Preparation
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.deconv import Deconv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
 from pydlbench.records.specs import Case
@@ -35,6 +36,7 @@ GROUPED = Conv2d.of(
 DEPTHWISE = Conv2d.of(
     batch=2, in_channels=4, in_size=7, out_channels=8, kernel=3, stride=2, padding=1, groups=4
 )
+UP = Deconv2d.of(batch=2, in_channels=3, in_size=(4, 3), out_channels=5, kernel=3, stride=2)
 SAME_POOL = Pool2d.of(batch=2, channels=3, in_size=(7, 8), kernel=3, stride=2, padding=(1, 1, 0, 1))
 MODES = ("graph", "xla")
 PASSES = ("forward", "backward-data", "backward-weights")
@@ -59,13 +61,14 @@ def wrong(entries: list[dict]) -> list[dict]:
         PLAIN,
         STRIDED,
         UNEVEN,
+        UP,
         Gemm(m=5, k=7, n=3),
         Gemm(m=4, k=3, n=5, batch_count=2),
         Pool2d.of(batch=2, channels=3, in_size=(7, 6), kernel=3, stride=2),
         SAME_POOL,
         dataclasses.replace(SAME_POOL, mode="avg"),
     ],
-    ids=["conv", "strided", "uneven", "gemm", "gemms", "max", "max-same", "avg-same"],
+    ids=["conv", "strided", "uneven", "up", "gemm", "gemms", "max", "max-same", "avg-same"],
 )
 def test_every_pass_is_right(
     backend: TensorflowBackend, layer: Layer, pass_: str, mode: str, precision: str

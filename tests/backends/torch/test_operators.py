@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from pydlbench.backends.base import Preparation
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.deconv import Deconv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
 from pydlbench.records.specs import Case
@@ -18,6 +21,10 @@ GROUPED = Conv2d.of(
 UNEVEN = Conv2d.of(
     batch=2, in_channels=3, in_size=(8, 6), out_channels=5, kernel=3, stride=2, padding=(0, 1, 0, 1)
 )
+UP = Deconv2d.of(
+    batch=2, in_channels=4, in_size=(5, 4), out_channels=6, kernel=3, stride=2, padding=1
+)
+UP_FURTHER = dataclasses.replace(UP, out_height=UP.out_height + 1)
 GEMM = Gemm(m=5, k=7, n=3)
 BATCHED = Gemm(m=5, k=7, n=3, batch_count=2)
 MAX = Pool2d.of(batch=2, channels=3, in_size=(7, 5), kernel=3, stride=2, padding=1)
@@ -48,6 +55,8 @@ LAYERS = (
     CONV,
     GROUPED,
     UNEVEN,
+    UP,
+    UP_FURTHER,
     GEMM,
     BATCHED,
     MAX,
