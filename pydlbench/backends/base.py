@@ -42,7 +42,7 @@ class Preparation:
             bytes: at least three times the last-level cache.
         memory_bytes: how much memory the preparation may take at most.
         all_candidates: time and verify every candidate, not only those that may win.
-        brief: find a fast kernel soon rather than the fastest one: trials and the race are short,
+        brief: find a fast kernel soon rather than the fastest one: probes and finals are short,
             and code for narrower vectors is left out where there is some of the same kind for
             wider ones; reorders are not timed. Native kernels on a CPU only.
         workspace_bytes: scratch memory that a candidate may ask for at most; GPUs only.

@@ -277,7 +277,7 @@ class Devices:
 # -----------------------------------------------------------------------------
 # Whether what is to be measured fits into memory: asked before anything is measured.
 
-# What a search holds at once: layouts of every operand, and pools of a race of two finalists.
+# What a search holds at once: layouts of every operand, and pools of two finalists.
 _LAYOUTS = 3
 _POOLS = 2
 
@@ -336,7 +336,7 @@ def group_memory(processes: Sequence[Case], layer: Layer, cold_bytes: int) -> in
 
 
 def memory_needed(case: Case, layer: Layer, cold_bytes: int) -> int:
-    """Return the bytes of memory that measuring a case takes, verification and race included.
+    """Return the bytes of memory that measuring a case takes, verification and finals included.
 
     The float32 originals; every operand in up to three layouts in the storage type; a float32 copy
     of the output; where caches are cold, two pools of rotating copies, each of which spans

@@ -271,7 +271,7 @@ def test_a_worker_that_cannot_start_ends_it_before_any_row(session, worker, erro
     ("error", "status"),
     [
         (UnsupportedError("fp8-tc is for GEMM"), "skipped"),
-        (PrimitiveError("no plan gives a right result"), "failed"),
+        (PrimitiveError("no candidate gives a right result"), "failed"),
         (InsufficientMemoryError("needs 200 GB of GPU memory"), "failed"),
         (WorkerError("the native worker was killed by SIGSEGV"), "failed"),
     ],

@@ -56,15 +56,15 @@ def _gemm_peak(device: _cuda.Device, precision: str, size: int = GEMM_SIZE) -> d
     best, kernel, reasons = math.inf, None, []
     for plan in found:
         try:
-            contender = _cuda.Kernel(plan, arena, "hot", "events")
-            seconds = float(contender.sample(2, 1, 1)["seconds"].min())
+            tried = _cuda.Kernel(plan, arena, "hot", "events")
+            seconds = float(tried.sample(2, 1, 1)["seconds"].min())
         except DeviceLostError:
             raise
         except PydlbenchError as error:
             reasons.append(str(error))
             continue
         if seconds < best:
-            best, kernel = seconds, contender
+            best, kernel = seconds, tried
     if kernel is None:
         device.synchronize()  # says so where the device is lost: no fault of the plans
         raise UnsupportedError("; ".join(dict.fromkeys(reasons)) or f"no {precision} product")

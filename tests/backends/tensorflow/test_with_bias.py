@@ -83,7 +83,7 @@ def test_a_wrong_bias_is_found(
 
     monkeypatch.setattr(with_bias.tf.nn, "bias_add", wrong)
     for layer in (CONV, GEMM):
-        with pytest.raises(PrimitiveError, match=r"tensorflow: .* expected"):
+        with pytest.raises(PrimitiveError, match=r"right result: .* expected"):
             backend.prepare(Case(layer=layer, fuse="bias"), Preparation())
 
 

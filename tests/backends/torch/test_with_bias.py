@@ -73,7 +73,7 @@ def test_a_wrong_bias_is_found(backend, monkeypatch, spoilt):
             patch.setattr("pydlbench.backends.torch.settings.emulated", lambda _: ())
             patch.setattr(conv.torch, "conv2d", wrong)
             case = Case(layer=CONV, fuse="bias", layout="nhwc", precision=precision)
-            with pytest.raises(PrimitiveError, match=r"torch: .* expected"):
+            with pytest.raises(PrimitiveError, match=r"right result: .* expected"):
                 backend.prepare(case, Preparation())
 
 
@@ -90,7 +90,7 @@ def test_a_wrong_gradient_is_found(backend, monkeypatch, role):
 
     monkeypatch.setattr(TorchOperator, "outputs", wrong)
     for layer in (CONV, GEMM):
-        with pytest.raises(PrimitiveError, match=r"torch: .* expected"):
+        with pytest.raises(PrimitiveError, match=r"right result: .* expected"):
             backend.prepare(Case(layer=layer, pass_="backward-weights", fuse="bias"), Preparation())
 
 
