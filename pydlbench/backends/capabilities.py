@@ -58,6 +58,8 @@ class Capabilities:
         precisions: on each kind of device.
         looks: how its rows are drawn, by mode: hue (a name of ``report.page.palette``), marker and
             hatching, so that no two differ in colour alone.
+        start_s: seconds until its worker serves, with the peaks that rows are held against probed:
+            least and most, as a sweep forecasts them.
         fresh_results: whether each call on a CPU allocates its results from the C library, so that
             a second process that keeps its pages tells what fresh memory costs.
         log_environment: variables that make it report its kernels where it has no switch for that.
@@ -75,6 +77,7 @@ class Capabilities:
     modes: dict[str, tuple[str | None, ...]]
     precisions: dict[str, tuple[str, ...]]
     looks: dict[str | None, tuple[str, str, str]]
+    start_s: tuple[float, float]
     fresh_results: bool = False
     log_environment: dict[str, str] = field(default_factory=dict)
     settings: tuple[str, ...] = ()

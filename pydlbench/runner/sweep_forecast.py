@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pydlbench.backends import capabilities
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -25,14 +27,6 @@ Key = tuple[str, ...]
 # From the best that hardware could do to what kernels take: the fastest reach it, small ones and
 # memory-bound ones took up to six times as long.
 _OVER_ROOF: Final = 6.0
-# A worker starts, libraries load, and the peaks that rows are held against are probed; by backend.
-_STARTS: Final[Mapping[str, tuple[float, float]]] = {
-    "native": (1.0, 8.0),
-    "torch": (2.0, 15.0),
-    "tensorflow": (4.0, 25.0),
-    "cupy": (1.0, 15.0),
-    "numba": (2.0, 25.0),
-}
 # Implementations are created, tried and verified: executions, and seconds that go with none.
 _SEARCH: Final = ((8.0, 0.1), (80.0, 0.8))
 # The same for a summand of an estimate; the kernel of a hot row is known for the cold one.
@@ -157,7 +151,7 @@ class Forecast:
 
     def _starts(self, cases: Sequence[Case]) -> Span:
         names = {case.backend for case in cases}
-        both = [_STARTS.get(name, _STARTS["native"]) for name in sorted(names | {"native"})]
+        both = [capabilities.of(name).start_s for name in sorted(names | {"native"})]
         return Span(sum(low for low, _ in both), sum(high for _, high in both))
 
     def _threads(self, job: Job) -> int:

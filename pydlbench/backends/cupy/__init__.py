@@ -16,4 +16,5 @@ CAPABILITIES = Capabilities(
     modes={"cuda": (None,)},
     precisions={"cuda": ("fp32", "tf32", "fp16-tc")},
     looks={None: ("grey", "X", "--")},
+    start_s=(1.0, 15.0),
 )

@@ -17,6 +17,7 @@ CAPABILITIES = Capabilities(
     # XLA's compiler for CPUs converts narrower operands to float32 and computes in that.
     precisions={"cpu": ("fp32",)},
     looks={"xla": ("green", "H", "**")},
+    start_s=(2.0, 15.0),
     fresh_results=True,
     settings=("XLA_FLAGS", "JAX_"),
 )

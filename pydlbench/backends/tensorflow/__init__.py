@@ -19,6 +19,7 @@ CAPABILITIES = Capabilities(
         "cuda": ("fp32", "tf32", "fp16-tc", "bf16-tc"),
     },
     looks={"graph": ("orange", "s", ".."), "xla": ("green", "D", "xx")},
+    start_s=(4.0, 25.0),
     fresh_results=True,
     # Its oneDNN reports kernels only if it was told to when it was loaded.
     log_environment={"ONEDNN_VERBOSE": "1"},

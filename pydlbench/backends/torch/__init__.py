@@ -22,6 +22,7 @@ CAPABILITIES = Capabilities(
         "eager": ("vermillion", "^", "//"),
         "compiled": ("purple", "v", "\\\\"),
     },
+    start_s=(2.0, 15.0),
     fresh_results=True,
     settings=(
         "TORCH_ALLOW_TF32_",
