@@ -79,7 +79,17 @@ LAYERS: dict[str, Conv2d | Gemm | Pool2d] = {
 }
 
 
-@pytest.fixture(params=[(name, pass_) for name, one in LAYERS.items() for pass_ in one.passes])
+# Numba compiles a kernel for each: these are of every kind, and use every field of a shape.
+_DEFAULT = ("groups, dilation", "batched product, several blocks", "max", "avg, padding counted")
+
+
+@pytest.fixture(
+    params=[
+        pytest.param((name, pass_), marks=() if name in _DEFAULT else pytest.mark.deep)
+        for name, one in LAYERS.items()
+        for pass_ in one.passes
+    ]
+)
 def problem(request: pytest.FixtureRequest) -> tuple[Conv2d | Gemm | Pool2d, str]:
     """Return each layer with each of its passes."""
     name, pass_ = request.param
