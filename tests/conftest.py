@@ -2,7 +2,7 @@
 
 The default set is what is run while one works: minutes on two cores. ``deep`` is the rest: whatever
 has a compiler build code (Inductor, XLA, C++), emulators, and of the products of many parameters
-what is not needed to have seen each value beside each other one.
+what is not needed to have seen each value, or of three and more each beside each other one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydlbench.records.measurement import Correctness, Measurement, Peaks, Roofl
 from pydlbench.records.run import RunRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -57,17 +57,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.skip(reason=f"no GPU: {reason.partition(',')[0]}"))
 
 
-def _beyond_pairs(items: Iterable[pytest.Function]) -> list[pytest.Function]:
+def _beyond_pairs(items: list[pytest.Function]) -> list[pytest.Function]:
     """Return the tests that can be left out of a product of parameters.
 
     What stays has each value of a parameter beside each value of every other one, wherever the
-    product has the two together. The test that adds most pairs is taken next, the first of equals,
-    so that every process of a parallel run keeps the same ones.
+    product has the two together; of two parameters, which would be the whole product, each value.
+    The test that adds most is taken next, the first of equals, so that every process of a parallel
+    run keeps the same ones.
     """
+    names = list(items[0].callspec.indices)
+    columns = {name: tuple(item.callspec.indices[name] for item in items) for name in names}
+    # Names that are given together have one column.
+    names = list({column: name for name, column in columns.items()}.values())
+    size = 2 if len(names) > 2 else 1
     left = {}
     for item in items:
-        places = sorted(item.callspec.indices.items())
-        left[item] = set(itertools.combinations(places, 2)) or set(places)
+        places = [(name, item.callspec.indices[name]) for name in names]
+        left[item] = set(itertools.combinations(places, size))
     missing = set().union(*left.values())
     while missing:
         best = max(left, key=lambda item: len(left[item] & missing))

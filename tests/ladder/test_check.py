@@ -34,6 +34,7 @@ def native(session):
     return get
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("phase", ["forward", "training"])
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_a_tiny_check_closes_its_ledger(session, native, framework, phase):
@@ -72,6 +73,7 @@ def test_a_tiny_check_closes_its_ledger(session, native, framework, phase):
     assert {"estimate_s", "estimate_native_s", "measured_s", "error", "ledger"} <= stored.keys()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_what_comes_from_the_host_has_a_part_and_an_experiment(session, native, framework):
     if importlib.util.find_spec(framework) is None:

@@ -315,6 +315,7 @@ def test_closing_a_session_ends_its_workers():
         os.kill(pid, 0)
 
 
+@pytest.mark.deep
 def test_probing_a_device():
     record = probe_device(threads=1, precisions=("fp32",))
     assert [peak.precision for peak in record.peaks] == ["fp32"]

@@ -97,6 +97,7 @@ def session():
 
 
 @real
+@pytest.mark.product
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("protocol", sorted(PROTOCOLS))
 def test_lines_look_as_in_the_source_document(session, protocol, framework):
