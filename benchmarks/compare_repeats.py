@@ -28,7 +28,7 @@ from pydlbench.runner.session import Options, Session
 from pydlbench.store.store import Store
 
 if TYPE_CHECKING:
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
     from pydlbench.timing.chunk import Chunk, Request
     from pydlbench.workers.host import RemoteKernel
 
@@ -39,7 +39,7 @@ class Slower:
     def __init__(self, session: Session, factor: float) -> None:
         self._session, self._factor = session, factor
 
-    def prepare(self, case: Case) -> SlowerKernel:
+    def prepare(self, case: KernelSpec) -> SlowerKernel:
         """Have a case made ready."""
         return SlowerKernel(self._session.prepare(case), self._factor)
 

@@ -23,7 +23,7 @@ from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
 from pydlbench.models.catalog import find_layers
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.session import Options, Session
 from pydlbench.timing.chunk import Request
 from pydlbench.workers.environment import worker_environment
@@ -39,7 +39,7 @@ DIRECTIONS = {
 }
 
 
-def command(case: Case, layout: str) -> list[str]:
+def command(case: KernelSpec, layout: str) -> list[str]:
     """The benchdnn call for a case, without the number of repetitions."""
     layer = case.layer
     kind = case.propagation if case.pass_ == "forward" else None
@@ -103,7 +103,9 @@ def main() -> int:
         for layer in find_layers(args.shape, args.batch):
             for precision in args.precision:
                 for pass_ in (p for p in args.passes if p in layer.passes):
-                    case = Case(layer=layer, pass_=pass_, precision=precision, layout=args.layout)
+                    case = KernelSpec(
+                        layer=layer, pass_=pass_, precision=precision, layout=args.layout
+                    )
                     try:
                         off += not _compare(session, tool, case, args)
                         done += 1
@@ -114,7 +116,7 @@ def main() -> int:
     return 1 if off or errors or not done else 0
 
 
-def _compare(session: Session, tool: str, case: Case, args: argparse.Namespace) -> bool:
+def _compare(session: Session, tool: str, case: KernelSpec, args: argparse.Namespace) -> bool:
     kernel = session.prepare(case)
     first = kernel.sample(Request(samples=3, untimed=1))
     times = max(3, round(0.05 / statistics.median(first.seconds)))

@@ -26,7 +26,7 @@ from pathlib import Path
 from pydlbench.errors import PydlbenchError
 from pydlbench.layers.base import PASSES
 from pydlbench.models.catalog import find_layers
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.session import Options, Session
 from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.policy import Policy
@@ -96,7 +96,7 @@ class Row:
     algorithm: str
 
 
-def compare(session: Session, peer: TorchPeer, case: Case, rounds: int) -> Row:
+def compare(session: Session, peer: TorchPeer, case: KernelSpec, rounds: int) -> Row:
     """Sample all three in turn and take the paired ratio to torch's better format."""
     kernel = session.prepare(case)
     layer = {"kind": case.layer.kind, **dataclasses.asdict(case.layer)}
@@ -197,7 +197,7 @@ def main() -> int:
             for pass_ in passes:
                 if pass_ not in layer.passes:
                     continue
-                case = Case(
+                case = KernelSpec(
                     layer=layer, pass_=pass_, precision=precision, propagation=args.propagation
                 )
                 try:

@@ -24,7 +24,7 @@ from pydlbench.backends import capabilities
 from pydlbench.layers.layer import Layer
 from pydlbench.models.catalog import find_layers
 from pydlbench.records.measurement import Measurement
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.session import Options, Session
 
 LIMIT = 0.02
@@ -74,8 +74,8 @@ def measure(layer: Layer, args: argparse.Namespace, mode: str | None, seed: int)
         SystemExit: a row failed.
     """
     cases = [
-        Case(layer=layer, pass_=args.pass_, precision=args.precision),
-        Case(
+        KernelSpec(layer=layer, pass_=args.pass_, precision=args.precision),
+        KernelSpec(
             layer=layer,
             pass_=args.pass_,
             precision=args.precision,

@@ -17,7 +17,7 @@ import statistics
 from collections import defaultdict
 
 from pydlbench.models.catalog import find_layers
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.session import Options, Session
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.procedure import Sampling, interleave
@@ -57,9 +57,9 @@ def main() -> int:
     algorithms, contended = defaultdict(list), defaultdict(int)
     for run in range(args.runs):
         with Session(Options(seed=run)) as session:
-            fixed = session.prepare(Case(layer=reference))
+            fixed = session.prepare(KernelSpec(layer=reference))
             for layer in layers:
-                kernel = session.prepare(Case(layer=layer))
+                kernel = session.prepare(KernelSpec(layer=layer))
                 samplings = [Sampling(policy), Sampling(policy)]
                 kernels = [kernel, fixed]
                 interleave(

@@ -15,7 +15,7 @@ from acceptance.torch_rows import TorchRows
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.layer import Layer
 from pydlbench.models.catalog import find_layers
-from pydlbench.records.specs import GPU_PRECISIONS, Case
+from pydlbench.records.specs import GPU_PRECISIONS, KernelSpec
 from pydlbench.runner.session import Options, Session
 
 __all__ = ["Settings", "Task", "open_session", "read_tests", "tasks"]
@@ -153,7 +153,7 @@ def _device(settings: Settings) -> Iterator[Task]:
 def _gemm(settings: Settings) -> Iterator[Task]:
     layer = Gemm(m=GEMM_SIZE, k=GEMM_SIZE, n=GEMM_SIZE)
     for precision in settings.precisions:
-        case = Case(layer=layer, precision=precision, device=settings.device)
+        case = KernelSpec(layer=layer, precision=precision, device=settings.device)
         yield Task(name=f"gemm {precision}", run=_measuring(case))
 
 
@@ -177,7 +177,7 @@ def _torch(settings: Settings) -> Iterator[Task]:
                 yield Task(name=f"torch {_key(case)}", run=_comparing(rows, case))
 
 
-def _comparing(rows: TorchRows, case: Case) -> Callable[[Session], dict[str, Any]]:
+def _comparing(rows: TorchRows, case: KernelSpec) -> Callable[[Session], dict[str, Any]]:
     return lambda session: rows.compare(session, case)
 
 
@@ -191,7 +191,7 @@ _KINDS = {
 }
 
 
-def _cases(settings: Settings) -> Iterator[Case]:
+def _cases(settings: Settings) -> Iterator[KernelSpec]:
     """Yield every combination, hot ones first; equal layers of the models (VGG has some) once."""
     layers: dict[str, Layer] = {}
     for layer in find_layers(settings.patterns, settings.batch):
@@ -200,7 +200,7 @@ def _cases(settings: Settings) -> Iterator[Case]:
         for layer in layers.values():
             for pass_ in layer.passes:
                 for precision in settings.precisions:
-                    yield Case(
+                    yield KernelSpec(
                         layer=layer,
                         pass_=pass_,
                         precision=precision,
@@ -209,7 +209,7 @@ def _cases(settings: Settings) -> Iterator[Case]:
                     )
 
 
-def _measuring(case: Case) -> Callable[[Session], dict[str, Any]]:
+def _measuring(case: KernelSpec) -> Callable[[Session], dict[str, Any]]:
     def run(session: Session) -> dict[str, Any]:
         (row,) = session.measure([case])
         return {"measurement": row.to_dict()}
@@ -217,7 +217,7 @@ def _measuring(case: Case) -> Callable[[Session], dict[str, Any]]:
     return run
 
 
-def _key(case: Case) -> str:
+def _key(case: KernelSpec) -> str:
     name = case.layer.name or case.layer.problem
     return f"{name} {case.pass_} {case.precision} {case.cache}"
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 from pydlbench.errors import UnsupportedError, WorkerError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.pool import Pool2d
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.session import Session
 from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.guards import disturbance
@@ -61,7 +61,7 @@ class TorchRows:
         process.kill()
         process.communicate()
 
-    def knows(self, case: Case) -> bool:
+    def knows(self, case: KernelSpec) -> bool:
         """Whether PyTorch has this layer as one operator."""
         layer = case.layer
         if case.precision not in self.precisions:
@@ -73,7 +73,7 @@ class TorchRows:
         # What is padded unevenly gets its padding before, untimed.
         return isinstance(layer, Conv2d)
 
-    def compare(self, session: Session, case: Case) -> dict[str, Any]:
+    def compare(self, session: Session, case: KernelSpec) -> dict[str, Any]:
         """Sample native and torch's two memory formats in turn; ratio to the better format."""
         try:
             kernel = session.prepare(case)
@@ -110,12 +110,12 @@ class TorchRows:
         """Return PyTorch's version and libraries."""
         return self._ask(device, op="describe")
 
-    def _prepare(self, case: Case, number: int, memory_format: str) -> None:
+    def _prepare(self, case: KernelSpec, number: int, memory_format: str) -> None:
         layer = {"kind": case.layer.kind, **dataclasses.asdict(case.layer)}
         words = {"layer": layer, "format": memory_format, "precision": case.precision}
         self._ask(case.device, op="prepare", id=number, **words, **{"pass": case.pass_})
 
-    def _sampled(self, session: Session, case: Case, kernel: RemoteKernel) -> list[Samples]:
+    def _sampled(self, session: Session, case: KernelSpec, kernel: RemoteKernel) -> list[Samples]:
         policy = gpu_policy(
             Policy(budget_s=self._budget_s, min_rounds=_ROUNDS, chunk_s=0.02),
             kernel.facts,
@@ -139,7 +139,7 @@ class TorchRows:
         gpu = dataclasses.replace(chunk.gpu, others=others)
         return dataclasses.replace(chunk, gpu=gpu, disturbance=disturbance(gpu))
 
-    def _sample(self, case: Case, number: int, request: Request) -> Chunk:
+    def _sample(self, case: KernelSpec, number: int, request: Request) -> Chunk:
         counts = dataclasses.asdict(request)
         reply = self._ask(case.device, op="sample", id=number, **counts)
         seconds: Sequence[float] = reply["seconds"]

@@ -11,7 +11,7 @@ from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
     from pydlbench.timing.chunk import Chunk, Request
 
 __all__ = [
@@ -132,7 +132,7 @@ class Backend(Protocol):
     def describe(self) -> dict[str, Any]:
         """Version, threads and instruction set of the libraries behind it."""
 
-    def prepare(self, case: Case, preparation: Preparation) -> Kernel:
+    def prepare(self, case: KernelSpec, preparation: Preparation) -> Kernel:
         """Make a case ready to be timed, verified.
 
         Raises:
@@ -171,7 +171,7 @@ def check_precision(precision: str, on_gpu: bool) -> None:
         )
 
 
-def check_case(case: Case) -> None:
+def check_case(case: KernelSpec) -> None:
     """Refuse what a kind of device has for no backend, or a layer for none.
 
     Raises:

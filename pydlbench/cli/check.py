@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Model
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
     from pydlbench.report.check import CheckResult
 
 __all__ = ["CheckRequest", "Checks", "add_parser", "check_room", "read_check", "run"]
@@ -265,10 +265,10 @@ def check_room(request: CheckRequest) -> None:
         UsageError: it has not; with the largest batch that has.
     """
     from pydlbench.devices.cpu.facts import read_cpu_facts
-    from pydlbench.records.step import StepCase
+    from pydlbench.records.step import StepSpec
     from pydlbench.steps.run import check_memory_of_parts
 
-    step = StepCase(
+    step = StepSpec(
         model=request.model.name,
         phase=request.phase,
         framework=request.subjects[0][0],
@@ -369,7 +369,7 @@ class Checks:
     ) -> None:
         self.request = request
         self.results: list[CheckResult] = []
-        self.rows: dict[Case, Measurement] = {}
+        self.rows: dict[KernelSpec, Measurement] = {}
         self.limits = Limits(theoretical_s=None, roof_s=None)
         self.run: RunRecord | None = None
         self.interrupted = False

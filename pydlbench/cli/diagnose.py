@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pydlbench.records.diagnosis import Diagnosis
     from pydlbench.records.run import RunRecord
-    from pydlbench.records.step import StepCase
+    from pydlbench.records.step import StepSpec
 
 __all__ = ["add_parser", "run"]
 
@@ -139,17 +139,17 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
     return FOUND if fail_on is not None and _largest(found) >= fail_on else 0
 
 
-def _case(args: argparse.Namespace) -> StepCase:
+def _case(args: argparse.Namespace) -> StepSpec:
     """Return what is asked for, every word of it checked."""
     from pydlbench.cli.options import one_of, read_options, whole_number
     from pydlbench.devices.cpu.facts import read_cpu_facts
     from pydlbench.errors import UsageError
     from pydlbench.models import build_model
     from pydlbench.records.specs import CPU_PRECISIONS
-    from pydlbench.records.step import StepCase
+    from pydlbench.records.step import StepSpec
     from pydlbench.steps.run import check_memory_of_parts
 
-    case = StepCase(
+    case = StepSpec(
         model=args.model,
         options=read_options(args.option or []),
         batch=None if args.batch is None else whole_number("--batch", args.batch, 1),

@@ -21,7 +21,7 @@ from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.models import build_model
 from pydlbench.models.work import PHASES
 from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS, PRECISIONS, check_device
-from pydlbench.records.step import FRAMEWORK_MODES, FRAMEWORKS, StepCase
+from pydlbench.records.step import FRAMEWORK_MODES, FRAMEWORKS, StepSpec
 from pydlbench.report.text import STDOUT, check_writable, write_text
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class Group:
     """Steps of one batch and phase, timed in turn."""
 
     model: Model
-    cases: tuple[StepCase, ...]
+    cases: tuple[StepSpec, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +246,7 @@ def read_request(args: argparse.Namespace) -> Request:
                 "--phase forward-backward, or --option optimizer=sgd"
             )
         cases = [
-            StepCase(
+            StepSpec(
                 model=args.model,
                 batch=model.batch,
                 phase=phase,
@@ -589,14 +589,14 @@ class StepSession(Protocol):
 
     def steps(
         self,
-        cases: Sequence[StepCase],
+        cases: Sequence[StepSpec],
         *,
         checks: bool,
         progress: Callable[[int, int, str], None],
     ) -> list[StepRecord]:
         """Check steps and time them in turn."""
 
-    def agreement(self, case: StepCase) -> Agreement:
+    def agreement(self, case: StepSpec) -> Agreement:
         """Hold the two frameworks' numbers against each other."""
 
     def protocol(
@@ -634,7 +634,7 @@ class _Session:
 
     def steps(
         self,
-        cases: Sequence[StepCase],
+        cases: Sequence[StepSpec],
         *,
         checks: bool,
         progress: Callable[[int, int, str], None],
@@ -645,7 +645,7 @@ class _Session:
         how = StepPreparation(checks=checks)
         return run_in_turn(cases, self._session, preparation=how, progress=progress)
 
-    def agreement(self, case: StepCase) -> Agreement:
+    def agreement(self, case: StepSpec) -> Agreement:
         from pydlbench.steps.checks import agree
 
         return agree(case, self._session)

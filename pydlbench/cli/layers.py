@@ -32,7 +32,7 @@ from pydlbench.records.specs import (
     LAYOUTS,
     PROPAGATIONS,
     TIMINGS,
-    Case,
+    KernelSpec,
     check_device,
 )
 
@@ -290,7 +290,7 @@ class Request:
         notes: What was left out, and why.
     """
 
-    cases: tuple[Case, ...]
+    cases: tuple[KernelSpec, ...]
     threads: tuple[int | None, ...]
     options: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -338,7 +338,7 @@ def read_request(args: argparse.Namespace) -> Request:
     wanted = [(layer, pass_) for layer in layers for pass_ in passes if pass_ in layer.passes]
     every = set(args.pass_ or ()) & {"all"}
     cases = [
-        Case(
+        KernelSpec(
             layer=layer,
             pass_=pass_,
             precision=precision,

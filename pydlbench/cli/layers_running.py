@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pydlbench.cli.terminal import OneInterrupt, Progress
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
 
 __all__ = ["LayerSession", "Running", "SessionFactory"]
 
@@ -30,7 +30,7 @@ class LayerSession(Protocol):
         """The record of the run."""
 
     def measure(
-        self, cases: Sequence[Case], progress: Callable[[int, int, str], None]
+        self, cases: Sequence[KernelSpec], progress: Callable[[int, int, str], None]
     ) -> Iterable[Measurement]:
         """Measure cases one after another."""
 
@@ -187,7 +187,7 @@ class Running:
 class _Keys:
     """Says which case a row answers: rows come in groups, not in the order of the cases."""
 
-    def __init__(self, cases: Sequence[Case], threads: int | None) -> None:
+    def __init__(self, cases: Sequence[KernelSpec], threads: int | None) -> None:
         self._left = list(cases)
         self._threads = threads
 
@@ -199,7 +199,7 @@ class _Keys:
         return None
 
 
-def _answers(row: Measurement, case: Case) -> bool:
+def _answers(row: Measurement, case: KernelSpec) -> bool:
     return (
         *(row.problem, row.layer, row.pass_, row.precision, row.propagation, row.cache),
         *(row.layout_request, row.backend, row.mode, row.device, row.fuse),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Model
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
 
 __all__ = ["add_parser", "read_model", "run", "summed"]
 
@@ -220,7 +220,7 @@ class Summed:
     """
 
     wanted: Plan
-    rows: Mapping[Case, Measurement]
+    rows: Mapping[KernelSpec, Measurement]
     estimate: Estimate
     memory: dict[str, int]
     document: dict[str, Any]
@@ -228,7 +228,7 @@ class Summed:
 
 def measure(
     session: Any, wanted: Plan, recorder: Recorder, *, quiet: bool
-) -> tuple[dict[Case, Measurement], bool]:
+) -> tuple[dict[KernelSpec, Measurement], bool]:
     """Measure a plan's cases.
 
     Args:
@@ -243,7 +243,7 @@ def measure(
     from pydlbench.cli.terminal import OneInterrupt, Progress
 
     progress = Progress(sys.stderr, quiet=quiet)
-    rows: dict[Case, Measurement] = {}
+    rows: dict[KernelSpec, Measurement] = {}
     interrupted = False
     with OneInterrupt() as interrupts:
         try:
@@ -263,7 +263,7 @@ def measure(
 
 
 def summed(
-    asked: ModelRequest, wanted: Plan, rows: Mapping[Case, Measurement], cache_bytes: int
+    asked: ModelRequest, wanted: Plan, rows: Mapping[KernelSpec, Measurement], cache_bytes: int
 ) -> Summed:
     """Sum the kernels of a step.
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pydlbench.cli.layers import Request
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
 
 __all__ = ["layers_request", "unfinished", "with_options"]
 
@@ -68,7 +68,7 @@ def with_options(
     return argparse.Namespace(**{**before, **kept})
 
 
-def unfinished(cases: Sequence[Case], done: Callable[[Case], bool]) -> list[Case]:
+def unfinished(cases: Sequence[KernelSpec], done: Callable[[KernelSpec], bool]) -> list[KernelSpec]:
     """Return the cases that a resumed run still has to measure.
 
     Backends of one problem are sampled in turn and have ratios to each other: where one of them is

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pydlbench.ladder.estimate import Plan
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunInfo
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
     from pydlbench.store.documents import Loaded
     from pydlbench.store.entry import Entry
 
@@ -262,7 +262,7 @@ def _plan(document: Mapping[str, Any]) -> Plan | None:
 
 def _rows(
     wanted: Plan, every: Sequence[Measurement], threads: int | None
-) -> Iterator[dict[Case, Measurement]]:
+) -> Iterator[dict[KernelSpec, Measurement]]:
     """Yield what may be the rows of a plan: those in its order, then those of the same kernels."""
     if len(every) == len(wanted.cases):
         yield dict(zip(wanted.cases, every, strict=True))
@@ -287,7 +287,7 @@ def _kernel(row: Measurement) -> tuple[Any, ...]:
     )
 
 
-def _kernel_of(case: Case) -> tuple[Any, ...]:
+def _kernel_of(case: KernelSpec) -> tuple[Any, ...]:
     return (
         *(case.layer.problem, case.pass_, case.precision, case.propagation, case.cache),
         *(case.layout, case.backend, case.mode, case.device, case.fuse),

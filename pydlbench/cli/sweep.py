@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pydlbench.cli.recorder import Recorder
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.sweep import SweepFile, Table
 
 __all__ = [
@@ -181,7 +181,7 @@ def _layers(args: argparse.Namespace) -> tuple[list[Job], tuple[str, ...]]:
     return jobs, request.notes
 
 
-def _case_fields(case: Case, threads: int | None) -> dict[str, str]:
+def _case_fields(case: KernelSpec, threads: int | None) -> dict[str, str]:
     name = case.layer.name or case.layer.problem
     return {
         "shape": name,
@@ -331,7 +331,7 @@ def asked_for(key: str | None) -> bool:
     return key is None or key.startswith("layers/")
 
 
-def kernel_key(job: Job, row: Row, case: Case) -> str:
+def kernel_key(job: Job, row: Row, case: KernelSpec) -> str:
     """Return the key of a kernel that was measured for the sum of a row."""
     return f"{row_key(job, row)}/{same_kernel(job, case)}"
 
@@ -342,7 +342,7 @@ def kernel_of(key: str) -> str | None:
     return row if key.startswith("model/") and row.count("/") > 1 else None
 
 
-def same_kernel(job: Job, case: Case) -> str:
+def same_kernel(job: Job, case: KernelSpec) -> str:
     """Return what two measurements of the same kernel have in common, whatever asked for it."""
     nameless = msgspec.structs.replace(case, layer=dataclasses.replace(case.layer, name=None))
     return _digest([nameless.to_dict(), job.options.get("threads")])

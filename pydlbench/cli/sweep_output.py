@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pydlbench.cli.sweep_running import Outcome
     from pydlbench.records.run import RunRecord
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.sweep import Job, SweepFile
     from pydlbench.runner.sweep_forecast import Key, Span
     from pydlbench.store.entry import Entry
@@ -412,7 +412,7 @@ def _read(store: Store, cpu: str, layers: dict[Key, float], steps: dict[Key, flo
                     steps.setdefault(key, document[time]["median"])
 
 
-def _kernels(job: Job) -> Iterable[Case]:
+def _kernels(job: Job) -> Iterable[KernelSpec]:
     """Return the native kernels behind an estimate or a cross-check."""
     from pydlbench.ladder.estimate import plan
 

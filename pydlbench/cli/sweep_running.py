@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pydlbench.cli.sweep_output import SweepOutputs
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.sweep import Job, Row, SweepFile
     from pydlbench.runner.sweep_forecast import Span
     from pydlbench.store.entry import Entry
@@ -272,7 +272,7 @@ class CheckJob:
         job: Job,
         todo: Sequence[Row],
         finished: Callable[[Row, dict[str, Any]], None],
-        native: Callable[[Case, dict[str, Any], str], None],
+        native: Callable[[KernelSpec, dict[str, Any], str], None],
         progress: Callable[[float, str], None],
     ) -> None:
         self.interrupted = False
@@ -381,7 +381,7 @@ class EstimateRow:
         self._cache_bytes = cache_bytes
 
     def document(
-        self, kernel: Callable[[Job, Row, Case, str, float], Measurement]
+        self, kernel: Callable[[Job, Row, KernelSpec, str, float], Measurement]
     ) -> dict[str, Any]:
         """Return the JSON object.
 
@@ -397,7 +397,7 @@ class EstimateRow:
         job, asked = self._job, self._job.request
         wanted = plan(asked.model, asked.phase, asked.precision, asked.device, self._cache_bytes)
         count = len(wanted.cases)
-        rows: dict[Case, Measurement] = {}
+        rows: dict[KernelSpec, Measurement] = {}
         for number, case in enumerate(wanted.cases):
             label = f"{self._row.label}: {case.label}, {number} of {count} kernels"
             rows[case] = kernel(job, self._row, case, label, number / count)
@@ -558,7 +558,7 @@ class Runner:
     def _layers(self, job: Job, todo: Sequence[Row]) -> None:
         from pydlbench.runner.problem import by_problem
 
-        waiting: dict[Case, list[Row]] = {}
+        waiting: dict[KernelSpec, list[Row]] = {}
         for row in todo:
             waiting.setdefault(row.case, []).append(row)
         count = len(job.rows) - len(todo)
@@ -569,7 +569,7 @@ class Runner:
                 self._finished(job, waiting[case].pop(0), "layer", measured.to_dict())
             count += len(group)
 
-    def _measured(self, job: Job, cases: Sequence[Case]) -> list[Measurement]:
+    def _measured(self, job: Job, cases: Sequence[KernelSpec]) -> list[Measurement]:
         """Return a row for each case, those that could not be measured with the reason."""
         from pydlbench.runner.measuring import empty_row
 
@@ -605,7 +605,9 @@ class Runner:
             else:
                 self._finished(job, row, "estimate", document)
 
-    def _kernel(self, job: Job, row: Row, case: Case, label: str, share: float) -> Measurement:
+    def _kernel(
+        self, job: Job, row: Row, case: KernelSpec, label: str, share: float
+    ) -> Measurement:
         """Return a kernel of an estimate: one that is there already, or a new one."""
         from pydlbench.records.measurement import Measurement
 
@@ -654,7 +656,7 @@ class Runner:
         # A session of its own: the cross-check opens workers with several allocators.
         self._sessions.close()
 
-        def native(case: Case, document: dict[str, Any], key: str) -> None:
+        def native(case: KernelSpec, document: dict[str, Any], key: str) -> None:
             # One that an estimate has measured already would be the same row twice.
             if same_kernel(job, case) not in self._kernels:
                 self._keep("layer", document, key)

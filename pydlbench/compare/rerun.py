@@ -11,7 +11,7 @@ from pydlbench.compare.match import LAYER_KINDS, Matching, Pair
 from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
 from pydlbench.layers.descriptor import parse_problem
 from pydlbench.models.catalog import find_layers
-from pydlbench.records.specs import TIMINGS, Case
+from pydlbench.records.specs import TIMINGS, KernelSpec
 from pydlbench.runner.interleaved import InterleavedKernel, releasing, sample_interleaved
 from pydlbench.timing.policy import Policy, gpu_policy
 from pydlbench.timing.statistics import median, paired_ratio
@@ -42,14 +42,14 @@ __all__ = [
 # From a stored row back to the case that it measured.
 
 
-def case_of(row: Row) -> Case:
+def case_of(row: Row) -> KernelSpec:
     """Return the case of a row, so that it can be measured again.
 
     Raises:
         UnsupportedError: the row is no layer's, or does not say which one it was.
     """
     try:
-        return Case(
+        return KernelSpec(
             layer=_layer(row),
             pass_=row.pass_,
             precision=row.precision,
@@ -166,7 +166,7 @@ class RerunSide:
         threads: of its kernel; None is one per physical core, or a GPU.
     """
 
-    case: Case
+    case: KernelSpec
     threads: int | None = None
 
 
@@ -199,7 +199,7 @@ class RerunPair:
     found: Passes = field(default_factory=Passes)
 
 
-def policy(budget_s: float, case: Case, facts: dict[str, Any]) -> Policy:
+def policy(budget_s: float, case: KernelSpec, facts: dict[str, Any]) -> Policy:
     """Return the constants of sampling a kernel within a pass.
 
     Args:

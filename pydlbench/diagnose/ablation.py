@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from pydlbench.diagnose.evidence import Observations
     from pydlbench.records.measurement import Measurement
-    from pydlbench.records.specs import Case
-    from pydlbench.records.step import StepCase
+    from pydlbench.records.specs import KernelSpec
+    from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
     from pydlbench.timing.procedure import Samples
     from pydlbench.timing.statistics import Ratio
@@ -112,8 +112,8 @@ class LayerChange:
     """
 
     what: str
-    case: Case
-    changed: Case
+    case: KernelSpec
+    changed: KernelSpec
     variant: str | None = None
     changed_variant: str | None = None
     count: int = 1
@@ -129,7 +129,7 @@ class AgainstNative:
         count: how often the step has it.
     """
 
-    case: Case
+    case: KernelSpec
     count: int = 1
 
     @property
@@ -424,7 +424,7 @@ def _of_step(experiment: StepChange, seen: Observations, session: Session) -> Sa
     return saving_of(ratio, base, seen.step_s, "step", words, kept_s=experiment.kept_s)
 
 
-def _with_options(case: StepCase, options: Sequence[tuple[str, str]]) -> StepCase:
+def _with_options(case: StepSpec, options: Sequence[tuple[str, str]]) -> StepSpec:
     return msgspec.structs.replace(case, options={**case.options, **dict(options)})
 
 

@@ -15,7 +15,7 @@ from pydlbench.ladder.estimate import estimate, plan
 from pydlbench.ladder.native import native_sum
 from pydlbench.ladder.rounds import ask_log
 from pydlbench.models import build_model
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.steps.run import run
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pydlbench.models.work import Work
     from pydlbench.records.check import CheckRecord, LedgerTerm, PieceRow
     from pydlbench.records.measurement import Measurement
-    from pydlbench.records.step import StepCase, StepRecord
+    from pydlbench.records.step import StepRecord, StepSpec
     from pydlbench.runner.session import Session
 
 __all__ = ["Excess", "Observations", "observe"]
@@ -75,11 +75,11 @@ class Observations:
         beside_s: the step's median beside the first change of it that was tried; None before.
     """
 
-    case: StepCase
+    case: StepSpec
     model: Model
     step: StepRecord
     plan: Plan
-    rows: Mapping[Case, Measurement]
+    rows: Mapping[KernelSpec, Measurement]
     estimate: Estimate
     native: NativeSum
     check: CheckRecord | None = None
@@ -146,9 +146,9 @@ class Observations:
         found = [one.work for one in self.plan.terms if one.work.layer.name == name]
         return [one for one in found if one.node == node]
 
-    def framework_case(self, work: Work) -> Case:
+    def framework_case(self, work: Work) -> KernelSpec:
         """Return a piece of the step's work as the framework runs it alone."""
-        return Case(
+        return KernelSpec(
             layer=work.layer,
             pass_=work.pass_,
             precision=self.case.precision,
@@ -166,7 +166,7 @@ class Observations:
                 return row.time.median if row.ok and row.time else 0.0
         return 0.0
 
-    def changed(self, **changes: object) -> StepCase:
+    def changed(self, **changes: object) -> StepSpec:
         """Return the step's case with other fields."""
         return msgspec.structs.replace(self.case, **changes)
 
@@ -200,7 +200,7 @@ _SHARE, _LATEST = 0.25, 0.4
 
 
 def observe(
-    case: StepCase,
+    case: StepSpec,
     session: Session,
     time_limit_s: float,
     tell: Callable[[str], None],

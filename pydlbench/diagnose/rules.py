@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pydlbench.diagnose.evidence import Excess, Observations
     from pydlbench.models.work import Work
     from pydlbench.records.measurement import Measurement
-    from pydlbench.records.specs import Case
-    from pydlbench.records.step import StepCase
+    from pydlbench.records.specs import KernelSpec
+    from pydlbench.records.step import StepSpec
 
 __all__ = ["RULES", "again", "faults_command", "layer_command"]
 
@@ -38,7 +38,7 @@ __all__ = ["RULES", "again", "faults_command", "layer_command"]
 _DEFAULTS = (("phase", "forward"), ("precision", "fp32"), ("layout", "nhwc"))
 
 
-def again(case: StepCase) -> str:
+def again(case: StepSpec) -> str:
     """Return the command that diagnoses a step."""
     words = ["pydlbench", "diagnose", case.model]
     if case.framework != "torch":
@@ -46,13 +46,13 @@ def again(case: StepCase) -> str:
     return shlex.join([*words, *_step_options(case)])
 
 
-def faults_command(case: StepCase) -> str:
+def faults_command(case: StepSpec) -> str:
     """Return the command that counts a step's page faults, and says what they cost."""
     words = ["pydlbench", "check", case.model, "--framework", case.framework]
     return shlex.join([*words, *_step_options(case)])
 
 
-def _step_options(case: StepCase) -> list[str]:
+def _step_options(case: StepSpec) -> list[str]:
     words: list[str] = []
     if case.mode not in ("eager", "graph"):
         words += ["--mode", str(case.mode)]
@@ -67,7 +67,7 @@ def _step_options(case: StepCase) -> list[str]:
     return words
 
 
-def layer_command(case: Case) -> str:
+def layer_command(case: KernelSpec) -> str:
     """Return the command that times a layer natively and in the framework, and explains the gap."""
     words = ["pydlbench", "layers", "--shape", case.layer.problem, "--pass", case.pass_]
     if isinstance(case.layer, Pool2d):  # its descriptor says where it pools, not how
@@ -426,7 +426,7 @@ _LARGE_POINTWISE: Final = 0.03
 _MODES: Final = {"eager": "compiled", "graph": "xla"}
 
 
-def compiling_mode(case: StepCase) -> str | None:
+def compiling_mode(case: StepSpec) -> str | None:
     """Return the mode that joins operators; None if the step runs in it."""
     return _MODES.get(str(case.mode))
 

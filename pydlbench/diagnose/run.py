@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pydlbench.diagnose.evidence import Observations
     from pydlbench.records.check import CheckRecord
     from pydlbench.records.diagnosis import Hypothesis, Saving
-    from pydlbench.records.step import StepCase
+    from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
 
 __all__ = ["diagnose"]
@@ -168,7 +168,7 @@ _RESERVED = 0.5
 
 
 def diagnose(
-    case: StepCase,
+    case: StepSpec,
     session: Session,
     time_limit_s: float = 300.0,
     tell: Callable[[str], None] = lambda _: None,

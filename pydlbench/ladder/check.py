@@ -13,7 +13,7 @@ from pydlbench.ladder.native import measure_native
 from pydlbench.ladder.operators import Calibration, blocks, singles, step_operators
 from pydlbench.ladder.rounds import LEAST, Rounds, ask_log, ask_operators, ask_replay, keeps_pages
 from pydlbench.models import build_model
-from pydlbench.records.step import StepCase, StepPreparation
+from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.runner.interleaved import random_order, releasing
 from pydlbench.steps.run import prepare_step
 from pydlbench.workers.environment import FRESH_PAGES
@@ -77,7 +77,7 @@ def check(
     if session is None:
         raise ValueError("a check needs a session")
     begin = time.monotonic()
-    case = StepCase(
+    case = StepSpec(
         model=model_name,
         options=dict(options or {}),
         batch=batch,
@@ -109,7 +109,7 @@ class _Check:
 
     def __init__(
         self,
-        case: StepCase,
+        case: StepSpec,
         model: Model,
         session: Session,
         checks: bool,
@@ -217,7 +217,7 @@ class _Check:
         sizes = blocks(self._found, traces)
         return self._kept(ask_replay(self._session, self._own, sizes))
 
-    def _warm(self, case: StepCase) -> RemoteKernel:
+    def _warm(self, case: StepSpec) -> RemoteKernel:
         how = StepPreparation(checks=False)
         return self._kept(prepare_step(case, self._session, warm=True, preparation=how))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from pydlbench.models.work import LOSS, work
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -260,7 +260,7 @@ class Estimate:
         }
 
 
-def estimate(plan: Plan, rows: Mapping[Case, Measurement]) -> Estimate:
+def estimate(plan: Plan, rows: Mapping[KernelSpec, Measurement]) -> Estimate:
     """Sum measured layers into a step.
 
     Args:
@@ -280,7 +280,7 @@ def estimate(plan: Plan, rows: Mapping[Case, Measurement]) -> Estimate:
             missing.append((term.work.node, term.work.pass_, reason))
     times = {name: _sum(_range(term, rows) for term in terms) for name, terms in timed.items()}
     total = _sum(times.values())
-    first: dict[tuple[Case, ...], str] = {}
+    first: dict[tuple[KernelSpec, ...], str] = {}
     layers = tuple(
         _share(
             name,
@@ -310,7 +310,7 @@ def _reason(row: Measurement) -> str | None:
     return None if row.ok else row.reason or row.status
 
 
-def _hot_only(terms: Sequence[Term], rows: Mapping[Case, Measurement]) -> tuple[int, str]:
+def _hot_only(terms: Sequence[Term], rows: Mapping[KernelSpec, Measurement]) -> tuple[int, str]:
     reasons = {term.hot: _reason(rows[term.cold]) for term in terms}
     lacking = [reason for reason in reasons.values() if reason is not None]
     return len(lacking), lacking[0] if lacking else ""
@@ -320,7 +320,7 @@ def _median(row: Measurement) -> float | None:
     return row.time.median if row.ok and row.time is not None else None
 
 
-def _range(term: Term, rows: Mapping[Case, Measurement]) -> Range:
+def _range(term: Term, rows: Mapping[KernelSpec, Measurement]) -> Range:
     hot = _median(rows[term.hot]) or 0.0
     cold = _median(rows[term.cold])
     return Range(hot=hot, cold=hot if cold is None else cold)
@@ -336,7 +336,7 @@ def _sum(ranges: Iterable[Range]) -> Range:
 def _share(
     name: str,
     terms: Sequence[Term],
-    rows: Mapping[Case, Measurement],
+    rows: Mapping[KernelSpec, Measurement],
     time: Range,
     total: float,
     *,
@@ -385,9 +385,9 @@ def _kind(term: Term) -> str:
     return str(getattr(layer, "op", layer.kind))
 
 
-def _half_width(terms: Sequence[Term], rows: Mapping[Case, Measurement]) -> float:
+def _half_width(terms: Sequence[Term], rows: Mapping[KernelSpec, Measurement]) -> float:
     """Of the middle of hot and cold: each distinct measurement counts half, times its number."""
-    counts: Counter[Case] = Counter()
+    counts: Counter[KernelSpec] = Counter()
     for term in terms:
         counts[term.hot] += 1
         counts[term.cold if rows[term.cold].ok else term.hot] += 1
@@ -417,8 +417,8 @@ class Term:
     """
 
     work: Work
-    hot: Case
-    cold: Case
+    hot: KernelSpec
+    cold: KernelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -438,9 +438,9 @@ class Plan:
     terms: tuple[Term, ...]
 
     @property
-    def cases(self) -> tuple[Case, ...]:
+    def cases(self) -> tuple[KernelSpec, ...]:
         """What is to be measured: each distinct case once, hot and cold ones beside each other."""
-        found: dict[Case, None] = {}
+        found: dict[KernelSpec, None] = {}
         for term in self.terms:
             found.setdefault(term.hot)
             found.setdefault(term.cold)
@@ -468,15 +468,17 @@ def plan(
     Raises:
         UsageError: no such phase.
     """
-    known: dict[Case, Case] = {}  # without names -> as it is called where it first occurs
+    known: dict[
+        KernelSpec, KernelSpec
+    ] = {}  # without names -> as it is called where it first occurs
 
-    def shared(case: Case) -> Case:
+    def shared(case: KernelSpec) -> KernelSpec:
         nameless = msgspec.structs.replace(case, layer=dataclasses.replace(case.layer, name=None))
         return known.setdefault(nameless, case)
 
     terms = []
     for one in work(model, phase):
-        hot = Case(
+        hot = KernelSpec(
             layer=one.layer,
             pass_=one.pass_,
             precision=precision,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pydlbench.ladder.operators import Calibration, StepOperator
     from pydlbench.ladder.rounds import Rounds
     from pydlbench.models.graph import Model
-    from pydlbench.records.step import StepCase
+    from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
 
 __all__ = ["Evidence", "Findings", "conclude", "ledger", "native_of"]
@@ -254,7 +254,7 @@ class Findings:
         notes: what a reader has to know.
     """
 
-    case: StepCase
+    case: StepSpec
     model: Model
     found: Sequence[StepOperator]
     singles: Sequence[StepOperator]

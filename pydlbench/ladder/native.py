@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Model
     from pydlbench.models.work import Work
     from pydlbench.records.measurement import Measurement
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.session import Session
 
 __all__ = ["NativeSum", "measure_native", "native_sum"]
@@ -87,7 +87,7 @@ def measure_native(
     return native_sum(wanted, rows)
 
 
-def native_sum(wanted: Plan, rows: Mapping[Case, Measurement]) -> NativeSum:
+def native_sum(wanted: Plan, rows: Mapping[KernelSpec, Measurement]) -> NativeSum:
     """Sum measured rows by what they stand for."""
     total, loss, optimizer = _ZERO, 0.0, 0.0
     nodes: dict[str, float] = {}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pydlbench.ladder.operators import Calibration, StepOperator
-    from pydlbench.records.step import StepCase
+    from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
     from pydlbench.timing.chunk import Chunk
     from pydlbench.workers.host import RemoteKernel, Worker
@@ -214,7 +214,7 @@ _OUT_OF_CACHES = 4
 
 
 def ask_operators(
-    case: StepCase,
+    case: StepSpec,
     session: Session,
     found: Sequence[StepOperator],
     besides: Sequence[StepOperator] = (),
@@ -241,7 +241,7 @@ def ask_operators(
     )
 
 
-def keeps_pages(case: StepCase, session: Session) -> bool:
+def keeps_pages(case: StepSpec, session: Session) -> bool:
     """Whether a framework's own allocator keeps freed pages: its results then fault no more."""
     worker = session.worker(case.framework, case.device)
     kernel = worker.build(operations.prepare_allocation, framework=case.framework, size=_LARGE)
@@ -264,7 +264,7 @@ def ask_replay(session: Session, worker: Worker, sizes: Sequence[int]) -> Remote
     return worker.build(operations.prepare_replay, sizes=list(sizes), live=live)
 
 
-def ask_log(case: StepCase, session: Session) -> dict[str, Any]:
+def ask_log(case: StepSpec, session: Session) -> dict[str, Any]:
     """Return what oneDNN logged of whole steps: seconds and executions by primitive.
 
     Empty where there is no such log.
@@ -280,7 +280,7 @@ def ask_log(case: StepCase, session: Session) -> dict[str, Any]:
         kernel.release()
 
 
-def _said(case: StepCase, worker: Worker) -> dict[str, Any]:
+def _said(case: StepSpec, worker: Worker) -> dict[str, Any]:
     """Read the log that a process writes to standard error while it runs steps."""
     from pydlbench.backends.frameworks.verbose import parse
     from pydlbench.records.step import StepPreparation

@@ -1,4 +1,4 @@
-"""A case: one layer, one pass, one precision, in one cache state, on one backend and device."""
+"""What is asked of a backend: a layer and a pass, in a precision, a cache state, on a device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
     "PROPAGATIONS",
     "TIMINGS",
     "Cache",
-    "Case",
+    "KernelSpec",
     "LayerKind",
     "PassName",
     "Precision",
@@ -54,7 +54,7 @@ Propagation = Annotated[str, one_of(*PROPAGATIONS)]
 Cache = Annotated[str, one_of(*CACHES)]
 
 
-class Case(Record, frozen=True, kw_only=True):
+class KernelSpec(Record, frozen=True, kw_only=True):
     """What one row of a table measures.
 
     Attributes:

@@ -26,11 +26,11 @@ __all__ = [
     "Check",
     "Framework",
     "Phase",
-    "StepCase",
     "StepFacts",
     "StepKernel",
     "StepPreparation",
     "StepRecord",
+    "StepSpec",
 ]
 
 
@@ -51,7 +51,7 @@ Framework = Annotated[str, one_of(*FRAMEWORKS)]
 Phase = Annotated[str, one_of(*PHASES)]
 
 
-class StepCase(Record, frozen=True, kw_only=True):
+class StepSpec(Record, frozen=True, kw_only=True):
     """What one end-to-end row measures.
 
     Attributes:
@@ -247,7 +247,7 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
         time: of a step (JSON: ``time_s``); None unless the status is ``ok``.
     """
 
-    case: StepCase
+    case: StepSpec
     status: Status
     reason: str | None = None
     images_per_s: float | None = None

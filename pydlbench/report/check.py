@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pydlbench.records.check import CheckRecord, LedgerTerm, PieceRow, RoundRow
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
 
 __all__ = [
     "CheckResult",
@@ -156,7 +156,7 @@ class Limits:
     roof_s: float | None
 
 
-def limits(plan: Plan, rows: Mapping[Case, Measurement]) -> Limits:
+def limits(plan: Plan, rows: Mapping[KernelSpec, Measurement]) -> Limits:
     """Sum the limits of a step's native rows; rows without a time are not in the sums.
 
     Args:

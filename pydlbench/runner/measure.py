@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydlbench.backends import capabilities
 from pydlbench.errors import BackendMissingError
-from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS, Case, check_device
+from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS, KernelSpec, check_device
 from pydlbench.runner.session import Options, Session
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def measure(
         UsageError: an unknown word, or a layer that does not fit into memory.
     """
     capabilities.of(backend)
-    case = Case(
+    case = KernelSpec(
         layer=layer,
         pass_=pass_,
         precision=precision,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pydlbench.devices.cpu.record import DeviceRecord
     from pydlbench.devices.gpu.record import GpuRecord
     from pydlbench.records.measurement import TimeSummary
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.session import Devices, Options
     from pydlbench.timing.policy import Policy
     from pydlbench.timing.procedure import Samples
@@ -81,7 +81,7 @@ class Measuring:
         self._policy = Policy(confidence=options.confidence, budget_s=options.budget_s)
         self._summand = estimate_policy(self._policy)
         # Of hot cases, the name of the fastest kernel.
-        self._fastest: dict[Case, str] = {}
+        self._fastest: dict[KernelSpec, str] = {}
         self._without_empty_call: set[tuple[str, str, str | None]] = set()
 
     @property
@@ -89,15 +89,15 @@ class Measuring:
         """Of the inputs and of the order of rounds."""
         return self._options.seed
 
-    def threads(self, case: Case) -> int | None:
+    def threads(self, case: KernelSpec) -> int | None:
         """Return the threads of a row; None on a GPU."""
         return None if case.on_gpu else len(self._cpus)
 
-    def allocates(self, case: Case) -> bool:
+    def allocates(self, case: KernelSpec) -> bool:
         """Whether a backend allocates its outputs in each call, from the C library."""
         return not case.on_gpu and capabilities.of(case.backend).fresh_results
 
-    def processes(self, group: Sequence[Case]) -> list[Case]:
+    def processes(self, group: Sequence[KernelSpec]) -> list[KernelSpec]:
         """Return the case of each process that holds operands of a group's problem.
 
         Args:
@@ -112,7 +112,7 @@ class Measuring:
         log = [one for one in warm if capabilities.of(one.backend).log_environment][:1]
         return [*holding, *warm, *log]
 
-    def empty_call_s(self, case: Case) -> float | None:
+    def empty_call_s(self, case: KernelSpec) -> float | None:
         """Return the seconds of a call that does nothing, made as this case's backend calls.
 
         Measured now: in the course of a run it changes by more than a third.
@@ -129,7 +129,7 @@ class Measuring:
         return float(found)
 
     def logged(
-        self, case: Case, variant: str | None, beside: RemoteKernel | None = None
+        self, case: KernelSpec, variant: str | None, beside: RemoteKernel | None = None
     ) -> dict[str, Any]:
         """Return what the library itself logs of a call, see ``KernelFacts.evidence``.
 
@@ -159,14 +159,14 @@ class Measuring:
         except PydlbenchError:
             return {}  # without a log there is one cause less to find
 
-    def sampling_policy(self, case: Case, facts: dict[str, Any]) -> Policy:
+    def sampling_policy(self, case: KernelSpec, facts: dict[str, Any]) -> Policy:
         """Return the constants of sampling for a kernel."""
         from pydlbench.timing.policy import gpu_policy
 
         return gpu_policy(self._policy, facts, case.cache) if case.on_gpu else self._policy
 
     def prepare(
-        self, case: Case, *, warm: bool = False, variant: str | None = None
+        self, case: KernelSpec, *, warm: bool = False, variant: str | None = None
     ) -> RemoteKernel:
         """Have a case made ready in its worker; raises what the backend raises.
 
@@ -178,11 +178,11 @@ class Measuring:
         worker = self._worker(case.backend, case.device, warm=warm)
         return worker.prepare(case, self._preparation(case, variant))
 
-    def _summand_of(self, case: Case) -> bool:
+    def _summand_of(self, case: KernelSpec) -> bool:
         """Whether a case's row is one of an estimate's native ones on a CPU."""
         return self._options.estimate and case.backend == "native" and not case.on_gpu
 
-    def _prepare_summand(self, case: Case) -> RemoteKernel:
+    def _prepare_summand(self, case: KernelSpec) -> RemoteKernel:
         """Have a case made ready after a short search, or with the kernel of its hot row."""
         hot = msgspec.structs.replace(case, cache="hot")
         variant = None if case == hot else self._fastest.get(hot)
@@ -192,11 +192,13 @@ class Measuring:
             self.remember(case, kernel.facts["algorithm"], kernel.facts["layout"])
         return kernel
 
-    def remember(self, case: Case, algorithm: str, layout: str) -> None:
+    def remember(self, case: KernelSpec, algorithm: str, layout: str) -> None:
         """Keep the kernel of a hot row for the cold one of an estimate."""
         self._fastest[case] = f"{algorithm} {layout}"
 
-    def _preparation(self, case: Case, variant: str | None, *, brief: bool = False) -> Preparation:
+    def _preparation(
+        self, case: KernelSpec, variant: str | None, *, brief: bool = False
+    ) -> Preparation:
         from pydlbench.backends.base import Preparation
 
         return Preparation(
@@ -210,7 +212,7 @@ class Measuring:
             variant=variant,
         )
 
-    def _cold_bytes(self, case: Case) -> int:
+    def _cold_bytes(self, case: KernelSpec) -> int:
         if case.on_gpu:
             facts = self._devices.gpu(case.device, levels=()).facts
             return _COLD_L2 * facts.l2_bytes
@@ -222,7 +224,7 @@ class Measuring:
 
         return _COLD_FACTOR * last_level_bytes(self._facts, self._cpus)
 
-    def alone(self, case: Case) -> Measurement:
+    def alone(self, case: KernelSpec) -> Measurement:
         """Measure a case that competes with nobody; a failure is a row that says why."""
         from pydlbench.runner.interleaved import releasing, sample_alone
 
@@ -238,7 +240,7 @@ class Measuring:
         except PydlbenchError as error:
             return empty_row(case, threads, "failed", str(error))
 
-    def row(self, case: Case, facts: dict[str, Any], samples: Samples) -> Measurement:
+    def row(self, case: KernelSpec, facts: dict[str, Any], samples: Samples) -> Measurement:
         """Return the row of a timed case, held against the limits of its device.
 
         Args:
@@ -298,7 +300,7 @@ _GPU_DRIFT_TEXT = (
 )
 
 
-def empty_row(case: Case, threads: int | None, status: str, reason: str) -> Measurement:
+def empty_row(case: KernelSpec, threads: int | None, status: str, reason: str) -> Measurement:
     """Return the row of a case that was not timed."""
     return Measurement(
         **_base(case, threads), status=status, reason=reason, timing=_intended_timing(case)
@@ -306,7 +308,7 @@ def empty_row(case: Case, threads: int | None, status: str, reason: str) -> Meas
 
 
 def measured_row(
-    case: Case,
+    case: KernelSpec,
     threads: int | None,
     facts: dict[str, Any],
     samples: Samples,
@@ -371,7 +373,7 @@ def measured_row(
     )
 
 
-def _intended_timing(case: Case) -> str:
+def _intended_timing(case: KernelSpec) -> str:
     """How a row without samples would have been sampled."""
     if not case.on_gpu:
         return "steady"
@@ -380,7 +382,7 @@ def _intended_timing(case: Case) -> str:
     return "cuda-graph" if case.cache == "hot" else "events"
 
 
-def _base(case: Case, threads: int | None) -> dict[str, Any]:
+def _base(case: KernelSpec, threads: int | None) -> dict[str, Any]:
     """What a row says whatever happens to it."""
     layer = case.layer
     known = case.pass_ in layer.passes
@@ -475,7 +477,7 @@ def _candidates(listed: Sequence[dict[str, Any]], confidence: float) -> tuple[di
 # A row held against the limits of its device.
 
 
-def cached_bytes(case: Case) -> int:
+def cached_bytes(case: KernelSpec) -> int:
     """Return how many bytes of a case's operands its cache state may leave in the caches."""
     moved = case.layer.bytes(case.pass_, ITEM_BYTES[case.precision])
     weights = case.layer.weight_elements * ITEM_BYTES[case.precision]
@@ -484,7 +486,7 @@ def cached_bytes(case: Case) -> int:
 
 def with_limits(
     row: Measurement,
-    case: Case,
+    case: KernelSpec,
     device: DeviceRecord | GpuRecord,
     levels: Collection[str] | None = None,
 ) -> Measurement:

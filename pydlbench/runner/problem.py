@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pydlbench.records.measurement import Measurement
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.interleaved import RatioToBest
     from pydlbench.runner.measuring import Measuring
     from pydlbench.timing.policy import Policy
@@ -62,7 +62,7 @@ class BackendRun:
         log: what the library itself reports of a call, from a process that does nothing else.
     """
 
-    case: Case
+    case: KernelSpec
     kernel: RemoteKernel | None = None
     warm: RemoteKernel | None = None
     row: Measurement | None = None
@@ -76,13 +76,13 @@ class BackendRun:
         return " ".join(filter(None, (self.case.backend, self.case.mode)))
 
 
-def by_problem(cases: Sequence[Case]) -> Iterator[list[Case]]:
+def by_problem(cases: Sequence[KernelSpec]) -> Iterator[list[KernelSpec]]:
     """Yield cases that differ in backend and mode only, together; in the order of their first.
 
     A case that is asked for twice competes with others, not with itself: it opens another group.
     """
-    found: list[list[Case]] = []
-    open_: dict[Case, list[Case]] = {}
+    found: list[list[KernelSpec]] = []
+    open_: dict[KernelSpec, list[KernelSpec]] = {}
     for case in cases:
         problem = msgspec.structs.replace(case, backend="native", mode=None)
         group = open_.get(problem)
@@ -93,7 +93,7 @@ def by_problem(cases: Sequence[Case]) -> Iterator[list[Case]]:
     yield from found
 
 
-def measure_problem(measuring: Measuring, cases: Sequence[Case]) -> list[Measurement]:
+def measure_problem(measuring: Measuring, cases: Sequence[KernelSpec]) -> list[Measurement]:
     """Measure one problem's cases in turn and return their rows, in the order given.
 
     Whoever cannot be prepared, dies or hangs gets a row that says so; the others go on.
@@ -200,7 +200,7 @@ def _prepare_warm(measuring: Measuring, run: BackendRun) -> bool:
     return False
 
 
-def without_time(measuring: Measuring, case: Case, error: PydlbenchError) -> Measurement:
+def without_time(measuring: Measuring, case: KernelSpec, error: PydlbenchError) -> Measurement:
     """Return the row of a case that could not be prepared or sampled."""
     status = "skipped" if isinstance(error, UnsupportedError) else "failed"
     return empty_row(case, measuring.threads(case), status, str(error))
@@ -258,7 +258,7 @@ def _references(runs: Mapping[int, BackendRun]) -> set[int]:
 
 
 def _clocked(
-    case: Case, samples: Samples, runs: Sequence[BackendRun]
+    case: KernelSpec, samples: Samples, runs: Sequence[BackendRun]
 ) -> tuple[Samples, str | None]:
     """Give samples without a clock that of the native ones on the same cores, and say whose it is.
 

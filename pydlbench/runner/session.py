@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pydlbench.layers.layer import Layer
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
     from pydlbench.workers.host import RemoteKernel, Worker
 
 __all__ = [
@@ -227,7 +227,7 @@ class Devices:
         self._cpu = dataclasses.replace(self._cpu, warnings=warnings)
         return self._cpu
 
-    def limited(self, row: Measurement, case: Case) -> Measurement:
+    def limited(self, row: Measurement, case: KernelSpec) -> Measurement:
         """Return a row held against the limits of its device, or with the reason why not.
 
         Args:
@@ -251,7 +251,7 @@ class Devices:
         except PydlbenchError as error:  # the time stands without a peak beside it
             return msgspec.structs.replace(row, warnings=(*row.warnings, str(error)))
 
-    def _advisable(self, case: Case) -> tuple[str, ...]:
+    def _advisable(self, case: KernelSpec) -> tuple[str, ...]:
         """The precisions of a GPU that the advice to change the precision can name."""
         from pydlbench.devices.gpu.peaks import lacks
 
@@ -260,7 +260,7 @@ class Devices:
         return ("fp32", half, "fp8-tc") if products else ("fp32", half)
 
     def _probed(
-        self, case: Case, precisions: Iterable[str], levels: Sequence[str]
+        self, case: KernelSpec, precisions: Iterable[str], levels: Sequence[str]
     ) -> DeviceRecord | GpuRecord:
         """The device for a row's roof; after a failure not every further row probes again."""
         if case.device in self._unprobed:
@@ -282,7 +282,7 @@ _LAYOUTS = 3
 _POOLS = 2
 
 
-def check_memory(processes: Sequence[Case], available: int, cold_bytes: int) -> None:
+def check_memory(processes: Sequence[KernelSpec], available: int, cold_bytes: int) -> None:
     """Make sure that processes of one problem have room beside each other.
 
     Args:
@@ -315,7 +315,7 @@ def check_memory(processes: Sequence[Case], available: int, cold_bytes: int) -> 
     )
 
 
-def group_memory(processes: Sequence[Case], layer: Layer, cold_bytes: int) -> int:
+def group_memory(processes: Sequence[KernelSpec], layer: Layer, cold_bytes: int) -> int:
     """Return the most bytes that processes of one problem hold at a time.
 
     Each is prepared while all others hold theirs: whichever dies is prepared once more at the end.
@@ -335,7 +335,7 @@ def group_memory(processes: Sequence[Case], layer: Layer, cold_bytes: int) -> in
     return total + most
 
 
-def memory_needed(case: Case, layer: Layer, cold_bytes: int) -> int:
+def memory_needed(case: KernelSpec, layer: Layer, cold_bytes: int) -> int:
     """Return the bytes of memory that measuring a case takes, verification and finals included.
 
     The float32 originals; every operand in up to three layouts in the storage type; a float32 copy
@@ -355,7 +355,7 @@ def memory_needed(case: Case, layer: Layer, cold_bytes: int) -> int:
     return needed if case.cache == "hot" else needed + _POOLS * (cold_bytes + 2 * stored)
 
 
-def memory_held(case: Case, layer: Layer, cold_bytes: int) -> int:
+def memory_held(case: KernelSpec, layer: Layer, cold_bytes: int) -> int:
     """Return the bytes of memory that a prepared case keeps until it is released.
 
     Every operand once, in the storage type; where caches are cold, one pool of rotating copies
@@ -487,7 +487,7 @@ class Session:
 
     def measure(
         self,
-        cases: Sequence[Case],
+        cases: Sequence[KernelSpec],
         progress: Callable[[int, int, str], None] | None = None,
     ) -> Iterator[Measurement]:
         """Measure cases one after another; a case that cannot be measured is a row that says why.
@@ -532,7 +532,7 @@ class Session:
 
         return last_level_bytes(self.facts, self.cpus)
 
-    def remember(self, case: Case, algorithm: str, layout: str) -> None:
+    def remember(self, case: KernelSpec, algorithm: str, layout: str) -> None:
         """Take a hot row's kernel from elsewhere: an estimate's cold row is timed with the same.
 
         Args:
@@ -543,7 +543,7 @@ class Session:
         self._measuring.remember(case, algorithm, layout)
 
     def prepare(
-        self, case: Case, *, warm: bool = False, variant: str | None = None
+        self, case: KernelSpec, *, warm: bool = False, variant: str | None = None
     ) -> RemoteKernel:
         """Have a case made ready in its worker; raises what the backend raises.
 
@@ -554,14 +554,14 @@ class Session:
         """
         return self._measuring.prepare(case, warm=warm, variant=variant)
 
-    def _check_memory(self, group: Sequence[Case]) -> None:
+    def _check_memory(self, group: Sequence[KernelSpec]) -> None:
         available = self.facts.memory_available_bytes
         if available is not None:
             processes = self._measuring.processes(group)
             check_memory(processes, available, self._measuring.cold_bytes())
 
 
-def _label(group: Sequence[Case]) -> str:
+def _label(group: Sequence[KernelSpec]) -> str:
     """What the progress says of a group: ``conv3 forward fp32, 6 rows``."""
     problem = msgspec.structs.replace(group[0], backend="native", mode=None)
     return group[0].label if len(group) == 1 else f"{problem.label}, {len(group)} rows"

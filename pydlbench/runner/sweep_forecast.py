@@ -16,7 +16,7 @@ from pydlbench.backends import capabilities
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.sweep import Job
 
 __all__ = ["Forecast", "Key", "Limits", "Span", "layer_key", "step_key"]
@@ -71,7 +71,7 @@ class Limits:
         return max(flops / rate, moved / self.bytes_per_s)
 
 
-def layer_key(case: Case, threads: int | None) -> Key:
+def layer_key(case: KernelSpec, threads: int | None) -> Key:
     """Return what a case has in common with earlier measurements of the same kernel."""
     return (
         *(case.layer.problem, case.pass_, case.precision),
@@ -108,7 +108,7 @@ class Forecast:
         threads: int,
         layers: Mapping[Key, float],
         steps: Mapping[Key, float],
-        kernels: Callable[[Job], Iterable[Case]],
+        kernels: Callable[[Job], Iterable[KernelSpec]],
         step_work: Callable[[Job], tuple[float, float]],
     ) -> None:
         self._limits = limits
@@ -149,7 +149,7 @@ class Forecast:
             "machine, the others from FLOPs and bytes over the peaks"
         )
 
-    def _starts(self, cases: Sequence[Case]) -> Span:
+    def _starts(self, cases: Sequence[KernelSpec]) -> Span:
         names = {case.backend for case in cases}
         both = [capabilities.of(name).start_s for name in sorted(names | {"native"})]
         return Span(sum(low for low, _ in both), sum(high for _, high in both))
@@ -157,7 +157,9 @@ class Forecast:
     def _threads(self, job: Job) -> int:
         return int(job.options.get("threads") or self._default_threads)
 
-    def _kernel(self, case: Case, budget_s: float, threads: int, *, summand: bool = False) -> Span:
+    def _kernel(
+        self, case: KernelSpec, budget_s: float, threads: int, *, summand: bool = False
+    ) -> Span:
         self.asked += 1
         known = self._layers.get(layer_key(case, None if case.on_gpu else threads))
         if known is None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pydlbench.layers.pool import Pool2d
     from pydlbench.models.graph import Model
-    from pydlbench.records.step import StepCase
+    from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
     from pydlbench.steps.definition import Fetch, LossKind, Step
 
@@ -158,7 +158,7 @@ class Inspection(abc.ABC, Generic[_Model]):
         )
 
 
-def run_checks(model: Model, case: StepCase, inspection: Inspection[Any]) -> list[Check]:
+def run_checks(model: Model, case: StepSpec, inspection: Inspection[Any]) -> list[Check]:
     """Run all checks that the phase allows; afterwards the weights are as before.
 
     Args:
@@ -288,7 +288,7 @@ class Agreement(Record, frozen=True, kw_only=True):
         return Check(name="agreement", status="ok" if good else "failed", detail=text)
 
 
-def agree(case: StepCase, session: Session, tolerance: float = TOLERANCE) -> Agreement:
+def agree(case: StepSpec, session: Session, tolerance: float = TOLERANCE) -> Agreement:
     """Run a step once in each framework and compare output and gradients, whole tensors.
 
     In float32, with dropout off, each framework in its first mode.
@@ -315,7 +315,7 @@ def agree(case: StepCase, session: Session, tolerance: float = TOLERANCE) -> Agr
 
 
 def _saved(
-    case: StepCase, framework: str, session: Session, folder: Path, disturbance: float = 0.0
+    case: StepSpec, framework: str, session: Session, folder: Path, disturbance: float = 0.0
 ) -> None:
     """Have a framework write output and gradients into a folder."""
     folder.mkdir(exist_ok=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.models.graph import Model
-    from pydlbench.records.step import StepCase
+    from pydlbench.records.step import StepSpec
     from pydlbench.steps.inputs import Batch
 
 __all__ = [
@@ -166,7 +166,7 @@ _LOSS_OF_PHASE: Final[dict[str, LossKind]] = {
 }
 
 
-def definition_of(case: StepCase, model: Model) -> StepDefinition:
+def definition_of(case: StepSpec, model: Model) -> StepDefinition:
     """Return the step that a case of ``e2e``, ``check`` or ``diagnose`` measures.
 
     Args:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 
 from pydlbench.models import build_model
-from pydlbench.records.step import StepCase, StepPreparation
+from pydlbench.records.step import StepPreparation, StepSpec
 
 if TYPE_CHECKING:
     from pydlbench.backends.base import Backend
@@ -64,7 +64,7 @@ def prepare_step(backend: Backend, case: dict[str, Any], preparation: dict[str, 
 
     Args:
         backend: of the worker.
-        case: a :class:`StepCase`.
+        case: a :class:`StepSpec`.
         preparation: a :class:`StepPreparation`.
 
     Raises:
@@ -84,7 +84,7 @@ def prepare_operators(
 
     Args:
         backend: of the worker.
-        case: a :class:`StepCase`.
+        case: a :class:`StepSpec`.
         operators: :class:`OperatorRequest` in the order of the step.
         traces: whether the blocks that they allocate are wanted; PyTorch knows them.
 
@@ -138,7 +138,7 @@ def prepare_log(backend: Backend, case: dict[str, Any], calls: int) -> Operators
 
     Args:
         backend: of the worker.
-        case: a :class:`StepCase`.
+        case: a :class:`StepSpec`.
         calls: steps that are logged.
     """
     from pydlbench.steps.torch.operators import prepare_log as prepare_torch
@@ -147,6 +147,6 @@ def prepare_log(backend: Backend, case: dict[str, Any], calls: int) -> Operators
     return prepare_torch(backend, model, step, calls)
 
 
-def _read(case: dict[str, Any]) -> tuple[Model, StepCase]:
-    step = StepCase.from_dict(case)
+def _read(case: dict[str, Any]) -> tuple[Model, StepSpec]:
+    step = StepSpec.from_dict(case)
     return build_model(step.model, batch=step.batch, **step.options), step

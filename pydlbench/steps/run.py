@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pydlbench.models.graph import Model
-    from pydlbench.records.step import StepCase
+    from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
     from pydlbench.timing.procedure import Samples
     from pydlbench.workers.host import RemoteKernel
@@ -41,7 +41,7 @@ __all__ = [
 
 
 def prepare_step(
-    case: StepCase,
+    case: StepSpec,
     session: Session,
     *,
     warm: bool = False,
@@ -65,14 +65,14 @@ def prepare_step(
     return worker.build(operations.prepare_step, case=case.to_dict(), preparation=how)
 
 
-def step_policy(case: StepCase, session: Session, facts: dict[str, Any]) -> Policy:
+def step_policy(case: StepSpec, session: Session, facts: dict[str, Any]) -> Policy:
     """Return the constants of sampling for a step."""
     policy = Policy(confidence=session.options.confidence, budget_s=session.options.budget_s)
     return gpu_policy(policy, facts) if case.on_gpu else policy
 
 
 def run(
-    case: StepCase, session: Session, *, preparation: StepPreparation | None = None
+    case: StepSpec, session: Session, *, preparation: StepPreparation | None = None
 ) -> StepRecord:
     """Check and time one step; one that cannot be run is a record that says why.
 
@@ -88,7 +88,7 @@ def run(
 
 
 def run_in_turn(
-    cases: Sequence[StepCase],
+    cases: Sequence[StepSpec],
     session: Session,
     *,
     preparation: StepPreparation | None = None,
@@ -130,7 +130,7 @@ def run_in_turn(
 
 
 def record_of(
-    case: StepCase, session: Session, facts: dict[str, Any], samples: Samples
+    case: StepSpec, session: Session, facts: dict[str, Any], samples: Samples
 ) -> StepRecord:
     """Return the record of a timed step.
 
@@ -172,7 +172,7 @@ def record_of(
 
 
 def _sampled(
-    cases: Sequence[StepCase], kernels: dict[int, RemoteKernel], session: Session
+    cases: Sequence[StepSpec], kernels: dict[int, RemoteKernel], session: Session
 ) -> list[Outcome]:
     policies = {i: step_policy(cases[i], session, kernel.facts) for i, kernel in kernels.items()}
     if len(kernels) == 1:
@@ -188,11 +188,11 @@ def _sampled(
     return sample_interleaved(steps, random_order(session.options.seed)) if steps else []
 
 
-def _threads(case: StepCase, session: Session) -> int | None:
+def _threads(case: StepSpec, session: Session) -> int | None:
     return None if case.on_gpu else len(session.cpus)
 
 
-def _refused(case: StepCase, session: Session, error: PydlbenchError) -> StepRecord:
+def _refused(case: StepSpec, session: Session, error: PydlbenchError) -> StepRecord:
     absent = isinstance(error, (UnsupportedError, BackendMissingError))
     status = "skipped" if absent else "failed"
     return StepRecord(case=case, status=status, reason=str(error), threads=_threads(case, session))
@@ -227,7 +227,7 @@ def image_bytes(model: Model, phase: str, precision: str) -> float:
     return _ACTIVATIONS * memory(model, phase, precision)["activations"] / model.batch
 
 
-def check_memory_of_parts(model: Model, case: StepCase, available: int | None) -> None:
+def check_memory_of_parts(model: Model, case: StepSpec, available: int | None) -> None:
     """Make sure that a step has room twice, beside its parts: ``check`` and ``diagnose`` need it.
 
     Args:
@@ -244,7 +244,7 @@ def check_memory_of_parts(model: Model, case: StepCase, available: int | None) -
 
 def check_memory(
     model: Model,
-    cases: Sequence[StepCase],
+    cases: Sequence[StepSpec],
     available: int | None,
     processes: int | None = None,
 ) -> None:
@@ -285,5 +285,5 @@ def check_memory(
     )
 
 
-def _ways(cases: Sequence[StepCase]) -> list[tuple[str, str | None, str]]:
+def _ways(cases: Sequence[StepSpec]) -> list[tuple[str, str | None, str]]:
     return [(case.framework, case.mode, case.precision) for case in cases]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.base import Backend
     from pydlbench.models.graph import Model
-    from pydlbench.records.step import StepCase, StepPreparation
+    from pydlbench.records.step import StepPreparation, StepSpec
     from pydlbench.steps.checks import Inspection
     from pydlbench.steps.definition import FrameworkModel, Step
     from pydlbench.steps.inputs import Batch
@@ -35,7 +35,7 @@ __all__ = ["build_step", "prepare_model"]
 def prepare_model(
     backend: Backend,
     model: Model,
-    case: StepCase,
+    case: StepSpec,
     preparation: StepPreparation,
     batch: Batch | None = None,
 ) -> StepKernel:
@@ -86,7 +86,7 @@ def prepare_model(
 
 
 def build_step(
-    model: Model, weights: Mapping[str, NDArray[Any]], case: StepCase, batch: Batch
+    model: Model, weights: Mapping[str, NDArray[Any]], case: StepSpec, batch: Batch
 ) -> Inspection[Any]:
     """Build a step in this process; it has been called once, so it is traced and compiled.
 

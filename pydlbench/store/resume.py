@@ -27,7 +27,7 @@ def case_key(case: Any, threads: int | None = None) -> str:
     """Return what a case is, as a word that is the same in every process.
 
     Args:
-        case: a ``Case`` of a layer or a ``StepCase`` (whatever has ``to_dict()``).
+        case: a ``KernelSpec`` of a layer or a ``StepSpec`` (whatever has ``to_dict()``).
         threads: those that were asked for; None is the default.
     """
     return json.dumps({**case.to_dict(), "threads": threads}, sort_keys=True)

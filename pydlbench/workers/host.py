@@ -35,7 +35,7 @@ from pydlbench.workers.environment import worker_environment
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
 
 __all__ = ["DEFAULT_TIMEOUT", "PREPARE_TIMEOUT", "RemoteKernel", "Worker", "exit_status"]
 
@@ -139,7 +139,7 @@ class Worker:
         self._start()
         return self._description
 
-    def prepare(self, case: Case, preparation: Preparation) -> RemoteKernel:
+    def prepare(self, case: KernelSpec, preparation: Preparation) -> RemoteKernel:
         """Have a case made ready in the worker; raises what the backend raises there."""
         from pydlbench.workers import worker
 

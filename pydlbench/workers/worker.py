@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pydlbench.backends import capabilities
 from pydlbench.backends.base import Backend, Kernel, Preparation
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 from pydlbench.workers.channel import (
     Build,
@@ -37,10 +37,10 @@ def prepare(backend: Backend, case: dict[str, Any], preparation: dict[str, Any])
 
     Args:
         backend: of this process.
-        case: a ``pydlbench.records.specs.Case`` in its JSON form.
+        case: a ``pydlbench.records.specs.KernelSpec`` in its JSON form.
         preparation: a :class:`Preparation` likewise.
     """
-    return backend.prepare(Case.from_dict(case), Preparation(**preparation))
+    return backend.prepare(KernelSpec.from_dict(case), Preparation(**preparation))
 
 
 class _Server:

@@ -19,7 +19,7 @@ sys.path.pop(0)
 
 from pydlbench.cli import export, main
 from pydlbench.records.measurement import TimeSummary
-from pydlbench.records.step import StepCase, StepRecord
+from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.report.check import CheckResult
 from pydlbench.report.csv import DLB_COLUMNS, LONG_COLUMNS
 from pydlbench.store.entry import Entry
@@ -27,7 +27,7 @@ from pydlbench.store.store import Store
 
 
 def step(phase="forward", framework="torch", mode=None, batch=16, seconds=0.0393, status="ok"):
-    case = StepCase(model="vgg16", framework=framework, mode=mode, phase=phase, batch=batch)
+    case = StepSpec(model="vgg16", framework=framework, mode=mode, phase=phase, batch=batch)
     time = TimeSummary(
         median=seconds, ci_low=seconds, ci_high=seconds, q1=seconds, q3=seconds, min=seconds, n=9
     )

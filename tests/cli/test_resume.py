@@ -268,7 +268,7 @@ def test_a_run_of_another_command_is_refused(store_path, run_record):
 _KILLED = """
 import sys, time
 from contextlib import contextmanager
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.cli import layers
 from pydlbench.cli.parser import Parser
 from pydlbench.records.run import RunRecord

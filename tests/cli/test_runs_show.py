@@ -17,7 +17,7 @@ from pydlbench.cli import model as model_command
 from pydlbench.cli import sweep as sweep_command
 from pydlbench.cli.parser import Parser
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving, Tried
-from pydlbench.records.step import StepCase, StepRecord
+from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.report.diagnose import render_diagnosis
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
@@ -130,7 +130,7 @@ def make_diagnosis():
         )
 
     step = StepRecord(
-        case=StepCase(model="alexnet-owt", batch=4, options={"lrn": "off"}),
+        case=StepSpec(model="alexnet-owt", batch=4, options={"lrn": "off"}),
         status="ok",
         time=time_of(0.1),
         images_per_s=40.0,

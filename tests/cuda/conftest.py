@@ -11,7 +11,7 @@ import pytest
 from pydlbench.backends.verification.inputs import make_inputs, round_to
 from pydlbench.backends.verification.verify import Verdict, verify
 from pydlbench.errors import UnsupportedError
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,12 +61,12 @@ class Gpu:
         self._problems = importlib.import_module(f"{name}.cuda_problems")
         self._choice = importlib.import_module(f"{name}.cuda_choice")
 
-    def plans(self, case: Case, workspace: int = _WORKSPACE) -> list[Any]:
+    def plans(self, case: KernelSpec, workspace: int = _WORKSPACE) -> list[Any]:
         """Return all plans of a case."""
         found: list[Any] = self._problems.plans(self.device, case, workspace)
         return found
 
-    def inputs(self, case: Case, seed: int = 0) -> dict[str, Any]:
+    def inputs(self, case: KernelSpec, seed: int = 0) -> dict[str, Any]:
         """Return what a case reads."""
         inputs = make_inputs(case.layer, case.pass_, case.precision, seed, case.propagation)
         if case.fuse == "bias-relu":
@@ -76,7 +76,7 @@ class Gpu:
             inputs["bias"] = round_to(case.precision, bias)
         return inputs
 
-    def kernel(self, case: Case, plan: Any = None, **words: Any) -> Any:
+    def kernel(self, case: KernelSpec, plan: Any = None, **words: Any) -> Any:
         """Return a kernel of a case: of one plan, or of the first that can be built."""
         arena = self.native.Arena(self.device, self.inputs(case))
         for one in [plan] if plan is not None else self.plans(case):
@@ -87,7 +87,7 @@ class Gpu:
                     raise
         raise AssertionError(f"no plan of {case.label} can be built")
 
-    def check(self, case: Case, inputs: dict[str, Any] | None = None) -> list[Checked]:
+    def check(self, case: KernelSpec, inputs: dict[str, Any] | None = None) -> list[Checked]:
         """Run every plan that can be built and judge it on the device and on the host."""
         inputs = self.inputs(case) if inputs is None else inputs
         arena = self.native.Arena(self.device, inputs)
@@ -106,12 +106,12 @@ class Gpu:
             checked.append(Checked(plan, on_device, on_host))
         return checked
 
-    def _judge(self, case: Case, plan: Any, comparison: Any) -> Verdict:
+    def _judge(self, case: KernelSpec, plan: Any, comparison: Any) -> Verdict:
         accumulate = self._choice.accumulator(plan, case.precision)
         found: Verdict = self._choice.judge(comparison, case.precision, accumulate, plan.algorithm)
         return found
 
-    def _on_host(self, case: Case, plan: Any, inputs: dict[str, Any], kernel: Any) -> Verdict:
+    def _on_host(self, case: KernelSpec, plan: Any, inputs: dict[str, Any], kernel: Any) -> Verdict:
         return verify(
             case.layer,
             case.pass_,
@@ -126,7 +126,7 @@ class Gpu:
         )
 
 
-def _is_conv(case: Case) -> bool:
+def _is_conv(case: KernelSpec) -> bool:
     return case.layer.kind == "conv2d"
 
 
@@ -149,7 +149,7 @@ def all_right(gpu: Gpu) -> Callable[..., list[Checked]]:
     """Run every plan of a case, or show that the GPU refuses the mode in a sentence."""
 
     def check(layer: Layer, **words: str) -> list[Checked]:
-        case = Case(layer=layer, device="cuda:0", **words)
+        case = KernelSpec(layer=layer, device="cuda:0", **words)
         try:
             found = gpu.check(case)
         except UnsupportedError as error:

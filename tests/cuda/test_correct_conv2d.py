@@ -9,7 +9,7 @@ import pytest
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.base import PASSES
 from pydlbench.layers.conv import Conv2d
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +77,7 @@ def test_aligned_shapes_have_plans_in_every_mode_of_the_card(
 ) -> None:
     least = {"fp32": 50, "fp16": 53, "fp16-tc": 70, "tf32": 80, "bf16-tc": 80}[mode]
     facts = gpu.device.facts
-    case = Case(layer=LAYERS["aligned"], pass_=pass_, precision=mode, device="cuda:0")
+    case = KernelSpec(layer=LAYERS["aligned"], pass_=pass_, precision=mode, device="cuda:0")
     if 10 * facts["major"] + facts["minor"] < least:
         with pytest.raises(UnsupportedError, match=f"has no {mode}: it needs"):
             gpu.plans(case)
@@ -87,7 +87,7 @@ def test_aligned_shapes_have_plans_in_every_mode_of_the_card(
 
 @pytest.mark.parametrize(("layout", "mode"), [("nchw", "fp32"), ("nhwc", "fp32")])
 def test_a_layout_restricts_the_plans(gpu: Any, layout: str, mode: str) -> None:
-    case = Case(layer=LAYERS["aligned"], precision=mode, layout=layout, device="cuda:0")
+    case = KernelSpec(layer=LAYERS["aligned"], precision=mode, layout=layout, device="cuda:0")
     found = gpu.plans(case)
     assert found
     for plan in found:
@@ -97,6 +97,6 @@ def test_a_layout_restricts_the_plans(gpu: Any, layout: str, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["fp8-tc"])
 def test_fp8_is_for_products(gpu: Any, mode: str) -> None:
-    case = Case(layer=LAYERS["aligned"], precision=mode, device="cuda:0")
+    case = KernelSpec(layer=LAYERS["aligned"], precision=mode, device="cuda:0")
     with pytest.raises(UnsupportedError, match="fp8-tc is for GEMM"):
         gpu.plans(case)

@@ -9,7 +9,7 @@ import pytest
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.base import PASSES
 from pydlbench.layers.gemm import Gemm
-from pydlbench.records.specs import GPU_PRECISIONS, Case
+from pydlbench.records.specs import GPU_PRECISIONS, KernelSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ def test_bias_and_relu_in_the_same_kernel(
 
 @pytest.mark.parametrize("mode", ["fp32"])
 def test_transposed_storage_is_among_the_plans(gpu: Any, mode: str) -> None:
-    case = Case(layer=LAYERS["aligned"], precision=mode, device="cuda:0")
+    case = KernelSpec(layer=LAYERS["aligned"], precision=mode, device="cuda:0")
     assert {plan.variant for plan in gpu.plans(case)} >= {"plain", "transposed"}
 
 
@@ -58,7 +58,7 @@ def test_transposed_storage_is_among_the_plans(gpu: Any, mode: str) -> None:
 def test_aligned_products_exist_in_every_mode_of_the_card(gpu: Any, mode: str) -> None:
     least = {"fp32": 50, "fp16": 53, "fp16-tc": 70, "tf32": 80, "bf16-tc": 80, "fp8-tc": 89}[mode]
     facts = gpu.device.facts
-    case = Case(layer=LAYERS["aligned"], precision=mode, device="cuda:0")
+    case = KernelSpec(layer=LAYERS["aligned"], precision=mode, device="cuda:0")
     if 10 * facts["major"] + facts["minor"] < least:
         with pytest.raises(UnsupportedError, match=f"has no {mode}: it needs"):
             gpu.plans(case)
@@ -68,7 +68,7 @@ def test_aligned_products_exist_in_every_mode_of_the_card(gpu: Any, mode: str) -
 
 @pytest.mark.parametrize("layer", [Gemm(m=16, k=24, n=32), Gemm(m=16, k=32, n=33)])
 def test_fp8_needs_multiples_of_16(gpu: Any, layer: Gemm) -> None:
-    case = Case(layer=layer, precision="fp8-tc", device="cuda:0")
+    case = KernelSpec(layer=layer, precision="fp8-tc", device="cuda:0")
     with pytest.raises(UnsupportedError, match="fp8-tc") as caught:
         gpu.plans(case)
     facts = gpu.device.facts

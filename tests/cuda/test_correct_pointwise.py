@@ -9,7 +9,7 @@ import pytest
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,6 +69,6 @@ def test_every_plan_is_right(
 
 @pytest.mark.parametrize("problem", LAYERS)
 def test_fp8_is_refused_in_a_sentence(gpu: Any, problem: str) -> None:
-    case = Case(layer=LAYERS[problem], precision="fp8-tc", device="cuda:0")
+    case = KernelSpec(layer=LAYERS[problem], precision="fp8-tc", device="cuda:0")
     with pytest.raises(UnsupportedError, match="fp8-tc"):
         gpu.plans(case)

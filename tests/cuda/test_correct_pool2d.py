@@ -8,7 +8,7 @@ import pytest
 
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.pool import Pool2d
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,4 +53,4 @@ def test_every_plan_is_right(
 def test_what_pooling_does_not_know_is_said_in_a_sentence(gpu: Any) -> None:
     layer = Pool2d.of(batch=2, **SHAPES["2x2 stride 2"])
     with pytest.raises(UnsupportedError, match="fp8-tc"):
-        gpu.plans(Case(layer=layer, precision="fp8-tc", device="cuda:0"))
+        gpu.plans(KernelSpec(layer=layer, precision="fp8-tc", device="cuda:0"))

@@ -13,7 +13,7 @@ import pytest
 import pydlbench
 from pydlbench.errors import InsufficientMemoryError, UnsupportedError
 from pydlbench.layers.gemm import Gemm
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.runner import measuring
 from pydlbench.runner.session import Options, Session
 
@@ -62,7 +62,7 @@ for attempt in (device.synchronize, lambda: cuda.bandwidth(device, "read", 1 << 
 
 
 def test_what_does_not_fit_costs_its_kernel_only(gpu: Any) -> None:
-    case = Case(layer=SMALL, cache="all-cold", device="cuda:0")
+    case = KernelSpec(layer=SMALL, cache="all-cold", device="cuda:0")
     much = 2 * gpu.device.facts["memory_bytes"]
     plan = gpu.kernel(case).plan
     with pytest.raises(InsufficientMemoryError, match="memory"):
@@ -79,9 +79,9 @@ def test_out_of_memory_is_a_failed_row_and_the_next_one_is_ok(
     facts = gpu.device.facts
     monkeypatch.setattr(measuring, "_COLD_L2", 2 * facts["memory_bytes"] // facts["l2_bytes"])
     cases = [
-        Case(layer=SMALL, device="cuda:0"),
-        Case(layer=SMALL, cache="all-cold", timing="cuda-graph", device="cuda:0"),
-        Case(layer=SMALL, device="cuda:0"),
+        KernelSpec(layer=SMALL, device="cuda:0"),
+        KernelSpec(layer=SMALL, cache="all-cold", timing="cuda-graph", device="cuda:0"),
+        KernelSpec(layer=SMALL, device="cuda:0"),
     ]
     with Session(QUICK) as session:
         rows = list(session.measure(cases))
@@ -108,7 +108,7 @@ def test_without_workspace_there_are_only_plans_that_need_none(gpu: Any, pass_: 
     layer = pydlbench.Conv2d.of(
         batch=2, in_channels=16, in_size=14, out_channels=32, kernel=3, padding=1
     )
-    case = Case(layer=layer, pass_=pass_, device="cuda:0")
+    case = KernelSpec(layer=layer, pass_=pass_, device="cuda:0")
     try:
         none = gpu.plans(case, 0)
     except UnsupportedError:

@@ -15,7 +15,7 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.layers.base import PASSES
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 
 pytestmark = pytest.mark.gpu
 
@@ -32,11 +32,11 @@ _MOST_TRANSFORMED = _TF32 / 8
 _TRANSFORMED = ("wino", "fft")
 
 
-def _case(name: str, pass_: str, mode: str) -> Case:
-    return Case(layer=LAYERS[name], pass_=pass_, precision=mode, device="cuda:0")
+def _case(name: str, pass_: str, mode: str) -> KernelSpec:
+    return KernelSpec(layer=LAYERS[name], pass_=pass_, precision=mode, device="cuda:0")
 
 
-def _plans(gpu: Any, case: Case) -> list[Any]:
+def _plans(gpu: Any, case: KernelSpec) -> list[Any]:
     try:
         found: list[Any] = gpu.plans(case)
     except UnsupportedError as error:

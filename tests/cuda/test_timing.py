@@ -14,7 +14,7 @@ import pytest
 
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,8 +28,8 @@ _TRIES = 5
 PRODUCT = Gemm(m=2048, k=2048, n=2048)
 
 
-def _case(layer: Layer = PRODUCT, **words: str) -> Case:
-    return Case(layer=layer, device="cuda:0", **words)
+def _case(layer: Layer = PRODUCT, **words: str) -> KernelSpec:
+    return KernelSpec(layer=layer, device="cuda:0", **words)
 
 
 def _eventually(holds: Callable[[], bool]) -> bool:

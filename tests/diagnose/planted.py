@@ -10,7 +10,7 @@ from pydlbench.models import build_model
 from pydlbench.models.work import work
 from pydlbench.records.check import CheckRecord, LedgerTerm, PieceRow
 from pydlbench.records.measurement import Measurement, Roofline
-from pydlbench.records.step import StepCase
+from pydlbench.records.step import StepSpec
 from pydlbench.runner.session import Options
 from pydlbench.steps.operations import prepare_log
 from pydlbench.timing.chunk import Chunk
@@ -32,7 +32,7 @@ class Kernels:
         self.made = {}
 
     def build(self, builder, case, **_words):
-        case = StepCase.from_dict(case)
+        case = StepSpec.from_dict(case)
         world = self.session.world
         for word in world.refuses:
             if word in (case.mode, case.precision, self.allocator):
@@ -171,7 +171,7 @@ def checker(world):
 
     def check(name, options, batch, phase, precision, framework, mode, *_, layout, **__):
         model = build_model(name, batch, **options)
-        case = StepCase(
+        case = StepSpec(
             model=name,
             batch=batch,
             phase=phase,
@@ -240,7 +240,7 @@ def piece(name, kind, seconds, native_s, nodes=None):
 
 def run(world, *, check=True, limit=1e6, batch=4, model="mnist", **words):
     """Diagnose a step of the invented machine."""
-    case = StepCase(model=model, batch=batch, **words)
+    case = StepSpec(model=model, batch=batch, **words)
 
     def no_check(*_, **__):
         raise PrimitiveError("no cross-check today")

@@ -15,8 +15,8 @@ from pydlbench.cli.layers import read_request as read_layers
 from pydlbench.cli.parser import Parser
 from pydlbench.diagnose.rules import again, faults_command, layer_command
 from pydlbench.layers.pool import Pool2d
-from pydlbench.records.specs import Case
-from pydlbench.records.step import StepCase
+from pydlbench.records.specs import KernelSpec
+from pydlbench.records.step import StepSpec
 
 READERS = {
     "layers": (layers, read_layers),
@@ -79,7 +79,7 @@ def test_the_next_command_of_a_finding_is_read(fault):
     ],
 )
 def test_a_step_comes_back_as_it_was(words):
-    case = StepCase(model="alexnet", **words)
+    case = StepSpec(model="alexnet", **words)
     assert read(again(case)) == case
     read(faults_command(case))
 
@@ -105,7 +105,7 @@ def test_a_pooling_comes_back_as_it_was(mode, padding, word):
         count_include_pad=padding,
         name="some/pool",
     )
-    command = layer_command(Case(layer=layer, pass_="backward-data", backend="torch"))
+    command = layer_command(KernelSpec(layer=layer, pass_="backward-data", backend="torch"))
     assert f"--pool {word}" in command
     layers = {dataclasses.replace(case.layer, name=None) for case in read(command).cases}
     assert layers == {dataclasses.replace(layer, name=None)}
@@ -113,5 +113,5 @@ def test_a_pooling_comes_back_as_it_was(mode, padding, word):
 
 def test_a_layer_is_timed_where_the_step_was():
     layer = Pool2d.of(batch=2, channels=8, in_size=14, kernel=2, stride=2)
-    command = layer_command(Case(layer=layer, pass_="forward", backend="torch", device="cpu"))
+    command = layer_command(KernelSpec(layer=layer, pass_="forward", backend="torch", device="cpu"))
     assert "--device cpu" in command

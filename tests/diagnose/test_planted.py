@@ -7,7 +7,7 @@ from planted import KERNEL_S, Bench, World, checker, run
 
 from pydlbench.diagnose.run import diagnose
 from pydlbench.errors import UnsupportedError
-from pydlbench.records.step import StepCase
+from pydlbench.records.step import StepSpec
 
 SLOW, UNPACKED, ONE_BY_ONE = "slow operators", "weights not packed", "operators run one by one"
 FRESH = "first touch of fresh memory"
@@ -250,6 +250,6 @@ def test_everything_has_a_json_form():
 
 def test_all_kernels_are_released():
     session = Bench(World(fresh_s=0.05, gaps_s=0.05), "mnist", 4)
-    diagnose(StepCase(model="mnist", batch=4), session, 1e6, checker=checker(session.world))
+    diagnose(StepSpec(model="mnist", batch=4), session, 1e6, checker=checker(session.world))
     assert session.workers
     assert all(not one.made for one in session.workers.values())

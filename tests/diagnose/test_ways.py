@@ -8,7 +8,7 @@ import pytest
 
 from pydlbench.diagnose.rules import _OTHER_WAY, _WAYS
 from pydlbench.layers.descriptor import parse_problem
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.session import Options, Session
 
 PROBLEMS = {"conv2d": "mb1ic8ih6oc8oh6kh3ph1", "gemm": "2x16:16x8"}
@@ -27,7 +27,7 @@ def test_both_ways_are_there_and_differ(session, framework, kind, layout):
         pytest.skip(f"needs {framework}")
     mode = "eager" if framework == "torch" else "graph"
     layer = parse_problem(PROBLEMS[kind])
-    case = Case(layer=layer, pass_="forward", backend=framework, mode=mode)
+    case = KernelSpec(layer=layer, pass_="forward", backend=framework, mode=mode)
     layouts = []
     for word in _OTHER_WAY[framework, kind, layout]:
         assert word in _WAYS

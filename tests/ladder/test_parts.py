@@ -13,7 +13,7 @@ import pytest
 from pydlbench.ladder.operators import blocks, singles, step_operators
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Decay, Optimizer, trained_tensors
-from pydlbench.records.step import FRAMEWORK_MODES, StepCase
+from pydlbench.records.step import FRAMEWORK_MODES, StepSpec
 from pydlbench.steps.operations import OperatorRequest
 from pydlbench.timing.chunk import Request
 
@@ -54,7 +54,7 @@ def prepared():
             backend = importlib.import_module(f"pydlbench.backends.{framework}.backend")
             serving = importlib.import_module(f"pydlbench.steps.{framework}.operators")
             model, mode = tiny(), mode or FRAMEWORK_MODES[framework][0]
-            case = StepCase(model="tiny", phase=phase, framework=framework, mode=mode)
+            case = StepSpec(model="tiny", phase=phase, framework=framework, mode=mode)
             found = step_operators(model, phase, framework, mode, "host")
             found += singles(model, phase, found)
             asked = [one.to_dict() for one in found]
@@ -127,7 +127,7 @@ def test_what_makes_an_operand_is_taken_off(monkeypatch):
     tf = importlib.import_module("tensorflow")
 
     class Model:
-        case = StepCase(model="tiny", framework="tensorflow", mode="graph")
+        case = StepSpec(model="tiny", framework="tensorflow", mode="graph")
 
         @staticmethod
         def traced(body):

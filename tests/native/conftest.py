@@ -11,7 +11,7 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 
 if TYPE_CHECKING:
     from pydlbench.layers.layer import Layer
@@ -124,7 +124,7 @@ def _has(precision: str) -> bool:
     from pydlbench.backends.native.cpu import candidates
 
     try:
-        return bool(candidates(Case(layer=GEMMS["even"], precision=precision)))
+        return bool(candidates(KernelSpec(layer=GEMMS["even"], precision=precision)))
     except UnsupportedError:
         return False
 

@@ -13,7 +13,7 @@ from pydlbench import _cpu
 from pydlbench.backends.native.cpu import candidates
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import UnsupportedError
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 
 
 def by_layout(found, layout):
@@ -29,7 +29,7 @@ def inputs(conv):
 
 @pytest.fixture
 def found(conv):
-    return candidates(Case(layer=conv))
+    return candidates(KernelSpec(layer=conv))
 
 
 def test_an_output_that_was_never_written_is_nan(found, inputs):
@@ -39,7 +39,7 @@ def test_an_output_that_was_never_written_is_nan(found, inputs):
 
 def test_poison_is_nan_in_every_precision(conv, precision):
     inputs = make_inputs(conv, "forward", precision, seed=1)
-    for candidate in candidates(Case(layer=conv, precision=precision)):
+    for candidate in candidates(KernelSpec(layer=conv, precision=precision)):
         kernel = _cpu.Kernel(candidate, _cpu.Arena(inputs))
         assert np.isnan(kernel.output()).all()
         kernel.run_poisoned()
@@ -80,7 +80,7 @@ def test_a_blocked_output_is_converted(found, inputs):
 
 def test_only_fp32_can_be_looked_at_in_place(conv, precision):
     inputs = make_inputs(conv, "forward", precision, seed=1)
-    nhwc = by_layout(candidates(Case(layer=conv, precision=precision)), "dst nhwc")
+    nhwc = by_layout(candidates(KernelSpec(layer=conv, precision=precision)), "dst nhwc")
     kernel = _cpu.Kernel(nhwc, _cpu.Arena(inputs))
     kernel.run_poisoned()
     assert kernel.output_is_view == (precision == "fp32")
@@ -150,7 +150,7 @@ def test_cold_sets_span_what_was_asked_for(found, inputs):
 
 
 def test_pooling_has_no_weights_to_keep_cold(max_pool):
-    candidate = candidates(Case(layer=max_pool))[0]
+    candidate = candidates(KernelSpec(layer=max_pool))[0]
     arena = _cpu.Arena(make_inputs(max_pool, "forward", "fp32", seed=1))
     with pytest.raises(UnsupportedError, match="no weights"):
         _cpu.Kernel(candidate, arena, _cpu.CacheState.weights_cold, 1000)
@@ -201,14 +201,14 @@ def test_memory_that_is_not_there_is_an_exception():
     script = """
 import resource
 import pydlbench._cpu as _cpu
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.backends.native.cpu import candidates
 from pydlbench.backends.reference import make_inputs
 from pydlbench.errors import InsufficientMemoryError
 from pydlbench.layers import Gemm
 layer = Gemm(m=4, k=512, n=512)
 arena = _cpu.Arena(make_inputs(layer, "forward", "fp32", 0))
-candidate = candidates(Case(layer=layer))[0]
+candidate = candidates(KernelSpec(layer=layer))[0]
 _, hard = resource.getrlimit(resource.RLIMIT_AS)
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, hard))
 try:

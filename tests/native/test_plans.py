@@ -7,7 +7,7 @@ import pytest
 from pydlbench import _cpu
 from pydlbench.backends.native.cpu import candidates, native_pass
 from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 
 DENSE = {
     "batch": 1,
@@ -42,19 +42,19 @@ PASSES = list(_cpu.Pass)
     ],
 )
 def test_passes_are_translated(conv, pass_, propagation, native):
-    case = Case(layer=conv, pass_=pass_, propagation=propagation)
+    case = KernelSpec(layer=conv, pass_=pass_, propagation=propagation)
     assert native_pass(case) is _cpu.Pass[native]
 
 
 def test_a_convolution_comes_in_all_layouts(conv):
-    found = candidates(Case(layer=conv))
+    found = candidates(KernelSpec(layer=conv))
     assert {"any", "nhwc", "nchw", "blocked"} <= {candidate.variant for candidate in found}
     assert len({(candidate.implementation, candidate.layout) for candidate in found}) == len(found)
     assert {candidate.primitive for candidate in found} == {"convolution forward"}
 
 
 def test_a_matrix_product_comes_packed_and_plain_from_two_primitives(gemm):
-    found = candidates(Case(layer=gemm))
+    found = candidates(KernelSpec(layer=gemm))
     assert {candidate.primitive for candidate in found} == {"inner_product", "matmul"}
     assert {candidate.variant for candidate in found} == {"any", "plain"}
     assert all(candidate.implementation.startswith(candidate.primitive) for candidate in found)
@@ -62,14 +62,14 @@ def test_a_matrix_product_comes_packed_and_plain_from_two_primitives(gemm):
 
 def test_max_pooling_keeps_its_maxima_for_training_only(max_pool):
     for propagation, keeps in (("inference", False), ("training", True)):
-        found = candidates(Case(layer=max_pool, propagation=propagation))
+        found = candidates(KernelSpec(layer=max_pool, propagation=propagation))
         assert {candidate.workspace_bytes > 0 for candidate in found} == {keeps}
-    found = candidates(Case(layer=max_pool, pass_="backward-data"))
+    found = candidates(KernelSpec(layer=max_pool, pass_="backward-data"))
     assert all(candidate.workspace_bytes > 0 for candidate in found)
 
 
 def test_the_unoptimised_fallback_is_marked(conv):
-    found = candidates(Case(layer=conv))
+    found = candidates(KernelSpec(layer=conv))
     assert {c.is_reference for c in found if c.implementation.startswith("ref")} == {True}
     assert {c.is_reference for c in found if "ref" not in c.implementation} == {False}
 

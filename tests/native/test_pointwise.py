@@ -13,7 +13,7 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.layers.descriptor import parse_problem
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 
 _SIZES = {
     "small": {"batch": 2, "channels": 5, "height": 3, "width": 7},
@@ -90,7 +90,7 @@ def precision(request):
 @pytest.mark.parametrize(("pointwise", "pass_", "propagation"), STEPS)
 def test_every_candidate_is_right(pointwise, pass_, propagation, precision):
     layer = pointwise
-    case = Case(layer=layer, pass_=pass_, propagation=propagation, precision=precision)
+    case = KernelSpec(layer=layer, pass_=pass_, propagation=propagation, precision=precision)
     inputs = make_inputs(layer, pass_, precision, seed=5, propagation=propagation)
     arena = _cpu.Arena(inputs)
     own = 0
@@ -115,7 +115,7 @@ def test_every_candidate_is_right(pointwise, pass_, propagation, precision):
 @pytest.mark.parametrize("cache", ["hot", "all_cold", "weights_cold"])
 def test_thousands_of_updates_leave_a_right_kernel(text, cache):
     layer = parse_problem(text)
-    case = Case(layer=layer, propagation="training")
+    case = KernelSpec(layer=layer, propagation="training")
     inputs = make_inputs(layer, "forward", "fp32", seed=5, propagation="training")
     for candidate in candidates(case):
         kernel = _cpu.Kernel(candidate, _cpu.Arena(inputs), _cpu.CacheState[cache], 200_000)
@@ -130,7 +130,7 @@ def test_a_velocity_without_a_gradient_ends_at_zero_not_among_denormals():
     layer = parse_problem("momentum:ic64mu0.5")
     inputs = make_inputs(layer, "forward", "fp32", seed=5)
     inputs["gradient"][:] = 0
-    for candidate in candidates(Case(layer=layer), thorough=True):
+    for candidate in candidates(KernelSpec(layer=layer), thorough=True):
         kernel = _cpu.Kernel(candidate, _cpu.Arena(inputs))
         kernel.sample(1, inner=400)
         assert (kernel.outputs()["velocity"] == 0).all(), candidate

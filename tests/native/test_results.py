@@ -13,12 +13,12 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 
 
 def case_of(layer, kind, precision):
     pass_, _, propagation = kind.partition(" ")
-    return Case(
+    return KernelSpec(
         layer=layer, pass_=pass_, precision=precision, propagation=propagation or "inference"
     )
 
@@ -97,7 +97,7 @@ def test_the_output_has_the_plain_shape(layer, kind):
 def test_strict_verification_sees_a_bf16_accumulator():
     """The exception above is not blindness: as a float32 accumulator it is refused."""
     layer = Pool2d.of(batch=4, channels=32, in_size=27, kernel=3, padding=1)
-    case = Case(layer=layer, pass_="backward-data", precision="bf16")
+    case = KernelSpec(layer=layer, pass_="backward-data", precision="bf16")
     inputs = make_inputs(layer, "backward-data", "bf16", seed=5)
     try:
         found = candidates(case)

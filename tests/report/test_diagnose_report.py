@@ -4,7 +4,7 @@ import pytest
 
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving, Tried
 from pydlbench.records.measurement import TimeSummary
-from pydlbench.records.step import StepCase, StepRecord
+from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.report.diagnose import OVERLAPS, diagnosis_markdown, render_diagnosis
 from pydlbench.report.text import Style
 
@@ -36,7 +36,7 @@ def finding(seconds=0.05, **changes):
 def diagnosis(*findings, **changes):
     time = TimeSummary(median=0.2, ci_low=0.19, ci_high=0.21, q1=0.2, q3=0.2, min=0.19, n=12)
     step = StepRecord(
-        case=StepCase(model="alexnet-owt", batch=32, options={"lrn": "off"}),
+        case=StepSpec(model="alexnet-owt", batch=32, options={"lrn": "off"}),
         status="ok",
         time=time,
         images_per_s=160.0,

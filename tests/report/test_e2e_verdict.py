@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pydlbench.records.measurement import TimeSummary
-from pydlbench.records.step import StepCase, StepRecord
+from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.report.e2e import StepRow, verdicts
 
 H200 = {"name": "NVIDIA H200", "capability": "9.0", "memory_bytes": 141_000_000_000}
@@ -18,7 +18,7 @@ def row(share: float, precision: str = "fp32", flops: int = 10**13, gpu: Any = N
     promised = {"fp32": 67e12, "bf16-tc": 989.5e12}[precision]
     seconds = flops / (share * promised)
     record = StepRecord(
-        case=StepCase(model="vgg16", batch=64, device="cuda:0", precision=precision),
+        case=StepSpec(model="vgg16", batch=64, device="cuda:0", precision=precision),
         status="ok",
         time=TimeSummary(
             median=seconds,
@@ -68,5 +68,5 @@ def test_an_unknown_card_is_not_judged():
 
 
 def test_cpus_are_left_out():
-    case = StepCase(model="vgg16", batch=64)
+    case = StepSpec(model="vgg16", batch=64)
     assert verdicts([StepRow(record=StepRecord(case=case, status="ok"), title="", flops=1)]) == []

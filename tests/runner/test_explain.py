@@ -9,7 +9,7 @@ from pydlbench.backends.base import KernelFacts
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.records.measurement import Roofline
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.measuring import measured_row
 from pydlbench.runner.problem import BackendRun, explained
 from pydlbench.timing.chunk import Chunk
@@ -71,7 +71,7 @@ def entry(
     **words,
 ):
     """An entry of a contest: timed, and with the row that a session makes of it."""
-    case = Case(layer=layer, backend=backend)
+    case = KernelSpec(layer=layer, backend=backend)
     kernel = Remote(**words)
     taken = samples(seconds, busy, faults=0.0 if kept_s is None else 700.0, waited=waited)
     row = measured_row(case, THREADS, kernel.facts, taken)

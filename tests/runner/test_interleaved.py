@@ -13,7 +13,7 @@ from pydlbench.backends.base import KernelFacts
 from pydlbench.errors import BackendMissingError, UnsupportedError, WorkerError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.runner import interleaved as side_by_side
 from pydlbench.runner.measuring import measured_row
 from pydlbench.runner.problem import _in_rounds, by_problem, measure_problem
@@ -159,7 +159,7 @@ MODES = {"eager": "torch", "compiled": "torch", "graph": "tensorflow", "xla": "t
 def run(layer=CONV, **backends):
     host = Host(**backends)
     cases = [
-        Case(layer=layer, backend=MODES.get(name, name), mode=name if name in MODES else None)
+        KernelSpec(layer=layer, backend=MODES.get(name, name), mode=name if name in MODES else None)
         for name in backends
     ]
     return host, measure_problem(host, cases)
@@ -176,7 +176,7 @@ def about(**causes):
 
 def test_groups_differ_in_backend_and_mode_only():
     def case(backend, mode=None, **words):
-        return Case(layer=CONV, backend=backend, mode=mode, **words)
+        return KernelSpec(layer=CONV, backend=backend, mode=mode, **words)
 
     first = [case("native"), case("torch", "eager"), case("torch", "compiled")]
     other = [msgspec.structs.replace(one, precision="bf16") for one in first]
@@ -186,9 +186,9 @@ def test_groups_differ_in_backend_and_mode_only():
 
 
 def test_a_case_that_is_asked_for_twice_does_not_compete_with_itself():
-    case = Case(layer=CONV)
+    case = KernelSpec(layer=CONV)
     torch = msgspec.structs.replace(case, backend="torch", mode="eager")
-    other = Case(layer=GEMM)
+    other = KernelSpec(layer=GEMM)
     assert list(by_problem([case, other, case])) == [[case], [other], [case]]
     assert list(by_problem([case, torch, case, torch])) == [[case, torch], [case, torch]]
 
@@ -405,7 +405,7 @@ def test_a_library_that_logs_only_in_a_process_of_its_own_is_asked_there():
     host = Host(native=Invented(), tensorflow=Invented(kernel_s=4e-3, silent=True))
     log = {"kernel": "ref:any", "kernel_s": 7e-3, "reorder_s": 0.0, "call_s": 8e-3}
     host.logs["tensorflow"] = log
-    cases = [Case(layer=CONV), Case(layer=CONV, backend="tensorflow")]
+    cases = [KernelSpec(layer=CONV), KernelSpec(layer=CONV, backend="tensorflow")]
     _, row = measure_problem(host, cases)
     assert row.causes[0]["cause"] == "generic kernel"
     assert "ref:any" in row.causes[0]["how"]
@@ -481,7 +481,7 @@ def test_a_killed_process_costs_its_rows_only(monkeypatch):
     monkeypatch.setattr(RemoteKernel, "sample", sample)
     monkeypatch.setattr(Devices, "_probed", unprobed)
     layer = Gemm(m=8, k=32, n=16)
-    cases = [Case(layer=layer, backend=name) for name in ("numba", "native")]
+    cases = [KernelSpec(layer=layer, backend=name) for name in ("numba", "native")]
     with Session(Options(budget_s=0.02)) as session:
         lost, native = session.measure(cases)
         (again,) = session.measure(cases[:1])

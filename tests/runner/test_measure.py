@@ -23,7 +23,7 @@ from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
 from pydlbench.records.measurement import Measurement
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.measure import probe_device
 from pydlbench.runner.session import Options, Session
 from pydlbench.workers.host import RemoteKernel, Worker
@@ -44,7 +44,7 @@ def session():
 
 
 def row(session, layer=CONV, **words) -> Measurement:
-    (record,) = session.measure([Case(layer=layer, **words)])
+    (record,) = session.measure([KernelSpec(layer=layer, **words)])
     return record
 
 
@@ -164,7 +164,7 @@ def test_a_worker_killed_from_outside_costs_its_row_and_no_other(session, monkey
         return true_sample(kernel, request)
 
     monkeypatch.setattr(RemoteKernel, "sample", sample)
-    rows = list(session.measure([Case(layer=layer) for layer in (CONV, GEMM, CONV)]))
+    rows = list(session.measure([KernelSpec(layer=layer) for layer in (CONV, GEMM, CONV)]))
     assert [record.status for record in rows] == ["ok", "failed", "ok"]
     assert rows[1].reason.startswith("the native worker was killed by SIGKILL; if nobody killed it")
     assert rows[1].layer == "small/fc"
@@ -198,7 +198,7 @@ def test_an_error_while_sampling_frees_the_kernel(session, monkeypatch, error, s
 
 def test_progress_counts_rows(session):
     calls = []
-    cases = [Case(layer=GEMM), Case(layer=POOL, pass_="backward-weights")]
+    cases = [KernelSpec(layer=GEMM), KernelSpec(layer=POOL, pass_="backward-weights")]
     list(session.measure(cases, progress=lambda *call: calls.append(call)))
     assert calls == [
         (0, 2, "small/fc forward fp32"),
@@ -212,7 +212,7 @@ def test_memory_is_asked_for_before_anything_is_measured():
     with Session(QUICK) as session:
         session.facts = dataclasses.replace(session.facts, memory_available_bytes=100_000_000)
         with pytest.raises(UsageError) as caught:
-            list(session.measure([Case(layer=GEMM), Case(layer=large)]))
+            list(session.measure([KernelSpec(layer=GEMM), KernelSpec(layer=large)]))
         assert session.worker().pid is None
     text = str(caught.value)
     # 201 million elements: the float32 original, three layouts, and a copy of the output.
@@ -221,17 +221,20 @@ def test_memory_is_asked_for_before_anything_is_measured():
     )
     # The advice is one that works.
     fits = large.with_batch(int(text.rpartition(" ")[2]))
-    session._check_memory([Case(layer=fits)])
+    session._check_memory([KernelSpec(layer=fits)])
     more = large.with_batch(fits.batch + 1)
     with pytest.raises(UsageError):
-        session._check_memory([Case(layer=more)])
+        session._check_memory([KernelSpec(layer=more)])
 
 
 def test_memory_of_all_who_compete_is_counted_together():
     """Who competes holds its operands until the last one is timed."""
     large = Gemm(m=100_000, k=1000, n=1000, name="large")
-    alone = [Case(layer=large)]
-    every = [*alone, *(Case(layer=large, backend="torch", mode=m) for m in ("eager", "compiled"))]
+    alone = [KernelSpec(layer=large)]
+    every = [
+        *alone,
+        *(KernelSpec(layer=large, backend="torch", mode=m) for m in ("eager", "compiled")),
+    ]
     with Session(QUICK) as session:
         # Enough for any one of them.
         session.facts = dataclasses.replace(session.facts, memory_available_bytes=4_000_000_000)
@@ -263,7 +266,7 @@ def test_memory_of_all_who_compete_is_counted_together():
     ],
 )
 def test_processes_that_hold_operands(backends, cache, count):
-    group = [Case(layer=GEMM, backend=name, cache=cache) for name in backends]
+    group = [KernelSpec(layer=GEMM, backend=name, cache=cache) for name in backends]
     with Session(QUICK) as session:
         assert len(session._measuring.processes(group)) == count
 
@@ -274,9 +277,9 @@ def test_memory_that_no_batch_would_save(session, monkeypatch):
     with pytest.raises(UsageError, match=r"nearest: a smaller layer$"):
         row(session, CONV.with_batch(1))
     with pytest.raises(UsageError, match=r"nearest: fewer of --backend and --mode$"):
-        session._check_memory([Case(layer=CONV.with_batch(1), backend=name) for name in _TWO])
+        session._check_memory([KernelSpec(layer=CONV.with_batch(1), backend=name) for name in _TWO])
     monkeypatch.setattr(session, "facts", dataclasses.replace(facts, memory_available_bytes=None))
-    session._check_memory([Case(layer=CONV)])
+    session._check_memory([KernelSpec(layer=CONV)])
 
 
 @pytest.mark.parametrize(
@@ -351,7 +354,7 @@ def test_a_failed_probe_is_not_repeated_for_every_row(monkeypatch):
 
     monkeypatch.setattr(Worker, "probe", probe)
     with Session(QUICK) as session:
-        rows = list(session.measure([Case(layer=GEMM), Case(layer=CONV)]))
+        rows = list(session.measure([KernelSpec(layer=GEMM), KernelSpec(layer=CONV)]))
     assert len(probes) == 1
     assert all(record.status == "ok" and record.roofline is None for record in rows)
     assert all("the probe hung" in record.warnings for record in rows)

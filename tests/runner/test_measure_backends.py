@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pydlbench.layers.pool import Pool2d
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.session import Options, Session
 from pydlbench.timing.chunk import Request
 from pydlbench.workers import host
@@ -46,7 +46,7 @@ _WITHOUT_TORCH = (
 
 
 def both(layer, other):
-    return [Case(layer=layer), Case(layer=layer, backend=other)]
+    return [KernelSpec(layer=layer), KernelSpec(layer=layer, backend=other)]
 
 
 @pytest.fixture
@@ -163,5 +163,5 @@ def test_torch_without_memory_costs_its_row(session):
     assert "out of memory" in failed.reason
     assert failed.reason.endswith("; try a smaller --batch")
     resource.prlimit(worker.pid, resource.RLIMIT_AS, (hard, hard))
-    (row,) = session.measure([Case(layer=POOL, backend="torch")])
+    (row,) = session.measure([KernelSpec(layer=POOL, backend="torch")])
     assert row.ok

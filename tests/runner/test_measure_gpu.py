@@ -18,7 +18,7 @@ from pydlbench.errors import (
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.records.measurement import Measurement
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.session import Options, Session
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.guards import GpuReadings
@@ -147,7 +147,7 @@ def session(worker, monkeypatch):
 
 
 def case(layer=CONV, **words):
-    return Case(layer=layer, device="cuda:0", **words)
+    return KernelSpec(layer=layer, device="cuda:0", **words)
 
 
 def test_a_case_becomes_a_row(session, worker):
@@ -314,7 +314,7 @@ def test_a_roof_holds_against_the_cpu_rows_beside_it(worker, monkeypatch):
 
     monkeypatch.setattr(Session, "worker", chosen)
     with Session(QUICK) as session:
-        gpu, cpu = session.measure([case(GEMM), Case(layer=GEMM)])
+        gpu, cpu = session.measure([case(GEMM), KernelSpec(layer=GEMM)])
         assert session.run.device["kind"] == "cuda"
     assert (gpu.threads, cpu.threads) == (None, len(session.cpus))
     assert gpu.peak.measured == pytest.approx(55.0)

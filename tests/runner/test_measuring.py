@@ -8,14 +8,14 @@ import pytest
 
 from pydlbench.errors import UnsupportedError, WorkerError
 from pydlbench.layers.gemm import Gemm
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.runner import interleaved as side_by_side
 from pydlbench.runner.measuring import Measuring
 from pydlbench.runner.session import Options
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.policy import Policy
 
-CASE = Case(layer=Gemm(m=8, k=32, n=16), backend="tensorflow", mode="graph")
+CASE = KernelSpec(layer=Gemm(m=8, k=32, n=16), backend="tensorflow", mode="graph")
 COST_S = 3e-3
 LINE = (
     "onednn_verbose,v1,primitive,exec,cpu,{},{},undef,src:f32::blocked:ab::f0 "
@@ -121,7 +121,7 @@ def test_who_dies_beside_the_log_costs_the_log_only(machine, measuring):
 
 
 def test_only_those_who_cannot_switch_their_log_on_are_asked(machine, measuring):
-    assert measuring.logged(Case(layer=CASE.layer, backend="torch"), None) == {}
+    assert measuring.logged(KernelSpec(layer=CASE.layer, backend="torch"), None) == {}
     assert machine.asked == []
 
 
@@ -178,9 +178,9 @@ def preparing(estimate):
 )
 def test_cold_caches_are_timed_with_the_kernel_of_hot_ones(estimate, words, variant, brief):
     measuring, worker = preparing(estimate)
-    hot = Case(layer=Gemm(m=8, k=32, n=16), **words)
-    cold = Case(layer=Gemm(m=8, k=32, n=16), cache="all-cold", **words)
-    other = Case(layer=Gemm(m=8, k=32, n=8), cache="all-cold", **words)
+    hot = KernelSpec(layer=Gemm(m=8, k=32, n=16), **words)
+    cold = KernelSpec(layer=Gemm(m=8, k=32, n=16), cache="all-cold", **words)
+    other = KernelSpec(layer=Gemm(m=8, k=32, n=8), cache="all-cold", **words)
     for case in (cold, hot, cold, other):
         assert measuring.alone(case).reason == "no clock"
     assert worker.asked == [
@@ -193,15 +193,15 @@ def test_cold_caches_are_timed_with_the_kernel_of_hot_ones(estimate, words, vari
 
 def test_a_hot_row_from_elsewhere_gives_the_cold_one_its_kernel():
     measuring, worker = preparing(estimate=True)
-    hot = Case(layer=Gemm(m=8, k=32, n=16))
+    hot = KernelSpec(layer=Gemm(m=8, k=32, n=16))
     measuring.remember(hot, "gemm", "src plain")
-    measuring.alone(Case(layer=Gemm(m=8, k=32, n=16), cache="all-cold"))
+    measuring.alone(KernelSpec(layer=Gemm(m=8, k=32, n=16), cache="all-cold"))
     assert worker.asked == [("all-cold", "gemm src plain", True)]
 
 
 def test_what_competes_side_by_side_is_searched_in_full():
     measuring, worker = preparing(estimate=True)
-    hot = Case(layer=Gemm(m=8, k=32, n=16))
+    hot = KernelSpec(layer=Gemm(m=8, k=32, n=16))
     measuring.prepare(hot)
     assert worker.asked == [("hot", None, False)]
     assert measuring.sampling_policy(hot, {}).half_width == Policy().half_width

@@ -10,13 +10,13 @@ from pydlbench.devices.findings import Bandwidth, PrecisionPeak
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.descriptor import parse_problem
 from pydlbench.layers.gemm import Gemm
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.measuring import measured_row, with_limits
 from pydlbench.runner.session import memory_held, memory_needed
 from pydlbench.timing.procedure import Round, Samples
 from pydlbench.timing.stopping import WarmupOutcome
 
-CASE = Case(layer=Gemm(m=100, k=10, n=20))
+CASE = KernelSpec(layer=Gemm(m=100, k=10, n=20))
 FACTS = {
     "accumulate": "float32",
     "library": "oneDNN 3.2.0",
@@ -98,7 +98,7 @@ def test_what_the_row_s_interval_shows_is_not_said_once_more():
 
 
 def test_drift_on_a_gpu_has_causes_of_its_own():
-    case = Case(layer=Gemm(m=100, k=10, n=20), device="cuda:0")
+    case = KernelSpec(layer=Gemm(m=100, k=10, n=20), device="cuda:0")
     (text,) = measured_row(case, None, FACTS, samples(rounds=(1e-3, 1.06e-3))).warnings
     assert text.startswith("the median rose by 6 % from the first rounds to the last")
     assert "neighbour" not in text
@@ -191,13 +191,13 @@ def test_levels_that_other_rows_had_probed_do_not_change_the_roof():
     [("forward", 2000), ("backward-data", 1000), ("backward-weights", 200)],
 )
 def test_memory_that_is_needed(pass_, output):
-    case = Case(layer=CASE.layer, pass_=pass_)
+    case = KernelSpec(layer=CASE.layer, pass_=pass_)
     assert memory_needed(case, case.layer, 777) == 3200 * (4 + 3 * 4) + 4 * output
 
 
 def test_memory_of_a_result_that_is_not_the_weights():
     layer = parse_problem("bias:mb2ic5ih10")
-    case = Case(layer=layer, pass_="backward-weights")
+    case = KernelSpec(layer=layer, pass_="backward-weights")
     assert memory_needed(case, layer, 0) == 1005 * (4 + 3 * 4) + 4 * 5
 
 
@@ -205,7 +205,7 @@ def test_cold_caches_need_two_pools():
     layer = Conv2d.of(batch=2, in_channels=4, in_size=5, out_channels=8, kernel=3, padding=1)
     elements = sum(layer.operands("forward").values())
     hot, cold = (
-        memory_needed(Case(layer=layer, precision="bf16", cache=cache), layer, 1000)
+        memory_needed(KernelSpec(layer=layer, precision="bf16", cache=cache), layer, 1000)
         for cache in ("hot", "all-cold")
     )
     assert hot == elements * (4 + 3 * 2) + 4 * layer.operands("forward")["dst"]
@@ -215,12 +215,12 @@ def test_cold_caches_need_two_pools():
 def test_memory_that_is_held_until_the_last_one_is_timed():
     layer = Gemm(m=1, k=200, n=4)  # 1004 elements
     held = {
-        cache: memory_held(Case(layer=layer, precision="bf16", cache=cache), layer, 1000)
+        cache: memory_held(KernelSpec(layer=layer, precision="bf16", cache=cache), layer, 1000)
         for cache in ("hot", "all-cold")
     }
     # A pool spans the caches and ends with a whole copy.
     assert held == {"hot": 1004 * 2, "all-cold": 1000 + 2 * 1004 * 2}
-    assert memory_held(Case(layer=layer, device="cuda:0"), layer, 1000) == 0
+    assert memory_held(KernelSpec(layer=layer, device="cuda:0"), layer, 1000) == 0
     for cache in ("hot", "all-cold"):
-        case = Case(layer=layer, cache=cache)
+        case = KernelSpec(layer=layer, cache=cache)
         assert memory_held(case, layer, 1000) < memory_needed(case, layer, 1000)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from pydlbench.models.catalog import find_layers
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.sweep import Job, Row
 from pydlbench.runner.sweep_forecast import Forecast, Limits, layer_key, step_key
 
 LIMITS = Limits(flops_per_s={"fp32": 1e11}, bytes_per_s=1e10)
 (CONV3,) = find_layers(["conv3"])
-CASE = Case(layer=CONV3)
+CASE = KernelSpec(layer=CONV3)
 
 
 def job(kind="layers", cases=(CASE,), **options):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiny
 
-from pydlbench.records.step import StepCase, StepPreparation
+from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.steps.checks import Agreement, compare
 from pydlbench.steps.inputs import make_weights
 from pydlbench.steps.serving import build_step, prepare_model
@@ -26,7 +26,7 @@ CLOSE = 1e-4
 
 def saved(backend: Any, model: Model, folder: Path, **words: Any) -> Path:
     folder.mkdir()
-    case = StepCase(model=model.name, dropout=False, framework=backend.name, **words)
+    case = StepSpec(model=model.name, dropout=False, framework=backend.name, **words)
     prepare_model(backend, model, case, StepPreparation(checks=False, save=str(folder)))
     return folder
 
@@ -93,7 +93,7 @@ def test_updates_agree(backend: Callable[[str], Any]) -> None:
 
     weights, after = make_weights(model), {}
     for name in ("torch", "tensorflow"):
-        case = StepCase(model=model.name, phase="training", framework=name)
+        case = StepSpec(model=model.name, phase="training", framework=name)
         backend(name)
         found = build_step(model, weights, case, make_batch(model))
         found.model.initialize()

@@ -11,15 +11,15 @@ import tiny
 
 from pydlbench.errors import UsageError
 from pydlbench.layers.pool import Pool2d
-from pydlbench.records.step import StepCase
+from pydlbench.records.step import StepSpec
 from pydlbench.steps.checks import inside
 from pydlbench.steps.inputs import make_batch, make_weights
 
 
 def test_a_case_survives_json() -> None:
-    case = StepCase(model="mnist", options={"loss": "sum"}, framework="tensorflow", batch=3)
+    case = StepSpec(model="mnist", options={"loss": "sum"}, framework="tensorflow", batch=3)
     assert case.mode == "graph"
-    assert StepCase.from_dict(json.loads(json.dumps(case.to_dict()))) == case
+    assert StepSpec.from_dict(json.loads(json.dumps(case.to_dict()))) == case
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_a_case_survives_json() -> None:
 )
 def test_unknown_words_are_refused(words: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        StepCase(model="mnist", **words)
+        StepSpec(model="mnist", **words)
 
 
 def test_weights_depend_on_seed_and_name_alone() -> None:

@@ -6,10 +6,10 @@ import pytest
 
 from pydlbench.errors import UsageError
 from pydlbench.models import build_model
-from pydlbench.records.step import StepCase
+from pydlbench.records.step import StepSpec
 from pydlbench.steps.run import check_memory, check_memory_of_parts
 
-STEP = StepCase(model="vgg11", phase="training", framework="torch")
+STEP = StepSpec(model="vgg11", phase="training", framework="torch")
 
 
 def largest(message):
@@ -38,6 +38,6 @@ def test_a_check_needs_room_for_two_steps_and_three_processes():
 def test_a_model_that_never_fits_has_no_batch_to_name():
     with pytest.raises(UsageError, match="nearest: a smaller model"):
         check_memory_of_parts(build_model("vgg11", 1), STEP, 1 << 30)
-    both = [STEP, StepCase(model="vgg11", phase="training", framework="tensorflow")]
+    both = [STEP, StepSpec(model="vgg11", phase="training", framework="tensorflow")]
     with pytest.raises(UsageError, match="nearest: fewer of --framework"):
         check_memory(build_model("vgg11", 1), both, 1 << 30)

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from pydlbench.errors import UsageError
-from pydlbench.records.step import StepCase, StepRecord
+from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.runner.session import Options, Session
 from pydlbench.steps.checks import agree
 from pydlbench.steps.run import run, run_in_turn
@@ -28,7 +28,7 @@ def session():
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
 def test_tutorials_agree(session, name):
-    found = agree(StepCase(model=name, batch=2, phase="training"), session)
+    found = agree(StepSpec(model=name, batch=2, phase="training"), session)
     assert found.output < 1e-4
     assert found.gradients is not None
     assert found.gradients < 1e-4
@@ -37,7 +37,7 @@ def test_tutorials_agree(session, name):
 
 def test_records_have_times_and_checks(session):
     cases = [
-        StepCase(model="mnist", batch=2, phase="training", framework=framework)
+        StepSpec(model="mnist", batch=2, phase="training", framework=framework)
         for framework in ("torch", "tensorflow")
     ]
     records = run_in_turn(cases, session)
@@ -55,7 +55,7 @@ def test_records_have_times_and_checks(session):
 
 
 def test_a_step_that_cannot_be_run_says_why(session):
-    record = run(StepCase(model="mnist", batch=2, precision="tf32"), session)
+    record = run(StepSpec(model="mnist", batch=2, precision="tf32"), session)
     assert record.status == "skipped"
     assert "tf32" in record.reason
     assert StepRecord.from_dict(json.loads(json.dumps(record.to_dict()))) == record
@@ -63,4 +63,4 @@ def test_a_step_that_cannot_be_run_says_why(session):
 
 def test_an_unknown_model_is_the_callers_mistake(session):
     with pytest.raises(UsageError, match="nearest: mnist"):
-        run(StepCase(model="mnits"), session)
+        run(StepSpec(model="mnits"), session)

@@ -13,7 +13,7 @@ import tiny
 
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError, UsageError
-from pydlbench.records.step import StepCase, StepPreparation
+from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.steps.inputs import Batch, make_batch
 from pydlbench.steps.operations import prepare_step
 from pydlbench.steps.serving import build_step, prepare_model
@@ -36,7 +36,7 @@ def test_every_check_passes(
     model = tiny.MODELS[name]()
     if phase == "training" and model.optimizer.kind == "none":
         pytest.skip("this model is not trained")
-    case = StepCase(model=name, phase=phase, framework=framework)
+    case = StepSpec(model=name, phase=phase, framework=framework)
     kernel = prepare_model(backend(framework), model, case, StepPreparation())
     checks = {one.name: one for one in kernel.facts.checks}
     wanted = ["shapes", "parameters", "flops", "gradients", "descent"]
@@ -61,7 +61,7 @@ def test_a_step_that_is_not_the_graph_is_found(
         dataclasses.replace(node, bias=False) if node.name == "conv1" else node for node in wrong
     ]
     wrong = dataclasses.replace(wrong, nodes=tuple(nodes[:-1]))
-    case = StepCase(model="chain", framework=framework)
+    case = StepSpec(model="chain", framework=framework)
     from pydlbench.steps import checks
 
     own = checks.run_checks
@@ -84,7 +84,7 @@ def test_a_model_that_cannot_learn_is_found(backend: Callable[[str], Any], frame
         dataclasses.replace(node, bias_init=dead) if node.name == "fc1" else node for node in model
     ]
     model = dataclasses.replace(model, nodes=tuple(nodes), decays=())
-    case = StepCase(model="chain", phase="forward-backward", framework=framework)
+    case = StepSpec(model="chain", phase="forward-backward", framework=framework)
     kernel = prepare_model(backend(framework), model, case, StepPreparation())
     checks = {one.name: one for one in kernel.facts.checks}
     assert checks["gradients"].status == "failed"
@@ -114,7 +114,7 @@ def test_all_gradients_are_fetched(backend: Callable[[str], Any], framework: str
 def fetched(own: Any, model: Any, **words: Any) -> list[Any]:
     from pydlbench.steps.inputs import make_weights
 
-    case = StepCase(model=model.name, framework=own.name, fetch=True, feed="host", **words)
+    case = StepSpec(model=model.name, framework=own.name, fetch=True, feed="host", **words)
     outcome = build_step(model, make_weights(model), case, make_batch(model)).step()
     found = outcome.gradients or (outcome.output,)
     if words["phase"] == "training":
@@ -128,7 +128,7 @@ def fetched(own: Any, model: Any, **words: Any) -> list[Any]:
 @pytest.mark.parametrize("cast", ["mixed", "whole"])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_narrow_types_learn_too(backend: Callable[[str], Any], framework: str, cast: str) -> None:
-    case = StepCase(
+    case = StepSpec(
         model="branches", phase="training", framework=framework, precision="bf16", cast=cast
     )
     if not BF16:
@@ -142,7 +142,7 @@ def test_narrow_types_learn_too(backend: Callable[[str], Any], framework: str, c
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_what_a_framework_has_not_is_refused(backend: Callable[[str], Any], framework: str) -> None:
     own, none = backend(framework), StepPreparation(checks=False)
-    case = StepCase(model="maps", phase="training", framework=framework)
+    case = StepSpec(model="maps", phase="training", framework=framework)
     with pytest.raises(UsageError, match="no optimizer to train with; nearest: --phase forward-"):
         prepare_model(own, tiny.maps(), case, none)
     with pytest.raises(UnsupportedError, match="tf32"):
@@ -150,7 +150,7 @@ def test_what_a_framework_has_not_is_refused(backend: Callable[[str], Any], fram
 
 
 def test_a_workers_framework_is_the_cases(backend: Callable[[str], Any]) -> None:
-    case = StepCase(model="mnist", framework="tensorflow", batch=1)
+    case = StepSpec(model="mnist", framework="tensorflow", batch=1)
     with pytest.raises(UsageError, match="asked of a worker of torch"):
         prepare_step(backend("torch"), case.to_dict(), {})
     with pytest.raises(UsageError, match="nearest: mnist"):
@@ -159,6 +159,6 @@ def test_a_workers_framework_is_the_cases(backend: Callable[[str], Any]) -> None
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_sum_is_a_loss(backend: Callable[[str], Any], framework: str) -> None:
-    case = StepCase(model="maps", phase="forward-backward", framework=framework)
+    case = StepSpec(model="maps", phase="forward-backward", framework=framework)
     kernel = prepare_model(backend(framework), tiny.maps("sum"), case, StepPreparation())
     assert {one.name for one in kernel.facts.checks if one.status != "ok"} == set()

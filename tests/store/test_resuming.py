@@ -5,14 +5,14 @@ import pytest
 
 from pydlbench.errors import UsageError
 from pydlbench.models.catalog import find_layers
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.store.entry import Entry
 from pydlbench.store.resume import case_key, done_keys, refuse_differences
 
 
 @pytest.fixture
 def case():
-    return Case(layer=find_layers(["mb1ic3ih8oc4oh6kh3"])[0])
+    return KernelSpec(layer=find_layers(["mb1ic3ih8oc4oh6kh3"])[0])
 
 
 def test_keys_tell_cases_apart(case):
@@ -32,7 +32,7 @@ def test_keys_tell_cases_apart(case):
     ]
     keys = [case_key(one) for one in (case, *others)] + [case_key(case, 1), case_key(case, 2)]
     assert len(set(keys)) == len(keys)
-    assert case_key(Case.from_dict(case.to_dict())) == case_key(case)
+    assert case_key(KernelSpec.from_dict(case.to_dict())) == case_key(case)
 
 
 def test_ok_and_skipped_rows_are_done_and_failed_ones_not(store, run_of, entry):

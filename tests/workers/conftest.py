@@ -8,7 +8,7 @@ import pytest
 
 from pydlbench.backends.base import Preparation
 from pydlbench.layers.gemm import Gemm
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.workers import host
 
 _BOOTSTRAP = (
@@ -53,7 +53,7 @@ def prepare_in():
     """Prepare the case whose deed is given in a worker: ``now crashes``, ``later hangs``."""
 
     def ask(worker, deed="later works"):
-        case = Case(layer=dataclasses.replace(_LAYER, name=deed))
+        case = KernelSpec(layer=dataclasses.replace(_LAYER, name=deed))
         return worker.prepare(case, Preparation())
 
     return ask

@@ -19,7 +19,7 @@ from pydlbench.errors import (
     WorkerError,
 )
 from pydlbench.layers.gemm import Gemm
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 from pydlbench.workers import host
 
@@ -238,7 +238,7 @@ def test_the_worker_inherits_no_settings(monkeypatch, native, cpus):
 
 @linux
 def test_threads_are_pinned_one_per_cpu(native, cpus):
-    native.prepare(Case(layer=GEMM), Preparation()).sample(ONE)
+    native.prepare(KernelSpec(layer=GEMM), Preparation()).sample(ONE)
     tasks = Path(f"/proc/{native.pid}/task").iterdir()
     pinned = [frozenset(os.sched_getaffinity(int(task.name))) for task in tasks]
     assert {frozenset([cpu]) for cpu in cpus} <= set(pinned)
@@ -251,7 +251,7 @@ def test_fewer_threads_use_fewer_cpus(cpus):
     worker = host.Worker("native", "cpu", cpus[-1:], timeout=60)
     try:
         assert worker.describe()["threads"] == 1
-        worker.prepare(Case(layer=GEMM), Preparation()).sample(ONE)
+        worker.prepare(KernelSpec(layer=GEMM), Preparation()).sample(ONE)
         for task in Path(f"/proc/{worker.pid}/task").iterdir():
             assert os.sched_getaffinity(int(task.name)) == {cpus[-1]}
     finally:
@@ -259,13 +259,13 @@ def test_fewer_threads_use_fewer_cpus(cpus):
 
 
 def test_kill_minus_nine_in_the_middle_of_a_native_sample(native):
-    kernel = native.prepare(Case(layer=GEMM), Preparation())
+    kernel = native.prepare(KernelSpec(layer=GEMM), Preparation())
     first = native.pid
     timer = kill_soon(first, signal.SIGKILL)
     with pytest.raises(WorkerError, match="native worker was killed by SIGKILL"):
         kernel.sample(Request(samples=1, inner=2**31 - 1))  # would take an hour
     timer.join()
-    again = native.prepare(Case(layer=GEMM), Preparation())
+    again = native.prepare(KernelSpec(layer=GEMM), Preparation())
     assert native.pid != first
     assert again.facts["correct"]["status"] == "ok"
     assert len(again.sample(Request(samples=5)).seconds) == 5

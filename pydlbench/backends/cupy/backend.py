@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.base import KernelFacts
     from pydlbench.backends.cupy.operators import CupyOperator
     from pydlbench.backends.frameworks.backend import HostClock
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
 
 __all__ = ["CupyBackend", "CupyClock", "create"]
 
@@ -117,7 +117,7 @@ class CupyBackend(FrameworkBackend):
             "nvml": self._monitor.snapshot(),
         }
 
-    def variants(self, case: Case) -> list[Variant]:
+    def variants(self, case: KernelSpec) -> list[Variant]:
         """List the ways to run a case; see the base class."""
         if case.mode is not None:
             raise UnsupportedError(f"cupy has no mode {case.mode}: its calls are always eager")
@@ -149,7 +149,7 @@ class CupyBackend(FrameworkBackend):
         """Return what times an operator: events around launches."""
         return CupyClock(cast("CupyOperator", operator), self._runtime, self._monitor)
 
-    def completed(self, facts: KernelFacts, operator: Operator, case: Case) -> KernelFacts:
+    def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
         """Return the facts with how its time is taken."""
         facts = super().completed(facts, operator, case)
         return dataclasses.replace(
@@ -157,7 +157,7 @@ class CupyBackend(FrameworkBackend):
         )
 
 
-def _variants(case: Case, type_: str) -> list[Variant]:
+def _variants(case: KernelSpec, type_: str) -> list[Variant]:
     layer = case.layer
     sums = "float32" if case.precision in ("fp32", "fp16") else TENSOR_ACCUMULATOR
     if isinstance(layer, Gemm):
@@ -200,7 +200,7 @@ def _chunks(layer: Conv2d, itemsize: int) -> list[tuple[int, str]]:
     return found
 
 
-def _build_conv(case: Case, type_: str, together: int, inputs: Inputs) -> CupyOperator:
+def _build_conv(case: KernelSpec, type_: str, together: int, inputs: Inputs) -> CupyOperator:
     from pydlbench.backends.cupy.operators import CupyOperator, build_conv
 
     assert isinstance(case.layer, Conv2d)
@@ -210,7 +210,7 @@ def _build_conv(case: Case, type_: str, together: int, inputs: Inputs) -> CupyOp
     return CupyOperator(compute, shape, type_, role, lambda plain: plain, case.precision)
 
 
-def _build_gemm(case: Case, type_: str, transposed: bool, inputs: Inputs) -> CupyOperator:
+def _build_gemm(case: KernelSpec, type_: str, transposed: bool, inputs: Inputs) -> CupyOperator:
     from pydlbench.backends.cupy.operators import CupyOperator, build_gemm
 
     layer = case.layer

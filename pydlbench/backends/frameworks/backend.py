@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.verification.verify import Verdict
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
 
 __all__ = ["FrameworkBackend", "HostClock", "Operator", "Variant", "translated"]
 
@@ -239,7 +239,7 @@ class _FrameworkAutotuner(autotune.Autotuner):
     def __init__(
         self,
         variants: Sequence[Variant],
-        case: Case,
+        case: KernelSpec,
         preparation: Preparation,
         effort: autotune.Effort,
         clock: Callable[[Operator], HostClock],
@@ -308,7 +308,7 @@ class FrameworkBackend(abc.ABC):
         """Return version, threads and settings; ``name`` and ``version`` at least."""
 
     @abc.abstractmethod
-    def variants(self, case: Case) -> list[Variant]:
+    def variants(self, case: KernelSpec) -> list[Variant]:
         """List the ways to run a case.
 
         Raises:
@@ -323,7 +323,7 @@ class FrameworkBackend(abc.ABC):
         """Return what times an operator on this device."""
         return HostClock(operator, self.cpus)
 
-    def prepare(self, case: Case, preparation: Preparation) -> FrameworkKernel:
+    def prepare(self, case: KernelSpec, preparation: Preparation) -> FrameworkKernel:
         """Find the fastest right variant of a case; see ``pydlbench.backends.base.Backend``."""
         check_case(case)
         if case.cache != "hot":
@@ -359,7 +359,7 @@ class FrameworkBackend(abc.ABC):
         facts.evidence["variant"] = _name(variant)
         return FrameworkKernel(built.clock, facts)
 
-    def completed(self, facts: KernelFacts, operator: Operator, case: Case) -> KernelFacts:
+    def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
         """Return the facts with what only the chosen variant's operator tells.
 
         Args:
@@ -397,7 +397,7 @@ def _name(variant: Variant) -> str:
     return f"{variant.algorithm}, {variant.layout}"
 
 
-def _wanted(case: Case) -> str | None:
+def _wanted(case: KernelSpec) -> str | None:
     """The variant that ``--layout`` asks for; None is any."""
     if case.layout in ("best", "any"):
         return None
@@ -408,7 +408,7 @@ def _wanted(case: Case) -> str | None:
     return "plain" if flat or layer.kind == "gemm" else case.layout
 
 
-def _is_random(case: Case) -> bool:
+def _is_random(case: KernelSpec) -> bool:
     """Whether a call draws random numbers of the framework's own."""
     layer = case.layer
     return isinstance(layer, Pointwise) and (layer.op, case.pass_) == ("dropout", "forward")

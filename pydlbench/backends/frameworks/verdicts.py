@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.layers.layer import Layer
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
 
 __all__ = ["fused_inputs", "judge"]
 
@@ -41,7 +41,7 @@ _DEVIATIONS = 7.0
 _DECISIVE_BITS = 40.0
 
 
-def fused_inputs(case: Case, seed: int) -> dict[str, NDArray[np.float32]]:
+def fused_inputs(case: KernelSpec, seed: int) -> dict[str, NDArray[np.float32]]:
     """Return what a case with a fused bias reads beside its layer's inputs: one per channel.
 
     Raises:
@@ -63,7 +63,7 @@ def fused_inputs(case: Case, seed: int) -> dict[str, NDArray[np.float32]]:
 
 
 def judge(
-    case: Case,
+    case: KernelSpec,
     inputs: Mapping[str, NDArray[Any]],
     outputs: Mapping[str, NDArray[Any]],
     *,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.base import KernelFacts
     from pydlbench.backends.frameworks.backend import Operator
     from pydlbench.backends.jax.layers import Recipe
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
 
 __all__ = ["JaxBackend", "JaxOperator", "create"]
 
@@ -105,7 +105,7 @@ class JaxBackend(FrameworkBackend):
             "settings": {"async_dispatch": False, "donation": False},
         }
 
-    def variants(self, case: Case) -> list[Variant]:
+    def variants(self, case: KernelSpec) -> list[Variant]:
         """List the ways to run a case; see :class:`FrameworkBackend`."""
         _check(case)
         found = recipes(case.layer, case.pass_)
@@ -126,7 +126,7 @@ class JaxBackend(FrameworkBackend):
         _check_mode(mode)
         return JaxOperator(lambda scalar: scalar, [np.zeros((), np.float32)], "dst", np.atleast_1d)
 
-    def completed(self, facts: KernelFacts, operator: Operator, case: Case) -> KernelFacts:
+    def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
         """Return the facts with what XLA made of the function."""
         del case
         assert isinstance(operator, JaxOperator)
@@ -147,7 +147,7 @@ class JaxBackend(FrameworkBackend):
         )
 
 
-def _check(case: Case) -> None:
+def _check(case: KernelSpec) -> None:
     """Refuse what JAX has not, or not here."""
     _check_mode(case.mode)
     if case.precision != "fp32":

@@ -29,7 +29,7 @@ from pydlbench.timing.policy import Policy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
 
 
 __all__ = ["CpuAutotuner", "candidates", "create", "native_pass", "without_narrower_code"]
@@ -80,7 +80,7 @@ class CpuAutotuner(autotune.Autotuner):
     def __init__(
         self,
         found: Sequence[_cpu.Candidate],
-        case: Case,
+        case: KernelSpec,
         preparation: Preparation,
         cpus: list[int],
     ) -> None:
@@ -183,7 +183,7 @@ _CODE_FOR = re.compile(r":\w+")
 _VECTORS: Final = {"avx512": 512, "avx2": 256, "avx": 256, "sse41": 128}
 
 
-def native_pass(case: Case) -> _cpu.Pass:
+def native_pass(case: KernelSpec) -> _cpu.Pass:
     """Return the propagation kind of a case."""
     if case.pass_ == "forward":
         training = case.propagation == "training"
@@ -191,7 +191,7 @@ def native_pass(case: Case) -> _cpu.Pass:
     return _cpu.Pass[case.pass_.replace("-", "_")]
 
 
-def candidates(case: Case, thorough: bool = False) -> list[_cpu.Candidate]:
+def candidates(case: KernelSpec, thorough: bool = False) -> list[_cpu.Candidate]:
     """List every implementation x layout that there is for ``case``.
 
     Args:
@@ -285,7 +285,7 @@ class CpuBackend:
         """Return version, run time, instruction set and threads of oneDNN."""
         return {**_cpu.library(), "numpy": np.__version__}
 
-    def prepare(self, case: Case, preparation: Preparation) -> CpuKernel:
+    def prepare(self, case: KernelSpec, preparation: Preparation) -> CpuKernel:
         """Find the fastest right candidate of a case; see :class:`Backend`."""
         self._check_support(case)
         found = [c for c in candidates(case) if _wanted(c, case)]
@@ -323,7 +323,7 @@ class CpuBackend:
             )
         }
 
-    def _check_support(self, case: Case) -> None:
+    def _check_support(self, case: KernelSpec) -> None:
         check_case(case)
         check_not_emulated(case.precision, self._isa)
         if case.fuse != "none":
@@ -372,7 +372,7 @@ def _name(candidate: _cpu.Candidate) -> str:
     return f"{candidate.implementation} {candidate.layout}"
 
 
-def _wanted(candidate: _cpu.Candidate, case: Case) -> bool:
+def _wanted(candidate: _cpu.Candidate, case: KernelSpec) -> bool:
     """Whether a candidate's layout is among those that the case allows."""
     if isinstance(case.layer, Pointwise):
         return _wanted_order(candidate, case.layer, case.layout)

@@ -21,7 +21,7 @@ from pydlbench.timing.guards import disturbance
 
 if TYPE_CHECKING:
     from pydlbench.backends import autotune
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
 
 __all__ = []
 
@@ -81,7 +81,7 @@ class CudaBackend:
             "numpy": np.__version__,
         }
 
-    def prepare(self, case: Case, preparation: Preparation) -> CudaKernel:
+    def prepare(self, case: KernelSpec, preparation: Preparation) -> CudaKernel:
         """Find the fastest right plan of a case; see :class:`Backend`."""
         self._check_support(case)
         found = plans(self._device, case, preparation.workspace_bytes, preparation.all_candidates)
@@ -100,7 +100,7 @@ class CudaBackend:
         """Run a GPU probe by name; see :mod:`pydlbench.backends.native.cuda_probes`."""
         return cuda_probes.run(self._device, name, arguments)
 
-    def _check_support(self, case: Case) -> None:
+    def _check_support(self, case: KernelSpec) -> None:
         check_case(case)
         if case.layout == "blocked":
             raise UnsupportedError("--layout blocked is for CPUs; on a GPU there is: nchw, nhwc")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.base import Preparation
     from pydlbench.layers.layer import Layer
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
 
 __all__ = ["CudaAutotuner", "RecentInputs", "plans"]
 
@@ -47,7 +47,7 @@ class RecentInputs:
         self._key: tuple[Any, ...] | None = None
         self._made: dict[str, NDArray[np.float32]] = {}
 
-    def of(self, case: Case, seed: int) -> dict[str, NDArray[np.float32]]:
+    def of(self, case: KernelSpec, seed: int) -> dict[str, NDArray[np.float32]]:
         """Return a case's inputs by role; the arrays are shared, so only to be read.
 
         Args:
@@ -73,7 +73,7 @@ class RecentInputs:
         return inputs
 
 
-def _bias(case: Case, seed: int) -> NDArray[np.float32]:
+def _bias(case: KernelSpec, seed: int) -> NDArray[np.float32]:
     """Return one random value per output channel, or per column of a product."""
     layer = case.layer
     shape: tuple[int, ...]
@@ -97,7 +97,7 @@ _SWEPT = ("fp32", "fp16")
 
 
 def plans(
-    device: _cuda.Device, case: Case, workspace_bytes: int, thorough: bool = False
+    device: _cuda.Device, case: KernelSpec, workspace_bytes: int, thorough: bool = False
 ) -> list[_cuda.Plan]:
     """List every plan that the libraries and our own kernels have for ``case``.
 
@@ -132,7 +132,7 @@ def plans(
     return found
 
 
-def reference(device: _cuda.Device, case: Case) -> _cuda.Reference | None:
+def reference(device: _cuda.Device, case: KernelSpec) -> _cuda.Reference | None:
     """Return what computes the exact result on the device, or None where only the host can."""
     layer = case.layer
     make = getattr(_cuda, f"{layer.kind}_reference", None)
@@ -143,7 +143,7 @@ def reference(device: _cuda.Device, case: Case) -> _cuda.Reference | None:
     return found
 
 
-def _pass(case: Case) -> str:
+def _pass(case: KernelSpec) -> str:
     return f"forward-{case.propagation}" if case.pass_ == "forward" else case.pass_
 
 
@@ -207,7 +207,7 @@ class CudaAutotuner(autotune.Autotuner):
         self,
         device: _cuda.Device,
         found: Sequence[_cuda.Plan],
-        case: Case,
+        case: KernelSpec,
         preparation: Preparation,
         recent: RecentInputs | None = None,
     ) -> None:

@@ -10,7 +10,7 @@ from pydlbench.backends.native.cuda_plans import plans
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import DeviceLostError, PydlbenchError, UnsupportedError
 from pydlbench.layers.gemm import Gemm
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.statistics import median
 
 __all__ = ["run"]
@@ -50,7 +50,7 @@ def run(device: _cuda.Device, name: str, arguments: dict[str, Any]) -> dict[str,
 
 def _gemm_peak(device: _cuda.Device, precision: str, size: int = GEMM_SIZE) -> dict[str, Any]:
     """Time the fastest of the library's products of two square matrices with random entries."""
-    case = Case(layer=Gemm(m=size, k=size, n=size), precision=precision, device="cuda:0")
+    case = KernelSpec(layer=Gemm(m=size, k=size, n=size), precision=precision, device="cuda:0")
     found = plans(device, case, _WORKSPACE)[:_CANDIDATES]
     arena = _cuda.Arena(device, make_inputs(case.layer, case.pass_, precision, seed=0))
     best, kernel, reasons = math.inf, None, []

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.base import KernelFacts
     from pydlbench.backends.frameworks.backend import Operator, Variant
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
 
 __all__ = ["NumbaBackend", "compiled_code", "create", "in_words"]
 
@@ -146,7 +146,7 @@ class NumbaBackend(FrameworkBackend):
             "settings": {"fastmath": True, "parallel": True},
         }
 
-    def variants(self, case: Case) -> list[Variant]:
+    def variants(self, case: KernelSpec) -> list[Variant]:
         """List the ways to run a case; see the base class."""
         if case.precision != "fp32":
             raise UnsupportedError(_LACKING[case.precision])
@@ -161,7 +161,7 @@ class NumbaBackend(FrameworkBackend):
             raise UnsupportedError("numba: memory-bound layers come with whole models")
         return found
 
-    def completed(self, facts: KernelFacts, operator: Operator, case: Case) -> KernelFacts:
+    def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
         """Return the facts with the time of the kernel alone and what its machine code is like."""
         facts = super().completed(facts, operator, case)
         assert isinstance(operator, HostOperator)

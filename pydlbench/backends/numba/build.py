@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
 
 __all__ = ["HostOperator", "host_variants"]
 
@@ -113,7 +113,7 @@ if TYPE_CHECKING:
 _WEIGHTS = {"forward": "hwio", "backward-data": "hwoi", "backward-weights": "hwio"}
 
 
-def host_variants(case: Case) -> list[Variant]:
+def host_variants(case: KernelSpec) -> list[Variant]:
     """Return the ways to compute a case on the CPU; nothing for layers that have none."""
     layer = case.layer
     if isinstance(layer, Conv2d):

@@ -43,7 +43,7 @@ from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.deconv import Deconv2d
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
-from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS, Case
+from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS, KernelSpec
 from pydlbench.timing.chunk import Request
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class TensorflowBackend(FrameworkBackend):
     def _timing(self) -> str:
         return "host-sync" if self._on_gpu else "steady"
 
-    def variants(self, case: Case) -> list[Variant]:
+    def variants(self, case: KernelSpec) -> list[Variant]:
         """List the ways to run a case; see :class:`FrameworkBackend`."""
         mode = _checked_mode(case.mode)
         if case.fuse not in ("none", "bias"):
@@ -235,7 +235,7 @@ class TensorflowBackend(FrameworkBackend):
         """Return what times an operator: the host's clock, behind its switches."""
         return Clock(operator, self.cpus, getattr(operator, "settle", None))
 
-    def completed(self, facts: KernelFacts, operator: Operator, case: Case) -> KernelFacts:
+    def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
         """Return the facts with the kernel behind the function."""
         assert isinstance(operator, FunctionOperator)
         notes = list(facts.notes)
@@ -297,7 +297,7 @@ def _checked_mode(mode: str | None) -> str:
     return mode
 
 
-def _recipes(case: Case, stored: str) -> list[Recipe]:
+def _recipes(case: KernelSpec, stored: str) -> list[Recipe]:
     layer = case.layer
     if isinstance(layer, Pool2d):
         return poolings(layer, case.pass_)

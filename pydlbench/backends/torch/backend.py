@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.base import KernelFacts
     from pydlbench.backends.frameworks.backend import HostClock
     from pydlbench.backends.torch.operator import Recipe
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
 
 __all__ = ["Behind", "TorchBackend", "create"]
 
@@ -46,7 +46,7 @@ __all__ = ["Behind", "TorchBackend", "create"]
 MODES = ("eager", "compiled")
 
 
-def check(case: Case) -> None:
+def check(case: KernelSpec) -> None:
     """Make sure that PyTorch can do what a case's words ask for.
 
     Raises:
@@ -70,7 +70,7 @@ def check(case: Case) -> None:
         raise UnsupportedError("torch has fp8-tc for matrix products only")
 
 
-def recipes(case: Case) -> list[Recipe]:
+def recipes(case: KernelSpec) -> list[Recipe]:
     """List the ways to run a case.
 
     Raises:
@@ -155,7 +155,7 @@ class TorchBackend(FrameworkBackend):
             "numpy": np.__version__,
         }
 
-    def variants(self, case: Case) -> list[Variant]:
+    def variants(self, case: KernelSpec) -> list[Variant]:
         """List the ways to run a case; see :class:`FrameworkBackend`."""
         return [self._variant(recipe, case) for recipe in recipes(case)]
 
@@ -174,15 +174,15 @@ class TorchBackend(FrameworkBackend):
         """Return when the device has done everything that was called."""
 
     @abc.abstractmethod
-    def behind(self, operator: TorchOperator, case: Case) -> Behind:
+    def behind(self, operator: TorchOperator, case: KernelSpec) -> Behind:
         """Look at a call from below."""
 
-    def accumulator(self, recipe: Recipe, case: Case) -> str:
+    def accumulator(self, recipe: Recipe, case: KernelSpec) -> str:
         """Return what sums are kept in."""
         del case
         return recipe.accumulate
 
-    def _variant(self, recipe: Recipe, case: Case) -> Variant:
+    def _variant(self, recipe: Recipe, case: KernelSpec) -> Variant:
         place = Place(self._place, settings.DTYPES[case.precision])
         mode = case.mode or "eager"
 
@@ -207,7 +207,7 @@ class TorchBackend(FrameworkBackend):
             notes=recipe.notes,
         )
 
-    def completed(self, facts: KernelFacts, operator: Operator, case: Case) -> KernelFacts:
+    def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
         """Return the facts with the library's kernels behind the call."""
         assert isinstance(operator, TorchOperator)
         found = self.behind(operator, case)
@@ -236,7 +236,7 @@ class TorchCpuBackend(TorchBackend):
     def wait(self) -> None:
         """Return at once: a call returns when it is done."""
 
-    def behind(self, operator: TorchOperator, case: Case) -> Behind:
+    def behind(self, operator: TorchOperator, case: KernelSpec) -> Behind:
         """Ask oneDNN and MKL what they did in a call; of several, the one in the middle."""
         turns: list[verbose.Turn] = []
         with operator.guard():

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.base import KernelFacts
     from pydlbench.backends.frameworks.backend import Operator
     from pydlbench.backends.torch.operator import Recipe
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
     from pydlbench.timing.chunk import Request
 
 __all__ = ["GpuClock", "TorchCudaBackend", "kernel_names"]
@@ -294,7 +294,7 @@ class TorchCudaBackend(TorchBackend):
             "nvml": self._monitor.snapshot(),
         }
 
-    def accumulator(self, recipe: Recipe, case: Case) -> str:
+    def accumulator(self, recipe: Recipe, case: KernelSpec) -> str:
         """Return what sums are kept in; what tensor cores sum is judged as such."""
         if case.precision in _TENSOR_CORES and case.layer.weight_elements:
             return TENSOR_ACCUMULATOR
@@ -309,13 +309,13 @@ class TorchCudaBackend(TorchBackend):
         """Return when the GPU has done everything that was called."""
         self._runtime.wait()
 
-    def behind(self, operator: TorchOperator, case: Case) -> Behind:
+    def behind(self, operator: TorchOperator, case: KernelSpec) -> Behind:
         """Ask the profiler which kernels one call launches."""
         with operator.guard():
             names = kernel_names(operator.call)
         return Behind(kernels=" + ".join(names) or None, remarks=_remarks(case))
 
-    def completed(self, facts: KernelFacts, operator: Operator, case: Case) -> KernelFacts:
+    def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
         """Return the facts with the kernels behind the call, and what launching it costs."""
         facts = super().completed(facts, operator, case)
         clock = self.clock(operator)
@@ -328,7 +328,7 @@ class TorchCudaBackend(TorchBackend):
         )
 
 
-def _remarks(case: Case) -> tuple[str, ...]:
+def _remarks(case: KernelSpec) -> tuple[str, ...]:
     """The settings that decide which kernels a GPU gets."""
     found = []
     if case.layer.kind == "conv2d":

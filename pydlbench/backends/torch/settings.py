@@ -12,7 +12,7 @@ from pydlbench.backends.base import INSTRUCTION_SETS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pydlbench.records.specs import Case
+    from pydlbench.records.specs import KernelSpec
 
 __all__ = ["DTYPES", "choose", "emulated", "guard", "in_words"]
 
@@ -66,7 +66,7 @@ def in_words() -> dict[str, Any]:
     }
 
 
-def guard(case: Case) -> Callable[[], contextlib.AbstractContextManager[None]]:
+def guard(case: KernelSpec) -> Callable[[], contextlib.AbstractContextManager[None]]:
     """Return what makes a context in which a case is run, as its user would run it.
 
     An inference runs in inference mode; a training's forward pass does not, but nothing asks for
@@ -81,7 +81,7 @@ def guard(case: Case) -> Callable[[], contextlib.AbstractContextManager[None]]:
     return context
 
 
-def _grad(case: Case) -> contextlib.AbstractContextManager[Any]:
+def _grad(case: KernelSpec) -> contextlib.AbstractContextManager[Any]:
     mode: contextlib.AbstractContextManager[Any] = torch.inference_mode()
     if case.pass_ != "forward":
         mode = torch.no_grad()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Model
     from pydlbench.models.work import Work
     from pydlbench.records.measurement import Measurement, TimeSummary
-    from pydlbench.records.step import StepCase
+    from pydlbench.records.step import StepSpec
     from pydlbench.report.page.runs import CheckEntry, PageRun
 
 __all__ = ["Ladder", "Rate", "Rung", "Segment", "ladders", "layer_sums", "options_text", "rates"]
@@ -214,7 +214,7 @@ def options_text(options: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={options[name]}" for name in sorted(options))
 
 
-def framework_text(case: StepCase) -> str:
+def framework_text(case: StepSpec) -> str:
     """Return framework and mode of a step, and whatever of it is not as by default."""
     words = [case.framework, case.mode, case.layout if case.layout != "nhwc" else None]
     words += [case.feed if case.feed != "resident" else None, "fetch" if case.fetch else None]

@@ -11,7 +11,7 @@ from msgspec.structs import force_setattr
 
 from pydlbench.models import build_model
 from pydlbench.records.record import Record
-from pydlbench.records.step import StepCase
+from pydlbench.records.step import StepSpec
 from pydlbench.steps.inputs import make_batch, make_weights
 from pydlbench.steps.protocols.interpreter import run_protocol
 from pydlbench.steps.protocols.protocol import LogStream, Number, Run, Subject
@@ -95,10 +95,10 @@ class ProtocolSpec(Record, frozen=True, kw_only=True):
         return find_protocol(self.protocol)
 
     @property
-    def step(self) -> StepCase:
+    def step(self) -> StepSpec:
         """How its steps are run, whatever they are."""
         cast = self.cast or self.declaration.definitions_in(str(self.framework))[0].cast
-        return StepCase(
+        return StepSpec(
             model=str(self.model),
             framework=str(self.framework),
             mode=self.mode,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from pydlbench.models.graph import Model
-    from pydlbench.records.step import StepCase
+    from pydlbench.records.step import StepSpec
     from pydlbench.steps.definition import LossKind, StepDefinition
     from pydlbench.steps.operations import OperatorRequest
     from pydlbench.steps.operators import TimedOperator
@@ -288,7 +288,7 @@ _HOW_COMPILED = "empty calls with as many operands and results, after each part"
 
 
 def prepare(
-    backend: Any, model: Model, case: StepCase, wanted: Sequence[OperatorRequest]
+    backend: Any, model: Model, case: StepSpec, wanted: Sequence[OperatorRequest]
 ) -> OperatorsKernel:
     """Make operators ready; see :func:`pydlbench.steps.operations.prepare_operators`."""
     begin = time.perf_counter()

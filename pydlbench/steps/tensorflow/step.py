@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.models.graph import Model, Node
-    from pydlbench.records.step import StepCase
+    from pydlbench.records.step import StepSpec
     from pydlbench.steps.definition import LossKind, Step
     from pydlbench.steps.inputs import Batch
 
@@ -49,7 +49,7 @@ class TensorflowModel:
         self,
         model: Model,
         weights: Mapping[str, NDArray[Any]],
-        case: StepCase,
+        case: StepSpec,
         batch: Batch,
     ) -> None:
         if case.layout == "nchw" and not case.on_gpu:

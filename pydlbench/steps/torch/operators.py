@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pydlbench.models.graph import Model
-    from pydlbench.records.step import StepCase
+    from pydlbench.records.step import StepSpec
     from pydlbench.steps.operations import OperatorRequest
     from pydlbench.steps.torch.net import Net
 
@@ -447,7 +447,7 @@ _LIBRARY = f"torch {torch.__version__}"
 def prepare(
     backend: Any,
     model: Model,
-    case: StepCase,
+    case: StepSpec,
     wanted: Sequence[OperatorRequest],
     *,
     traces: bool,
@@ -474,7 +474,7 @@ def prepare(
     return OperatorsKernel(list(made.values()), facts, backend.cpus, [one.count for one in wanted])
 
 
-def prepare_log(backend: Any, model: Model, case: StepCase, calls: int) -> OperatorsKernel:
+def prepare_log(backend: Any, model: Model, case: StepSpec, calls: int) -> OperatorsKernel:
     """Run whole steps; see :func:`pydlbench.steps.operations.prepare_log`."""
     step = _step(model, case)
     step()
@@ -487,7 +487,7 @@ def prepare_allocation(backend: Any, size: int) -> OperatorsKernel:
     return OperatorsKernel([_Allocation(size)], OperatorsFacts(names=("call",)), backend.cpus)
 
 
-def _step(model: Model, case: StepCase) -> TorchStep:
+def _step(model: Model, case: StepSpec) -> TorchStep:
     """Return the step whose operators are run, its layers working as in that step."""
     made = TorchModel(model, make_weights(model, case.seed), case, make_batch(model, case.seed))
     definition = definition_of(case, model)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.models.graph import Model, Node
-    from pydlbench.records.step import StepCase
+    from pydlbench.records.step import StepSpec
     from pydlbench.steps.definition import LossKind, Step
     from pydlbench.steps.inputs import Batch
 
@@ -35,7 +35,7 @@ __all__ = ["TorchModel", "TorchStep", "autocast", "tensor_float"]
 # Precision: type of the weights, autocast, TF32; what a device refuses.
 
 
-def check_precision(case: StepCase) -> None:
+def check_precision(case: StepSpec) -> None:
     """Make sure that PyTorch has a step's precision on its device.
 
     Raises:
@@ -52,7 +52,7 @@ def check_precision(case: StepCase) -> None:
         )
 
 
-def autocast(case: StepCase) -> contextlib.AbstractContextManager[Any]:
+def autocast(case: StepSpec) -> contextlib.AbstractContextManager[Any]:
     """Return a new context in which the forward phase runs: autocast, or none."""
     narrow = DTYPES[case.precision]
     if case.cast == "whole" or narrow == torch.float32:
@@ -64,7 +64,7 @@ def autocast(case: StepCase) -> contextlib.AbstractContextManager[Any]:
 
 
 @contextlib.contextmanager
-def tensor_float(case: StepCase) -> Iterator[None]:
+def tensor_float(case: StepSpec) -> Iterator[None]:
     """Let a GPU round float32 to TF32 meanwhile, where that is the precision."""
     if case.precision != "tf32":
         yield
@@ -102,7 +102,7 @@ class TorchModel:
         self,
         model: Model,
         weights: Mapping[str, NDArray[Any]],
-        case: StepCase,
+        case: StepSpec,
         batch: Batch,
         *,
         separate: bool = False,

@@ -15,7 +15,7 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 
 LAYERS: dict[str, Conv2d | Gemm] = {
     "uneven padding, stride": Conv2d.of(
@@ -66,7 +66,7 @@ def backend(cupy: Any) -> CupyBackend:  # noqa: ARG001 - the stand-in must be in
 
 @pytest.mark.parametrize(("name", "pass_"), PROBLEMS)
 def test_every_variant_of_every_pass_is_right(backend: CupyBackend, name: str, pass_: str) -> None:
-    case = Case(layer=LAYERS[name], pass_=pass_)
+    case = KernelSpec(layer=LAYERS[name], pass_=pass_)
     kernel = backend.prepare(case, Preparation(seed=3, all_candidates=True))
     assert {one["status"] for one in kernel.facts.candidates} == {"ok"}
     assert kernel.facts.correct["unwritten"] == 0
@@ -74,7 +74,7 @@ def test_every_variant_of_every_pass_is_right(backend: CupyBackend, name: str, p
 
 
 def test_the_historical_baseline_is_called_so(backend: CupyBackend) -> None:
-    one, many = backend.variants(Case(layer=LAYERS["groups, dilation"]))
+    one, many = backend.variants(KernelSpec(layer=LAYERS["groups, dilation"]))
     assert one.algorithm == "im2col + cuBLAS, image by image"
     assert many.algorithm == "im2col + cuBLAS, all images at once"
     assert "historical" in one.notes[0]
@@ -82,7 +82,7 @@ def test_the_historical_baseline_is_called_so(backend: CupyBackend) -> None:
 
 def test_columns_that_are_too_large_are_not_held_at_once(backend: CupyBackend) -> None:
     large = Conv2d.of(batch=256, in_channels=64, in_size=224, out_channels=64, kernel=3, padding=1)
-    (only,) = backend.variants(Case(layer=large))
+    (only,) = backend.variants(KernelSpec(layer=large))
     assert only.algorithm.endswith("image by image")
 
 
@@ -115,14 +115,14 @@ def test_tf32_is_off_unless_asked_for(cupy: Any, precision: str, wanted: list[An
 def test_what_it_lacks_is_one_sentence(
     backend: CupyBackend, changes: dict[str, Any], sentence: str
 ) -> None:
-    case = Case(**{"layer": LAYERS["1x1, stride leaves gaps"], **changes})
+    case = KernelSpec(**{"layer": LAYERS["1x1, stride leaves gaps"], **changes})
     with pytest.raises(UnsupportedError, match=sentence):
         backend.prepare(case, Preparation())
 
 
 def test_old_gpus_have_no_tf32(backend: CupyBackend) -> None:
     backend._capability = 75
-    case = Case(layer=LAYERS["product"], precision="tf32")
+    case = KernelSpec(layer=LAYERS["product"], precision="tf32")
     with pytest.raises(UnsupportedError, match=r"capability 8\.0"):
         backend.variants(case)
 

@@ -13,7 +13,7 @@ from pydlbench.errors import (
     UnsupportedError,
 )
 from pydlbench.layers.gemm import Gemm
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 
 PREPARATION = Preparation(seed=1, cold_bytes=0, memory_bytes=1 << 30, all_candidates=True)
@@ -78,7 +78,7 @@ class Framework(FrameworkBackend):
 
 
 def prepared(*kinds):
-    case = Case(layer=Gemm(m=4, k=5, n=3), backend="torch")
+    case = KernelSpec(layer=Gemm(m=4, k=5, n=3), backend="torch")
     return Framework(*kinds).prepare(case, PREPARATION)
 
 

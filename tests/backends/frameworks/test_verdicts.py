@@ -12,7 +12,7 @@ from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 
 DROPOUT = Pointwise(op="dropout", batch=8, channels=16, height=7, width=5, keep=0.75)
 
@@ -31,7 +31,7 @@ def verdict(spoil=None, again_seed=2, keep=0.75, drawn=0.75):
         spoil(output)
     again, _ = dropped(source, drawn, again_seed)
     return judge(
-        Case(layer=layer),
+        KernelSpec(layer=layer),
         {"src": source},
         {"dst": output},
         seed=0,
@@ -83,7 +83,7 @@ def test_a_dropout_that_keeps_all_draws_nothing():
     layer = Pointwise(op="dropout", batch=8, channels=16, keep=1.0)
     source = make_inputs(layer, "forward", "fp32", 1)["src"]
     found = judge(
-        Case(layer=layer),
+        KernelSpec(layer=layer),
         {"src": source},
         {"dst": source},
         seed=0,
@@ -143,7 +143,7 @@ def test_a_fused_bias_is_that_of_the_larger_problem(groups, stride, dilation, pa
         padding=padding,
         groups=groups,
     )
-    case = Case(layer=layer, fuse="bias")
+    case = KernelSpec(layer=layer, fuse="bias")
     inputs = make_inputs(layer, "forward", "fp32", 1) | fused_inputs(case, 1)
     exact = convolved(layer, inputs["src"], inputs["weights"])
     words = {"seed": 0, "accumulate": "float32", "algorithm": "test"}
@@ -154,7 +154,7 @@ def test_a_fused_bias_is_that_of_the_larger_problem(groups, stride, dilation, pa
 
 def test_the_gradients_of_weights_and_bias_are_both_judged():
     layer = Gemm(m=6, k=4, n=5)
-    case = Case(layer=layer, pass_="backward-weights", fuse="bias")
+    case = KernelSpec(layer=layer, pass_="backward-weights", fuse="bias")
     inputs = make_inputs(layer, "backward-weights", "fp32", 1)
     assert fused_inputs(case, 1) == {}
     weights = np.matmul(inputs["src"][0].T, inputs["dst"][0])[None]

@@ -11,7 +11,7 @@ from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 
 pytest.importorskip("jax")
@@ -83,7 +83,7 @@ def backend():
 
 @pytest.mark.parametrize(("name", "pass_"), PROBLEMS)
 def test_every_variant_of_every_pass_is_right(backend, name, pass_):
-    case = Case(layer=LAYERS[name], pass_=pass_, backend="jax", mode="xla")
+    case = KernelSpec(layer=LAYERS[name], pass_=pass_, backend="jax", mode="xla")
     facts = backend.prepare(case, Preparation(seed=3, all_candidates=True)).facts
     assert [one["status"] for one in facts.candidates] == ["ok", "ok"]
     assert all(one["correct"]["unwritten"] == 0 for one in facts.candidates)
@@ -92,7 +92,7 @@ def test_every_variant_of_every_pass_is_right(backend, name, pass_):
 
 
 def test_a_row_is_named_after_what_xla_made_of_it(backend):
-    facts = backend.prepare(Case(layer=CONV, backend="jax"), Preparation()).facts
+    facts = backend.prepare(KernelSpec(layer=CONV, backend="jax"), Preparation()).facts
     function, _, behind = facts.algorithm.partition(": ")
     assert function == "lax.conv_general_dilated"
     assert "f32" in behind
@@ -104,14 +104,14 @@ def test_a_row_is_named_after_what_xla_made_of_it(backend):
 def test_a_gradient_computes_nothing_of_the_forward_pass(backend):
     """One convolution each, and a maximum's gradient reads what the forward pass read."""
     for pass_ in ("backward-data", "backward-weights"):
-        case = Case(layer=CONV, pass_=pass_, layout="nhwc")
+        case = KernelSpec(layer=CONV, pass_=pass_, layout="nhwc")
         (variant,) = [one for one in backend.variants(case) if one.variant == "nhwc"]
         operator = variant.build(make_inputs(CONV, pass_, "fp32", 1))
         assert operator.program().count(" convolution(") == 1
 
 
 def test_calls_are_samples_that_end_with_their_result(backend):
-    kernel = backend.prepare(Case(layer=CONV), Preparation())
+    kernel = backend.prepare(KernelSpec(layer=CONV), Preparation())
     chunk = kernel.sample(Request(samples=3, inner=2, untimed=1))
     assert len(chunk.seconds) == 3
     assert min(chunk.seconds) > 0
@@ -128,7 +128,7 @@ def test_a_wrong_function_is_a_failure(backend, monkeypatch):
 
     monkeypatch.setattr(layers.lax, "conv_general_dilated", wrong)
     with pytest.raises(PrimitiveError, match=r"right result: dst\["):
-        backend.prepare(Case(layer=CONV), Preparation())
+        backend.prepare(KernelSpec(layer=CONV), Preparation())
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_wrong_function_is_a_failure(backend, monkeypatch):
     ],
 )
 def test_what_it_lacks_is_one_sentence(backend, changes, sentence):
-    case = Case(**{"layer": CONV, **changes})
+    case = KernelSpec(**{"layer": CONV, **changes})
     with pytest.raises(UnsupportedError, match=sentence):
         backend.prepare(case, Preparation())
 

@@ -20,7 +20,7 @@ from pydlbench.layers.descriptor import parse_problem
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 
 CONV = Conv2d.of(batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)
@@ -42,7 +42,7 @@ def _short(monkeypatch):
 
 
 def prepare(backend, layer=CONV, preparation=None, **words):
-    return backend.prepare(Case(layer=layer, **words), preparation or Preparation())
+    return backend.prepare(KernelSpec(layer=layer, **words), preparation or Preparation())
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pydlbench.backends.base import Preparation
 from pydlbench.backends.native import cpu
 from pydlbench.backends.native.cpu import without_narrower_code
 from pydlbench.layers.conv import Conv2d
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 
 CONV = Conv2d.of(batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)
 
@@ -31,7 +31,7 @@ def _short(monkeypatch):
 
 
 def prepare(backend, preparation=None, **words):
-    return backend.prepare(Case(layer=CONV, **words), preparation or Preparation())
+    return backend.prepare(KernelSpec(layer=CONV, **words), preparation or Preparation())
 
 
 def test_a_kernel_that_is_asked_for_by_name_has_no_rivals(backend):

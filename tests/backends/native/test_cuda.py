@@ -20,7 +20,7 @@ from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -60,7 +60,9 @@ def backend(native, monkeypatch):
 
 
 def prepare(backend, preparation=None, **words):
-    return backend.prepare(Case(layer=CONV, device="cuda:3", **words), preparation or Preparation())
+    return backend.prepare(
+        KernelSpec(layer=CONV, device="cuda:3", **words), preparation or Preparation()
+    )
 
 
 def statuses(kernel):
@@ -243,7 +245,7 @@ def test_a_result_is_downloaded_once(native, backend):
     source = make_inputs(layer, "forward", "fp32", 0)["src"]
     plan = fake_cuda.Plan("own", results={"dst": np.maximum(source, 0)})
     native.pointwise_plans = lambda *_, **__: [plan]
-    kernel = backend.prepare(Case(layer=layer, device="cuda:0"), Preparation())
+    kernel = backend.prepare(KernelSpec(layer=layer, device="cuda:0"), Preparation())
     assert kernel.facts.correct["status"] == "ok"
 
 
@@ -307,7 +309,7 @@ def test_all_candidates_are_verified_when_asked_for(native, backend):
 
 def test_a_fused_bias_is_an_input_of_its_own(native, backend):
     native.offer = [fake_cuda.Plan("fused")]
-    case = Case(layer=CONV, device="cuda:0", fuse="bias-relu")
+    case = KernelSpec(layer=CONV, device="cuda:0", fuse="bias-relu")
     plans = importlib.import_module("pydlbench.backends.native.cuda_plans")
     bias = plans.RecentInputs().of(case, seed=4)["bias"]
     assert bias.shape == (1, 4, 1, 1)
@@ -339,7 +341,7 @@ def test_a_fused_bias_is_an_input_of_its_own(native, backend):
 )
 def test_what_cannot_be_done_is_refused_with_the_reason(backend, layer, words, text):
     with pytest.raises(UnsupportedError, match=text):
-        backend.prepare(Case(layer=layer, device="cuda:0", **words), Preparation())
+        backend.prepare(KernelSpec(layer=layer, device="cuda:0", **words), Preparation())
 
 
 def test_the_workspace_limit_reaches_the_library(native, backend):

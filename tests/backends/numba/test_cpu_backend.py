@@ -18,7 +18,7 @@ from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def test_every_variant_of_every_pass_is_right(
 ) -> None:
     layer, pass_ = problem
     kernel = backend.prepare(
-        Case(layer=layer, pass_=pass_), Preparation(seed=3, all_candidates=True)
+        KernelSpec(layer=layer, pass_=pass_), Preparation(seed=3, all_candidates=True)
     )
     found = kernel.facts.candidates
     # Weights of products lie in two ways, images in one.
@@ -52,7 +52,7 @@ def test_every_variant_of_every_pass_is_right(
 
 def test_pooling_for_training_keeps_places(backend: FrameworkBackend) -> None:
     layer = Pool2d.of(batch=2, channels=3, in_size=(5, 6), kernel=3, stride=2, padding=1)
-    case = Case(layer=layer, propagation="training")
+    case = KernelSpec(layer=layer, propagation="training")
     inputs = make_inputs(layer, "forward", "fp32", 1)
     (variant,) = backend.variants(case)
     operator: Any = variant.build(inputs)
@@ -65,14 +65,14 @@ def test_pooling_for_training_keeps_places(backend: FrameworkBackend) -> None:
 
 def test_each_call_allocates_its_result(backend: FrameworkBackend) -> None:
     inputs = make_inputs(CONV, "forward", "fp32", 0)
-    operator: Any = backend.variants(Case(layer=CONV))[0].build(inputs)
+    operator: Any = backend.variants(KernelSpec(layer=CONV))[0].build(inputs)
     (first,), (second,) = operator.call(), operator.call()
     assert first is not second
     np.testing.assert_array_equal(first, second)
 
 
 def test_samples_are_counted(backend: FrameworkBackend) -> None:
-    kernel = backend.prepare(Case(layer=CONV), Preparation())
+    kernel = backend.prepare(KernelSpec(layer=CONV), Preparation())
     chunk = kernel.sample(Request(samples=3, inner=2, untimed=1))
     assert len(chunk.seconds) == 3
     assert chunk.threads == len(backend.cpus)
@@ -85,7 +85,7 @@ def test_a_kernel_that_leaves_its_result_unwritten_is_a_failure(
     build = importlib.import_module("pydlbench.backends.numba.build")
     monkeypatch.setattr(build.conv, "forward", lambda *_: None)
     with pytest.raises(PrimitiveError, match="never written"):
-        backend.prepare(Case(layer=CONV), Preparation())
+        backend.prepare(KernelSpec(layer=CONV), Preparation())
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_kernel_that_leaves_its_result_unwritten_is_a_failure(
 def test_what_it_lacks_is_one_sentence(
     backend: FrameworkBackend, changes: dict[str, Any], sentence: str
 ) -> None:
-    case = msgspec.structs.replace(Case(layer=CONV), **changes)
+    case = msgspec.structs.replace(KernelSpec(layer=CONV), **changes)
     with pytest.raises(UnsupportedError, match=sentence) as caught:
         backend.prepare(case, Preparation())
     assert "\n" not in str(caught.value)
@@ -118,7 +118,7 @@ def test_it_has_no_kernels_for_gpus() -> None:
 
 
 def test_weights_of_products_lie_either_way(backend: FrameworkBackend) -> None:
-    found = backend.variants(Case(layer=Gemm(m=2, k=3, n=4)))
+    found = backend.variants(KernelSpec(layer=Gemm(m=2, k=3, n=4)))
     assert [one.variant for one in found] == ["plain", "transposed"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from pydlbench.backends.base import Preparation
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 
 pytest.importorskip("numba")
 
@@ -78,7 +78,7 @@ def test_one_thread_or_vector_less_shows_in_real_code() -> None:
 def test_a_kernel_is_timed_alone_and_its_code_is_read(layer) -> None:
     from pydlbench.backends.numba.backend import create
 
-    facts = create("cpu").prepare(Case(layer=layer), Preparation()).facts
+    facts = create("cpu").prepare(KernelSpec(layer=layer), Preparation()).facts
     seen = facts.evidence
     assert seen["kernel"] == facts.algorithm
     assert seen["alone_s"] > 0

@@ -14,7 +14,7 @@ from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.deconv import Deconv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ PASSES = ("forward", "backward-data", "backward-weights")
 
 
 def prepare(backend: TensorflowBackend, layer: Layer, pass_: str, mode: str | None, **more: str):
-    case = Case(layer=layer, pass_=pass_, mode=mode, **more)
+    case = KernelSpec(layer=layer, pass_=pass_, mode=mode, **more)
     return backend.prepare(case, THOROUGH)
 
 
@@ -208,7 +208,7 @@ def test_samples_are_counted_and_positive(backend: TensorflowBackend) -> None:
 def test_what_it_lacks_is_unsupported_with_a_reason(
     backend: TensorflowBackend, layer: Layer, words: dict[str, str], reason: str
 ) -> None:
-    case = Case(layer=layer, **{"mode": "graph", **words})
+    case = KernelSpec(layer=layer, **{"mode": "graph", **words})
     with pytest.raises(UnsupportedError, match=reason):
         backend.prepare(case, THOROUGH)
 

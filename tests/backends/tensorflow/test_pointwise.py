@@ -12,7 +12,7 @@ from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ def every_variant(
 ) -> Iterator[tuple[Any, Any]]:
     """Prepare a case with each of its variants alone: all are verified, and no race takes time."""
     monkeypatch.setattr(backend, "_isa", frozenset({"avx512_bf16"}))
-    found = backend.variants(Case(**words))
+    found = backend.variants(KernelSpec(**words))
     for variant in found:
         with monkeypatch.context() as patch:
             patch.setattr(backend, "variants", lambda _, one=variant: [one])
             patch.setattr(backend, "completed", lambda facts, *_: facts)
-            yield variant, backend.prepare(Case(**words), Preparation(seed=3)).facts
+            yield variant, backend.prepare(KernelSpec(**words), Preparation(seed=3)).facts
 
 
 def test_every_operation_is_tried() -> None:
@@ -91,7 +91,7 @@ def test_right(
 
 @pytest.mark.parametrize("op", ["relu", "momentum"])
 def test_the_whole_way_names_what_is_behind(backend: TensorflowBackend, op: str) -> None:
-    kernel = backend.prepare(Case(layer=BY_OP[op], mode="graph"), Preparation())
+    kernel = backend.prepare(KernelSpec(layer=BY_OP[op], mode="graph"), Preparation())
     name = {"relu": "Relu", "momentum": "ResourceApplyMomentum"}[op]
     assert kernel.facts.algorithm.startswith(name)
     assert kernel.facts.correct["status"] == "ok"
@@ -102,7 +102,7 @@ def test_the_whole_way_names_what_is_behind(backend: TensorflowBackend, op: str)
 @pytest.mark.parametrize("op", ["sgd", "momentum", "batchnorm"])
 def test_updates_do_not_drift(backend: TensorflowBackend, op: str, mode: str) -> None:
     layer = BY_OP[op]
-    case = Case(layer=layer, mode=mode, propagation="training")
+    case = KernelSpec(layer=layer, mode=mode, propagation="training")
     variant = backend.variants(case)[0]
     operator = variant.build(make_inputs(layer, "forward", "fp32", 3, propagation="training"))
     before = operator.outputs()
@@ -118,14 +118,14 @@ def test_updates_do_not_drift(backend: TensorflowBackend, op: str, mode: str) ->
 
 def test_a_small_probability_at_the_label_keeps_its_digits(backend: TensorflowBackend) -> None:
     layer = Pointwise(op="softmax-xent", batch=4, channels=5000)
-    facts = backend.prepare(Case(layer=layer), Preparation()).facts
+    facts = backend.prepare(KernelSpec(layer=layer), Preparation()).facts
     assert facts.correct["status"] == "ok"
 
 
 def test_many_sources_are_split_and_few_are_sliced(backend: TensorflowBackend) -> None:
     for count, name in ((16, "Slice"), (17, "SplitV")):
         layer = Pointwise(op="concat", batch=2, channels=count, sources=(1,) * count)
-        case = Case(layer=layer, pass_="backward-data", layout="nhwc")
+        case = KernelSpec(layer=layer, pass_="backward-data", layout="nhwc")
         facts = backend.prepare(case, Preparation()).facts
         assert facts.algorithm.startswith(name)
         assert facts.correct["status"] == "ok"
@@ -155,11 +155,11 @@ def test_a_wrong_result_fails_whichever_it_is(
 
     monkeypatch.setattr(RolesOperator, "outputs", wrong)
     with pytest.raises(PrimitiveError, match="no candidate gives a right result"):
-        backend.prepare(Case(layer=BY_OP[op], propagation="training"), Preparation())
+        backend.prepare(KernelSpec(layer=BY_OP[op], propagation="training"), Preparation())
 
 
 def test_a_normalisation_without_an_operator_for_a_format_says_so(
     backend: TensorflowBackend,
 ) -> None:
     with pytest.raises(UnsupportedError, match="no operator with --layout nchw"):
-        backend.prepare(Case(layer=BY_OP["lrn"], layout="nchw"), Preparation())
+        backend.prepare(KernelSpec(layer=BY_OP["lrn"], layout="nchw"), Preparation())

@@ -13,7 +13,7 @@ from pydlbench.backends.tensorflow import CAPABILITIES
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 from pydlbench.workers.host import Worker
 
@@ -102,7 +102,9 @@ def test_kernels_are_traced_in_real_calls(
     backend: TensorflowBackend, layer, pass_: str, mode: str
 ) -> None:
     for _ in range(8):  # now and then TensorFlow's profiler tells nothing of short calls
-        facts = backend.prepare(Case(layer=layer, pass_=pass_, mode=mode), Preparation()).facts
+        facts = backend.prepare(
+            KernelSpec(layer=layer, pass_=pass_, mode=mode), Preparation()
+        ).facts
         seen = facts.evidence
         if "alone_s" in seen:
             break
@@ -114,7 +116,7 @@ def test_kernels_are_traced_in_real_calls(
 
 @pytest.mark.deep
 def test_xlas_conversions_of_layouts_are_traced(backend: TensorflowBackend) -> None:
-    case = Case(layer=MIDDLE, pass_="backward-weights", mode="xla", layout="nchw")
+    case = KernelSpec(layer=MIDDLE, pass_="backward-weights", mode="xla", layout="nchw")
     seen = backend.prepare(case, Preparation()).facts.evidence
     assert seen["alone_reorder_s"] > 0
 
@@ -145,7 +147,9 @@ def test_who_computes_a_convolution_of_xlas(labels: str, words: str) -> None:
 def test_tensorflows_onednn_logs_its_kernels_in_a_process_of_its_own(
     logging_worker: Worker, layer: Conv2d, pass_: str
 ) -> None:
-    kernel = logging_worker.prepare(Case(layer=layer, pass_=pass_, mode="graph"), Preparation())
+    kernel = logging_worker.prepare(
+        KernelSpec(layer=layer, pass_=pass_, mode="graph"), Preparation()
+    )
     kernel.sample(Request(samples=CALLS))
     executions = parse(logging_worker.said())
     kernel.release()

@@ -10,7 +10,7 @@ from pydlbench.backends.base import Preparation
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 
 if TYPE_CHECKING:
     from pydlbench.backends.tensorflow.backend import TensorflowBackend
@@ -40,7 +40,7 @@ def test_right(
 ) -> None:
     monkeypatch.setattr(backend, "_isa", frozenset({"avx512_bf16"}))
     monkeypatch.setattr(backend, "completed", lambda facts, *_: facts)
-    case = Case(layer=layer, pass_=pass_, precision=precision, mode=mode, fuse="bias")
+    case = KernelSpec(layer=layer, pass_=pass_, precision=precision, mode=mode, fuse="bias")
     facts = backend.prepare(case, THOROUGH).facts
     assert facts.correct["status"] == "ok"
     wrong = [one for one in facts.candidates if (one["correct"] or {}).get("status") == "failed"]
@@ -57,14 +57,14 @@ def test_sums_in_bfloat16_are_known_as_such(
     found = {}
     for mode in ("graph", "xla"):
         words = {"layer": CONV, "precision": "bf16", "mode": mode, "fuse": "bias"}
-        variants = backend.variants(Case(pass_="backward-weights", **words))
+        variants = backend.variants(KernelSpec(pass_="backward-weights", **words))
         found[mode] = {(one.accumulate, one.bias_accumulate) for one in variants}
     assert found == {"graph": {("float32", "bfloat16")}, "xla": {("float32", "float32")}}
 
 
 @pytest.mark.parametrize(("layer", "kernel"), [(CONV, "FusedConv2D"), (GEMM, "FusedMatMul")])
 def test_a_graph_is_fused(backend: TensorflowBackend, layer: Layer, kernel: str) -> None:
-    case = Case(layer=layer, mode="graph", fuse="bias")
+    case = KernelSpec(layer=layer, mode="graph", fuse="bias")
     facts = backend.prepare(case, Preparation()).facts
     assert "BiasAdd" in facts.algorithm
     assert kernel in facts.algorithm
@@ -84,10 +84,10 @@ def test_a_wrong_bias_is_found(
     monkeypatch.setattr(with_bias.tf.nn, "bias_add", wrong)
     for layer in (CONV, GEMM):
         with pytest.raises(PrimitiveError, match=r"right result: .* expected"):
-            backend.prepare(Case(layer=layer, fuse="bias"), Preparation())
+            backend.prepare(KernelSpec(layer=layer, fuse="bias"), Preparation())
 
 
 def test_where_there_is_no_bias(backend: TensorflowBackend) -> None:
-    case = Case(layer=GEMM, pass_="backward-data", fuse="bias")
+    case = KernelSpec(layer=GEMM, pass_="backward-data", fuse="bias")
     with pytest.raises(UnsupportedError, match="--fuse bias: backward-data has no bias"):
         backend.prepare(case, Preparation())

@@ -16,7 +16,7 @@ from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 
 CONV = Conv2d.of(batch=2, in_channels=16, in_size=9, out_channels=16, kernel=3, padding=1)
@@ -56,7 +56,7 @@ def test_settings_that_others_left_are_replaced(backend):
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
 def test_the_kernel_behind_an_operator_is_named(backend):
-    facts = backend.prepare(Case(layer=CONV, layout="nhwc"), Preparation()).facts
+    facts = backend.prepare(KernelSpec(layer=CONV, layout="nhwc"), Preparation()).facts
     name, _, kernel = facts.algorithm.partition(" (")
     assert facts.evidence["kernel"] == kernel.removesuffix(")")
     assert facts.evidence["kernel_s"] > 0
@@ -69,7 +69,7 @@ def test_the_kernel_behind_an_operator_is_named(backend):
 
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="torch without MKL")
 def test_a_product_in_float32_is_mkl(backend):
-    facts = backend.prepare(Case(layer=GEMM), Preparation()).facts
+    facts = backend.prepare(KernelSpec(layer=GEMM), Preparation()).facts
     assert facts.algorithm.startswith("aten::")
     assert "(MKL SGEMM(" in facts.algorithm
 
@@ -80,7 +80,7 @@ def test_a_case_finds_the_grad_mode_of_its_users(backend):
         ({"propagation": "training"}, (False, True)),
         ({"pass_": "backward-data"}, (False, False)),
     ):
-        _, operator = built(backend, Case(layer=CONV, **words))
+        _, operator = built(backend, KernelSpec(layer=CONV, **words))
         seen = []
         operator.call = lambda seen=seen: seen.append(
             (torch.is_inference_mode_enabled(), torch.is_grad_enabled())
@@ -92,7 +92,7 @@ def test_a_case_finds_the_grad_mode_of_its_users(backend):
 
 
 def test_a_chunk_counts_its_calls(backend):
-    _, operator = built(backend, Case(layer=GEMM))
+    _, operator = built(backend, KernelSpec(layer=GEMM))
     chunk = backend.clock(operator).sample(Request(samples=4, inner=2))
     assert len(chunk.seconds) == len(chunk.involuntary) == 4
     assert chunk.threads == len(backend.cpus)
@@ -100,7 +100,7 @@ def test_a_chunk_counts_its_calls(backend):
 
 
 def test_outputs_belong_to_the_call(backend):
-    _, operator = built(backend, Case(layer=GEMM))
+    _, operator = built(backend, KernelSpec(layer=GEMM))
     with operator.guard():
         first, second = operator.call(), operator.call()
     assert first.data_ptr() != second.data_ptr()
@@ -116,7 +116,7 @@ def test_a_wrong_operator_is_a_failure(backend, monkeypatch):
 
     monkeypatch.setattr(conv.torch, "conv2d", wrong)
     with pytest.raises(PrimitiveError, match=r"right result: dst\["):
-        backend.prepare(Case(layer=CONV, layout="nhwc"), Preparation())
+        backend.prepare(KernelSpec(layer=CONV, layout="nhwc"), Preparation())
 
 
 def test_a_refusal_costs_the_variant_and_names_it(backend, monkeypatch):
@@ -125,7 +125,7 @@ def test_a_refusal_costs_the_variant_and_names_it(backend, monkeypatch):
 
     monkeypatch.setattr(conv.torch, "conv2d", refuse)
     with pytest.raises(PrimitiveError, match=r"aten::convolution: .*could not create a primitive"):
-        backend.prepare(Case(layer=CONV), Preparation())
+        backend.prepare(KernelSpec(layer=CONV), Preparation())
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_memory_that_is_not_there_has_an_error_of_its_own(backend, monkeypatch, 
 
     monkeypatch.setattr(conv.torch, "conv2d", refuse)
     with pytest.raises(InsufficientMemoryError, match="aten::convolution: "):
-        built(backend, Case(layer=CONV))
+        built(backend, KernelSpec(layer=CONV))
 
 
 @pytest.mark.deep

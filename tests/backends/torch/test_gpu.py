@@ -15,7 +15,7 @@ from pydlbench.backends.torch.gpu import GpuClock
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.guards import GpuReadings
 
@@ -95,7 +95,7 @@ def test_readings_of_the_card_come_with_the_chunk(runtime):
     ],
 )
 def test_facts_of_a_row(gpu_backend, monkeypatch, words, timing):
-    case = Case(device="cuda:0", **words)
+    case = KernelSpec(device="cuda:0", **words)
     found = gpu_backend.variants(case)[:1]
     if case.layer.weight_elements and case.precision != "fp32":
         assert found[0].accumulate == "float32-tensor"
@@ -120,7 +120,9 @@ def test_facts_of_a_row(gpu_backend, monkeypatch, words, timing):
 
 @pytest.mark.parametrize("pass_", Gemm.passes)
 def test_fp8_products_have_both_factors_along_the_sum(gpu_backend, monkeypatch, pass_):
-    case = Case(layer=Gemm(m=32, k=48, n=16), device="cuda:0", precision="fp8-tc", pass_=pass_)
+    case = KernelSpec(
+        layer=Gemm(m=32, k=48, n=16), device="cuda:0", precision="fp8-tc", pass_=pass_
+    )
     (variant,) = gpu_backend.variants(case)
     monkeypatch.setattr(gpu_backend, "variants", lambda _: [variant])
     asked = []
@@ -141,10 +143,10 @@ def test_tf32_is_allowed_inside_only():
         return torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
 
     settings.choose(1)
-    with settings.guard(Case(layer=CONV, precision="tf32", device="cuda:0"))():
+    with settings.guard(KernelSpec(layer=CONV, precision="tf32", device="cuda:0"))():
         assert switches() == (True, True)
     assert switches() == (False, False)
-    with settings.guard(Case(layer=CONV, device="cuda:0"))():
+    with settings.guard(KernelSpec(layer=CONV, device="cuda:0"))():
         assert switches() == (False, False)
 
 
@@ -182,7 +184,7 @@ def test_on_a_gpu(layer, precision):
 
     made = create("cuda:0")
     for pass_ in layer.passes:
-        case = Case(layer=layer, device="cuda:0", precision=precision, pass_=pass_)
+        case = KernelSpec(layer=layer, device="cuda:0", precision=precision, pass_=pass_)
         kernel = made.prepare(case, Preparation())
         assert kernel.facts.correct["status"] == "ok"
         assert kernel.facts.timing == "cuda-graph"

@@ -12,7 +12,7 @@ from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.deconv import Deconv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 
 CONV = Conv2d.of(batch=2, in_channels=4, in_size=(7, 5), out_channels=6, kernel=3, padding=1)
 GROUPED = Conv2d.of(
@@ -73,7 +73,7 @@ def variants(layer):
 
 def prepared(backend, monkeypatch, variant, **words):
     """Prepare a case with one of its variants only: no race, so that it takes no time."""
-    case = Case(**words)
+    case = KernelSpec(**words)
     found = [one for one in backend.variants(case) if one.variant == variant]
     assert len(found) == 1
     monkeypatch.setattr(backend, "variants", lambda _: found)
@@ -142,8 +142,8 @@ def test_uneven_padding_is_part_of_the_call_and_named(backend, monkeypatch):
 
 def test_padding_beyond_half_a_window_is_made_beforehand(backend):
     layer = Pool2d.of(batch=1, channels=2, in_size=6, kernel=3, padding=2)
-    names = {one.algorithm for one in backend.variants(Case(layer=layer))}
+    names = {one.algorithm for one in backend.variants(KernelSpec(layer=layer))}
     assert names == {"aten::constant_pad_nd + aten::max_pool2d"}
     left_out = Pool2d.of(batch=1, channels=2, in_size=6, kernel=3, padding=2, mode="avg")
     with pytest.raises(UnsupportedError, match="no average that leaves out"):
-        backend.variants(Case(layer=left_out))
+        backend.variants(KernelSpec(layer=left_out))

@@ -12,7 +12,7 @@ from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import PrimitiveError
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 
 SIDES = {"batch": 3, "channels": 6, "height": 5, "width": 4}
@@ -45,7 +45,7 @@ def names(step):
 def every_variant(backend, monkeypatch, **words):
     """Prepare a case with each of its variants alone: all are verified, and no race takes time."""
     monkeypatch.setattr("pydlbench.backends.torch.settings.emulated", lambda _: ())
-    case = Case(**words)
+    case = KernelSpec(**words)
     found = backend.variants(case)
     for variant in found:
         with monkeypatch.context() as patch:
@@ -84,7 +84,7 @@ def test_right(backend, monkeypatch, step, precision, mode):
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("op", ["sgd", "relu"])
 def test_layouts_choose_among_images_and_leave_weights_alone(backend, op, layout):
-    facts = backend.prepare(Case(layer=BY_OP[op], layout=layout), Preparation()).facts
+    facts = backend.prepare(KernelSpec(layer=BY_OP[op], layout=layout), Preparation()).facts
     expected = f"src {layout}, dst {layout}" if op == "relu" else "weights, gradient"
     assert facts.layout == expected
 
@@ -94,7 +94,7 @@ def test_layouts_choose_among_images_and_leave_weights_alone(backend, op, layout
 @pytest.mark.parametrize("op", ["sgd", "momentum", "batchnorm"])
 def test_updates_do_not_drift(backend, op, mode):
     layer = BY_OP[op]
-    case = Case(layer=layer, mode=mode, propagation="training", layout="nchw")
+    case = KernelSpec(layer=layer, mode=mode, propagation="training", layout="nchw")
     (variant,) = [one for one in backend.variants(case) if one.variant in ("plain", "nchw")]
     inputs = make_inputs(layer, "forward", "fp32", 3, propagation="training")
     operator = variant.build(inputs)
@@ -113,7 +113,7 @@ def test_updates_do_not_drift(backend, op, mode):
 def test_optimizers_do_what_torch_optim_does(backend):
     for op, mu in (("sgd", 0.0), ("momentum", 0.9)):
         inputs = make_inputs(BY_OP[op], "forward", "fp32", 3)
-        (variant,) = backend.variants(Case(layer=BY_OP[op]))
+        (variant,) = backend.variants(KernelSpec(layer=BY_OP[op]))
         weights = torch.nn.Parameter(torch.from_numpy(inputs["weights"].copy()))
         weights.grad = torch.from_numpy(inputs["gradient"])
         optimizer = torch.optim.SGD([weights], lr=BY_OP[op].rate, momentum=mu)
@@ -177,7 +177,7 @@ def test_gradients_are_the_operators_that_autograd_runs(backend, op):
     result, leaf = users_of(layer, inputs)
     gradient = torch.ones_like(result)
     expected = operators(lambda: torch.autograd.grad(result, leaf, gradient, retain_graph=True))
-    variant = backend.variants(Case(layer=layer, pass_=pass_, layout="nchw"))[0]
+    variant = backend.variants(KernelSpec(layer=layer, pass_=pass_, layout="nchw"))[0]
     operator = variant.build(inputs)
     with operator.guard():
         assert operators(operator.call) == expected
@@ -200,7 +200,7 @@ def test_operators_that_a_cpu_lacks_in_bfloat16_run_in_float32(backend, monkeypa
 def test_a_concatenation_is_taken_apart_by_views_or_copies(backend):
     layer = BY_OP["concat"]
     found = {}
-    for variant in backend.variants(Case(layer=layer, pass_="backward-data")):
+    for variant in backend.variants(KernelSpec(layer=layer, pass_="backward-data")):
         operator = variant.build(make_inputs(layer, "backward-data", "fp32", 3))
         parts = operator.call()
         incoming = operator._first.args[0]
@@ -237,4 +237,4 @@ def test_a_wrong_result_fails_whichever_it_is(backend, monkeypatch, op):
     monkeypatch.setattr(TorchOperator, "outputs", wrong)
     assert right(layer, "forward", training=True, on_gpu=False, stored="float32")
     with pytest.raises(PrimitiveError, match="no candidate gives a right result"):
-        backend.prepare(Case(layer=layer, propagation="training"), Preparation())
+        backend.prepare(KernelSpec(layer=layer, propagation="training"), Preparation())

@@ -12,7 +12,7 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 
 CONV = Conv2d.of(batch=2, in_channels=4, in_size=6, out_channels=8, kernel=3)
 POOL = Pool2d.of(batch=1, channels=2, in_size=6, kernel=3)
@@ -51,7 +51,7 @@ POOL = Pool2d.of(batch=1, channels=2, in_size=6, kernel=3)
 )
 def test_a_word_that_torch_lacks(backend, words, sentence):
     with pytest.raises(UnsupportedError, match=sentence):
-        backend.variants(Case(**words))
+        backend.variants(KernelSpec(**words))
 
 
 def test_cold_caches_and_blocked_layouts_and_missing_passes(backend):
@@ -61,7 +61,7 @@ def test_cold_caches_and_blocked_layouts_and_missing_passes(backend):
         {"layer": POOL, "pass_": "backward-weights"},
     ):
         with pytest.raises(UnsupportedError):
-            backend.prepare(Case(**words), Preparation())
+            backend.prepare(KernelSpec(**words), Preparation())
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_cold_caches_and_blocked_layouts_and_missing_passes(backend):
 def test_a_data_type_needs_its_instructions(backend, monkeypatch, precision, flags, lacking):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: flags, raising=False)
     assert settings.emulated(precision) == lacking
-    case = Case(layer=CONV, precision=precision)
+    case = KernelSpec(layer=CONV, precision=precision)
     if not lacking:
         assert backend.variants(case)
         return

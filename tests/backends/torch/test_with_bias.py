@@ -10,7 +10,7 @@ from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 
 CONV = Conv2d.of(batch=2, in_channels=4, in_size=(7, 5), out_channels=6, kernel=3, padding=1)
 GROUPED = Conv2d.of(
@@ -26,7 +26,7 @@ BATCHED = Gemm(m=5, k=7, n=3, batch_count=2)
 def prepared(backend, monkeypatch, **words):
     """Prepare a case with each of its variants alone: all are verified, and no race takes time."""
     monkeypatch.setattr("pydlbench.backends.torch.settings.emulated", lambda _: ())
-    case = Case(fuse="bias", **words)
+    case = KernelSpec(fuse="bias", **words)
     for variant in backend.variants(case):
         with monkeypatch.context() as patch:
             patch.setattr(backend, "variants", lambda _, one=variant: [one])
@@ -52,7 +52,8 @@ def test_right(backend, monkeypatch, layer, pass_, precision, mode):
 def test_it_is_named(backend):
     def names(layer, pass_="forward"):
         return [
-            one.algorithm for one in backend.variants(Case(layer=layer, pass_=pass_, fuse="bias"))
+            one.algorithm
+            for one in backend.variants(KernelSpec(layer=layer, pass_=pass_, fuse="bias"))
         ]
 
     assert set(names(CONV)) == {"aten::convolution with bias"}
@@ -72,7 +73,7 @@ def test_a_wrong_bias_is_found(backend, monkeypatch, spoilt):
         with monkeypatch.context() as patch:
             patch.setattr("pydlbench.backends.torch.settings.emulated", lambda _: ())
             patch.setattr(conv.torch, "conv2d", wrong)
-            case = Case(layer=CONV, fuse="bias", layout="nhwc", precision=precision)
+            case = KernelSpec(layer=CONV, fuse="bias", layout="nhwc", precision=precision)
             with pytest.raises(PrimitiveError, match=r"right result: .* expected"):
                 backend.prepare(case, Preparation())
 
@@ -91,7 +92,9 @@ def test_a_wrong_gradient_is_found(backend, monkeypatch, role):
     monkeypatch.setattr(TorchOperator, "outputs", wrong)
     for layer in (CONV, GEMM):
         with pytest.raises(PrimitiveError, match=r"right result: .* expected"):
-            backend.prepare(Case(layer=layer, pass_="backward-weights", fuse="bias"), Preparation())
+            backend.prepare(
+                KernelSpec(layer=layer, pass_="backward-weights", fuse="bias"), Preparation()
+            )
 
 
 @pytest.mark.parametrize(
@@ -103,4 +106,4 @@ def test_a_wrong_gradient_is_found(backend, monkeypatch, role):
 )
 def test_where_there_is_no_bias(backend, layer, pass_, what):
     with pytest.raises(UnsupportedError, match=f"--fuse bias: {what}; nearest: "):
-        backend.prepare(Case(layer=layer, pass_=pass_, fuse="bias"), Preparation())
+        backend.prepare(KernelSpec(layer=layer, pass_=pass_, fuse="bias"), Preparation())

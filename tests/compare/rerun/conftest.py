@@ -12,7 +12,7 @@ import pytest
 from pydlbench.compare.rerun import RerunPair, RerunSide, take_pass
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Chunk
 from pydlbench.workers import host
 
@@ -94,7 +94,7 @@ class Machine:
         measured = [
             RerunPair(
                 sides=tuple(
-                    RerunSide(case=Case(layer=LAYER, backend=name), threads=count)
+                    RerunSide(case=KernelSpec(layer=LAYER, backend=name), threads=count)
                     for name, count in zip(pair, threads, strict=True)
                 )
             )

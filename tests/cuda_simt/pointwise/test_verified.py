@@ -20,7 +20,7 @@ from pydlbench.backends.base import Preparation
 from pydlbench.layers.descriptor import parse_problem
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
-from pydlbench.records.specs import Case
+from pydlbench.records.specs import KernelSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,7 +122,9 @@ def test_every_plan_is_right_by_the_products_own_judgement(
 ) -> None:
     layer = parse_problem(text)
     assert isinstance(layer, Pointwise)
-    case = Case(layer=layer, pass_=pass_, propagation=propagation, precision=mode, device="cuda:0")
+    case = KernelSpec(
+        layer=layer, pass_=pass_, propagation=propagation, precision=mode, device="cuda:0"
+    )
     search = product.autotuner(None, product.plans(None, case, 0), case, Preparation(seed=3))
     assert search.candidates
     for candidate in search.candidates:

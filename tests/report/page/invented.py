@@ -13,7 +13,7 @@ from pydlbench.models import build_model
 from pydlbench.models.work import work
 from pydlbench.records.measurement import Peaks, Roofline, TimeSummary
 from pydlbench.records.run import RunRecord
-from pydlbench.records.step import StepCase, StepRecord
+from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.report.json import dump
 from pydlbench.report.page.runs import read_run
 from pydlbench.store.documents import load
@@ -180,7 +180,7 @@ def step_record(seconds: float = 0.1, **changes: Any) -> StepRecord:
     case = {"model": "alexnet-owt", "batch": 4, "framework": "torch", "mode": "eager", **changes}
     batch = case["batch"]
     return StepRecord(
-        case=StepCase(**case),
+        case=StepSpec(**case),
         status="ok",
         time=summary(seconds),
         images_per_s=batch / seconds,

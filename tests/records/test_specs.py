@@ -11,7 +11,7 @@ from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
-from pydlbench.records.specs import CACHES, LAYOUTS, PRECISIONS, PROPAGATIONS, Case
+from pydlbench.records.specs import CACHES, LAYOUTS, PRECISIONS, PROPAGATIONS, KernelSpec
 
 CONV = Conv2d.of(
     batch=2,
@@ -37,7 +37,7 @@ LAYERS = [
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.kind)
 def test_a_case_survives_the_wire(layer):
-    case = Case(
+    case = KernelSpec(
         layer=layer,
         pass_="backward-data",
         precision="bf16",
@@ -45,13 +45,15 @@ def test_a_case_survives_the_wire(layer):
         cache="all-cold",
         layout="nhwc",
     )
-    assert Case.from_dict(json.loads(json.dumps(case.to_dict()))) == case
+    assert KernelSpec.from_dict(json.loads(json.dumps(case.to_dict()))) == case
 
 
 def test_every_combination_of_words_is_a_case():
     for words in itertools.product(PRECISIONS, PROPAGATIONS, CACHES, LAYOUTS):
         precision, propagation, cache, layout = words
-        Case(layer=CONV, precision=precision, propagation=propagation, cache=cache, layout=layout)
+        KernelSpec(
+            layer=CONV, precision=precision, propagation=propagation, cache=cache, layout=layout
+        )
 
 
 @pytest.mark.parametrize(
@@ -68,11 +70,11 @@ def test_every_combination_of_words_is_a_case():
 )
 def test_an_unknown_word_is_refused_with_the_nearest(field, value, message):
     with pytest.raises(UsageError, match=message) as caught:
-        Case(layer=CONV, **{field: value})
+        KernelSpec(layer=CONV, **{field: value})
     assert "\n" not in str(caught.value)
 
 
 def test_the_label_is_the_name_or_the_problem():
-    assert Case(layer=CONV).label == "mine forward fp32"
+    assert KernelSpec(layer=CONV).label == "mine forward fp32"
     nameless = dataclasses.replace(CONV, name=None)
-    assert Case(layer=nameless, precision="bf16").label == f"{CONV.problem} forward bf16"
+    assert KernelSpec(layer=nameless, precision="bf16").label == f"{CONV.problem} forward bf16"
