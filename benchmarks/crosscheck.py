@@ -17,7 +17,7 @@ import dataclasses
 import datetime as dt
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,17 @@ from acceptance.journal import Journal
 from crosscheck_table import TITLES, Table, aligned, markdown, verdict
 
 from pydlbench.cli import check as command
-from pydlbench.cli.check import CheckRequest, Checks, read_check
+from pydlbench.cli.check import CheckRequest, CheckTask, read_check, tasks
 from pydlbench.cli.parser import Parser
-from pydlbench.cli.recorder import Recorder
-from pydlbench.cli.terminal import OneInterrupt, Progress
+from pydlbench.cli.terminal import Progress
 from pydlbench.devices.cpu.facts import read_cpu_facts
-from pydlbench.errors import PydlbenchError, UsageError
+from pydlbench.errors import UsageError
 from pydlbench.ladder.estimate import Range
 from pydlbench.ladder.native import NativeSum
 from pydlbench.models import build_model
+from pydlbench.report.check import Limits
+from pydlbench.runner.execute import Result, View, execute
+from pydlbench.runner.recorder import Recorder
 
 # Batch sizes that fit into 24 GB and take seconds, not minutes, on two cores.
 MODELS = {
@@ -118,21 +120,29 @@ class Results(Recorder):
 
     def add(
         self,
-        table: str,  # noqa: ARG002 - it is always a check
+        table: str,
         document: Mapping[str, Any],
-        key: str | None = None,  # noqa: ARG002 - as its base has it
+        key: str | None = None,
     ) -> None:
         """Pass a result on."""
-        self._take(document)
+        super().add(table, document, key)
+        if table == "check":
+            self._take(document)
 
 
-class WithoutNative(Checks):
-    """Checks whose native layers are not measured: terms that are held against them are sums."""
+class WithoutNative(CheckTask):
+    """A check whose native layers are not measured: terms that are held against them are sums."""
 
-    def _native(self, session: Any) -> NativeSum:
-        self._total = len(self.request.subjects) * (self.request.rounds + 3)
-        self._recorder.start(session.run)
-        return NativeSum(time=Range(hot=0.0, cold=0.0), by_node={})
+    def native(
+        self,
+        session: Any,  # noqa: ARG002 - as its base has it
+        view: View,  # noqa: ARG002 - likewise
+        stages: int,  # noqa: ARG002 - likewise
+    ) -> Generator[Result, None, tuple[NativeSum, Limits]]:
+        """Return nothing."""
+        yield from ()
+        nothing = NativeSum(time=Range(hot=0.0, cold=0.0), by_node={})
+        return nothing, Limits(theoretical_s=None, roof_s=None)
 
 
 def take(
@@ -157,19 +167,21 @@ def take(
         }
         table.add(name(row["framework"]), row)
 
-    progress = Progress(sys.stderr)
-    kind = Checks if native else WithoutNative
-    checks = kind(request, progress, session_factory, checker, Results(finished))
-    with OneInterrupt() as interrupts:
-        try:
-            checks.take(interrupts)
-        except PydlbenchError as error:
-            for framework, mode in request.subjects[len(checks.results) :]:
-                failed = request.result(framework, mode, status="failed", reason=str(error))
-                finished(failed.to_dict(None))
-        finally:
-            progress.close()
-    return checks.interrupted
+    wanted = [
+        one
+        if native
+        else WithoutNative(rows=one.rows, options=one.options, request=request, checker=checker)
+        for one in tasks(request, checker)
+    ]
+    with Results(finished) as recorder:
+        results = execute(
+            wanted,
+            None if session_factory is None else lambda task: session_factory(**task.options),
+            recorder,
+            progress=Progress(sys.stderr),
+            tolerant=True,
+        )
+    return results.interrupted
 
 
 def main(

@@ -84,7 +84,7 @@ def measure(layer: Layer, args: argparse.Namespace, mode: str | None, seed: int)
         ),
     ]
     with Session(Options(seed=seed, budget_s=args.budget)) as session:
-        rows = list(session.measure(cases))
+        rows = [row for _, row in session.measure(cases)]
     for row in rows:
         if not row.ok:
             raise SystemExit(f"{row.backend}: {row.status}: {row.reason}")

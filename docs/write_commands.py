@@ -5,11 +5,10 @@ A test compares the page with what this writes.
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydlbench.cli.parser import COMMANDS, Parser
+from pydlbench.cli.parser import COMMANDS, command_parser
 
 if TYPE_CHECKING:
     import argparse
@@ -33,15 +32,8 @@ standard output. `NO_COLOR` in the environment switches colours off; see
 
 def page() -> str:
     """Return the whole page."""
-    lines = [f"| [`{name}`](#{name}) | {_cell(text)} |" for name, text in COMMANDS.items()]
+    lines = [f"| [`{name}`](#{name}) | {_cell(one.help)} |" for name, one in COMMANDS.items()]
     return _HEAD + "\n".join(lines) + "\n" + "".join(map(_section, COMMANDS))
-
-
-def command_parser(name: str) -> argparse.ArgumentParser:
-    """Return a command's parser."""
-    subparsers = Parser(prog="pydlbench").add_subparsers()
-    importlib.import_module(f"pydlbench.cli.{name}").add_parser(subparsers)
-    return subparsers.choices[name]
 
 
 def _section(name: str) -> str:
@@ -55,9 +47,12 @@ def _section(name: str) -> str:
         if group.title not in ("positional arguments", "options"):
             lines += [f"**{str(group.title).capitalize()}**", ""]
         lines += ["| option | meaning |", "| :--- | :--- |", *rows, ""]
-    if parser.epilog:
-        text = parser.epilog.removesuffix(".")
-        lines += [f"{text[:1].upper()}{text[1:]}.", ""]
+    # Prose, then examples as they are, then exit codes.
+    prose, _, rest = str(parser.epilog).rpartition("examples:\n")
+    examples, _, codes = rest.partition("\n\n")
+    lines += [prose.strip(), ""] if prose.strip() else []
+    lines += ["```bash", *(line.strip() for line in examples.splitlines()), "```", ""]
+    lines += [f"{codes[:1].upper()}{codes[1:]}.", ""]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

@@ -211,7 +211,7 @@ def _cases(settings: Settings) -> Iterator[KernelSpec]:
 
 def _measuring(case: KernelSpec) -> Callable[[Session], dict[str, Any]]:
     def run(session: Session) -> dict[str, Any]:
-        (row,) = session.measure([case])
+        ((_, row),) = session.measure([case])
         return {"measurement": row.to_dict()}
 
     return run

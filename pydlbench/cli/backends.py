@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.cli.options import add
+
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
@@ -18,13 +20,15 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add the command's options."""
     parser = subparsers.add_parser(
         "backends",
-        help="what is installed, what it supports, how to get the rest",
         description="List every backend with its version and what it supports, or why it "
         "cannot be used and the command that gets it. Each is started once, in a process of its "
         "own, so what is listed works.",
     )
-    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE, or - for stdout")
-    parser.add_argument("--device", metavar="DEVICE", help="cpu or cuda:N; default: both kinds")
+    add(
+        parser,
+        *("device", "json", "quiet"),
+        device={"help": "cpu or cuda:N; default: both kinds"},
+    )
 
 
 def run(

@@ -4,106 +4,76 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-import msgspec
-
-from pydlbench.cli.recorder import Recorder
-from pydlbench.cli.terminal import tell
+from pydlbench.cli.options import (
+    add,
+    choices,
+    fail_on,
+    one_of,
+    positive_seconds,
+    read_options,
+    taking,
+    whole_number,
+)
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, UsageError
-from pydlbench.report.check import Limits, limits
-from pydlbench.report.text import STDOUT, write_text
+from pydlbench.runner.execute import Result, Row, Task, execute, kernels
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
     from pydlbench.cli.output import Outputs
-    from pydlbench.cli.terminal import OneInterrupt
     from pydlbench.ladder.native import NativeSum
     from pydlbench.models.graph import Model
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.run import RunRecord
-    from pydlbench.records.specs import KernelSpec
-    from pydlbench.report.check import CheckResult
+    from pydlbench.report.check import CheckResult, Limits
+    from pydlbench.runner.execute import Results, View
 
-__all__ = ["CheckRequest", "Checks", "add_parser", "check_room", "read_check", "run"]
+__all__ = ["CheckRequest", "add_parser", "check_room", "read_check", "read_tasks", "run", "tasks"]
+
+# Fewer rounds have no median to speak of.
+_ROUNDS: Final = 5
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
-    from pydlbench.cli.options import add_store_option
-
     parser = subparsers.add_parser(
         "check",
-        help="hold the estimate of a step against PyTorch and TensorFlow, term by term",
         description="Predict a framework's step from its operators, each run alone, run the step "
         "in turn with them, and name what lies between the hardware's roof and the measured time.",
     )
     parser.add_argument("model", metavar="MODEL", help="alexnet-owt, vgg16, resnet50...")
-    many: dict[str, Any] = {"nargs": "+", "action": "extend"}
-    parser.add_argument(
-        "--framework",
-        **many,
-        metavar="NAME",
-        help="torch, tensorflow or all; default: those that are installed",
+    add(
+        parser.add_argument_group("what is checked"),
+        *("framework", "mode", "phase", "batch", "precision", "layout", "feed", "option"),
+        many=("framework", "mode"),
+        framework={"help": "torch, tensorflow or all; default: those that are installed"},
     )
-    parser.add_argument(
-        "--mode",
-        **many,
-        metavar="MODE",
-        help="eager, compiled (torch), graph, xla (tensorflow) or all; default: eager and graph",
+    how = parser.add_argument_group("how it is timed")
+    how.add_argument(
+        "--rounds",
+        metavar="N",
+        default=15,
+        type=taking(whole_number, _ROUNDS),
+        help="rounds at the most, 5 at the least (15)",
     )
-    parser.add_argument(
-        "--phase",
-        metavar="PHASE",
-        default="forward",
-        help="forward (default), forward-backward or training (with loss and optimizer)",
-    )
-    parser.add_argument("--batch", metavar="N", help="images per step; default: as published")
-    parser.add_argument("--precision", metavar="P", default="fp32", help="fp32 (default), bf16...")
-    parser.add_argument(
-        "--layout",
-        metavar="L",
-        default="nhwc",
-        help="of PyTorch's images: nhwc (channels last; default) or nchw",
-    )
-    parser.add_argument(
-        "--feed",
-        metavar="FROM",
-        default="resident",
-        help="resident images (default), or new ones from the host in each step",
-    )
-    parser.add_argument(
-        "--option",
-        action="append",
-        metavar="NAME=VALUE",
-        help="a variant of the model: lrn=off, classes=1001",
-    )
-    parser.add_argument(
-        "--rounds", metavar="N", default="15", help="rounds at the most, 5 at the least (15)"
-    )
-    parser.add_argument(
+    how.add_argument(
         "--time-limit",
         metavar="S",
-        default="60",
+        default=60.0,
+        type=taking(positive_seconds),
         help="no round of a framework and mode begins after so many seconds (60)",
     )
-    parser.add_argument("--threads", metavar="N", help="default: one per physical core")
-    parser.add_argument(
-        "--budget", metavar="S", default="0.25", help="seconds of sampling per native kernel (0.25)"
+    add(
+        how,
+        *("threads", "budget", "seed"),
+        budget={"default": 0.25, "help": "seconds of sampling per native kernel (0.25)"},
     )
-    parser.add_argument("--seed", metavar="N", default="0", help="seed of data and order (0)")
-    parser.add_argument(
-        "--explain", action="store_true", help="how each term was measured, all parts and rounds"
+    add(
+        parser.add_argument_group("what is shown"),
+        *("explain", "json", "md", "fail-on", "quiet", "verbose", "store"),
+        fail_on={"help": "failed: end with exit code 3 if a check has failed"},
     )
-    for kind in ("json", "md"):
-        parser.add_argument(f"--{kind}", metavar="FILE", help=f"write {kind}; - is stdout")
-    parser.add_argument("--quiet", action="store_true", help="no progress and no warnings")
-    add_store_option(parser)
-    # What the outputs of other commands have besides.
-    parser.set_defaults(csv=None, samples=False, algorithms=False)
 
 
 def run(
@@ -115,46 +85,38 @@ def run(
 
     Args:
         args: the command's options.
-        session_factory: gives a session for the options of ``measure.Options`` as keywords.
+        session_factory: gives a session for the options of ``session.Options`` as keywords.
         checker: takes the place of ``pydlbench.ladder.check.check``.
 
     Returns:
-        0; 1 if no check is ok; 130 after Ctrl-C, with the checks that were finished.
+        0; 1 if no check is ok; 3 under ``--fail-on``; 130 after Ctrl-C, with what was finished.
 
     Raises:
         UsageError: bad input; nothing was measured and nothing written.
     """
-    from pydlbench.cli.output import Outputs
-    from pydlbench.cli.recorder import Recorder
-    from pydlbench.cli.terminal import OneInterrupt, Progress, tell
+    from pydlbench.cli.options import recorder_of
+    from pydlbench.cli.output import Outputs, ended
+    from pydlbench.cli.terminal import Progress
 
+    condition = None if args.fail_on is None else fail_on(args.fail_on, ("failed",))
     request = read_check(args)
     check_room(request)
     outputs = Outputs.from_args(args)
-    for note in () if args.quiet else request.notes:
-        tell(f"note: {note}")
-    progress = Progress(sys.stderr, quiet=args.quiet)
-    with Recorder.of(args, "check") as recorder, OneInterrupt() as interrupts:
-        checks = Checks(request, progress, session_factory, checker, recorder)
-        try:
-            checks.take(interrupts)
-        finally:
-            progress.close()
-        if checks.run is not None:
-            recorder.finish(checks.run, "interrupted" if checks.interrupted else "done")
-        if checks.results:
-            show(checks, outputs)
-    if checks.interrupted:
-        tell(f"interrupted: {len(checks.results)} of {len(request.subjects)} checks finished")
-        return 130
-    return 0 if any(one.record is not None for one in checks.results) else 1
+    outputs.note(*request.notes)
+    with recorder_of(args, "check") as recorder:
+        results = execute(
+            tasks(request, checker),
+            None if session_factory is None else lambda task: session_factory(**task.options),
+            recorder,
+            progress=Progress.of(args),
+        )
+        if results.outcomes:
+            show(results, outputs, several=len(request.subjects) > 1, explain=args.explain)
+    return ended(results, "checks", condition)
 
 
 # -----------------------------------------------------------------------------
 # From the options of ``check`` to the steps to be checked, or to one line of complaint.
-
-# Fewer rounds have no median to speak of.
-_ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,23 +174,21 @@ def read_check(args: argparse.Namespace) -> CheckRequest:
         UsageError: a value is bad.
         BackendMissingError: no framework is named and none is installed.
     """
-    from pydlbench.cli.options import one_of, positive_seconds, read_options, whole_number
     from pydlbench.models import build_model
     from pydlbench.models.work import PHASES
     from pydlbench.records.specs import CPU_PRECISIONS
     from pydlbench.records.step import FEEDS, LAYOUTS
 
-    batch = None if args.batch is None else whole_number("--batch", args.batch, 1)
     variant = read_options(args.option or [])
-    model = build_model(args.model, batch, **variant)
+    model = build_model(args.model, args.batch, **variant)
     subjects, notes = _subjects(args.framework, args.mode)
-    phase = one_of("--phase", args.phase, PHASES)
+    phase = one_of("--phase", args.phase or PHASES[0], PHASES)
     if phase == "training" and model.optimizer.kind == "none":
         raise UsageError(
             f"--phase training: {model.name} has no optimizer; nearest: "
             "--phase forward-backward, or --option optimizer=sgd"
         )
-    precision = one_of("--precision", args.precision, CPU_PRECISIONS)
+    precision = one_of("--precision", args.precision or "fp32", CPU_PRECISIONS)
     layout = one_of("--layout", args.layout, LAYOUTS)
     if layout != "nhwc" and all(framework == "tensorflow" for framework, _ in subjects):
         raise UsageError(
@@ -241,14 +201,14 @@ def read_check(args: argparse.Namespace) -> CheckRequest:
         phase=phase,
         precision=precision,
         subjects=subjects,
-        rounds=whole_number("--rounds", args.rounds, _ROUNDS),
-        time_limit_s=positive_seconds("--time-limit", args.time_limit),
+        rounds=args.rounds,
+        time_limit_s=args.time_limit,
         layout=layout,
-        feed=one_of("--feed", args.feed, FEEDS),
+        feed=one_of("--feed", args.feed or FEEDS[0], FEEDS),
         options={
-            "threads": None if args.threads is None else whole_number("--threads", args.threads, 1),
-            "seed": whole_number("--seed", args.seed, 0),
-            "budget_s": positive_seconds("--budget", args.budget),
+            "threads": args.threads,
+            "seed": args.seed,
+            "budget_s": args.budget,
             "keep_samples": True,  # for the store
             "estimate": True,
         },
@@ -286,7 +246,6 @@ def _subjects(
     ``compiled`` is ``xla`` to the other.
     """
     from pydlbench.backends import capabilities
-    from pydlbench.cli.options import choices
     from pydlbench.records.step import FRAMEWORK_MODES, FRAMEWORKS
 
     named = choices("--framework", frameworks, FRAMEWORKS, "all") if frameworks else _installed()
@@ -334,119 +293,68 @@ def _installed() -> list[str]:
 
 
 # -----------------------------------------------------------------------------
-# Native rows once, then a check for each framework and mode; what fails costs itself only.
+# A check of each framework and mode; the first measures the native rows, which all share.
 
 # Besides its rounds: parts, step and log.
-_STAGES = 3
+_STAGES: Final = 3
 
 
-class Checks:
-    """The checks of one request; what is finished survives whatever ends them early.
-
-    Args:
-        request: the step and the ways to run it.
-        progress: called with steps done, steps in all and what is done next.
-        session_factory: gives a session for the options of ``measure.Options`` as keywords.
-        checker: takes the place of ``pydlbench.ladder.check.check``.
-        recorder: keeps native rows and results as soon as they are finished; None keeps nothing.
+@dataclass(frozen=True, kw_only=True)
+class CheckTask(Task):
+    """The check of one framework and mode; what fails costs itself only.
 
     Attributes:
-        request: as given.
-        results: of the checks that were finished, in the order of the request.
-        rows: native rows.
-        limits: the two lowest rungs.
-        run: when and where; None until the session ends.
-        interrupted: Ctrl-C came before all were finished.
+        request: the step.
+        checker: takes the place of ``pydlbench.ladder.check.check``.
     """
 
-    def __init__(
-        self,
-        request: CheckRequest,
-        progress: Callable[[int, int, str], None],
-        session_factory: Callable[..., AbstractContextManager[Any]] | None = None,
-        checker: Callable[..., Any] | None = None,
-        recorder: Recorder | None = None,
-    ) -> None:
-        self.request = request
-        self.results: list[CheckResult] = []
-        self.rows: dict[KernelSpec, Measurement] = {}
-        self.limits = Limits(theoretical_s=None, roof_s=None)
-        self.run: RunRecord | None = None
-        self.interrupted = False
-        self._progress = progress
-        self._factory = session_factory or _open_session
-        self._checker = checker or _check
-        self._recorder = recorder or Recorder(None, "check")
-        self._done = 0
-        self._total = 1
+    kind: ClassVar[str] = "check"
+    # Not with other tasks: it opens workers with several allocators.
+    opens: ClassVar[str] = "check"
+    request: CheckRequest
+    checker: Callable[..., Any] | None = None
 
-    def take(self, interrupts: OneInterrupt) -> None:
-        """Take all checks; returns early after Ctrl-C.
+    def seconds(self) -> float:
+        """Return the sampling that is allowed for: native kernels, and the rounds."""
+        native = 2 * len(self.request.model.nodes) * float(self.options["budget_s"])
+        return native + self.request.time_limit_s
 
-        Raises:
-            PydlbenchError: there is no session, or native rows cannot be measured at all.
+    def native(
+        self, session: Any, view: View, stages: int
+    ) -> Generator[Result, None, tuple[NativeSum, Limits]]:
+        """Measure what is not there yet of the native rows, and sum them.
+
+        Args:
+            session: measures.
+            view: of the task.
+            stages: that come after them.
         """
-        try:
-            try:
-                with self._factory(**self.request.options) as session:
-                    try:
-                        self._all(session)
-                    finally:
-                        self._describe(session)
-            finally:
-                # Inside the outer try: no moment is left in which Ctrl-C could get past it.
-                interrupts.ignore()
-        except KeyboardInterrupt:
-            self.interrupted = True
-
-    def _describe(self, session: Any) -> None:
-        # Only now: peaks and bandwidths are probed while rows are measured.
-        try:
-            self.run = session.run
-        except KeyboardInterrupt:  # the only one there is: see OneInterrupt
-            self.run = session.run
-            self.interrupted = True
-
-    def _all(self, session: Any) -> None:
-        native = self._native(session)
-        for framework, mode in self.request.subjects:
-            before = self._done
-            result = self._one(session, native, framework, mode)
-            self.results.append(result)
-            self._recorder.add("check", result.to_dict(self.limits))
-            self._done = before + self.request.rounds + _STAGES
-
-    def _native(self, session: Any) -> NativeSum:
-        """Measure the native rows, which all checks share."""
         from pydlbench.ladder.estimate import plan
         from pydlbench.ladder.native import native_sum
+        from pydlbench.report.check import limits
 
         asked = self.request
         cache = session.cache_bytes("cpu")
         wanted = plan(asked.model, asked.phase, asked.precision, "cpu", cache)
-        cases = wanted.cases
-        self._total = len(cases) + len(asked.subjects) * (asked.rounds + _STAGES)
+        rows = yield from kernels(self, wanted.cases, session, view, stages)
+        return native_sum(wanted, rows), limits(wanted, rows)
 
-        def advance(done: int, _total: int, label: str) -> None:
-            self._progress(done, self._total, label)
-
-        self._recorder.start(session.run)
-        for case, row in zip(cases, session.measure(cases, progress=advance), strict=True):
-            self.rows[case] = msgspec.structs.replace(row, samples_s=None)
-            self._recorder.layer(row)
-        self._done = len(cases)
-        self.limits = limits(wanted, self.rows)
-        return native_sum(wanted, self.rows)
-
-    def _one(self, session: Any, native: NativeSum, framework: str, mode: str) -> CheckResult:
-        asked = self.request
+    def measure(self, session: Any, view: View) -> Iterator[Result]:
+        """Measure the native rows, then predict and run the step."""
+        asked, (row,) = self.request, self.rows
+        check_room(asked)
+        stages = asked.rounds + _STAGES
+        native, found = yield from self.native(session, view, stages)
+        framework, mode = row.case
+        done = 0
 
         def advance(what: str) -> None:
-            self._progress(self._done, self._total, f"{framework} {mode}: {what}")
-            self._done += 1
+            nonlocal done
+            view.advance(done, stages, f"{framework} {mode}: {what}")
+            done += 1
 
         try:
-            record = self._checker(
+            record = (self.checker or _check)(
                 asked.model.name,
                 asked.model_options,
                 asked.model.batch,
@@ -464,15 +372,17 @@ class Checks:
             )
         except PydlbenchError as error:
             status = "skipped" if isinstance(error, UnsupportedError) else "failed"
-            why = " ".join(str(error).split())
-            return asked.result(framework, mode, status=status, reason=why)
-        return asked.result(framework, mode, record=record)
+            result = asked.result(
+                framework, mode, status=status, reason=" ".join(str(error).split())
+            )
+        else:
+            result = asked.result(framework, mode, record=record)
+        yield Result("check", result.to_dict(found), row, detail=(result, found))
 
-
-def _open_session(**options: Any) -> AbstractContextManager[Any]:
-    from pydlbench.runner.session import Options, Session
-
-    return Session(Options(**options))
+    def refused(self, row: Row, status: str, reason: str) -> Result:
+        """Return a check's result without numbers."""
+        result = self.request.result(*row.case, status=status, reason=reason)
+        return Result("check", result.to_dict(None), row)
 
 
 def _check(*arguments: Any, **options: Any) -> Any:
@@ -481,90 +391,92 @@ def _check(*arguments: Any, **options: Any) -> Any:
     return check(*arguments, **options)
 
 
+def tasks(request: CheckRequest, checker: Callable[..., Any] | None = None) -> list[Task]:
+    """Return a task for each framework and mode."""
+    model, threads = request.model, request.options.get("threads")
+    shared = {
+        **(
+            {"option": " ".join(f"{name}={one}" for name, one in request.model_options.items())}
+            if request.model_options
+            else {}
+        ),
+        "model": model.name,
+        "batch": str(model.batch),
+        "phase": request.phase,
+        "precision": request.precision,
+    }
+    rest = {
+        "layout": request.layout,
+        "feed": request.feed,
+        "device": "cpu",
+        "threads": "default" if threads is None else str(threads),
+    }
+    what = f"{model.name} batch {model.batch} {request.phase} {request.precision}"
+    return [
+        CheckTask(
+            rows=(
+                Row(
+                    fields={**shared, "framework": framework, "mode": mode, **rest},
+                    label=f"{what} {framework} {mode}",
+                    case=(framework, mode),
+                ),
+            ),
+            options=request.options,
+            request=request,
+            checker=checker,
+        )
+        for framework, mode in request.subjects
+    ]
+
+
+def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
+    """Return the tasks of a sweep's table, and notes on it."""
+    request = read_check(args)
+    return tasks(request), request.notes
+
+
 # -----------------------------------------------------------------------------
-# Where ``check`` puts its results: files first, then standard output.
+# What is shown of checks.
 
 
-def show(checks: Checks, outputs: Outputs) -> None:
+def show(results: Results, outputs: Outputs, *, several: bool, explain: bool) -> None:
     """Write the files, warn, and print.
 
     Args:
-        checks: with at least one result.
+        results: with at least one check.
         outputs: where to.
+        several: more than one check was asked for: JSON has a list of them.
+        explain: how each term was measured.
 
     Raises:
         PydlbenchError: a file could not be written after all; the report is printed before.
     """
-    troubles = []
-    for kind, target in outputs.files.items():
-        if target != STDOUT:
-            try:
-                write_text(target, _export(kind, checks))
-            except OSError as error:
-                troubles.append(f"--{kind} {target}: not written: {error.strerror or error}")
-    if not outputs.quiet:
-        _warn(checks)
-    on_stdout = next((kind for kind, to in outputs.files.items() if to == STDOUT), None)
-    if on_stdout is not None:
-        write_text(STDOUT, _export(on_stdout, checks))
-    else:
-        _print(checks, outputs.explain)
-    if troubles:
-        raise PydlbenchError("; ".join(troubles))
-
-
-def to_json(checks: Checks) -> str:
-    """Return the document: the object of a single check, or all under ``checks``."""
+    from pydlbench.report.check import checks_markdown, render_checks
     from pydlbench.report.json import dump
-
-    objects = [one.to_dict(checks.limits) for one in checks.results]
-    found = objects[0] if len(checks.request.subjects) == 1 else {"checks": objects}
-    return dump(
-        {
-            "interrupted": checks.interrupted,
-            "run": None if checks.run is None else checks.run.to_dict(),
-            **found,
-            "measurements": [row.to_dict() for row in checks.rows.values()],
-        }
-    )
-
-
-def _export(kind: str, checks: Checks) -> str:
-    if kind == "json":
-        return to_json(checks)
-    from pydlbench.report.check import checks_markdown
-
-    assert checks.run is not None  # it is read before anything is shown
-    return checks_markdown(checks.run, checks.results, checks.limits, diagnose=_diagnose())
-
-
-def _print(checks: Checks, explain: bool) -> None:
-    from pydlbench.report.check import render_checks
     from pydlbench.report.text import Style
 
-    assert checks.run is not None  # it is read before anything is shown
-    text = render_checks(
-        checks.run,
-        checks.results,
-        checks.limits,
-        explain=explain,
-        diagnose=_diagnose(),
-        style=Style.of(sys.stdout),
+    native = [one.document for one in results.parts.values()]
+    objects = [one.document for one in results.outcomes]
+    found: list[CheckResult] = [one.result.detail[0] for one in results.outcomes]
+    limits: Limits = results.outcomes[-1].result.detail[1]
+    contended = sum(bool(row.get("contended")) for row in native)
+
+    def document() -> str:
+        head = {"kind": "check", "interrupted": results.early, "run": results.run.to_dict()}
+        checks: Mapping[str, Any] = {"checks": objects} if several else objects[0]
+        return dump({**head, **checks, "measurements": native})
+
+    outputs.write(
+        {
+            "json": document,
+            "md": lambda: checks_markdown(results.run, found, limits, diagnose=True),
+        },
+        lambda: render_checks(
+            results.run, found, limits, explain=explain, diagnose=True, style=Style.of(sys.stdout)
+        ),
+        warnings=[
+            f"other work disturbed {contended} of {len(native)} native kernels; repeat when quiet"
+        ]
+        if contended
+        else [],
     )
-    print(text, flush=True)
-
-
-def _warn(checks: Checks) -> None:
-    contended = sum(row.contended for row in checks.rows.values())
-    if contended:
-        tell(
-            f"warning: other work disturbed {contended} of {len(checks.rows)} native kernels; "
-            "repeat when quiet"
-        )
-
-
-def _diagnose() -> bool:
-    """Whether there is a command that says what to do about it."""
-    from pydlbench.cli.parser import COMMANDS
-
-    return "diagnose" in COMMANDS

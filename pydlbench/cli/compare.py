@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.cli.output import reading_files, without_collection
+from pydlbench.cli.options import add, fail_on
+from pydlbench.cli.output import Outputs, reading_files, without_collection
 from pydlbench.cli.terminal import tell
 from pydlbench.errors import PydlbenchError, UsageError
-from pydlbench.report.text import STDOUT, check_writable, write_text
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from pydlbench.compare.comparison import Comparison, Settings
     from pydlbench.compare.published import Beside, Figure, Own
@@ -30,11 +28,8 @@ _WITH_INTERLEAVE = ("passes", "budget", "seed")
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
-    from pydlbench.cli.options import add_store_option
-
     parser = subparsers.add_parser(
         "compare",
-        help="two runs row by row, with verdicts that count the scatter between runs",
         description="Compare B with A row by row: SAME, FASTER, SLOWER or UNCLEAR. Both are runs "
         "of the store or files that --json wrote. With --published, own results stand beside "
         "published figures instead.",
@@ -56,23 +51,26 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         action="store_true",
         help="put the RUNs' steps beside published figures; without a RUN list these",
     )
-    what.add_argument("--model", metavar="NAME", help="only this model, with --published")
+    add(
+        what,
+        *("model", "fail-on"),
+        model={"help": "only this model, with --published"},
+        fail_on={"help": "slower:P%%: exit code 3 if a row is SLOWER by more than P%%"},
+    )
     what.add_argument(
         "--same", metavar="P%", help="what still counts as the same (2%%); verdicts lie beyond"
     )
-    what.add_argument(
-        "--fail-on", metavar="slower:P%", help="exit code 3 if a row is SLOWER by more than P%%"
-    )
     how = parser.add_argument_group("with --interleave")
     how.add_argument("--passes", metavar="N", help="how often both are prepared anew (10)")
-    how.add_argument("--budget", metavar="S", help="seconds of sampling per kernel and pass (0.3)")
-    how.add_argument("--seed", metavar="N", help="seed of data and order (0)")
+    add(
+        how,
+        *("budget", "seed"),
+        budget={"help": "seconds of sampling per kernel and pass (0.3)"},
+        seed={"default": None},
+    )
     output = parser.add_argument_group("what is shown")
     output.add_argument("--all", action="store_true", help="print all rows, however many")
-    for kind in ("json", "md"):
-        output.add_argument(f"--{kind}", metavar="FILE", help=f"write {kind}; - is stdout")
-    output.add_argument("--quiet", action="store_true", help="no progress and no notes")
-    add_store_option(output)
+    add(output, "json", "md", "quiet", "verbose", "store")
 
 
 def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -> int:
@@ -98,7 +96,7 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
         raise UsageError(f"--model {args.model}: with --published only; nearest: --published")
     if not args.interleave:
         _refuse(args, _WITH_INTERLEAVE, "without --interleave", "--interleave")
-    threshold = _threshold(args.fail_on)
+    condition = None if args.fail_on is None else fail_on(args.fail_on, ("slower",))
     settings = _settings(args.same)
     if len(args.runs) != 2:  # A and B
         raise UsageError(
@@ -115,10 +113,10 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
         if not found.rows:
             raise PydlbenchError(_nothing(found))
         with reading_files([] if args.interleave else args.runs):
-            outputs.show(found)
+            show(found, outputs, everything=args.all)
         if interrupted:
             return 130
-        return 0 if threshold is None else _judged(found, threshold)
+        return 0 if condition is None else _judged(found, condition[1])
 
 
 def _stored(args: argparse.Namespace, settings: Settings) -> Comparison:
@@ -156,14 +154,6 @@ def _refuse(
             raise UsageError(f"{text}: has no meaning {where}; nearest: {near}")
 
 
-def _threshold(text: str | None) -> float | None:
-    if text is None:
-        return None
-    from pydlbench.cli.options import read_threshold
-
-    return read_threshold(text)
-
-
 def _settings(same: str | None) -> Settings:
     from pydlbench.compare.comparison import Settings
 
@@ -196,7 +186,6 @@ def _nothing(found: Comparison) -> str:
 
 def _judged(found: Comparison, threshold: float) -> int:
     from pydlbench.cli.options import FOUND
-    from pydlbench.cli.terminal import tell
     from pydlbench.report.compare import change, names_of
 
     slow = found.slower(threshold)
@@ -286,87 +275,20 @@ def earlier_runs(store: Store, a: Side, b: Side) -> list[dict[Any, float]]:
 # Where ``compare`` puts its results: files first, then standard output.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outputs:
-    """The destinations of one comparison.
+def show(found: Comparison, outputs: Outputs, *, everything: bool) -> None:
+    """Write the files, then print the table, or the format that goes to standard output.
 
-    Attributes:
-        files: format (``json``, ``md``) to path or ``-``.
-        everything: print all rows.
-        quiet: no notes.
+    Raises:
+        PydlbenchError: a file could not be written after all; the table is printed before.
     """
+    from pydlbench.report.compare import comparison_markdown, render_comparison
+    from pydlbench.report.json import dump
+    from pydlbench.report.text import Style
 
-    files: Mapping[str, str]
-    everything: bool = False
-    quiet: bool = False
-
-    @classmethod
-    def from_args(cls, args: argparse.Namespace) -> Outputs:
-        """Read the options and make sure that every file can be written.
-
-        Raises:
-            UsageError: it cannot, or two formats collide.
-        """
-        given = {kind: getattr(args, kind) for kind in ("json", "md")}
-        files = {kind: target for kind, target in given.items() if target is not None}
-        places = [to if to == STDOUT else os.path.realpath(to) for to in files.values()]
-        if len(set(places)) < len(places):
-            raise UsageError(
-                f"--md {files['md']}: --json goes there already; nearest: --md comparison.md"
-            )
-        for kind, target in files.items():
-            check_writable(f"--{kind}", target)
-        return cls(files=files, everything=args.all, quiet=args.quiet)
-
-    def show(self, found: Comparison) -> None:
-        """Write the files, then print the table, or the format that goes to standard output.
-
-        Raises:
-            PydlbenchError: a file could not be written after all; the table is printed before.
-        """
-        from pydlbench.report.compare import render_comparison
-        from pydlbench.report.json import dump
-        from pydlbench.report.text import Style
-
-        def markdown() -> str:
-            from pydlbench.report.compare import comparison_markdown
-
-            return comparison_markdown(found)
-
-        self.write(
-            {"json": lambda: dump(found.to_dict()), "md": markdown},
-            lambda: render_comparison(found, Style.of(sys.stdout), everything=self.everything),
-        )
-
-    def write(self, texts: Mapping[str, Callable[[], str]], table: Callable[[], str]) -> None:
-        """Write texts where they were asked for.
-
-        Args:
-            texts: by format; each is made when it is needed.
-            table: what standard output gets if no format goes there.
-
-        Raises:
-            PydlbenchError: a file could not be written after all.
-        """
-        troubles = []
-        for kind, target in self.files.items():
-            if target != STDOUT:
-                try:
-                    write_text(target, texts[kind]())
-                except OSError as error:
-                    troubles.append(f"--{kind} {target}: not written: {error.strerror or error}")
-        printed = next((kind for kind, to in self.files.items() if to == STDOUT), None)
-        if printed is not None:
-            write_text(STDOUT, texts[printed]())
-        else:
-            print(table(), flush=True)
-        if troubles:
-            raise PydlbenchError("; ".join(troubles))
-
-    def note(self, text: str) -> None:
-        """Say something on standard error, unless nobody wants to hear it."""
-        if not self.quiet:
-            tell(f"note: {text}")
+    outputs.write(
+        {"json": lambda: dump(found.to_dict()), "md": lambda: comparison_markdown(found)},
+        lambda: render_comparison(found, Style.of(sys.stdout), everything=everything),
+    )
 
 
 # -----------------------------------------------------------------------------

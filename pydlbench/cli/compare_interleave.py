@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["interleaved"]
 
 _PASSES = "10"
-_BUDGET_S = "0.3"
+_BUDGET_S = 0.3
 
 
 def interleaved(
@@ -41,14 +40,14 @@ def interleaved(
         PydlbenchError: not one pass was finished.
     """
     from pydlbench.cli.compare import read_sides
-    from pydlbench.cli.options import positive_seconds, reading_store, whole_number
+    from pydlbench.cli.options import reading_store, whole_number
     from pydlbench.compare.interleaved import LEAST_PASSES, Turns, compare_turns
     from pydlbench.compare.match import match
     from pydlbench.compare.rerun import measured_sides
 
     passes = whole_number("--passes", args.passes or _PASSES, LEAST_PASSES)
-    budget_s = positive_seconds("--budget", args.budget or _BUDGET_S)
-    seed = whole_number("--seed", args.seed or "0", 0)
+    budget_s = args.budget or _BUDGET_S
+    seed = args.seed or 0
     store = reading_store(args)
     try:
         a, b = read_sides(args.runs, store)
@@ -133,10 +132,11 @@ def _measure(
     seed: int,
 ) -> tuple[int, bool]:
     """Take the passes; return how many are finished, and whether Ctrl-C ended them."""
-    from pydlbench.cli.terminal import OneInterrupt, Progress
+    from pydlbench.cli.terminal import Progress
     from pydlbench.compare.rerun import take_pass
+    from pydlbench.runner.recorder import OneInterrupt
 
-    progress = Progress(sys.stderr, quiet=args.quiet)
+    progress = Progress.of(args)
     rng = random.Random(seed)  # noqa: S311 - an order, not a secret
     total = passes * len(rerun)
     started = 0

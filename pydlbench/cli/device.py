@@ -7,6 +7,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.cli.options import add
 from pydlbench.devices.gpu.cards import known_cards
 from pydlbench.errors import UsageError, nearest
 from pydlbench.report.device import PricedCard, price_cards, render_cards
@@ -30,18 +31,14 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add the command's options."""
     parser = subparsers.add_parser(
         "device",
-        help="facts, peaks (theoretical and measured), bandwidth, clocks, libraries",
         description="Show what a device is, what it could do and what probes reach on it; or, with "
         "--known, what was published about known cards.",
     )
-    parser.add_argument(
-        "--device", metavar="DEVICE", help="cpu or cuda:N; default: the GPU if there is one"
+    add(
+        parser,
+        *("device", "threads", "json", "quiet"),
+        threads={"help": "probe a CPU with N threads (default: all cores)"},
     )
-    parser.add_argument(
-        "--threads", metavar="N", help="probe a CPU with N threads (default: all cores)"
-    )
-    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE, or - for stdout")
-    parser.add_argument("--quiet", action="store_true", help="no warnings")
     known = parser.add_argument_group("known cards")
     known.add_argument(
         "--known", action="store_true", help="list known cards; nothing is probed, no GPU needed"
@@ -119,7 +116,6 @@ def _check_combination(args: argparse.Namespace) -> None:
 def _arguments(args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The arguments of ``probe_device``, and a note where a GPU that is there is left out."""
     from pydlbench.backends.capabilities import default_device
-    from pydlbench.cli.options import whole_number
     from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS, check_device
 
     device, notes = default_device() if args.device is None else (args.device, ())
@@ -131,8 +127,7 @@ def _arguments(args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...
                 "have threads; nearest: --device cpu"
             )
         return {"device": device, "precisions": GPU_PRECISIONS}, notes
-    threads = None if args.threads is None else whole_number("--threads", args.threads, 1)
-    return {"device": device, "threads": threads, "precisions": CPU_PRECISIONS}, notes
+    return {"device": device, "threads": args.threads, "precisions": CPU_PRECISIONS}, notes
 
 
 def _render(record: DeviceRecord | GpuRecord) -> str:

@@ -2,82 +2,58 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydlbench.cli.options import add, fail_on, one_of, positive_seconds, read_options, taking
+from pydlbench.errors import UsageError
+from pydlbench.runner.execute import Result, Row, Task, execute
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterator
 
+    from pydlbench.cli.output import Outputs
     from pydlbench.records.diagnosis import Diagnosis
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec
+    from pydlbench.runner.execute import View
 
-__all__ = ["add_parser", "run"]
-
-FOUND = 3
+__all__ = ["add_parser", "read_tasks", "run"]
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
-    from pydlbench.cli.options import add_store_option
-
     parser = subparsers.add_parser(
         "diagnose",
-        help="what costs a step its time: findings, ranked by what they would save",
         description="Time a real framework step on the CPU, look for what costs it time, and "
         "measure what each remedy would save by running it beside the step.",
-        epilog="exit codes: 0 done, 1 the step cannot be run, 2 bad input, 3 a finding saves at "
-        "least --fail-on",
     )
     parser.add_argument("model", metavar="MODEL", help="alexnet-owt, vgg16, resnet50...")
-    parser.add_argument(
-        "--framework", metavar="NAME", default="torch", help="torch (default) or tensorflow"
+    add(
+        parser.add_argument_group("what is diagnosed"),
+        *("framework", "mode", "phase", "batch", "precision", "layout", "option"),
+        framework={"help": "torch (default) or tensorflow"},
     )
-    parser.add_argument(
-        "--mode",
-        metavar="MODE",
-        help="eager (torch's default), compiled; graph (TensorFlow's), xla",
-    )
-    parser.add_argument(
-        "--phase",
-        metavar="PHASE",
-        default="forward",
-        help="forward (default), forward-backward or training (with loss and optimizer)",
-    )
-    parser.add_argument("--batch", metavar="N", help="images per step; default: as published")
-    parser.add_argument("--precision", metavar="P", default="fp32", help="of the products (fp32)")
-    parser.add_argument(
-        "--layout", metavar="L", default="nhwc", help="of PyTorch's images: nhwc (default) or nchw"
-    )
-    parser.add_argument(
-        "--option",
-        action="append",
-        metavar="NAME=VALUE",
-        help="a variant of the model: lrn=off, classes=1001",
-    )
-    parser.add_argument("--threads", metavar="N", help="default: one per physical core")
-    parser.add_argument(
+    how = parser.add_argument_group("how it is timed")
+    how.add_argument(
         "--time-limit",
         metavar="S",
-        default="300",
+        default=300.0,
+        type=taking(positive_seconds),
         help="seconds; no experiment begins later (300), or than half of it after the layers",
     )
-    parser.add_argument(
-        "--budget", metavar="S", default="0.25", help="seconds of sampling per kernel (0.25)"
+    add(
+        how,
+        *("threads", "budget", "seed"),
+        budget={"default": 0.25, "help": "seconds of sampling per kernel (0.25)"},
     )
-    parser.add_argument("--seed", metavar="N", default="0", help="seed of data and order (0)")
-    parser.add_argument(
-        "--fail-on",
-        metavar="SHARE",
-        help="end with 3 if a finding would save this share of the step: 0.1",
+    add(
+        parser.add_argument_group("what is shown"),
+        *("json", "md", "fail-on", "quiet", "verbose", "store"),
+        fail_on={"help": "saves:P%%: exit code 3 if a finding would save this share of the step"},
     )
-    parser.add_argument("--json", metavar="FILE", help="write JSON; - is stdout")
-    parser.add_argument("--md", metavar="FILE", help="write Markdown; - is stdout")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
-    add_store_option(parser)
 
 
 def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = None) -> int:
@@ -85,7 +61,7 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
 
     Args:
         args: the command's options.
-        session_factory: gives a session for the options of ``measure.Options`` as keywords.
+        session_factory: gives a session for the options of ``session.Options`` as keywords.
 
     Returns:
         0; 3 under ``--fail-on`` with such a finding; 130 after Ctrl-C, with what was found by then.
@@ -94,56 +70,90 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
         UsageError: bad input; nothing was measured and nothing written.
         PydlbenchError: the step cannot be run.
     """
-    from pydlbench.cli.options import fraction, positive_seconds, whole_number
-    from pydlbench.cli.recorder import Recorder
-    from pydlbench.cli.terminal import OneInterrupt, tell
-    from pydlbench.diagnose.run import diagnose
-    from pydlbench.errors import UsageError
-    from pydlbench.report.text import STDOUT, check_writable
+    from pydlbench.cli.options import FOUND, recorder_of
+    from pydlbench.cli.output import Outputs, ended
+    from pydlbench.cli.terminal import Progress
 
+    outputs = Outputs.from_args(args)
+    condition = None if args.fail_on is None else fail_on(args.fail_on, ("saves",))
+    tasks, notes = read_tasks(args)
+    outputs.note(*notes)
+    with recorder_of(args, "diagnose") as recorder:
+        results = execute(
+            tasks,
+            None if session_factory is None else lambda task: session_factory(**task.options),
+            recorder,
+            progress=Progress.of(args),
+        )
+        found = [one.result.detail for one in results.outcomes]
+        for one in found:
+            show(results.run, one, outputs)
+    code = ended(results, "diagnoses")
+    if code == 0 and condition is not None:
+        largest = max((one.saving.share for each in found for one in each.findings), default=0.0)
+        return FOUND if largest >= condition[1] else 0
+    return code
+
+
+def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
+    """Return what is to be done, a sweep's table of such steps likewise; and notes on it."""
     case = _case(args)
-    fail_on = None if args.fail_on is None else fraction("--fail-on", args.fail_on, 0.0, 1.0)
-    limit = positive_seconds("--time-limit", args.time_limit)
     options = {
-        "threads": None if args.threads is None else whole_number("--threads", args.threads, 1),
+        "threads": args.threads,
         "seed": case.seed,
-        "budget_s": positive_seconds("--budget", args.budget),
+        "budget_s": args.budget,
         "estimate": True,
     }
-    targets = [one for one in (args.json, args.md) if one is not None]
-    if len({one if one == STDOUT else os.path.realpath(one) for one in targets}) < len(targets):
-        raise UsageError(f"--md {args.md}: --json goes there already; nearest: --md results.md")
-    for option, target in (("--json", args.json), ("--md", args.md)):
-        if target is not None:
-            check_writable(option, target)
+    fields = {
+        **({"option": " ".join(sorted(args.option))} if args.option else {}),
+        "model": case.model,
+        "batch": "default" if case.batch is None else str(case.batch),
+        "phase": case.phase,
+        "precision": case.precision,
+        "framework": case.framework,
+        "mode": str(case.mode),
+        "layout": case.layout,
+        "device": "cpu",
+        "threads": "default" if args.threads is None else str(args.threads),
+    }
+    row = Row(fields=fields, label=case.label, case=case)
+    return [DiagnoseTask(rows=(row,), options=options, time_limit_s=args.time_limit)], ()
 
-    def say(text: str) -> None:
-        if not args.quiet:
-            tell(f"{text}...")
 
-    with (
-        Recorder.of(args, "diagnose") as recorder,
-        OneInterrupt() as interrupts,
-        (session_factory or _open_session)(**options) as session,
-    ):
-        recorder.start(session.run)
-        found = diagnose(case, session, limit, say)
-        interrupts.ignore()
-        record = session.run
-        recorder.add("findings", found.to_dict())
-        recorder.finish(record, "interrupted" if found.interrupted else "done")
-        _show(args, record, found)
-    if found.interrupted:
-        tell("interrupted")
-        return 130
-    return FOUND if fail_on is not None and _largest(found) >= fail_on else 0
+@dataclass(frozen=True, kw_only=True)
+class DiagnoseTask(Task):
+    """A step that is looked into.
+
+    Attributes:
+        time_limit_s: no experiment begins later.
+    """
+
+    kind: ClassVar[str] = "diagnose"
+    # Not with other tasks: it opens workers with several allocators.
+    opens: ClassVar[str] = "diagnose"
+    time_limit_s: float
+
+    def seconds(self) -> float:
+        """Return the seconds that are allowed for."""
+        return self.time_limit_s
+
+    def measure(self, session: Any, view: View) -> Iterator[Result]:
+        """Diagnose; what was found before Ctrl-C is a result, too."""
+        from pydlbench.diagnose.run import diagnose
+
+        (row,) = self.rows
+        view.advance(0, 1, row.label)
+        found = diagnose(
+            row.case, session, self.time_limit_s, lambda text: view.advance(0, 1, text)
+        )
+        yield Result("findings", found.to_dict(), row, detail=found)
+        if found.interrupted:
+            raise KeyboardInterrupt
 
 
 def _case(args: argparse.Namespace) -> StepSpec:
     """Return what is asked for, every word of it checked."""
-    from pydlbench.cli.options import one_of, read_options, whole_number
     from pydlbench.devices.cpu.facts import read_cpu_facts
-    from pydlbench.errors import UsageError
     from pydlbench.models import build_model
     from pydlbench.records.specs import CPU_PRECISIONS
     from pydlbench.records.step import StepSpec
@@ -152,13 +162,13 @@ def _case(args: argparse.Namespace) -> StepSpec:
     case = StepSpec(
         model=args.model,
         options=read_options(args.option or []),
-        batch=None if args.batch is None else whole_number("--batch", args.batch, 1),
-        phase=args.phase,
-        framework=args.framework,
+        batch=args.batch,
+        phase=args.phase or "forward",
+        framework=args.framework or "torch",
         mode=args.mode,
-        precision=one_of("--precision", args.precision, CPU_PRECISIONS),
+        precision=one_of("--precision", args.precision or "fp32", CPU_PRECISIONS),
         layout=args.layout,
-        seed=whole_number("--seed", args.seed, 0),
+        seed=args.seed,
     )
     model = build_model(case.model, case.batch, **case.options)
     if case.framework == "tensorflow" and case.layout != "nhwc":
@@ -175,40 +185,20 @@ def _case(args: argparse.Namespace) -> StepSpec:
     return case
 
 
-def _show(args: argparse.Namespace, record: RunRecord, found: Diagnosis) -> None:
+def show(run: RunRecord, found: Diagnosis, outputs: Outputs) -> None:
     """Write the files, then print.
 
     Raises:
         PydlbenchError: a file could not be written after all; the report is printed before.
     """
-    from pydlbench.errors import PydlbenchError
     from pydlbench.report.diagnose import diagnosis_markdown, render_diagnosis
     from pydlbench.report.json import dump
-    from pydlbench.report.text import STDOUT, Style, write_text
+    from pydlbench.report.text import Style
 
-    troubles = []
-    for kind, target in (("json", args.json), ("md", args.md)):
-        if target is None:
-            continue
-        document = {"run": record.to_dict(), **found.to_dict()}
-        text = dump(document) if kind == "json" else diagnosis_markdown(record, found)
-        try:
-            write_text(target, text)
-        except OSError as error:
-            if target == STDOUT:
-                raise
-            troubles.append(f"--{kind} {target}: not written: {error.strerror or error}")
-    if STDOUT not in (args.json, args.md):
-        print(render_diagnosis(record, found, Style.of(sys.stdout)), flush=True)
-    if troubles:
-        raise PydlbenchError("; ".join(troubles))
-
-
-def _largest(found: Diagnosis) -> float:
-    return max((one.saving.share for one in found.findings), default=0.0)
-
-
-def _open_session(**options: Any) -> AbstractContextManager[Any]:
-    from pydlbench.runner.session import Options, Session
-
-    return Session(Options(**options))
+    outputs.write(
+        {
+            "json": lambda: dump({"kind": "diagnose", "run": run.to_dict(), **found.to_dict()}),
+            "md": lambda: diagnosis_markdown(run, found),
+        },
+        lambda: render_diagnosis(run, found, Style.of(sys.stdout)),
+    )

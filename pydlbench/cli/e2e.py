@@ -2,121 +2,77 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydlbench.cli.options import (
+    Several,
+    add,
+    batches,
     choices,
+    fail_on,
     one_of,
-    positive_seconds,
     read_options,
-    whole_number,
-    wholes,
+    taking,
 )
-from pydlbench.cli.terminal import tell
 from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.models import build_model
 from pydlbench.models.work import PHASES
 from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS, PRECISIONS, check_device
-from pydlbench.records.step import FRAMEWORK_MODES, FRAMEWORKS, StepSpec
-from pydlbench.report.text import STDOUT, check_writable, write_text
+from pydlbench.records.step import FRAMEWORK_MODES, FRAMEWORKS, StepRecord, StepSpec
+from pydlbench.runner.execute import Result, Row, Task, execute
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping, Sequence
-    from types import TracebackType
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
-    from pydlbench.cli.recorder import Recorder
-    from pydlbench.cli.terminal import OneInterrupt, Progress
+    from pydlbench.cli.output import Outputs
     from pydlbench.models.graph import Model
     from pydlbench.records.run import RunRecord
-    from pydlbench.records.step import StepRecord
-    from pydlbench.report.e2e import StepRow
-    from pydlbench.steps.checks import Agreement
-    from pydlbench.steps.protocols.runner import ProtocolResult, ProtocolSpec
+    from pydlbench.runner.execute import View
 
-__all__ = [
-    "Outputs",
-    "add_parser",
-    "device_options",
-    "devices",
-    "open_session",
-    "read_request",
-    "run",
-]
+__all__ = ["add_parser", "device_options", "devices", "read_request", "read_tasks", "run", "show"]
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
-    from pydlbench.cli.options import add_store_option
-
     parser = subparsers.add_parser(
         "e2e",
-        help="a real framework step, also as the published scripts time and print it",
         description="Check that PyTorch's and TensorFlow's steps are the model, then time them in "
         "turn; or run a published benchmark's own protocol and print what its script prints.",
     )
-    many: dict[str, Any] = {"nargs": "+", "action": "extend"}
     parser.add_argument(
         "model", nargs="?", metavar="MODEL", help="alexnet-owt, vgg16, resnet50, mnist..."
     )
     what = parser.add_argument_group("what is timed")
+    several = ("framework", "mode", "phase", "batch", "precision")
+    add(what, *several, many=several)
     what.add_argument(
-        "--framework", **many, metavar="NAME", help="torch, tensorflow or all (default)"
-    )
-    what.add_argument(
-        "--mode",
-        **many,
-        metavar="MODE",
-        help="eager, compiled (torch), graph, xla (tensorflow) or all; default: eager and graph",
-    )
-    what.add_argument(
-        "--phase",
-        **many,
-        metavar="PHASE",
-        help="forward (default), forward-backward, training (with L2 terms and optimizer) or all",
-    )
-    what.add_argument("--batch", metavar="N", help="images per step; default: as published")
-    what.add_argument(
-        "--sweep", metavar="batch=N,N", help="several batch sizes one after another: batch=16,32,64"
-    )
-    what.add_argument(
-        "--precision",
-        **many,
-        metavar="P",
-        help="fp32 (default), bf16, fp16; on a GPU fp32, tf32, fp16-tc, bf16-tc; or all",
+        "--sweep",
+        dest="batch",
+        metavar="batch=N,N",
+        action=Several,
+        type=taking(batches, "batch="),
+        help="the same as --batch N N",
     )
     what.add_argument(
         "--cast",
         metavar="HOW",
         help="below fp32: mixed (weights stay in fp32: autocast; default) or whole",
     )
-    what.add_argument("--layout", metavar="LAYOUT", default="nhwc", help="nhwc (default) or nchw")
-    what.add_argument(
-        "--option",
-        action="append",
-        metavar="NAME=VALUE",
-        help="a variant of the model: lrn=off, classes=1001",
-    )
-    what.add_argument(
-        "--feed",
-        metavar="FROM",
-        help="resident images (default), or new ones from the host in each step",
-    )
+    add(what, "layout", "option", "feed")
 
     how = parser.add_argument_group("how it is timed")
-    how.add_argument(
-        "--device",
-        **many,
-        metavar="DEVICE",
-        help="cpu, cuda:N, or both for their ratio; default: the GPU if there is one",
+    add(
+        how,
+        *("device", "threads", "budget", "seed"),
+        many=("device",),
+        device={"help": "cpu, cuda:N, or both for their ratio; default: the GPU if there is one"},
+        budget={"help": "seconds of sampling per step (10)"},
     )
-    how.add_argument("--threads", metavar="N", help="default: one per physical core")
-    how.add_argument("--budget", metavar="S", help="seconds of sampling per step (10)")
-    how.add_argument("--seed", metavar="N", default="0", help="seed of weights and images (0)")
     how.add_argument("--no-checks", action="store_true", help="time without checking first")
     how.add_argument(
         "--agree", action="store_true", help="hold the two frameworks' numbers against each other"
@@ -145,12 +101,11 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     script.add_argument(
         "--download", metavar="URL-BASE", help="fetch the files that --data lacks from there"
     )
-
-    output = parser.add_argument_group("what is shown")
-    for kind in ("json", "csv", "md"):
-        output.add_argument(f"--{kind}", metavar="FILE", help=f"write {kind}; - is stdout")
-    output.add_argument("--quiet", action="store_true", help="no progress and no remarks")
-    add_store_option(output)
+    add(
+        parser.add_argument_group("what is shown"),
+        *("json", "csv", "md", "fail-on", "quiet", "verbose", "store"),
+        fail_on={"help": "failed: end with exit code 3 if a row has failed"},
+    )
 
 
 def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = None) -> int:
@@ -158,21 +113,41 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
 
     Args:
         args: the command's options.
-        session_factory: gives a session (see :mod:`pydlbench.cli.e2e`) for the options of
-            ``measure.Options`` as keywords.
+        session_factory: gives a :class:`pydlbench.steps.session.StepSession` for the options of
+            ``session.Options`` as keywords.
 
     Returns:
-        0; 1 if no row is ok, or the frameworks disagree; 130 after Ctrl-C.
+        0; 1 if no row is ok, or the frameworks disagree; 3 under ``--fail-on``; 130 after Ctrl-C.
 
     Raises:
         UsageError: bad input; nothing was run and nothing written.
     """
+    from pydlbench.cli.options import recorder_of
+    from pydlbench.cli.output import Outputs, ended
+    from pydlbench.cli.terminal import Progress
+
     if args.protocol is not None:
         from pydlbench.cli.e2e_protocol import run_protocol
 
         return run_protocol(args, session_factory)
-
-    return run_steps(args, session_factory)
+    outputs = Outputs.from_args(args)
+    condition = None if args.fail_on is None else fail_on(args.fail_on, ("failed",))
+    tasks, notes = read_tasks(args)
+    outputs.note(*notes)
+    with recorder_of(args, "e2e") as recorder:
+        results = execute(
+            tasks,
+            None if session_factory is None else lambda task: session_factory(**task.options),
+            recorder,
+            progress=Progress.of(args),
+        )
+        agreements = [one.document for one in results.parts.values()]
+        records = [StepRecord.from_dict(one.document) for one in results.outcomes]
+        models = [one.task.model for one in results.outcomes if isinstance(one.task, StepTask)]
+        show(results.run, models, records, agreements, outputs, early=results.early)
+    code = ended(results, fail_on=condition)
+    disagree = any(one["status"] != "ok" for one in agreements)
+    return 1 if code == 0 and disagree else code
 
 
 # -----------------------------------------------------------------------------
@@ -234,11 +209,11 @@ def read_request(args: argparse.Namespace) -> Request:
         "cast": one_of("--cast", args.cast or "mixed", ("mixed", "whole")),
         "layout": one_of("--layout", args.layout, ("nhwc", "nchw")),
         "feed": one_of("--feed", args.feed or "resident", ("resident", "host")),
-        "seed": whole_number("--seed", args.seed, 0),
+        "seed": args.seed,
     }
-    options = {"budget_s": positive_seconds("--budget", args.budget or "10")}
+    options = {"budget_s": args.budget or 10.0}
     groups = []
-    for batch, phase in product(_batches(args), phases):
+    for batch, phase in product(args.batch or [None], phases):
         model = build_model(args.model, batch, **shared["options"])
         if phase == "training" and model.optimizer.kind == "none":
             raise UsageError(
@@ -272,8 +247,7 @@ def device_options(args: argparse.Namespace, on: Sequence[str]) -> dict[str, Any
     """Return the keywords of ``measure.Options`` that every way of running steps has."""
     if args.threads is not None and "cpu" not in on:
         raise UsageError(f"--threads {args.threads}: for CPUs only; nearest: leave it out")
-    threads = None if args.threads is None else whole_number("--threads", args.threads, 1)
-    return {"threads": threads, "seed": whole_number("--seed", args.seed, 0)}
+    return {"threads": args.threads, "seed": args.seed}
 
 
 def devices(given: Sequence[str] | None) -> tuple[list[str], tuple[str, ...]]:
@@ -320,239 +294,149 @@ def _precisions(given: Sequence[str] | None, on: Sequence[str]) -> list[str]:
     return choices("--precision", given or ["fp32"], here, "all")
 
 
-def _batches(args: argparse.Namespace) -> list[int | None]:
-    if args.sweep is None:
-        return [None if args.batch is None else whole_number("--batch", args.batch, 1)]
-    if args.batch is not None:
-        raise UsageError(
-            f"--batch {args.batch}: --sweep {args.sweep} has batches already; nearest: --sweep "
-            f"{args.sweep},{args.batch}"
-        )
-    axis, mark, values = args.sweep.partition("=")
-    if axis.strip() != "batch" or not mark:
-        raise UsageError(f"--sweep {args.sweep}: only batches; nearest: --sweep batch=16,32,64")
-    return list(wholes("--sweep batch", [values]))
-
-
 # -----------------------------------------------------------------------------
-# ``pydlbench e2e MODEL``: times steps group by group and shows them.
+# The steps of one batch and phase: checked, then timed interleaved.
 
 
-def run_steps(args: argparse.Namespace, session_factory: Callable[..., Any] | None) -> int:
-    """Time what ``args`` ask for and show it; see :func:`pydlbench.cli.e2e.run`."""
-    from pydlbench.cli.recorder import Recorder
-    from pydlbench.cli.terminal import OneInterrupt, Progress, tell
-
-    outputs = Outputs.from_args(args)
-    request = read_request(args)
-    for note in () if args.quiet else request.notes:
-        tell(f"note: {note}")
-    progress = Progress(sys.stderr, quiet=args.quiet)
-    with (
-        Recorder.of(args, "e2e") as recorder,
-        OneInterrupt() as interrupts,
-        (session_factory or open_session)(**request.options) as session,
-    ):
-        finished = _Finished(recorder, checks=not args.no_checks, agree=args.agree)
-        try:
-            finished.measure(session, request, progress, interrupts)
-        finally:
-            progress.close()
-        run: RunRecord = session.run
-        recorder.finish(run, "interrupted" if finished.interrupted else "done")
-        models = [group.model for group in request.groups]
-        outputs.show(run, models, finished.rows, finished.agreements, early=finished.interrupted)
-    if finished.interrupted:
-        tell(f"interrupted: {len(finished.rows)} of {request.rows} rows finished")
-        return 130
-    disagree = any(one["status"] != "ok" for one in finished.agreements)
-    return 0 if any(row.ok for row in finished.rows) and not disagree else 1
-
-
-@dataclass(slots=True)
-class _Finished:
-    """What is finished; survives whatever ends the timing early."""
-
-    recorder: Recorder
-    checks: bool
-    agree: bool
-    rows: list[StepRecord] = field(default_factory=list)
-    agreements: list[dict[str, Any]] = field(default_factory=list)
-    interrupted: bool = False
-    kept: int = 0
-
-    def measure(
-        self,
-        session: StepSession,
-        request: Request,
-        progress: Progress,
-        interrupts: OneInterrupt,
-    ) -> None:
-        from pydlbench.steps.run import check_memory
-
-        for group in request.groups:  # before the first of them is built
-            check_memory(group.model, group.cases, session.memory_bytes)
-        self.recorder.start(session.run)
-        try:
-            try:
-                for group in request.groups:
-                    self._group(session, group, progress, request.rows)
-            finally:
-                interrupts.ignore()
-                self._catch_up()
-        except KeyboardInterrupt:
-            self.interrupted = True
-
-    def _group(self, session: StepSession, group: Group, progress: Progress, total: int) -> None:
-        before = len(self.rows)
-
-        def advance(done: int, _total: int, label: str) -> None:
-            progress(before + done, total, label)
-
-        if self.agree:
-            self._compare(session, group)
-        self.rows += session.steps(group.cases, checks=self.checks, progress=advance)
-        self._catch_up()
-
-    def _catch_up(self) -> None:
-        """Keep the rows that are not yet."""
-        for row in self.rows[self.kept :]:
-            self.kept += 1
-            self.recorder.add("step", row.to_dict())
-
-    def _compare(self, session: StepSession, group: Group) -> None:
-        """Hold frameworks against each other, once per batch and phase."""
-        case = group.cases[0]
-        where = {"batch": case.batch, "phase": case.phase}
-        try:
-            found = session.agreement(case)
-        except PydlbenchError as error:  # its rows may do all the same
-            document = {**where, "status": "failed", "detail": str(error)}
-        else:
-            check = found.check
-            document = {
-                **where,
-                "status": check.status,
-                "detail": check.detail,
-                **found.to_dict(),
-            }
-        self.agreements.append(document)
-        self.recorder.add("agreement", document)
-
-
-# -----------------------------------------------------------------------------
-# Where ``e2e`` puts its rows: files, and on standard output a table or one of the formats.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outputs:
-    """The destinations of one run.
+@dataclass(frozen=True, kw_only=True)
+class StepTask(Task):
+    """Steps of one batch and phase.
 
     Attributes:
-        files: format (``json``, ``csv``, ``md``) to path or ``-``.
-        quiet: no warnings.
+        model: its graph, with the batch.
+        checks: hold each step against the graph first.
+        agree: hold the frameworks' numbers against each other.
     """
 
-    files: Mapping[str, str]
-    quiet: bool = False
+    kind: ClassVar[str] = "e2e"
+    opens: ClassVar[str] = "steps"
+    model: Model
+    checks: bool = True
+    agree: bool = False
 
-    @classmethod
-    def from_args(cls, args: argparse.Namespace) -> Outputs:
-        """Read the options and make sure that every file can be written.
+    def open(self) -> AbstractContextManager[Any]:
+        """Return a session that times steps."""
+        from pydlbench.runner.session import Options
+        from pydlbench.steps.session import StepSession
 
-        Raises:
-            UsageError: it cannot, or two formats collide.
-        """
-        given = {kind: getattr(args, kind) for kind in ("json", "csv", "md")}
-        files = {kind: target for kind, target in given.items() if target is not None}
-        taken: dict[str, str] = {}
-        for kind, target in files.items():
-            place = target if target == STDOUT else os.path.realpath(target)
-            if place in taken:
-                raise UsageError(
-                    f"--{kind} {target}: --{taken[place]} goes there already; "
-                    f"nearest: --{kind} results.{kind}"
-                )
-            taken[place] = kind
-            check_writable(f"--{kind}", target)
-        return cls(files=files, quiet=args.quiet)
+        return StepSession(Options(**self.options))
 
-    def show(
-        self,
-        run: RunRecord,
-        models: Sequence[Model],
-        rows: Sequence[StepRecord],
-        agreements: Sequence[Mapping[str, Any]],
-        *,
-        early: bool,
-    ) -> None:
-        """Write the files, then print.
+    def check(self, session: Any) -> None:
+        """Make sure that the steps fit into memory beside each other."""
+        from pydlbench.steps.run import check_memory
 
-        Args:
-            run: the run.
-            models: one for each batch and phase.
-            rows: what is finished; with none, nothing is written.
-            agreements: what came of ``--agree``.
-            early: more was asked for.
+        check_memory(self.model, [row.case for row in self.rows], session.memory_bytes)
 
-        Raises:
-            PydlbenchError: a file could not be written after all; the table is printed before.
-        """
-        if not rows:
-            return
-        from pydlbench.report.e2e import StepRow, conclude
+    def measure(self, session: Any, view: View) -> Iterator[Result]:
+        """Time the steps in turn."""
+        self.check(session)
+        cases = [row.case for row in self.rows]
+        if self.agree:
+            view.advance(0, len(cases), f"{cases[0].label}: agreement")
+            yield Result("agreement", _compare(session, cases[0]))
+        records = session.steps(cases, checks=self.checks, progress=view.advance)
+        for row, record in zip(self.rows, records, strict=True):
+            yield Result("step", record.to_dict(), row)
 
-        shown = [StepRow.of(row, models) for row in rows]
-        lines = [*conclude(shown), *map(_agreement, agreements)]
-
-        texts = _Texts(run, shown, agreements, lines, early)
-        troubles = self._write_files(texts)
-        for line in () if self.quiet else _warnings(rows):
-            tell(f"warning: {line}")
-        on_stdout = next((kind for kind, to in self.files.items() if to == STDOUT), None)
-        if on_stdout is not None:
-            write_text(STDOUT, texts.text(on_stdout))
-        else:
-            from pydlbench.report.e2e import render_steps
-            from pydlbench.report.text import Style
-
-            print(render_steps(run, shown, lines, Style.of(sys.stdout)), flush=True)
-        if troubles:
-            raise PydlbenchError("; ".join(troubles))
-
-    def _write_files(self, texts: _Texts) -> list[str]:
-        """Write as many files as possible; return what the system refused."""
-        troubles = []
-        for kind, target in self.files.items():
-            if target != STDOUT:
-                try:
-                    write_text(target, texts.text(kind))
-                except OSError as error:
-                    reason = error.strerror or error
-                    troubles.append(f"--{kind} {target}: not written: {reason}")
-        return troubles
+    def refused(self, row: Row, status: str, reason: str) -> Result:
+        """Return a step's record without numbers."""
+        record = StepRecord(case=row.case, status=status, reason=reason)
+        return Result("step", record.to_dict(), row)
 
 
-@dataclass(frozen=True, slots=True)
-class _Texts:
-    """What a run is in each of the formats."""
+def _compare(session: Any, case: StepSpec) -> dict[str, Any]:
+    """Hold the two frameworks' numbers against each other."""
+    where = {"batch": case.batch, "phase": case.phase}
+    try:
+        found = session.agreement(case)
+    except PydlbenchError as error:  # its rows may do all the same
+        return {**where, "status": "failed", "detail": str(error)}
+    check = found.check
+    return {**where, "status": check.status, "detail": check.detail, **found.to_dict()}
 
-    run: RunRecord
-    rows: Sequence[StepRow]
-    agreements: Sequence[Mapping[str, Any]]
-    conclusion: Sequence[str]
-    early: bool
 
-    def text(self, kind: str) -> str:
-        from pydlbench.report import e2e as export
-
-        if kind == "csv":
-            return export.to_csv(self.run, self.rows)
-        if kind == "md":
-            return export.to_markdown(self.run, self.rows, self.conclusion)
-        return export.to_json(
-            self.run, self.rows, self.agreements, self.conclusion, interrupted=self.early
+def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
+    """Return what is to be done, a sweep's table of steps likewise; and notes on it."""
+    request = read_request(args)
+    threads = request.options["threads"]
+    variant = {"option": " ".join(sorted(args.option))} if args.option else {}
+    tasks: list[Task] = []
+    for group in request.groups:
+        rows = [
+            Row(
+                fields={
+                    **variant,
+                    "model": case.model,
+                    "batch": str(case.batch),
+                    "phase": case.phase,
+                    "framework": case.framework,
+                    "mode": str(case.mode),
+                    "precision": case.precision,
+                    "cast": case.cast,
+                    "layout": case.layout,
+                    "feed": case.feed,
+                    "device": case.device,
+                    "threads": "default" if threads is None else str(threads),
+                },
+                label=case.label,
+                case=case,
+            )
+            for case in group.cases
+        ]
+        tasks.append(
+            StepTask(
+                rows=tuple(rows),
+                options=request.options,
+                model=group.model,
+                checks=not args.no_checks,
+                agree=args.agree,
+            )
         )
+    return tasks, request.notes
+
+
+# -----------------------------------------------------------------------------
+# What is shown of steps.
+
+
+def show(
+    run: RunRecord,
+    models: Sequence[Model],
+    rows: Sequence[StepRecord],
+    agreements: Sequence[Mapping[str, Any]],
+    outputs: Outputs,
+    *,
+    early: bool = False,
+) -> None:
+    """Write the files, then print; nothing if no row is finished.
+
+    Args:
+        run: the run.
+        models: one for each batch and phase.
+        rows: what is finished.
+        agreements: what came of ``--agree``.
+        outputs: where to.
+        early: more was asked for.
+
+    Raises:
+        PydlbenchError: a file could not be written after all; the table is printed before.
+    """
+    if not rows:
+        return
+    from pydlbench.report import e2e as export
+    from pydlbench.report.text import Style
+
+    shown = [export.StepRow.of(row, models) for row in rows]
+    lines = [*export.conclude(shown), *map(_agreement, agreements)]
+    outputs.write(
+        {
+            "json": lambda: export.to_json(run, shown, agreements, lines, interrupted=early),
+            "csv": lambda: export.to_csv(run, shown),
+            "md": lambda: export.to_markdown(run, shown, lines),
+        },
+        lambda: export.render_steps(run, shown, lines, Style.of(sys.stdout)),
+        warnings=_warnings(rows),
+    )
 
 
 def _agreement(found: Mapping[str, Any]) -> str:
@@ -570,94 +454,3 @@ def _warnings(rows: Sequence[StepRecord]) -> list[str]:
             found[text] = found.get(text, 0) + 1
     several = len(rows) > 1
     return [f"{text} ({n} of {len(rows)} rows)" if several else text for text, n in found.items()]
-
-
-# -----------------------------------------------------------------------------
-# What ``e2e`` needs of a session; the tests of the command line invent one.
-
-
-class StepSession(Protocol):
-    """Times steps, compares frameworks, plays protocols."""
-
-    @property
-    def run(self) -> RunRecord:
-        """The record of the run."""
-
-    @property
-    def memory_bytes(self) -> int | None:
-        """Bytes of memory that are available."""
-
-    def steps(
-        self,
-        cases: Sequence[StepSpec],
-        *,
-        checks: bool,
-        progress: Callable[[int, int, str], None],
-    ) -> list[StepRecord]:
-        """Check steps and time them in turn."""
-
-    def agreement(self, case: StepSpec) -> Agreement:
-        """Hold the two frameworks' numbers against each other."""
-
-    def protocol(
-        self, case: ProtocolSpec, write: Callable[[str], None], note: Callable[[str], None]
-    ) -> ProtocolResult:
-        """Run a published protocol."""
-
-
-class _Session:
-    """The real one."""
-
-    def __init__(self, options: dict[str, Any]) -> None:
-        from pydlbench.runner.session import Options, Session
-
-        self._session = Session(Options(**options))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._session.close()
-
-    @property
-    def run(self) -> RunRecord:
-        return self._session.run
-
-    @property
-    def memory_bytes(self) -> int | None:
-        return self._session.facts.memory_available_bytes
-
-    def steps(
-        self,
-        cases: Sequence[StepSpec],
-        *,
-        checks: bool,
-        progress: Callable[[int, int, str], None],
-    ) -> list[StepRecord]:
-        from pydlbench.records.step import StepPreparation
-        from pydlbench.steps.run import run_in_turn
-
-        how = StepPreparation(checks=checks)
-        return run_in_turn(cases, self._session, preparation=how, progress=progress)
-
-    def agreement(self, case: StepSpec) -> Agreement:
-        from pydlbench.steps.checks import agree
-
-        return agree(case, self._session)
-
-    def protocol(
-        self, case: ProtocolSpec, write: Callable[[str], None], note: Callable[[str], None]
-    ) -> ProtocolResult:
-        from pydlbench.steps.protocols.runner import run_in_worker
-
-        return run_in_worker(case, self._session, write, note)
-
-
-def open_session(**options: Any) -> _Session:
-    """Open a session for the options of ``measure.Options``."""
-    return _Session(options)

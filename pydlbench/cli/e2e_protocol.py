@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
+from pydlbench.cli.output import ended
 from pydlbench.errors import UsageError
+from pydlbench.runner.execute import Result, Row, Task
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from pydlbench.records.run import RunRecord
+    from pydlbench.runner.execute import View
     from pydlbench.steps.protocols.protocol import Protocol
-    from pydlbench.steps.protocols.runner import ProtocolResult, ProtocolSpec
+    from pydlbench.steps.protocols.runner import ProtocolSpec
 
 __all__ = ["read_case", "run_protocol"]
 
@@ -26,7 +31,6 @@ _PATIENCE_S: Final = 30 * 86400.0
 _FOLDERS: Final = {"mnist": "data", "cifar10": "cifar10_data"}
 #: Options that protocols do not have, and what to say of them.
 _OTHERS: Final = {
-    "sweep": "one batch at a time; nearest: --batch N",
     "feed": "the script says what is fed; nearest: leave it out",
     "budget": "the script says how long it runs; nearest: --steps N",
     "phase": "the script says which phases; nearest: leave it out",
@@ -36,14 +40,13 @@ _OTHERS: Final = {
 
 
 def run_protocol(args: argparse.Namespace, session_factory: Callable[..., Any] | None) -> int:
-    """Run a protocol; see :func:`pydlbench.cli.e2e.run`."""
-    from pydlbench.cli.e2e import device_options, open_session
-    from pydlbench.cli.recorder import Recorder
-    from pydlbench.cli.terminal import tell
-    from pydlbench.steps.run import check_memory
+    """Play a protocol; see :func:`pydlbench.cli.e2e.run`."""
+    from pydlbench.cli.e2e import device_options
+    from pydlbench.cli.options import recorder_of
+    from pydlbench.cli.terminal import Progress, tell
+    from pydlbench.runner.execute import execute
 
     case, notes = read_case(args)
-    model = case.build()
     options = {**device_options(args, [case.device]), "timeout_s": _PATIENCE_S}
 
     def note(text: str) -> None:
@@ -52,19 +55,59 @@ def run_protocol(args: argparse.Namespace, session_factory: Callable[..., Any] |
 
     for text in notes:
         note(text)
-    with (
-        Recorder.of(args, "e2e") as recorder,
-        (session_factory or open_session)(**options) as session,
-    ):
-        check_memory(model, [_largest(case)], session.memory_bytes)
-        data = _fetched(args, case, note)
-        recorder.start(session.run)
-        result = session.protocol(data, _print, note)
-        recorder.add("protocol", {**data.to_dict(), **result.to_dict()})
-        recorder.finish(session.run, "done")
-        if args.json is not None:
-            _write(args.json, session.run, data, result)
-    return 0
+
+    def fetched() -> ProtocolSpec:
+        return _fetched(args, case, note)
+
+    row = Row(fields={"protocol": case.protocol}, label=case.protocol, case=case)
+    task = ProtocolTask(rows=(row,), options=options, fetched=fetched, note=note)
+    with recorder_of(args, "e2e") as recorder:
+        results = execute(
+            [task],
+            None if session_factory is None else lambda task: session_factory(**task.options),
+            recorder,
+            progress=Progress(None),  # standard error belongs to the script's own notes
+        )
+        for one in results.outcomes:
+            if args.json is not None:
+                _write(args.json, results.run, one.document)
+    return ended(results, "protocols")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProtocolTask(Task):
+    """A published script, played.
+
+    Attributes:
+        fetched: returns the case with its data where it can be read, downloaded before.
+        note: called with what is to be said beside the script's own lines.
+    """
+
+    kind: ClassVar[str] = "e2e"
+    opens: ClassVar[str] = "steps"
+    fetched: Callable[[], ProtocolSpec]
+    note: Callable[[str], None]
+
+    def open(self) -> AbstractContextManager[Any]:
+        """Return a session that times steps."""
+        from pydlbench.runner.session import Options
+        from pydlbench.steps.session import StepSession
+
+        return StepSession(Options(**self.options))
+
+    def check(self, session: Any) -> None:
+        """Make sure that its largest step fits into memory."""
+        from pydlbench.steps.run import check_memory
+
+        case = self.rows[0].case
+        check_memory(case.build(), [_largest(case)], session.memory_bytes)
+
+    def measure(self, session: Any, view: View) -> Iterator[Result]:
+        """Play it; what it prints goes to standard output at once."""
+        case = self.fetched()
+        view.advance(0, 1, case.protocol)
+        played = session.protocol(case, _print, self.note)
+        yield Result("protocol", {**case.to_dict(), **played.to_dict()}, self.rows[0])
 
 
 def read_case(args: argparse.Namespace) -> tuple[ProtocolSpec, tuple[str, ...]]:
@@ -76,7 +119,7 @@ def read_case(args: argparse.Namespace) -> tuple[ProtocolSpec, tuple[str, ...]]:
     Raises:
         UsageError: a value is bad, or the protocol has no such option.
     """
-    from pydlbench.cli.options import read_options, whole_number
+    from pydlbench.cli.options import read_options, single, whole_number
     from pydlbench.steps.protocols.runner import ProtocolSpec
     from pydlbench.steps.protocols.scripts import find_protocol
 
@@ -100,8 +143,8 @@ def read_case(args: argparse.Namespace) -> tuple[ProtocolSpec, tuple[str, ...]]:
         cast=args.cast,
         layout=args.layout,
         device=device,
-        seed=whole_number("--seed", args.seed, 0),
-        batch=count("batch", 1),
+        seed=args.seed,
+        batch=single("--batch", args.batch),
         warmup=count("warmup", 0),
         steps=count("steps", 1),
         every=count("every", 1),
@@ -238,8 +281,8 @@ def _print(line: str) -> None:
     print(line, flush=True)
 
 
-def _write(target: str, run: RunRecord, case: ProtocolSpec, result: ProtocolResult) -> None:
+def _write(target: str, run: RunRecord, document: dict[str, Any]) -> None:
     from pydlbench.report.json import dump
     from pydlbench.report.text import write_text
 
-    write_text(target, dump({"run": run.to_dict(), **case.to_dict(), **result.to_dict()}))
+    write_text(target, dump({"kind": "e2e", "run": run.to_dict(), **document}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.cli.options import add
 from pydlbench.cli.output import reading_files
 from pydlbench.errors import UsageError
 
@@ -33,11 +34,8 @@ FORMATS: Final = {
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
-    from pydlbench.cli.options import add_store_option
-
     parser = subparsers.add_parser(
         "export",
-        help="runs as CSV, JSON, Markdown or Parquet; schemas of the JSON documents",
         description="Write runs of the store, or of files that --json wrote, in another format; "
         "or print the JSON Schema of a document.",
     )
@@ -63,8 +61,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         metavar="NAME",
         help="print the JSON Schema of a document instead: layers, model, e2e, check...",
     )
-    parser.add_argument("--quiet", action="store_true", help="no notes")
-    add_store_option(parser)
+    add(parser, "quiet", "store")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.backends import capabilities
 from pydlbench.backends.capabilities import default_device
 from pydlbench.cli.options import (
+    add,
     byte_count,
     choices,
+    fail_on,
     fraction,
-    positive_seconds,
     split_patterns,
-    whole_number,
-    wholes,
+    taking,
 )
-from pydlbench.errors import UsageError, nearest
+from pydlbench.errors import PydlbenchError, UsageError, nearest
 from pydlbench.layers.base import PASSES
 from pydlbench.layers.descriptor import POOL_MODES
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.models.catalog import entry_names, find_layers, is_entry
+from pydlbench.records.measurement import Measurement
 from pydlbench.records.specs import (
     CACHES,
     CPU_PRECISIONS,
@@ -35,57 +39,53 @@ from pydlbench.records.specs import (
     KernelSpec,
     check_device,
 )
+from pydlbench.runner.execute import KernelTask, Row, execute, row_key
+from pydlbench.runner.problem import by_problem
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Sequence
 
-    from pydlbench.cli.layers_running import LayerSession, SessionFactory
+    from pydlbench.cli.output import Outputs
     from pydlbench.layers.layer import Layer
+    from pydlbench.records.run import RunRecord
+    from pydlbench.runner.execute import Results, Task
 
-__all__ = ["Request", "add_parser", "read_request", "run"]
+__all__ = ["Request", "add_parser", "read_request", "read_tasks", "run", "show", "tasks"]
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Describe the command."""
-    from pydlbench.cli.options import add_store_option
-
     parser = subparsers.add_parser(
         "layers",
-        help="time layers, measured against theoretical; the main job",
         description="Time layers one by one and hold them against the limits of the hardware. "
         "Lists are separated by spaces or commas; every combination is timed.",
     )
-    what = parser.add_argument_group("what is timed")
     many: dict[str, Any] = {"nargs": "+", "action": "extend"}
+    what = parser.add_argument_group("what is timed")
     what.add_argument(
         "--shape",
         **many,
         metavar="SHAPE",
-        help="catalog name (conv3, vgg16/conv3_2), glob ('vgg16/*'), descriptor "
-        "(mb128ic192ih13oc384oh13kh3ph1, 128x9216:9216x4096, relu:mb128ic96ih55 and "
-        "other memory-bound layers) or @FILE with one per line; "
-        "default: all layers of alexnet",
+        help="conv3, vgg16/conv3_2, 'vgg16/*', mb128ic192ih13oc384oh13kh3ph1, 128x9216:9216x4096, "
+        "relu:mb128ic96ih55, or @FILE with one per line; default: all layers of alexnet",
     )
-    what.add_argument("--model", **many, metavar="MODEL", help="all layers of a model")
-    what.add_argument("--batch", **many, metavar="N", help="batch sizes; default: the catalog's")
+    add(
+        what,
+        *("model", "batch", "precision"),
+        many=("model", "batch", "precision"),
+        model={"help": "all layers of a model"},
+    )
     what.add_argument(
         "--pass",
         **many,
         dest="pass_",
         metavar="PASS",
-        help="forward, backward-data, backward-weights or all; default: forward",
-    )
-    what.add_argument(
-        "--precision",
-        **many,
-        metavar="P",
-        help="fp32, bf16, fp16 or all; on a GPU fp32, tf32, fp16, fp16-tc, bf16-tc, fp8-tc or all; "
-        "default: fp32",
+        help="forward (default), backward-data, backward-weights or all",
     )
     what.add_argument("--propagation", metavar="KIND", help="inference (default) or training")
-    what.add_argument("--pool", metavar="MODE", help="max or avg, for descriptors of pooling")
+    what.add_argument(
+        "--pool", metavar="MODE", help="max, avg or avg_p: what descriptors without oc are"
+    )
 
     how = parser.add_argument_group("how it is timed")
     how.add_argument(
@@ -97,29 +97,30 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="LAYOUT",
         help="best (default: tries them all), any (the library's choice), nchw, nhwc or blocked",
     )
-    how.add_argument("--threads", **many, metavar="N", help="default: one per physical core")
-    how.add_argument(
-        "--device", metavar="DEVICE", help="cpu or cuda:N; default: the GPU if there is one"
-    )
+    add(how, "threads", "device", many=("threads",))
     how.add_argument(
         "--backend",
         **many,
         metavar="NAME",
-        help=f"native (default), {', '.join(capabilities.names()[1:])} or all, sampled in turn",
+        help=f"native (default), {', '.join(capabilities.names()[1:])} or all, interleaved",
+    )
+    add(
+        how,
+        *("mode", "budget", "seed"),
+        many=("mode",),
+        mode={
+            "help": "eager, compiled (torch), graph, xla (tensorflow) or all; default: eager, "
+            "graph, with --backend all: all"
+        },
+        budget={"default": 2.0, "help": "seconds of sampling per kernel (2)"},
     )
     how.add_argument(
-        "--mode",
-        **many,
-        metavar="MODE",
-        help="of frameworks: eager, compiled (torch), graph, xla (tensorflow); default: all",
+        "--confidence",
+        metavar="C",
+        default=0.95,
+        type=taking(fraction, 0.5, 1.0),
+        help="level of the median's interval (0.95)",
     )
-    how.add_argument(
-        "--budget", metavar="S", default="2", help="seconds of sampling per kernel (2)"
-    )
-    how.add_argument(
-        "--confidence", metavar="C", default="0.95", help="level of the median's interval (0.95)"
-    )
-    how.add_argument("--seed", metavar="N", default="0", help="seed of data and order (0)")
 
     gpu = parser.add_argument_group("on a GPU")
     gpu.add_argument(
@@ -133,8 +134,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--fuse",
         **many,
         metavar="WHAT",
-        help="none (default), bias (as frameworks do, and its gradient), bias-relu (on a GPU, in "
-        "the same kernel) or all",
+        help="none (default), bias (and its gradient), bias-relu (one kernel, on a GPU) or all",
     )
     gpu.add_argument(
         "--workspace-limit",
@@ -147,16 +147,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     output.add_argument(
         "--algorithms", action="store_true", help="list every implementation that was tried"
     )
-    output.add_argument(
-        "--explain", action="store_true", help="show what is behind the causes of slower backends"
-    )
     output.add_argument("--samples", action="store_true", help="keep the raw samples in JSON")
-    for kind in ("json", "csv", "md"):
-        output.add_argument(f"--{kind}", metavar="FILE", help=f"write {kind}; - is stdout")
-    output.add_argument("--quiet", action="store_true", help="no progress and no warnings")
+    add(
+        output,
+        *("explain", "json", "csv", "md", "fail-on", "quiet", "verbose"),
+        fail_on={"help": "failed: end with exit code 3 if a row has failed"},
+    )
 
     kept = parser.add_argument_group("where it is kept")
-    add_store_option(kept)
+    add(kept, "store")
     kept.add_argument(
         "--resume",
         metavar="RUN",
@@ -164,57 +163,174 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
 
 
-def run(args: argparse.Namespace, session_factory: SessionFactory | None = None) -> int:
+def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = None) -> int:
     """Time what ``args`` ask for and show it.
 
     Everything that can be wrong with the request is found before the first measurement.
 
     Args:
         args: The command's options.
-        session_factory: Gives a session for the options of ``measure.Options`` as keywords.
+        session_factory: Gives a session for the options of ``session.Options`` as keywords.
 
     Returns:
-        0; 1 if no row is ok; 130 after Ctrl-C, with what was finished until then.
+        0; 1 if no row is ok; 3 under ``--fail-on``; 130 after Ctrl-C, with what was finished.
 
     Raises:
         UsageError: Bad input; nothing was measured and nothing written.
     """
-    from pydlbench.cli.layers_running import Running
-    from pydlbench.cli.output import Outputs
-    from pydlbench.cli.recorder import Recorder
-    from pydlbench.cli.resuming import with_options
-    from pydlbench.cli.terminal import OneInterrupt, Progress, tell
+    from pydlbench.cli.options import recorder_of
+    from pydlbench.cli.output import Outputs, ended
+    from pydlbench.cli.terminal import Progress
 
     outputs = Outputs.from_args(args)
-    args = with_options(args, add_parser, "layers")
+    if args.samples and args.json is None:
+        raise UsageError("--samples: raw samples are in JSON only; nearest: --samples --json -")
+    condition = None if args.fail_on is None else fail_on(args.fail_on, ("failed",))
+    args = with_options(args)
     request = read_request(args)
-    for note in () if args.quiet else request.notes:
-        tell(f"note: {note}")
-    with Recorder.of(args, "layers", args.resume) as recorder:
-        progress = Progress(sys.stderr, quiet=args.quiet)
-        running = Running(request, recorder, progress, samples=args.samples)
-        with OneInterrupt() as interrupts:
-            try:
-                running.measure(session_factory or _open_session, interrupts)
-            finally:
-                progress.close()
-            run = running.record()
-            if run is not None:
-                recorder.finish(run, running.status)
-                outputs.show(run, running.rows, interrupted=running.early)
-    if running.trouble is not None:
-        raise running.trouble
-    if running.interrupted:
-        tell(f"interrupted: {len(running.rows)} of {request.rows} rows finished")
-        return 130
-    return 0 if any(row.ok for row in running.rows) else 1
+    outputs.note(*request.notes)
+    with recorder_of(args, "layers", args.resume) as recorder:
+        results = execute(
+            tasks(request),
+            None if session_factory is None else lambda task: session_factory(**task.options),
+            recorder,
+            progress=Progress.of(args),
+            request=asked_for(request),
+            samples=args.samples,
+        )
+        show_results(results, outputs, algorithms=args.algorithms, explain=args.explain)
+    return ended(results, fail_on=condition)
 
 
-def _open_session(**options: Any) -> AbstractContextManager[LayerSession]:
-    from pydlbench.runner.session import Options, Session
+# -----------------------------------------------------------------------------
+# What is shown of rows.
 
-    session: AbstractContextManager[LayerSession] = Session(Options(**options))
-    return session
+
+def show_results(
+    results: Results, outputs: Outputs, *, algorithms: bool = False, explain: bool = False
+) -> None:
+    """Show what came of a run; see :func:`show`."""
+    rows = [Measurement.from_dict(one.document) for one in results.outcomes]
+    how = {"algorithms": algorithms, "explain": explain}
+    show(results.run, rows, outputs, early=results.early, **how)
+
+
+def show(
+    run: RunRecord,
+    rows: Sequence[Measurement],
+    outputs: Outputs,
+    *,
+    early: bool = False,
+    algorithms: bool = False,
+    explain: bool = False,
+) -> None:
+    """Write the files, then print the table or the format that goes to standard output.
+
+    Args:
+        run: the run.
+        rows: what is finished; with none, a run that ended early writes no file.
+        outputs: where to.
+        early: more was asked for.
+        algorithms: list the candidates of every row.
+        explain: show the measurements behind what is said of slower backends.
+
+    Raises:
+        PydlbenchError: a file could not be written after all; the table is printed before.
+    """
+    from pydlbench.report.csv import to_csv
+    from pydlbench.report.json import dump
+    from pydlbench.report.markdown import to_markdown
+
+    bugs: list[Exception] = []
+    conclusion: list[str] = []
+    try:
+        conclusion = _conclusion(run, rows)
+    except Exception as error:  # noqa: BLE001 - a sentence must not cost the measurements
+        bugs.append(error)
+
+    def document() -> str:
+        measurements = [row.to_dict() for row in rows]
+        head = {"kind": "layers", "interrupted": early, "run": run.to_dict()}
+        return dump({**head, "measurements": measurements})
+
+    outputs.write(
+        {
+            "json": document,
+            "csv": lambda: to_csv(run, rows),
+            "md": lambda: to_markdown(run, rows, conclusion),
+        },
+        lambda: _table(run, rows, conclusion, algorithms, explain) if rows else None,
+        warnings=_warnings(run, rows),
+        keep_files=early and not rows,
+    )
+    if bugs:
+        raise bugs[0]
+
+
+def _table(
+    run: RunRecord,
+    rows: Sequence[Measurement],
+    conclusion: Sequence[str],
+    algorithms: bool,
+    explain: bool,
+) -> str:
+    from pydlbench.report.columns import label, varying
+    from pydlbench.report.layers import evidence, render_algorithms, render_layers
+    from pydlbench.report.text import Style
+
+    blocks = [render_layers(run, rows, Style.of(sys.stdout))]
+    if algorithms:
+        axes = varying(rows)
+        blocks += [render_algorithms(row, label(row, axes)) for row in rows if row.candidates]
+    if explain:
+        # Sums follow from the backend that a row is named after.
+        axes = [axis for axis in varying(rows) if axis != "accumulate"]
+        found = list(evidence([row for row in rows if row.ok], lambda row: label(row, axes)))
+        blocks += ["\n".join(found)] if found else []
+    blocks.append("\n".join(conclusion))
+    return "\n\n".join(blocks)
+
+
+def _conclusion(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
+    from pydlbench.report.verdicts import conclude, measured_peaks
+
+    if not rows:
+        return []
+    # Only of a single row does the conclusion speak of other peaks.
+    timed = [row for row in rows if row.ok]
+    return conclude(rows, measured_peaks(run.device_for(timed[0].threads if timed else None)))
+
+
+def _warnings(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
+    """The device's warnings, then those of rows, each once and with the number of its rows."""
+    lines = _device_warnings(run)
+    counts: dict[str, int] = {}
+    for row in rows:
+        for text in row.warnings:
+            counts[text] = counts.get(text, 0) + 1
+    for text, count in counts.items():
+        few = f" ({count} of {len(rows)} rows)" if len(rows) > 1 else ""
+        lines.append(f"{text}{few}")
+    return list(dict.fromkeys(lines))
+
+
+def _device_warnings(run: RunRecord) -> list[str]:
+    devices = run.devices()
+    found: dict[str, list[str]] = {}
+    for threads, device in (devices or {"": run.device}).items():
+        for item in device.get("warnings") or ():
+            found.setdefault(_warning(item), []).append(threads)
+    return [
+        text if len(which) >= len(devices) else f"{text} (with --threads {','.join(which)})"
+        for text, which in found.items()
+    ]
+
+
+def _warning(item: Any) -> str:
+    if isinstance(item, Mapping):
+        symptom, remedy = item.get("symptom", ""), item.get("remedy")
+        return f"{symptom}; {remedy}" if remedy else str(symptom)
+    return str(item)
 
 
 # -----------------------------------------------------------------------------
@@ -236,7 +352,7 @@ def read_layers(args: argparse.Namespace) -> list[Layer]:
     models = [f"{name}/*" for name in _models(args.model)]
     if not shapes and not models:
         shapes = [_DEFAULT_PATTERN]
-    batches: Sequence[int | None] = wholes("--batch", args.batch) if args.batch else [None]
+    batches: Sequence[int | None] = args.batch or [None]
     found: dict[Layer, None] = {}
     for batch in batches:
         for option, patterns in (("--shape", shapes), ("--model", models)):
@@ -325,13 +441,13 @@ def read_request(args: argparse.Namespace) -> Request:
             f"{','.join(passes)}, only the forward pass has it; nearest: --pass forward"
         )
     options = {
-        "seed": whole_number("--seed", args.seed, 0),
-        "budget_s": positive_seconds("--budget", args.budget),
-        "confidence": fraction("--confidence", args.confidence, 0.5, 1.0),
+        "seed": args.seed,
+        "budget_s": args.budget,
+        "confidence": args.confidence,
         "keep_samples": True,  # for the store; outputs have them only with --samples
         "algorithms": args.algorithms,
-        "workspace_bytes": byte_count("--workspace-limit", args.workspace_limit),
         "energy": args.energy,
+        "workspace_bytes": byte_count("--workspace-limit", args.workspace_limit),
     }
     threads = _threads(args.threads)
     layers = read_layers(args)
@@ -371,13 +487,12 @@ def _backends(
 ) -> tuple[list[tuple[str, str | None]], tuple[str, ...]]:
     """Every backend with each of its modes, and notes on those that are left out."""
     named = choices("--backend", args.backend or ["native"], capabilities.names(), "all")
-    modes = (
-        choices("--mode", args.mode, capabilities.modes(), "all")
-        if args.mode
-        else list(capabilities.modes())
-    )
     kind = device.partition(":")[0]
     every = "all" in ",".join(args.backend or ()).split(",")
+    known_modes = capabilities.modes()
+    modes = choices("--mode", args.mode, known_modes, "all") if args.mode else list(known_modes)
+    # Where nobody asks for a mode, what is named runs as it does by itself.
+    plain = not (args.mode or every)
     found: list[tuple[str, str | None]] = []
     notes = []
     for name in named:
@@ -390,7 +505,7 @@ def _backends(
             fitting = [(name, mode) for mode in known if mode is None or mode in modes]
             if not fitting:
                 notes.append(f"{name} has no mode {','.join(modes)}, left out")
-            found += fitting
+            found += fitting[:1] if plain else fitting
     if args.mode:
         known_here = [
             mode for name in named for mode in capabilities.of(name).modes.get(kind, ()) if mode
@@ -475,10 +590,10 @@ def _for_gpus(on_gpu: bool, args: argparse.Namespace, layouts: list[str]) -> lis
     return layouts
 
 
-def _threads(given: Sequence[str] | None) -> tuple[int | None, ...]:
+def _threads(given: Sequence[int] | None) -> tuple[int | None, ...]:
     if not given:
         return (None,)
-    counts = wholes("--threads", given)
+    counts = list(given)
     # The session checks this too; asked here, because with a list it would be found too late.
     if hasattr(os, "sched_getaffinity"):
         usable = len(os.sched_getaffinity(0))
@@ -489,3 +604,109 @@ def _threads(given: Sequence[str] | None) -> tuple[int | None, ...]:
                     f"nearest: {usable}"
                 )
     return tuple(counts)
+
+
+# -----------------------------------------------------------------------------
+# From the request to tasks: a problem with all its backends is one, as they are interleaved.
+
+
+def tasks(request: Request) -> list[Task]:
+    """Return what :func:`pydlbench.runner.execute.execute` does."""
+    return [
+        KernelTask(
+            rows=tuple(
+                Row(fields=_fields(case, threads), label=case.label, case=case) for case in group
+            ),
+            options={**request.options, "threads": threads},
+        )
+        for threads in request.threads
+        for group in by_problem(request.cases)
+    ]
+
+
+def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
+    """Return the tasks of a sweep's table, and notes on what is left out."""
+    request = read_request(args)
+    return tasks(request), request.notes
+
+
+def _fields(case: KernelSpec, threads: int | None) -> dict[str, str]:
+    name = case.layer.name or case.layer.problem
+    return {
+        "shape": name,
+        "model": name.rpartition("/")[0],
+        "kind": case.layer.kind,
+        "batch": str(case.layer.batch),
+        "pass": case.pass_,
+        "precision": case.precision,
+        "propagation": case.propagation,
+        "cache": case.cache,
+        "layout": case.layout,
+        "threads": "default" if threads is None else str(threads),
+        "device": case.device,
+        "backend": case.backend,
+        "mode": case.mode or "",
+        "timing": case.timing,
+        "fuse": case.fuse,
+    }
+
+
+# -----------------------------------------------------------------------------
+# ``--resume``: the options of the run that is gone on with, and whether they are the same.
+
+# What is shown, and where it is kept: may differ from run to run.
+_OUTPUTS: Final = frozenset(
+    (
+        *("command", "version", "json", "csv", "md", "quiet", "verbose", "samples", "explain"),
+        *("fail_on", "store", "resume"),
+    )
+)
+
+
+def with_options(args: argparse.Namespace) -> argparse.Namespace:
+    """Return the options of the run that ``--resume`` names, unless options are given beside it.
+
+    Outputs are always those that are given now.
+
+    Raises:
+        UsageError: there is no such run, or its command line cannot be read any more.
+    """
+    from pydlbench.cli.options import find_of, reading_store
+    from pydlbench.cli.parser import command_parser
+
+    if args.resume is None:
+        return args
+    parser = command_parser("layers")
+    idle = vars(parser.parse_args([]))
+    if any(value != idle.get(name) for name, value in vars(args).items() if name not in _OUTPUTS):
+        return args
+    store = reading_store(args)
+    if store is None:
+        raise UsageError(f"--resume {args.resume}: no runs are kept yet")
+    with store:
+        run = store.record(find_of(store, args.resume, "layers").id)
+    if run.command[1:2] != ("layers",):
+        raise UsageError(
+            f"--resume {args.resume}: run {run.id} was not begun by pydlbench layers; nearest: "
+            "repeat its options beside --resume"
+        )
+    try:
+        before = vars(parser.parse_args(list(run.command[2:])))
+    except (PydlbenchError, SystemExit) as error:
+        raise UsageError(
+            f"--resume {args.resume}: the command line of run {run.id} cannot be read: {error}"
+        ) from error
+    kept = {name: value for name, value in vars(args).items() if name in _OUTPUTS}
+    return argparse.Namespace(**{**before, **kept})
+
+
+def asked_for(request: Request) -> dict[str, Any]:
+    """Return what is asked for as a JSON object, for comparing: every axis by its option's name."""
+    rows = [(task, row) for task in tasks(request) for row in task.rows]
+    axes = {
+        name: list(dict.fromkeys(row.fields[name] for _, row in rows)) for name in rows[0][1].fields
+    }
+    keys = "\n".join(row_key(task, row) for task, row in rows)
+    options = {name: value for name, value in request.options.items() if name != "keep_samples"}
+    # Two requests may have the same axes and not the same combinations.
+    return {**axes, **options, "cases": hashlib.sha256(keys.encode()).hexdigest()[:16]}

@@ -4,68 +4,58 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import msgspec
-
-from pydlbench.errors import UsageError
+from pydlbench.cli.options import add, fail_on, one_of, read_options, taking, whole_number
+from pydlbench.errors import PydlbenchError, UsageError
+from pydlbench.models.work import PHASES
+from pydlbench.runner.execute import Result, Row, Task, execute, kernels
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterator, Mapping
 
-    from pydlbench.cli.recorder import Recorder
+    from pydlbench.cli.output import Outputs
     from pydlbench.ladder.estimate import Estimate, Plan
     from pydlbench.models.graph import Model
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
     from pydlbench.records.specs import KernelSpec
+    from pydlbench.runner.execute import View
 
-__all__ = ["add_parser", "read_model", "run", "summed"]
+__all__ = ["add_parser", "read_model", "read_tasks", "run"]
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
-    from pydlbench.cli.options import add_store_option
-
     parser = subparsers.add_parser(
         "model",
-        help="sum measured layers into the estimate of a step; which layer dominates",
         description="Measure every distinct layer of a model alone, with hot and with cold caches, "
         "and sum them into the estimate of a step.",
     )
     parser.add_argument("model", metavar="MODEL", help="alexnet-owt, vgg16, resnet50...")
-    parser.add_argument("--batch", metavar="N", help="images per step; default: as published")
-    parser.add_argument(
-        "--phase",
-        metavar="PHASE",
-        default="forward",
-        help="forward (default), forward-backward or training (with loss and optimizer)",
+    what = parser.add_argument_group("what is summed")
+    add(what, "phase", "batch", "precision", "option")
+    what.add_argument("--summary", action="store_true", help="count, without timing anything")
+    add(
+        parser.add_argument_group("how it is timed"),
+        *("device", "threads", "budget", "seed"),
+        budget={"default": 0.25, "help": "seconds of sampling per kernel (0.25)"},
     )
-    parser.add_argument("--precision", metavar="P", default="fp32", help="of all layers (fp32)")
-    parser.add_argument(
-        "--option",
-        action="append",
-        metavar="NAME=VALUE",
-        help="a variant of the model: lrn=off, classes=1001",
+    output = parser.add_argument_group("what is shown")
+    output.add_argument(
+        "--top",
+        metavar="N",
+        default=20,
+        type=taking(whole_number, 1),
+        help="kinds of layers shown, by time (20)",
     )
-    parser.add_argument("--summary", action="store_true", help="count, without timing anything")
-    parser.add_argument(
-        "--device", metavar="DEVICE", help="cpu or cuda:N; default: the GPU if there is one"
+    output.add_argument("--all", action="store_true", help="show all layers, in their order")
+    add(
+        output,
+        *("json", "fail-on", "quiet", "verbose", "store"),
+        fail_on={"help": "failed: end with exit code 3 if a kernel could not be measured"},
     )
-    parser.add_argument("--threads", metavar="N", help="default: one per physical core")
-    parser.add_argument(
-        "--budget", metavar="S", default="0.25", help="seconds of sampling per kernel (0.25)"
-    )
-    parser.add_argument("--seed", metavar="N", default="0", help="seed of data and order (0)")
-    parser.add_argument(
-        "--top", metavar="N", default="20", help="kinds of layers shown, by time (20)"
-    )
-    parser.add_argument("--all", action="store_true", help="show all layers, in their order")
-    parser.add_argument("--json", metavar="FILE", help="write JSON; - is stdout")
-    parser.add_argument("--quiet", action="store_true", help="no progress and no warnings")
-    add_store_option(parser)
 
 
 def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = None) -> int:
@@ -73,61 +63,45 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
 
     Args:
         args: the command's options.
-        session_factory: gives a session for the options of ``measure.Options`` as keywords.
+        session_factory: gives a session for the options of ``session.Options`` as keywords.
 
     Returns:
-        0; 1 if nothing could be measured, or something is missing in the sum; 130 after Ctrl-C.
+        0; 1 if something is missing in the sum; 3 under ``--fail-on``; 130 after Ctrl-C.
 
     Raises:
         UsageError: bad input; nothing was measured and nothing written.
+        PydlbenchError: nothing could be measured.
     """
-    from pydlbench.cli.options import one_of, whole_number
-    from pydlbench.cli.recorder import Recorder
-    from pydlbench.cli.terminal import tell
-    from pydlbench.ladder.estimate import plan
-    from pydlbench.report.text import check_writable
+    from pydlbench.cli.options import FOUND, recorder_of
+    from pydlbench.cli.output import Outputs, ended
+    from pydlbench.cli.terminal import Progress
 
-    top = None if args.all else whole_number("--top", args.top, 1)
-    if args.json is not None:
-        check_writable("--json", args.json)
+    outputs = Outputs.from_args(args)
+    condition = None if args.fail_on is None else fail_on(args.fail_on, ("failed",))
     if args.summary:
-        one_of("--phase", args.phase, PHASES)
-        return show_summary(build(args), args.json)
-    asked = read_model(args)
-    for note in () if args.quiet else asked.notes:
-        tell(f"note: {note}")
-    # The samples are for the store.
-    options = {**asked.options, "keep_samples": True, "estimate": True}
-    with Recorder.of(args, "model") as recorder:
-        with (session_factory or _open_session)(**options) as session:
-            cache = session.cache_bytes(asked.device)
-            wanted = plan(asked.model, asked.phase, asked.precision, asked.device, cache)
-            recorder.start(session.run)
-            rows, interrupted = measure(session, wanted, recorder, quiet=args.quiet)
-            record = session.run
-        if interrupted:
-            recorder.finish(record, "interrupted")
-            tell(
-                f"interrupted: {len(rows)} of {len(wanted.cases)} kernels measured; no sum of a "
-                "part"
-            )
-            return 130
-        found = summed(asked, wanted, rows, cache)
-        recorder.add("estimate", found.document)
-        recorder.finish(record, "done")
-        return show_estimate(record, found, args.json, top=top, quiet=args.quiet)
-
-
-def _open_session(**options: Any) -> AbstractContextManager[Any]:
-    from pydlbench.runner.session import Options, Session
-
-    return Session(Options(**options))
+        one_of("--phase", args.phase or PHASES[0], PHASES)
+        return show_summary(build(args), outputs)
+    tasks, notes = read_tasks(args)
+    outputs.note(*notes)
+    with recorder_of(args, "model") as recorder:
+        results = execute(
+            tasks,
+            None if session_factory is None else lambda task: session_factory(**task.options),
+            recorder,
+            progress=Progress.of(args),
+        )
+        found = [one.result.detail for one in results.outcomes]
+        for one in found:
+            show_estimate(results.run, one, outputs, top=None if args.all else args.top)
+    code = ended(results, "estimates", condition)
+    missing = any(one.estimate.missing for one in found)
+    if code == 0 and missing:
+        return 1 if condition is None else FOUND
+    return code
 
 
 # -----------------------------------------------------------------------------
-# From the options of ``model`` to the step that is summed, or to one line of complaint.
-
-PHASES: Final = ("forward", "forward-backward", "training")
+# From the options to the step that is summed, or to one line of complaint.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,11 +133,9 @@ def build(args: argparse.Namespace) -> Model:
     Raises:
         UsageError: no such model, option or batch.
     """
-    from pydlbench.cli.options import read_options, whole_number
     from pydlbench.models import build_model
 
-    batch = None if args.batch is None else whole_number("--batch", args.batch, 1)
-    return build_model(args.model, batch, **read_options(args.option or []))
+    return build_model(args.model, args.batch, **read_options(args.option or []))
 
 
 def read_model(args: argparse.Namespace) -> ModelRequest:
@@ -173,10 +145,9 @@ def read_model(args: argparse.Namespace) -> ModelRequest:
         UsageError: a value is bad.
     """
     from pydlbench.backends.capabilities import default_device
-    from pydlbench.cli.options import one_of, positive_seconds, read_options, whole_number
     from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS, check_device
 
-    phase = one_of("--phase", args.phase, PHASES)
+    phase = one_of("--phase", args.phase or PHASES[0], PHASES)
     model = build(args)
     if phase == "training" and model.optimizer.kind == "none":
         raise UsageError(
@@ -192,12 +163,14 @@ def read_model(args: argparse.Namespace) -> ModelRequest:
         model=model,
         variant=read_options(args.option or []),
         phase=phase,
-        precision=one_of("--precision", args.precision, allowed),
+        precision=one_of("--precision", args.precision or "fp32", allowed),
         device=device,
         options={
-            "threads": None if args.threads is None else whole_number("--threads", args.threads, 1),
-            "seed": whole_number("--seed", args.seed, 0),
-            "budget_s": positive_seconds("--budget", args.budget),
+            "threads": args.threads,
+            "seed": args.seed,
+            "budget_s": args.budget,
+            "keep_samples": True,  # for the store
+            "estimate": True,
         },
         notes=notes,
     )
@@ -226,40 +199,59 @@ class Summed:
     document: dict[str, Any]
 
 
-def measure(
-    session: Any, wanted: Plan, recorder: Recorder, *, quiet: bool
-) -> tuple[dict[KernelSpec, Measurement], bool]:
-    """Measure a plan's cases.
+def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
+    """Return what is to be done, a sweep's table of such steps likewise; and notes on it."""
+    request = read_model(args)
+    model, threads = request.model, request.options["threads"]
+    fields = {
+        **({"option": " ".join(sorted(args.option))} if args.option else {}),
+        "model": model.name,
+        "batch": str(model.batch),
+        "phase": request.phase,
+        "precision": request.precision,
+        "device": request.device,
+        "threads": "default" if threads is None else str(threads),
+    }
+    label = f"{model.name} batch {model.batch} {request.phase} {request.precision}"
+    row = Row(fields=fields, label=label)
+    return [EstimateTask(rows=(row,), options=request.options, request=request)], request.notes
 
-    Args:
-        session: to measure with.
-        wanted: the plan.
-        recorder: keeps every row as soon as it is finished.
-        quiet: no progress.
 
-    Returns:
-        What was finished, and whether Ctrl-C came before all was.
+@dataclass(frozen=True, kw_only=True)
+class EstimateTask(Task):
+    """A step that is summed from its kernels.
+
+    Attributes:
+        request: the step.
     """
-    from pydlbench.cli.terminal import OneInterrupt, Progress
 
-    progress = Progress(sys.stderr, quiet=quiet)
-    rows: dict[KernelSpec, Measurement] = {}
-    interrupted = False
-    with OneInterrupt() as interrupts:
-        try:
-            try:
-                for case, row in zip(
-                    wanted.cases, session.measure(wanted.cases, progress=progress), strict=True
-                ):
-                    rows[case] = msgspec.structs.replace(row, samples_s=None)
-                    recorder.layer(row)
-            finally:
-                interrupts.ignore()
-        except KeyboardInterrupt:
-            interrupted = True
-        finally:
-            progress.close()
-    return rows, interrupted
+    kind: ClassVar[str] = "model"
+    request: ModelRequest
+
+    def seconds(self) -> float:
+        """Return the sampling that is allowed for: two cache states of each distinct layer."""
+        return 2 * len(self.request.model.nodes) * float(self.options["budget_s"])
+
+    def check(self, session: Any) -> None:
+        """Make sure that each kernel fits into memory."""
+        session.check_room(self._plan(session).cases)
+
+    def measure(self, session: Any, view: View) -> Iterator[Result]:
+        """Measure the kernels that are not there yet, and sum them."""
+        wanted = self._plan(session)
+        rows = yield from kernels(self, wanted.cases, session, view)
+        found = summed(self.request, wanted, rows, session.cache_bytes(self.request.device))
+        if not found.estimate.layers:
+            reasons = dict.fromkeys(one.reason for one in rows.values() if one.reason)
+            raise PydlbenchError(f"no layer could be measured: {next(iter(reasons), 'no layers')}")
+        yield Result("estimate", found.document, self.rows[0], detail=found)
+
+    def _plan(self, session: Any) -> Plan:
+        from pydlbench.ladder.estimate import plan
+
+        asked = self.request
+        cache = session.cache_bytes(asked.device)
+        return plan(asked.model, asked.phase, asked.precision, asked.device, cache)
 
 
 def summed(
@@ -297,73 +289,53 @@ def summed(
 # Where ``model`` puts its estimate, or its counts.
 
 
-def show_estimate(
-    run: RunRecord, found: Summed, target: str | None, *, top: int | None, quiet: bool
-) -> int:
+def show_estimate(run: RunRecord, found: Summed, outputs: Outputs, *, top: int | None) -> None:
     """Warn, write the file, and print.
 
     Args:
         run: the run.
         found: what came of it.
-        target: of JSON: a path, ``-`` or None.
+        outputs: where to.
         top: how many layers are listed; None is all.
-        quiet: no warnings.
-
-    Returns:
-        The exit code: 1 if something is missing in the sum.
 
     Raises:
         PydlbenchError: the file could not be written after all; the table is printed before.
     """
-    from pydlbench.cli.terminal import tell
-    from pydlbench.errors import PydlbenchError
     from pydlbench.report.json import dump
     from pydlbench.report.model import render_model
-    from pydlbench.report.text import STDOUT, Style, write_text
+    from pydlbench.report.text import Style
 
-    wanted, rows, estimate = found.wanted, found.rows, found.estimate
-    trouble = ""
+    rows = found.rows
     contended = sum(row.contended for row in rows.values())
-    if contended and not quiet:
-        tell(f"warning: other work disturbed {contended} of {len(rows)} kernels; repeat when quiet")
-    if target is not None:
+
+    def document() -> str:
         measurements = [row.to_dict() for row in rows.values()]
-        document = {"run": run.to_dict(), **found.document, "measurements": measurements}
-        try:
-            write_text(target, dump(document))
-        except OSError as error:
-            if target == STDOUT:
-                raise
-            trouble = f"--json {target}: not written: {error.strerror or error}"
-    if target != STDOUT:
-        libraries = sorted({row.library for row in rows.values() if row.library})
-        print(
-            render_model(
-                run,
-                wanted,
-                estimate,
-                found.memory,
-                top=top,
-                libraries=libraries,
-                style=Style.of(sys.stdout),
-            ),
-            flush=True,
-        )
-    if trouble:
-        raise PydlbenchError(trouble)
-    return 1 if estimate.missing or not estimate.layers else 0
+        head = {"kind": "model", "run": run.to_dict()}
+        return dump({**head, **found.document, "measurements": measurements})
+
+    outputs.write(
+        {"json": document},
+        lambda: render_model(
+            run,
+            found.wanted,
+            found.estimate,
+            found.memory,
+            top=top,
+            libraries=sorted({row.library for row in rows.values() if row.library}),
+            style=Style.of(sys.stdout),
+        ),
+        warnings=[f"other work disturbed {contended} of {len(rows)} kernels; repeat when quiet"]
+        if contended
+        else [],
+    )
 
 
-def show_summary(model: Model, target: str | None) -> int:
+def show_summary(model: Model, outputs: Outputs) -> int:
     """Count, without timing anything; returns the exit code."""
     from pydlbench.models.counts import summary
     from pydlbench.report.json import dump
     from pydlbench.report.model import render_summary
-    from pydlbench.report.text import STDOUT, write_text
 
     found = summary(model)
-    if target is not None:
-        write_text(target, dump(found))
-    if target != STDOUT:
-        print(render_summary(found))
+    outputs.write({"json": lambda: dump(found)}, lambda: render_summary(found))
     return 0

@@ -1,7 +1,11 @@
-"""Values of options: lists, choices and numbers, each refused in one line that helps."""
+"""Options that commands share, each with one meaning everywhere, and the values they take.
+
+A value that is no good is refused in one line with the nearest that is.
+"""
 
 from __future__ import annotations
 
+import argparse
 import math
 import re
 from typing import TYPE_CHECKING, Any, Final
@@ -10,31 +14,35 @@ from pydlbench.cli.terminal import tell
 from pydlbench.errors import StoreError, UsageError, nearest
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pydlbench.cli.recorder import Resumed
     from pydlbench.records.run import RunInfo
+    from pydlbench.runner.recorder import Recorder, Resumed
     from pydlbench.store.store import Store
 
 __all__ = [
     "FOUND",
-    "add_store_option",
+    "Several",
+    "add",
+    "batches",
     "byte_count",
     "choices",
+    "fail_on",
     "find_of",
     "fraction",
     "one_of",
     "positive_seconds",
     "read_options",
-    "read_threshold",
     "reading_store",
-    "say_kept",
+    "recorder_of",
+    "shortened",
+    "single",
     "split_patterns",
+    "taking",
     "whole_number",
     "wholes",
-    "writing_store",
 ]
+
 
 _BYTES = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 # More than any memory holds, and what the native modules can still count.
@@ -72,8 +80,9 @@ def choices(
     return list(found)
 
 
-def wholes(option: str, given: Sequence[str], least: int = 1) -> list[int]:
+def wholes(option: str, given: str | Sequence[str], least: int = 1) -> list[int]:
     """Return the distinct whole numbers of a list option, in the order given."""
+    given = [given] if isinstance(given, str) else given
     values = (whole_number(option, word, least) for word in _split(option, given))
     return list(dict.fromkeys(values))
 
@@ -218,17 +227,7 @@ def read_options(given: Sequence[str]) -> dict[str, str]:
 
 
 # -----------------------------------------------------------------------------
-# The option that every command has which keeps results or reads them.
-
-
-def add_store_option(parser: Any) -> None:
-    """Add ``--store`` to a command's parser, or to a group of its options."""
-    parser.add_argument(
-        "--store",
-        metavar="FILE",
-        help="where results are kept; none keeps nothing; default: $PYDLBENCH_STORE, else a file "
-        "in the user's data directory",
-    )
+# The store that ``--store`` names, for reading and for keeping a run in it.
 
 
 def reading_store(args: argparse.Namespace) -> Store | None:
@@ -256,56 +255,42 @@ def reading_store(args: argparse.Namespace) -> Store | None:
         raise
 
 
-def writing_store(
-    args: argparse.Namespace, kind: str, resume: str | None
-) -> tuple[Store | None, bool, Resumed | None]:
-    """Open the store for writing.
+def recorder_of(args: argparse.Namespace, kind: str, resume: str | None = None) -> Recorder:
+    """Return what keeps a run in the store that a command's options name.
 
     Args:
-        args: the options; ``store`` is read.
+        args: the options; ``store`` and ``quiet`` are read.
         kind: the command.
         resume: the run to go on with, as ``Store.find`` takes it.
-
-    Returns:
-        The store, None where nothing can or is to be kept; whether it was named with ``--store``;
-        the run to go on with.
 
     Raises:
         UsageError: the file that was named cannot be written; or there is no such run, it is
             another command's, or it is being written.
     """
+    from pydlbench.runner.recorder import Recorder
     from pydlbench.store.place import chosen_path
     from pydlbench.store.store import Store
 
     path, by = chosen_path(getattr(args, "store", None))
     named = by == "--store"
+    how: dict[str, Any] = {"tell": tell, "named": named, "quiet": getattr(args, "quiet", False)}
     if path is None:
         if resume is not None:
             raise UsageError(f"--resume {resume}: nothing is kept; nearest: leave out {by} none")
-        return None, named, None
+        return Recorder(None, kind, **how)
     try:
         store = Store.open(path if by else None)
     except StoreError as error:
         if named or resume is not None:
             raise UsageError(str(error)) from error
         tell(f"warning: results are not kept: {error}")
-        return None, named, None
+        return Recorder(None, kind, **how)
     try:
-        return store, named, None if resume is None else _resumable(store, resume, kind)
+        resumed = None if resume is None else _resumable(store, resume, kind)
     except BaseException:
         store.close()
         raise
-
-
-def say_kept(store: Store, run_id: str, where: str) -> None:
-    """Say under which name a run can be found, and how it is shown."""
-    from pydlbench.store.reader import short_id
-
-    try:
-        short = short_id(run_id, store.ids())
-    except StoreError:
-        short = run_id
-    tell(f"kept as run {run_id} (pydlbench runs show {short}{where})")
+    return Recorder(store, kind, resumed=resumed, **how)
 
 
 def find_of(store: Store, text: str, kind: str) -> RunInfo:
@@ -323,7 +308,7 @@ def find_of(store: Store, text: str, kind: str) -> RunInfo:
 
 
 def _resumable(store: Store, text: str, kind: str) -> Resumed:
-    from pydlbench.cli.recorder import Resumed
+    from pydlbench.runner.recorder import Resumed
     from pydlbench.store.entry import BEING_WRITTEN
 
     info = find_of(store, text, kind)
@@ -333,39 +318,207 @@ def _resumable(store: Store, text: str, kind: str) -> Resumed:
 
 
 # -----------------------------------------------------------------------------
-# ``--fail-on slower:3%``: from which slowdown on a comparison ends with exit code 3.
+# ``--fail-on``: what ends a command with exit code 3.
 
 #: Exit code of a finding.
 FOUND: Final = 3
-_USUAL: Final = "slower:3%"
 _LARGEST: Final = 1000.0
 
 
-def read_threshold(text: str) -> float:
-    """Return the fraction: 0.03 for ``slower:3%``, 0 for ``slower``.
+def fail_on(text: str, allowed: Sequence[str]) -> tuple[str, float]:
+    """Read a condition: ``failed``, ``slower``, ``slower:3%``, ``saves:10%``.
+
+    Args:
+        text: what was given; a bare fraction like ``0.1`` is a share of ``saves``.
+        allowed: the conditions that a command knows.
+
+    Returns:
+        Its name, and the fraction: 0.03 for ``slower:3%``, 0 without one.
 
     Raises:
         UsageError: it is not written so; with the nearest that is.
     """
-    found = re.fullmatch(r"slower(?::([0-9]{1,4}(?:\.[0-9]{1,6})?)%)?", text)
-    value = float(found[1] or 0) if found else 0.0
-    if found and value <= _LARGEST:
-        return value / 100
-    reason = "more than anybody measures" if found else "expected slower:P%, P a percentage"
-    raise UsageError(f"--fail-on {text}: {reason}; nearest: {_nearest(text)}")
+    if allowed == ("saves",) and re.fullmatch(r"0?\.[0-9]{1,6}", text):
+        return "saves", float(text)
+    found = re.fullmatch(r"([a-z]+)(?::([0-9]{1,4}(?:\.[0-9]{1,6})?)%)?", text)
+    known = found is not None and found[1] in allowed
+    if found and known and (found[1] != "failed" or found[2] is None):
+        value = float(found[2] or 0)
+        if value <= _LARGEST:
+            return found[1], value / 100
+    forms = ", ".join(one if one == "failed" else f"{one}:P%" for one in allowed)
+    reason = "more than anybody measures" if found and known else f"expected {forms}"
+    raise UsageError(f"--fail-on {text}: {reason}; nearest: {_near_condition(text, allowed)}")
 
 
-def _nearest(text: str) -> str:
+def _near_condition(text: str, allowed: Sequence[str]) -> str:
+    word = re.sub(r"[^a-z].*", "", text.strip().lower())
+    name = next(iter(nearest(word, allowed, 1)), allowed[-1])
     number = re.search(r"[0-9]*\.?[0-9]+", text)
-    if number is None:
-        return "slower" if text.strip().lower().startswith("slow") and ":" not in text else _USUAL
+    if name == "failed" or number is None:
+        return name if name == "failed" or (word and ":" not in text) else f"{name}:3%"
     value = float(number[0])
     if value > _LARGEST:
-        return f"slower:{_LARGEST:g}%"
+        return f"{name}:{_LARGEST:g}%"
     # A fraction without a sign is one: 0.03 means 3 %; 1.03 does, too.
     if "%" not in text and 0 < value < 1:
         value *= 100
     elif "%" not in text and 1 < value < 2 and "." in number[0]:
         value = 100 * (value - 1)
     # As many digits as are taken, and no exponent.
-    return f"slower:{f'{value:.6f}'.rstrip('0').rstrip('.')}%"
+    return f"{name}:{f'{value:.6f}'.rstrip('0').rstrip('.')}%"
+
+
+# -----------------------------------------------------------------------------
+# How argparse reads values: by the functions above, several of them as one list.
+
+
+def taking(check: Callable[..., Any], *limits: Any) -> Callable[[str], Any]:
+    """Return a ``type`` for ``add_argument`` from a function of option, text and limits."""
+
+    def convert(text: str) -> Any:
+        try:
+            return check("", text, *limits)
+        except UsageError as error:
+            raise argparse.ArgumentTypeError(str(error).strip()) from error
+
+    return convert
+
+
+def batches(option: str, text: str, axis: str = "") -> list[int]:
+    """Read ``16,32`` of ``--batch``, or ``batch=16,32`` of ``--sweep``, behind its axis."""
+    if not text.startswith(axis):
+        raise UsageError(f"{option} {text}: only batches; nearest: --sweep batch=16,32,64")
+    return wholes(option, [text.removeprefix(axis)])
+
+
+class Several(argparse.Action):
+    """Gathers the values of all words into one list, each once, in the order given."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002 - as argparse calls it
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,  # noqa: ARG002 - likewise
+    ) -> None:
+        """Add what one occurrence of the option has."""
+        before = getattr(namespace, self.dest) or ()
+        words = values if isinstance(values, list) else [values]
+        every = [one for word in words for one in (word if isinstance(word, list) else [word])]
+        setattr(namespace, self.dest, list(dict.fromkeys([*before, *every])))
+
+
+#: The options that more than one command has, as ``add_argument`` takes them.
+SHARED: Final[dict[str, dict[str, Any]]] = {
+    "model": {"metavar": "MODEL", "help": "only this model"},
+    "framework": {"metavar": "NAME", "help": "torch, tensorflow or all; default: all"},
+    "mode": {
+        "metavar": "MODE",
+        "help": "eager, compiled (torch), graph, xla (tensorflow); default: eager, graph",
+    },
+    "phase": {
+        "metavar": "PHASE",
+        "help": "forward (default), forward-backward, training (with L2 terms and optimizer)",
+    },
+    "batch": {
+        "metavar": "N",
+        "type": taking(whole_number, 1),
+        "help": "images per step; default: as published",
+    },
+    "precision": {
+        "metavar": "P",
+        "help": "fp32 (default), bf16, fp16; on a GPU tf32, fp16-tc, bf16-tc, fp8-tc, too",
+    },
+    "layout": {
+        "metavar": "LAYOUT",
+        "default": "nhwc",
+        "help": "of PyTorch's images: nhwc (channels last; default) or nchw",
+    },
+    "feed": {
+        "metavar": "FROM",
+        "help": "resident images (default), or new ones from the host in each step",
+    },
+    "option": {
+        "action": "append",
+        "metavar": "NAME=VALUE",
+        "help": "a variant of the model: lrn=off, classes=1001",
+    },
+    "device": {
+        "metavar": "DEVICE",
+        "help": "cpu or cuda:N; default: the GPU if there is one",
+    },
+    "threads": {
+        "metavar": "N",
+        "type": taking(whole_number, 1),
+        "help": "default: one per physical core",
+    },
+    "budget": {"metavar": "S", "type": taking(positive_seconds)},
+    "seed": {
+        "metavar": "N",
+        "default": 0,
+        "type": taking(whole_number, 0),
+        "help": "seed of data and order (0)",
+    },
+    "explain": {
+        "action": "store_true",
+        "help": "show the measurements behind what is said",
+    },
+    "fail-on": {"metavar": "WHAT"},
+    "json": {"metavar": "FILE", "help": "write JSON; - is stdout"},
+    "csv": {"metavar": "FILE", "help": "write CSV; - is stdout"},
+    "md": {"metavar": "FILE", "help": "write Markdown; - is stdout"},
+    "quiet": {"action": "store_true", "help": "no progress, no notes, no warnings"},
+    "verbose": {"action": "store_true", "help": "a line for everything that is begun"},
+    "store": {
+        "metavar": "FILE",
+        "help": "where runs are kept; none keeps nothing; default: $PYDLBENCH_STORE, else in the "
+        "user's data directory",
+    },
+}
+# What an option becomes where a command takes several values of it.
+_MANY: Final[dict[str, dict[str, Any]]] = {
+    "batch": {
+        "action": Several,
+        "type": taking(batches),
+        "help": "several are timed one after another",
+    },
+    "threads": {"action": Several, "type": taking(wholes)},
+}
+_SHORT: Final = {"quiet": "-q", "verbose": "-v"}
+
+
+def add(parser: Any, *names: str, many: Sequence[str] = (), **changes: Mapping[str, Any]) -> None:
+    """Add shared options to a parser, or to a group of one.
+
+    Args:
+        parser: of a command.
+        names: of :data:`SHARED`.
+        many: those that take several values here.
+        changes: by name, with ``_`` for ``-``: what a command has otherwise, a default for example.
+    """
+    for name in names:
+        short = [_SHORT[name]] if name in _SHORT else []
+        several = {"nargs": "+", "action": "extend", **_MANY.get(name, {})}
+        how = {**SHARED[name], **(several if name in many else {})}
+        parser.add_argument(
+            *short, f"--{name}", **{**how, **changes.get(name.replace("-", "_"), {})}
+        )
+
+
+def single(option: str, given: Sequence[Any] | None) -> Any:
+    """Return the only value of a list, None without one.
+
+    Raises:
+        UsageError: there are several, where one is run at a time.
+    """
+    values = list(given or [])
+    if len(values) > 1:
+        text = ",".join(map(str, values))
+        raise UsageError(f"{option} {text}: one at a time; nearest: {option} {values[0]}")
+    return values[0] if values else None
+
+
+def shortened(text: str, width: int = 200) -> str:
+    """Return a text that a message can quote: a long one loses its middle."""
+    return text if len(text) <= width else f"{text[: width - 60]} ... {text[-50:]}"

@@ -1,4 +1,4 @@
-"""Where ``layers`` puts its results: files, and on standard output a table or one of the formats.
+"""Where a command puts its results: files, and on standard output a table or one of the formats.
 
 Standard output carries the results and nothing else: with ``--json -`` it is pure JSON.
 """
@@ -8,10 +8,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 from pydlbench.cli.terminal import tell
 from pydlbench.errors import PydlbenchError, UsageError
@@ -20,28 +18,25 @@ from pydlbench.store.place import user_path
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.run import RunRecord
+    from pydlbench.runner.execute import Results
 
-__all__ = ["Outputs", "reading_files", "without_collection"]
+__all__ = ["Outputs", "ended", "reading_files", "without_collection"]
+
+_FORMATS: Final = ("json", "csv", "md")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outputs:
-    """The destinations of one run.
+    """The destinations of one command.
 
     Attributes:
-        files: Format (``json``, ``csv``, ``md``) to path or ``-``.
-        algorithms: Show the candidates of every row.
-        explain: Show the measurements behind what is said of slower backends.
-        quiet: No warnings.
+        files: format (``json``, ``csv``, ``md``) to path or ``-``.
+        quiet: no warnings and no notes.
     """
 
     files: Mapping[str, str]
-    algorithms: bool = False
-    explain: bool = False
     quiet: bool = False
 
     @classmethod
@@ -49,12 +44,13 @@ class Outputs:
         """Read the options and make sure that every file can be written.
 
         Raises:
-            UsageError: It cannot, two outputs collide, or ``--samples`` has nowhere to go.
+            UsageError: it cannot, or two formats go to the same place.
         """
-        given = {kind: getattr(args, kind) for kind in ("json", "csv", "md")}
+        given = {kind: getattr(args, kind, None) for kind in _FORMATS}
         files = {kind: target for kind, target in given.items() if target is not None}
         taken: dict[str, str] = {}
         for kind, target in files.items():
+            check_writable(f"--{kind}", target)
             place = target if target == STDOUT else os.path.realpath(target)
             if place in taken:
                 where = "standard output" if target == STDOUT else "the same file"
@@ -63,143 +59,79 @@ class Outputs:
                     f"nearest: --{kind} results.{kind}"
                 )
             taken[place] = kind
-        if args.samples and "json" not in files:
-            raise UsageError("--samples: raw samples are in JSON only; nearest: --samples --json -")
-        for kind, target in files.items():
-            check_writable(f"--{kind}", target)
-        return cls(files=files, algorithms=args.algorithms, explain=args.explain, quiet=args.quiet)
+        return cls(files=files, quiet=args.quiet)
 
-    def show(self, run: RunRecord, rows: Sequence[Measurement], *, interrupted: bool) -> None:
-        """Write the files, then print; a reader that closes the pipe costs no file.
+    def write(
+        self,
+        texts: Mapping[str, Callable[[], str]],
+        table: Callable[[], str | None],
+        *,
+        warnings: Iterable[str] = (),
+        keep_files: bool = False,
+    ) -> None:
+        """Write the files, then warn, then print; a reader that closes the pipe costs no file.
 
         Args:
-            run: The run.
-            rows: What is finished. With none, an interrupted run writes no file.
-            interrupted: More was asked for.
+            texts: by format; each is made when it is needed.
+            table: what standard output gets if no format goes there.
+            warnings: for standard error.
+            keep_files: write no file: what an earlier run has left there is worth more.
 
         Raises:
-            PydlbenchError: A file could not be written after all; the table is printed before.
+            PydlbenchError: a file could not be written after all; the rest is printed before.
         """
+        troubles: list[str] = []
         bugs: list[Exception] = []
-        conclusion: list[str] = []
-        try:
-            conclusion = _conclusion(run, rows)
-        except Exception as error:  # noqa: BLE001 - a sentence must not cost the measurements
-            bugs.append(error)
-        troubles = self._write_files(run, rows, conclusion, interrupted, bugs)
-        for line in () if self.quiet else _warnings(run, rows):
+        for kind, target in self.files.items():
+            if target == STDOUT or keep_files:
+                continue
+            try:
+                write_text(target, texts[kind]())
+            except OSError as error:
+                troubles.append(f"--{kind} {target}: not written: {error.strerror or error}")
+            except Exception as error:  # noqa: BLE001 - one format must not cost the others
+                bugs.append(error)
+        for line in () if self.quiet else warnings:
             tell(f"warning: {line}")
-        kind_on_stdout = next((kind for kind, to in self.files.items() if to == STDOUT), None)
-        if kind_on_stdout is not None:
-            write_text(STDOUT, _export(kind_on_stdout, run, rows, conclusion, interrupted))
-        elif rows:
-            self._print_table(run, rows, conclusion)
+        printed = next((kind for kind, to in self.files.items() if to == STDOUT), None)
+        if printed is not None:
+            write_text(STDOUT, texts[printed]())
+        elif (text := table()) is not None:
+            print(text, flush=True)
         if bugs:
             raise bugs[0]
         if troubles:
             raise PydlbenchError("; ".join(troubles))
 
-    def _write_files(
-        self,
-        run: RunRecord,
-        rows: Sequence[Measurement],
-        conclusion: Sequence[str],
-        interrupted: bool,
-        bugs: list[Exception],
-    ) -> list[str]:
-        """Write as many files as possible; return what the system refused, add bugs to ``bugs``."""
-        troubles = []
-        for kind, target in self.files.items():
-            if target == STDOUT or (interrupted and not rows):
-                continue
-            try:
-                write_text(target, _export(kind, run, rows, conclusion, interrupted))
-            except OSError as error:
-                troubles.append(f"--{kind} {target}: not written: {error.strerror or error}")
-            except Exception as error:  # noqa: BLE001 - one format must not cost the others
-                bugs.append(error)
-        return troubles
-
-    def _print_table(
-        self, run: RunRecord, rows: Sequence[Measurement], conclusion: Sequence[str]
-    ) -> None:
-        from pydlbench.report.columns import label, varying
-        from pydlbench.report.layers import evidence, render_algorithms, render_layers
-        from pydlbench.report.text import Style
-
-        blocks = [render_layers(run, rows, Style.of(sys.stdout))]
-        if self.algorithms:
-            axes = varying(rows)
-            blocks += [render_algorithms(row, label(row, axes)) for row in rows if row.candidates]
-        if self.explain:
-            # Sums follow from the backend that a row is named after.
-            axes = [axis for axis in varying(rows) if axis != "accumulate"]
-            found = list(evidence([row for row in rows if row.ok], lambda row: label(row, axes)))
-            blocks += ["\n".join(found)] if found else []
-        blocks.append("\n".join(conclusion))
-        print("\n\n".join(blocks), flush=True)
+    def note(self, *texts: str) -> None:
+        """Say something on standard error, unless nobody wants to hear it."""
+        for text in () if self.quiet else texts:
+            tell(f"note: {text}")
 
 
-def _export(
-    kind: str,
-    run: RunRecord,
-    rows: Sequence[Measurement],
-    conclusion: Sequence[str],
-    interrupted: bool,
-) -> str:
-    if kind == "json":
-        from pydlbench.report.json import to_json
+def ended(results: Results, what: str = "rows", fail_on: tuple[str, float] | None = None) -> int:
+    """Say how a run has ended, below its results, and return the command's exit code.
 
-        return to_json(run, rows, interrupted=interrupted)
-    if kind == "csv":
-        from pydlbench.report.csv import to_csv
+    Args:
+        results: of the run.
+        what: its rows are called.
+        fail_on: see ``options.fail_on``; only ``failed`` is looked at.
 
-        return to_csv(run, rows)
-    from pydlbench.report.markdown import to_markdown
+    Raises:
+        PydlbenchError: what has ended the run early.
+    """
+    from pydlbench.cli.options import FOUND
 
-    return to_markdown(run, rows, conclusion)
-
-
-def _warnings(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
-    """The device's warnings, then those of rows, each once and with the number of its rows."""
-    lines = _device_warnings(run)
-    counts: dict[str, int] = {}
-    for row in rows:
-        for text in row.warnings:
-            counts[text] = counts.get(text, 0) + 1
-    for text, count in counts.items():
-        few = f" ({count} of {len(rows)} rows)" if len(rows) > 1 else ""
-        lines.append(f"{text}{few}")
-    return list(dict.fromkeys(lines))
-
-
-def _device_warnings(run: RunRecord) -> list[str]:
-    devices = run.devices()
-    found: dict[str, list[str]] = {}
-    for threads, device in (devices or {"": run.device}).items():
-        for item in device.get("warnings") or ():
-            found.setdefault(_warning(item), []).append(threads)
-    return [
-        text if len(which) >= len(devices) else f"{text} (with --threads {','.join(which)})"
-        for text, which in found.items()
-    ]
-
-
-def _conclusion(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
-    from pydlbench.report.verdicts import conclude, measured_peaks
-
-    if not rows:
-        return []
-    # Only of a single row does the conclusion speak of other peaks.
-    timed = [row for row in rows if row.ok]
-    return conclude(rows, measured_peaks(run.device_for(timed[0].threads if timed else None)))
-
-
-def _warning(item: Any) -> str:
-    if isinstance(item, Mapping):
-        symptom, remedy = item.get("symptom", ""), item.get("remedy")
-        return f"{symptom}; {remedy}" if remedy else str(symptom)
-    return str(item)
+    if results.trouble is not None:
+        raise results.trouble
+    if results.interrupted:
+        tell(f"interrupted: {len(results.outcomes)} of {results.total} {what} finished")
+        return 130
+    failed = [one for one in results.outcomes if one.status == "failed"]
+    if fail_on is not None and fail_on[0] == "failed" and failed:
+        tell(f"--fail-on: {len(failed)} of {results.total} {what} failed")
+        return FOUND
+    return 0 if results.ok else 1
 
 
 # -----------------------------------------------------------------------------
@@ -239,12 +171,19 @@ def reading_files(names: Sequence[str]) -> Iterator[None]:
         yield
     except PydlbenchError:
         raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         files = [name for name in dict.fromkeys(names) if user_path(name).is_file()]
         if not files:
             raise
-        what = " ".join(f"{type(error).__name__}: {error}".split())
         raise UsageError(
-            f"{', '.join(files)}: not as a command writes it with --json ({what}); nearest: the "
-            "run itself, or the file written again by pydlbench export RUN --format json"
+            f"{', '.join(files)}: not as a command writes it with --json "
+            f"({type(error).__name__}); nearest: the run itself, or the file written again by "
+            "pydlbench export RUN --format json"
         ) from error

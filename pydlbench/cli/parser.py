@@ -6,6 +6,7 @@ import argparse
 import importlib
 import re
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pydlbench import __version__
@@ -14,28 +15,162 @@ from pydlbench.errors import UsageError, nearest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["COMMANDS", "Parser", "dispatch"]
+__all__ = ["COMMANDS", "Command", "Parser", "command_parser", "dispatch"]
 
-# Command -> its line in `pydlbench --help`. Its module, pydlbench.cli.<command>, gives
-# add_parser(subparsers) and run(args) and imports next to nothing at its top.
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What the main parser knows of a command without loading it.
+
+    Its module, ``pydlbench.cli.<name>``, gives ``add_parser(subparsers)`` and ``run(args)`` and
+    imports next to nothing at its top. A command that measures gives ``read_tasks(args)``, too;
+    one that stores gives ``show_stored(run, entries)`` for its table.
+
+    Attributes:
+        help: its line in ``pydlbench --help``.
+        examples: two command lines without ``pydlbench``, each with what it is for.
+        codes: what exit codes other than 0, 2 and 130 mean.
+        sweeps: whether a table of a sweep can ask for it.
+        stores: the table of the store that its results are in.
+    """
+
+    help: str
+    examples: tuple[tuple[str, str], ...] = ()
+    codes: str = ""
+    sweeps: bool = False
+    stores: str = ""
+
+
+_NO_ROW = "1 an error, or no row is ok"
+#: All commands; a new one that measures and stores is its own file and a line here.
 COMMANDS = {
-    "device": "facts, peaks (theoretical and measured), bandwidth, clocks, libraries",
-    "backends": "what is installed, what it supports, how to get the rest",
-    "shapes": "the catalog of layers, with FLOPs, bytes and intensity",
-    "layers": "time layers, measured against theoretical; the main job",
-    "model": "sum measured layers into the estimate of a step; which layer dominates",
-    "e2e": "a real framework step, also as the published scripts time and print it",
-    "check": "hold the estimate of a step against PyTorch and TensorFlow, term by term",
-    "diagnose": "what costs a step its time: findings, ranked by what they would save",
-    "runs": "the runs that are kept: lists, shows, tags, deletes them",
-    "sweep": "many measurements from one TOML file, kept as one run that can be resumed",
-    "compare": "two runs row by row, with verdicts that count the scatter between runs",
-    "report": "runs as one HTML page that opens offline, with figures and tables",
-    "export": "runs as CSV, JSON, Markdown or Parquet; schemas of the JSON documents",
+    "device": Command(
+        "facts, peaks (theoretical and measured), bandwidth, clocks, libraries",
+        (("device", "this machine"), ("device --known", "published figures of known cards")),
+    ),
+    "backends": Command(
+        "what is installed, what it supports, how to get the rest",
+        (("backends", "all"), ("backends --device cpu --json -", "those of the CPU, for scripts")),
+    ),
+    "shapes": Command(
+        "the catalog of layers, with FLOPs, bytes and intensity",
+        (("shapes", "a line for each model"), ("shapes 'vgg*/fc*'", "some layers of several")),
+    ),
+    "layers": Command(
+        "time layers, measured against theoretical; the main job",
+        (
+            ("layers --shape conv3 --batch 32", "one layer, in seconds"),
+            ("layers --model vgg16 --backend all --json rows.json", "a model in all libraries"),
+        ),
+        f"{_NO_ROW}; 3 a row has failed, under --fail-on",
+        sweeps=True,
+        stores="layer",
+    ),
+    "model": Command(
+        "sum measured layers into the estimate of a step; which layer dominates",
+        (
+            ("model alexnet-owt --batch 16", "a forward pass"),
+            ("model resnet50 --phase training --all", "a training step, layer by layer"),
+        ),
+        "1 an error, or something is missing in the sum; 3 the same under --fail-on",
+        sweeps=True,
+        stores="estimate",
+    ),
+    "e2e": Command(
+        "a real framework step, also as the published scripts time and print it",
+        (
+            ("e2e alexnet-owt --batch 16 32", "PyTorch and TensorFlow, interleaved"),
+            ("e2e --protocol mnist-tutorial --steps 100", "what that script prints"),
+        ),
+        "1 an error, no row is ok or the frameworks disagree; 3 a row has failed, under --fail-on",
+        sweeps=True,
+        stores="step",
+    ),
+    "check": Command(
+        "hold the estimate of a step against PyTorch and TensorFlow, term by term",
+        (
+            ("check alexnet-owt --batch 16", "where a step's milliseconds go"),
+            ("check mnist --framework torch --explain", "how each term was measured"),
+        ),
+        "1 an error, or no check is ok; 3 a check has failed, under --fail-on",
+        sweeps=True,
+        stores="check",
+    ),
+    "diagnose": Command(
+        "what costs a step its time: findings, ranked by what they would save",
+        (
+            ("diagnose alexnet-owt --batch 16", "what would make it faster"),
+            ("diagnose mnist --fail-on saves:10%", "a gate for continuous integration"),
+        ),
+        "1 the step cannot be run; 3 a finding saves at least --fail-on",
+        sweeps=True,
+        stores="findings",
+    ),
+    "runs": Command(
+        "the runs that are kept: lists, shows, tags, deletes them",
+        (("runs", "the newest first"), ("runs show last", "the last one as it was printed")),
+    ),
+    "sweep": Command(
+        "many measurements from one TOML file, kept as one run that can be resumed",
+        (
+            ("sweep night.toml --dry-run", "what it would measure"),
+            ("sweep --resume last", "go on where it was stopped"),
+        ),
+        f"{_NO_ROW}; 3 a row has failed, under --fail-on",
+    ),
+    "compare": Command(
+        "two runs row by row, with verdicts that count the scatter between runs",
+        (
+            ("compare last~1 last", "the two newest runs"),
+            ("compare main last --fail-on slower:3%", "a gate for continuous integration"),
+        ),
+        "1 nothing can be compared; 3 a row is slower than --fail-on allows",
+    ),
+    "report": Command(
+        "runs as one HTML page that opens offline, with figures and tables",
+        (("report last", "the last run"), ("report main last -o both.html", "two side by side")),
+        "1 nothing was measured in the runs",
+    ),
+    "export": Command(
+        "runs as CSV, JSON, Markdown or Parquet; schemas of the JSON documents",
+        (
+            ("export last -o rows.csv", "for a spreadsheet"),
+            ("export --schema layers", "its schema"),
+        ),
+    ),
+    "completion": Command(
+        "completion of commands and options for bash and zsh",
+        (
+            ("completion bash > ~/.local/share/bash-completion/completions/pydlbench", "bash"),
+            ("completion zsh > ~/.zfunc/_pydlbench", "zsh"),
+        ),
+    ),
 }
 
 _DESCRIPTION = "Time deep-learning kernels and hold them against what the hardware could do."
-_EPILOG = "pydlbench COMMAND --help shows a command's options. Start with: pydlbench layers"
+_EPILOG = (
+    "pydlbench COMMAND --help, or pydlbench help COMMAND, shows a command's options, examples and "
+    "exit codes. Start with: pydlbench layers --shape conv3 --batch 32"
+)
+
+
+class Formatter(argparse.HelpFormatter):
+    """One line for an option wherever it fits, and examples as they are written."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=24)
+
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        if action.nargs in ("+", "*"):
+            return f"{action.metavar or default_metavar}..."
+        return super()._format_args(action, default_metavar)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        # A line that is indented stands as it is.
+        return "\n".join(
+            part if part.startswith(" ") else fill(part, width, indent) for part in text.split("\n")
+        )
 
 
 class Parser(argparse.ArgumentParser):
@@ -47,11 +182,43 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Take ``argparse``'s arguments."""
         kwargs.setdefault("allow_abbrev", False)
+        kwargs.setdefault("formatter_class", Formatter)
         super().__init__(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
         """Raise ``UsageError`` instead of printing the usage and leaving."""
-        raise UsageError(f"{message.removeprefix('argument ')} ({self.prog} --help)")
+        text = message.removeprefix("argument ")
+        own = r"(?!expected |ignored |invalid |not allowed )"  # what argparse says itself
+        found = re.match(rf"(?:-\w/)?(--?[\w-]+): {own}(.+)", text)
+        # What a type= function has to say of a value names the value, not where help is.
+        said = f"{found[1]} {found[2]}" if found else f"{text} ({self.prog} --help)"
+        raise UsageError(said)
+
+
+def command_parser(name: str, subparsers: Any = None) -> argparse.ArgumentParser:
+    """Return a command's parser, with examples and exit codes below its options.
+
+    Args:
+        name: the command.
+        subparsers: where it is added; None is a main parser of its own.
+    """
+    places = Parser(prog="pydlbench").add_subparsers() if subparsers is None else subparsers
+    importlib.import_module(f"pydlbench.cli.{name}").add_parser(places)
+    parser: argparse.ArgumentParser = places.choices[name]
+    words = [
+        {"?": f"[{one.metavar}]", "*": f"[{one.metavar}...]"}.get(str(one.nargs), str(one.metavar))
+        for one in parser._actions  # noqa: SLF001 - argparse has no other way to list them
+        if not one.option_strings
+    ]
+    parser.usage = " ".join([f"pydlbench {name} [OPTION...]", *words])
+    command = COMMANDS[name]
+    wide = max(len(line) for line, _ in command.examples)
+    examples = [f"  pydlbench {line:<{wide}}  # {what}" for line, what in command.examples]
+    own = (command.codes or "1 an error").split("; ")
+    codes = "; ".join(["0 done", own[0], "2 bad input", *own[1:], "130 interrupted"])
+    more = [parser.epilog, ""] if parser.epilog else []
+    parser.epilog = "\n".join([*more, "examples:", *examples, "", f"exit codes: {codes}"])
+    return parser
 
 
 def dispatch(arguments: Sequence[str]) -> int:
@@ -60,22 +227,25 @@ def dispatch(arguments: Sequence[str]) -> int:
     Raises:
         UsageError: Unknown command, unknown option, bad value.
     """
-    command = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    words = list(arguments)
+    if words[:1] == ["--"]:
+        del words[0]
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
+    command = words[0] if words and not words[0].startswith("-") else None
     if command is not None and command not in COMMANDS:
         names = ", ".join(nearest(command, COMMANDS) or COMMANDS)
         raise UsageError(f"{command}: no such command; nearest: {names}")
     parser = Parser(prog="pydlbench", description=_DESCRIPTION, epilog=_EPILOG)
-    parser.add_argument("--version", action="store_true", help="show the version and exit")
+    parser.add_argument("-V", "--version", action="store_true", help="show the version and exit")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    module = None
     if command is None:
-        for name, text in COMMANDS.items():
-            subparsers.add_parser(name, help=text)
+        for name, one in COMMANDS.items():
+            subparsers.add_parser(name, help=one.help)
     else:
-        module = importlib.import_module(f"pydlbench.cli.{command}")
-        module.add_parser(subparsers)
+        command_parser(command, subparsers)
     try:
-        args, unknown = parser.parse_known_args(arguments)
+        args, unknown = parser.parse_known_args(words)
     except SystemExit as leave:  # --help
         return leave.code if isinstance(leave.code, int) else 0
     if unknown:
@@ -84,10 +254,10 @@ def dispatch(arguments: Sequence[str]) -> int:
     if args.version:
         print(f"pydlbench {__version__}")
         return 0
-    if module is None:
+    if command is None:
         parser.print_help(sys.stderr)
         return 2
-    code: int = module.run(args)
+    code: int = importlib.import_module(f"pydlbench.cli.{command}").run(args)
     return code
 
 
@@ -95,7 +265,7 @@ def _unknown(word: str, command: str | None, parser: argparse.ArgumentParser) ->
     place = f"pydlbench {command}" if command else "pydlbench"
     if not word.startswith("-"):
         return f"{word}: {place} takes no such argument; see {place} --help"
-    known = re.findall(r"--[a-z][a-z-]*", parser.format_help())
+    known = [name for one in parser._actions for name in one.option_strings]  # noqa: SLF001 - see above
     names = nearest(word.split("=", maxsplit=1)[0], dict.fromkeys(known), 2)
     near = f"nearest: {', '.join(names)}" if names else f"see {place} --help"
     return f"{word}: no such option of {place}; {near}"

@@ -6,6 +6,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.cli.options import add
 from pydlbench.cli.output import without_collection
 from pydlbench.errors import UsageError
 
@@ -25,11 +26,8 @@ _KINDS = ("png", "svg")
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
-    from pydlbench.cli.options import add_store_option
-
     parser = subparsers.add_parser(
         "report",
-        help="runs as one HTML page that opens offline, with figures and tables",
         description="Write one self-contained HTML page about runs of the store, or about files "
         "that layers, model, e2e, check or diagnose wrote with --json.",
     )
@@ -51,8 +49,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
             f"--{kind}", metavar="DIR", help=f"write every figure as {kind.upper()} into DIR too"
         )
     parser.add_argument("--title", metavar="TEXT", help="default: the models and the machine")
-    parser.add_argument("--quiet", action="store_true", help="say nothing")
-    add_store_option(parser)
+    add(parser, "quiet", "store")
 
 
 def run(args: argparse.Namespace) -> int:

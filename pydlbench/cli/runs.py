@@ -6,6 +6,7 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.cli.options import add
 from pydlbench.cli.output import reading_files
 from pydlbench.cli.terminal import tell
 from pydlbench.errors import UsageError, nearest
@@ -37,11 +38,8 @@ _ACTIONS: Final = {
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
-    from pydlbench.cli.options import add_store_option
-
     parser = subparsers.add_parser(
         "runs",
-        help="lists, shows, tags and deletes the runs that are kept",
         description="List the runs that are kept, newest first; or show one as its command had "
         "printed it, tag it, delete it.",
         epilog="RUN is an id or the beginning of one, a tag, last, or last~1 for the one before. "
@@ -56,8 +54,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--tag", metavar="NAME", help="list those that have this tag")
     parser.add_argument("--yes", action="store_true", help="delete without asking")
     parser.add_argument("--json", metavar="FILE", help="write the list as JSON; - is stdout")
-    parser.add_argument("--quiet", action="store_true", help="no remarks and no warnings")
-    add_store_option(parser)
+    add(parser, "quiet", "store")
 
 
 def run(args: argparse.Namespace, ask: Callable[[str], str] | None = None) -> int:
@@ -350,24 +347,30 @@ def show(run: Loaded, *, quiet: bool = False) -> None:
 
 
 def _asked_for(run: Loaded) -> list[Entry]:
-    """Return the layers that are rows of their own."""
-    from pydlbench.cli.sweep import asked_for
+    """Return the layers that are rows of their own; those behind a sum have another's key."""
+    from pydlbench.runner.execute import kernel_of
 
-    entries = run.table("layer")
-    return [one for one in entries if run.info.kind != "sweep" or asked_for(one.key)]
+    return [one for one in run.table("layer") if kernel_of(one.key) is None]
 
 
 def _layers(run: Loaded, quiet: bool) -> None:
+    from pydlbench.cli.layers import show as show_layers
     from pydlbench.cli.output import Outputs
     from pydlbench.records.measurement import Measurement
 
     rows = [Measurement.from_dict(entry.document) for entry in _asked_for(run)]
-    shown = Outputs(files={}, algorithms=any(row.candidates for row in rows), quiet=quiet)
-    shown.show(run.record, rows, interrupted=run.info.status != "done")
+    show_layers(
+        run.record,
+        rows,
+        Outputs(files={}, quiet=quiet),
+        early=run.info.status != "done",
+        algorithms=any(row.candidates for row in rows),
+    )
 
 
 def _steps(run: Loaded, quiet: bool) -> None:
-    from pydlbench.cli.e2e import Outputs
+    from pydlbench.cli.e2e import show as show_steps
+    from pydlbench.cli.output import Outputs
     from pydlbench.models import build_model
     from pydlbench.records.step import StepRecord
 
@@ -383,7 +386,8 @@ def _steps(run: Loaded, quiet: bool) -> None:
             build_model(one.case.model, one.case.batch, **dict(one.case.options)) for one in some
         ]
         early = run.info.status != "done"
-        Outputs(files={}, quiet=quiet).show(run.record, models, some, agreements, early=early)
+        outputs = Outputs(files={}, quiet=quiet)
+        show_steps(run.record, models, some, agreements, outputs, early=early)
 
 
 def _protocols(run: Loaded) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.cli.options import add
+
 if TYPE_CHECKING:
     import argparse
 
@@ -20,7 +22,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add the command's options."""
     parser = subparsers.add_parser(
         "shapes",
-        help="the catalog of layers, with FLOPs, bytes and intensity",
         description="List layers with the FLOPs and least bytes of a forward pass in fp32.",
     )
     parser.add_argument(
@@ -31,11 +32,11 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "128x9216:9216x4096, relu:mb128ic96ih55 or @FILE with one per line; '*' is the whole "
         "catalog (default: a line for each of its models)",
     )
-    parser.add_argument("--batch", metavar="N", help="this batch instead of each layer's own")
+    add(parser, "batch", batch={"help": "this batch instead of each layer's own"})
     parser.add_argument(
         "--pool", metavar="MODE", help="what descriptors without oc are: max, avg or avg_p"
     )
-    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE, or - for stdout")
+    add(parser, "json", "quiet")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,16 +45,15 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: Unknown or malformed layer, bad option, unwritable file.
     """
-    from pydlbench.cli.options import choices, split_patterns, whole_number
+    from pydlbench.cli.options import choices, split_patterns
     from pydlbench.layers.descriptor import POOL_MODES
     from pydlbench.models.catalog import find_layers
     from pydlbench.report.text import STDOUT, check_writable, write_text
 
-    batch = None if args.batch is None else whole_number("--batch", args.batch, 1)
     pool = None if args.pool is None else choices("--pool", [args.pool], POOL_MODES)[0]
     # A lone glob would match the layers of one model only: names without a model mean that one.
     given = [_ALL if pattern.strip() == "*" else pattern for pattern in args.pattern] or [_ALL]
-    layers = find_layers(split_patterns(given) or given, batch, pool, option="")
+    layers = find_layers(split_patterns(given) or given, args.batch, pool, option="")
     if args.json is not None:
         check_writable("--json", args.json)
         write_text(args.json, _to_json(layers))

@@ -3,119 +3,132 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
+import functools
 import importlib
-import json
+import itertools
 import re
-from dataclasses import replace
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
+from pydlbench.cli.options import add, fail_on
+from pydlbench.cli.parser import COMMANDS, command_parser
 from pydlbench.errors import UsageError
-from pydlbench.runner.sweep import KINDS, Job, Key, Row, apply_rules
+from pydlbench.report.columns import percent
+from pydlbench.runner.execute import execute, row_key
+from pydlbench.runner.sweep import Key, apply_rules, parse_sweep
+from pydlbench.units import format_seconds
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from pydlbench.cli.recorder import Recorder
-    from pydlbench.records.specs import KernelSpec
+    from pydlbench.cli.output import Outputs
+    from pydlbench.runner.execute import Outcome, Results, Task
+    from pydlbench.runner.recorder import Recorder
     from pydlbench.runner.sweep import SweepFile, Table
 
-__all__ = [
-    "add_parser",
-    "asked_for",
-    "kept_kernels",
-    "kernel_key",
-    "kernel_of",
-    "read_jobs",
-    "request_of",
-    "row_key",
-    "run",
-    "same_kernel",
-    "table_keys",
-]
+__all__ = ["add_parser", "read_file", "run", "table_keys"]
+
+# A file of a person; a machine's list of cases is a shell loop's matter.
+_MOST_BYTES: Final = 1 << 20
+_MOST_ROWS: Final = 50_000
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
-    from pydlbench.cli.options import add_store_option
-
+    tables = ", ".join(f"[[{name}]]" for name in _kinds())
     parser = subparsers.add_parser(
         "sweep",
-        help="many measurements from one TOML file, kept as one run that can be resumed",
-        description="Measure what a file asks for: tables [[layers]], [[model]], [[e2e]] and "
-        "[[check]] whose keys are those commands' options, with lists as axes.",
+        description=f"Measure what a file asks for: tables {tables}, whose keys are those "
+        "commands' options, with lists as axes.",
     )
-    parser.add_argument("file", nargs="?", metavar="FILE", help="the TOML file")
+    parser.add_argument("file", nargs="?", metavar="FILE", help="the TOML file; - is stdin")
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="check the file, list its rows and say how long they will take; measure nothing",
+        help="check the file, list its rows and say how long they may take; measure nothing",
     )
     parser.add_argument(
         "--resume",
         metavar="RUN",
         help="go on with a run of sweep that was stopped: measure what is missing or has failed",
     )
-    for kind in ("json", "md"):
-        parser.add_argument(f"--{kind}", metavar="FILE", help=f"write {kind}; - is stdout")
-    parser.add_argument("--quiet", action="store_true", help="no progress and no warnings")
-    add_store_option(parser)
+    add(
+        parser.add_argument_group("what is shown"),
+        *("json", "md", "fail-on", "quiet", "verbose", "store"),
+        fail_on={"help": "failed: end with exit code 3 if a row has failed"},
+    )
 
 
 def run(
     args: argparse.Namespace,
-    factories: Mapping[str, Callable[..., Any]] | None = None,
+    session_factory: Callable[..., Any] | None = None,
     checker: Callable[..., Any] | None = None,
 ) -> int:
     """Measure what a file asks for, or what is missing of it.
 
     Args:
         args: the command's options.
-        factories: take the places of what opens sessions: ``layers``, ``e2e`` and ``check``.
+        session_factory: gives a session for the options of ``session.Options`` as keywords.
         checker: takes the place of ``pydlbench.ladder.check.check``.
 
     Returns:
-        0; 1 if no row is ok; 130 after Ctrl-C, with what was finished until then.
+        0; 1 if no row is ok; 3 under ``--fail-on``; 130 after Ctrl-C, with what was finished.
 
     Raises:
         UsageError: bad input; nothing was measured and nothing written.
     """
-    from pydlbench.cli.recorder import Recorder
-    from pydlbench.cli.sweep_output import SweepOutputs, show_plan
-    from pydlbench.cli.terminal import tell
-    from pydlbench.runner.sweep import parse_sweep
+    from pydlbench.cli.check import CheckTask
+    from pydlbench.cli.options import recorder_of
+    from pydlbench.cli.output import Outputs, ended
+    from pydlbench.cli.terminal import Progress, tell
 
-    outputs = SweepOutputs.from_args(args)
+    outputs = Outputs.from_args(args)
+    condition = None if args.fail_on is None else fail_on(args.fail_on, ("failed",))
+    if args.dry_run and args.resume is not None:
+        raise UsageError(
+            f"--resume {args.resume}: not with --dry-run; nearest: leave one of them out"
+        )
+    text = None if args.file is None else _read(args.file)
     if args.dry_run:
-        if args.resume is not None:
-            raise UsageError(
-                f"--resume {args.resume}: not with --dry-run; nearest: leave one of them out"
-            )
-        file = parse_sweep(*_read_file(args.file), table_keys())
-        jobs, notes = read_jobs(file)
-        show_plan(file, jobs, notes, args, outputs)
+        if text is None:
+            raise UsageError("FILE: none given; nearest: pydlbench sweep FILE.toml --dry-run")
+        file = parse_sweep(*text, table_keys())
+        tasks, notes = read_file(file)
+        show_plan(file, tasks, outputs)
+        outputs.note(*notes)
         return 0
-    text = None if args.file is None else _read_file(args.file)
     if text is None and args.resume is None:
         raise UsageError("FILE: none given; nearest: pydlbench sweep FILE.toml")
     if text is not None and args.resume is None:
         # Before the store is opened: a file with an error in it leaves no trace.
-        read_jobs(parse_sweep(*text, table_keys()))
-    with Recorder.of(args, "sweep", args.resume) as recorder:
+        read_file(parse_sweep(*text, table_keys()))
+    with recorder_of(args, "sweep", args.resume) as recorder:
         file = parse_sweep(*_same(text, recorder), table_keys())
-        jobs, notes = read_jobs(file)
-        for note in () if args.quiet else notes:
-            tell(f"note: {note}")
-        from pydlbench.cli.sweep_running import Sweep
+        tasks, notes = read_file(file)
+        outputs.note(*notes)
+        if checker is not None:
+            tasks = [
+                dataclasses.replace(task, checker=checker) if isinstance(task, CheckTask) else task
+                for task in tasks
+            ]
+        results = execute(
+            tasks,
+            None if session_factory is None else lambda task: session_factory(**task.options),
+            recorder,
+            progress=Progress.of(args),
+            request={"file": file.path, "text": file.text},
+            tolerant=True,
+        )
+        where = recorder.where if recorder.begun else None
+        show(file, results, outputs, where=where)
+    code = ended(results, fail_on=condition)
+    if results.interrupted and where is not None:
+        tell(f"go on with: pydlbench sweep --resume {results.run.id}{where}")
+    return code
 
-        sweep = Sweep(file, jobs, recorder, quiet=args.quiet)
-        return sweep.run(outputs, factories or {}, checker)
 
-
-def _read_file(name: str | None) -> tuple[str, str]:
+def _read(name: str) -> tuple[str, str]:
     """Return a file's name and text.
 
     Raises:
@@ -124,11 +137,17 @@ def _read_file(name: str | None) -> tuple[str, str]:
     from pydlbench.errors import nearest
     from pydlbench.store.place import user_path
 
-    if name is None:
-        raise UsageError("FILE: none given; nearest: pydlbench sweep FILE.toml --dry-run")
     path = user_path(name)
     try:
-        return name, path.read_text(encoding="utf-8")
+        if name == "-":
+            data = sys.stdin.buffer.read(_MOST_BYTES + 1)
+        else:
+            with path.open("rb") as stream:
+                data = stream.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise UsageError(f"{name}: more than {_MOST_BYTES >> 20} MiB; nearest: a TOML file")
+        # Windows' editors put a mark in front.
+        return name, data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"{name}: not UTF-8 text; nearest: a TOML file") from error
     except OSError as error:
@@ -157,224 +176,15 @@ def _same(text: tuple[str, str] | None, recorder: Recorder) -> tuple[str, str]:
     return str(asked["file"]), str(asked["text"])
 
 
-def request_of(file: SweepFile) -> dict[str, str]:
-    """Return what is kept of a file with its run."""
-    return {"file": file.path, "text": file.text}
-
-
 # -----------------------------------------------------------------------------
-# From the checked options of a table to jobs: what each command's own reader returns, as rows.
-
-
-def _layers(args: argparse.Namespace) -> tuple[list[Job], tuple[str, ...]]:
-    from pydlbench.cli.layers import read_request
-
-    request = read_request(args)
-    jobs = []
-    for threads in request.threads:
-        rows = [
-            Row(fields=_case_fields(case, threads), label=case.label, case=case)
-            for case in request.cases
-        ]
-        options = {**request.options, "threads": threads}
-        jobs.append(_job("layers", rows, options, request))
-    return jobs, request.notes
-
-
-def _case_fields(case: KernelSpec, threads: int | None) -> dict[str, str]:
-    name = case.layer.name or case.layer.problem
-    return {
-        "shape": name,
-        "model": name.rpartition("/")[0],
-        "kind": case.layer.kind,
-        "batch": str(case.layer.batch),
-        "pass": case.pass_,
-        "precision": case.precision,
-        "propagation": case.propagation,
-        "cache": case.cache,
-        "layout": case.layout,
-        "threads": "default" if threads is None else str(threads),
-        "device": case.device,
-        "backend": case.backend,
-        "mode": case.mode or "",
-        "timing": case.timing,
-        "fuse": case.fuse,
-    }
-
-
-def _model(args: argparse.Namespace) -> tuple[list[Job], tuple[str, ...]]:
-    from pydlbench.cli.model import read_model
-
-    request = read_model(args)
-    fields = {
-        **_variant(args),
-        "model": request.model.name,
-        "batch": str(request.model.batch),
-        "phase": request.phase,
-        "precision": request.precision,
-        "device": request.device,
-        "threads": _threads(request.options),
-    }
-    label = f"{request.model.name} batch {request.model.batch} {request.phase} {request.precision}"
-    return [_job("model", [Row(fields=fields, label=label)], request.options, request)], (
-        request.notes
-    )
-
-
-def _e2e(args: argparse.Namespace) -> tuple[list[Job], tuple[str, ...]]:
-    from pydlbench.cli.e2e import read_request
-
-    request = read_request(args)
-    jobs = []
-    for group in request.groups:
-        rows = [
-            Row(
-                fields={
-                    **_variant(args),
-                    "model": case.model,
-                    "batch": str(case.batch),
-                    "phase": case.phase,
-                    "framework": case.framework,
-                    "mode": str(case.mode),
-                    "precision": case.precision,
-                    "cast": case.cast,
-                    "layout": case.layout,
-                    "feed": case.feed,
-                    "device": case.device,
-                    "threads": _threads(request.options),
-                },
-                label=case.label,
-                case=case,
-            )
-            for case in group.cases
-        ]
-        jobs.append(_job("e2e", rows, request.options, (group.model, not args.no_checks)))
-    return jobs, request.notes
-
-
-def _check(args: argparse.Namespace) -> tuple[list[Job], tuple[str, ...]]:
-    from pydlbench.cli.check import read_check
-
-    request = read_check(args)
-    what = f"{request.model.name} batch {request.model.batch} {request.phase} {request.precision}"
-    rows = [
-        Row(
-            fields={
-                **_variant(args),
-                "model": request.model.name,
-                "batch": str(request.model.batch),
-                "phase": request.phase,
-                "precision": request.precision,
-                "framework": framework,
-                "mode": mode,
-                "layout": request.layout,
-                "feed": request.feed,
-                "device": "cpu",
-                "threads": _threads(request.options),
-            },
-            label=f"{what} {framework} {mode}",
-            case=(framework, mode),
-        )
-        for framework, mode in request.subjects
-    ]
-    return [_job("check", rows, request.options, request)], request.notes
-
-
-#: By kind of table, what reads its options.
-READERS: Final[Mapping[str, Callable[[argparse.Namespace], tuple[list[Job], tuple[str, ...]]]]] = {
-    "layers": _layers,
-    "model": _model,
-    "e2e": _e2e,
-    "check": _check,
-}
-
-
-def _job(kind: str, rows: Sequence[Row], options: Mapping[str, Any], request: Any) -> Job:
-    return Job(
-        kind=kind,
-        table=0,
-        place="",
-        words=(),
-        rows=tuple(rows),
-        options=dict(options),
-        request=request,
-    )
-
-
-def _variant(args: argparse.Namespace) -> dict[str, str]:
-    return {"option": " ".join(sorted(args.option))} if args.option else {}
-
-
-def _threads(options: Mapping[str, Any]) -> str:
-    threads = options.get("threads")
-    return "default" if threads is None else str(threads)
-
-
-# -----------------------------------------------------------------------------
-# What tells the entries of a sweep apart in the store, so that a later run knows what is there.
-
-
-def row_key(job: Job, row: Row) -> str:
-    """Return the key of a row: its table and everything that was asked for.
-
-    The case is in it: two layers of one name may differ in what pooling does.
-    """
-    case = row.case.to_dict() if hasattr(row.case, "to_dict") else row.case
-    return f"{job.kind}/{job.table}/{_digest([dict(row.fields), case])}"
-
-
-def asked_for(key: str | None) -> bool:
-    """Whether a layer's entry is the row of a table; else it is a kernel behind a sum.
-
-    Where keys are not known, as in a file, every row counts.
-    """
-    return key is None or key.startswith("layers/")
-
-
-def kernel_key(job: Job, row: Row, case: KernelSpec) -> str:
-    """Return the key of a kernel that was measured for the sum of a row."""
-    return f"{row_key(job, row)}/{same_kernel(job, case)}"
-
-
-def kernel_of(key: str) -> str | None:
-    """Return the key of the estimate that a kernel was measured for; None if it was for none."""
-    row = key.rpartition("/")[0]
-    return row if key.startswith("model/") and row.count("/") > 1 else None
-
-
-def same_kernel(job: Job, case: KernelSpec) -> str:
-    """Return what two measurements of the same kernel have in common, whatever asked for it."""
-    nameless = msgspec.structs.replace(case, layer=dataclasses.replace(case.layer, name=None))
-    return _digest([nameless.to_dict(), job.options.get("threads")])
-
-
-def kept_kernels(done: Mapping[str, tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Return the kernels behind sums that an earlier attempt has measured, by ``same_kernel``.
-
-    Args:
-        done: table and document of what it has finished, by key.
-    """
-    return {
-        key.rpartition("/")[2]: document
-        for key, (table, document) in done.items()
-        if table == "layer" and not asked_for(key) and document.get("status") == "ok"
-    }
-
-
-def _digest(value: object) -> str:
-    text = json.dumps(value, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
-
-
-# -----------------------------------------------------------------------------
-# From the tables of a sweep to jobs: each command's own parser and reader say what is right.
+# From the tables of a sweep to tasks: each command's own parser and reader say what is right.
 
 _SHOWN: Final = "belongs to the sweep's own command line, not to its file; nearest: leave it out"
 _SCRIPT: Final = "is for published scripts, which print for themselves; nearest: pydlbench e2e"
 #: Options that no table may have, and why.
 _REFUSED: Final = {
-    **dict.fromkeys(("json", "csv", "md", "quiet", "store", "resume", "tag"), _SHOWN),
-    **dict.fromkeys(("explain", "top", "all"), _SHOWN),
+    **dict.fromkeys(("json", "csv", "md", "quiet", "verbose", "store", "resume", "tag"), _SHOWN),
+    **dict.fromkeys(("explain", "top", "all", "fail-on"), _SHOWN),
     "samples": "raw samples are always kept in the store; nearest: leave it out",
     "summary": "times nothing; nearest: pydlbench model NAME --summary",
     "sweep": "batch takes a list here; nearest: batch = [16, 32]",
@@ -385,70 +195,71 @@ _REFUSED: Final = {
 }
 
 
+def _kinds() -> tuple[str, ...]:
+    """Return the commands that a table can ask for."""
+    return tuple(name for name, command in COMMANDS.items() if command.sweeps)
+
+
 def table_keys() -> dict[str, tuple[Key, ...]]:
     """Return what each kind of table may have, read off the commands' parsers."""
-    return {kind: tuple(_keys(_parser(kind))) for kind in KINDS}
+    return {kind: tuple(_keys(_parser(kind))) for kind in _kinds()}
 
 
-def read_jobs(file: SweepFile) -> tuple[list[Job], list[str]]:
+def read_file(file: SweepFile) -> tuple[list[Task], list[str]]:
     """Return what a file asks for, every word of it checked, and notes on what is left out.
 
     Raises:
         UsageError: one line with file, table, key, reason and the nearest valid value.
     """
-    jobs: list[Job] = []
+    tasks: list[Task] = []
     notes: list[str] = []
     wanted: set[str] = set()
+    rows = 0
     for table in file.tables:
-        found: list[Job] = []
+        found: list[Task] = []
         for words in table.requests:
             read, said = _read_request(table, words)
             found += read
             notes += [f"{table.place}: {text}" for text in said]
+            rows += sum(len(task.rows) for task in read)
+            if rows > _MOST_ROWS:
+                raise UsageError(
+                    f"{table.place}: more than {_MOST_ROWS:,} rows with those above; nearest: "
+                    "several files"
+                )
         kept, out = apply_rules(
-            table.place, table.exclude, [row for job in found for row in job.rows]
+            table.place, table.exclude, [row for task in found for row in task.rows]
         )
         if out:
             notes.append(f"{table.place}: exclude takes out {out} of {len(kept) + out} rows")
-        left = {id(row) for row in kept}
-        found = [
-            replace(job, rows=tuple(row for row in job.rows if id(row) in left)) for job in found
-        ]
-        found, twice = _once(found, wanted)
+        own, twice = _once(found, {id(row) for row in kept}, wanted)
+        tasks += own
         if twice:
             count = "1 row is" if twice == 1 else f"{twice} rows are"
             notes.append(f"{table.place}: {count} asked for above already, left out")
-        jobs += [job for job in found if job.rows]
-    return jobs, list(dict.fromkeys(notes))
+    return tasks, list(dict.fromkeys(notes))
 
 
-def _once(jobs: Sequence[Job], wanted: set[str]) -> tuple[list[Job], int]:
-    """Return jobs without the rows that others have, and how many these are.
+def _once(tasks: Sequence[Task], kept: Collection[int], wanted: set[str]) -> tuple[list[Task], int]:
+    """Return tasks with the rows that are kept and not asked for before, and how many were.
 
     Twice the same row in a run would leave a comparison without an answer which one is meant.
     """
     left, twice = [], 0
-    for job in jobs:
-        rows = []
-        for row in job.rows:
-            key = row_key(replace(job, table=0), row)
-            if key in wanted:
-                twice += 1
-            else:
-                rows.append(row)
+    for task in tasks:
+        own = []
+        for row in task.rows:
+            key = row_key(dataclasses.replace(task, table=0), row)
+            if id(row) in kept:
+                twice += key in wanted
+                own += [] if key in wanted else [row]
                 wanted.add(key)
-        left.append(replace(job, rows=tuple(rows)))
+        if own:
+            left.append(dataclasses.replace(task, rows=tuple(own)))
     return left, twice
 
 
-def _parser(kind: str) -> argparse.ArgumentParser:
-    from pydlbench.cli.parser import Parser
-
-    main = Parser(prog="pydlbench")
-    subparsers = main.add_subparsers()
-    importlib.import_module(f"pydlbench.cli.{kind}").add_parser(subparsers)
-    found: argparse.ArgumentParser = subparsers.choices[kind]
-    return found
+_parser = functools.cache(command_parser)
 
 
 def _keys(parser: argparse.ArgumentParser) -> list[Key]:
@@ -476,8 +287,8 @@ def _takes(action: argparse.Action) -> str:
     return "again" if type(action).__name__ == "_AppendAction" else "one"
 
 
-def _read_request(table: Table, words: Sequence[str]) -> tuple[list[Job], tuple[str, ...]]:
-    """Return the jobs of one request and notes."""
+def _read_request(table: Table, words: Sequence[str]) -> tuple[list[Task], tuple[str, ...]]:
+    """Return the tasks of one request and notes."""
     options = [word for word in words if word.startswith("--")]
     arguments = [word for word in words if not word.startswith("--")]
     if not arguments and table.kind != "layers":
@@ -485,23 +296,24 @@ def _read_request(table: Table, words: Sequence[str]) -> tuple[list[Job], tuple[
     line = [*options, *(["--", *arguments] if arguments else [])]
     try:
         args = _parser(table.kind).parse_args(line)
-        jobs, notes = READERS[table.kind](args)
-        _check_threads(jobs)
+        tasks, notes = importlib.import_module(f"pydlbench.cli.{table.kind}").read_tasks(args)
+        _check_threads(tasks)
     except UsageError as error:
         raise UsageError(f"{table.place}: {_in_file(str(error))}") from error
-    told = tuple(_in_file(text) for text in notes)
-    command = (table.kind, *arguments, *options)
-    return [
-        replace(job, table=table.number, place=table.place, words=command) for job in jobs
-    ], told
+    where: dict[str, Any] = {
+        "table": table.number,
+        "place": table.place,
+        "words": (table.kind, *arguments, *options),
+    }
+    return [dataclasses.replace(task, **where) for task in tasks], tuple(map(_in_file, notes))
 
 
-def _check_threads(jobs: Sequence[Job]) -> None:
+def _check_threads(tasks: Sequence[Task]) -> None:
     """Refuse more threads than there are CPUs now, not when their session is opened."""
     from pydlbench.devices.cpu.affinity import choose_cpus
     from pydlbench.devices.cpu.facts import read_cpu_facts
 
-    counts = {job.options["threads"] for job in jobs if job.options.get("threads")}
+    counts = {task.options["threads"] for task in tasks if task.options.get("threads")}
     for count in counts:
         choose_cpus(read_cpu_facts(), count)
 
@@ -510,3 +322,258 @@ def _in_file(message: str) -> str:
     """Return a message about options as one about keys."""
     text = re.sub(r" \(pydlbench[^)]*--help\)$", "", message)
     return re.sub(r"(?<![\w-])--([a-z][a-z-]*)", r"\1", text)
+
+
+# -----------------------------------------------------------------------------
+# ``--dry-run``: what a sweep would measure, and how long that may take.
+
+# Sampling stops as soon as a kernel is known well enough; what lies around it (workers that start,
+# kernels that are searched, results that are verified) takes up to ten times as long as sampling.
+_SHARE_LOW: Final = 0.1
+_SHARE_HIGH: Final = 10.0
+
+
+def show_plan(file: SweepFile, tasks: Sequence[Task], outputs: Outputs) -> None:
+    """Show a file's rows with the time that their budgets allow for."""
+    from pydlbench.report.json import dump
+
+    def command(task: Task) -> tuple[int, str, tuple[str, ...], Any]:
+        return task.table, task.place, task.words, task.options.get("threads")
+
+    jobs = [list(group) for _, group in itertools.groupby(tasks, command)]
+    document: dict[str, Any] = {
+        "kind": "sweep-plan",
+        "file": file.path,
+        "title": file.title,
+        "rows": sum(len(task.rows) for task in tasks),
+        "time_s": {**_span(tasks), "source": "from the budgets of sampling"},
+        "jobs": [
+            {
+                "kind": job[0].kind,
+                "table": job[0].table,
+                "command": ["pydlbench", *job[0].words],
+                "time_s": _span(job),
+                "rows": [dict(row.fields) for task in job for row in task.rows],
+            }
+            for job in jobs
+        ],
+    }
+    lines = [f"{file.path}: {file.title}" if file.title else file.path, ""]
+    number = 0
+    for job in jobs:
+        place = job[0].place.partition(": ")[2]
+        lines.append(f"{place}  {_command(job[0])}  ({_span_text(job)})")
+        for row in (row for task in job for row in task.rows):
+            number += 1
+            lines.append(f"{number:>5}  {_row_text(job[0].kind, row.fields)}")
+    count = f"{number} row{'' if number == 1 else 's'}"
+    lines += [
+        "",
+        f"{count} in {_span_text(tasks)}, from the budgets of sampling; nothing was measured",
+    ]
+    text = "\n".join(lines)
+    outputs.write(
+        {"json": lambda: dump(document), "md": lambda: f"```text\n{text}\n```\n"}, lambda: text
+    )
+
+
+def _span(tasks: Sequence[Task]) -> dict[str, float]:
+    sampling = sum(task.seconds() for task in tasks)
+    return {"low": _SHARE_LOW * sampling, "high": _SHARE_HIGH * sampling}
+
+
+def _span_text(tasks: Sequence[Task]) -> str:
+    """Return an interval in one unit: ``2 to 9 min``."""
+    bounds = _span(tasks).values()
+    units = ((3600.0, "h"), (60.0, "min"))
+    unit, name = next((pair for pair in units if max(bounds) >= 2 * pair[0]), (1.0, "s"))
+    low, high = (f"{x:.0f}" if x >= 9.5 else f"{x:.1f}" for x in (one / unit for one in bounds))
+    return f"{low} to {high} {name}"
+
+
+def _command(task: Task) -> str:
+    """Return a task's command line without the words of other tasks of its table."""
+    threads = task.options.get("threads")
+    words = [word for word in task.words if not word.startswith("--threads")]
+    words += [] if threads is None else [f"--threads={threads}"]
+    return f"pydlbench {' '.join(words)}"
+
+
+def _row_text(kind: str, fields: Mapping[str, str]) -> str:
+    """Return a row's values, those that are only defaults left out."""
+    plain = {"inference", "hot", "best", "default", "auto", "none", "mixed", "resident", ""}
+    # The first is in the layer's name, the second in its descriptor.
+    skip = {"model", "kind"} if kind == "layers" else set()
+    words = []
+    for name, value in fields.items():
+        if name in skip or value in plain or (kind != "layers" and (name, value) == _LAYOUT):
+            continue
+        words.append(f"{name} {value}" if name in ("batch", "threads", "layout") else value)
+    return "  ".join(words)
+
+
+# Of steps, where nobody asks for another.
+_LAYOUT: Final = ("layout", "nhwc")
+
+
+# -----------------------------------------------------------------------------
+# What came of a sweep, table by table: one line for a step, a conclusion for many layers.
+
+# More refused rows than these have their reasons in the files only.
+_REASONS: Final = 12
+# Of steps, what is named only where it is not so.
+_USUAL: Final = {"cast": "mixed", "layout": "nhwc", "feed": "resident"}
+
+
+def show(file: SweepFile, results: Results, outputs: Outputs, *, where: str | None) -> None:
+    """Write the files, then print.
+
+    Args:
+        file: what was asked for.
+        results: what came of it.
+        outputs: where to.
+        where: what other commands need to find the run; None where it is not kept.
+
+    Raises:
+        PydlbenchError: a file could not be written after all; the rest is printed before.
+    """
+    from pydlbench.cli.export import run_markdown
+    from pydlbench.report.json import dump, run_document
+
+    entries = results.entries()
+
+    def document() -> str:
+        found = run_document("sweep", results.run, entries, interrupted=results.early)
+        refused = [
+            {**one.document, "place": one.task.place}
+            for one in results.outcomes
+            if not one.result.table
+        ]
+        return dump({**found, "not_estimated": refused})
+
+    outputs.write(
+        {"json": document, "md": lambda: run_markdown(results.run, entries)},
+        lambda: "\n".join(_summary(file, results, where)),
+        # A run that ends before its first row does not take the place of an earlier one.
+        keep_files=results.interrupted and not entries,
+    )
+
+
+def _summary(file: SweepFile, results: Results, where: str | None) -> list[str]:
+    outcomes = results.outcomes
+    lines = [file.title or file.path]
+    for table in file.tables:
+        found = [one for one in outcomes if one.task.table == table.number]
+        if found:
+            place = table.place.partition(": ")[2]
+            lines += ["", f"{place}  {_count(found)}", *_of_table(table.kind, results, found)]
+    refused = [one for one in outcomes if one.status != "ok"]
+    if refused:
+        lines.append("")
+        for one in refused[:_REASONS]:
+            what = one.row.label if one.task.kind == "layers" else _label(one)
+            lines.append(f"{one.status}: {what}: {one.reason}")
+        if len(refused) > _REASONS:
+            lines.append(f"... and {len(refused) - _REASONS} more")
+    lines += ["", f"{_count(outcomes)}, run {results.run.id}"]
+    if where is not None:
+        lines.append(f"next: pydlbench report {results.run.id}{where} -o sweep.html")
+    return lines
+
+
+def _count(outcomes: Sequence[Outcome]) -> str:
+    ok = sum(one.status == "ok" for one in outcomes)
+    total = f"{len(outcomes)} row{'' if len(outcomes) == 1 else 's'}"
+    return total if ok == len(outcomes) else f"{ok} of {total} ok"
+
+
+def _of_table(kind: str, results: Results, outcomes: Sequence[Outcome]) -> list[str]:
+    if kind == "layers":
+        return _layers(results, outcomes)
+    ok = [one for one in outcomes if one.status == "ok"]
+    line = _LINES.get(kind, _nothing)
+    labels = [_label(one) for one in ok]
+    wide = max(map(len, labels), default=0)
+    return [
+        f"{label:<{wide}}  {line(one.document)}".rstrip()
+        for label, one in zip(labels, ok, strict=True)
+    ]
+
+
+def _layers(results: Results, outcomes: Sequence[Outcome]) -> list[str]:
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.report.verdicts import conclude, measured_peaks
+
+    rows = [Measurement.from_dict(one.document) for one in outcomes]
+    timed = [row for row in rows if row.ok]
+    device = results.run.device_for(timed[0].threads if timed else None)
+    return conclude(rows, measured_peaks(device))
+
+
+def _label(one: Outcome) -> str:
+    fields = one.row.fields
+    names = ("model", "option", "batch", "phase", "precision", "framework", "mode")
+    words = [f"batch {fields[name]}" if name == "batch" else fields.get(name) for name in names]
+    words += [fields[name] for name, usual in _USUAL.items() if fields.get(name, usual) != usual]
+    words += [] if fields.get("device", "cpu") == "cpu" else [fields["device"]]
+    if (threads := fields["threads"]) != "default":
+        words.append(f"{threads} thread{'' if threads == '1' else 's'}")
+    return " ".join(filter(None, words))
+
+
+def _estimate(document: Mapping[str, Any]) -> str:
+    from pydlbench.report.markdown import dominant
+
+    found = document["estimate"]
+    words = [f"{format_seconds(found['low'])} .. {format_seconds(found['high'])}"]
+    if document.get("dominant"):
+        name, count = dominant(document)
+        words.append(
+            f"{name} and {count - 1} like it dominate" if count > 1 else f"{name} dominates"
+        )
+    if document.get("missing"):
+        words.append(f"without {len(document['missing'])} that could not be measured")
+    return ", ".join(words)
+
+
+def _step(document: Mapping[str, Any]) -> str:
+    words = _time(document["time_s"])
+    rate = document.get("images_per_s")
+    words += f", {rate:.4g} images/s" if rate else ""
+    return words + (", contended" if document.get("contended") else "")
+
+
+def _check(document: Mapping[str, Any]) -> str:
+    return (
+        f"predicted {format_seconds(document['estimate_s'])}, measured "
+        f"{_time(document['measured_s'])}, error {100 * document['error']:+.1f} %"
+    )
+
+
+def _findings(document: Mapping[str, Any]) -> str:
+    found = document["findings"]
+    if not found:
+        return "no finding"
+    return f"{len(found)} finding{'' if len(found) == 1 else 's'}"
+
+
+def _nothing(_: Mapping[str, Any]) -> str:
+    return ""
+
+
+def _time(time: Mapping[str, Any]) -> str:
+    low, high = time.get("ci_low"), time.get("ci_high")
+    spread = (
+        "no interval"
+        if low is None or high is None
+        else (f"+-{percent((high - low) / 2 / time['median'])}")
+    )
+    return f"{format_seconds(time['median'])} {spread} (n {time['n']})"
+
+
+_LINES: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
+    "model": _estimate,
+    "e2e": _step,
+    "check": _check,
+    "diagnose": _findings,
+}

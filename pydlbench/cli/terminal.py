@@ -1,22 +1,21 @@
-"""The terminal: streams that may be closed, progress bars, Ctrl-C."""
+"""The terminal: streams that may be closed, and how far a run is."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable
-    from types import TracebackType
 
     from tqdm import tqdm
 
-__all__ = ["OneInterrupt", "Progress", "repair_streams", "silence_stdout", "tell"]
+__all__ = ["Progress", "repair_streams", "silence_stdout", "tell"]
 
 
 # -----------------------------------------------------------------------------
@@ -56,16 +55,16 @@ def tell(text: str) -> None:
 
 
 # -----------------------------------------------------------------------------
-# A progress bar on standard error, for runs of more than two seconds on a terminal.
+# How far a run is: a bar on a terminal, elsewhere a line now and then.
 
 _FORMAT = "{n_fmt}/{total_fmt} {bar} {elapsed}<{remaining} {postfix}"
 
 
 class Progress:
-    """Callback for ``Session.measure``; call ``close`` before anything else is printed.
+    """Shows rows done, rows in all and what is done next; ``close`` before anything is printed.
 
-    A thread draws, because a row may take longer than anybody likes to look at nothing. It sleeps
-    between two looks at the clock, and exists only where there is a terminal to draw on.
+    On a terminal a thread draws a bar, because a row may take longer than anybody likes to look at
+    nothing. Elsewhere (a log, a pipe) the same thread prints a line at growing intervals.
     """
 
     def __init__(
@@ -73,37 +72,55 @@ class Progress:
         stream: TextIO | None,
         *,
         quiet: bool = False,
+        verbose: bool = False,
         delay_s: float = 2.0,
         every_s: float = 1.0,
+        line_s: float = 10.0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start the clock.
 
         Args:
-            stream: Where to draw; nothing is drawn unless it is a terminal.
-            quiet: Draw nothing at all.
+            stream: Where to draw or to write.
+            quiet: Show nothing at all.
+            verbose: Write a line for everything that is begun, instead of the rest.
             delay_s: Seconds before the bar appears.
             every_s: Seconds between two updates of the elapsed time.
+            line_s: Seconds before the first line where there is no terminal; each later one waits
+                half as long again, up to ten minutes.
             now: Clock, for tests.
         """
         self._stream, self._delay_s, self._every_s, self._now = stream, delay_s, every_s, now
-        self._enabled = not quiet and stream is not None and stream.isatty()
+        self._enabled = not quiet and stream is not None
+        self._verbose = verbose
+        self._terminal = stream is not None and stream.isatty() and not verbose
         self._start = now()
+        self._line_s, self._next_line = line_s, self._start + line_s
         self._bar: tqdm[Any] | None = None
         self._state = (0, 1, "")
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Self:
+        """Return what a command's options ask for, on standard error."""
+        return cls(sys.stderr, quiet=args.quiet, verbose=args.verbose)
+
     def __call__(self, done: int, total: int, label: str) -> None:
         """Show that ``done`` of ``total`` rows are ready and ``label`` is being timed."""
         if not self._enabled:
             return
-        self._state = (done, total, label)
+        before, self._state = self._state, (done, total, label)
+        if self._verbose:
+            if label and before != self._state:
+                tell(self._line())
+            return
         self._draw()
         if self._thread is None:
-            # Here, before anything is timed: its import costs more than all the drawing.
-            import tqdm  # noqa: F401 - loaded before the clock runs
+            if self._terminal:
+                # Here, before anything is timed: its import costs more than all the drawing.
+                import tqdm  # noqa: F401 - loaded before the clock runs
 
             self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
             self._thread.start()
@@ -127,15 +144,26 @@ class Progress:
             wait_s = self._every_s
 
     def _draw(self) -> None:
-        """Draw the bar as it is now, once it is time for one."""
+        """Draw the bar, or write a line, once it is time for one."""
         with self._lock:
-            late_s = self._now() - self._start
-            if not self._enabled or late_s < self._delay_s:
+            now = self._now()
+            if not self._enabled:
                 return
             try:
-                self._update(late_s)
+                if self._terminal and now - self._start >= self._delay_s:
+                    self._update(now - self._start)
+                elif not self._terminal and now >= self._next_line:
+                    self._line_s = min(1.5 * self._line_s, 600.0)
+                    self._next_line = now + self._line_s
+                    print(self._line(), file=self._stream, flush=True)
             except (OSError, ValueError):
                 self._enabled = False  # a terminal that is gone must not cost the run
+
+    def _line(self) -> str:
+        done, total, label = self._state
+        elapsed = self._now() - self._start
+        left = f", about {_duration(elapsed * (total - done) / done)} left" if done else ""
+        return f"{done} of {total} done after {_duration(elapsed)}{left}: {label}"
 
     def _update(self, late_s: float) -> None:
         done, total, label = self._state
@@ -158,46 +186,7 @@ class Progress:
         self._bar.set_postfix_str(label, refresh=True)
 
 
-# -----------------------------------------------------------------------------
-# Ctrl-C ends the measuring, once; what is finished is then shown and saved undisturbed.
-
-
-class OneInterrupt:
-    """Context in which the first SIGINT raises ``KeyboardInterrupt``; all later ones do nothing.
-
-    Impatient people press Ctrl-C twice. Does nothing outside of the main thread and where SIGINT
-    is ignored or handled by somebody else already.
-    """
-
-    def __init__(self) -> None:
-        """Listen from ``__enter__`` on."""
-        self._listening = True
-        self._before: Any = None
-
-    def __enter__(self) -> Self:
-        """Install the handler."""
-        if (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        ):
-            self._before = signal.signal(signal.SIGINT, self._handle)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Put the handler back that was there before."""
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-
-    def ignore(self) -> None:
-        """Do nothing on SIGINT from now on."""
-        self._listening = False
-
-    def _handle(self, *_: object) -> None:
-        if self._listening:
-            self._listening = False
-            raise KeyboardInterrupt
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

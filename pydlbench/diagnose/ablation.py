@@ -279,7 +279,7 @@ def saving_against_native(experiment: AgainstNative, step_s: float, session: Ses
         PrimitiveError: one of the two has no time; the message says why.
     """
     native = msgspec.structs.replace(experiment.case, backend="native", mode=None)
-    own, best = session.measure([experiment.case, native])
+    (_, own), (_, best) = session.measure([experiment.case, native])
     for row in (own, best):
         if not row.ok:
             raise PrimitiveError(f"{row.backend} {row.layer}: {row.reason or row.status}")

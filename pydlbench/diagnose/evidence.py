@@ -230,7 +230,7 @@ def observe(
         raise kind(f"{case.label}: {step.reason}")
     tell("native layers")
     wanted = plan(model, case.phase, case.precision, case.device, session.cache_bytes(case.device))
-    rows = dict(zip(wanted.cases, session.measure(wanted.cases), strict=True))
+    rows = dict(session.measure(wanted.cases))
     native = native_sum(wanted, rows)
     seen = Observations(
         case=case,

@@ -83,7 +83,7 @@ def measure_native(
         progress: called with rows done, rows in all and the next row's label.
     """
     wanted = plan(model, phase, precision, "cpu", session.cache_bytes("cpu"))
-    rows = dict(zip(wanted.cases, session.measure(wanted.cases, progress), strict=True))
+    rows = dict(session.measure(wanted.cases, progress))
     return native_sum(wanted, rows)
 
 

@@ -71,7 +71,7 @@ def measure(
         fuse=fuse,
     )
     with Session(options) as session:
-        return next(session.measure([case]))
+        return next(row for _, row in session.measure([case]))
 
 
 def probe_device(

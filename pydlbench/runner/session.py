@@ -489,8 +489,11 @@ class Session:
         self,
         cases: Sequence[KernelSpec],
         progress: Callable[[int, int, str], None] | None = None,
-    ) -> Iterator[Measurement]:
-        """Measure cases one after another; a case that cannot be measured is a row that says why.
+    ) -> Iterator[tuple[KernelSpec, Measurement]]:
+        """Measure cases and yield each with its row; one that cannot be measured says why in it.
+
+        Cases that differ in backend and mode only are interleaved, so rows need not come in the
+        order of ``cases``.
 
         Args:
             cases: what to measure.
@@ -504,8 +507,7 @@ class Session:
         from pydlbench.runner.problem import by_problem, measure_problem
 
         found = list(by_problem(cases))
-        for group in found:
-            self._check_memory(group)
+        self.check_room(cases)
         for device in dict.fromkeys(case.device for case in cases if case.on_gpu):
             self.gpu(device, levels=())
         done = 0
@@ -513,9 +515,9 @@ class Session:
             if progress:
                 progress(done, len(cases), _label(group))
             if len(group) == 1:
-                yield self._measuring.alone(group[0])
+                yield group[0], self._measuring.alone(group[0])
             else:
-                yield from measure_problem(self._measuring, group)
+                yield from zip(group, measure_problem(self._measuring, group), strict=True)
             done += len(group)
         if progress:
             progress(len(cases), len(cases), "")
@@ -554,9 +556,18 @@ class Session:
         """
         return self._measuring.prepare(case, warm=warm, variant=variant)
 
-    def _check_memory(self, group: Sequence[KernelSpec]) -> None:
+    def check_room(self, cases: Sequence[KernelSpec]) -> None:
+        """Make sure that cases fit into memory, those beside each other that are interleaved.
+
+        Raises:
+            UsageError: one needs more than there is; it names the largest batch that fits.
+        """
+        from pydlbench.runner.problem import by_problem
+
         available = self.facts.memory_available_bytes
-        if available is not None:
+        if available is None:
+            return
+        for group in by_problem(cases):
             processes = self._measuring.processes(group)
             check_memory(processes, available, self._measuring.cold_bytes())
 

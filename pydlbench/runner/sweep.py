@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import re
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,13 @@ from pydlbench.errors import UsageError, nearest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["KINDS", "Job", "Key", "Row", "Rule", "SweepFile", "Table", "apply_rules", "parse_sweep"]
+    from pydlbench.runner.execute import Row
+
+__all__ = ["Key", "Rule", "SweepFile", "Table", "apply_rules", "parse_sweep"]
+
+# So many combinations of axes in a table; so many parts of a key, which TOML allows without end.
+_MOST_REQUESTS = 2_000
+_MOST_PARTS = 32
 
 
 # -----------------------------------------------------------------------------
@@ -33,10 +41,6 @@ __all__ = ["KINDS", "Job", "Key", "Row", "Rule", "SweepFile", "Table", "apply_ru
 #
 # A list given to an option that takes several values goes there as it is; to one that takes a
 # single value it is an axis: every combination of such axes is a request of its own.
-
-#: Commands that a table can ask for.
-KINDS = ("layers", "model", "e2e", "check")
-_TOP = ("title", "defaults", *KINDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,18 +107,16 @@ def parse_sweep(path: str, text: str, keys: Mapping[str, Sequence[Key]]) -> Swee
     Raises:
         UsageError: one line with file, table, key, reason and the nearest valid one.
     """
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: not TOML: {error}; see docs/sweeps.md") from error
+    document = _document(path, text)
+    top = ("title", "defaults", *keys)
     for name in document:
-        if name not in _TOP:
-            near = ", ".join(nearest(name, _TOP, 1) or KINDS)
+        if name not in top:
+            near = ", ".join(nearest(name, top, 1) or keys)
             raise UsageError(f"{path}: {name}: no such table or key; nearest: {near}")
     title = document.get("title", "")
     if not isinstance(title, str):
         raise UsageError(f'{path}: title: not a text; nearest: title = "{title}"')
-    kinds = [kind for kind in KINDS if kind in document]
+    kinds = [kind for kind in keys if kind in document]
     if not kinds:
         raise UsageError(f"{path}: asks for nothing; nearest: a table [[layers]]")
     defaults = _defaults(path, document.get("defaults", {}), keys, kinds)
@@ -129,6 +131,17 @@ def parse_sweep(path: str, text: str, keys: Mapping[str, Sequence[Key]]) -> Swee
             full = {name: value for name, value in defaults.items() if name in known} | values
             tables.append(_table(kind, len(tables) + 1, place, full, keys[kind]))
     return SweepFile(path=path, title=title, tables=tuple(tables), text=text)
+
+
+def _document(path: str, text: str) -> dict[str, Any]:
+    if re.search(rf"(?:[\w-]+[ \t]*\.[ \t]*){{{_MOST_PARTS},}}", text):
+        raise UsageError(f"{path}: a key of more than {_MOST_PARTS} parts; nearest: [[layers]]")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: not TOML: {error}; see docs/sweeps.md") from error
+    except RecursionError as error:
+        raise UsageError(f"{path}: lists nested too deeply; see docs/sweeps.md") from error
 
 
 def _defaults(
@@ -174,6 +187,12 @@ def _table(
         axes.append(_words(place, by_name[name], value))
     # Arguments come last, behind "--": a name may begin with a dash.
     axes.sort(key=lambda axis: bool(axis[0]) and not axis[0][0].startswith("--"))
+    count = math.prod(len(axis) for axis in axes)
+    if count > _MOST_REQUESTS:
+        raise UsageError(
+            f"{place}: {count:,} combinations of its lists, {_MOST_REQUESTS:,} at the most; "
+            "nearest: several files"
+        )
     requests = [tuple(word for words in chosen for word in words) for chosen in product(*axes)]
     return Table(
         kind=kind,
@@ -298,45 +317,3 @@ def apply_rules(
 def _fits(text: str, pattern: str) -> bool:
     """Whether a value is meant: ``conv3`` is ``alexnet/conv3`` as everywhere."""
     return fnmatchcase(text, pattern) or fnmatchcase(text.rpartition("/")[2], pattern)
-
-
-# -----------------------------------------------------------------------------
-# What a sweep does: jobs that run on their own, and the rows that each of them gives.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One measurement, estimate, step or check that is wanted.
-
-    Attributes:
-        fields: what tells it from others, by the names that ``exclude`` uses; all as text.
-        label: a short name for progress lines.
-        case: what is handed to whoever measures it.
-    """
-
-    fields: Mapping[str, str]
-    label: str
-    case: Any = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """Rows that are measured together.
-
-    Attributes:
-        kind: ``layers``, ``model``, ``e2e`` or ``check``.
-        table: number of the table that asked for it.
-        place: how messages call that table.
-        words: of the command line that asks for the same.
-        rows: what comes of it.
-        options: keywords of ``measure.Options``.
-        request: what the command's reader returned.
-    """
-
-    kind: str
-    table: int
-    place: str
-    words: tuple[str, ...]
-    rows: tuple[Row, ...]
-    options: Mapping[str, Any] = field(default_factory=dict)
-    request: Any = None

@@ -66,7 +66,7 @@ class Entry:
             layers, which have thousands, they are only read when they are asked for; of steps
             they stand in the document all the same when it is read.
         samples: raw samples in seconds.
-        key: what it answers, see :func:`pydlbench.store.resume.case_key`; a later entry of the
+        key: what it answers, see :func:`pydlbench.runner.execute.row_key`; a later entry of the
             same run with the same key takes its place.
     """
 

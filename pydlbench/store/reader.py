@@ -224,22 +224,6 @@ class Reader:
             (run_id,),
         )
 
-    def statuses(self, run_id: str) -> dict[str, str]:
-        """Return the status of every entry that has a key, by its key; see ``done_keys``.
-
-        What has none, an estimate for example, counts as ``ok``.
-        """
-        rows = self._read(
-            "SELECT key, layers.status, CASE WHEN entry IS NULL THEN document END FROM entries "
-            "LEFT JOIN layers ON entry = number WHERE run = ? AND key IS NOT NULL ORDER BY number",
-            (run_id,),
-        )
-        found = {}
-        for key, status, data in rows:
-            with self._undamaged(f"run {run_id}"):
-                found[key] = status if data is None else unpack(data).get("status", "ok")
-        return found
-
     def _infos(self, clause: str, values: tuple[Any, ...], limit: int) -> list[RunInfo]:
         untimed = ", ".join(f"'{name}'" for name in UNTIMED)
         counted = f"SELECT count(*) FROM entries WHERE run = id AND entries.kind NOT IN ({untimed})"  # noqa: S608 - constants

@@ -1,4 +1,4 @@
-"""Going on where a run stopped: what is done already, and whether it is still the same run."""
+"""Going on where a run stopped: whether it is still the same run, and what its record says."""
 
 from __future__ import annotations
 
@@ -8,37 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from pydlbench.errors import UsageError
-from pydlbench.store.entry import ANSWERED
 from pydlbench.store.place import cpu_identity, gpu_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pydlbench.records.run import RunRecord
-    from pydlbench.store.reader import Reader
 
-__all__ = ["case_key", "continued", "done_keys", "refuse_differences"]
+__all__ = ["continued", "refuse_differences"]
 
 _MISSING = object()
 _SHOWN = 3
-
-
-def case_key(case: Any, threads: int | None = None) -> str:
-    """Return what a case is, as a word that is the same in every process.
-
-    Args:
-        case: a ``KernelSpec`` of a layer or a ``StepSpec`` (whatever has ``to_dict()``).
-        threads: those that were asked for; None is the default.
-    """
-    return json.dumps({**case.to_dict(), "threads": threads}, sort_keys=True)
-
-
-def done_keys(store: Reader, run_id: str) -> frozenset[str]:
-    """Return the keys of a run's rows that need not be measured again: ok or skipped ones.
-
-    A row that failed is measured once more; it then takes the failed one's place.
-    """
-    return frozenset(key for key, status in store.statuses(run_id).items() if status in ANSWERED)
 
 
 def refuse_differences(

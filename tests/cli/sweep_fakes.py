@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydlbench.cli import sweep as command
 from pydlbench.cli.parser import Parser
-from pydlbench.cli.sweep_running import _new_run
 from pydlbench.records.measurement import Measurement, Roofline, TimeSummary
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepRecord
+from pydlbench.runner.execute import _new_run
 from pydlbench.store.store import Store
 
 if TYPE_CHECKING:
@@ -83,10 +83,6 @@ class Sessions:
             device={**_new_run().device, "clock_hz": 1.25e9},
         )
 
-    @property
-    def factories(self) -> dict[str, Any]:
-        return dict.fromkeys(("layers", "e2e", "check"), self.open)
-
     @contextmanager
     def open(self, **options: Any) -> Iterator[Sessions]:
         self.opened.append(options)
@@ -105,31 +101,37 @@ class Sessions:
         self._before(len(self.measured))
         self.measured.append(label)
 
-    def measure(self, cases: Any, progress: Any) -> Iterator[Measurement]:
+    def check_room(self, cases):
+        pass
+
+    def measure(self, cases: Any, progress: Any) -> Iterator[Any]:
         for case in cases:
             self._count(case.label)
             failed = any(word in case.label for word in self.failing)
-            yield Measurement(
-                layer=case.layer.name or case.layer.problem,
-                kind=case.layer.kind,
-                problem=case.layer.problem,
-                batch=case.layer.batch,
-                pass_=case.pass_,
-                precision=case.precision,
-                backend=case.backend,
-                mode=case.mode,
-                cache=case.cache,
-                algorithm="jit",
-                layout="src nhwc",
-                status="failed" if failed else "ok",
-                reason="wrong result" if failed else None,
-                time=None if failed else time_of(1e-3),
-                roofline=Roofline(bound="compute", time_s=9e-4, efficiency=0.9),
-                flops=10,
-                flops_executed=10,
-                bytes=10,
-                samples_s=(1e-3, 2e-3),
-                threads=2,
+            yield (
+                case,
+                Measurement(
+                    layer=case.layer.name or case.layer.problem,
+                    kind=case.layer.kind,
+                    problem=case.layer.problem,
+                    batch=case.layer.batch,
+                    pass_=case.pass_,
+                    precision=case.precision,
+                    backend=case.backend,
+                    mode=case.mode,
+                    cache=case.cache,
+                    algorithm="jit",
+                    layout="src nhwc",
+                    status="failed" if failed else "ok",
+                    reason="wrong result" if failed else None,
+                    time=None if failed else time_of(1e-3),
+                    roofline=Roofline(bound="compute", time_s=9e-4, efficiency=0.9),
+                    flops=10,
+                    flops_executed=10,
+                    bytes=10,
+                    samples_s=(1e-3, 2e-3),
+                    threads=2,
+                ),
             )
         progress(len(cases), len(cases), "")
 
@@ -168,7 +170,7 @@ def parse(*words: Any) -> argparse.Namespace:
 
 
 def sweep(sessions: Sessions, *words: Any) -> int:
-    return command.run(parse(*words), sessions.factories, sessions.checker)
+    return command.run(parse(*words), sessions.open, sessions.checker)
 
 
 def entries(run: str = "last") -> tuple[RunInfo, list[Entry]]:

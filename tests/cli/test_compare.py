@@ -108,7 +108,7 @@ def test_a_bad_threshold_is_answered_with_the_nearest(write, capsys, text, near)
         (["--published", "--interleave"], "has no meaning with --published"),
         (["a.json", "b.json", "--same", "x"], "nearest: 2%"),
         (["a.json", "b.json", "--interleave", "--passes", "3"], "too small; nearest: 4"),
-        (["a.json", "b.json", "--json", "-", "--md", "-"], "--json goes there already"),
+        (["a.json", "b.json", "--json", "-", "--md", "-"], "already; nearest: "),
     ],
 )
 def test_bad_requests_are_answered_in_one_line(write, tmp_path, capsys, monkeypatch, words, text):

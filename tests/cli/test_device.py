@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import argparse
 import json
 
 import pytest
 
 from pydlbench.backends import capabilities as presence
 from pydlbench.cli import device
+from pydlbench.cli.parser import Parser
 from pydlbench.devices.cpu.advice import Advice
 from pydlbench.devices.cpu.facts import CpuFacts, LogicalCpu
 from pydlbench.devices.cpu.record import DeviceRecord, precision_peak
@@ -63,7 +63,7 @@ def no_gpu(monkeypatch):
 
 
 def run(*words, probe=record):
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     device.add_parser(parser.add_subparsers())
     return device.run(parser.parse_args(["device", *words]), probe)
 

@@ -15,7 +15,6 @@ from pydlbench.errors import PydlbenchError
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.step import StepRecord
-from pydlbench.report import text as destination
 from pydlbench.store.store import Store
 
 
@@ -59,7 +58,7 @@ def asked(monkeypatch):
         )
         return Diagnosis(step=StepRecord(case=case, status="ok", time=time), findings=(one,))
 
-    monkeypatch.setattr(package, "diagnose", diagnose)
+    monkeypatch.setattr("pydlbench.diagnose.run.diagnose", diagnose)
     return found
 
 
@@ -81,7 +80,6 @@ def test_what_is_asked_for_arrives(session, asked, capsys):
     out, err = capsys.readouterr()
     assert "1. first touch of fresh memory" in out
     assert err.splitlines() == [
-        "the step...",
         "kept as run 20300102-030405-abcd (pydlbench runs show abcd)",
     ]
     with Store.open(readonly=True) as store:
@@ -122,7 +120,7 @@ def test_a_full_disk_costs_the_file_and_not_the_report(
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(destination, "write_text", full)
+    monkeypatch.setattr("pydlbench.cli.output.write_text", full)
     with pytest.raises(PydlbenchError, match=r"--md .*: not written: No space left"):
         command.run(parse("mnist", "--md", str(tmp_path / "found.md")), session.open)
     assert asked
@@ -135,12 +133,12 @@ def test_what_was_found_before_an_interrupt_is_shown_and_kept(session, asked, mo
     def interrupted(*arguments):
         return msgspec.structs.replace(complete(*arguments), interrupted=True)
 
-    monkeypatch.setattr(package, "diagnose", interrupted)
+    monkeypatch.setattr("pydlbench.diagnose.run.diagnose", interrupted)
     assert command.run(parse("mnist"), session.open) == 130
     assert asked
     out, err = capsys.readouterr()
     assert "1. first touch of fresh memory" in out
-    assert err.splitlines()[-1] == "interrupted"
+    assert err.splitlines()[-1] == "interrupted: 1 of 1 diagnoses finished"
     with Store.open(readonly=True) as store:
         (entry,) = store.entries("20300102-030405-abcd")
         assert store.info("20300102-030405-abcd").status == "interrupted"
@@ -162,9 +160,9 @@ def test_what_was_found_before_an_interrupt_is_shown_and_kept(session, asked, mo
         (("mnist", "--option", "dekay=0"), "nearest: decay"),
         (("vgg11", "--batch", "1000000"), "vgg11 at batch 1000000: needs about"),
         (("mnist", "--time-limit", "0"), "--time-limit 0"),
-        (("mnist", "--fail-on", "10"), "nearest: 0.1"),
+        (("mnist", "--fail-on", "10"), "nearest: saves:10%"),
         (("mnist", "--json", "-", "--md", "-"), "--md -"),
-        (("mnist", "--json", "a.txt", "--md", "./a.txt"), "--json goes there already"),
+        (("mnist", "--json", "a.txt", "--md", "./a.txt"), "already; nearest: "),
         (("mnist", "--json", "/nowhere/x.json"), "no such directory"),
         (("mnist", "--framework", "tensorflow", "--layout", "nchw"), "nearest: --layout nhwc"),
         (("vgg11", "--option", "optimizer=none", "--phase", "training"), "no optimizer"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import threading
 
 from pydlbench.cli.terminal import Progress
@@ -12,7 +13,7 @@ class Terminal(io.StringIO):
 
 
 def show(stream, times, **options):
-    clock = iter(times)
+    clock = itertools.chain(times, itertools.repeat(times[-1]))
     progress = Progress(stream, now=lambda: next(clock), **options)
     progress(0, 8, "conv1")
     progress(3, 8, "conv3")
@@ -30,9 +31,22 @@ def test_bar_appears_later():
     assert "conv3" in text
 
 
-def test_no_bar_without_a_terminal_or_when_quiet():
+def test_a_line_now_and_then_without_a_terminal():
     assert show(io.StringIO(), [0, 5, 6]) == ""
-    assert show(Terminal(), [0, 5, 6], quiet=True) == ""
+    assert show(io.StringIO(), [0, 5, 60]) == "3 of 8 done after 60 s, about 2 min left: conv3\n"
+
+
+def test_nothing_when_quiet():
+    for stream in (Terminal(), io.StringIO()):
+        assert show(stream, [0, 5, 60], quiet=True) == ""
+
+
+def test_verbose_is_a_line_for_each(capsys):
+    show(io.StringIO(), [0, 1, 2], verbose=True)
+    assert [line.rpartition(": ")[2] for line in capsys.readouterr().err.splitlines()] == [
+        "conv1",
+        "conv3",
+    ]
 
 
 class Watched(Terminal):
@@ -63,8 +77,8 @@ def test_bar_appears_and_moves_within_a_row():
     assert len(stream.getvalue()) == length
 
 
-def test_no_thread_without_a_terminal_or_when_quiet():
-    for stream, quiet in ((io.StringIO(), False), (Terminal(), True), (None, False)):
+def test_no_thread_when_quiet():
+    for stream, quiet in ((Terminal(), True), (io.StringIO(), True), (None, False)):
         progress = Progress(stream, quiet=quiet, delay_s=0.0)
         progress(0, 1, "conv1")
         assert not any(thread.name == "progress" for thread in threading.enumerate())

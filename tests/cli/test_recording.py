@@ -5,8 +5,7 @@ import sqlite3
 
 import pytest
 
-from pydlbench.cli.options import reading_store
-from pydlbench.cli.recorder import Recorder
+from pydlbench.cli.options import reading_store, recorder_of
 from pydlbench.errors import StoreError, UsageError
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
@@ -14,6 +13,11 @@ from pydlbench.store.store import Store
 
 def options(**values):
     return argparse.Namespace(**{"store": None, "quiet": False, **values})
+
+
+def layer(recorder, row, samples=None):
+    document = row.to_dict()
+    recorder.add("layer", document if samples is None else {**document, "samples_s": samples})
 
 
 def layers(path, run_id):
@@ -27,10 +31,10 @@ def status(path):
 
 
 def test_rows_are_there_as_soon_as_they_are_finished(store_path, run_record, measurement, capsys):
-    with Recorder.of(options(), "layers") as recorder:
+    with recorder_of(options(), "layers") as recorder:
         recorder.start(run_record)
         for number in range(3):
-            recorder.layer(measurement(layer=str(number)), samples=(0.1, 0.2))
+            layer(recorder, measurement(layer=str(number)), (0.1, 0.2))
             assert layers(store_path, run_record.id) == list(map(str, range(number + 1)))
         assert status(store_path) == "running"
         recorder.finish(run_record, "done")
@@ -43,9 +47,9 @@ def test_rows_are_there_as_soon_as_they_are_finished(store_path, run_record, mea
 
 
 def test_quiet_runs_are_kept_and_not_spoken_of(store_path, run_record, measurement, capsys):
-    with Recorder.of(options(quiet=True), "layers") as recorder:
+    with recorder_of(options(quiet=True), "layers") as recorder:
         recorder.start(run_record)
-        recorder.layer(measurement())
+        layer(recorder, measurement())
         recorder.finish(run_record, "done")
     assert capsys.readouterr() == ("", "")
     assert len(layers(store_path, run_record.id)) == 1
@@ -53,17 +57,17 @@ def test_quiet_runs_are_kept_and_not_spoken_of(store_path, run_record, measureme
 
 def test_a_named_store_is_named_in_the_hint(tmp_path, run_record, measurement, capsys):
     path = tmp_path / "mine.sqlite"
-    with Recorder.of(options(store=str(path)), "layers") as recorder:
+    with recorder_of(options(store=str(path)), "layers") as recorder:
         recorder.start(run_record)
-        recorder.layer(measurement())
+        layer(recorder, measurement())
         recorder.finish(run_record, "done")
     assert f"(pydlbench runs show abcd --store {path})" in capsys.readouterr().err
 
 
 def test_nothing_is_kept_without_a_store(store_path, run_record, measurement, capsys):
-    with Recorder.of(options(store="none"), "layers") as recorder:
+    with recorder_of(options(store="none"), "layers") as recorder:
         assert recorder.start(run_record) is run_record
-        recorder.layer(measurement())
+        layer(recorder, measurement())
         recorder.add("estimate", {})
         recorder.finish(run_record, "done")
         assert recorder.given == 2
@@ -76,9 +80,9 @@ def test_nothing_is_kept_without_a_store(store_path, run_record, measurement, ca
 )
 def test_what_ends_a_run_early_is_kept(store_path, run_record, measurement, error, expected):
     def command():
-        with Recorder.of(options(), "check") as recorder:
+        with recorder_of(options(), "check") as recorder:
             recorder.start(run_record)
-            recorder.layer(measurement())
+            layer(recorder, measurement())
             raise error
 
     with pytest.raises(error):
@@ -89,7 +93,7 @@ def test_what_ends_a_run_early_is_kept(store_path, run_record, measurement, erro
 
 def test_a_run_that_fails_before_its_first_row_leaves_nothing(store_path, run_record, capsys):
     def command():
-        with Recorder.of(options(), "layers") as recorder:
+        with recorder_of(options(), "layers") as recorder:
             recorder.start(run_record)
             raise UsageError("not enough memory")
 
@@ -103,16 +107,16 @@ def test_a_run_that_fails_before_its_first_row_leaves_nothing(store_path, run_re
 def test_a_named_file_that_cannot_be_written_is_a_usage_error(tmp_path):
     for path in (tmp_path, tmp_path / "nowhere" / "a.sqlite"):
         with pytest.raises(UsageError, match=f"store {path}: "):
-            Recorder.of(options(store=str(path)), "layers")
+            recorder_of(options(store=str(path)), "layers")
 
 
 def test_another_store_that_cannot_be_opened_costs_a_warning(
     monkeypatch, tmp_path, run_record, measurement, capsys
 ):
     monkeypatch.setenv("PYDLBENCH_STORE", str(tmp_path))
-    with Recorder.of(options(), "layers") as recorder:
+    with recorder_of(options(), "layers") as recorder:
         recorder.start(run_record)
-        recorder.layer(measurement())
+        layer(recorder, measurement())
         recorder.finish(run_record, "done")
     out, err = capsys.readouterr()
     assert out == ""
@@ -132,30 +136,30 @@ def limit(recorder, pages):
 def test_a_disk_that_fills_up_costs_one_warning_and_is_tried_again(
     store_path, run_record, measurement, capsys
 ):
-    with Recorder.of(options(), "layers") as recorder:
+    with recorder_of(options(), "layers") as recorder:
         recorder.start(run_record)
-        recorder.layer(measurement(layer="0"))
+        layer(recorder, measurement(layer="0"))
         limit(recorder, 0)
         for number in range(1, 4):
-            recorder.layer(measurement(layer=str(number)), samples=(0.1,) * 2000)
+            layer(recorder, measurement(layer=str(number)), (0.1,) * 2000)
         err = capsys.readouterr().err
         assert err.startswith("warning: not kept for now, the run goes on: store ")
         assert "the disk is full; make room for it" in err
         assert err.count("\n") == 1
         limit(recorder, None)
-        recorder.layer(measurement(layer="4"))
+        layer(recorder, measurement(layer="4"))
         assert layers(store_path, run_record.id) == ["0", "1", "2", "3", "4"]
         recorder.finish(run_record, "done")
     assert "kept as run" in capsys.readouterr().err
 
 
 def test_what_never_fitted_is_counted_at_the_end(store_path, run_record, measurement, capsys):
-    with Recorder.of(options(), "layers") as recorder:
+    with recorder_of(options(), "layers") as recorder:
         recorder.start(run_record)
-        recorder.layer(measurement(layer="0"))
+        layer(recorder, measurement(layer="0"))
         limit(recorder, 0)
         for number in range(1, 4):
-            recorder.layer(measurement(layer=str(number)), samples=(0.1,) * 2000)
+            layer(recorder, measurement(layer=str(number)), (0.1,) * 2000)
         recorder.finish(run_record, "done")
     assert "warning: 3 of 4 results could not be kept" in capsys.readouterr().err
     assert layers(store_path, run_record.id) == ["0"]
@@ -164,7 +168,7 @@ def test_what_never_fitted_is_counted_at_the_end(store_path, run_record, measure
 def test_a_disk_that_is_full_from_the_start_is_tried_again(
     store_path, run_record, measurement, capsys
 ):
-    with Recorder.of(options(), "layers") as recorder:
+    with recorder_of(options(), "layers") as recorder:
         run = run_record.to_dict()
         big = {**run["environment"], "variables": {str(i): str(i) * 50 for i in range(3000)}}
         record = type(run_record).from_dict({**run, "environment": big})
@@ -172,13 +176,13 @@ def test_a_disk_that_is_full_from_the_start_is_tried_again(
         recorder.start(record)
         assert "warning: not kept for now" in capsys.readouterr().err
         limit(recorder, None)
-        recorder.layer(measurement())
+        layer(recorder, measurement())
         recorder.finish(record, "done")
     assert len(layers(store_path, run_record.id)) == 1
 
 
 def test_a_named_store_on_a_full_disk_is_found_before_anything_is_measured(tmp_path, run_record):
-    with Recorder.of(options(store=str(tmp_path / "a.sqlite")), "layers") as recorder:
+    with recorder_of(options(store=str(tmp_path / "a.sqlite")), "layers") as recorder:
         limit(recorder, 0)
         big = {"variables": {str(i): str(i) * 50 for i in range(3000)}}
         record = type(run_record).from_dict({**run_record.to_dict(), "environment": big})
@@ -187,12 +191,12 @@ def test_a_named_store_on_a_full_disk_is_found_before_anything_is_measured(tmp_p
 
 
 def test_what_was_never_kept_at_all_is_counted_as_well(store_path, run_record, measurement, capsys):
-    with Recorder.of(options(), "layers") as recorder:
+    with recorder_of(options(), "layers") as recorder:
         big = {"variables": {str(i): str(i) * 50 for i in range(3000)}}
         record = type(run_record).from_dict({**run_record.to_dict(), "environment": big})
         limit(recorder, 0)
         recorder.start(record)
-        recorder.layer(measurement())
+        layer(recorder, measurement())
         recorder.finish(record, "done")
     err = capsys.readouterr().err
     assert "warning: 1 of 1 results could not be kept" in err
@@ -218,11 +222,11 @@ def test_ctrl_c_while_a_row_is_written_neither_loses_nor_doubles_it(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Store, "add", interrupted)
-    with Recorder.of(options(), "layers") as recorder:
+    with recorder_of(options(), "layers") as recorder:
         recorder.start(run_record)
-        recorder.layer(measurement(layer="0"))
+        layer(recorder, measurement(layer="0"))
         with pytest.raises(KeyboardInterrupt):
-            recorder.layer(measurement(layer="1"))
+            layer(recorder, measurement(layer="1"))
         recorder.finish(run_record, "interrupted")
     assert layers(store_path, run_record.id) == ["0", "1"]
 
@@ -250,5 +254,5 @@ def test_readers_open_what_is_there(store_path, tmp_path):
     with reading_store(options()) as store:
         assert store.runs() == []
     sqlite3.connect(store_path).execute("PRAGMA user_version = 99").connection.close()
-    with pytest.raises(StoreError, match="update pydlbench"):
+    with pytest.raises(StoreError, match="its schema is version 99"):
         reading_store(options())

@@ -61,7 +61,7 @@ def test_a_sweep_shows_its_layers_and_every_estimate(tmp_path, monkeypatch, caps
     path = tmp_path / "a.toml"
     path.write_text(SWEEP, encoding="utf-8")
     sessions = Sessions()
-    assert sweep_command.run(parse(sweep_command, str(path), "--quiet"), sessions.factories) == 0
+    assert sweep_command.run(parse(sweep_command, str(path), "--quiet"), sessions.open) == 0
     out = shown(capsys)
     assert "alexnet/conv3" in out
     for batch in (4, 8):
@@ -79,8 +79,8 @@ def test_a_sweep_that_was_stopped_within_its_first_estimate_says_so(tmp_path, ca
         if count == 2:
             raise KeyboardInterrupt
 
-    factories = Sessions(stop).factories
-    assert sweep_command.run(parse(sweep_command, str(path), "--quiet"), factories) == 130
+    opened = Sessions(stop).open
+    assert sweep_command.run(parse(sweep_command, str(path), "--quiet"), opened) == 130
     capsys.readouterr()
     assert main(["runs", "show", "last"]) == 0
     assert "no result yet, only what goes into one: pydlbench export" in capsys.readouterr().err

@@ -47,11 +47,10 @@ def test_everything_is_one_run_with_its_samples(file, capsys):
     assert "exclude takes out 2 of 8 rows" in err
 
 
-def test_the_record_has_the_sessions_device_and_the_sweeps_own_id(file):
+def test_the_record_has_the_sessions_device_and_the_request(file):
     sessions = Sessions()
     sweep(sessions, file, "--quiet")
     info, _ = entries()
-    assert info.id != "session"
     with Store.open(readonly=True) as store:
         assert store.record(info.id).device["clock_hz"] == 1.25e9
         assert store.request(info.id) == {"file": str(file), "text": FILE}
@@ -132,9 +131,9 @@ def test_no_row_is_in_a_run_twice(tmp_path, capsys):
     rows = [entry.document for entry in entries()[1] if entry.table == "layer"]
     names = [(row["layer"], row["pass"], row["cache"], row["batch"]) for row in rows]
     assert len(names) == len(set(names))
-    # The estimate takes the layers' rows, the check measures its own but does not add them.
+    # The estimate takes the layers' rows, and the check those of both.
     hot = [label for label in sessions.measured if label == "mnist/conv1 forward fp32"]
-    assert len(hot) == 1 + 1 + 2  # the table's, the estimate's cold one, the check's two
+    assert len(hot) == 1 + 1  # the table's and the estimate's cold one
     # The cold one is timed with the table's kernel.
     assert ("mnist/conv1 forward fp32", "jit", "src nhwc") in sessions.remembered
 

@@ -57,8 +57,8 @@ def test_mistakes_name_file_table_and_key_and_leave_no_trace(text, message, tmp_
         (("no.toml",), "no.toml: cannot be read"),
         (("x", "--dry-run", "--resume", "last"), "not with --dry-run"),
         (("--resume", "last"), "no run|no runs|no such run"),
-        (("x", "--json", "-", "--md", "-"), "--json goes there already"),
-        (("x", "--json", "a", "--md", "./a"), "--json goes there already"),
+        (("x", "--json", "-", "--md", "-"), "already; nearest: "),
+        (("x", "--json", "a", "--md", "./a"), "already; nearest: "),
     ],
 )
 def test_bad_command_lines(words, message):

@@ -118,7 +118,7 @@ class Bench:
     def measure(self, cases, progress=None):  # noqa: ARG002 - as a session's
         for case in cases:
             self.asked.append(case)
-            yield self.row(case)
+            yield case, self.row(case)
 
     def row(self, case):
         name = (case.layer.name or "").rpartition("/")[2]

@@ -483,8 +483,8 @@ def test_a_killed_process_costs_its_rows_only(monkeypatch):
     layer = Gemm(m=8, k=32, n=16)
     cases = [KernelSpec(layer=layer, backend=name) for name in ("numba", "native")]
     with Session(Options(budget_s=0.02)) as session:
-        lost, native = session.measure(cases)
-        (again,) = session.measure(cases[:1])
+        (_, lost), (_, native) = session.measure(cases)
+        ((_, again),) = session.measure(cases[:1])
     assert (lost.backend, lost.status) == ("numba", "failed")
     assert "SIGKILL" in lost.reason
     assert (native.status, native.ratio["median"]) == ("ok", 1)

@@ -44,7 +44,7 @@ def session():
 
 
 def row(session, layer=CONV, **words) -> Measurement:
-    (record,) = session.measure([KernelSpec(layer=layer, **words)])
+    ((_, record),) = session.measure([KernelSpec(layer=layer, **words)])
     return record
 
 
@@ -164,7 +164,9 @@ def test_a_worker_killed_from_outside_costs_its_row_and_no_other(session, monkey
         return true_sample(kernel, request)
 
     monkeypatch.setattr(RemoteKernel, "sample", sample)
-    rows = list(session.measure([KernelSpec(layer=layer) for layer in (CONV, GEMM, CONV)]))
+    rows = [
+        row for _, row in session.measure([KernelSpec(layer=layer) for layer in (CONV, GEMM, CONV)])
+    ]
     assert [record.status for record in rows] == ["ok", "failed", "ok"]
     assert rows[1].reason.startswith("the native worker was killed by SIGKILL; if nobody killed it")
     assert rows[1].layer == "small/fc"
@@ -354,7 +356,7 @@ def test_a_failed_probe_is_not_repeated_for_every_row(monkeypatch):
 
     monkeypatch.setattr(Worker, "probe", probe)
     with Session(QUICK) as session:
-        rows = list(session.measure([KernelSpec(layer=GEMM), KernelSpec(layer=CONV)]))
+        rows = [row for _, row in session.measure([KernelSpec(layer=GEMM), KernelSpec(layer=CONV)])]
     assert len(probes) == 1
     assert all(record.status == "ok" and record.roofline is None for record in rows)
     assert all("the probe hung" in record.warnings for record in rows)

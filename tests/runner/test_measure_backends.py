@@ -94,7 +94,7 @@ def both_workers(session):
 def test_trouble_costs_its_rows_only(invented, when, deed, reason):
     bad = dataclasses.replace(POOL, name=f"{when} {deed}")
     good = dataclasses.replace(POOL, name="later works")
-    rows = list(invented.measure([*both(bad, "numba"), *both(good, "numba")]))
+    rows = [row for _, row in invented.measure([*both(bad, "numba"), *both(good, "numba")])]
     assert [(row.backend, row.status) for row in rows] == [
         ("native", "ok"),
         ("numba", "failed"),
@@ -112,14 +112,14 @@ def test_a_hung_worker_that_beats_costs_its_row(invented):
         worker.describe()
         worker._timeout = 1.0
     bad = dataclasses.replace(POOL, name="later hangs")
-    ok, failed = invented.measure(both(bad, "numba"))
+    (_, ok), (_, failed) = invented.measure(both(bad, "numba"))
     assert ok.ok
     assert "gave no answer for 1 s and was killed" in failed.reason
 
 
 def test_an_uninstalled_framework_costs_its_rows_and_names_the_command(session, monkeypatch):
     monkeypatch.setattr(host, "_BOOTSTRAP", _WITHOUT_TORCH)
-    rows = list(session.measure([*both(POOL, "torch"), *both(LARGE, "torch")]))
+    rows = [row for _, row in session.measure([*both(POOL, "torch"), *both(LARGE, "torch")])]
     assert [row.status for row in rows] == ["ok", "failed", "ok", "failed"]
     for row in rows[1::2]:
         assert row.reason == "torch is not installed; get it with: pip install 'pydlbench[torch]'"
@@ -140,7 +140,10 @@ def test_kill_minus_nine_of_torch_in_the_middle_of_a_sample(session, monkeypatch
         return true_sample(kernel, request)
 
     monkeypatch.setattr(RemoteKernel, "sample", sample)
-    rows = list(session.measure([*both(POOL, "torch"), *both(POOL.with_batch(1), "torch")]))
+    rows = [
+        row
+        for _, row in session.measure([*both(POOL, "torch"), *both(POOL.with_batch(1), "torch")])
+    ]
     assert [row.status for row in rows] == ["ok", "failed", "ok", "ok"]
     assert rows[1].reason.startswith("the torch worker was killed by SIGKILL; if nobody")
     assert session.worker("torch").pid not in (None, *victims)
@@ -157,11 +160,11 @@ def test_torch_without_memory_costs_its_row(session):
     limit = pages * resource.getpagesize() + (8 << 20)
     _, hard = resource.prlimit(worker.pid, resource.RLIMIT_AS)
     resource.prlimit(worker.pid, resource.RLIMIT_AS, (limit, hard))
-    ok, failed = session.measure(both(LARGE, "torch"))
+    (_, ok), (_, failed) = session.measure(both(LARGE, "torch"))
     assert ok.ok
     assert failed.status == "failed"
     assert "out of memory" in failed.reason
     assert failed.reason.endswith("; try a smaller --batch")
     resource.prlimit(worker.pid, resource.RLIMIT_AS, (hard, hard))
-    (row,) = session.measure([KernelSpec(layer=POOL, backend="torch")])
+    ((_, row),) = session.measure([KernelSpec(layer=POOL, backend="torch")])
     assert row.ok

@@ -151,7 +151,7 @@ def case(layer=CONV, **words):
 
 
 def test_a_case_becomes_a_row(session, worker):
-    (row,) = session.measure([case()])
+    ((_, row),) = session.measure([case()])
     assert row.status == "ok"
     assert row.device == "cuda:0"
     assert row.threads is None
@@ -170,7 +170,7 @@ def test_a_case_becomes_a_row(session, worker):
 
 
 def test_its_limits_come_from_the_probes(session, worker):
-    (row,) = session.measure([case()])
+    ((_, row),) = session.measure([case()])
     # The probe ran at the clock that the kernel ran at, so nothing is scaled.
     assert row.peak.measured == pytest.approx(55.0)
     # 128 multiply-adds per clock and multiprocessor.
@@ -197,14 +197,14 @@ def test_a_card_without_bf16_is_probed_in_fp16(session, worker, monkeypatch):
     monkeypatch.setitem(FACTS, "name", "Tesla V100-SXM2-16GB")
     monkeypatch.setitem(FACTS, "capability", "7.0")
     monkeypatch.setattr(Worker, "rates", {"fma_peak": 10e12, "gemm_peak": 90e12})
-    (row,) = session.measure([case()])
+    ((_, row),) = session.measure([case()])
     assert [one[1] for one in worker.probes if one[0] == "gemm_peak"] == ["fp16-tc"]
     assert row.peak.measured == pytest.approx(10.0)
 
 
 def test_a_launch_between_events_costs_more_than_a_node_of_a_graph(session):
     tiny = Gemm(m=1, k=4, n=4)
-    hot, cold = session.measure([case(tiny), case(tiny, cache="all-cold")])
+    (_, hot), (_, cold) = session.measure([case(tiny), case(tiny, cache="all-cold")])
     assert (hot.roofline.bound, hot.roofline.time_s) == ("launch", 1e-6)
     assert (cold.roofline.bound, cold.roofline.time_s) == ("launch", 2e-6)
 
@@ -216,7 +216,7 @@ def test_nothing_is_probed_twice(session, worker):
 
 
 def test_a_cold_sample_is_one_execution(session, worker):
-    (row,) = session.measure([case(cache="all-cold")])
+    ((_, row),) = session.measure([case(cache="all-cold")])
     assert row.timing == "events"
     assert {request.inner for request in worker.requests} == {1}
     ((_, preparation),) = worker.prepared
@@ -278,7 +278,7 @@ def test_a_worker_that_cannot_start_ends_it_before_any_row(session, worker, erro
 )
 def test_what_cannot_be_prepared_costs_its_row(session, worker, error, status):
     worker.refuses = {"fp16": error}
-    first, lost, last = session.measure([case(), case(precision="fp16"), case(GEMM)])
+    (_, first), (_, lost), (_, last) = session.measure([case(), case(precision="fp16"), case(GEMM)])
     assert (first.status, last.status) == ("ok", "ok")
     assert (lost.status, lost.reason) == (status, str(error))
     assert lost.threads is None
@@ -288,14 +288,14 @@ def test_what_cannot_be_prepared_costs_its_row(session, worker, error, status):
 
 def test_an_error_while_sampling_frees_the_kernel(session, worker):
     worker.error = PrimitiveError("launch gate: timed out 4 times")
-    (row,) = session.measure([case()])
+    ((_, row),) = session.measure([case()])
     assert (row.status, row.reason) == ("failed", "launch gate: timed out 4 times")
     assert worker.released == 1
 
 
 def test_a_probe_that_fails_leaves_the_times(session, worker):
     worker.fails = {"fma_peak"}
-    rows = list(session.measure([case(), case(GEMM)]))
+    rows = [row for _, row in session.measure([case(), case(GEMM)])]
     assert [row.status for row in rows] == ["ok", "ok"]
     assert all(row.roofline is None for row in rows)
     assert all("the fma_peak probe hung" in row.warnings for row in rows)
@@ -314,7 +314,7 @@ def test_a_roof_holds_against_the_cpu_rows_beside_it(worker, monkeypatch):
 
     monkeypatch.setattr(Session, "worker", chosen)
     with Session(QUICK) as session:
-        gpu, cpu = session.measure([case(GEMM), KernelSpec(layer=GEMM)])
+        (_, gpu), (_, cpu) = session.measure([case(GEMM), KernelSpec(layer=GEMM)])
         assert session.run.device["kind"] == "cuda"
     assert (gpu.threads, cpu.threads) == (None, len(session.cpus))
     assert gpu.peak.measured == pytest.approx(55.0)

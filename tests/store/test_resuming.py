@@ -1,50 +1,9 @@
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from pydlbench.errors import UsageError
-from pydlbench.models.catalog import find_layers
-from pydlbench.records.specs import KernelSpec
-from pydlbench.store.entry import Entry
-from pydlbench.store.resume import case_key, done_keys, refuse_differences
-
-
-@pytest.fixture
-def case():
-    return KernelSpec(layer=find_layers(["mb1ic3ih8oc4oh6kh3"])[0])
-
-
-def test_keys_tell_cases_apart(case):
-    others = [
-        msgspec.structs.replace(case, **change)
-        for change in (
-            {"pass_": "backward-data"},
-            {"precision": "bf16"},
-            {"cache": "all-cold"},
-            {"layout": "nhwc"},
-            {"backend": "torch", "mode": "eager"},
-            {"backend": "torch", "mode": "compiled"},
-            {"fuse": "bias"},
-            {"device": "cuda:0"},
-            {"device": "cuda:0", "timing": "events"},
-        )
-    ]
-    keys = [case_key(one) for one in (case, *others)] + [case_key(case, 1), case_key(case, 2)]
-    assert len(set(keys)) == len(keys)
-    assert case_key(KernelSpec.from_dict(case.to_dict())) == case_key(case)
-
-
-def test_ok_and_skipped_rows_are_done_and_failed_ones_not(store, run_of, entry):
-    store.begin(run_of(), "sweep")
-    for key, status in (("a", "ok"), ("b", "skipped"), ("c", "failed"), ("d", "failed")):
-        store.add(run_of().id, entry(key, status=status))
-    store.add(run_of().id, entry("d", status="ok"))
-    store.add(run_of().id, entry())
-    for key, document in (("e", {"status": "failed"}), ("f", {"status": "ok"}), ("g", {})):
-        store.add(run_of().id, Entry("step", document, None, key))
-    assert done_keys(store, run_of().id) == {"a", "b", "d", "f", "g"}
-
+from pydlbench.store.resume import refuse_differences
 
 CPU = {"name": "A", "facts": {"model": 1, "memory_available_bytes": 5}}
 GPU = {"name": "H200", "facts": {}, "host": CPU}

@@ -252,7 +252,7 @@ def test_only_the_newest_entry_is_held(store, run_of, entry):
 
 def test_importing_the_store_imports_no_database():
     script = (
-        "import sys, pydlbench.store.store, pydlbench.cli.recorder\n"
+        "import sys, pydlbench.store.store, pydlbench.runner.recorder\n"
         "print({'sqlite3', 'platformdirs', 'numpy'} & set(sys.modules))"
     )
     done = subprocess.run(

@@ -1,32 +1,87 @@
-"""Keeps what a command measures in the store, while it measures."""
+"""Keeps what a command measures in the store, while it measures, whatever ends it."""
 
 from __future__ import annotations
 
+import contextlib
 import shlex
+import signal
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-import msgspec
-
-from pydlbench.cli.options import say_kept
-from pydlbench.cli.terminal import tell
 from pydlbench.errors import StoreError, UsageError
+from pydlbench.store.entry import Entry
+from pydlbench.store.reader import short_id
+from pydlbench.store.resume import continued, refuse_differences
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
-    from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunInfo, RunRecord
-    from pydlbench.store.entry import Entry
     from pydlbench.store.store import Store
 
-__all__ = ["Recorder", "Resumed"]
+__all__ = ["OneInterrupt", "Recorder", "Resumed"]
+
+# Device and environment of a run that goes on are written again so often, in seconds.
+_EVERY_S = 5.0
 
 
-# -----------------------------------------------------------------------------
-# The run that a recorder goes on with: what is kept of it, and whether it may be continued.
+class OneInterrupt:
+    """Context in which the first SIGINT or SIGTERM raises ``KeyboardInterrupt``; others do nothing.
+
+    Impatient people press Ctrl-C twice, and batch systems send SIGTERM before they kill: what is
+    finished is then saved and shown undisturbed. Does nothing outside of the main thread; a signal
+    that is ignored or that somebody else handles stays as it is.
+    """
+
+    def __init__(self) -> None:
+        self._listening = True
+        self._held = self._pending = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in usual.items():
+                if signal.getsignal(number) is handler:
+                    self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def ignore(self) -> None:
+        """Do nothing on any signal from now on."""
+        self._listening = False
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Put a signal off until the block has ended: what it does is done whole."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+            if self._pending:
+                self._pending = False
+                raise KeyboardInterrupt
+
+    def _handle(self, *_: object) -> None:
+        if not self._listening:
+            return
+        self._listening = False
+        if self._held:
+            self._pending = True
+        else:
+            raise KeyboardInterrupt
 
 
 class Resumed:
@@ -48,19 +103,11 @@ class Resumed:
 
     def own(self, run: RunRecord) -> RunRecord:
         """Return a session's record as this run's, with all that was found on the device before."""
-        from pydlbench.store.resume import continued
-
         return continued(self.record, run)
 
-    def done(self) -> frozenset[str]:
-        """Return the keys (see ``case_key``) of the rows that need no measuring."""
-        from pydlbench.store.resume import done_keys
-
-        return done_keys(self._store, self.info.id)
-
-    def entries(self, table: str | None = None, *, samples: bool = False) -> Sequence[Entry]:
-        """Return its entries; see ``Store.entries``."""
-        return self._store.entries(self.info.id, table, samples=samples)
+    def entries(self, *, samples: bool = False) -> Sequence[Entry]:
+        """Return all that is kept of it, with raw samples where they are asked for."""
+        return self._store.entries(self.info.id, samples=samples)
 
     def refuse_differences(self, run: RunRecord, request: Mapping[str, Any]) -> None:
         """Make sure that a session's rows may stand beside those that are there.
@@ -68,18 +115,12 @@ class Resumed:
         Raises:
             UsageError: machine, libraries or request are not the same.
         """
-        from pydlbench.store.resume import refuse_differences
-
         asked = self._store.request(self.info.id)
         refuse_differences(self.record, run, asked, request)
 
 
-# -----------------------------------------------------------------------------
-# Results on their way into the store: they wait until it takes them.
-
-
 class Waiting:
-    """A queue; what the store refuses stays in it, for the next attempt."""
+    """Results on their way into the store: what it refuses waits for the next attempt."""
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
@@ -99,8 +140,6 @@ class Waiting:
         Raises:
             StoreError: one cannot be written; it waits, with those behind it.
         """
-        from pydlbench.errors import StoreError
-
         try:
             while self._entries:
                 entry = self._entries[0]
@@ -114,29 +153,22 @@ class Waiting:
             raise
 
 
-# -----------------------------------------------------------------------------
-# Keeps what a command measures in the store, while it measures.
-#
-# A store that cannot be used costs a warning, never a measurement: what could not be written
-# waits,
-# and is tried again with the next row and at the end. Only a file that was named with ``--store``
-# is
-# checked like any other option, before anything is measured.
-
-_EVERY_S = 5.0
-
-
 class Recorder:
-    """Puts one run into the store; a context manager.
+    """Puts one run into the store; a context manager, in which Ctrl-C ends the measuring once.
 
-    Usage: ``start`` once something is known of the machine, ``layer`` and ``add`` for all that is
-    finished, at once, ``finish`` at the end. Leaving the context without ``finish`` ends the run as
+    Usage: ``start`` once something is known of the machine, ``add`` for all that is finished, at
+    once, ``finish`` at the end. Leaving the context without ``finish`` ends the run as
     ``interrupted`` after Ctrl-C, else as ``failed``; a run that ends so before anything was
     finished is not kept.
+
+    A store that cannot be used costs a warning, never a measurement: what could not be written
+    waits, and is tried again with the next row and at the end. Only a file that was named with
+    ``--store`` is checked like any other option, before anything is measured.
 
     Args:
         store: open for writing; None keeps nothing.
         kind: the command.
+        tell: called with lines for whoever waits: warnings, and where the run is kept.
         quiet: do not say where the run is kept.
         named: the store was named with ``--store``.
         resumed: the run to go on with, instead of a new one.
@@ -144,9 +176,9 @@ class Recorder:
     Attributes:
         store: as given.
         resumed: as given.
+        interrupts: what answers Ctrl-C while the context lasts.
         where: what other commands need to find the run: `` --store FILE``, where it was named.
         begun: whether the run is in the store.
-        layers: how often ``layer`` was called.
         given: how often anything was handed over to be kept.
     """
 
@@ -155,15 +187,18 @@ class Recorder:
         store: Store | None,
         kind: str,
         *,
+        tell: Callable[[str], None] = lambda _: None,
         quiet: bool = False,
         named: bool = False,
         resumed: Resumed | None = None,
     ) -> None:
         self.store = store
         self.resumed = resumed
+        self.interrupts = OneInterrupt()
         self.where = f" --store {shlex.quote(str(store.path))}" if store and named else ""
-        self.layers = self.given = 0
+        self.given = 0
         self._kind = kind
+        self._tell = tell
         self._quiet = quiet
         self._named = named
         self._run: RunRecord | None = None
@@ -173,26 +208,8 @@ class Recorder:
         self._next_description = 0.0
         self._waiting = Waiting()
 
-    @classmethod
-    def of(cls, args: argparse.Namespace, kind: str, resume: str | None = None) -> Self:
-        """Open the store that a command's options name.
-
-        Args:
-            args: the options; ``store`` and ``quiet`` are read.
-            kind: the command.
-            resume: the run to go on with, as ``Store.find`` takes it.
-
-        Raises:
-            UsageError: the file that was named cannot be written; or there is no such run, it is
-                another command's, or it is being written.
-        """
-        from pydlbench.cli.options import writing_store
-
-        store, named, resumed = writing_store(args, kind, resume)
-        quiet = bool(getattr(args, "quiet", False))
-        return cls(store, kind, quiet=quiet, named=named, resumed=resumed)
-
     def __enter__(self) -> Self:
+        self.interrupts.__enter__()
         return self
 
     def __exit__(
@@ -206,10 +223,11 @@ class Recorder:
                 stopped = kind is not None and issubclass(kind, KeyboardInterrupt)
                 self.finish(self._run, "interrupted" if stopped else "failed")
             if self.store is not None and self._kept is not None and not self._quiet:
-                say_kept(self.store, self._kept, self.where)
+                self._say_kept(self.store, self._kept)
         finally:
             if self.store is not None:
                 self.store.close()
+            self.interrupts.__exit__(kind, error, trace)
 
     @property
     def started(self) -> bool:
@@ -247,31 +265,18 @@ class Recorder:
         """Return a record under the resumed run's id, time and command; of a new run itself."""
         return run if self.resumed is None else self.resumed.own(run)
 
-    def layer(
-        self,
-        row: Measurement,
-        samples: Sequence[float] | None = None,
-        key: str | None = None,
-    ) -> None:
-        """Keep a measurement.
+    def add(self, table: str, document: Mapping[str, Any], key: str | None = None) -> None:
+        """Keep something that is finished.
 
         Args:
-            row: with its ``samples_s``, or without.
-            samples: in seconds, where they are not the row's.
-            key: the case that it answers; see ``pydlbench.store.resume.case_key``.
+            table: what it is: ``layer``, ``estimate``, ``step``...
+            document: its JSON object; ``samples_s`` in it are kept apart.
+            key: what it answers; a later one with the same key takes its place.
         """
-        from pydlbench.store.entry import Entry
-
-        if samples is not None:
-            row = msgspec.structs.replace(row, samples_s=tuple(samples))
-        self._keep(Entry.of_layer(row, key))
-        self.layers += 1
-
-    def add(self, table: str, document: Mapping[str, Any], key: str | None = None) -> None:
-        """Keep something else: ``estimate``, ``step``, ``check`` or ``findings``."""
-        from pydlbench.store.entry import Entry
-
-        self._keep(Entry.of(table, document, key))
+        self.given += 1
+        if self.store is not None:
+            self._waiting.put(Entry.of(table, document, key))
+            self._write()
 
     def describe(self, read: Callable[[], RunRecord]) -> None:
         """Keep what is known of device and environment by now, every few seconds at the most.
@@ -309,7 +314,7 @@ class Recorder:
             except StoreError as error:
                 self._warn(error)
         if self._waiting:
-            tell(f"warning: {len(self._waiting)} of {self.given} results could not be kept")
+            self._tell(f"warning: {len(self._waiting)} of {self.given} results could not be kept")
         if self.begun and len(self._waiting) < max(self.given, 1):
             self._kept = run.id
 
@@ -321,12 +326,6 @@ class Recorder:
         else:
             self.store.begin(self._run, self._kind, request=self._request)
         self.begun = True
-
-    def _keep(self, entry: Entry) -> None:
-        self.given += 1
-        if self.store is not None:
-            self._waiting.put(entry)
-            self._write()
 
     def _write(self) -> None:
         """Write all that waits."""
@@ -341,5 +340,13 @@ class Recorder:
     def _warn(self, error: StoreError) -> None:
         """Say it once: the same trouble comes back with every row."""
         if not self._warned:
-            tell(f"warning: not kept for now, the run goes on: {error}")
+            self._tell(f"warning: not kept for now, the run goes on: {error}")
         self._warned = True
+
+    def _say_kept(self, store: Store, run_id: str) -> None:
+        """Say under which name the run can be found, and how it is shown."""
+        try:
+            short = short_id(run_id, store.ids())
+        except StoreError:
+            short = run_id
+        self._tell(f"kept as run {run_id} (pydlbench runs show {short}{self.where})")

@@ -1,0 +1,641 @@
+"""One loop under every command that measures.
+
+A command makes tasks and hands them to :func:`execute`, which opens the sessions that they need,
+measures what is not there yet, keeps each result in the store as soon as it is finished, and
+returns everything in :class:`Results`, however the run has ended.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import hashlib
+import json
+import sys
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import msgspec
+
+from pydlbench.errors import PydlbenchError, UnsupportedError
+from pydlbench.store.entry import ANSWERED, Entry
+from pydlbench.store.resume import continued
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.run import RunRecord
+    from pydlbench.records.specs import KernelSpec
+    from pydlbench.runner.recorder import Recorder
+
+__all__ = [
+    "KernelTask",
+    "Outcome",
+    "Result",
+    "Results",
+    "Row",
+    "Task",
+    "View",
+    "execute",
+    "kernel_of",
+    "kernels",
+    "row_key",
+]
+
+
+# -----------------------------------------------------------------------------
+# What is wanted: tasks, each with the rows that it answers together.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One measurement, estimate, step or check that is wanted.
+
+    Attributes:
+        fields: what tells it from others, by the names that a sweep's ``exclude`` uses; all text.
+        label: a short name for progress lines.
+        case: what is handed to whoever measures it.
+    """
+
+    fields: Mapping[str, str]
+    label: str
+    case: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One finished thing on its way into the store.
+
+    Attributes:
+        table: of the store; empty where there is nothing to keep.
+        document: its JSON object; without ``status`` it counts as ``ok``.
+        row: that it answers; None where it only goes into a row.
+        key: of one that answers no row.
+        detail: what was found, for a command that prints it at once; never stored.
+    """
+
+    table: str
+    document: dict[str, Any]
+    row: Row | None = None
+    key: str | None = None
+    detail: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """Rows that are measured together: where one of them is missing, all are measured again.
+
+    A subclass says what they are and how they are measured; see :class:`KernelTask`.
+
+    Attributes:
+        kind: the command that asks for such rows.
+        opens: the kind of session; tasks with the same kind and the same options share one.
+        rows: what comes of it.
+        options: keywords of ``session.Options``.
+        table: number of the sweep's table that asked for it.
+        place: how messages call that table.
+        words: of the command line that asks for the same.
+    """
+
+    kind: ClassVar[str]
+    opens: ClassVar[str] = "kernels"
+    rows: tuple[Row, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    table: int = 1
+    place: str = ""
+    words: tuple[str, ...] = ()
+
+    def open(self) -> AbstractContextManager[Any]:
+        """Return a new session for tasks of this kind."""
+        from pydlbench.runner.session import Options, Session
+
+        return Session(Options(**self.options))
+
+    def seconds(self) -> float:
+        """Return how many seconds of sampling it is allowed."""
+        return len(self.rows) * float(self.options.get("budget_s", 0.0))
+
+    def check(self, session: Any) -> None:
+        """Make sure that there is room for it, before anything of a run is built.
+
+        Raises:
+            UsageError: there is not.
+        """
+
+    def measure(self, session: Any, view: View) -> Iterator[Result]:
+        """Yield each result as soon as it is finished, those of all rows among them.
+
+        Raises:
+            PydlbenchError: the rows that have no result yet will have none.
+        """
+        raise NotImplementedError
+
+    def refused(self, row: Row, status: str, reason: str) -> Result:
+        """Return what stands in the place of a row that could not be measured."""
+        return Result("", {**row.fields, "status": status, "reason": reason}, row)
+
+
+def row_key(task: Task, row: Row) -> str:
+    """Return what a row's entry is found by: its table and everything that was asked for.
+
+    The case is in it: two layers of one name may differ in what pooling does.
+    """
+    case = row.case.to_dict() if hasattr(row.case, "to_dict") else row.case
+    return f"{task.kind}/{task.table}/{_digest([dict(row.fields), case])}"
+
+
+def kernel_of(key: str | None) -> str | None:
+    """Return the key of the row that a kernel's entry was measured for.
+
+    None if the entry answers a row itself, or has no key, as in a file.
+    """
+    return key.rpartition("/")[0] if key is not None and key.count("/") > 2 else None
+
+
+def _same_kernel(case: KernelSpec, options: Mapping[str, Any]) -> str:
+    """Return what two measurements of the same kernel have in common, whatever asked for it."""
+    nameless = msgspec.structs.replace(case, layer=dataclasses.replace(case.layer, name=None))
+    return _digest([nameless.to_dict(), options.get("threads")])
+
+
+def _digest(value: object) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:20]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelTask(Task):
+    """Layers alone, interleaved where they differ in backend and mode only."""
+
+    kind: ClassVar[str] = "layers"
+
+    def check(self, session: Any) -> None:
+        """Make sure that their operands fit into memory together."""
+        session.check_room([row.case for row in self.rows])
+
+    def measure(self, session: Any, view: View) -> Iterator[Result]:
+        """Measure them in turn."""
+        left = {row.case: row for row in self.rows}
+        for case, measured in session.measure(list(left), progress=view.advance):
+            yield Result("layer", measured.to_dict(), left[case])
+
+    def refused(self, row: Row, status: str, reason: str) -> Result:
+        """Return a layer's row without numbers."""
+        from pydlbench.runner.measuring import empty_row
+
+        empty = empty_row(row.case, self.options.get("threads"), status, reason)
+        return Result("layer", empty.to_dict(), row)
+
+
+def kernels(
+    task: Task, cases: Sequence[KernelSpec], session: Any, view: View, more: int = 0
+) -> Generator[Result, None, dict[KernelSpec, Measurement]]:
+    """Measure the kernels that go into a task's rows, or take them from where they are.
+
+    Args:
+        task: by whose first row they are called.
+        cases: what to measure.
+        session: measures.
+        view: of the task.
+        more: stages of the task that come after them, for its progress.
+
+    Returns:
+        A measurement for each case.
+
+    Raises:
+        PydlbenchError: one could not be measured at all, and other tasks do not go on without it.
+    """
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.runner.measuring import empty_row
+
+    rows: dict[KernelSpec, Measurement] = {}
+    for number, case in enumerate(cases):
+        if known := view.kernel(case):
+            rows[case] = there = Measurement.from_dict(known)
+            if there.ok and there.cache == "hot":
+                session.remember(case, there.algorithm, there.layout)
+            continue
+        view.advance(number, len(cases) + more, case.label)
+        try:
+            measured = next(row for _, row in session.measure([case], progress=lambda *_: None))
+        except PydlbenchError as error:
+            if not view.tolerant:
+                raise
+            measured = empty_row(case, task.options.get("threads"), *_verdict(error))
+        key = f"{row_key(task, task.rows[0])}/{_same_kernel(case, task.options)}"
+        yield Result("layer", measured.to_dict(), key=key)
+        rows[case] = msgspec.structs.replace(measured, samples_s=None)
+    return rows
+
+
+# -----------------------------------------------------------------------------
+# What came of it.
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a row.
+
+    Attributes:
+        task: that it belongs to.
+        row: what was wanted.
+        result: what was found.
+    """
+
+    task: Task
+    row: Row
+    result: Result
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The JSON object."""
+        return self.result.document
+
+    @property
+    def status(self) -> str:
+        """``ok``, ``skipped`` or ``failed``."""
+        return _status(self.document)
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is not ok."""
+        return self.document.get("reason")
+
+
+@dataclass(slots=True)
+class Results:
+    """What came of a run.
+
+    Attributes:
+        total: how many rows were wanted.
+        outcomes: of the rows that are finished, those of the run that was resumed among them.
+        parts: what went into rows: kernels, agreements.
+        run: when, where and with what.
+        interrupted: Ctrl-C or SIGTERM came before all were finished.
+        trouble: what ended the run although something was finished.
+    """
+
+    total: int
+    run: RunRecord
+    outcomes: Sequence[Outcome]
+    parts: Mapping[str, Result]
+    interrupted: bool = False
+    trouble: PydlbenchError | None = None
+
+    @property
+    def early(self) -> bool:
+        """Whether more was asked for."""
+        return self.interrupted or self.trouble is not None
+
+    @property
+    def ok(self) -> bool:
+        """Whether anything that was wanted has been measured."""
+        return any(one.status == "ok" for one in self.outcomes)
+
+    @property
+    def status(self) -> str:
+        """What becomes of the run in the store; without a single row that is ok it has failed."""
+        if self.interrupted:
+            return "interrupted"
+        return "done" if self.ok and self.trouble is None else "failed"
+
+    def entries(self) -> list[Entry]:
+        """Return all that is to be kept, without raw samples."""
+        found = [*self.parts.values(), *(one.result for one in self.outcomes)]
+        return [Entry.of(one.table, one.document, one.key) for one in found if one.table]
+
+
+def _status(document: Mapping[str, Any]) -> str:
+    return str(document.get("status", "ok"))
+
+
+def _verdict(error: PydlbenchError) -> tuple[str, str]:
+    """Return status and reason of what an error has stopped."""
+    status = "skipped" if isinstance(error, UnsupportedError) else "failed"
+    return status, " ".join(str(error).split())
+
+
+# -----------------------------------------------------------------------------
+# The loop.
+
+
+class Progress(Protocol):
+    """What shows how far a run is."""
+
+    def __call__(self, done: int, total: int, label: str) -> None:
+        """Show rows done, rows in all and what is done next."""
+
+    def close(self) -> None:
+        """Leave the place to the results."""
+
+
+def execute(
+    tasks: Sequence[Task],
+    open_session: Callable[[Task], AbstractContextManager[Any]] | None,
+    recorder: Recorder,
+    *,
+    progress: Progress,
+    request: Mapping[str, Any] | None = None,
+    tolerant: bool = False,
+    samples: bool = False,
+) -> Results:
+    """Measure what is not there yet and keep each result at once.
+
+    Args:
+        tasks: what is wanted; their sessions are open one at a time.
+        open_session: takes the place of :meth:`Task.open`.
+        recorder: inside its context; may go on with an earlier run.
+        progress: is closed at the end.
+        request: what is asked for, kept with the run so that it can be resumed.
+        tolerant: what goes wrong with a task as a whole costs its rows only; else it ends the run.
+        samples: leave the raw samples in the documents.
+
+    Returns:
+        What is finished, after Ctrl-C and SIGTERM, too.
+
+    Raises:
+        PydlbenchError: what ended the run before anything was finished.
+    """
+    loop = _Loop(tasks, open_session or Task.open, recorder, progress, request, tolerant, samples)
+    interrupted, trouble = False, None
+    try:
+        try:
+            loop.run()
+        finally:
+            # Inside the outer try: no moment is left in which Ctrl-C could get past it.
+            recorder.interrupts.ignore()
+            loop.take_the_rest()
+    except KeyboardInterrupt:
+        interrupted = True
+    except PydlbenchError as error:
+        if not recorder.given:
+            raise
+        trouble = error
+    finally:
+        progress.close()
+    run = recorder.own(loop.described())
+    results = Results(loop.total, run, loop.outcomes, loop.parts, interrupted, trouble)
+    recorder.finish(run, results.status)
+    return results
+
+
+class View:
+    """What a task sees of the run.
+
+    Args:
+        loop: the run.
+        task: whose view it is.
+        session: that it measures with.
+
+    Attributes:
+        tolerant: see :func:`execute`.
+    """
+
+    def __init__(self, loop: _Loop, task: Task, session: Any) -> None:
+        self.tolerant = loop.tolerant
+        self._loop, self._task, self._session = loop, task, session
+        self._before = loop.finished
+
+    def advance(self, done: int, total: int, label: str) -> None:
+        """Show progress: a fraction of this task, and what is done next."""
+        # Not earlier: only now a GPU has told its name.
+        self._loop.start(self._session)
+        here = len(self._task.rows) * min(done / max(total, 1), 1.0)
+        self._loop.show(self._before, here, label)
+
+    def kernel(self, case: KernelSpec) -> dict[str, Any] | None:
+        """Return the document of a kernel that this run has measured already, if it is ok."""
+        return self._loop.kernels.get(_same_kernel(case, self._task.options))
+
+
+class _Loop:
+    """The state of :func:`execute`."""
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        open_session: Callable[[Task], AbstractContextManager[Any]],
+        recorder: Recorder,
+        progress: Progress,
+        request: Mapping[str, Any] | None,
+        tolerant: bool,
+        samples: bool,
+    ) -> None:
+        self.tolerant = tolerant
+        self.kernels: dict[str, dict[str, Any]] = {}
+        self._tasks = tasks
+        self._open = open_session
+        self._recorder = recorder
+        self._progress = progress
+        self._request = request
+        self._samples = samples
+        self._known: RunRecord | None = None
+        self._key: object = None
+        self._session: Any = None
+        self._manager: AbstractContextManager[Any] | None = None
+        self._listed: set[int] = set()
+        self.total = sum(len(task.rows) for task in tasks)
+        self.outcomes: list[Outcome] = []
+        self.parts: dict[str, Result] = {}
+        # What an earlier attempt has finished, by key; and by row what was measured for it.
+        self._done: dict[str, Result] = {}
+        self._behind: dict[str, list[Result]] = {}
+        self._read_earlier()
+
+    def run(self) -> None:
+        """Take all tasks in their order.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C or SIGTERM.
+            PydlbenchError: a task cannot be measured, and the run does not go on without it.
+        """
+        try:
+            for task in self._tasks:
+                self._take_earlier(task)
+            for task in self._tasks:
+                if not self._is_done(task):
+                    self._measure(task)
+        finally:
+            self._close()
+        if not self._recorder.started:  # all was there already
+            self._recorder.start(self.described(), self._request)
+
+    def start(self, session: Any) -> None:
+        """Begin the run in the store, once a session has something to say of the machine."""
+        if not self._recorder.started:
+            self._recorder.start(session.run, self._request)
+
+    @property
+    def finished(self) -> int:
+        """How many rows are finished."""
+        return len(self._listed)
+
+    def show(self, before: int, here: float, label: str) -> None:
+        """Show progress: rows that were finished before a task, and those of it, parts of one too.
+
+        What is finished counts even where the task does not say so.
+        """
+        self._progress(max(int(before + here), self.finished), self.total, label)
+
+    def take_the_rest(self) -> None:
+        """List what an earlier attempt has finished and this one has not come to."""
+        for task in self._tasks:
+            for row in task.rows:
+                if id(row) not in self._listed and (found := self._earlier(task, row)):
+                    self._list(task, row, found)
+
+    def described(self) -> RunRecord:
+        """Return the run's record, with all that was found on the devices that were used.
+
+        Sessions come one after another, and each probes only what its own rows need.
+        """
+        now = None if self._session is None else self._session.run
+        known = [one for one in (self._known, now) if one is not None]
+        if len(known) > 1:
+            return continued(*known)
+        if known:
+            return known[0]
+        return self._recorder.resumed.record if self._recorder.resumed else _new_run()
+
+    # --- sessions ---------------------------------------------------------------------------
+
+    def _session_for(self, task: Task) -> Any:
+        """Return a session for a task: the one that is open, or a new one."""
+        key = _session_key(task)
+        if key != self._key:
+            self._close()
+            manager = self._open(task)
+            self._session = manager.__enter__()
+            self._manager, self._key = manager, key
+            if not self.tolerant:
+                for one in self._tasks:
+                    if _session_key(one) == key and not self._is_done(one):
+                        one.check(self._session)
+        return self._session
+
+    def _close(self) -> None:
+        """Close the session that is open, its device noted down before."""
+        manager, self._manager, self._key = self._manager, None, None
+        if manager is None:
+            return
+        try:
+            with self._recorder.interrupts.held():
+                self._known = self.described()
+        finally:
+            self._session = None
+            manager.__exit__(None, None, None)
+
+    # --- tasks ------------------------------------------------------------------------------
+
+    def _measure(self, task: Task) -> None:
+        try:
+            session = self._session_for(task)
+            for result in task.measure(session, View(self, task, session)):
+                self.start(session)
+                self._take(task, result)
+        except PydlbenchError as error:
+            if not self.tolerant:
+                raise
+            if not self._recorder.started:
+                self._recorder.start(self.described(), self._request)
+            for row in task.rows:
+                if id(row) not in self._listed:
+                    self._take(task, task.refused(row, *_verdict(error)))
+
+    def _take(self, task: Task, result: Result) -> None:
+        """Keep a result and list it, whole or not at all."""
+        with self._recorder.interrupts.held():
+            row = result.row
+            before = None if row is None else self._earlier(task, row)
+            if before is not None and _status(before.document) == "ok" != _status(result.document):
+                # Measured again for the sake of another one: it is not given up for that.
+                result = before
+            elif result.table:
+                key = result.key if row is None else row_key(task, row)
+                result = dataclasses.replace(result, key=key)
+                self._recorder.add(result.table, result.document, key)
+                # What was probed for the row: a run that is killed has it all the same.
+                self._recorder.describe(self.described)
+            self._list(task, row, result)
+
+    def _list(self, task: Task, row: Row | None, result: Result) -> None:
+        if result.table == "layer" and _status(result.document) == "ok":
+            self._remember(task, row, result)
+        if not self._samples and result.table == "layer":
+            plain = {name: one for name, one in result.document.items() if name != "samples_s"}
+            result = dataclasses.replace(result, document=plain)
+        if row is None:
+            self.parts[result.key or str(len(self.parts))] = result
+            return
+        self._listed.add(id(row))
+        self.outcomes.append(Outcome(task, row, result))
+
+    def _remember(self, task: Task, row: Row | None, result: Result) -> None:
+        """Remember a kernel: estimates share them with each other and with layers."""
+        name = (
+            str(result.key).rpartition("/")[2]
+            if row is None
+            else _same_kernel(row.case, task.options)
+        )
+        plain = {name: one for name, one in result.document.items() if name != "samples_s"}
+        self.kernels.setdefault(name, plain)
+
+    # --- what an earlier attempt has finished -------------------------------------------------
+
+    def _read_earlier(self) -> None:
+        """Read what the run that is resumed has finished."""
+        if self._recorder.resumed is None:
+            return
+        unsure: set[str | None] = set()
+        for entry in self._recorder.resumed.entries(samples=self._samples):
+            document = dict(entry.document)
+            if entry.samples is not None:
+                document["samples_s"] = entry.samples
+            if _status(document) not in ANSWERED:
+                # A sum without a kernel that failed is not what was asked for.
+                unsure |= {entry.key, kernel_of(entry.key)}
+            elif entry.key is not None:
+                self._done[entry.key] = result = Result(entry.table, document, key=entry.key)
+                if of := kernel_of(entry.key):
+                    self._behind.setdefault(of, []).append(result)
+        self._done = {key: one for key, one in self._done.items() if key not in unsure}
+
+    def _earlier(self, task: Task, row: Row) -> Result | None:
+        return self._done.get(row_key(task, row)) if self._done else None
+
+    def _is_done(self, task: Task) -> bool:
+        return bool(self._done) and all(self._earlier(task, row) for row in task.rows)
+
+    def _take_earlier(self, task: Task) -> None:
+        """List a task that an earlier attempt has finished, and remember the kernels behind it."""
+        for row in task.rows:
+            for result in self._behind.get(row_key(task, row), ()) if self._behind else ():
+                self._list(task, None, result)
+            if self._is_done(task) and (found := self._earlier(task, row)):
+                self._list(task, row, found)
+
+
+def _session_key(task: Task) -> tuple[str, dict[str, Any]]:
+    return task.opens, dict(task.options)
+
+
+def _new_run() -> RunRecord:
+    """Return the record of a run on this machine, with nothing probed yet."""
+    from pydlbench.devices.cpu.affinity import choose_cpus
+    from pydlbench.devices.cpu.facts import read_cpu_facts
+    from pydlbench.devices.cpu.record import start_record
+    from pydlbench.devices.environment import read_environment
+    from pydlbench.records.run import RunRecord
+
+    facts = read_cpu_facts()
+    now = dt.datetime.now(dt.UTC)
+    return RunRecord(
+        id=f"{now:%Y%m%d}-{uuid.uuid4().hex[:8]}",
+        created_utc=now.isoformat(timespec="seconds"),
+        command=tuple(sys.argv),
+        device=start_record(facts, choose_cpus(facts, None)).to_dict(),
+        environment=read_environment(),
+    )

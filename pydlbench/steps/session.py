@@ -1,0 +1,53 @@
+"""A session that times whole steps of frameworks as well as kernels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydlbench.runner.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pydlbench.records.step import StepRecord, StepSpec
+    from pydlbench.steps.checks import Agreement
+    from pydlbench.steps.protocols.runner import ProtocolResult, ProtocolSpec
+
+__all__ = ["StepSession"]
+
+
+class StepSession(Session):
+    """Times steps, holds frameworks against each other, runs published protocols."""
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Bytes of memory that are available; None where the system does not tell."""
+        return self.facts.memory_available_bytes
+
+    def steps(
+        self,
+        cases: Sequence[StepSpec],
+        *,
+        checks: bool,
+        progress: Callable[[int, int, str], None],
+    ) -> list[StepRecord]:
+        """Check steps, unless ``checks`` is off, and time them interleaved."""
+        from pydlbench.records.step import StepPreparation
+        from pydlbench.steps.run import run_in_turn
+
+        how = StepPreparation(checks=checks)
+        return run_in_turn(cases, self, preparation=how, progress=progress)
+
+    def agreement(self, case: StepSpec) -> Agreement:
+        """Hold the two frameworks' numbers of a step against each other."""
+        from pydlbench.steps.checks import agree
+
+        return agree(case, self)
+
+    def protocol(
+        self, case: ProtocolSpec, write: Callable[[str], None], note: Callable[[str], None]
+    ) -> ProtocolResult:
+        """Run a published protocol; ``write`` takes what it prints, ``note`` what is to be said."""
+        from pydlbench.steps.protocols.runner import run_in_worker
+
+        return run_in_worker(case, self, write, note)

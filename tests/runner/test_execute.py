@@ -1,0 +1,241 @@
+"""The loop under every command: what is kept, in which order, and what ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+
+from pydlbench.errors import PrimitiveError, UnsupportedError
+from pydlbench.models.catalog import find_layers
+from pydlbench.records.run import RunRecord
+from pydlbench.records.specs import KernelSpec
+from pydlbench.runner.execute import (
+    KernelTask,
+    Result,
+    Row,
+    Task,
+    execute,
+    kernel_of,
+    kernels,
+    row_key,
+)
+from pydlbench.runner.recorder import OneInterrupt, Recorder, Resumed
+from pydlbench.store.store import Store
+
+
+class Quiet:
+    """Notes progress and shows nothing."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int, str]] = []
+
+    def __call__(self, done: int, total: int, label: str) -> None:
+        self.seen.append((done, total, label))
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbers(Task):
+    """Rows whose document is their name; ``before`` is called ahead of each."""
+
+    kind: ClassVar[str] = "numbers"
+    before: Any = field(default=lambda _: None)
+
+    def measure(self, session, view):
+        for number, row in enumerate(self.rows):
+            view.advance(number, len(self.rows), row.label)
+            self.before(row.label)
+            session.measured.append(row.label)
+            yield Result("step", {"name": row.label, "status": session.status}, row)
+
+
+class Machine:
+    """A session that counts how often it was opened."""
+
+    def __init__(self) -> None:
+        self.run = RunRecord(
+            id="run-1", created_utc="2030-01-01T00:00:00Z", command=("pydlbench",), device={}
+        )
+        self.opened: list[Task] = []
+        self.measured: list[str] = []
+        self.status = "ok"
+
+    @contextlib.contextmanager
+    def open(self, task):
+        self.opened.append(task)
+        yield self
+
+
+def task(*names, before=lambda _: None, **options):
+    rows = tuple(Row(fields={"name": name}, label=name, case=name) for name in names)
+    return Numbers(rows=rows, options=options, before=before)
+
+
+def run(store_path, machine, tasks, *, resumed=None, **how):
+    store = Store.open(store_path)
+    again = None if resumed is None else Resumed(store, store.find(resumed))
+    with Recorder(store, "numbers", resumed=again) as recorder:
+        return execute(tasks, machine.open, recorder, progress=how.pop("progress", Quiet()), **how)
+
+
+def kept(store_path):
+    with Store.open(store_path, readonly=True) as store:
+        (info,) = store.runs()
+        return info.status, [one.document["name"] for one in store.entries(info.id)]
+
+
+def stop_at(name, error=KeyboardInterrupt):
+    def before(label):
+        if label == name:
+            raise error
+
+    return before
+
+
+def test_tasks_with_the_same_options_share_a_session(store_path):
+    machine, progress = Machine(), Quiet()
+    tasks = [task("a", "b"), task("c"), task("d", threads=2)]
+    results = run(store_path, machine, tasks, progress=progress)
+    assert [one.document["name"] for one in results.outcomes] == ["a", "b", "c", "d"]
+    assert len(machine.opened) == 2
+    assert [seen[:2] for seen in progress.seen] == [(0, 4), (1, 4), (2, 4), (3, 4)]
+    assert kept(store_path) == ("done", ["a", "b", "c", "d"])
+
+
+def test_what_is_finished_survives_an_interrupt(store_path):
+    machine = Machine()
+    results = run(store_path, machine, [task("a", "b", "c", before=stop_at("b"))], request={"a": 1})
+    assert (results.interrupted, results.ok, results.early) == (True, True, True)
+    assert kept(store_path) == ("interrupted", ["a"])
+    again = Machine()
+    results = run(
+        store_path, again, [task("a", "b", "c"), task("d")], resumed="last", request={"a": 1}
+    )
+    # Rows of one task are measured together.
+    assert again.measured == ["a", "b", "c", "d"]
+    assert kept(store_path) == ("done", ["a", "b", "c", "d"])
+    run(store_path, last := Machine(), [task("a"), task("d")], resumed="last", request={"a": 1})
+    assert last.opened == []
+
+
+def test_sigterm_is_an_interrupt(store_path):
+    def terminated(label):
+        if label == "b":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    results = run(store_path, Machine(), [task("a", "b", before=terminated)])
+    assert results.interrupted
+    assert kept(store_path)[0] == "interrupted"
+
+
+def test_an_error_ends_the_run_or_costs_its_task(store_path):
+    def tasks(error):
+        return [task("a"), task("b", before=stop_at("b", error)), task("c")]
+
+    results = run(store_path, Machine(), tasks(PrimitiveError("broken")))
+    assert (str(results.trouble), len(results.outcomes)) == ("broken", 1)
+    assert kept(store_path) == ("failed", ["a"])
+    with Store.open(store_path) as store:
+        store.delete("run-1")
+    results = run(store_path, Machine(), tasks(UnsupportedError("no such thing")), tolerant=True)
+    assert [(one.status, one.reason) for one in results.outcomes] == [
+        ("ok", None),
+        ("skipped", "no such thing"),
+        ("ok", None),
+    ]
+    assert kept(store_path) == ("done", ["a", "c"])
+
+
+def test_an_error_before_anything_is_finished_is_raised_and_leaves_no_run(store_path):
+    with pytest.raises(PrimitiveError, match="broken"):
+        run(store_path, Machine(), [task("a", before=stop_at("a", PrimitiveError("broken")))])
+    with Store.open(store_path, readonly=True) as store:
+        assert store.runs() == []
+
+
+def test_a_run_without_a_row_that_is_ok_has_failed(store_path):
+    machine = Machine()
+    machine.status = "skipped"
+    assert not run(store_path, machine, [task("a")]).ok
+    assert kept(store_path) == ("failed", ["a"])
+
+
+def test_a_result_is_kept_whole_before_an_interrupt_counts():
+    done = []
+
+    def keep(interrupts):
+        with interrupts.held():
+            signal.raise_signal(signal.SIGTERM)
+            done.append("kept")
+
+    with OneInterrupt() as interrupts:
+        with pytest.raises(KeyboardInterrupt):
+            keep(interrupts)
+        signal.raise_signal(signal.SIGTERM)  # the second does nothing
+    assert done == ["kept"]
+
+
+@pytest.fixture
+def case():
+    return KernelSpec(layer=find_layers(["mb1ic3ih8oc4oh6kh3"])[0])
+
+
+def of(case, **fields):
+    row = Row(fields=fields, label=case.label, case=case)
+    return row_key(KernelTask(rows=(row,)), row)
+
+
+def test_keys_tell_cases_apart(case):
+    changes = (
+        {"pass_": "backward-data"},
+        {"precision": "bf16"},
+        {"cache": "all-cold"},
+        {"layout": "nhwc"},
+        {"backend": "torch", "mode": "eager"},
+        {"backend": "torch", "mode": "compiled"},
+        {"fuse": "bias"},
+        {"device": "cuda:0"},
+        {"device": "cuda:0", "timing": "events"},
+    )
+    keys = [of(case), *(of(msgspec.structs.replace(case, **change)) for change in changes)]
+    keys += [of(case, threads="1"), of(case, threads="2")]
+    assert len(set(keys)) == len(keys)
+    assert of(KernelSpec.from_dict(case.to_dict())) == keys[0]
+    assert kernel_of(keys[0]) is None
+    assert kernel_of(f"{keys[0]}/abc") == keys[0]
+
+
+def test_kernels_of_sums_are_measured_once(store_path, case, measurement):
+    @dataclass(frozen=True, kw_only=True)
+    class Sum(Task):
+        kind: ClassVar[str] = "sum"
+
+        def measure(self, session, view):
+            rows = yield from kernels(self, [case], session, view)
+            yield Result("estimate", {"name": "sum", "count": len(rows)}, self.rows[0])
+
+    class Kernels(Machine):
+        def measure(self, cases, progress):
+            for one in cases:
+                progress(0, 1, one.label)
+                self.measured.append(one.label)
+                yield one, measurement(layer="x", problem=one.layer.problem)
+
+        def remember(self, *_):
+            self.measured.append("remembered")
+
+    machine = Kernels()
+    rows = [Row(fields={"name": name}, label=name, case=name) for name in "ab"]
+    results = run(store_path, machine, [Sum(rows=(row,)) for row in rows])
+    assert machine.measured == [case.label, "remembered"]
+    assert [one.document["count"] for one in results.outcomes] == [1, 1]
+    (key,) = results.parts
+    assert kernel_of(key) == row_key(Sum(rows=(rows[0],)), rows[0])
