@@ -267,9 +267,12 @@ def spread(time: TimeSummary) -> str:
 
 
 def time_unit(seconds: Sequence[float]) -> tuple[float, str]:
-    """Choose one unit for a whole column, so that its numbers can be compared at a glance."""
+    """Choose one unit for a whole column, so that its numbers can be compared at a glance.
+
+    It is the one that fits most of them, or a larger one where the longest would have five digits.
+    """
     logs = [math.log10(value) for value in seconds if value > 0 and math.isfinite(value)]
-    middle = sum(logs) / len(logs) if logs else 0.0
+    middle = max(sum(logs) / len(logs), max(logs) - 1) if logs else 0.0
     for exponent, name in ((0, "s"), (-3, "ms"), (-6, "us")):
         if middle >= exponent:
             return 10.0**-exponent, name

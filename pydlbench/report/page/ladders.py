@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import PydlbenchError
@@ -53,6 +53,7 @@ class Rung:
         low: lower end of its interval; None if there is none.
         high: upper end.
         source: the run that it comes from.
+        contended: other work disturbed some of what it is made of.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Rung:
     low: float | None = None
     high: float | None = None
     source: int = 1
+    contended: bool = False
 
     @property
     def seconds(self) -> float:
@@ -148,7 +150,9 @@ def _sums(run: PageRun, rows: Sequence[Measurement]) -> list[Rung]:
             key = (plain(node_name(row.layer), 40), row.kind)
             sums[key] = sums.get(key, 0.0) + (seconds or 0.0)
         parts = tuple(Segment(*key, seconds) for key, seconds in sums.items() if seconds > 0)
-        return Rung(name=plain(name, 40), segments=parts, source=run.number)
+        # The limits are computed, whatever ran beside them.
+        disturbed = any(row.contended for row, _ in times) and name in backends
+        return Rung(name=plain(name, 40), segments=parts, source=run.number, contended=disturbed)
 
     theory = [
         (row, row.flops_executed / (row.peak.theoretical * 1e12) if row.peak.theoretical else None)
@@ -298,9 +302,8 @@ def ladders(runs: Sequence[PageRun]) -> list[Ladder]:
                 if who in {one.name for one in found[key].rungs}:
                     who = f"{who}, run {run.number}"
                 time = record.time
-                found[key].rungs.append(
-                    undivided(who, time.median, run.number, time.ci_low, time.ci_high)
-                )
+                rung = undivided(who, time.median, run.number, time.ci_low, time.ci_high)
+                found[key].rungs.append(replace(rung, contended=record.contended))
     return [one for one in found.values() if one.rungs]
 
 
@@ -353,6 +356,7 @@ def _of_estimate(run: PageRun, document: Mapping[str, Any]) -> Iterator[Rung]:
         low=finite(ends.get("low")),
         high=finite(ends.get("high")),
         source=run.number,
+        contended=_disturbed(run, document),
     )
 
 
@@ -372,7 +376,14 @@ def _of_check(run: PageRun, check: CheckEntry) -> Iterator[Rung]:
     native = _segments(sums, "native")
     low, high = record.native_low_s, record.native_high_s
     if native:
-        yield Rung(name="native layers", segments=native, low=low, high=high, source=run.number)
+        yield Rung(
+            name="native layers",
+            segments=native,
+            low=low,
+            high=high,
+            source=run.number,
+            contended=_disturbed(run, check.document),
+        )
     elif high > 0:
         yield undivided("native layers", (low + high) / 2, run.number, low, high)
     kinds = _kinds(check.document)
@@ -391,6 +402,12 @@ def _of_check(run: PageRun, check: CheckEntry) -> Iterator[Rung]:
     yield Rung(name=f"operators, {check.who}", segments=pieces, source=run.number)
     time = record.measured
     yield undivided(f"step, {check.who}", time.median, run.number, time.ci_low, time.ci_high)
+
+
+def _disturbed(run: PageRun, document: Mapping[str, Any]) -> bool:
+    """Whether other work disturbed a native row of the step."""
+    rows = [_by_problem(run.timed, document, hot).values() for hot in (True, False)]
+    return any(row.contended for some in rows for row in some)
 
 
 def _model(document: Mapping[str, Any]) -> Model | None:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import TYPE_CHECKING
 
 from pydlbench import __version__
-from pydlbench.report.page.blocks import Facts, plain
+from pydlbench.report.page.blocks import Details, Facts, Figure, Section, plain
+from pydlbench.report.page.environment import differences, environment
 from pydlbench.report.page.figures.canvas import draw_png, drawing, file_svg, inline_svg
 from pydlbench.report.page.palette import css_variables
 from pydlbench.report.page.sections import (
     batches,
     by_framework,
     conclusion,
-    environment,
     findings,
     layers,
     method,
@@ -33,14 +33,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Page", "build_page"]
 
+# In the order of the page, below the picture that opens it.
 _SECTIONS = (
+    differences,
     conclusion,
     findings,
-    roofline,
     step,
     layers,
     by_framework,
     batches,
+    roofline,
     samples,
     environment,
     method,
@@ -84,17 +86,17 @@ def build_page(runs: Sequence[PageRun], title: str | None = None) -> Page:
     def shown(value: object) -> object:
         return value if isinstance(value, Markup) else plain(value)
 
-    environment = jinja2.Environment(
+    surroundings = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, finalize=shown
     )
-    template = environment.from_string(_data("page.html.j2"))
+    template = surroundings.from_string(_data("page.html.j2"))
     script = f"\n{_data('page.js')}"
     # Nothing may be fetched, and no script runs but ours: not even one that a name smuggled in.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     with drawing():
         made = [make(runs) for make in _SECTIONS]
-        sections = [one for one in made if one.blocks]
         missing = Facts([(one.title, one.command) for one in made if not one.blocks])
+        sections = [one for one in _opened(made) if one.blocks]
         html = template.render(
             title=plain(title or _title(runs), 160),
             subtitle=_subtitle(runs),
@@ -107,6 +109,28 @@ def build_page(runs: Sequence[PageRun], title: str | None = None) -> Page:
             version=__version__,
         )
     return Page(f"{html}\n", [one for part in sections for one in part.charts])
+
+
+def _opened(sections: Sequence[Section]) -> list[Section]:
+    """Put the first figure, and what is folded below it, before everything else.
+
+    It is that of a step where a run knows of one, else the first of the layers or frameworks.
+    """
+    index = next((i for i, one in enumerate(sections) if one.charts), None)
+    if index is None:
+        return list(sections)
+    whole = sections[index]
+    first = next(i for i, one in enumerate(whole.blocks) if isinstance(one, Figure))
+    end = first + 1
+    while end < len(whole.blocks) and isinstance(whole.blocks[end], Details):
+        end += 1
+    rest = replace(
+        whole,
+        blocks=[*whole.blocks[:first], *whole.blocks[end:]],
+        charts=whole.charts[1:],
+    )
+    opening = Section("picture", "At a glance", whole.blocks[first:end], whole.charts[:1])
+    return [opening, *sections[:index], rest, *sections[index + 1 :]]
 
 
 def _data(name: str) -> str:

@@ -16,7 +16,18 @@ from pydlbench.backends import capabilities
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["DARK", "KINDS", "LIGHT", "Look", "css_variables", "kind_look", "looks", "themed"]
+__all__ = [
+    "DARK",
+    "KINDS",
+    "LIGHT",
+    "LINES",
+    "Look",
+    "css_variables",
+    "kind_look",
+    "line_looks",
+    "looks",
+    "themed",
+]
 
 LIGHT: Final = {
     "paper": "#ffffff",
@@ -78,6 +89,10 @@ _OTHERS: Final = (
     ("orange", "h", "-"),
     ("vermillion", "d", "|"),
 )
+_HUES: Final = ("blue", "vermillion", "green", "orange", "purple", "sky", "grey")
+_MARKERS: Final = "os^DvP*X<>phd8"
+#: How many lines of a figure can be told apart, by colour and dashes, and each by its marker.
+LINES: Final = 2 * len(_HUES)
 _NAMES: Final = {value: name for name, value in LIGHT.items()}
 _HEX: Final = re.compile(r"#[0-9a-fA-F]{6}\b")
 
@@ -89,10 +104,11 @@ class Look:
         hue: name of a colour of :data:`LIGHT`.
         marker: of matplotlib.
         hatch: of matplotlib.
+        line: likewise, its style.
     """
 
-    def __init__(self, hue: str, marker: str = "o", hatch: str = "") -> None:
-        self.hue, self.marker, self.hatch = hue, marker, hatch
+    def __init__(self, hue: str, marker: str = "o", hatch: str = "", line: str = "-") -> None:
+        self.hue, self.marker, self.hatch, self.line = hue, marker, hatch, line
 
     @property
     def color(self) -> str:
@@ -121,6 +137,18 @@ def looks(names: Sequence[str]) -> dict[str, Look]:
             found[name] = Look(*_OTHERS[others % len(_OTHERS)])
             others += 1
     return found
+
+
+def line_looks(names: Sequence[str]) -> dict[str, Look]:
+    """Return looks for at most :data:`LINES` lines of one figure, all of them different."""
+    return {
+        name: Look(
+            _HUES[index % len(_HUES)],
+            _MARKERS[index],
+            line="-" if index < len(_HUES) else "--",
+        )
+        for index, name in enumerate(names[:LINES])
+    }
 
 
 def kind_look(kind: str) -> Look:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.report.check import Scale, percent, signed_percent
-from pydlbench.report.columns import columns, heading, number
+from pydlbench.report.columns import (
+    columns,
+    heading,
+    label,
+    number,
+    ratio_text,
+    time_in,
+    time_unit,
+    varying,
+)
 from pydlbench.report.page.blocks import (
     Column,
     Details,
@@ -33,9 +41,9 @@ from pydlbench.report.page.figures.roofline import ROOFLINE_NEEDS, rooflines
 from pydlbench.report.page.figures.samples import SAMPLES_NEED, distributions
 from pydlbench.report.page.figures.step import STEP_NEEDS, steps
 from pydlbench.report.page.ladders import options_text, rates
-from pydlbench.report.page.runs import finite, mapping, objects, positive
+from pydlbench.report.page.runs import finite, mapping, objects
 from pydlbench.report.page.sentences import conclusions
-from pydlbench.units import format_bytes, format_hz, format_percent, format_seconds
+from pydlbench.units import format_flops, format_percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,7 +57,6 @@ __all__ = [
     "batches",
     "by_framework",
     "conclusion",
-    "environment",
     "findings",
     "layers",
     "method",
@@ -179,7 +186,8 @@ def _finding_tables(runs: Sequence[PageRun]) -> Iterator[Any]:
             count += 1
             if found:
                 caption = f"What would save time: {what}. Savings of findings that overlap do not "
-                yield Table(f"{caption}add up.", _FINDING_COLUMNS, found, f"findings-{count}")
+                columns = _finding_columns(found)
+                yield Table(f"{caption}add up.", columns, found, f"findings-{count}")
             else:
                 yield Text(f"{what}: nothing found that would save 1 % of the step.")
 
@@ -188,24 +196,27 @@ def _saving(one: Mapping[str, Any], key: str) -> float | None:
     return finite(mapping(one.get("saving")).get(key))
 
 
-def _seconds(one: Mapping[str, Any]) -> str:
-    found = _saving(one, "seconds")
-    return "-" if found is None else format_seconds(found)
-
-
 def _share(one: Mapping[str, Any]) -> str:
     found = _saving(one, "share")
     return "-" if found is None else format_percent(found)
 
 
-_FINDING_COLUMNS = [
-    Column("problem", lambda one: one.get("problem")),
-    Column("where", lambda one: ", ".join(map(str, one.get("where") or ()))),
-    Column("saves", _seconds, lambda one: _saving(one, "seconds"), right=True),
-    Column("of the step", _share, lambda one: _saving(one, "share"), right=True),
-    Column("cause", lambda one: one.get("cause"), style="wrap"),
-    Column("next", lambda one: one.get("next"), style="code"),
-]
+def _finding_columns(found: Sequence[Mapping[str, Any]]) -> list[Column]:
+    seconds = partial(_saving, key="seconds")
+    unit = time_unit([abs(saved) for one in found if (saved := seconds(one))])
+
+    def saves(one: Mapping[str, Any]) -> str:
+        saved = seconds(one)
+        return "-" if saved is None else time_in(unit, saved)
+
+    return [
+        Column("problem", lambda one: one.get("problem")),
+        Column("where", lambda one: ", ".join(map(str, one.get("where") or ()))),
+        Column("saves", saves, seconds, right=True),
+        Column("of the step", _share, partial(_saving, key="share"), right=True),
+        Column("cause", lambda one: one.get("cause"), style="wrap"),
+        Column("next", lambda one: one.get("next"), style="code"),
+    ]
 
 
 # -----------------------------------------------------------------------------
@@ -240,11 +251,42 @@ def _layer_tables(runs: Sequence[PageRun]) -> Iterator[Any]:
             caption = f"Timed layers{which}{f'. {run.part}' if run.part else ''}"
             ident = f"layers-{run.number}"
             yield from (*above, Table(caption, found, run.timed, ident))
+            yield from _causes(run, which)
         others = [row for row in run.rows if not row.ok]
         if others:
             more = f": {len(others)} of {len(others) + run.left_untimed}"
             caption = f"Without a time{which}{more if run.left_untimed else ''}"
             yield Table(caption, _WITHOUT, others, f"untimed-{run.number}")
+
+
+def _causes(run: PageRun, which: str) -> Iterator[Table]:
+    """Yield the table of what ``--explain`` measured, if the run has any of it."""
+    axes = [axis for axis in varying(run.timed) if axis != "accumulate"]
+    found = [(row, cause) for row in run.timed for cause in row.causes]
+    if not found:
+        return
+    unit = time_unit([abs(cause["seconds"]) for _, cause in found])
+    columns = [
+        Column("row", lambda pair: label(pair[0], axes)),
+        Column("to best", lambda pair: ratio_text(pair[0]), right=True),
+        Column("cause", lambda pair: pair[1]["cause"]),
+        Column(
+            "time",
+            lambda pair: time_in(unit, pair[1]["seconds"]),
+            lambda pair: pair[1]["seconds"],
+            right=True,
+        ),
+        Column(
+            "of the gap",
+            lambda pair: percent(pair[1]["share"]),
+            lambda pair: pair[1]["share"],
+            right=True,
+        ),
+        Column("how it was measured", lambda pair: pair[1].get("how"), style="wrap"),
+        Column("note", lambda pair: "contended" if pair[0].contended else ""),
+    ]
+    caption = f"Why the slower backends are slower{which}"
+    yield Table(caption, columns, found, f"causes-{run.number}")
 
 
 _WITHOUT = [
@@ -260,9 +302,13 @@ _WITHOUT = [
 
 def _column(one: Any) -> Column:
     value = _EXACT.get(one.title)
+    if one.title == "GFLOP":
+        # Of a pooling that is 0.000083: each in a unit that fits, as they are sorted by number.
+        return Column("work", lambda row: format_flops(row.flops), value, right=True)
     if one.title.endswith("CI"):
         value = _spread
-    return Column(one.title, one.cell, value, one.right, _LEGEND.get(one.title))
+    style = "wrap" if one.title in {"algorithm", "note"} else "plain"
+    return Column(one.title, one.cell, value, one.right, _LEGEND.get(one.title), style)
 
 
 def _spread(row: Measurement) -> float | None:
@@ -316,7 +362,7 @@ def by_framework(runs: Sequence[PageRun]) -> Section:
 def _framework_tables(runs: Sequence[PageRun]) -> Iterator[Any]:
     found = rates(runs)
     if found:
-        yield Table("Steps of frameworks", _FRAMEWORK_COLUMNS, found, "steps-table")
+        yield Table("Steps of frameworks", _framework_columns(found), found, "steps-table")
     without = [
         (one.record.case, one.record) for run in runs for one in run.steps if not one.record.ok
     ]
@@ -335,23 +381,28 @@ def _interval(one: Rate) -> str:
     return f"{number(one.low)} to {number(one.high)}"
 
 
-_FRAMEWORK_COLUMNS = [
-    Column("model", lambda one: one.model),
-    Column("batch", lambda one: one.batch, lambda one: one.batch, right=True),
-    Column("phase", lambda one: one.phase),
-    Column("precision", lambda one: one.precision),
-    Column("framework", lambda one: one.who),
-    Column("device", lambda one: one.device),
-    Column("machine", lambda one: one.machine),
-    Column(
-        "images/s", lambda one: number(one.images_per_s), lambda one: one.images_per_s, right=True
-    ),
-    Column("interval", _interval, lambda one: one.low, right=True),
-    Column("step", lambda one: format_seconds(one.seconds), lambda one: one.seconds, right=True),
-    Column("n", lambda one: one.n, lambda one: one.n, right=True),
-    Column("note", lambda one: "contended" if one.contended else ""),
-    Column("run", lambda one: one.run, lambda one: one.run, right=True),
-]
+def _framework_columns(found: Sequence[Rate]) -> list[Column]:
+    unit = time_unit([one.seconds for one in found])
+    return [
+        Column("model", lambda one: one.model),
+        Column("batch", lambda one: one.batch, lambda one: one.batch, right=True),
+        Column("phase", lambda one: one.phase),
+        Column("precision", lambda one: one.precision),
+        Column("framework", lambda one: one.who),
+        Column("device", lambda one: one.device),
+        Column("machine", lambda one: one.machine),
+        Column(
+            "images/s",
+            lambda one: number(one.images_per_s),
+            lambda one: one.images_per_s,
+            right=True,
+        ),
+        Column("interval", _interval, lambda one: one.low, right=True),
+        Column("step", lambda one: time_in(unit, one.seconds), lambda one: one.seconds, right=True),
+        Column("n", lambda one: one.n, lambda one: one.n, right=True),
+        Column("note", lambda one: "contended" if one.contended else ""),
+        Column("run", lambda one: one.run, lambda one: one.run, right=True),
+    ]
 
 
 # -----------------------------------------------------------------------------
@@ -374,135 +425,6 @@ def samples(runs: Sequence[PageRun]) -> Section:
     charts, trouble = capped(lambda: distributions(runs), "The samples")
     blocks = [*map(Figure, charts), *trouble]
     return Section("samples", "Sample distributions", blocks, charts, SAMPLES_NEED)
-
-
-# -----------------------------------------------------------------------------
-# The section on where it was measured: processor, peaks, bandwidths, libraries, warnings.
-
-_LEVELS = {"memory": "memory", "llc": "last-level cache", "l2": "L2 cache"}
-
-
-def environment(runs: Sequence[PageRun]) -> Section:
-    """Return the section: for each run its record, as facts and tables."""
-    blocks: list[Any] = []
-    for run in runs:
-        found, trouble = collected(
-            partial(_environment_run, run), f"The environment of run {run.number}"
-        )
-        title = f"Run {run.number}: {run.record.id}" if len(runs) > 1 else f"Run {run.record.id}"
-        blocks += [Heading(title), *found, *trouble]
-    return Section("environment", "Environment", blocks)
-
-
-def _environment_run(run: PageRun) -> Iterator[Any]:
-    record, device = run.record, run.record.device
-    command = " ".join(shlex.quote(str(word)) for word in record.command)
-    pairs = [
-        ("measured", record.created_utc),
-        ("command", command),
-        ("status", run.status),
-        ("tags", ", ".join(run.tags)),
-        ("processor", run.machine),
-        *_processor(device),
-        *_software(record.environment, device),
-    ]
-    yield Facts(pairs, frozenset({"command"}))
-    for warning in objects(device.get("warnings")):
-        text = f"{plain(warning.get('symptom'))}: {plain(warning.get('remedy'))}"
-        yield Text(text, "warning")
-    peaks = objects(device.get("peaks"))
-    if peaks:
-        yield Table("Compute peaks, all threads", _PEAKS, peaks, f"peaks-table-{run.number}")
-    bandwidths = objects(device.get("bandwidths"))
-    if bandwidths:
-        ident = f"bandwidths-table-{run.number}"
-        yield Table("Measured bandwidths", _BANDWIDTHS, bandwidths, ident)
-
-
-def _processor(device: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    told = mapping(device.get("facts"))
-    threads, cores = finite(device.get("threads")), finite(device.get("cores"))
-    if threads:
-        on = f" on {cores:.0f} cores" if cores else ""
-        yield "threads", f"{threads:.0f}{on}"
-    clock = positive(device.get("clock_hz"))
-    yield "clock", f"{format_hz(clock)} under load (measured)" if clock else None
-    isa = told.get("isa")
-    yield "instruction sets", " ".join(map(str, isa)) if isinstance(isa, list) else None
-    caches = [
-        f"{one.get('count', 1)} x L{one.get('level')} {one.get('type')} {size / 1024:g} KiB"
-        for one in objects(told.get("caches"))
-        if (size := positive(one.get("size_bytes")))
-    ]
-    yield "caches", ", ".join(caches)
-    memory = positive(told.get("memory_total_bytes")) or positive(told.get("memory_bytes"))
-    yield "memory", format_bytes(memory) if memory else None
-    if told.get("virtualised") is True:
-        yield "virtual machine", plain(told.get("hypervisor") or "yes")
-    launch = positive(device.get("launch_s"))
-    yield "starting a kernel", format_seconds(launch) if launch else None
-
-
-def _software(
-    environment: Mapping[str, Any], device: Mapping[str, Any]
-) -> Iterator[tuple[str, Any]]:
-    system = [environment.get(name) for name in ("os", "kernel", "machine")]
-    yield "system", ", ".join(plain(one) for one in system if one)
-    python = [environment.get(name) for name in ("implementation", "python")]
-    yield "Python", " ".join(plain(one) for one in python if one)
-    for title, found in (
-        ("packages", environment.get("packages")),
-        ("libraries", device.get("libraries")),
-        ("build", environment.get("build")),
-        ("variables", environment.get("variables")),
-    ):
-        if isinstance(found, dict) and found:
-            yield title, ", ".join(f"{plain(name)} {plain(value)}" for name, value in found.items())
-
-
-def _theory(one: Mapping[str, Any], key: str = "flops_per_s") -> Any:
-    return mapping(one.get("theoretical")).get(key)
-
-
-def _rate(value: Any) -> str:
-    found = positive(value)
-    return "-" if found is None else number(found / 1e12)
-
-
-_PEAKS = [
-    Column("precision", lambda one: one.get("precision")),
-    Column(
-        "theoretical TFLOP/s",
-        lambda one: _rate(_theory(one)),
-        lambda one: positive(_theory(one)),
-        right=True,
-    ),
-    Column(
-        "measured TFLOP/s",
-        lambda one: _rate(one.get("measured_flops_per_s")),
-        lambda one: positive(one.get("measured_flops_per_s")),
-        right=True,
-    ),
-    Column("probe", lambda one: one.get("kernel") or one.get("reason")),
-    Column("derivation", lambda one: _theory(one, "derivation") or "-", style="wrap"),
-]
-_BANDWIDTHS = [
-    Column("level", lambda one: _LEVELS.get(str(one.get("level")), one.get("level"))),
-    Column("pattern", lambda one: one.get("pattern")),
-    Column(
-        "GB/s",
-        lambda one: number((positive(one.get("bytes_per_s")) or 0.0) / 1e9),
-        lambda one: positive(one.get("bytes_per_s")),
-        right=True,
-    ),
-    Column(
-        "working set",
-        lambda one: format_bytes(positive(one.get("working_set_bytes")) or 0.0),
-        lambda one: positive(one.get("working_set_bytes")),
-        right=True,
-    ),
-    Column("kernel", lambda one: one.get("kernel")),
-]
 
 
 # -----------------------------------------------------------------------------

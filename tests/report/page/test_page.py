@@ -51,12 +51,18 @@ def test_links_and_references_point_to_what_is_there_once(page, root):
     assert used <= set(idents)
 
 
-def test_the_conclusion_comes_first_and_is_what_the_commands_print(everything, root):
+def test_the_picture_of_the_step_opens_the_page(page, root):
+    sections = [node.attributes["id"] for node in root.all("section")]
+    assert sections[:3] == ["picture", "differences", "conclusion"]
+    figures = list(by_id(root, "picture").all("figure"))
+    assert [node.attributes["id"] for node in figures] == ["step-1"]
+    assert page.charts[0].name == "step-1"
+
+
+def test_the_conclusion_is_what_the_commands_print(everything, root):
     from pydlbench.report.check import check_conclusion
     from pydlbench.report.verdicts import conclude
 
-    sections = [node.attributes["id"] for node in root.all("section")]
-    assert sections[0] == "conclusion"
     text = by_id(root, "conclusion").text()
     assert conclude(everything[0].rows)[0] in text
     for line in check_conclusion(everything[2].checks[0].record, diagnose=True):

@@ -8,7 +8,7 @@ from pydlbench.report.columns import number
 from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.figures.canvas import Chart, figure, log_ticks, mark, place
 from pydlbench.report.page.ladders import rates
-from pydlbench.report.page.palette import looks
+from pydlbench.report.page.palette import LINES, line_looks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,6 @@ __all__ = ["BATCHES_NEED", "batch_sweeps"]
 
 #: The command whose runs have what this figure needs.
 BATCHES_NEED: Final = "pydlbench layers --shape conv3 --batch 1 2 4 8 16 32"
-_MOST_LINES: Final = 8
 _Line = dict[int, float]  # batch -> rate
 
 
@@ -66,14 +65,15 @@ def _short(lines: Mapping[str, _Line]) -> dict[str, _Line]:
 
 def _chart(name: str, lines: Mapping[str, _Line], unit: str, what: str, part: str) -> Chart:
     # Those with most batches say most.
-    chosen = sorted(lines, key=lambda key: -len(lines[key]))[:_MOST_LINES]
-    series = looks([plain(key, 60) for key in chosen])
+    chosen = sorted(lines, key=lambda key: -len(lines[key]))[:LINES]
+    series = line_looks([plain(key, 60) for key in chosen])
     fig = figure(3.9)
     axes = place(fig, 0.75, 0.5, 3.3, 0.3)
     values: list[dict[str, Any]] = []
     for key, look in zip(chosen, series.values(), strict=False):
         line = sorted(lines[key].items())
-        axes.plot(*zip(*line, strict=True), color=look.color, linewidth=1.3, zorder=2)
+        style = {"color": look.color, "linestyle": look.line}
+        axes.plot(*zip(*line, strict=True), **style, linewidth=1.3, zorder=2)
         for batch, rate in line:
             (artist,) = axes.plot(
                 [batch], [rate], marker=look.marker, markersize=6, color=look.color, zorder=3
@@ -121,7 +121,10 @@ def _legend(axes: Any, series: Mapping[str, Any]) -> None:
     from matplotlib.lines import Line2D
 
     axes.legend(
-        [Line2D([], [], marker=one.marker, color=one.color) for one in series.values()],
+        [
+            Line2D([], [], marker=one.marker, color=one.color, linestyle=one.line)
+            for one in series.values()
+        ],
         [plain(name, 44) for name in series],
         loc="upper left",
         bbox_to_anchor=(1.01, 1.0),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = [
+    "CONTENDED",
     "WIDTH",
     "Chart",
     "bar",
@@ -33,8 +34,11 @@ __all__ = [
     "mark",
     "place",
     "points",
+    "ring",
 ]
 
+#: What a caption says of :func:`ring` and of stars at numbers.
+CONTENDED: Final = "A ring or a star: other work disturbed it, and its time is an upper bound."
 #: Inches; what a page in print is wide.
 WIDTH: Final = 9.6
 _SETTINGS: Final[Mapping[str, Any]] = {
@@ -143,6 +147,12 @@ def bar(axes: Any, left: float, middle: float, width: float, height: float, **lo
     from matplotlib.patches import Rectangle
 
     return axes.add_artist(Rectangle((left, middle - height / 2), width, height, **look))
+
+
+def ring(axes: Any, x: float, y: float) -> None:
+    """Put a ring around a mark whose row other work disturbed."""
+    look = {"marker": "o", "markersize": 11, "fillstyle": "none", "linestyle": "none"}
+    points(axes, [x], [y], color=LIGHT["vermillion"], markeredgewidth=1.2, zorder=5, **look)
 
 
 def mark(artist: Any, chart_values: list[dict[str, Any]], label: str, **value: Any) -> None:

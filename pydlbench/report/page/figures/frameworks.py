@@ -63,7 +63,7 @@ def frameworks(runs: Sequence[PageRun]) -> Iterator[Chart]:
     if len(groups) > len(kept):
         notes.append(f"The first {len(kept)} groups of {len(groups)}; the table has all.")
     if any(one.contended for one in shown):
-        notes.append("A star marks a step that other work disturbed: a lower bound.")
+        notes.append("A star: other work disturbed the step, and its rate is a lower bound.")
     yield Chart(
         name="frameworks-1",
         title="Frameworks by precision: images per second",

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.report.columns import AXES, axis_values, label, percent
 from pydlbench.report.page.blocks import plain
-from pydlbench.report.page.figures.canvas import Chart, bar, figure, mark, place, points
+from pydlbench.report.page.figures.canvas import (
+    CONTENDED,
+    Chart,
+    bar,
+    figure,
+    mark,
+    place,
+    points,
+    ring,
+)
 from pydlbench.report.page.palette import LIGHT, Look, looks
 from pydlbench.report.page.runs import node_name
 from pydlbench.units import format_seconds
@@ -89,6 +98,8 @@ def _chart(run: PageRun, rows: Sequence[Measurement], name: str, which: str) -> 
     cold = len(run.timed) - len(run.representative)
     if cold:
         notes.append(f"{cold} rows with cold caches are in the table only.")
+    if any(row.contended for group in shown.values() for row in group):
+        notes.append(CONTENDED)
     if len(lines) > len(shown):
         notes.append(f"The {len(shown)} slowest lines of {len(lines)} are drawn.")
     return Chart(
@@ -138,6 +149,8 @@ def _line(
         if who == lead:
             colors = {"facecolor": look.pale, "edgecolor": look.color}
             artist = bar(axes, 0.0, place_, reached, 0.62, **colors, zorder=2)
+            if row.contended:
+                artist.set(linestyle=(0, (3, 2)), linewidth=1.2)
         else:
             artist = points(
                 axes,
@@ -149,6 +162,8 @@ def _line(
                 color=look.color,
                 zorder=4,
             )
+            if row.contended:
+                ring(axes, reached, place_)
         _mark(artist, values, row)
     first = next((row for row in rows if plain(row.who, 30) == lead), rows[0])
     share = _roof_share(first)
@@ -157,7 +172,7 @@ def _line(
         points(axes, [100 * share] * 2, ends, color=LIGHT["ink"], lw=1.6, zorder=2)
     if plain(first.who, 30) == lead:
         axes.annotate(
-            percent(_reached(first)),
+            f"{percent(_reached(first))}{'*' if first.contended else ''}",
             (1.0, place_),
             xycoords=("axes fraction", "data"),
             xytext=(6, 0),
@@ -175,7 +190,7 @@ def _mark(artist: Any, values: list[dict[str, Any]], row: Measurement) -> None:
         artist,
         values,
         f"{row.layer} {row.pass_} {row.who}: {percent(_reached(row))} of the {scale} peak"
-        f"{own}, {format_seconds(row.time.median)}",
+        f"{own}, {format_seconds(row.time.median)}{', contended' if row.contended else ''}",
         layer=row.layer,
         pass_=row.pass_,
         who=row.who,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.report.columns import number, percent
 from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.figures.canvas import (
+    CONTENDED,
     Chart,
     figure,
     label_points,
@@ -16,6 +17,7 @@ from pydlbench.report.page.figures.canvas import (
     mark,
     place,
     points,
+    ring,
 )
 from pydlbench.report.page.palette import LIGHT, looks
 from pydlbench.report.page.runs import mapping, node_name, objects, positive
@@ -179,16 +181,17 @@ _PASSES: Final = {
 
 
 def rooflines(runs: Sequence[PageRun]) -> Iterator[Chart]:
-    """Yield a plot for each run and device that has rows with FLOPs and bytes."""
-    count = 0
+    """Yield a plot for each device that has rows with FLOPs and bytes; runs on it share one."""
+    found: dict[tuple[str, str], list[tuple[PageRun, list[Measurement]]]] = {}
     for run in runs:
         for device in dict.fromkeys(row.device for row in run.timed):
             rows = [
                 row for row in run.representative if row.device == device and _rate(row) is not None
             ]
             if rows:
-                count += 1
-                yield _chart(run, rows, f"roofline-{count}", run.within(len(runs)))
+                found.setdefault((run.machine, device), []).append((run, rows))
+    for count, parts in enumerate(found.values(), start=1):
+        yield _chart(parts, f"roofline-{count}", len(runs))
 
 
 def _rate(row: Measurement) -> float | None:
@@ -197,7 +200,10 @@ def _rate(row: Measurement) -> float | None:
     return rate * 1e12 if rate and row.bytes > 0 and row.flops_executed > 0 else None
 
 
-def _chart(run: PageRun, rows: Sequence[Measurement], name: str, which: str) -> Chart:
+def _chart(parts: Sequence[tuple[PageRun, Sequence[Measurement]]], name: str, count: int) -> Chart:
+    """Draw the rows of runs on one device, under the roofs that the first of them found."""
+    run = parts[0][0]
+    rows = [row for _, own in parts for row in own]
     shown = sorted(rows, key=lambda row: -(row.time.median if row.time else 0.0))[:_MOST_POINTS]
     peaks, memories = peak_roofs(run, shown), memory_roofs(run, shown)
     fig = figure(5.1)
@@ -209,7 +215,14 @@ def _chart(run: PageRun, rows: Sequence[Measurement], name: str, which: str) -> 
     marks = [(_intensity(row), _rate(row) or 0.0) for row in shown]
     nameless = label_points(axes, _names(shown), marks, peaks[0].value if peaks else None)
     passes = [_PASSES[one] for one in dict.fromkeys(row.pass_ for row in shown) if one in _PASSES]
-    notes = [run.part] if run.part else []
+    notes = [one.part for one, _ in parts if one.part]
+    which = run.within(count)
+    if len(parts) > 1:
+        numbers = ", ".join(str(one.number) for one, _ in parts)
+        which = f", runs {numbers}"
+        notes.append(
+            f"Marks are the rows of runs {numbers}; the roofs are those of run {run.number}."
+        )
     if len(rows) > len(shown):
         notes.append(f"The {len(shown)} slowest rows of {len(rows)} are drawn.")
     if nameless:
@@ -217,10 +230,12 @@ def _chart(run: PageRun, rows: Sequence[Measurement], name: str, which: str) -> 
         notes.append(f"{nameless} {names} had no room; each mark tells its own when pointed at.")
     if len(passes) > 1:
         notes.append(f"Marks: {', '.join(passes)}.")
-    cold = len(run.timed) - len(run.representative)
+    cold = sum(len(one.timed) - len(one.representative) for one, _ in parts)
     if cold:
         notes.append(f"{cold} rows with cold caches are in the table only.")
-    models = run.models
+    if any(row.contended for row in shown):
+        notes.append(CONTENDED)
+    models = list(dict.fromkeys(model for one, _ in parts for model in one.models))
     what = " and ".join(models) if 0 < len(models) < 4 else "layers"
     return Chart(
         name=name,
@@ -287,6 +302,8 @@ def _points(
             zorder=3,
         )
         _mark(artist, values, row)
+        if row.contended:
+            ring(axes, _intensity(row), _rate(row) or 0.0)
     from matplotlib.lines import Line2D
 
     handles = [
@@ -309,6 +326,7 @@ def _mark(artist: Any, values: list[dict[str, Any]], row: Measurement) -> None:
     assert row.time is not None  # only timed rows have a rate
     reached = "" if row.roofline is None else f", {percent(row.roofline.efficiency)} of its roof"
     words = f"{row.layer} {row.pass_} {row.who} {row.precision}: {format_seconds(row.time.median)}"
+    words += ", contended" if row.contended else ""
     mark(
         artist,
         values,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.report.columns import label, number, spread, varying
 from pydlbench.report.page.blocks import plain
-from pydlbench.report.page.figures.canvas import Chart, bar, figure, mark, place, points
+from pydlbench.report.page.figures.canvas import CONTENDED, Chart, bar, figure, mark, place, points
 from pydlbench.report.page.palette import LIGHT, looks
 from pydlbench.report.page.runs import usable_samples
 from pydlbench.units import format_seconds
@@ -44,6 +44,7 @@ class _Strip:
     who: str
     time: TimeSummary
     samples: tuple[float, ...]
+    contended: bool
 
 
 def distributions(runs: Sequence[PageRun]) -> Iterator[Chart]:
@@ -61,7 +62,13 @@ def _strips(run: PageRun) -> list[_Strip]:
     timed = run.timed
     axes = [axis for axis in varying(timed) if axis not in ("timing", "accumulate")]
     found = [
-        _Strip(name=plain(label(row, axes), 52), who=row.who, time=row.time, samples=row.samples_s)
+        _Strip(
+            name=plain(label(row, axes), 52),
+            who=row.who,
+            time=row.time,
+            samples=row.samples_s,
+            contended=row.contended,
+        )
         for row in timed
         if row.samples_s and row.time is not None
     ]
@@ -72,7 +79,15 @@ def _strips(run: PageRun) -> list[_Strip]:
             words = f"{case.model} {case.phase} {case.precision} batch {case.batch}"
             who = f"{case.framework} {case.mode}"
             name = plain(f"{words} {who}", 52)
-            found.append(_Strip(name=name, who=who, time=record.time, samples=record.samples_s))
+            found.append(
+                _Strip(
+                    name=name,
+                    who=who,
+                    time=record.time,
+                    samples=record.samples_s,
+                    contended=record.contended,
+                )
+            )
     return found
 
 
@@ -106,6 +121,8 @@ def _chart(run: PageRun, shown: Sequence[_Strip], count: int, name: str, which: 
     axes.xaxis.grid(visible=True)
     axes.set_xlabel("% from the row's median")
     notes = [run.part] if run.part else []
+    if any(one.contended for one in shown):
+        notes.append(CONTENDED)
     if count > len(shown):
         notes.append(f"The {len(shown)} slowest rows of {count} with samples are drawn.")
     if thinned:
@@ -185,7 +202,7 @@ def _strip(
             edges = [sign * edge] * len(beyond)
             points(axes, edges, beyond, marker=marker, fillstyle="none", **style)
     axes.annotate(
-        f"{format_seconds(middle)}  n {one.time.n}",
+        f"{format_seconds(middle)}{'*' if one.contended else ''}  n {one.time.n}",
         (1.0, line),
         xycoords=("axes fraction", "data"),
         xytext=(5, 0),

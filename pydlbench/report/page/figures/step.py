@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.report.check import Scale
 from pydlbench.report.columns import percent
 from pydlbench.report.page.blocks import dotted, plain
-from pydlbench.report.page.figures.canvas import Chart, bar, figure, mark, place
+from pydlbench.report.page.figures.canvas import CONTENDED, Chart, bar, figure, mark, place
 from pydlbench.report.page.ladders import Segment, ladders, layer_sums
 from pydlbench.report.page.palette import LIGHT, kind_look
 
@@ -101,9 +101,11 @@ def _bar(
         at += width
     if rung.low is not None and rung.high is not None:
         ends = [rung.low / scale.factor, rung.high / scale.factor]
-        axes.plot(ends, [line] * 2, color=LIGHT["ink"], lw=1.2, marker="|", ms=7, zorder=5)
+        # Below the bar, where it covers no name.
+        under = [line + _THICK / 2 + 0.08] * 2
+        axes.plot(ends, under, color=LIGHT["ink"], lw=1.2, marker="|", ms=5, zorder=5)
     axes.annotate(
-        scale.text(rung.seconds),
+        f"{scale.text(rung.seconds)}{'*' if rung.contended else ''}",
         (1.0, line),
         xycoords=("axes fraction", "data"),
         xytext=(5, 0),
@@ -200,6 +202,8 @@ def _caption(ladder: Ladder, keep: set[str], runs: int) -> str:
     lines = [_HOW, _OF_A_STEP if ladder.step else _OF_LAYERS]
     if len(names) > len(keep):
         lines.append(f"The {len(keep)} longest layers have segments; the rest is one.")
+    if any(rung.contended for rung in ladder.rungs):
+        lines.append(CONTENDED)
     sources = sorted({rung.source for rung in ladder.rungs})
     if runs > 1:
         which = ", ".join(map(str, sources))
