@@ -38,7 +38,7 @@ __all__ = [
 # one convolution, product or pooling to the next.
 
 #: What libraries compute; all other nodes are pointwise.
-LAYERS: Final = ("conv", "linear", "pool")
+LAYERS: Final = ("conv", "deconv", "linear", "pool")
 _TAKES_RELU: Final = ("conv", "linear", "batchnorm", "add")
 
 
@@ -102,7 +102,7 @@ def readers_of(model: Model) -> dict[str, list[str]]:
 # Which operators a step has in a framework and mode: each distinct one once, with its number.
 
 # Gradients that come back through these have other strides than others.
-_MARKED: Final = ("flatten", "concat", "shift")
+_MARKED: Final = ("flatten", "concat", "shift", "crop")
 # Most gradients that come back through a pooling are zero, and TensorFlow's gradient of a local
 # response normalisation passes over these.
 _SPARSE: Final = ("pool",)

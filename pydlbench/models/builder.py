@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.deconv import Deconv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
@@ -290,6 +291,31 @@ class Builder(NodeList):
             bias_init=bias_init,
         )
 
+    def deconv(
+        self, name: str, channels: int, kernel: int, stride: int = 1, *, after: str | None = None
+    ) -> str:
+        """Add a transposed convolution with a bias, its windows not cut off.
+
+        Args:
+            name: Of the node.
+            channels: Of its output.
+            kernel: Taps of both sides.
+            stride: Of both sides: how far windows lie apart in the output.
+            after: The node whose output it takes.
+        """
+        inputs, height, width = self._map(after)
+        layer = Deconv2d.of(
+            batch=self.batch,
+            in_channels=inputs,
+            in_size=(height, width),
+            out_channels=channels,
+            kernel=kernel,
+            stride=stride,
+            name=self._layer_name(name),
+        )
+        shape = channels, layer.out_height, layer.out_width
+        return self._add(name, "deconv", after, shape, layer, bias=True)
+
     def linear(
         self,
         name: str,
@@ -420,6 +446,14 @@ class Builder(NodeList):
     def shift(self, name: str, *, after: str | None = None) -> str:
         """Add the dropping of the first row and column, with zeros behind the last."""
         return self._add(name, "shift", after, self._map(after), None)
+
+    def crop(self, name: str, like: str, *, after: str | None = None) -> str:
+        """Add the middle of maps, as large as those of another node."""
+        channels, *sizes = self._map(after)
+        _, *wanted = self._map(like)
+        if any(size < least for size, least in zip(sizes, wanted, strict=True)):
+            raise ValueError(f"{self._layer_name(name)}: {sizes} is smaller than {wanted}")
+        return self._add(name, "crop", after, (channels, *wanted), None)
 
     def add(self, name: str, first: str, second: str) -> str:
         """Add the sum of two nodes' outputs."""

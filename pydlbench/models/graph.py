@@ -23,6 +23,7 @@ __all__ = [
     "Op",
     "Optimizer",
     "buffers",
+    "cropped",
     "trained_tensors",
     "weight_decays",
 ]
@@ -32,6 +33,7 @@ INPUT: Final = "input"
 
 Op: TypeAlias = Literal[
     "conv",
+    "deconv",
     "linear",
     "pool",
     "relu",
@@ -46,6 +48,7 @@ Op: TypeAlias = Literal[
     "dropout",
     "flatten",
     "shift",
+    "crop",
 ]
 OPS: Final[tuple[Op, ...]] = get_args(Op)
 
@@ -72,6 +75,7 @@ class Node:
     op       layer          what it does
     ======== ============== ==========================================================
     conv     Conv2d         grouped and depthwise ones too; ``bias`` per output channel
+    deconv   Deconv2d       a transposed convolution; ``bias`` per output channel
     linear   Gemm           m is the batch, k the inputs, n the outputs; ``bias``
     pool     Pool2d         max or average; the average over a whole map is one of these
     relu     Pointwise
@@ -86,6 +90,7 @@ class Node:
     dropout  Pointwise      nothing at all in inference
     flatten  None           ``(channels, height, width)`` to features in that order; moves nothing
     shift    None           drops the first row and column, adds zeros behind the last
+    crop     None           drops what is around the middle
     ======== ============== ==========================================================
 
     Attributes:
@@ -116,7 +121,8 @@ class Loss:
     """What is differentiated.
 
     Attributes:
-        kind: ``cross-entropy`` (mean over the batch of softmax cross entropy with integer labels),
+        kind: ``cross-entropy`` (mean over the batch of softmax cross entropy with integer labels;
+            where the output is maps each of their pixels has a label),
             ``l2`` (half the sum of squares of the output) or ``sum`` (of the output).
     """
 
@@ -215,6 +221,14 @@ def weight_decays(nodes: Iterable[Node], factor: float) -> tuple[Decay, ...]:
             if node.bias:
                 found.append(Decay(node=node.name, tensor="bias", factor=factor))
     return tuple(found)
+
+
+def cropped(model: Model, node: Node) -> tuple[int, int, int, int]:
+    """Return what a crop drops: columns on the left and right, rows above and below."""
+    source = node.inputs[0]
+    before = model.image if source == INPUT else model[source].shape
+    rows, columns = (before[axis] - node.shape[axis] for axis in (1, 2))
+    return columns // 2, columns - columns // 2, rows // 2, rows - rows // 2
 
 
 # -----------------------------------------------------------------------------

@@ -68,7 +68,7 @@ def _vary(model: Model, options: dict[str, Any]) -> Model:
     if "loss" in options:
         kind = choice("loss", options["loss"], _LOSSES)
         labels = model.output.shape[0] if kind == "cross-entropy" else 0
-        if labels and len(model.output.shape) != 1:
+        if labels and len(model.output.shape) != 1 and model.loss.kind != kind:
             raise UsageError(f"loss={kind}: {model.name} ends in maps; nearest: l2, sum")
         changes |= {"loss": Loss(kind=cast("Any", kind)), "classes": labels}
     if "optimizer" in options:

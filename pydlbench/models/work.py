@@ -100,7 +100,8 @@ def _loss(model: Model, pass_: str) -> Iterator[Work]:
     shape = model.output.shape
     name = f"{model.name}/{LOSS}"
     if model.loss.kind == "cross-entropy":
-        layer = Pointwise(op="softmax-xent", batch=model.batch, channels=shape[0], name=name)
+        rows = model.batch * math.prod(shape[1:])
+        layer = Pointwise(op="softmax-xent", batch=rows, channels=shape[0], name=name)
         yield _training(LOSS, layer, pass_)
     elif model.loss.kind == "l2" and pass_ == "forward":
         elements = model.batch * math.prod(shape)

@@ -32,7 +32,8 @@ class Batch:
 
     Attributes:
         images: float32 NCHW, uniform in [-1, 1).
-        labels: int64, one per image, below the model's classes; None where its loss takes none.
+        labels: int64, one per image (per pixel of the output where that is maps), below the
+            model's classes; None where its loss takes none.
     """
 
     images: NDArray[np.float32]
@@ -53,7 +54,8 @@ def make_batch(model: Model, seed: int = 0) -> Batch:
     if model.loss.kind == "cross-entropy":
         classes = model.output.shape[0]
         # Some scripts have more outputs than classes of labels.
-        drawn = np.random.Generator(stream).integers(model.classes or classes, size=model.batch)
+        size = model.batch, *model.output.shape[1:]
+        drawn = np.random.Generator(stream).integers(model.classes or classes, size=size)
         labels = drawn.astype(np.int64)
     return Batch(images, labels)
 

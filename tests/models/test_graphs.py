@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.deconv import Deconv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
@@ -34,6 +35,9 @@ def test_each_layer_fits_what_it_takes_and_gives(name: str, batch: int) -> None:
         if isinstance(layer, Conv2d):
             assert source == (layer.in_channels, layer.in_height, layer.in_width), where
             assert node.shape == (layer.out_channels, layer.out_height, layer.out_width), where
+        elif isinstance(layer, Deconv2d):
+            assert source == layer.shapes()["src"][1:], where
+            assert node.shape == layer.shapes()["dst"][1:], where
         elif isinstance(layer, Gemm):
             assert (source, node.shape) == ((layer.k,), (layer.n,)), where
         elif isinstance(layer, Pool2d):
@@ -46,6 +50,11 @@ def test_each_layer_fits_what_it_takes_and_gives(name: str, batch: int) -> None:
             assert [(*shape, 1, 1)[:3] for shape in taken(model, node)] == [
                 dims[1:] for dims in sources
             ], where
+        elif node.op == "crop":
+            assert node.shape[0] == source[0], where
+            assert all(size <= before for size, before in zip(node.shape, source, strict=True)), (
+                where
+            )
         else:
             assert node.op in ("flatten", "shift"), where
             assert math.prod(source) == math.prod(node.shape), where
@@ -64,7 +73,8 @@ def test_everything_leads_to_the_output(name: str) -> None:
     assert max(names.values()) == 1
     assert "loss" not in names
     if model.loss.kind == "cross-entropy":
-        assert model.output.shape == (model.classes,)
+        # One for each image, or for each of its pixels.
+        assert model.output.shape[0] == model.classes
     for decay in model.decays:
         assert decay.tensor in trained_tensors(model[decay.node])
     assert model.title

@@ -44,10 +44,13 @@ ORACLE = {
     # torchvision's metadata: 0.301 and 0.217 G; the papers: 3.4 M and 300 M, 5.4 M and 219 M.
     "mobilenet-v2": (3_504_872, 300_774_272, 10_838_016),
     "mobilenet-v3-large": (5_483_032, 216_589_760, 5_419_008),
+    # 31,030,593 are those with one class; multiply-adds are derived below.
+    "unet": (31_030_658, 150_428_424_448, 187_142_400),
     "nasnet-mobile": (5_289_978, 563_638_816, 10_645_344),
     "nasnet-large": (88_753_150, 23_783_414_658, 70_567_200),
 }
 VARIANTS: list[tuple[str, dict[str, Any], int, int]] = [
+    ("unet", {"classes": 1}, 31_030_593, 150_428_424_448 - 64 * 388 * 388),
     ("googlenet", {"form": "tfcnn"}, 6_999_577, 1_582_672_896),
     ("googlenet", {"form": "torchvision"}, 6_624_904, 1_498_376_192),
     ("inception-v3", {"scale": False}, 23_817_352, 5_713_216_096),
@@ -160,3 +163,28 @@ def test_summary_is_what_is_counted() -> None:
         "macs_forward": 112_140_288,
     }
     assert layers["flatten"]["problem"] is None
+
+
+def test_unet_by_the_sizes_in_its_figure() -> None:
+    """Figure 1 of arXiv:1505.04597 writes sides and channels at each map."""
+    # Side of the map that an arrow leads to, its channels, and those of the map it comes from.
+    convolutions = [
+        *((570, 64, 1), (568, 64, 64), (282, 128, 64), (280, 128, 128)),
+        *((138, 256, 128), (136, 256, 256), (66, 512, 256), (64, 512, 512)),
+        *((30, 1024, 512), (28, 1024, 1024)),
+        *((54, 512, 1024), (52, 512, 512), (102, 256, 512), (100, 256, 256)),
+        *((198, 128, 256), (196, 128, 128), (390, 64, 128), (388, 64, 64)),
+    ]
+    # Each element of the smaller map fills a window of 2 x 2.
+    up = [(28, 512, 1024), (52, 256, 512), (100, 128, 256), (196, 64, 128)]
+    expected = sum(9 * side**2 * to * of for side, to, of in convolutions)
+    expected += sum(4 * side**2 * to * of for side, to, of in up) + 388**2 * 64 * 2
+    trained = sum(9 * to * of + to for _, to, of in convolutions)
+    trained += sum(4 * to * of + to for _, to, of in up) + 64 * 2 + 2
+    model = build_model("unet")
+    assert (parameters(model), macs(model)) == (trained, expected)
+    sides = [node.shape[1] for node in model if node.op == "conv"]
+    assert sides == [*(side for side, _, _ in convolutions), 388]
+    assert [node.shape for node in model if node.op == "crop"] == [
+        *((512, 56, 56), (256, 104, 104), (128, 200, 200), (64, 392, 392))
+    ]

@@ -10,6 +10,7 @@ import pytest
 
 from pydlbench.errors import UsageError
 from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.deconv import Deconv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.models import build_model, model_names
@@ -134,7 +135,9 @@ def test_lists_agree_with_counts(name: str) -> None:
     lists = {phase: work(model, phase) for phase in PHASES}
     for phase, items in lists.items():
         flops = sum(
-            item.layer.flops(item.pass_) for item in items if isinstance(item.layer, (Conv2d, Gemm))
+            item.layer.flops(item.pass_)
+            for item in items
+            if isinstance(item.layer, Conv2d | Deconv2d | Gemm)
         )
         assert flops == 2 * 2 * macs(model, phase)
         for item in items:

@@ -65,6 +65,27 @@ def branches() -> Model:
     return dataclasses.replace(model, nodes=tuple(nodes))
 
 
+def pixels() -> Model:
+    """Each pixel has a class; all activations, factors of channels, a way down and up again."""
+    made = Builder("pixels", 3, (2, 18, 18))
+    made.conv("wide", 8, 3, weights_init=SMALL)
+    wide = made.activation("hardswish")
+    made.pool("down", 2, 2)
+    made.conv("deep", 12, 3, 1, 1)
+    deep = made.activation("relu6")
+    made.global_pool("mean")
+    made.conv("squeeze", 4, 1)
+    made.relu()
+    made.conv("widen", 12, 1)
+    factors = made.activation("hardsigmoid")
+    made.scale("scaled", deep, factors)
+    made.conv("less", 10, 3)
+    up = made.deconv("up", 6, 2, 2)
+    made.concat("joined", [made.crop("cropped", up, after=wide), up])
+    made.conv("classes", 3, 1)
+    return made.model(title="pixels", source="this test", decay=1e-3)
+
+
 def maps(kind: str = "l2") -> Model:
     """Ends in maps: its loss is half the sum of squares, or the sum."""
     made = Builder("maps", 2, (2, 9, 8))
@@ -75,4 +96,4 @@ def maps(kind: str = "l2") -> Model:
     return dataclasses.replace(model, input_gradient=True, optimizer=Optimizer(kind="none"))
 
 
-MODELS = {"chain": chain, "branches": branches, "maps": maps}
+MODELS = {"chain": chain, "branches": branches, "maps": maps, "pixels": pixels}

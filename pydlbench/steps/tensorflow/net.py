@@ -11,10 +11,11 @@ from pydlbench.backends.tensorflow.operator import spatial
 from pydlbench.backends.tensorflow.runtime import tf
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.deconv import Deconv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
-from pydlbench.models.graph import INPUT
+from pydlbench.models.graph import INPUT, cropped
 from pydlbench.steps.checks import inside
 from pydlbench.steps.inputs import trained, weight_shapes
 
@@ -33,9 +34,9 @@ __all__ = ["Net", "padded"]
 # The operators that TensorFlow spells in its own way: padding, groups, normalisations.
 
 
-def is_depthwise(layer: Conv2d) -> bool:
+def is_depthwise(layer: Conv2d | Deconv2d) -> bool:
     """Whether each channel is convolved by itself, which is an operator of its own."""
-    return layer.groups == layer.in_channels > 1
+    return isinstance(layer, Conv2d) and layer.groups == layer.in_channels > 1
 
 
 def convolution(images: Any, weights: Any, layer: Conv2d, data_format: str) -> Any:
@@ -66,6 +67,25 @@ def convolution(images: Any, weights: Any, layer: Conv2d, data_format: str) -> A
     sources = tf.split(images, layer.groups, axis)
     kernels = tf.split(weights, layer.groups, 3)
     return tf.concat([single(*pair) for pair in zip(sources, kernels, strict=True)], axis)
+
+
+def transposed_convolution(images: Any, weights: Any, layer: Deconv2d, data_format: str) -> Any:
+    """Return a transposed convolution, which TensorFlow has without groups."""
+    if layer.groups > 1:
+        raise UnsupportedError(
+            f"{layer.name or layer.problem}: TensorFlow has no transposed convolution with groups"
+        )
+    sizes = layer.out_height, layer.out_width
+    shape = (layer.out_channels, *sizes) if data_format == "NCHW" else (*sizes, layer.out_channels)
+    return tf.nn.conv2d_transpose(
+        images,
+        weights,
+        [layer.batch, *shape],
+        spatial(data_format, layer.stride_height, layer.stride_width),
+        padding_of(layer.convolution).pairs(data_format),
+        data_format,
+        spatial(data_format, layer.dilation_height, layer.dilation_width),
+    )
 
 
 def pooling(images: Any, layer: Pool2d, data_format: str) -> Any:
@@ -155,6 +175,15 @@ def shifted(images: Any, data_format: str) -> Any:
     return tf.pad(images[:, 1:, 1:, :], [[0, 0], [0, 1], [0, 1], [0, 0]])
 
 
+def middle(images: Any, sides: tuple[int, int, int, int], data_format: str) -> Any:
+    """Return images without so many columns on the left and right, and rows above and below."""
+    left, right, above, below = sides
+    first = 2 if data_format == "NCHW" else 1
+    height, width = images.shape[first : first + 2]
+    rows, columns = slice(above, height - below), slice(left, width - right)
+    return images[:, :, rows, columns] if data_format == "NCHW" else images[:, rows, columns, :]
+
+
 def padded(images: Any, layer: Conv2d | Pool2d, data_format: str, value: float) -> Any:
     """Return images with the layer's padding around them."""
     sides = [[layer.pad_top, layer.pad_bottom], [layer.pad_left, layer.pad_right]]
@@ -237,7 +266,7 @@ class Net:
         """Return a variable's (or its gradient's) values arranged as they are by name."""
         node = self.model[name.rpartition("/")[0]]
         array = np.asarray(array, np.float32)
-        if not isinstance(node.layer, Conv2d) or array.ndim != 4:
+        if not isinstance(node.layer, Conv2d | Deconv2d) or array.ndim != 4:
             return array
         if is_depthwise(node.layer):
             return array.transpose(2, 3, 0, 1).reshape(node.layer.out_channels, 1, *array.shape[:2])
@@ -261,7 +290,7 @@ class Net:
     def _arranged(self, node: Node, array: NDArray[Any]) -> NDArray[Any]:
         """Return weights as TensorFlow has them: (height, width, in, out) for convolutions."""
         layer = node.layer
-        if not isinstance(layer, Conv2d) or array.ndim != 4:
+        if not isinstance(layer, Conv2d | Deconv2d) or array.ndim != 4:
             return array
         if is_depthwise(layer):  # (height, width, channels, outputs per channel)
             array = array.reshape(layer.in_channels, -1, *array.shape[2:])
@@ -278,7 +307,7 @@ class Net:
     def apply(self, node: Node, inputs: list[Any], definition: StepDefinition) -> Any:
         """Return a node's output."""
         layer, first = node.layer, inputs[0]
-        if isinstance(layer, (Conv2d, Gemm)):
+        if isinstance(layer, Conv2d | Deconv2d | Gemm):
             return self._product(node, layer, first)
         if isinstance(layer, Pool2d):
             return pooling(first, layer, self.data_format)
@@ -290,18 +319,22 @@ class Net:
             return flattened(first, self.data_format)
         if node.op == "shift":
             return shifted(first, self.data_format)
+        if node.op == "crop":
+            return middle(first, cropped(self.model, node), self.data_format)
         assert isinstance(layer, Pointwise)
         return self._changed(node, layer, first, definition)
 
-    def _product(self, node: Node, layer: Conv2d | Gemm, first: Any) -> Any:
+    def _product(self, node: Node, layer: Conv2d | Deconv2d | Gemm, first: Any) -> Any:
         weights = self._weight(node, "weights")
         if isinstance(layer, Conv2d):
             made = convolution(first, weights, layer, self.data_format)
+        elif isinstance(layer, Deconv2d):
+            made = transposed_convolution(first, weights, layer, self.data_format)
         else:
             made = tf.linalg.matmul(first, weights)
         if not node.bias:
             return made
-        place = self.data_format if isinstance(layer, Conv2d) else None
+        place = None if isinstance(layer, Gemm) else self.data_format
         return tf.nn.bias_add(made, self._weight(node, "bias"), place)
 
     def _changed(self, node: Node, layer: Pointwise, first: Any, definition: StepDefinition) -> Any:

@@ -158,6 +158,8 @@ class TensorflowModel:
         own = kind in ("model", "unregularised")
         output = tf.cast(output, tf.float32)
         if own and labels is not None:
+            if len(output.shape) == 4 and self.net.data_format == "NCHW":
+                output = tf.transpose(output, [0, 2, 3, 1])  # classes are the last for it
             each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=output)
             total = tf.reduce_mean(each)
         elif (self.model.loss.kind if own else kind) == "l2":

@@ -12,10 +12,11 @@ from torch import fx, nn
 from torch.nn.utils import skip_init
 
 from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.deconv import Deconv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
-from pydlbench.models.graph import INPUT
+from pydlbench.models.graph import INPUT, cropped
 from pydlbench.steps.checks import inside, readers
 from pydlbench.steps.inputs import weight_shapes
 
@@ -64,6 +65,31 @@ def convolution(layer: Conv2d, bias: bool) -> nn.Module:
     return made
 
 
+def transposed_convolution(layer: Deconv2d, bias: bool) -> nn.Module:
+    """Return the module of a transposed convolution, whose result has its least size."""
+    make: Any = skip_init
+    made: nn.Module = make(
+        nn.ConvTranspose2d,
+        layer.in_channels,
+        layer.out_channels,
+        (layer.kernel_height, layer.kernel_width),
+        (layer.stride_height, layer.stride_width),
+        (layer.pad_top, layer.pad_left),
+        groups=layer.groups,
+        bias=bias,
+        dilation=(layer.dilation_height, layer.dilation_width),
+    )
+    return made
+
+
+def linear(layer: Gemm, bias: bool) -> nn.Module:
+    """Return the module of a product."""
+    # Its own initialisation of large matrices takes seconds, and nobody would read it.
+    make: Any = skip_init
+    made: nn.Module = make(nn.Linear, layer.k, layer.n, bias=bias)
+    return made
+
+
 def pooling(layer: Pool2d) -> nn.Module:
     """Return the module of a pooling; what :func:`padding_before` says has been padded."""
     padded = padding_before(layer) is not None
@@ -108,7 +134,7 @@ class ScaledAverage(nn.Module):  # type: ignore[misc]  # an unknown class to myp
 # models.
 
 # Whose gradient does not need their own output: it may be overwritten.
-_OVERWRITABLE = frozenset({"conv", "linear", "batchnorm", "add"})
+_OVERWRITABLE = frozenset({"conv", "deconv", "linear", "batchnorm", "add"})
 _ACTIVATIONS: Mapping[str, Callable[..., nn.Module]] = {
     "relu": nn.ReLU,
     "relu6": nn.ReLU6,
@@ -175,11 +201,19 @@ class Net:
                 least = isinstance(layer, Pool2d) and layer.mode == "max"
                 inputs = [self._pad(inputs[0], sides, float("-inf") if least else 0.0)]
             return self._call(node, made, inputs)
+        if isinstance(layer, Deconv2d):
+            return self._call(node, transposed_convolution(layer, node.bias), inputs)
         if isinstance(layer, Gemm):
-            # Its own initialisation of large matrices takes seconds, and nobody would read it.
-            make: Any = skip_init
-            linear: nn.Module = make(nn.Linear, layer.k, layer.n, bias=node.bias)
-            return self._call(node, linear, inputs)
+            return self._call(node, linear(layer, node.bias), inputs)
+        if isinstance(layer, Pointwise):
+            return self._of_elements(node, layer, inputs)
+        if node.op == "flatten":
+            return self._graph.call_function(torch.flatten, (inputs[0], 1))
+        assert node.op in ("shift", "crop"), node.op
+        dropped = (1, -1, 1, -1) if node.op == "shift" else cropped(self.model, node)
+        return self._pad(inputs[0], tuple(-side for side in dropped), 0.0)
+
+    def _of_elements(self, node: Node, layer: Pointwise, inputs: list[fx.Node]) -> fx.Node:
         if node.op == "add":
             function = operator.iadd if self._free(node) else operator.add
             return self._graph.call_function(function, tuple(inputs))
@@ -187,11 +221,6 @@ class Net:
             return self._graph.call_function(operator.mul, tuple(inputs))
         if node.op == "concat":
             return self._graph.call_function(torch.cat, (inputs, 1))
-        if node.op == "flatten":
-            return self._graph.call_function(torch.flatten, (inputs[0], 1))
-        if node.op == "shift":
-            return self._pad(inputs[0], (-1, 1, -1, 1), 0.0)
-        assert isinstance(layer, Pointwise)
         return self._call(node, self._pointwise(node, layer), inputs)
 
     def _pointwise(self, node: Node, layer: Pointwise) -> nn.Module:
