@@ -157,6 +157,7 @@ def _case(args: argparse.Namespace) -> StepSpec:
     from pydlbench.models import build_model
     from pydlbench.records.specs import CPU_PRECISIONS
     from pydlbench.records.step import StepSpec
+    from pydlbench.steps.definition import check_trainable
     from pydlbench.steps.run import check_memory_of_parts
 
     case = StepSpec(
@@ -176,11 +177,8 @@ def _case(args: argparse.Namespace) -> StepSpec:
             f"--layout {case.layout}: TensorFlow's convolutions on CPUs take nhwc only; "
             "nearest: --layout nhwc"
         )
-    if case.phase == "training" and model.optimizer.kind == "none":
-        raise UsageError(
-            f"--phase training: {case.model} has no optimizer to train with; nearest: "
-            "--phase forward-backward"
-        )
+    if case.phase == "training":
+        check_trainable(model, "--phase forward-backward")
     check_memory_of_parts(model, case, read_cpu_facts().memory_available_bytes)
     return case
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.models.graph import INPUT, trained_tensors
+from pydlbench.steps.operations import OperatorRequest
 from pydlbench.timing.statistics import median
 from pydlbench.workers.environment import FRESH_FROM
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pydlbench.models.graph import Model, Node
+    from pydlbench.steps.operations import OperatorKind
 
 __all__ = [
     "LAYERS",
@@ -57,7 +59,7 @@ def subgraphs(model: Model, phase: str, framework: str, mode: str) -> list[tuple
 
 
 def _joined(model: Model, phase: str) -> list[tuple[str, ...]]:
-    readers = readers_of(model)
+    readers = model.readers()
     found: list[list[str]] = []
     place: dict[str, list[str]] = {}
     for node in model:
@@ -87,17 +89,6 @@ def _between_layers(model: Model) -> list[tuple[str, ...]]:
     return [tuple(one) for one in found]
 
 
-def readers_of(model: Model) -> dict[str, list[str]]:
-    """Return who reads each value, by name; the loss, which has none, reads the last."""
-    found: dict[str, list[str]] = {INPUT: []}
-    for node in model:
-        found[node.name] = []
-        for name in node.inputs:
-            found[name].append(node.name)
-    found[model.output.name].append("")
-    return found
-
-
 # -----------------------------------------------------------------------------
 # Which operators a step has in a framework and mode: each distinct one once, with its number.
 
@@ -125,23 +116,23 @@ class StepOperator:
     """
 
     name: str
-    kind: str
+    kind: OperatorKind
     nodes: tuple[str, ...] = ()
     count: int = 1
     occurrences: tuple[tuple[str, ...], ...] = ((),)
     differentiated: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
+    def request(self) -> OperatorRequest:
         """Return what a worker has to know of it."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "nodes": list(self.nodes),
-            "count": self.count,
-            "differentiated": list(self.differentiated),
-            "outputs": list(self.outputs),
-        }
+        return OperatorRequest(
+            name=self.name,
+            kind=self.kind,
+            nodes=self.nodes,
+            count=self.count,
+            differentiated=self.differentiated,
+            outputs=self.outputs,
+        )
 
 
 def step_operators(
@@ -160,7 +151,7 @@ def step_operators(
     wanted = with_gradient(model) if backward else frozenset()
     together = subgraphs(model, phase, framework, mode)
     result = [StepOperator(name="feed", kind="feed")] if feed == "host" else []
-    result += _distinct(model, together, readers_of(model), wanted)
+    result += _distinct(model, together, model.readers(), wanted)
     if backward:
         result += _gradient_sums(model, together, wanted)
         result.append(StepOperator(name="loss", kind="loss"))
@@ -182,7 +173,7 @@ def singles(model: Model, phase: str, found: Sequence[StepOperator]) -> tuple[St
     alone = [(name,) for nodes in joined for name in nodes]
     return tuple(
         dataclasses.replace(one, name=f"{one.name} alone")
-        for one in _distinct(model, alone, readers_of(model), wanted)
+        for one in _distinct(model, alone, model.readers(), wanted)
     )
 
 
@@ -270,7 +261,7 @@ def _gradient_sums(
     """
     place = {name: group for group in together for name in group}
     found: dict[tuple[int, ...], list[str]] = {}
-    for name, readers in readers_of(model).items():
+    for name, readers in model.readers().items():
         outside = {place.get(one) for one in readers} - {place.get(name, ())}
         if name in wanted and len(outside) > 1:
             shape = model.image if name == INPUT else model[name].shape

@@ -11,6 +11,7 @@ import msgspec
 from pydlbench.backends import capabilities
 from pydlbench.ladder.operators import by_operator, predict
 from pydlbench.records.check import RoundRow
+from pydlbench.records.record import plain
 from pydlbench.runner.interleaved import REST_S
 from pydlbench.steps import operations
 from pydlbench.timing.chunk import Request
@@ -232,12 +233,16 @@ def ask_operators(
         warm: in a process whose C library keeps pages; else the framework does that by itself.
         traces: whether the blocks that they allocate are to be recorded.
     """
-    parts = [one.to_dict() for one in found] + [{**one.to_dict(), "count": 0} for one in besides]
+    uncounted = [msgspec.structs.replace(one.request(), count=0) for one in besides]
+    requests = [*(one.request() for one in found), *uncounted]
     # What comes from the host is an operator of its own.
     resident = msgspec.structs.replace(case, feed="resident")
     worker = session.worker(case.framework, case.device, warm=warm)
     return worker.build(
-        operations.prepare_operators, case=resident.to_dict(), operators=parts, traces=traces
+        operations.prepare_operators,
+        case=resident.to_dict(),
+        operators=plain(requests),
+        traces=traces,
     )
 
 

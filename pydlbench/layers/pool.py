@@ -78,6 +78,22 @@ class Pool2d(Kind):
         settle_padding(self, self.kernel_height, self.kernel_width)
         check_total(**elements(self.shapes()))
 
+    def elements_inside(self) -> tuple[list[int], list[int]]:
+        """Return how many rows of the image each row of windows holds, and so for columns.
+
+        A window holds as many elements as the product of its two numbers; the rest is padding.
+        """
+
+        def along(size: int, out: int, kernel: int, stride: int, pad: int) -> list[int]:
+            starts = (index * stride - pad for index in range(out))
+            return [min(start + kernel, size) - max(start, 0) for start in starts]
+
+        height, width = self.in_height, self.in_width
+        return (
+            along(height, self.out_height, self.kernel_height, self.stride_height, self.pad_top),
+            along(width, self.out_width, self.kernel_width, self.stride_width, self.pad_left),
+        )
+
     @classmethod
     def of(
         cls,

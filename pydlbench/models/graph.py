@@ -211,6 +211,15 @@ class Model:
         """The node whose output the loss takes."""
         return self.nodes[-1]
 
+    def readers(self) -> dict[str, list[str]]:
+        """Return who reads each value, by name; the loss, which has none, reads the last."""
+        found: dict[str, list[str]] = {INPUT: [], **{node.name: [] for node in self.nodes}}
+        for node in self.nodes:
+            for name in node.inputs:
+                found[name].append(node.name)
+        found[self.output.name].append("")
+        return found
+
 
 def weight_decays(nodes: Iterable[Node], factor: float) -> tuple[Decay, ...]:
     """Return an L2 term for each weight and bias, those of batch normalisations left out."""

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-import msgspec
-
 from pydlbench.models import build_model
+from pydlbench.records.record import Record
 from pydlbench.records.step import StepPreparation, StepSpec
 
 if TYPE_CHECKING:
     from pydlbench.backends.base import Backend
+    from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepKernel
     from pydlbench.steps.operators import OperatorsKernel
 
 __all__ = [
+    "OperatorKind",
     "OperatorRequest",
     "prepare_allocation",
     "prepare_log",
@@ -32,7 +33,7 @@ __all__ = [
 OperatorKind: TypeAlias = Literal["layer", "pointwise", "gradient sum", "loss", "optimizer", "feed"]
 
 
-class OperatorRequest(msgspec.Struct, frozen=True, kw_only=True):
+class OperatorRequest(Record, frozen=True, kw_only=True):
     """An operator of a step, or several that the framework runs as one.
 
     Attributes:
@@ -59,7 +60,9 @@ class OperatorRequest(msgspec.Struct, frozen=True, kw_only=True):
         return self.kind in ("layer", "pointwise")
 
 
-def prepare_step(backend: Backend, case: dict[str, Any], preparation: dict[str, Any]) -> StepKernel:
+def prepare_step(
+    backend: FrameworkBackend, case: dict[str, Any], preparation: dict[str, Any]
+) -> StepKernel:
     """Make a step ready to be timed.
 
     Args:
@@ -78,7 +81,7 @@ def prepare_step(backend: Backend, case: dict[str, Any], preparation: dict[str, 
 
 
 def prepare_operators(
-    backend: Backend, case: dict[str, Any], operators: list[dict[str, Any]], traces: bool
+    backend: FrameworkBackend, case: dict[str, Any], operators: list[dict[str, Any]], traces: bool
 ) -> OperatorsKernel:
     """Make operators of a step ready, each to be timed alone.
 
@@ -92,7 +95,7 @@ def prepare_operators(
         UnsupportedError: the framework has not what is asked for.
     """
     model, step = _read(case)
-    wanted = msgspec.convert(operators, tuple[OperatorRequest, ...])
+    wanted = [OperatorRequest.from_dict(one) for one in operators]
     if step.framework == "torch":
         from pydlbench.steps.torch.operators import prepare as prepare_torch
 
@@ -102,7 +105,7 @@ def prepare_operators(
     return prepare_tensorflow(backend, model, step, wanted)
 
 
-def prepare_allocation(backend: Backend, framework: str, size: int) -> OperatorsKernel:
+def prepare_allocation(backend: FrameworkBackend, framework: str, size: int) -> OperatorsKernel:
     """Make a call ready whose result is a new block, to see whether its pages are new too.
 
     Args:
@@ -133,7 +136,7 @@ def prepare_replay(backend: Backend, sizes: list[int], live: int) -> OperatorsKe
     return replay(sizes, live)
 
 
-def prepare_log(backend: Backend, case: dict[str, Any], calls: int) -> OperatorsKernel:
+def prepare_log(backend: FrameworkBackend, case: dict[str, Any], calls: int) -> OperatorsKernel:
     """Run whole steps of PyTorch and keep what its libraries log of them.
 
     Args:

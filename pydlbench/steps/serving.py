@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.base import Backend
+    from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepPreparation, StepSpec
     from pydlbench.steps.checks import Inspection
@@ -33,7 +33,7 @@ __all__ = ["build_step", "prepare_model"]
 
 
 def prepare_model(
-    backend: Backend,
+    backend: FrameworkBackend,
     model: Model,
     case: StepSpec,
     preparation: StepPreparation,
@@ -81,8 +81,7 @@ def prepare_model(
         notes=inspection.notes,
         environment={**backend.describe(), **({"gpu": inspection.gpu()} if case.on_gpu else {})},
     )
-    cpus = backend.cpus  # type: ignore[attr-defined]  # frameworks' backends have them
-    return StepKernel(StepClock(made, inspection.step, cpus), facts)
+    return StepKernel(StepClock(made, inspection.step, backend.cpus), facts)
 
 
 def build_step(

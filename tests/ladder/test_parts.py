@@ -7,14 +7,12 @@ import importlib.util
 import warnings
 from math import prod
 
-import msgspec
 import pytest
 
 from pydlbench.ladder.operators import blocks, singles, step_operators
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Decay, Optimizer, trained_tensors
 from pydlbench.records.step import FRAMEWORK_MODES, StepSpec
-from pydlbench.steps.operations import OperatorRequest
 from pydlbench.timing.chunk import Request
 
 
@@ -57,8 +55,7 @@ def prepared():
             case = StepSpec(model="tiny", phase=phase, framework=framework, mode=mode)
             found = step_operators(model, phase, framework, mode, "host")
             found += singles(model, phase, found)
-            asked = [one.to_dict() for one in found]
-            wanted = msgspec.convert(asked, tuple[OperatorRequest, ...])
+            wanted = [one.request() for one in found]
             own = {"traces": traces} if framework == "torch" else {}
             return model, found, serving.prepare(backend.create("cpu"), model, case, wanted, **own)
 

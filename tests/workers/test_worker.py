@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -66,6 +67,33 @@ def test_a_kernel_is_prepared_sampled_and_released(worker, prepare):
     with pytest.raises(WorkerError, match="KeyError"):
         kernel.sample(ONE)
     assert worker.generation == 1
+
+
+def test_a_function_tells_before_it_returns(worker):
+    count = importlib.import_module("invented_backend").count
+    told = []
+    assert worker.call(count, told.append, to=3) == {"last": 2, "backend": "invented"}
+    assert told == [{"number": 0}, {"number": 1}, {"number": 2}]
+    with pytest.raises(UnsupportedError):
+        worker.call(count, told.append, to=1, deed="lacks")
+    assert told[3:] == [{"number": 0}]
+    assert worker.generation == 1
+
+
+def test_who_cannot_hear_ends_the_worker(worker):
+    count = importlib.import_module("invented_backend").count
+    told = []
+
+    def full(message):
+        told.append(message)
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        worker.call(count, full, to=3)
+    assert told == [{"number": 0}]
+    assert worker.pid is None
+    assert worker.call(count, told.append, to=1)["last"] == 0
+    assert worker.generation == 2
 
 
 def test_prints_of_a_library_do_not_break_the_wire(prepare):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from typing import Protocol as Interface
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.base import Backend
     from pydlbench.models.graph import Model
+    from pydlbench.runner.session import Session
     from pydlbench.steps.data.datasets import Dataset
     from pydlbench.steps.protocols.protocol import Protocol, Settings
-    from pydlbench.workers.host import Worker
 
 __all__ = ["ProtocolResult", "ProtocolSpec", "activations", "run_here", "run_in_worker"]
 
@@ -148,16 +147,9 @@ class ProtocolResult(Record, frozen=True, kw_only=True):
 # The host's side: lines arrive on the worker's channel while the protocol runs there.
 
 
-class Host(Interface):
-    """What running a protocol needs of a session."""
-
-    def worker(self, backend: str = ..., device: str = ...) -> Worker:
-        """Return a framework's worker."""
-
-
 def run_in_worker(
     spec: ProtocolSpec,
-    session: Host,
+    session: Session,
     write: Callable[[str], None],
     note: Callable[[str], None],
 ) -> ProtocolResult:

@@ -16,7 +16,6 @@ from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
 from pydlbench.models.graph import INPUT, cropped
-from pydlbench.steps.checks import inside
 from pydlbench.steps.inputs import trained, weight_shapes
 
 if TYPE_CHECKING:
@@ -97,9 +96,9 @@ def pooling(images: Any, layer: Pool2d, data_format: str) -> Any:
         images = padded(images, layer, data_format, 0 if average else images.dtype.min)
         if average and not layer.count_include_pad:
             whole = layer.kernel_height * layer.kernel_width
-            counts = (whole / inside(layer)).astype(np.float32)
+            counts = whole / np.multiply.outer(*layer.elements_inside())
             placed = counts if data_format == "NCHW" else counts[..., None]
-            scale = tf.cast(placed, images.dtype)
+            scale = tf.cast(placed.astype(np.float32), images.dtype)
         word = "VALID"
     window = spatial(data_format, layer.kernel_height, layer.kernel_width)
     strides = spatial(data_format, layer.stride_height, layer.stride_width)

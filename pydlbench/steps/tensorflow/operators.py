@@ -21,6 +21,7 @@ from pydlbench.timing.statistics import median
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
     from pydlbench.steps.definition import LossKind, StepDefinition
@@ -288,7 +289,7 @@ _HOW_COMPILED = "empty calls with as many operands and results, after each part"
 
 
 def prepare(
-    backend: Any, model: Model, case: StepSpec, wanted: Sequence[OperatorRequest]
+    backend: FrameworkBackend, model: Model, case: StepSpec, wanted: Sequence[OperatorRequest]
 ) -> OperatorsKernel:
     """Make operators ready; see :func:`pydlbench.steps.operations.prepare_operators`."""
     begin = time.perf_counter()
@@ -316,7 +317,7 @@ def prepare(
     return OperatorsKernel(list(found.values()), facts, backend.cpus, counts)
 
 
-def prepare_allocation(backend: Any, size: int) -> OperatorsKernel:
+def prepare_allocation(backend: FrameworkBackend, size: int) -> OperatorsKernel:
     """Make a call ready; see :func:`pydlbench.steps.operations.prepare_allocation`."""
     with tf.device(_CPU):
         source = tf.ones([size // 4])

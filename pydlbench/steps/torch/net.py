@@ -17,7 +17,6 @@ from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
 from pydlbench.models.graph import INPUT, cropped
-from pydlbench.steps.checks import inside, readers
 from pydlbench.steps.inputs import weight_shapes
 
 if TYPE_CHECKING:
@@ -115,8 +114,8 @@ class ScaledAverage(nn.Module):  # type: ignore[misc]  # an unknown class to myp
         self._kernel = (layer.kernel_height, layer.kernel_width)
         self._stride = (layer.stride_height, layer.stride_width)
         whole = layer.kernel_height * layer.kernel_width
-        scale = torch.from_numpy((whole / inside(layer)).astype(np.float32))
-        self.register_buffer("scale", scale)
+        scale = whole / np.multiply.outer(*layer.elements_inside())
+        self.register_buffer("scale", torch.from_numpy(scale.astype(np.float32)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the averages over the elements inside the image."""
@@ -161,7 +160,7 @@ class Net:
         self._modules: dict[str, nn.Module] = {}
         self._paths: dict[str, str] = {}
         self._graph = fx.Graph()
-        self._readers = readers(model)
+        self._readers = model.readers()
         #: The node of ours by the name of each node of fx that holds its output.
         self.outputs: dict[str, str] = {}
         values: dict[str, fx.Node] = {INPUT: self._graph.placeholder("images")}
@@ -241,7 +240,7 @@ class Net:
     def _free(self, node: Node) -> bool:
         """Whether a node may overwrite its first input."""
         first = node.inputs[0]
-        if first == INPUT or self._readers[first] > 1:
+        if first == INPUT or len(self._readers[first]) > 1:
             return False
         return self.model[first].op in _OVERWRITABLE
 

@@ -21,6 +21,7 @@ from pydlbench.timing.statistics import median
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
     from pydlbench.steps.operations import OperatorRequest
@@ -445,7 +446,7 @@ _LIBRARY = f"torch {torch.__version__}"
 
 
 def prepare(
-    backend: Any,
+    backend: FrameworkBackend,
     model: Model,
     case: StepSpec,
     wanted: Sequence[OperatorRequest],
@@ -474,7 +475,9 @@ def prepare(
     return OperatorsKernel(list(made.values()), facts, backend.cpus, [one.count for one in wanted])
 
 
-def prepare_log(backend: Any, model: Model, case: StepSpec, calls: int) -> OperatorsKernel:
+def prepare_log(
+    backend: FrameworkBackend, model: Model, case: StepSpec, calls: int
+) -> OperatorsKernel:
     """Run whole steps; see :func:`pydlbench.steps.operations.prepare_log`."""
     step = _step(model, case)
     step()
@@ -482,7 +485,7 @@ def prepare_log(backend: Any, model: Model, case: StepSpec, calls: int) -> Opera
     return OperatorsKernel([], OperatorsFacts(log=summary(logs), library=_LIBRARY), backend.cpus)
 
 
-def prepare_allocation(backend: Any, size: int) -> OperatorsKernel:
+def prepare_allocation(backend: FrameworkBackend, size: int) -> OperatorsKernel:
     """Make a call ready; see :func:`pydlbench.steps.operations.prepare_allocation`."""
     return OperatorsKernel([_Allocation(size)], OperatorsFacts(names=("call",)), backend.cpus)
 

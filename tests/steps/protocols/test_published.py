@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from datetime import datetime
+from string import Formatter
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from pydlbench.errors import UsageError
 from pydlbench.steps.data.generated import generate
 from pydlbench.steps.definition import StepDefinition
-from pydlbench.steps.protocols.protocol import LogStream, Subject
+from pydlbench.steps.protocols.protocol import FIELDS, LogStream, Subject
 from pydlbench.steps.protocols.scripts import PROTOCOLS, find_protocol
 
 
@@ -121,6 +122,36 @@ def test_every_step_says_what_it_includes(protocol: str) -> None:
         words = definition.includes()
         assert words.startswith(definition.phase)
         assert ("nothing fetched" in words) == (not definition.fetch)
+
+
+def templates(protocol: str) -> list[str]:
+    """All templates of a protocol, those that quirks bring among them."""
+    found = PROTOCOLS[protocol]
+    loops = [
+        found.loop_with(found.settings(quirks=on, without=off))
+        for on, off in (((), ()), ([one.name for one in found.quirks], ()))
+    ]
+    texts: list[str] = []
+    for loop in loops:
+        for name in ("heading", "warming", "ready", "stage", "lines"):
+            texts += getattr(loop, name, ())
+        texts += [getattr(loop, name, "") for name in ("activation", "line", "validation", "test")]
+        texts += [one.name for one in getattr(loop, "figures", ())]
+    return texts
+
+
+def test_lines_name_known_fields_and_all_of_them() -> None:
+    named = {
+        field
+        for protocol in PROTOCOLS
+        for text in templates(protocol)
+        for _, field, _, _ in Formatter().parse(text)
+        if field is not None
+    }
+    # Figures are in terms of these too.
+    loops = [one.loop for one in PROTOCOLS.values()]
+    values = {one.value for loop in loops for one in getattr(loop, "figures", ())}
+    assert named | values == set(FIELDS)
 
 
 def test_stamps_keep_their_microseconds() -> None:
