@@ -125,7 +125,8 @@ def _convolution_backward(
 
     PyTorch's own formula counts groups as if every channel met every other.
     """
-    del source, bias, stride, padding, dilation, transposed, output_padding, groups, rest
-    # Output elements, each a sum over the taps of a filter.
-    forward = 2 * math.prod(gradient) * math.prod(weights[1:])
+    del bias, stride, padding, dilation, output_padding, groups, rest
+    # Output elements, each a sum over the taps of a filter; transposed, inputs that spread over it.
+    elements = math.prod(source if transposed else gradient)
+    forward = 2 * elements * math.prod(weights[1:])
     return int(forward * (bool(mask[0]) + bool(mask[1])))
