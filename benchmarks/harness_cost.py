@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydlbench.backends.capabilities import every, installed_version
-from pydlbench.backends.frameworks.backend import HostClock
+from pydlbench.backends.host_clock import HostClock
 from pydlbench.errors import PydlbenchError
 from pydlbench.layers.gemm import Gemm
 from pydlbench.records.specs import KernelSpec

@@ -15,7 +15,7 @@ from pydlbench.records.record import Record, one_of
 from pydlbench.records.specs import PRECISIONS, Precision, check_device
 
 if TYPE_CHECKING:
-    from pydlbench.backends.frameworks.backend import HostClock
+    from pydlbench.backends.host_clock import HostClock
     from pydlbench.timing.chunk import Chunk, Request
 
 __all__ = [

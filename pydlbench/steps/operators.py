@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 import numpy as np
 
-from pydlbench.backends.frameworks.counters import StolenTime, WaitingThreads, page_faults
 from pydlbench.backends.frameworks.verbose import total_s
+from pydlbench.backends.host_clock import StolenTime, WaitingThreads, page_faults
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.records.record import Record
 from pydlbench.timing.chunk import Chunk

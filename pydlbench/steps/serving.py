@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pydlbench.backends.frameworks.backend import HostClock
+from pydlbench.backends.host_clock import HostClock
 from pydlbench.errors import UsageError
 from pydlbench.models.counts import parameters
 from pydlbench.records.step import StepFacts, StepKernel

@@ -8,8 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pydlbench.backends.base import DEFAULT_WORKSPACE
-from pydlbench.backends.frameworks.backend import FrameworkBackend, Operator, Variant
+from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant
 from pydlbench.backends.frameworks.events import EventClock, EventRuntime, Watcher
+from pydlbench.backends.host_clock import Operator
 from pydlbench.backends.native.nvml import Monitor
 from pydlbench.backends.verification.verify import TENSOR_ACCUMULATOR
 from pydlbench.devices.cpu.affinity import own_cpus
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.base import KernelFacts
     from pydlbench.backends.cupy.operators import CupyOperator
-    from pydlbench.backends.frameworks.backend import HostClock
+    from pydlbench.backends.host_clock import HostClock
     from pydlbench.records.specs import KernelSpec
 
 __all__ = ["CupyBackend", "CupyClock", "create"]

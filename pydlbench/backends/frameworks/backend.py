@@ -5,10 +5,9 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-import gc
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pydlbench.backends import autotune
 from pydlbench.backends.base import (
@@ -18,19 +17,13 @@ from pydlbench.backends.base import (
     insufficient_memory,
     is_out_of_memory,
 )
-from pydlbench.backends.frameworks.counters import (
-    OthersTime,
-    StolenTime,
-    WaitingThreads,
-    involuntary_switches,
-    page_faults,
-)
 from pydlbench.backends.frameworks.verdicts import fused_inputs, judge
+from pydlbench.backends.host_clock import HostClock, Operator
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, UnsupportedError
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
-from pydlbench.timing.chunk import Chunk, Request
+from pydlbench.timing.chunk import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -39,33 +32,13 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.verification.verify import Verdict
     from pydlbench.records.specs import KernelSpec
+    from pydlbench.timing.chunk import Chunk
 
-__all__ = ["FrameworkBackend", "HostClock", "Operator", "Variant", "translated"]
+__all__ = ["FrameworkBackend", "Variant", "translated"]
 
 
 # -----------------------------------------------------------------------------
 # What a framework's backend gives for a case: ways to run it, each with its operands.
-
-
-class Operator(Protocol):
-    """A framework's operator, built and compiled, with its operands in place."""
-
-    def call(self) -> Any:
-        """Run it once, as a user's line of code would, its outputs' allocation included.
-
-        Whatever it returns is dropped by the caller at once, as in a loop of a user's.
-        """
-
-    def wait(self) -> None:
-        """Return when everything that was called is done; costs nothing where calls are."""
-
-    def outputs(self) -> dict[str, NDArray[Any]]:
-        """Run it once and return what it wrote, by role, as float32 in plain layouts.
-
-        An image is NCHW, convolution weights are ``(out channels, in channels / groups, kernel
-        height, kernel width)``, matrices are ``(batch, rows, columns)``. The main result comes
-        first.
-        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,70 +65,6 @@ class Variant:
     accumulate: str = "float32"
     bias_accumulate: str = "float32"
     notes: tuple[str, ...] = field(default=())
-
-
-# -----------------------------------------------------------------------------
-# A framework's operator under the clock of the host.
-
-
-class HostClock:
-    """Times an operator with the host's monotonic clock, its counters read around each chunk.
-
-    Inside the timed region stands a loop of plain calls and nothing else; what an iteration of that
-    loop costs is known from an empty operator and subtracted nowhere.
-
-    Args:
-        operator: what is timed.
-        cpus: those that the process is pinned to, for the account of stolen time.
-    """
-
-    def __init__(self, operator: Operator, cpus: Sequence[int]) -> None:
-        self._operator = operator
-        self._cpus = tuple(cpus)
-
-    def sample(self, request: Request) -> Chunk:
-        """Time the requested samples, after the calls that are not timed."""
-        call, wait = self._operator.call, self._operator.wait
-        for _ in range(request.untimed):
-            call()
-        wait()
-        seconds: list[float] = []
-        switches: list[int] = []
-        inner = range(request.inner)
-        # A collection in the middle of a sample is Python's, not the operator's.
-        collecting = gc.isenabled()
-        gc.disable()
-        waiting, stolen, before = WaitingThreads(), StolenTime(self._cpus), page_faults()
-        others = OthersTime(self._cpus)
-        begin, used = time.monotonic(), time.process_time()
-        try:
-            for _ in range(request.samples):
-                forced = involuntary_switches()
-                start = time.perf_counter()
-                for _ in inner:
-                    call()
-                wait()
-                end = time.perf_counter()
-                switches.append(involuntary_switches() - forced)
-                seconds.append((end - start) / request.inner)
-        finally:
-            if collecting:
-                gc.enable()
-        taken = others.seconds()
-        wall, used = time.monotonic() - begin, time.process_time() - used
-        touched = page_faults() - before
-        calls = request.samples * request.inner
-        return Chunk(
-            seconds=tuple(seconds),
-            involuntary=tuple(switches),
-            run_delay_s=waiting.longest_s(),
-            steal_s=stolen.seconds(),
-            wall_s=wall,
-            threads=len(self._cpus),
-            faults=touched / calls,
-            cpu_s=used,
-            others_s=taken,
-        )
 
 
 # -----------------------------------------------------------------------------

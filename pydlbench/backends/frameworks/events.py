@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pydlbench.backends.frameworks.backend import HostClock
+from pydlbench.backends.host_clock import HostClock
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.guards import disturbance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pydlbench.backends.frameworks.backend import Operator
+    from pydlbench.backends.host_clock import Operator
     from pydlbench.timing.chunk import Request
     from pydlbench.timing.guards import GpuReadings
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.base import KernelFacts
-    from pydlbench.backends.frameworks.backend import Operator
+    from pydlbench.backends.host_clock import Operator
     from pydlbench.backends.jax.layers import Recipe
     from pydlbench.records.specs import KernelSpec
 

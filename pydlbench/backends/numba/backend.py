@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.base import KernelFacts
-    from pydlbench.backends.frameworks.backend import Operator, Variant
+    from pydlbench.backends.frameworks.backend import Variant
+    from pydlbench.backends.host_clock import Operator
     from pydlbench.records.specs import KernelSpec
 
 __all__ = ["NumbaBackend", "compiled_code", "create", "in_words"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pydlbench.backends.base import check_not_emulated, check_precision
-from pydlbench.backends.frameworks.backend import FrameworkBackend, Operator, Variant
+from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant
 from pydlbench.backends.tensorflow.layers import (
     bias_sums,
     convolutions,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from pydlbench.backends.base import KernelFacts
-    from pydlbench.backends.frameworks.backend import HostClock
+    from pydlbench.backends.host_clock import HostClock, Operator
 
 __all__ = ["Arithmetic", "TensorflowBackend", "arithmetic", "create", "reason_of", "translated"]
 

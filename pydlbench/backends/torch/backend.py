@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from pydlbench.backends.frameworks import verbose
-from pydlbench.backends.frameworks.backend import FrameworkBackend, Operator, Variant
+from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant
 from pydlbench.backends.frameworks.verbose import logged_turn
 from pydlbench.backends.torch import layers as conv
 from pydlbench.backends.torch import layers as gemm
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.base import KernelFacts
-    from pydlbench.backends.frameworks.backend import HostClock
+    from pydlbench.backends.host_clock import HostClock, Operator
     from pydlbench.backends.torch.operator import Recipe
     from pydlbench.records.specs import KernelSpec
 

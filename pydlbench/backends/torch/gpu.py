@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from pydlbench.backends import autotune
-from pydlbench.backends.frameworks.backend import HostClock
+from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.native.nvml import Monitor
 from pydlbench.backends.torch.backend import Behind, TorchBackend
 from pydlbench.backends.torch.operator import TorchOperator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pydlbench.backends.base import KernelFacts
-    from pydlbench.backends.frameworks.backend import Operator
+    from pydlbench.backends.host_clock import Operator
     from pydlbench.backends.torch.operator import Recipe
     from pydlbench.records.specs import KernelSpec
     from pydlbench.timing.chunk import Request

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pydlbench.backends.frameworks.backend import HostClock
+from pydlbench.backends.host_clock import HostClock
 from pydlbench.errors import DeviceLostError, InsufficientMemoryError
 
 if TYPE_CHECKING:

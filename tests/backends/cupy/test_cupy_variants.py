@@ -10,7 +10,7 @@ import pytest
 
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.cupy.backend import CupyBackend, create
-from pydlbench.backends.frameworks.backend import HostClock
+from pydlbench.backends.host_clock import HostClock
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
@@ -115,7 +115,8 @@ def test_tf32_is_off_unless_asked_for(cupy: Any, precision: str, wanted: list[An
 def test_what_it_lacks_is_one_sentence(
     backend: CupyBackend, changes: dict[str, Any], sentence: str
 ) -> None:
-    case = KernelSpec(**{"layer": LAYERS["1x1, stride leaves gaps"], **changes})
+    fields = {"layer": LAYERS["1x1, stride leaves gaps"], "device": "cuda:0", **changes}
+    case = KernelSpec(**fields)
     with pytest.raises(UnsupportedError, match=sentence):
         backend.prepare(case, Preparation())
 

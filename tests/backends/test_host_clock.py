@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-from pydlbench.backends.frameworks import counters
+from pydlbench.backends import host_clock
 
 
 def test_others_on_the_cpus_are_told_from_this_process():
@@ -14,13 +14,13 @@ def test_others_on_the_cpus_are_told_from_this_process():
     process = subprocess.Popen([sys.executable, "-c", spin, str(cpus[0])])
     try:
         time.sleep(0.2)  # it is up
-        others = counters.OthersTime(cpus)
+        others = host_clock.OthersTime(cpus)
         time.sleep(0.5)
         beside = others.seconds()
     finally:
         process.kill()
         process.wait()
-    own = counters.OthersTime(cpus)
+    own = host_clock.OthersTime(cpus)
     end = time.process_time() + 0.3
     while time.process_time() < end:
         pass
