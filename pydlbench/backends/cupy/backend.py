@@ -18,7 +18,6 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.layer import result_role
-from pydlbench.layers.pool import Pool2d
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,8 +125,8 @@ class CupyBackend(FrameworkBackend):
             raise UnsupportedError(f"cupy has no kernel for --fuse {case.fuse}")
         if case.layer.kind == "pointwise":
             raise UnsupportedError("cupy: memory-bound layers come with whole models")
-        if isinstance(case.layer, Pool2d):
-            raise UnsupportedError("cupy has no pooling")
+        if not isinstance(case.layer, Conv2d | Gemm):
+            raise UnsupportedError(f"cupy has no {case.layer.kind}; there is: conv2d, gemm")
         check(case.precision, self._capability)
         if case.timing == "cuda-graph":
             raise UnsupportedError("cupy refuses to capture cuBLAS: ask for --timing events")

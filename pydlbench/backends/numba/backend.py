@@ -159,7 +159,9 @@ class NumbaBackend(FrameworkBackend):
             raise UnsupportedError(f"numba has no kernel for --fuse {case.fuse}")
         found = host_variants(case)
         if not found:
-            raise UnsupportedError("numba: memory-bound layers come with whole models")
+            if case.layer.kind == "pointwise":
+                raise UnsupportedError("numba: memory-bound layers come with whole models")
+            raise UnsupportedError(f"numba has no {case.layer.kind}")
         return found
 
     def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:

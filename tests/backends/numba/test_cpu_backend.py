@@ -15,6 +15,7 @@ from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.descriptor import parse_problem
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
@@ -101,6 +102,7 @@ def test_a_kernel_that_leaves_its_result_unwritten_is_a_failure(
         ({"layout": "blocked"}, "no operator with --layout blocked"),
         ({"layout": "nchw"}, "no operator with --layout nchw"),
         ({"layer": Pointwise(op="relu", batch=1, channels=2, height=2, width=2)}, "memory-bound"),
+        ({"layer": parse_problem("deconv:ic2ih3oc2kh2sh2")}, "numba has no deconv2d"),
     ],
 )
 def test_what_it_lacks_is_one_sentence(
