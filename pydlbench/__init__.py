@@ -37,13 +37,29 @@ def _find_native_modules() -> None:
 _find_native_modules()
 
 if TYPE_CHECKING:
+    from pydlbench.api import diagnose_step, e2e, to_dataframe
+    from pydlbench.ladder.check import check
     from pydlbench.layers.conv import Conv2d
     from pydlbench.layers.gemm import Gemm
     from pydlbench.layers.pool import Pool2d
     from pydlbench.runner.measure import measure
     from pydlbench.runner.session import Options, Session
+    from pydlbench.store.store import Store
 
-__all__ = ["Conv2d", "Gemm", "Options", "Pool2d", "Session", "__version__", "measure"]
+__all__ = [
+    "Conv2d",
+    "Gemm",
+    "Options",
+    "Pool2d",
+    "Session",
+    "Store",
+    "__version__",
+    "check",
+    "diagnose_step",
+    "e2e",
+    "measure",
+    "to_dataframe",
+]
 
 # Imported when first used: the command line starts faster, and --help needs none of it.
 _HOMES = {
@@ -52,6 +68,11 @@ _HOMES = {
     "Pool2d": "pydlbench.layers.pool",
     "Options": "pydlbench.runner.session",
     "Session": "pydlbench.runner.session",
+    "Store": "pydlbench.store.store",
+    "check": "pydlbench.ladder.check",
+    "diagnose_step": "pydlbench.api",
+    "e2e": "pydlbench.api",
+    "to_dataframe": "pydlbench.api",
     "measure": "pydlbench.runner.measure",
 }
 

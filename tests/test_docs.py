@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pydlbench.cli.parser import COMMANDS
-from pydlbench.cli.sweep import read_jobs, table_keys
+from pydlbench.cli.sweep import read_file, table_keys
 from pydlbench.records.schema import schema_names
 from pydlbench.runner.sweep import parse_sweep
 
@@ -181,7 +181,7 @@ def test_a_sweep_can_be_read(name, text, monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
     monkeypatch.setattr("pydlbench.devices.cpu.affinity.choose_cpus", lambda *_: tuple(range(8)))
     monkeypatch.setattr("pydlbench.backends.capabilities.is_there", lambda _: True)
-    jobs, _ = read_jobs(parse_sweep(name, text, table_keys()))
+    jobs, _ = read_file(parse_sweep(name, text, table_keys()))
     assert sum(len(job.rows) for job in jobs) > 5
 
 
@@ -197,5 +197,5 @@ def test_the_messages_on_sweeps_are_real():
         strict=True,
     ):
         with pytest.raises(UsageError) as caught:
-            read_jobs(parse_sweep("a.toml", text.replace(old, new), table_keys()))
+            read_file(parse_sweep("a.toml", text.replace(old, new), table_keys()))
         assert f"pydlbench: {caught.value}" == line

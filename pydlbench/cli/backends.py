@@ -22,7 +22,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "backends",
         description="List every backend with its version and what it supports, or why it "
         "cannot be used and the command that gets it. Each is started once, in a process of its "
-        "own, so what is listed works.",
+        "own. A precision that this machine lacks is said by the row of a layer.",
     )
     add(
         parser,

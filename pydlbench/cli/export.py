@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import importlib.util
+import io
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.options import add
 from pydlbench.cli.output import reading_files
-from pydlbench.errors import UsageError
+from pydlbench.errors import BackendMissingError, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -28,6 +32,7 @@ FORMATS: Final = {
     "json": ".json",
     "md": ".md",
     "parquet": ".parquet",
+    "xlsx": ".xlsx",
     "dlb": "",
 }
 
@@ -49,8 +54,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--format",
         metavar="FORMAT",
         help="csv (a line per layer or step), long (everything, samples too), json, md, "
-        "parquet (long, typed; needs pyarrow), dlb (six columns of deep-learning-benchmark); "
-        "default: by FILE's ending, else csv",
+        "parquet (long, typed; needs pyarrow), xlsx (csv as a sheet; needs openpyxl), dlb (six "
+        "columns of deep-learning-benchmark); default: by FILE's ending, on standard output csv",
     )
     parser.add_argument(
         "-o", "--output", metavar="FILE", default="-", help="where to; default: standard output"
@@ -87,6 +92,10 @@ def run(args: argparse.Namespace) -> int:
         from pydlbench.report.csv import check_pyarrow
 
         check_pyarrow()
+    if chosen == "xlsx" and importlib.util.find_spec("openpyxl") is None:
+        raise BackendMissingError(
+            "--format xlsx: needs openpyxl; get it with: pip install openpyxl"
+        )
     with reading_files(args.runs):
         loaded = _load(args)
     if not any(one.entries for one in loaded):
@@ -120,7 +129,15 @@ def _format(given: str | None, output: str) -> str:
     if given is not None:
         return choices("--format", [given], tuple(FORMATS))[0]
     ending = Path(output).suffix.lower()
-    return next((name for name, one in FORMATS.items() if one and one == ending), "csv")
+    if output == "-" or not ending:
+        return "csv"
+    found = next((name for name, one in FORMATS.items() if one and one == ending), None)
+    if found is None:
+        endings = ", ".join(one for one in FORMATS.values() if one)
+        raise UsageError(
+            f"--output {output}: its ending says no format; nearest: {endings}, or --format csv"
+        )
+    return found
 
 
 def _load(args: argparse.Namespace) -> list[Loaded]:
@@ -157,8 +174,30 @@ def _content(
         return "\n".join(markdown(one) for one in loaded), []
     if chosen == "dlb":
         return _dlb(loaded)
+    text, notes = to_csv(loaded)
+    return (_workbook(text), notes) if chosen == "xlsx" else (text, notes)
 
-    return to_csv(loaded)
+
+def _workbook(text: str) -> bytes:
+    """Return the lines of a CSV file as a workbook of one sheet; numbers are numbers there."""
+    from openpyxl import Workbook
+
+    book = Workbook(write_only=True)
+    sheet = book.create_sheet("pydlbench")
+    for row in csv.reader(io.StringIO(text)):
+        sheet.append([_cell(value) for value in row])
+    buffer = io.BytesIO()
+    book.save(buffer)
+    return buffer.getvalue()
+
+
+def _cell(value: str) -> float | str:
+    try:
+        number = float(value)
+    except ValueError:
+        # Text that a spreadsheet would take for a formula stays text.
+        return f"'{value}" if value.startswith(("=", "+", "-", "@")) else value
+    return number if math.isfinite(number) else value
 
 
 def _json(loaded: Sequence[Loaded], *, samples: bool) -> str:

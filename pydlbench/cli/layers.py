@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
@@ -223,6 +224,7 @@ def show(
     early: bool = False,
     algorithms: bool = False,
     explain: bool = False,
+    again: bool = False,
 ) -> None:
     """Write the files, then print the table or the format that goes to standard output.
 
@@ -233,6 +235,7 @@ def show(
         early: more was asked for.
         algorithms: list the candidates of every row.
         explain: show the measurements behind what is said of slower backends.
+        again: a run that was shown before; warnings about its machine are not repeated.
 
     Raises:
         PydlbenchError: a file could not be written after all; the table is printed before.
@@ -260,7 +263,7 @@ def show(
             "md": lambda: to_markdown(run, rows, conclusion),
         },
         lambda: _table(run, rows, conclusion, algorithms, explain) if rows else None,
-        warnings=_warnings(run, rows),
+        warnings=_row_warnings(rows) if again else [*_device_warnings(run), *_row_warnings(rows)],
         keep_files=early and not rows,
     )
     if bugs:
@@ -301,17 +304,11 @@ def _conclusion(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
     return conclude(rows, measured_peaks(run.device_for(timed[0].threads if timed else None)))
 
 
-def _warnings(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
-    """The device's warnings, then those of rows, each once and with the number of its rows."""
-    lines = _device_warnings(run)
-    counts: dict[str, int] = {}
-    for row in rows:
-        for text in row.warnings:
-            counts[text] = counts.get(text, 0) + 1
-    for text, count in counts.items():
-        few = f" ({count} of {len(rows)} rows)" if len(rows) > 1 else ""
-        lines.append(f"{text}{few}")
-    return list(dict.fromkeys(lines))
+def _row_warnings(rows: Sequence[Measurement]) -> list[str]:
+    """Return the warnings of rows, each once and with the number of its rows."""
+    counts = Counter(text for row in rows for text in row.warnings)
+    several = len(rows) > 1
+    return [f"{text} ({n} of {len(rows)} rows)" if several else text for text, n in counts.items()]
 
 
 def _device_warnings(run: RunRecord) -> list[str]:
@@ -337,6 +334,7 @@ def _warning(item: Any) -> str:
 # Which layers are timed: names, globs, descriptors and models, by batch.
 
 _DEFAULT_PATTERN = "alexnet/*"
+_MOST_LAYERS: Final = 50_000
 
 
 def read_layers(args: argparse.Namespace) -> list[Layer]:
@@ -358,7 +356,20 @@ def read_layers(args: argparse.Namespace) -> list[Layer]:
         for option, patterns in (("--shape", shapes), ("--model", models)):
             layers = find_layers(patterns, batch, pool, option=option) if patterns else ()
             found |= dict.fromkeys(layers)
+            if len(found) > _MOST_LAYERS:
+                raise UsageError(
+                    f"{option}: more than {_MOST_LAYERS:,} layers with all batches; nearest: fewer"
+                )
+    check_pool(args.pool, list(found))
     return list(found)
+
+
+def check_pool(pool: str | None, layers: Sequence[Layer]) -> None:
+    """Refuse ``--pool`` where no descriptor of pooling is told by it what to do."""
+    if pool is not None and not any(one.kind == "pool2d" and one.name is None for one in layers):
+        raise UsageError(
+            f"--pool {pool}: none of the layers is a descriptor of pooling; nearest: leave it out"
+        )
 
 
 def _models(given: Sequence[str] | None) -> list[str]:

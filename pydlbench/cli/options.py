@@ -94,6 +94,9 @@ def whole_number(option: str, text: str, least: int) -> int:
         UsageError: It is none, or smaller.
     """
     # int() would take "1_000", " 7 " and digits of any script.
+    if re.fullmatch(r"[+-]?[0-9]{19,}", text):
+        near = least if text.startswith("-") else 10**18 - 1
+        raise UsageError(f"{option} {text}: beyond what can be counted; nearest: {near}")
     if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
         raise UsageError(f"{option} {text}: not a whole number; nearest: {_guess(text, least)}")
     if int(text) < least:
@@ -107,7 +110,7 @@ def positive_seconds(option: str, text: str) -> float:
     Raises:
         UsageError: It is none.
     """
-    value = _real(option, text, "2")
+    value = _real(option, text, "2", endless=True)
     if not 0 < value <= 86400:
         near = "0.1" if value <= 0 else "86400"
         raise UsageError(f"{option} {text}: must lie between 0 and 86400 s; nearest: {near}")
@@ -174,12 +177,13 @@ def _split(option: str, given: Sequence[str]) -> list[str]:
     return values
 
 
-def _real(option: str, text: str, near: str) -> float:
+def _real(option: str, text: str, near: str, *, endless: bool = False) -> float:
+    """Return a number; an infinite one only where it is refused for its size."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value):
+    if math.isnan(value) or (math.isinf(value) and not endless):
         raise UsageError(f"{option} {text}: not a number; nearest: {near}")
     return value
 

@@ -7,7 +7,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.cli.options import add
-from pydlbench.cli.output import without_collection
+from pydlbench.cli.output import reading_files, without_collection
+from pydlbench.cli.terminal import tell
 from pydlbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     for kind in _KINDS:
         if getattr(args, kind) is not None:
             _check_folder(f"--{kind}", getattr(args, kind))
-    with without_collection():
+    with without_collection(), reading_files(args.runs):
         runs = _read(args)
         page = build_page(runs, args.title)
         write_text(args.output, page.html)
@@ -82,7 +83,10 @@ def run(args: argparse.Namespace) -> int:
         print(f"{args.output}: {size / 1e6:.2f} MB, {figures}, opens without a network")
         for text in written:
             print(text)
-    return 0 if any(_measured(one) for one in runs) else 1
+    if any(_measured(one) for one in runs):
+        return 0
+    tell("nothing was measured in these runs; pydlbench runs show says why")
+    return 1
 
 
 def _read(args: argparse.Namespace) -> list[PageRun]:

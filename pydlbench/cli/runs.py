@@ -365,6 +365,7 @@ def _layers(run: Loaded, quiet: bool) -> None:
         Outputs(files={}, quiet=quiet),
         early=run.info.status != "done",
         algorithms=any(row.candidates for row in rows),
+        again=True,
     )
 
 

@@ -45,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: Unknown or malformed layer, bad option, unwritable file.
     """
+    from pydlbench.cli.layers import check_pool
     from pydlbench.cli.options import choices, split_patterns
     from pydlbench.layers.descriptor import POOL_MODES
     from pydlbench.models.catalog import find_layers
@@ -54,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
     # A lone glob would match the layers of one model only: names without a model mean that one.
     given = [_ALL if pattern.strip() == "*" else pattern for pattern in args.pattern] or [_ALL]
     layers = find_layers(split_patterns(given) or given, args.batch, pool, option="")
+    check_pool(args.pool, layers)
     if args.json is not None:
         check_writable("--json", args.json)
         write_text(args.json, _to_json(layers))

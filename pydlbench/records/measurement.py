@@ -259,6 +259,21 @@ class Measurement(
     omitted = ("candidates", "samples_s")
     promised = ("device", "backend", "cache", "reason", "time", "correct")
 
+    def __repr__(self) -> str:
+        """Return one line: what was measured, and its median with the interval."""
+        what = " ".join(
+            filter(None, (self.layer, self.pass_, self.precision, self.backend, self.mode))
+        )
+        if self.time is None:
+            return f"<Measurement {what}: {self.status}: {self.reason}>"
+        time = self.time
+        return (
+            f"<Measurement {what}: {time.median:.4g} s "
+            f"[{time.ci_low:.4g}, {time.ci_high:.4g}], n {time.n}>"
+            if time.ci_low is not None and time.ci_high is not None
+            else f"<Measurement {what}: {time.median:.4g} s, n {time.n}>"
+        )
+
     @property
     def who(self) -> str:
         """The backend with its mode: ``torch compiled``."""

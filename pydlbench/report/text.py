@@ -111,7 +111,7 @@ def check_writable(option: str, target: str) -> None:
         probe = _open_beside(path)
         os.close(probe[0])
         probe[1].unlink()
-    except (OSError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:  # pathlib's word for a loop of links
         if isinstance(error, UsageError):
             raise
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

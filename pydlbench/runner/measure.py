@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pydlbench.backends import capabilities
-from pydlbench.errors import BackendMissingError
+from pydlbench.errors import BackendMissingError, UsageError
+from pydlbench.models.catalog import find_layers
 from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS, KernelSpec, check_device
 from pydlbench.runner.session import Options, Session
 
@@ -21,7 +22,7 @@ __all__ = ["measure", "probe_device"]
 
 
 def measure(
-    layer: Layer,
+    layer: Layer | str,
     *,
     precision: str = "fp32",
     pass_: str = "forward",
@@ -37,7 +38,8 @@ def measure(
     """Measure one layer and return the record that the command line prints.
 
     Args:
-        layer: the problem, for example ``pydlbench.Conv2d.of(...)``.
+        layer: the problem, for example ``pydlbench.Conv2d.of(...)``, or its name or descriptor, as
+            ``--shape`` takes it: ``conv3``.
         precision: storage and arithmetic: ``fp32``, ``bf16``, ``fp16`` on a CPU; ``fp32``,
             ``tf32``, ``fp16``, ``fp16-tc``, ``bf16-tc``, ``fp8-tc`` on a GPU.
         pass_: ``forward``, ``backward-data`` or ``backward-weights``.
@@ -58,6 +60,10 @@ def measure(
         UsageError: an unknown word, or a layer that does not fit into memory.
     """
     capabilities.of(backend)
+    if isinstance(layer, str):
+        layer, *others = find_layers([layer], option="layer")
+        if others:
+            raise UsageError(f"layer {layer}: several layers; nearest: {layer.name}")
     case = KernelSpec(
         layer=layer,
         pass_=pass_,

@@ -6,7 +6,7 @@ import json
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.errors import PydlbenchError, UsageError
+from pydlbench.errors import PydlbenchError, UsageError, nearest
 from pydlbench.records.record import SCHEMA_VERSION
 from pydlbench.records.run import RunInfo, RunRecord
 from pydlbench.store.entry import LAYER_COLUMNS, UNTIMED, Entry, layer_values
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from pydlbench.store.reader import Reader
 
 __all__ = ["Loaded", "load"]
+
+# A run of 100,000 layers with their candidates; what is larger is no document of a command.
+_MOST_BYTES = 1 << 28
 
 # The first of these names that a document has says which command wrote it.
 _TELLING = {
@@ -106,11 +109,23 @@ def load(text: str, store: Reader | None) -> Loaded:
 
 def _from_file(path: Path, text: str) -> Loaded:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        near = f"; nearest: {path.parent}" if path.parent.is_dir() else ""
-        raise UsageError(f"{text}: cannot be read ({error.strerror}){near}") from error
+        with path.open("rb") as stream:
+            data = stream.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise UsageError(f"{text}: more than {_MOST_BYTES >> 20} MiB; nearest: the run itself")
+        document = json.loads(data.decode("utf-8-sig"))  # some editors put a mark in front
+    except (OSError, RuntimeError) as error:
+        if isinstance(error, RecursionError):
+            raise UsageError(f"{text}: nested too deeply for results of a run") from error
+        names = [one.name for one in path.parent.glob("*.json")] if path.parent.is_dir() else []
+        near = (
+            f"; nearest: {path.parent / found[0]}" if (found := nearest(path.name, names)) else ""
+        )
+        reason = error.strerror if isinstance(error, OSError) else "a loop of links"
+        raise UsageError(f"{text}: cannot be read ({reason}){near}") from error
     except ValueError as error:
+        if isinstance(error, PydlbenchError):
+            raise
         raise UsageError(f"{text}: is no JSON ({error}); give what --json FILE wrote") from error
     try:
         if document["schema_version"] > SCHEMA_VERSION:
@@ -122,10 +137,10 @@ def _from_file(path: Path, text: str) -> Loaded:
         entries = list(_entries(document))
     except PydlbenchError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UsageError(
-            f"{text}: is no results of a run ({error!r}); give what layers, model, e2e, check or "
-            "diagnose wrote with --json"
+            f"{text}: is no results of a run ({type(error).__name__}); give what layers, model, "
+            "e2e, check or diagnose wrote with --json"
         ) from error
     info = RunInfo(
         id=record.id,

@@ -100,6 +100,10 @@ def _tail(name: str) -> str:
 # What can be asked of a store.
 
 _NEWEST_FIRST = "ORDER BY created_utc DESC, runs.rowid DESC"
+_NOTHING_MEASURED = (
+    "SELECT id FROM runs WHERE status = 'failed' AND NOT EXISTS (SELECT 1 FROM entries "
+    "LEFT JOIN layers ON entry = number WHERE run = id AND coalesce(layers.status, 'ok') = 'ok')"
+)
 
 
 class Reader:
@@ -150,6 +154,10 @@ class Reader:
             UsageError: no run is meant, or several are.
         """
         ids = self.ids()
+        if text.startswith("last") and text not in ids:
+            # A run in which nothing could be measured is found by its id only.
+            empty = {row[0] for row in self._read(_NOTHING_MEASURED)}
+            ids = [name for name in ids if name not in empty] or ids
         tags = {row[0] for row in self._read("SELECT tag FROM tags")}
         if text not in ids and text in tags:
             return self.runs(tag=text, limit=1)[0]

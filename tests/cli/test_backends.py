@@ -60,9 +60,9 @@ def test_table(start, capsys):
     ]
     assert [" ".join(row) for row in rows[7:]] == [
         "",
-        "tensorflow on cpu: not installed; get it with: pip install 'pydlbench[tensorflow]'",
+        "tensorflow on cpu: not installed; get it with: pip install '.[tensorflow]'",
         "cupy on cuda:0: cupy needs an NVIDIA GPU; there is none",
-        "jax on cpu: not installed; get it with: pip install 'pydlbench[jax]'",
+        "jax on cpu: not installed; get it with: pip install '.[jax]'",
     ]
     # What is not installed is not started.
     assert [name for name, _ in start.started] == ["native", "torch", "cupy", "numba"]
@@ -79,7 +79,7 @@ def test_json_on_stdout_is_pure(start, capsys):
     assert found["torch"]["modes"] == ["eager", "compiled"]
     assert (found["tensorflow"]["usable"], found["tensorflow"]["about"]) == (False, None)
     assert found["tensorflow"]["reason"] == "not installed"
-    assert found["tensorflow"]["install"] == "pip install 'pydlbench[tensorflow]'"
+    assert found["tensorflow"]["install"] == "pip install '.[tensorflow]'"
     assert "needs an NVIDIA GPU" in found["cupy"]["reason"]
 
 
@@ -149,12 +149,12 @@ def test_one_that_does_not_start_says_why(capsys, error):
     out = capsys.readouterr().out
     assert f"torch on cpu: {error}\n" in out
     # It is installed: installing it once more would not help.
-    assert "pydlbench[torch]" not in out
+    assert ".[torch]" not in out
 
 
 def test_an_install_command_is_given_once(capsys, monkeypatch):
     monkeypatch.setattr(capabilities, "is_there", lambda _: True)
-    text = "tensorflow is not installed; get it with: pip install 'pydlbench[tensorflow]'"
+    text = "tensorflow is not installed; get it with: pip install '.[tensorflow]'"
 
     def describe(name, _device):
         if name == "tensorflow":

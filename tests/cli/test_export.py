@@ -416,3 +416,24 @@ def test_a_full_disk_is_one_line(capsys):
     err = capsys.readouterr().err
     assert err.startswith("pydlbench: --output /dev/full: not written: No space left")
     assert err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("layers")
+def test_an_unknown_ending_is_refused(tmp_path, capsys):
+    assert main(["export", "last", "-o", str(tmp_path / "a.xyz")]) == 2
+    assert "nearest: .csv" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("layers")
+def test_a_workbook_has_the_lines_of_csv(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    assert main(["export", "last", "-o", str(tmp_path / "a.xlsx")]) == 0
+    assert main(["export", "last", "-o", str(tmp_path / "a.csv")]) == 0
+    sheet = openpyxl.load_workbook(tmp_path / "a.xlsx").active
+    text = (tmp_path / "a.csv").read_text(encoding="utf-8")
+    rows = list(sheet.iter_rows(values_only=True))
+    table = list(csv.DictReader(io.StringIO(text)))
+    assert len(rows) == len(table) + 1
+    assert list(rows[0]) == list(table[0])
+    place = rows[0].index("batch")
+    assert [row[place] for row in rows[1:]] == [float(row["batch"]) for row in table]

@@ -271,7 +271,7 @@ def test_files_are_written_beside_the_table(session, capsys, tmp_path):
         ("--batch 1,,2", "--batch .*empty value"),
         ("--threads 1000000", "--threads 1000000: .*nearest: [0-9]+$"),
         ("--budget 0", "--budget 0: must lie between"),
-        ("--budget inf", "--budget inf: not a number"),
+        ("--budget inf", "--budget inf: must lie between 0 and 86400"),
         ("--confidence 95", "--confidence 95: .*nearest: 0.95"),
         ("--seed -1", "--seed -1: too small; nearest: 0"),
         ("--pool min --shape mb1ic3ih8oh4kh2sh2", "--pool min: .*choices: max, avg"),

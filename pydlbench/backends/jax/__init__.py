@@ -11,7 +11,7 @@ CAPABILITIES = Capabilities(
     rank=5,
     title="JAX's functions, compiled by XLA",
     distributions=("jax",),
-    install="pip install 'pydlbench[jax]'",
+    install="pip install '.[jax]'",
     requires="jax",
     modes={"cpu": ("xla",)},
     # XLA's compiler for CPUs converts narrower operands to float32 and computes in that.

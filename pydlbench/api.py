@@ -1,0 +1,88 @@
+"""What the commands do, from Python: steps, checks and diagnoses as records, and tables of them."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydlbench.records.step import StepSpec
+from pydlbench.runner.session import Options, Session
+
+if TYPE_CHECKING:
+    from pydlbench.records.diagnosis import Diagnosis
+    from pydlbench.records.record import Record
+    from pydlbench.records.step import StepRecord
+
+__all__ = ["diagnose_step", "e2e", "to_dataframe"]
+
+
+def e2e(model: str, *, options: Options | None = None, **step: Any) -> StepRecord:
+    """Time a real step of a framework, as ``pydlbench e2e`` does.
+
+    Args:
+        model: by its name: ``alexnet-owt``.
+        options: threads, seed, budget.
+        step: what of the step is not as usual: ``batch``, ``phase``, ``framework``, ``mode``,
+            ``precision``, ``layout``, ``device``; see :class:`pydlbench.records.step.StepSpec`.
+
+    Returns:
+        The record; its ``status`` is ``skipped`` or ``failed``, with a ``reason``, where the step
+        cannot be timed. Times in seconds.
+
+    Raises:
+        UsageError: no such model, or a word that is none.
+    """
+    from pydlbench.steps.run import run
+
+    with Session(options) as session:
+        return run(StepSpec(model=model, **step), session)
+
+
+def diagnose_step(
+    model: str, *, time_limit_s: float = 300.0, options: Options | None = None, **step: Any
+) -> Diagnosis:
+    """Say what costs a step its time and what would save it, as ``pydlbench diagnose`` does.
+
+    Args:
+        model: by its name.
+        time_limit_s: no experiment begins later, in seconds.
+        options: threads, seed, budget.
+        step: see :func:`e2e`.
+
+    Raises:
+        UsageError: no such model, or a word that is none.
+        UnsupportedError: the framework cannot run this step.
+        PrimitiveError: the step is wrong, or died.
+    """
+    from pydlbench.diagnose.run import diagnose
+
+    with Session(options or Options(budget_s=0.25, estimate=True)) as session:
+        return diagnose(StepSpec(model=model, **step), session, time_limit_s)
+
+
+def to_dataframe(records: Iterable[Record | Mapping[str, Any]]) -> Any:
+    """Return records as a table: a row each, with the fields of inner objects as ``time_s.median``.
+
+    Args:
+        records: measurements, steps, checks, or the documents of a store's entries.
+
+    Returns:
+        A ``pandas.DataFrame`` where pandas is installed, else a list of flat dicts.
+    """
+    rows = [_flat(one if isinstance(one, Mapping) else one.to_dict()) for one in records]
+    if importlib.util.find_spec("pandas") is None:
+        return rows
+    import pandas as pd
+
+    return pd.DataFrame(rows)
+
+
+def _flat(document: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in document.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{path}{name}.")
+        else:
+            found[f"{path}{name}"] = value
+    return found

@@ -1,0 +1,140 @@
+"""What new users do: ask for help, complete words, pipe, and give files that are none."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from pydlbench.cli import main
+from pydlbench.cli.options import fail_on
+from pydlbench.cli.parser import COMMANDS, command_parser
+from pydlbench.errors import UsageError
+from pydlbench.store.entry import Entry
+from pydlbench.store.store import Store
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_two_examples_that_parse_and_the_exit_codes(command, capsys):
+    assert main(["help", command]) == 0
+    out = capsys.readouterr().out
+    assert "exit codes: 0 done" in out
+    examples = re.findall(r"^  pydlbench (.*?)  +# ", out, flags=re.MULTILINE)
+    assert len(examples) == 2
+    for line in examples:
+        name, *words = line.replace("'", "").partition(" > ")[0].split()
+        command_parser(name).parse_args(words)
+
+
+def test_version_in_short(capsys):
+    assert main(["-V"]) == main(["--", "shapes", "conv3"]) == 0
+    assert capsys.readouterr().out.startswith("pydlbench ")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_knows_every_option(shell, capsys, tmp_path):
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    for name in COMMANDS:
+        assert re.search(rf"^ +{name}\)", script, flags=re.MULTILINE)
+    for action in command_parser("layers")._actions:
+        assert all(word in script for word in action.option_strings)
+    if (program := shutil.which(shell)) is not None:
+        path = tmp_path / "script"
+        path.write_text(script, encoding="utf-8")
+        subprocess.run([program, "-n", str(path)], check=True)
+
+
+def test_completion_in_bash(capsys):
+    program = shutil.which("bash")
+    if program is None:
+        pytest.skip("there is no bash")
+    main(["completion", "bash"])
+    ask = (
+        "COMP_WORDS=(pydlbench layers --fai) COMP_CWORD=2; _pydlbench; "
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    script = f"{capsys.readouterr().out}\n{ask}"
+    done = subprocess.run([program, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["--fail-on"]
+
+
+def test_a_loop_of_links_and_deep_nesting_are_one_line(tmp_path, capsys):
+    loop = tmp_path / "loop.json"
+    loop.symlink_to(loop)
+    deep = tmp_path / "deep.json"
+    deep.write_text('{"a":' * 100_000, encoding="utf-8")
+    toml = tmp_path / "deep.toml"
+    toml.write_text(f"title = {'[' * 5000}", encoding="utf-8")
+    parts = tmp_path / "parts.toml"
+    parts.write_text(f"{'a.' * 100_000}b = 1", encoding="utf-8")
+    for words in (
+        ["shapes", "conv3", "--json", str(loop)],
+        ["export", str(loop)],
+        ["report", str(deep)],
+        ["compare", str(deep), str(deep)],
+        ["export", str(deep)],
+        ["sweep", str(toml), "--dry-run"],
+        ["sweep", str(parts), "--dry-run"],
+    ):
+        assert main(words) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_sweep_comes_from_standard_input_and_with_a_mark_in_front(monkeypatch, capsys):
+    text = '\ufeff[[layers]]\nshape = "conv3"\n[[diagnose]]\nmodel = "mnist"\n'
+    stdin = io.TextIOWrapper(io.BytesIO(text.encode()))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert main(["sweep", "-", "--dry-run", "--json", "-"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert [job["kind"] for job in plan["jobs"]] == ["layers", "diagnose"]
+
+
+def test_lists_have_an_end(tmp_path, capsys):
+    path = tmp_path / "large.toml"
+    axes = "".join(f"{name} = [{','.join(map(str, range(1, 60)))}]\n" for name in ("batch", "seed"))
+    path.write_text(f'[[model]]\nmodel = "mnist"\n{axes}', encoding="utf-8")
+    assert main(["sweep", str(path), "--dry-run"]) == 2
+    assert "combinations" in capsys.readouterr().err
+    assert main(["layers", "--shape", "x" * 100_000]) == 2
+    assert len(capsys.readouterr().err) < 2100
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (("--seed", str(2**70)), f"nearest: {10**18 - 1}"),
+        (("--budget", "inf"), "nearest: 86400"),
+        (("--shape", "conv3", "--pool", "max"), "--pool max: "),
+    ],
+)
+def test_hints_lie_near(words, near, capsys):
+    assert main(["layers", *words]) == 2
+    assert near in capsys.readouterr().err
+
+
+def test_a_run_in_which_nothing_was_measured_is_not_the_last(store_path, run_record, measurement):
+    with Store.open(store_path) as store:
+        for name, status in (("20300102-aaaa0000", "ok"), ("20300103-bbbb0000", "failed")):
+            run = type(run_record).from_dict(
+                {**run_record.to_dict(), "id": name, "created_utc": f"{name[:8]}T00:00:00Z"}
+            )
+            store.begin(run, "layers")
+            store.add(name, Entry.of_layer(measurement(status=status)))
+            store.finish(run, "done" if status == "ok" else "failed")
+        assert store.find("last").id == "20300102-aaaa0000"
+        assert store.find("bbbb").id == "20300103-bbbb0000"
+
+
+def test_conditions():
+    assert fail_on("failed", ("failed",)) == ("failed", 0.0)
+    assert fail_on("slower:3%", ("slower",)) == ("slower", 0.03)
+    assert fail_on("saves:10%", ("saves",)) == fail_on("0.1", ("saves",)) == ("saves", 0.1)
+    for text, near in (("fail", "failed"), ("slower", "failed"), ("failed:3%", "failed")):
+        with pytest.raises(UsageError, match=f"nearest: {near}$"):
+            fail_on(text, ("failed",))
