@@ -7,9 +7,16 @@ what is not needed to have seen each value, or of three and more each beside eac
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import importlib
 import itertools
+import os
+import shutil
+import subprocess
+import sysconfig
 from collections import defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,13 +27,12 @@ from pydlbench.records.run import RunRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 #: Modes in which a framework has a compiler build each operator.
 _COMPILED = ("compiled", "xla")
 #: Folders of tests that a C++ compiler builds hosts and emulators for.
-_BUILT = {"cpp", "cuda_host", "cuda_simt"}
+_BUILT = {"cpp"}
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest picks tests by their markers
@@ -89,6 +95,36 @@ def _missing() -> str | None:
     except PydlbenchError as error:
         return str(error)
     return None
+
+
+@pytest.fixture(scope="session")
+def cpp_build(pytestconfig: pytest.Config) -> Path:
+    """Build the C++ tests in ``tests/cpp`` and return where; later sessions compile what changed.
+
+    Sessions and workers at the same time wait for one another.
+    """
+    cmake = shutil.which(
+        "cmake", path=f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"
+    )
+    if cmake is None:
+        pytest.fail("no CMake, which the C++ tests are built with; pip install 'pydlbench[test]'")
+    build: Path = pytestconfig.cache.mkdir("cpp_tests")
+    headers = sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/*/include"))
+    configure = ["-S", str(Path(__file__).parent / "cpp"), "-B", str(build)]
+    configure.append(f"-DPYDLBENCH_HEADERS={';'.join(map(str, headers))}")
+    with (build / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for arguments in (configure, ["--build", str(build), "--parallel"]):
+            done = subprocess.run([cmake, *arguments], capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                pytest.fail(f"{' '.join(arguments)}\n{done.stdout}{done.stderr}", pytrace=False)
+    return build
+
+
+@pytest.fixture(scope="session")
+def cpp_library(cpp_build: Path) -> ctypes.CDLL:
+    """The functions of ``tests/cpp``: code under test, to be given data from NumPy."""
+    return ctypes.CDLL(str(cpp_build / "libpydlbench_tests.so"))
 
 
 def _measurement(

@@ -2,18 +2,43 @@
 // layers on oneDNN and on loops of our own, and the CPU probes.
 #include <pybind11/pybind11.h>
 
+#include <exception>
 #include <oneapi/dnnl/dnnl.hpp>
 
-#include "bind/registers.hpp"
+#include "bind/errors.hpp"
+#include "cpu/plans.hpp"
+
+namespace py = pybind11;
+
+namespace pydlbench {
+
+void register_cpu_candidates(py::module_& m);
+void register_cpu_kernels(py::module_& m);
+void register_cpu_probes(py::module_& m);
+
+namespace {
+
+// What oneDNN throws where no primitive is at work: in a conversion, in a descriptor.
+void register_dnnl_errors() {
+  py::register_local_exception_translator([](std::exception_ptr pointer) {
+    try {
+      if (pointer) std::rethrow_exception(pointer);
+    } catch (const dnnl::error& error) {
+      py::set_error(error_types().primitive, ("oneDNN: " + cpu::describe(error)).c_str());
+    }
+  });
+}
+
+}  // namespace
+}  // namespace pydlbench
 
 PYBIND11_MODULE(_cpu, m) {
   m.doc() = "oneDNN kernels and CPU probes; see the stub for signatures.";
   // Each creation is timed, so none may be answered from the library's cache of earlier ones.
   dnnl::set_primitive_cache_capacity(0);
-  pydlbench::register_errors(m);
-  pydlbench::register_problems(m);
-  pydlbench::register_pointwise(m);
-  pydlbench::register_kernels(m);
-  pydlbench::register_library(m);
-  pydlbench::register_probes(m);
+  pydlbench::register_errors();
+  pydlbench::register_dnnl_errors();
+  pydlbench::register_cpu_candidates(m);
+  pydlbench::register_cpu_kernels(m);
+  pydlbench::register_cpu_probes(m);
 }

@@ -2,19 +2,39 @@
 // events and graphs, and the GPU probes. Imports without a driver; what needs one says so.
 #include <pybind11/pybind11.h>
 
-#include "bind/cuda_registers.hpp"
+#include <exception>
+
+#include "bind/errors.hpp"
+#include "cuda/runtime/check.hpp"
+
+namespace py = pybind11;
+
+namespace pydlbench {
+
+void register_cuda_device(py::module_& m);
+void register_cuda_plans(py::module_& m);
+void register_cuda_kernels(py::module_& m);
+
+namespace {
+
+void register_cuda_errors() {
+  py::register_local_exception_translator([](std::exception_ptr pointer) {
+    try {
+      if (pointer) std::rethrow_exception(pointer);
+    } catch (const cuda::DeviceLost& error) {
+      py::set_error(error_types().device_lost, error.what());
+    }
+  });
+}
+
+}  // namespace
+}  // namespace pydlbench
 
 PYBIND11_MODULE(_cuda, m) {
   m.doc() = "CUDA kernels, their sampler and GPU probes; see the stub for signatures.";
-  pydlbench::register_cuda_errors(m);
+  pydlbench::register_errors();
+  pydlbench::register_cuda_errors();
   pydlbench::register_cuda_device(m);
-  pydlbench::register_cuda_libraries(m);
-  pydlbench::register_cuda_plan(m);
-  pydlbench::register_cuda_conv2d(m);
-  pydlbench::register_cuda_gemm(m);
-  pydlbench::register_cuda_pool2d(m);
-  pydlbench::register_cuda_pointwise(m);
-  pydlbench::register_cuda_kernel(m);
-  pydlbench::register_cuda_reference(m);
-  pydlbench::register_cuda_probes(m);
+  pydlbench::register_cuda_plans(m);
+  pydlbench::register_cuda_kernels(m);
 }

@@ -1,11 +1,79 @@
 #include "cpu/arena.hpp"
 
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string>
 #include <utility>
 
 #include "core/error.hpp"
 #include "cpu/plans.hpp"
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
 namespace pydlbench::cpu {
+
+namespace {
+constexpr std::size_t kLine = 64;
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+// Smaller tensors stay in the nearest caches wherever their pages lie.
+constexpr std::size_t kHugeFrom = std::size_t{256} << 10;
+}  // namespace
+
+void Buffer::Free::operator()(void* pointer) const { std::free(pointer); }
+
+Buffer::Buffer(std::size_t bytes) : size_(bytes) {
+  const std::size_t alignment = bytes >= kHugeFrom ? kHugePage : kLine;
+  // aligned_alloc wants a multiple of the alignment; a tensor may be empty, an allocation may not.
+  const std::size_t rounded = (bytes / alignment + 1) * alignment;
+  data_.reset(std::aligned_alloc(alignment, rounded));
+  if (!data_) throw OutOfMemory("cannot allocate " + std::to_string(rounded) + " bytes");
+#ifdef __linux__
+  // Advice only: where the kernel has no huge pages the call fails and nothing changes.
+  if (alignment == kHugePage) (void)madvise(data_.get(), rounded, MADV_HUGEPAGE);
+#endif
+}
+
+namespace {
+// Calls `work(offset, bytes)` for consecutive pieces, one per thread.
+template <typename Work>
+void for_each_piece(std::size_t bytes, Work&& work) {
+  // Below this a second thread costs more than it saves.
+  constexpr std::size_t kLeast = std::size_t{1} << 20;
+  if (bytes < kLeast) return work(std::size_t{0}, bytes);
+#ifdef _OPENMP
+#pragma omp parallel
+  {
+    const auto threads = static_cast<std::size_t>(omp_get_num_threads());
+    const auto index = static_cast<std::size_t>(omp_get_thread_num());
+    const std::size_t each = (bytes / threads / kLine + 1) * kLine;
+    const std::size_t begin = std::min(bytes, index * each);
+    work(begin, std::min(bytes, begin + each) - begin);
+  }
+#else
+  work(std::size_t{0}, bytes);
+#endif
+}
+}  // namespace
+
+void fill_bytes(void* target, int value, std::size_t bytes) {
+  for_each_piece(bytes, [&](std::size_t offset, std::size_t count) {
+    std::memset(static_cast<char*>(target) + offset, value, count);
+  });
+}
+
+void copy_bytes(void* target, const void* source, std::size_t bytes) {
+  for_each_piece(bytes, [&](std::size_t offset, std::size_t count) {
+    std::memcpy(static_cast<char*>(target) + offset, static_cast<const char*>(source) + offset,
+                count);
+  });
+}
 
 Arena::Arena(std::map<std::string, HostTensor> inputs) : inputs_(std::move(inputs)) {}
 

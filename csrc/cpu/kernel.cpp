@@ -11,7 +11,7 @@
 #include "core/error.hpp"
 #include "cpu/counters.hpp"
 #include "cpu/plans.hpp"
-#include "cpu/probes/clock.hpp"
+#include "cpu/probes/probes.hpp"
 
 namespace pydlbench::cpu {
 

@@ -1,4 +1,4 @@
-// What the planners of the three layer kinds share.
+// What the planners of all layer kinds share, and the names of oneDNN's memory formats.
 #pragma once
 
 #include <algorithm>
@@ -10,9 +10,14 @@
 #include "core/error.hpp"
 #include "core/problem.hpp"
 #include "cpu/candidate.hpp"
-#include "cpu/format_name.hpp"
 
 namespace pydlbench::cpu {
+
+// Names the layout of `desc` the way oneDNN writes tags, one letter per dimension taken from
+// `letters` ("nchw", "goihw", ...), outermost first, blocked dimensions in upper case with their
+// inner blocks behind: "nhwc", "nChw16c". A format without strides (packed or Winograd weights) is
+// "opaque".
+std::string format_name(const dnnl::memory::desc& desc, const std::string& letters);
 
 inline dnnl::memory::data_type data_type(Precision precision) {
   switch (precision) {
@@ -29,10 +34,6 @@ inline dnnl::memory::data_type data_type(Precision precision) {
 inline dnnl::prop_kind forward_kind(Pass pass) {
   return pass == Pass::forward_training ? dnnl::prop_kind::forward_training
                                         : dnnl::prop_kind::forward_inference;
-}
-
-inline bool is_forward(Pass pass) {
-  return pass == Pass::forward_inference || pass == Pass::forward_training;
 }
 
 // Scratchpads are ours, so that their size is known and their allocation is outside the timed

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "cuda/simt/number.hpp"
-#include "cuda/view.hpp"
+#include "cuda/simt.hpp"
+#include "cuda/tensor.hpp"
 
 namespace pydlbench::cuda {
 

@@ -6,8 +6,8 @@
 
 #include "core/error.hpp"
 #include "cuda/convert.hpp"
-#include "cuda/rotation.hpp"
 #include "cuda/runtime/check.hpp"
+#include "cuda/sampling/rotation.hpp"
 
 namespace pydlbench::cuda {
 
@@ -44,7 +44,7 @@ Kernel::Kernel(std::shared_ptr<Plan> plan, std::shared_ptr<Arena> arena, CacheSt
   if (sets > 1) rotate(cache, sets);
   device_->synchronize();
   calls_ = shared_calls(*device_);
-  sampler_ = std::make_unique<Sampler>(*calls_, work_, cache, timing, touches(cache));
+  sampler_ = std::make_unique<Sampler>(*calls_, work_, cache, timing, prefetches(cache));
 }
 
 void Kernel::take_tensors() {
@@ -99,8 +99,8 @@ void Kernel::rotate(CacheState cache, std::size_t sets) {
 }
 
 // What a sample finds in the cache although it was flushed.
-std::vector<Touch> Kernel::touches(CacheState cache) const {
-  std::vector<Touch> result;
+std::vector<Prefetch> Kernel::prefetches(CacheState cache) const {
+  std::vector<Prefetch> result;
   if (cache != CacheState::weights_cold) return result;
   const auto& tensors = plan_->tensors();
   for (std::size_t i = 0; i < tensors.size(); ++i) {

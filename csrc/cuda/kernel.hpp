@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "cuda/arena.hpp"
-#include "cuda/load.hpp"
 #include "cuda/plan.hpp"
 #include "cuda/reference/reference.hpp"
 #include "cuda/sampling/real_calls.hpp"
 #include "cuda/sampling/sampler.hpp"
+#include "cuda/sampling/sustained.hpp"
 
 namespace pydlbench::cuda {
 
@@ -58,7 +58,7 @@ class Kernel {
   void take_tensors();
   void restore(std::size_t tensor) const;
   void rotate(CacheState cache, std::size_t sets);
-  std::vector<Touch> touches(CacheState cache) const;
+  std::vector<Prefetch> prefetches(CacheState cache) const;
 
   std::shared_ptr<Plan> plan_;
   std::shared_ptr<Arena> arena_;

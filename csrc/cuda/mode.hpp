@@ -1,4 +1,4 @@
-// Storage and arithmetic of a GPU kernel together.
+// Storage and arithmetic of a GPU kernel together, and which GPUs have them.
 #pragma once
 
 #include <cstddef>
@@ -33,14 +33,6 @@ inline Pass pass_of(std::string_view name) {
   throw Unsupported("pass " + std::string(name) +
                     ": no such pass; there is: forward-inference, "
                     "forward-training, backward-data, backward-weights");
-}
-
-inline PoolMode pool_mode_of(std::string_view name) {
-  if (name == "max") return PoolMode::max;
-  if (name == "avg-include-padding") return PoolMode::avg_include_padding;
-  if (name == "avg-exclude-padding") return PoolMode::avg_exclude_padding;
-  throw Unsupported("pool mode " + std::string(name) +
-                    ": no such mode; there is: max, avg-include-padding, avg-exclude-padding");
 }
 
 // What tensors are stored in.
@@ -95,6 +87,35 @@ constexpr std::size_t bytes_of(DataType type) {
       return 1;
   }
   return 0;
+}
+
+inline const char* name_of(Mode mode) {
+  switch (mode) {
+    case Mode::fp32:
+      return "fp32";
+    case Mode::tf32:
+      return "tf32";
+    case Mode::fp16:
+      return "fp16";
+    case Mode::fp16_tc:
+      return "fp16-tc";
+    case Mode::bf16_tc:
+      return "bf16-tc";
+    case Mode::fp8_tc:
+      return "fp8-tc";
+  }
+  return "?";
+}
+
+// Throws Unsupported where a GPU of this compute capability (major x 10 + minor) lacks the mode.
+inline void require_capability(Mode mode, int capability) {
+  const int least = least_capability(mode);
+  if (capability >= least) return;
+  const auto dotted = [](int both) {
+    return std::to_string(both / 10) + "." + std::to_string(both % 10);
+  };
+  throw Unsupported("this GPU (compute capability " + dotted(capability) + ") has no " +
+                    name_of(mode) + ": it needs " + dotted(least));
 }
 
 }  // namespace pydlbench::cuda

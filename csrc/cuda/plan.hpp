@@ -10,9 +10,17 @@
 
 #include "cuda/tensor.hpp"
 
+// CMake passes the version of this package; tests without CMake's get 0.
+#ifndef PYDLBENCH_VERSION
+#define PYDLBENCH_VERSION "0"
+#endif
+
 struct CUstream_st;  // cudaStream_t, without CUDA's headers
 
 namespace pydlbench::cuda {
+
+// The library that plans of our own kernels name.
+constexpr const char* kOwnLibrary = "pydlbench " PYDLBENCH_VERSION;
 
 struct PlanFacts {
   std::string primitive;  // for messages: "convolution forward"

@@ -58,12 +58,11 @@ class Gpu:
         self.device = self.native.Device(0)
         name = "pydlbench.backends.native"
         importlib.import_module(f"{name}.cuda_libraries").load()
-        self._problems = importlib.import_module(f"{name}.cuda_problems")
-        self._choice = importlib.import_module(f"{name}.cuda_choice")
+        self._plans = importlib.import_module(f"{name}.cuda_plans")
 
     def plans(self, case: KernelSpec, workspace: int = _WORKSPACE) -> list[Any]:
         """Return all plans of a case."""
-        found: list[Any] = self._problems.plans(self.device, case, workspace)
+        found: list[Any] = self._plans.plans(self.device, case, workspace)
         return found
 
     def inputs(self, case: KernelSpec, seed: int = 0) -> dict[str, Any]:
@@ -91,7 +90,7 @@ class Gpu:
         """Run every plan that can be built and judge it on the device and on the host."""
         inputs = self.inputs(case) if inputs is None else inputs
         arena = self.native.Arena(self.device, inputs)
-        reference = self._problems.reference(self.device, case)
+        reference = self._plans.reference(self.device, case)
         checked = []
         for plan in self.plans(case):
             try:
@@ -107,8 +106,8 @@ class Gpu:
         return checked
 
     def _judge(self, case: KernelSpec, plan: Any, comparison: Any) -> Verdict:
-        accumulate = self._choice.accumulator(plan, case.precision)
-        found: Verdict = self._choice.judge(comparison, case.precision, accumulate, plan.algorithm)
+        accumulate = self._plans.accumulator(plan, case.precision)
+        found: Verdict = self._plans.judge(comparison, case.precision, accumulate, plan.algorithm)
         return found
 
     def _on_host(self, case: KernelSpec, plan: Any, inputs: dict[str, Any], kernel: Any) -> Verdict:
@@ -119,7 +118,7 @@ class Gpu:
             inputs,
             kernel.output(),
             seed=1,
-            accumulate=self._choice.accumulator(plan, case.precision),
+            accumulate=self._plans.accumulator(plan, case.precision),
             algorithm=plan.algorithm,
             extra=kernel.outputs() if case.layer.kind == "pointwise" else None,
             propagation=case.propagation,

@@ -1,7 +1,7 @@
 """How samples are taken on a GPU: what must hold of them on any card, however fast it is.
 
-The gate's time-out, a work that waits for the device or throws, and the touch after a flush need a
-work of their own, which Python has not: tests/cuda_host/test_real_calls.py shows them. Whoever else
+The gate's time-out, a work that waits for the device or throws, and the prefetch after a flush need
+a work of their own, which Python has not: tests/cpp/test_real_calls.py shows them. Whoever else
 uses the card disturbs times, so what compares two of them may try again.
 """
 

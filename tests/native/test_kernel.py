@@ -203,9 +203,9 @@ import resource
 import pydlbench._cpu as _cpu
 from pydlbench.records.specs import KernelSpec
 from pydlbench.backends.native.cpu import candidates
-from pydlbench.backends.reference import make_inputs
+from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import InsufficientMemoryError
-from pydlbench.layers import Gemm
+from pydlbench.layers.gemm import Gemm
 layer = Gemm(m=4, k=512, n=512)
 arena = _cpu.Arena(make_inputs(layer, "forward", "fp32", 0))
 candidate = candidates(KernelSpec(layer=layer))[0]

@@ -129,3 +129,36 @@ def test_pooling_has_no_weights():
             channels=4,
             **shape,
         )
+
+
+@pytest.mark.parametrize("field", ["batch", "dilation_width", "groups"])
+def test_a_field_that_is_missing_is_named(field):
+    fields = {name: value for name, value in DENSE.items() if name != field}
+    with pytest.raises(TypeError, match=f"conv2d: the field {field} is missing"):
+        _cpu.conv2d_candidates(_cpu.Pass.forward_inference, _cpu.Precision.fp32, **fields)
+
+
+def test_a_field_that_there_is_not_is_named():
+    with pytest.raises(TypeError, match="gemm: no such field: rows"):
+        _cpu.gemm_candidates(
+            _cpu.Pass.forward_inference, _cpu.Precision.fp32, batch_count=1, m=3, k=2, n=2, rows=1
+        )
+
+
+@pytest.mark.parametrize("value", [1.5, "3", None])
+def test_a_field_of_another_type_is_named(value):
+    with pytest.raises(TypeError, match="conv2d: the field in_width is "):
+        _cpu.conv2d_candidates(
+            _cpu.Pass.forward_inference, _cpu.Precision.fp32, **{**DENSE, "in_width": value}
+        )
+
+
+def test_fields_go_by_name_whatever_their_order():
+    arguments = (_cpu.Pass.forward_inference, _cpu.Precision.fp32)
+    fields = {**DENSE, "in_channels": 3, "stride_height": 2, "out_height": 3, "pad_left": 0}
+    fields |= {"out_width": 5}
+    found = _cpu.conv2d_candidates(*arguments, **fields)
+    again = _cpu.conv2d_candidates(*arguments, **dict(reversed(fields.items())))
+    assert [(one.implementation, one.layout) for one in found] == [
+        (one.implementation, one.layout) for one in again
+    ]

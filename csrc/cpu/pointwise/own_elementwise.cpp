@@ -1,8 +1,8 @@
-// Our own ReLU, addition and dropout.
+// Our own loops that map elements to elements: ReLU, addition, dropout, L2 terms and optimizers.
 #include <cmath>
 
-#include "cpu/pointwise/draft.hpp"
-#include "cpu/pointwise/team.hpp"
+#include "cpu/pointwise/plan_builder.hpp"
+#include "cpu/pointwise/threads.hpp"
 
 namespace pydlbench::cpu::pointwise {
 
@@ -11,18 +11,18 @@ namespace {
 // A cache line of either type, so that no two threads write to one.
 constexpr Index kGrain = 64;
 
-void draft_dropout(Draft& draft) {
-  const Image image = draft.image();
-  const double keep = draft.number("keep");
+void plan_dropout(PlanBuilder& builder) {
+  const Image image = builder.image();
+  const double keep = builder.number("keep");
   const double limit = std::floor(keep * 4294967296.0);  // of the hash, kept below
   // A limit of zero keeps nothing, a factor of zero neither.
   const Kept kept{static_cast<std::uint32_t>(std::max(limit, 1.0) - 1.0),
                   limit < 1.0 ? 0.0f : static_cast<float>(1.0 / keep)};
-  const auto item = memory::data_type_size(draft.type);
-  const char* from = draft.forward() ? "src" : "dst";
-  const char* to = draft.forward() ? "dst" : "src";
-  draft.add_streaming(
-      "", {draft.map(from, Use::input), draft.map(to, Use::output)}, 0,
+  const auto item = memory::data_type_size(builder.type);
+  const char* from = builder.forward() ? "src" : "dst";
+  const char* to = builder.forward() ? "dst" : "src";
+  builder.add_streaming(
+      "", {builder.map(from, Use::input), builder.map(to, Use::output)}, 0,
       [=](const Kernels& k, bool streaming) -> std::function<void(Pointers, void*)> {
         // The number of an element is that in N, C, H, W order. The loops of a layout in which
         // elements follow one another so do not stop at images.
@@ -53,13 +53,13 @@ void draft_dropout(Draft& draft) {
 
 }  // namespace
 
-void draft_elementwise(Draft& draft) {
-  if (draft.problem.op == "dropout") return draft_dropout(draft);
-  const Index count = draft.image().elements();
-  const auto item = memory::data_type_size(draft.type);
+void plan_elementwise(PlanBuilder& builder) {
+  if (builder.problem.op == "dropout") return plan_dropout(builder);
+  const Index count = builder.image().elements();
+  const auto item = memory::data_type_size(builder.type);
   // Adds loops that do not care for the order of elements.
   const auto add = [&](const std::vector<Argument>& arguments, auto run) {
-    draft.add_streaming("", arguments, 0, [=](const Kernels& k, bool streaming) {
+    builder.add_streaming("", arguments, 0, [=](const Kernels& k, bool streaming) {
       return [=, &k](Pointers p, void*) {
         on_threads(count, [&](Index thread, Index threads) {
           const Span span = share(count, kGrain, thread, threads);
@@ -70,23 +70,100 @@ void draft_elementwise(Draft& draft) {
       };
     });
   };
-  if (draft.problem.op == "add") {
-    add({draft.map("src", Use::input), draft.map("src2", Use::input),
-         draft.map("dst", Use::output)},
+  if (builder.problem.op == "add") {
+    add({builder.map("src", Use::input), builder.map("src2", Use::input),
+         builder.map("dst", Use::output)},
         [](const Kernels& k, auto&& p, Index n, bool streaming) {
           k.add(p(0), p(1), p(2), n, streaming);
         });
-  } else if (draft.forward()) {
-    add({draft.map("src", Use::input), draft.map("dst", Use::output)},
+  } else if (builder.forward()) {
+    add({builder.map("src", Use::input), builder.map("dst", Use::output)},
         [](const Kernels& k, auto&& p, Index n, bool streaming) {
           k.relu(p(0), p(1), n, streaming);
         });
   } else {
-    add({draft.map("src", Use::input), draft.map("dst", Use::input), draft.map("src", Use::output)},
+    add({builder.map("src", Use::input), builder.map("dst", Use::input),
+         builder.map("src", Use::output)},
         [](const Kernels& k, auto&& p, Index n, bool streaming) {
           k.relu_gradient(p(0), p(1), p(2), n, streaming);
         });
   }
+}
+
+namespace {
+
+// Partial sums in float32 of so many elements, then in float64.
+constexpr Index kBlock = 16384;
+
+void plan_norm(PlanBuilder& builder) {
+  const Index count = builder.problem.channels;
+  const auto item = memory::data_type_size(builder.type);
+  const auto bytes = static_cast<std::size_t>(thread_count()) * 64;  // a cache line per thread
+  builder.add_own("",
+                  {builder.vector("weights", Use::input, {count}, builder.type),
+                   builder.vector("dst", Use::output, {1}, memory::data_type::f32)},
+                  bytes, [=](const Kernels& k) {
+                    return [=, &k](Pointers p, void* workspace) {
+                      auto* partial = static_cast<double*>(workspace);
+                      on_threads(count, [&](Index thread, Index threads) {
+                        const Span span = share(count, kGrain, thread, threads);
+                        double sum = 0.0;
+                        for (Index i = span.begin; i < span.end; i += kBlock) {
+                          sum += k.sum_squares(at(p[0], i, item), std::min(kBlock, span.end - i));
+                        }
+                        partial[thread * 8] = sum;
+                        wait_for_all();
+                        if (thread > 0) return;
+                        double all = 0.0;
+                        for (Index t = 0; t < threads; ++t) all += partial[t * 8];
+                        *static_cast<float*>(p[1]) = static_cast<float>(all / 2);
+                      });
+                    };
+                  });
+}
+
+}  // namespace
+
+void plan_vectors(PlanBuilder& builder) {
+  const auto& op = builder.problem.op;
+  if (op == "l2" && builder.forward()) return plan_norm(builder);
+  const Index count = builder.problem.channels;
+  const auto item = memory::data_type_size(builder.type);
+  const auto elements = [&](const char* role, Use use) {
+    return builder.vector(role, use, {count}, builder.type);
+  };
+  if (op == "momentum") {
+    const auto rate = static_cast<float>(builder.number("rate"));
+    const auto mu = static_cast<float>(builder.number("mu"));
+    builder.add_own("",
+                    {elements("gradient", Use::input), elements("weights", Use::updated),
+                     elements("velocity", Use::updated)},
+                    0, [=](const Kernels& k) {
+                      return [=, &k](Pointers p, void*) {
+                        on_threads(count, [&](Index thread, Index threads) {
+                          const Span span = share(count, kGrain, thread, threads);
+                          k.momentum(at(p[1], span.begin, item), at(p[2], span.begin, item),
+                                     at(p[0], span.begin, item), span.count(), rate, mu);
+                        });
+                      };
+                    });
+    return;
+  }
+  // Thousands of executions add thousands of small steps up, which no format overflows with.
+  const bool sgd = op == "sgd";
+  const auto factor = static_cast<float>(sgd ? -builder.number("rate") : builder.number("decay"));
+  const char* from = sgd ? "gradient" : "weights";
+  const char* to = sgd ? "weights" : "gradient";
+  builder.add_own("", {elements(from, Use::input), elements(to, Use::updated)}, 0,
+                  [=](const Kernels& k) {
+                    return [=, &k](Pointers p, void*) {
+                      on_threads(count, [&](Index thread, Index threads) {
+                        const Span span = share(count, kGrain, thread, threads);
+                        k.add_scaled(at(p[1], span.begin, item), at(p[0], span.begin, item),
+                                     span.count(), factor);
+                      });
+                    };
+                  });
 }
 
 }  // namespace pydlbench::cpu::pointwise

@@ -1,6 +1,6 @@
 // Our own local response normalisation.
-#include "cpu/pointwise/draft.hpp"
-#include "cpu/pointwise/team.hpp"
+#include "cpu/pointwise/plan_builder.hpp"
+#include "cpu/pointwise/threads.hpp"
 
 namespace pydlbench::cpu::pointwise {
 
@@ -16,24 +16,24 @@ Index pixels_at_a_time(const Image& image, Index half, int buffers) {
 
 }  // namespace
 
-void draft_lrn(Draft& draft) {
-  const Image image = draft.image();
-  const auto size = static_cast<Index>(draft.number("local_size"));
+void plan_lrn(PlanBuilder& builder) {
+  const Image image = builder.image();
+  const auto size = static_cast<Index>(builder.number("local_size"));
   const Window window{
-      size / 2, static_cast<float>(draft.number("alpha") / static_cast<double>(size)),
-      static_cast<float>(draft.number("beta")), static_cast<float>(draft.number("k"))};
-  const auto item = memory::data_type_size(draft.type);
-  const bool forward = draft.forward();
-  std::vector<Argument> arguments{draft.map("src", Use::input)};
-  if (!forward) arguments.push_back(draft.map("dst", Use::input));
-  arguments.push_back(draft.map(forward ? "dst" : "src", Use::output));
+      size / 2, static_cast<float>(builder.number("alpha") / static_cast<double>(size)),
+      static_cast<float>(builder.number("beta")), static_cast<float>(builder.number("k"))};
+  const auto item = memory::data_type_size(builder.type);
+  const bool forward = builder.forward();
+  std::vector<Argument> arguments{builder.map("src", Use::input)};
+  if (!forward) arguments.push_back(builder.map("dst", Use::input));
+  arguments.push_back(builder.map(forward ? "dst" : "src", Use::output));
 
   const Index block =
       image.channels_last ? 1 : pixels_at_a_time(image, window.half, forward ? 1 : 3);
   const auto floats = lrn_buffer(image.channels, window.half, block);
-  const auto bytes = static_cast<std::size_t>(team_size()) * floats * sizeof(float);
+  const auto bytes = static_cast<std::size_t>(thread_count()) * floats * sizeof(float);
   const Index blocks = (image.pixels + block - 1) / block;
-  draft.add_own("", arguments, bytes, [=](const Kernels& k) {
+  builder.add_own("", arguments, bytes, [=](const Kernels& k) {
     return [=, &k](Pointers p, void* workspace) {
       on_threads(image.elements(), [&](Index thread, Index threads) {
         auto* buffer = static_cast<float*>(workspace) + static_cast<std::size_t>(thread) * floats;

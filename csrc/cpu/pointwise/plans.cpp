@@ -3,19 +3,19 @@
 #include <string_view>
 
 #include "core/error.hpp"
-#include "cpu/pointwise/draft.hpp"
+#include "cpu/pointwise/plan_builder.hpp"
 
 namespace pydlbench::cpu {
 
 namespace {
 
-using pointwise::Draft;
+using pointwise::PlanBuilder;
 using Tag = dnnl::memory::format_tag;
 
 struct Op {
   std::string_view name;
-  void (*onednn)(Draft&);  // null where it has nothing
-  void (*own)(Draft&);
+  void (*onednn)(PlanBuilder&);  // null where it has nothing
+  void (*own)(PlanBuilder&);
   bool maps;  // images; else what has only one layout
   bool backward_data, backward_weights;
   std::vector<std::string> numbers;
@@ -24,29 +24,29 @@ struct Op {
 const std::vector<Op>& ops() {
   namespace p = pointwise;
   static const std::vector<Op> all{
-      {"bias", p::draft_onednn_maps, p::draft_bias, true, false, true, {}},
-      {"relu", p::draft_onednn_maps, p::draft_elementwise, true, true, false, {}},
+      {"bias", p::plan_onednn_maps, p::plan_bias, true, false, true, {}},
+      {"relu", p::plan_onednn_maps, p::plan_elementwise, true, true, false, {}},
       {"lrn",
-       p::draft_onednn_normalisations,
-       p::draft_lrn,
+       p::plan_onednn_normalisations,
+       p::plan_lrn,
        true,
        true,
        false,
        {"local_size", "alpha", "beta", "k"}},
       {"batchnorm",
-       p::draft_onednn_normalisations,
-       p::draft_batchnorm,
+       p::plan_onednn_normalisations,
+       p::plan_batchnorm,
        true,
        true,
        false,
        {"epsilon", "momentum"}},
-      {"add", p::draft_onednn_maps, p::draft_elementwise, true, false, false, {}},
-      {"concat", p::draft_onednn_maps, p::draft_concat, true, true, false, {}},
-      {"softmax-xent", p::draft_onednn_normalisations, p::draft_softmax, false, true, false, {}},
-      {"dropout", nullptr, p::draft_elementwise, true, true, false, {"keep"}},
-      {"l2", p::draft_onednn_maps, p::draft_vectors, false, false, true, {"decay"}},
-      {"sgd", p::draft_onednn_maps, p::draft_vectors, false, false, false, {"rate"}},
-      {"momentum", nullptr, p::draft_vectors, false, false, false, {"rate", "mu"}},
+      {"add", p::plan_onednn_maps, p::plan_elementwise, true, false, false, {}},
+      {"concat", p::plan_onednn_maps, p::plan_concat, true, true, false, {}},
+      {"softmax-xent", p::plan_onednn_normalisations, p::plan_softmax, false, true, false, {}},
+      {"dropout", nullptr, p::plan_elementwise, true, true, false, {"keep"}},
+      {"l2", p::plan_onednn_maps, p::plan_vectors, false, false, true, {"decay"}},
+      {"sgd", p::plan_onednn_maps, p::plan_vectors, false, false, false, {"rate"}},
+      {"momentum", nullptr, p::plan_vectors, false, false, false, {"rate", "mu"}},
   };
   return all;
 }
@@ -63,8 +63,7 @@ const Op& find_op(const std::string& name) {
 void check(const Op& op, const PointwiseProblem& p, Pass pass, Precision precision) {
   if ((pass == Pass::backward_data && !op.backward_data) ||
       (pass == Pass::backward_weights && !op.backward_weights)) {
-    const char* what = pass == Pass::backward_data ? "backward-data" : "backward-weights";
-    throw Unsupported(p.op + " has no " + what + " pass");
+    throw Unsupported(p.op + " has no " + name_of(pass) + " pass");
   }
   if (precision == Precision::fp16) {
     throw Unsupported(p.op + " has no fp16 kernels on a CPU; there is: fp32, bf16");
@@ -86,12 +85,12 @@ std::vector<Candidate> pointwise_candidates(const PointwiseProblem& problem, Pas
   const Op& op = find_op(problem.op);
   check(op, problem, pass, precision);
   std::vector<Candidate> candidates;
-  Draft draft{problem, pass, data_type(precision), thorough, candidates};
+  PlanBuilder builder{problem, pass, data_type(precision), thorough, candidates};
   const auto in = [&](const char* variant, Tag tag, bool own) {
-    draft.variant = variant;
-    draft.tag = tag;
-    if (op.onednn != nullptr) op.onednn(draft);
-    if (own) op.own(draft);
+    builder.variant = variant;
+    builder.tag = tag;
+    if (op.onednn != nullptr) op.onednn(builder);
+    if (own) op.own(builder);
   };
   if (!op.maps) {
     in("plain", Tag::nchw, true);

@@ -1,10 +1,10 @@
-#include "cpu/probes/clock.hpp"
-
 #include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "core/error.hpp"
 #include "cpu/counters.hpp"
+#include "cpu/probes/probes.hpp"
 
 namespace pydlbench::cpu {
 
@@ -49,5 +49,32 @@ double core_clock_hz(int) {
   throw Unsupported("core clock: the dependent-instruction chain is written for x86-64 only");
 }
 #endif
+
+double launch_seconds() {
+#ifdef _OPENMP
+  constexpr int kWarmUp = 100;
+  constexpr int kBatches = 7;
+  constexpr int kRegions = 301;
+  double best = std::numeric_limits<double>::infinity();
+  for (int batch = 0; batch < kBatches; ++batch) {
+    std::vector<double> seconds;
+    seconds.reserve(kRegions);
+    for (int i = 0; i < kWarmUp + kRegions; ++i) {
+      const double start = now();
+#pragma omp parallel
+      {
+        // Empty to us, not to the compiler.
+        asm volatile("" ::: "memory");
+      }
+      if (i >= kWarmUp) seconds.push_back(now() - start);
+    }
+    std::nth_element(seconds.begin(), seconds.begin() + kRegions / 2, seconds.end());
+    best = std::min(best, seconds[kRegions / 2]);
+  }
+  return best;
+#else
+  throw Unsupported("the cost of starting threads cannot be measured: built without OpenMP");
+#endif
+}
 
 }  // namespace pydlbench::cpu

@@ -1,4 +1,4 @@
-#include "isa.hpp"
+#include "cpu/probes/isa.hpp"
 
 #if defined(__x86_64__)
 #include <cpuid.h>

@@ -1,3 +1,5 @@
+#include "cuda/cublaslt/plans.hpp"
+
 #include <algorithm>
 #include <cstring>
 #include <set>
@@ -5,16 +7,12 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "cuda/capability.hpp"
 #include "cuda/cublaslt/search.hpp"
+#include "cuda/mode.hpp"
 
 namespace pydlbench::cuda::cublaslt {
 
 namespace {
-
-bool is_forward(Pass pass) {
-  return pass == Pass::forward_inference || pass == Pass::forward_training;
-}
 
 class GemmPlan final : public Plan {
  public:

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "cuda/cublaslt/algorithm.hpp"
-#include "cuda/cublaslt/functions.hpp"
+#include "cuda/cublaslt/library.hpp"
+#include "cuda/cublaslt/mode_filter.hpp"
 #include "cuda/cublaslt/product.hpp"
-#include "cuda/cublaslt/rules.hpp"
 #include "cuda/plan.hpp"
 
 namespace pydlbench::cuda::cublaslt {

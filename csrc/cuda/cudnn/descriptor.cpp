@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "cuda/cudnn/api.hpp"
+#include "cuda/cudnn/library.hpp"
 
 namespace pydlbench::cuda::cudnn {
 

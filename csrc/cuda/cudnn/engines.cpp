@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "cuda/cudnn/api.hpp"
+#include "cuda/cudnn/library.hpp"
 
 namespace pydlbench::cuda::cudnn {
 namespace {
@@ -16,7 +16,7 @@ static_assert(CUDNN_NUMERICAL_NOTE_TENSOR_CORE == 0 &&
                   CUDNN_NUMERICAL_NOTE_FFT == 3 && CUDNN_NUMERICAL_NOTE_WINOGRAD == 5 &&
                   CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13 == 8 &&
                   CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION == 0,
-              "notes.hpp names notes by value");
+              "mode_filter.hpp names notes by value");
 
 // Above what any cuDNN 9 has of each.
 constexpr std::size_t kMostNotes = 64;

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "cuda/cudnn/convolution_graph.hpp"
 #include "cuda/cudnn/descriptor.hpp"
 #include "cuda/cudnn/engine_choice.hpp"
-#include "cuda/cudnn/notes.hpp"
+#include "cuda/cudnn/graph.hpp"
+#include "cuda/cudnn/mode_filter.hpp"
 #include "cuda/cudnn/target.hpp"
 
 namespace pydlbench::cuda::cudnn {

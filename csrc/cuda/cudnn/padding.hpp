@@ -3,10 +3,13 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include "core/problem.hpp"
+
+struct CUstream_st;
 
 namespace pydlbench::cuda::cudnn {
 
@@ -50,5 +53,13 @@ inline Planes planes_of(std::int64_t batch, std::int64_t channels, std::int64_t 
   if (channels_last) return {batch, height, width * channels};
   return {batch * channels, height, width};
 }
+
+// Lays `source` into `target` with zeros around it.
+void pad(void* target, const void* source, const ExplicitPadding& padding, bool channels_last,
+         std::size_t bytes_per_element, CUstream_st* stream);
+
+// The other way round: takes what lies inside the padding.
+void crop(void* target, const void* source, const ExplicitPadding& padding, bool channels_last,
+          std::size_t bytes_per_element, CUstream_st* stream);
 
 }  // namespace pydlbench::cuda::cudnn

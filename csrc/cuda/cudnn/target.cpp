@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "core/error.hpp"
-#include "cuda/cudnn/api.hpp"
+#include "cuda/cudnn/library.hpp"
 
 namespace pydlbench::cuda::cudnn {
 namespace {

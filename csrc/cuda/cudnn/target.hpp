@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cuda/cudnn/descriptor.hpp"
-#include "cuda/cudnn/handle.hpp"
+#include "cuda/cudnn/library.hpp"
 
 namespace pydlbench::cuda::cudnn {
 

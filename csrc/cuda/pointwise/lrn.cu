@@ -3,9 +3,230 @@
 // and its gradient
 //   dx[c] = dy[c] d[c]^-beta - 2 alpha beta / local_size x[c] sum of t[j] over the window,
 //   t[j] = dy[j] x[j] d[j]^(-beta - 1).
-#include "cuda/pointwise/lrn.cuh"
+#include "cuda/pointwise/elementwise.cuh"
 
 namespace pydlbench::cuda::pointwise {
+
+// Off by at most 2^-22, beside or of the result: a few roundings of a power.
+__device__ __forceinline__ float fast_log2(float x) {
+#ifdef __CUDACC__
+  return __log2f(x);
+#else
+  return log2f(x);
+#endif
+}
+// Off by two roundings at most.
+__device__ __forceinline__ float fast_quotient(float x, float y) {
+#ifdef __CUDACC__
+  return __fdividef(x, y);
+#else
+  return x / y;
+#endif
+}
+
+struct Window {
+  int half;              // channels on either side
+  float alpha, beta, k;  // alpha is divided by the window's size already
+
+  __device__ __forceinline__ float scale(float squares) const { return k + alpha * squares; }
+  // d^-beta. No branches, so that the loads of later channels can start meanwhile.
+  __device__ __forceinline__ float power(float d) const { return exp2f(-beta * fast_log2(d)); }
+};
+
+// A thread per pixel and `chunk` channels. The window moves through registers: each input is read
+// once per chunk, and the sums are taken afresh, so that nothing large cancels.
+template <typename T, int kSize>
+__global__ void __launch_bounds__(kThreads, kLeastBlocks)
+    lrn_forward_registers_kernel(const T* __restrict__ src, T* __restrict__ dst,
+                                 std::int64_t places, std::int64_t channels, std::int64_t chunk,
+                                 Divider by_pixels, Window window) {
+  constexpr int half = kSize / 2;
+  const std::int64_t place = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (place >= places) return;
+  const std::int64_t pixels = by_pixels.divisor(), image = by_pixels.quotient(place);
+  const std::int64_t base = image * channels * pixels + (place - image * pixels);
+  const std::int64_t from = blockIdx.y * chunk;
+  const std::int64_t to = from + chunk < channels ? from + chunk : channels;
+  float x[kSize];
+#pragma unroll
+  for (int i = 0; i < kSize - 1; ++i) {
+    const std::int64_t c = from - half + i;
+    x[i + 1] = c >= 0 && c < channels ? to_float(src[base + c * pixels]) : 0.0f;
+  }
+#pragma unroll kSize
+  for (std::int64_t c = from; c < to; ++c) {
+#pragma unroll
+    for (int i = 0; i + 1 < kSize; ++i) x[i] = x[i + 1];
+    x[kSize - 1] = c + half < channels ? to_float(src[base + (c + half) * pixels]) : 0.0f;
+    float squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) squares += x[i] * x[i];
+    dst[base + c * pixels] = from_float<T>(x[half] * window.power(window.scale(squares)));
+  }
+}
+
+template <typename T, int kSize>
+__global__ void __launch_bounds__(kThreads, kLeastBlocks)
+    lrn_backward_registers_kernel(const T* __restrict__ src, const T* __restrict__ ddst,
+                                  T* __restrict__ dsrc, std::int64_t places, std::int64_t channels,
+                                  std::int64_t chunk, Divider by_pixels, Window window) {
+  constexpr int half = kSize / 2;
+  const std::int64_t place = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (place >= places) return;
+  const std::int64_t pixels = by_pixels.divisor(), image = by_pixels.quotient(place);
+  const std::int64_t base = image * channels * pixels + (place - image * pixels);
+  const std::int64_t from = blockIdx.y * chunk;
+  const std::int64_t to = from + chunk < channels ? from + chunk : channels;
+  // Behind the newest input e: x[i] is at e - kSize + 1 + i, t[i] at e - half - kSize + 1 + i,
+  // direct[i] (dy d^-beta) at e - kSize + 1 + i; the output is at e - kSize + 1.
+  float x[kSize], t[kSize], direct[half + 1];
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) x[i] = t[i] = 0.0f;
+#pragma unroll
+  for (int i = 0; i <= half; ++i) direct[i] = 0.0f;
+  const float slope = 2.0f * window.alpha * window.beta;
+#pragma unroll 2
+  for (std::int64_t e = from - 2 * half; e < to + 2 * half; ++e) {
+#pragma unroll
+    for (int i = 0; i + 1 < kSize; ++i) x[i] = x[i + 1], t[i] = t[i + 1];
+#pragma unroll
+    for (int i = 0; i < half; ++i) direct[i] = direct[i + 1];
+    x[kSize - 1] = e >= 0 && e < channels ? to_float(src[base + e * pixels]) : 0.0f;
+    const std::int64_t middle = e - half;
+    const bool inside = middle >= 0 && middle < channels;
+    const float dy = inside ? to_float(ddst[base + middle * pixels]) : 0.0f;
+    float squares = 0.0f, sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) squares += x[i] * x[i];
+    const float d = window.scale(squares);
+    direct[half] = dy * window.power(d);
+    t[kSize - 1] = inside ? fast_quotient(direct[half] * x[half], d) : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) sum += t[i];
+    const std::int64_t c = e - 2 * half;
+    if (c >= from) dsrc[base + c * pixels] = from_float<T>(direct[0] - slope * x[0] * sum);
+  }
+}
+
+// Whole pixels of NHWC in shared memory: each input is read once, in vectors where it can be.
+inline constexpr std::int64_t kLrnTile = kLrnSharedChannels;
+
+template <typename T>
+__device__ __forceinline__ void load_tile(const T* from, std::int64_t start, int count,
+                                          std::int64_t elements, float* shared) {
+  constexpr int lanes = kLanes<T>;
+  const bool aligned = is_aligned(from + start);
+  for (int i = static_cast<int>(threadIdx.x) * lanes; i < count; i += kThreads * lanes) {
+    float values[lanes];
+    load_lanes(from, start + i, elements, aligned, values);
+#pragma unroll
+    for (int lane = 0; lane < lanes; ++lane) {
+      if (i + lane < count) shared[i + lane] = values[lane];
+    }
+  }
+}
+
+__device__ __forceinline__ float window_squares(const float* x, int i, int channel, int channels,
+                                                int half) {
+  const int low = channel < half ? -channel : -half;
+  const int high = channels - 1 - channel < half ? channels - 1 - channel : half;
+  float sum = 0.0f;
+  for (int j = low; j <= high; ++j) sum += x[i + j] * x[i + j];
+  return sum;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads, kLeastBlocks)
+    lrn_forward_shared_kernel(const T* __restrict__ src, T* __restrict__ dst, std::int64_t elements,
+                              std::int64_t pixels_per_block, Divider by_channels, Window window) {
+  __shared__ float x[kLrnTile];
+  const int channels = static_cast<int>(by_channels.divisor());
+  const std::int64_t tile = pixels_per_block * channels, start = blockIdx.x * tile;
+  const int count = static_cast<int>(elements - start < tile ? elements - start : tile);
+  load_tile(src, start, count, elements, x);
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+    const int channel = static_cast<int>(by_channels.remainder(i));
+    const float squares = window_squares(x, i, channel, channels, window.half);
+    dst[start + i] = from_float<T>(x[i] * window.power(window.scale(squares)));
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads, kLeastBlocks)
+    lrn_backward_shared_kernel(const T* __restrict__ src, const T* __restrict__ ddst,
+                               T* __restrict__ dsrc, std::int64_t elements,
+                               std::int64_t pixels_per_block, Divider by_channels, Window window) {
+  __shared__ float x[kLrnTile], t[kLrnTile];
+  const int channels = static_cast<int>(by_channels.divisor());
+  const std::int64_t tile = pixels_per_block * channels, start = blockIdx.x * tile;
+  const int count = static_cast<int>(elements - start < tile ? elements - start : tile);
+  load_tile(src, start, count, elements, x);
+  load_tile(ddst, start, count, elements, t);
+  __syncthreads();
+  // dy becomes t in place; dy d^-beta is t d / x, but x may be 0: it stays in registers.
+  constexpr int each = static_cast<int>(kLrnTile / kThreads);
+  float direct[each];
+#pragma unroll
+  for (int n = 0; n < each; ++n) {
+    const int i = n * kThreads + static_cast<int>(threadIdx.x);
+    if (i >= count) break;
+    const int channel = static_cast<int>(by_channels.remainder(i));
+    const float d = window.scale(window_squares(x, i, channel, channels, window.half));
+    direct[n] = t[i] * window.power(d);
+    t[i] = fast_quotient(direct[n] * x[i], d);
+  }
+  __syncthreads();
+  const float slope = 2.0f * window.alpha * window.beta;
+#pragma unroll
+  for (int n = 0; n < each; ++n) {
+    const int i = n * kThreads + static_cast<int>(threadIdx.x);
+    if (i >= count) break;
+    const int channel = static_cast<int>(by_channels.remainder(i));
+    const int low = channel < window.half ? -channel : -window.half;
+    const int above = channels - 1 - channel, high = above < window.half ? above : window.half;
+    float sum = 0.0f;
+    for (int j = low; j <= high; ++j) sum += t[i + j];
+    dsrc[start + i] = from_float<T>(direct[n] - slope * x[i] * sum);
+  }
+}
+
+// An element per thread, for any layout and size; with ddst the gradient.
+template <typename T>
+__global__ void __launch_bounds__(kThreads, kLeastBlocks)
+    lrn_elements_kernel(const T* __restrict__ src, const T* __restrict__ ddst, T* __restrict__ to,
+                        std::int64_t elements, std::int64_t stride, ChannelMap map, Window window) {
+  const std::int64_t channels = map.channels, half = window.half;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < elements;
+       i += std::int64_t{gridDim.x} * kThreads) {
+    const std::int64_t channel = map.by_channels.remainder(map.by_inner.quotient(i));
+    const std::int64_t base = i - channel * stride;
+    const auto squares = [&](std::int64_t middle) {
+      const std::int64_t last = middle + half < channels ? middle + half : channels - 1;
+      float sum = 0.0f;
+      for (std::int64_t j = middle < half ? 0 : middle - half; j <= last; ++j) {
+        const float x = to_float(src[base + j * stride]);
+        sum += x * x;
+      }
+      return sum;
+    };
+    const float x = to_float(src[i]), power = window.power(window.scale(squares(channel)));
+    if (ddst == nullptr) {
+      to[i] = from_float<T>(x * power);
+      continue;
+    }
+    const std::int64_t last = channel + half < channels ? channel + half : channels - 1;
+    float sum = 0.0f;
+    for (std::int64_t j = channel < half ? 0 : channel - half; j <= last; ++j) {
+      const float d = window.scale(squares(j));
+      const std::int64_t at = base + j * stride;
+      const float product = to_float(ddst[at]) * to_float(src[at]);
+      sum += fast_quotient(product * window.power(d), d);
+    }
+    const float slope = 2.0f * window.alpha * window.beta;
+    to[i] = from_float<T>(to_float(ddst[i]) * power - slope * x * sum);
+  }
+}
 
 namespace {
 

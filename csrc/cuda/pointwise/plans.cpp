@@ -4,34 +4,34 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "cuda/capability.hpp"
-#include "cuda/pointwise/draft.hpp"
+#include "cuda/mode.hpp"
+#include "cuda/pointwise/plan_builder.hpp"
 
 namespace pydlbench::cuda {
 
 namespace {
 
-using pointwise::Draft;
+using pointwise::PlanBuilder;
 
 struct Op {
   std::string_view name;
-  void (*draft)(Draft&);
+  void (*plan)(PlanBuilder&);
   bool has_layouts;  // whether its kernels differ between NCHW and NHWC
   bool backward_data, backward_weights;
 };
 
 constexpr Op kOps[] = {
-    {"bias", pointwise::draft_bias, true, false, true},
-    {"relu", pointwise::draft_relu, false, true, false},
-    {"lrn", pointwise::draft_lrn, true, true, false},
-    {"batchnorm", pointwise::draft_batchnorm, true, true, false},
-    {"add", pointwise::draft_add, false, false, false},
-    {"concat", pointwise::draft_concat, true, true, false},
-    {"softmax-xent", pointwise::draft_softmax, false, true, false},
-    {"dropout", pointwise::draft_dropout, true, true, false},
-    {"l2", pointwise::draft_l2, false, false, true},
-    {"sgd", pointwise::draft_sgd, false, false, false},
-    {"momentum", pointwise::draft_momentum, false, false, false},
+    {"bias", pointwise::plan_bias, true, false, true},
+    {"relu", pointwise::plan_relu, false, true, false},
+    {"lrn", pointwise::plan_lrn, true, true, false},
+    {"batchnorm", pointwise::plan_batchnorm, true, true, false},
+    {"add", pointwise::plan_add, false, false, false},
+    {"concat", pointwise::plan_concat, true, true, false},
+    {"softmax-xent", pointwise::plan_softmax, false, true, false},
+    {"dropout", pointwise::plan_dropout, true, true, false},
+    {"l2", pointwise::plan_l2, false, false, true},
+    {"sgd", pointwise::plan_sgd, false, false, false},
+    {"momentum", pointwise::plan_momentum, false, false, false},
 };
 
 const Op& find_op(const std::string& name) {
@@ -46,8 +46,7 @@ const Op& find_op(const std::string& name) {
 void check_pass(const Op& op, Pass pass) {
   if ((pass == Pass::backward_data && !op.backward_data) ||
       (pass == Pass::backward_weights && !op.backward_weights)) {
-    const char* what = pass == Pass::backward_data ? "backward-data" : "backward-weights";
-    throw Unsupported(std::string(op.name) + " has no " + what + " pass");
+    throw Unsupported(std::string(op.name) + " has no " + name_of(pass) + " pass");
   }
 }
 
@@ -57,7 +56,7 @@ void check_problem(const PointwiseProblem& p) {
   PYDLBENCH_CHECK(p.op == "concat" || p.sources.empty(), p.op + " has no sources");
 }
 
-// The layouts to draft: one where both are the same bytes in the same order for the kernel.
+// The layouts to plan: one where both are the same bytes in the same order for the kernel.
 std::vector<std::string> layouts(const Op& op, const PointwiseProblem& p,
                                  const std::string& layout) {
   if (layout == "nchw" || layout == "nhwc") return {layout};
@@ -82,16 +81,16 @@ std::vector<std::shared_ptr<Plan>> pointwise_plans(const PointwiseProblem& probl
   }
   require_capability(mode, target.capability);
   check_problem(problem);
-  Draft draft{problem, pass, storage(mode), target, pointwise::Parameters(problem.numbers), "",
-              false,   {}};
+  PlanBuilder builder{
+      problem, pass, storage(mode), target, pointwise::Parameters(problem.numbers), "", false, {}};
   for (auto& variant : layouts(op, problem, layout)) {
-    draft.parameters = pointwise::Parameters(problem.numbers);
-    draft.channels_last = variant == "nhwc";
-    draft.variant = std::move(variant);
-    op.draft(draft);
-    draft.parameters.check_all_taken(problem.op);
+    builder.parameters = pointwise::Parameters(problem.numbers);
+    builder.channels_last = variant == "nhwc";
+    builder.variant = std::move(variant);
+    op.plan(builder);
+    builder.parameters.check_all_taken(problem.op);
   }
-  return std::move(draft.plans);
+  return std::move(builder.plans);
 }
 
 }  // namespace pydlbench::cuda

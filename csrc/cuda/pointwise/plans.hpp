@@ -1,8 +1,6 @@
 // Memory-bound layers on a GPU: every kernel of ours that computes one, as a plan.
 #pragma once
 
-#include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,13 +10,6 @@
 #include "cuda/plan.hpp"
 
 namespace pydlbench::cuda {
-
-struct PointwiseProblem {
-  std::string op;  // "relu", "batchnorm", ...
-  std::int64_t batch, channels, height, width;
-  std::map<std::string, double> numbers;  // parameters of the op: "epsilon", "keep", ...
-  std::vector<std::int64_t> sources;      // channels of each source of a concatenation
-};
 
 // What the choice of grids depends on.
 struct PointwiseTarget {

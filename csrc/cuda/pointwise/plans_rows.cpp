@@ -4,13 +4,13 @@
 #include <string>
 
 #include "core/error.hpp"
-#include "cuda/pointwise/draft.hpp"
+#include "cuda/pointwise/plan_builder.hpp"
 
 namespace pydlbench::cuda::pointwise {
 
-void draft_concat(Draft& draft) {
-  const auto& sources = draft.problem.sources;
-  const auto image = draft.image();
+void plan_concat(PlanBuilder& builder) {
+  const auto& sources = builder.problem.sources;
+  const auto image = builder.image();
   std::int64_t sum = 0;
   for (const auto source : sources) {
     PYDLBENCH_CHECK(source > 0, "every source has channels");
@@ -18,62 +18,62 @@ void draft_concat(Draft& draft) {
   }
   PYDLBENCH_CHECK(sum == image.channels, "the sources' channels add up to the result's");
 
-  const bool forward = draft.is_forward();
+  const bool forward = builder.is_forward();
   std::vector<TensorSpec> tensors;
   for (std::size_t i = 0; i < sources.size(); ++i) {
     const std::string role = i == 0 ? "src" : "src" + std::to_string(i + 1);
-    tensors.push_back(draft.map(role, forward ? Use::input : Use::output, sources[i]));
+    tensors.push_back(builder.map(role, forward ? Use::input : Use::output, sources[i]));
   }
-  const auto joined = draft.map("dst", forward ? Use::output : Use::input);
+  const auto joined = builder.map("dst", forward ? Use::output : Use::input);
   tensors.insert(forward ? tensors.end() : tensors.begin(), joined);
 
   const std::int64_t rows = image.channels_last ? image.batch * image.pixels() : image.batch;
   const std::int64_t wide = image.channels_last ? 1 : image.pixels();
-  const auto bytes = static_cast<std::int64_t>(bytes_of(draft.type));
+  const auto bytes = static_cast<std::int64_t>(bytes_of(builder.type));
   std::vector<std::int64_t> row_bytes;
   for (const auto source : sources) row_bytes.push_back(source * wide * bytes);
-  for (const auto& [tiling, name] : tilings(draft, draft.count(), 1, bytes_of(draft.type))) {
-    draft.add(name, tensors, 0,
-              [=, tiling = tiling](const Pointers& p, void*, CUstream_st* stream) {
-                std::vector<Piece> pieces;
-                const std::size_t first = forward ? 0 : 1;
-                for (std::size_t i = 0; i < row_bytes.size(); ++i) {
-                  pieces.push_back({p[first + i], row_bytes[i]});
-                }
-                concat(forward ? Concat::join : Concat::split, tiling, rows, pieces,
-                       forward ? p.back() : p.front(), stream);
-              });
+  for (const auto& [tiling, name] : tilings(builder, builder.count(), 1, bytes_of(builder.type))) {
+    builder.add(name, tensors, 0,
+                [=, tiling = tiling](const Pointers& p, void*, CUstream_st* stream) {
+                  std::vector<Piece> pieces;
+                  const std::size_t first = forward ? 0 : 1;
+                  for (std::size_t i = 0; i < row_bytes.size(); ++i) {
+                    pieces.push_back({p[first + i], row_bytes[i]});
+                  }
+                  concat(forward ? Concat::join : Concat::split, tiling, rows, pieces,
+                         forward ? p.back() : p.front(), stream);
+                });
   }
 }
 
-void draft_softmax(Draft& draft) {
-  const auto image = draft.image();
+void plan_softmax(PlanBuilder& builder) {
+  const auto image = builder.image();
   PYDLBENCH_CHECK(image.pixels() == 1, "softmax-xent works on rows: height and width are 1");
   PYDLBENCH_CHECK(image.batch <= std::numeric_limits<std::int32_t>::max(), "that many rows");
   const auto rows = image.batch, classes = image.channels;
-  const auto type = draft.type;
-  const auto labels = draft.vector("labels", Use::input, rows, DataType::int32);
-  if (draft.is_forward()) {
-    const std::vector<TensorSpec> tensors{draft.map("src", Use::input), labels,
-                                          draft.map("dst", Use::output),
-                                          draft.vector("loss", Use::output, 1, DataType::float32)};
+  const auto type = builder.type;
+  const auto labels = builder.vector("labels", Use::input, rows, DataType::int32);
+  if (builder.is_forward()) {
+    const std::vector<TensorSpec> tensors{
+        builder.map("src", Use::input), labels, builder.map("dst", Use::output),
+        builder.vector("loss", Use::output, 1, DataType::float32)};
     for (const bool block : {false, true}) {
-      draft.add(block ? "block per row" : "warp per row", tensors,
-                static_cast<std::size_t>(rows) * sizeof(float),
-                [=](const Pointers& p, void* workspace, CUstream_st* stream) {
-                  softmax_forward(
-                      type, block, rows, classes, p[0], static_cast<const std::int32_t*>(p[1]),
-                      p[2], static_cast<float*>(p[3]), static_cast<float*>(workspace), stream);
-                });
+      builder.add(block ? "block per row" : "warp per row", tensors,
+                  static_cast<std::size_t>(rows) * sizeof(float),
+                  [=](const Pointers& p, void* workspace, CUstream_st* stream) {
+                    softmax_forward(
+                        type, block, rows, classes, p[0], static_cast<const std::int32_t*>(p[1]),
+                        p[2], static_cast<float*>(p[3]), static_cast<float*>(workspace), stream);
+                  });
     }
     return;
   }
-  for (const auto& [tiling, name] : tilings(draft, draft.count(), 1, bytes_of(type))) {
-    draft.add(name, {draft.map("dst", Use::input), labels, draft.map("src", Use::output)}, 0,
-              [=, tiling = tiling](const Pointers& p, void*, CUstream_st* stream) {
-                softmax_backward(type, tiling, rows, classes, p[0],
-                                 static_cast<const std::int32_t*>(p[1]), p[2], stream);
-              });
+  for (const auto& [tiling, name] : tilings(builder, builder.count(), 1, bytes_of(type))) {
+    builder.add(name, {builder.map("dst", Use::input), labels, builder.map("src", Use::output)}, 0,
+                [=, tiling = tiling](const Pointers& p, void*, CUstream_st* stream) {
+                  softmax_backward(type, tiling, rows, classes, p[0],
+                                   static_cast<const std::int32_t*>(p[1]), p[2], stream);
+                });
   }
 }
 

@@ -1,6 +1,5 @@
-#include "cuda/pooling/backward.cuh"
-#include "cuda/pooling/forward.cuh"
-#include "cuda/pooling/typed.hpp"
+#include "cuda/pooling/kernels.cuh"
+#include "cuda/pooling/kernels.hpp"
 
 namespace pydlbench::cuda::pooling {
 

@@ -8,9 +8,8 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "cuda/cudnn/api.hpp"
-#include "cuda/cudnn/handle.hpp"
-#include "cuda/libraries/loader.hpp"
+#include "cuda/cudnn/library.hpp"
+#include "cuda/libraries.hpp"
 #include "cuda/pooling/tensors.hpp"
 
 namespace pydlbench::cuda::pooling {

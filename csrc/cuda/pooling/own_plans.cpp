@@ -4,12 +4,39 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "cuda/pooling/choice.hpp"
+#include "cuda/plan.hpp"
 #include "cuda/pooling/kernels.hpp"
 #include "cuda/pooling/tensors.hpp"
-#include "cuda/version.hpp"
 
 namespace pydlbench::cuda::pooling {
+
+void run_forward(const Pool2dProblem& problem, const Choice& choice, const void* src, void* dst,
+                 void* argmax, CUstream_st* stream) {
+  switch (choice.type) {
+    case DataType::float32:
+      return forward_float32(problem, choice, src, dst, argmax, stream);
+    case DataType::float16:
+      return forward_float16(problem, choice, src, dst, argmax, stream);
+    case DataType::bfloat16:
+      return forward_bfloat16(problem, choice, src, dst, argmax, stream);
+    default:
+      throw Unsupported("pooling in this data type");
+  }
+}
+
+void run_backward(const Pool2dProblem& problem, const Choice& choice, const void* dst,
+                  const void* argmax, void* src, CUstream_st* stream) {
+  switch (choice.type) {
+    case DataType::float32:
+      return backward_float32(problem, choice, dst, argmax, src, stream);
+    case DataType::float16:
+      return backward_float16(problem, choice, dst, argmax, src, stream);
+    case DataType::bfloat16:
+      return backward_bfloat16(problem, choice, dst, argmax, src, stream);
+    default:
+      throw Unsupported("pooling in this data type");
+  }
+}
 
 namespace {
 
@@ -23,7 +50,7 @@ class OwnPlan final : public Plan {
         forward_(is_forward(pass)),
         stores_argmax_(problem.mode == PoolMode::max && pass != Pass::forward_inference),
         facts_(pooling::facts(pass, choice.channels_last)) {
-    facts_.library = "pydlbench " PYDLBENCH_VERSION;
+    facts_.library = kOwnLibrary;
     facts_.algorithm = choice.method == Method::warp ? "window per warp"
                        : forward_                    ? "window per thread"
                                                      : "pixel per thread";

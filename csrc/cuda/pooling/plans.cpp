@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "cuda/capability.hpp"
-#include "cuda/libraries/loader.hpp"
+#include "cuda/libraries.hpp"
+#include "cuda/mode.hpp"
 #include "cuda/pooling/cudnn_plans.hpp"
 #include "cuda/pooling/own_plans.hpp"
 #include "cuda/runtime/device.hpp"

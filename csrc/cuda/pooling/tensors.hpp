@@ -9,10 +9,6 @@
 
 namespace pydlbench::cuda::pooling {
 
-inline bool is_forward(Pass pass) {
-  return pass == Pass::forward_inference || pass == Pass::forward_training;
-}
-
 inline TensorSpec tensor(const char* role, DataType type, std::vector<std::int64_t> dims,
                          bool channels_last, Use use) {
   auto strides = channels_last ? channels_last_strides(dims) : plain_strides(dims);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "cuda/reference/summary.hpp"
+#include "cuda/reference/comparison.hpp"
 #include "cuda/runtime/check.hpp"
 
 namespace pydlbench::cuda {
@@ -25,8 +25,7 @@ const float* operand(Arena& arena, const char* role, std::int64_t elements, Held
 }
 
 void check_fused(Pass pass, bool fused) {
-  PYDLBENCH_CHECK(!fused || pass == Pass::forward_inference || pass == Pass::forward_training,
-                  "only a forward pass has bias and ReLU behind it");
+  PYDLBENCH_CHECK(!fused || is_forward(pass), "only a forward pass has bias and ReLU behind it");
 }
 
 class Conv2dReference final : public Reference {

@@ -13,7 +13,7 @@ struct CUstream_st;  // cudaStream_t, without CUDA's headers
 namespace pydlbench::cuda {
 
 // Device memory that is brought into the L2 cache between a flush and a timed execution.
-struct Touch {
+struct Prefetch {
   const void* data;
   std::size_t bytes;
 };
@@ -37,7 +37,7 @@ class Calls {
   virtual double host_seconds() = 0;  // a monotonic clock
 
   virtual void flush_l2() = 0;  // no line of anybody's tensors stays in the L2 cache
-  virtual void touch(const Touch&) = 0;
+  virtual void prefetch(const Prefetch&) = 0;
 
   // The gate: what is enqueued after close_gate() starts when open_gate() was called, or when the
   // gate's time-out is over. Opening an open gate does nothing.

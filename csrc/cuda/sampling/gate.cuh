@@ -9,8 +9,8 @@
 
 #include <cstdint>
 
-#include "cuda/sampling/gate_flags.hpp"
-#include "cuda/simt/simt.hpp"
+#include "cuda/sampling/kernels.hpp"
+#include "cuda/simt.hpp"
 
 namespace pydlbench::cuda {
 

@@ -10,7 +10,12 @@ struct CUstream_st;
 
 namespace pydlbench::cuda {
 
-struct GateFlags;
+// What the host and the gate's kernel tell each other; see gate.cuh.
+// In host memory that the device sees; apart, so that polling one does not touch the other.
+struct GateFlags {
+  alignas(128) std::uint32_t opened;     // written by the host
+  alignas(128) std::uint32_t timed_out;  // the last ticket whose time was over; by the device
+};
 
 // The numbers of multiprocessors that a stamp has room for; numbers may have gaps.
 inline constexpr std::size_t kStampSlots = 1024;

@@ -1,7 +1,7 @@
 // Reads a buffer once, from its first to its last byte, so that it takes its place in the L2 cache.
-// Of a small buffer this is a touch; of one several times as large as the cache it is a flush: the
-// lines of others are evicted, and those that replace them are clean, so that the kernel that comes
-// next does not pay for writing them back.
+// Of a small buffer this is a prefetch; of one several times as large as the cache it is a flush:
+// the lines of others are evicted, and those that replace them are clean, so that the kernel that
+// comes next does not pay for writing them back.
 //
 // The sum of what was read goes to `sum`: 16-byte words as four 32-bit numbers each, the bytes
 // before and after them one by one. It keeps the loads alive, and it is how a test sees that every
@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cuda/simt/simt.hpp"
+#include "cuda/simt.hpp"
 
 namespace pydlbench::cuda {
 

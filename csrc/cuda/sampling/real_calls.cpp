@@ -11,7 +11,6 @@
 #include "core/error.hpp"
 #include "cuda/runtime/check.hpp"
 #include "cuda/runtime/handles.hpp"
-#include "cuda/sampling/gate_flags.hpp"
 #include "cuda/sampling/kernels.hpp"
 
 namespace pydlbench::cuda {
@@ -72,7 +71,7 @@ RealCalls::RealCalls(const Device& device, double gate_timeout_seconds) {
             DeviceMemory()});
   state_->sum.fill(0, stream());
   stamp(Mark::first);
-  touch({state_->sum.data(), state_->sum.bytes()});
+  prefetch({state_->sum.data(), state_->sum.bytes()});
   // With all kernels loaded, a launch behind a closed gate returns at once, unless somebody makes
   // launches wait for the device. Found out here, that costs a second; later, each plan's
   // time-outs.
@@ -108,12 +107,12 @@ void RealCalls::flush_l2() {
     state.flush = DeviceMemory(state.device, bytes, "flushing the L2 cache");
     state.flush.fill(0x5a, stream());
   }
-  touch({state.flush.data(), state.flush.bytes()});
+  prefetch({state.flush.data(), state.flush.bytes()});
 }
 
-void RealCalls::touch(const Touch& touch) {
+void RealCalls::prefetch(const Prefetch& prefetch) {
   state_->device.make_current();
-  launch_read(touch.data, touch.bytes, state_->device.facts().multiprocessors,
+  launch_read(prefetch.data, prefetch.bytes, state_->device.facts().multiprocessors,
               static_cast<std::uint32_t*>(state_->sum.data()), stream());
 }
 

@@ -23,7 +23,7 @@ class RealCalls final : public Calls {
   CUstream_st* stream() override;
   double host_seconds() override;
   void flush_l2() override;
-  void touch(const Touch& touch) override;
+  void prefetch(const Prefetch& prefetch) override;
   void close_gate() override;
   void open_gate() noexcept override;
   bool gate_timed_out() override;

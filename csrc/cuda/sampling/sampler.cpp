@@ -33,8 +33,12 @@ std::size_t rounded_up(std::size_t count, std::size_t multiple) {
 }  // namespace
 
 Sampler::Sampler(Calls& calls, Work& work, CacheState cache, Timing timing,
-                 std::vector<Touch> touches)
-    : calls_(calls), work_(work), cache_(cache), timing_(timing), touches_(std::move(touches)) {
+                 std::vector<Prefetch> prefetches)
+    : calls_(calls),
+      work_(work),
+      cache_(cache),
+      timing_(timing),
+      prefetches_(std::move(prefetches)) {
   PYDLBENCH_CHECK(work.sets() >= 1, "a work without operands");
   PYDLBENCH_CHECK(cache == CacheState::hot || timing == Timing::events || work.sets() >= 2,
                   "a cold graph needs two sets of operands or more to rotate");
@@ -174,7 +178,7 @@ std::optional<Sampler::Reading> Sampler::try_round(const Round& round) {
     Draining stream(calls_);
     calls_.flush_l2();
     if (cache_ == CacheState::weights_cold) {
-      for (const auto& tensor : touches_) calls_.touch(tensor);
+      for (const auto& tensor : prefetches_) calls_.prefetch(tensor);
     }
     stream.wait();
   }

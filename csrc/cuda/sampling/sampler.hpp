@@ -55,9 +55,9 @@ inline constexpr std::size_t kMostGraphLaunches = 1024;
 // A sample whose gate timed out is repeated so often before the kernel is given up.
 inline constexpr int kMostGateRepeats = 3;
 
-// With events, per round: [cold: flush, weights-cold: touch; wait], gate closed, stamp, event,
+// With events, per round: [cold: flush, weights-cold: prefetch; wait], gate closed, stamp, event,
 // executions, event, stamp, gate opened, wait. With graphs the executions are one launch of a
-// graph, and coldness comes from sets that rotate: no flush, no touch.
+// graph, and coldness comes from sets that rotate: no flush, no prefetch.
 //
 // Sets rotate from sample to sample. A graph always runs through all of them, so `inner` is rounded
 // up to a multiple of sets(); seconds stay seconds per execution.
@@ -71,7 +71,8 @@ class Sampler {
  public:
   // `calls` and `work` must outlive it. Throws std::invalid_argument for a cold graph without at
   // least two sets.
-  Sampler(Calls& calls, Work& work, CacheState cache, Timing timing, std::vector<Touch> touches);
+  Sampler(Calls& calls, Work& work, CacheState cache, Timing timing,
+          std::vector<Prefetch> prefetches);
   Sampler(const Sampler&) = delete;
   Sampler& operator=(const Sampler&) = delete;
 
@@ -111,7 +112,7 @@ class Sampler {
   Work& work_;
   const CacheState cache_;
   const Timing timing_;
-  const std::vector<Touch> touches_;
+  const std::vector<Prefetch> prefetches_;
   std::map<std::pair<std::size_t, bool>, std::unique_ptr<Calls::Executable>> graphs_;
   std::size_t most_gated_ = kMostGatedLaunches, most_in_graph_ = kMostGraphLaunches;
   std::size_t next_ = 0;

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import os
-import shutil
-import subprocess
 import sys
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -18,27 +14,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_HERE = Path(__file__).parent
-_ROOT = _HERE.parents[2]
 _PACKAGE = "pydlbench.backends.cupy"
 _MODULES = ("operators",)
-
-
-@pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """Compile the CUDA sources with the C++ compiler: ``$CXX``, or what is usual."""
-    found = [shutil.which(name) for name in (os.environ.get("CXX"), "g++", "c++") if name]
-    compiler = next((path for path in found if path), None)
-    if compiler is None:
-        pytest.fail("no C++ compiler: the kernels are tested by compiling them for the CPU")
-    library = tmp_path_factory.mktemp("cupy") / "columns.so"
-    flags = ["-std=c++17", "-O1", "-shared", "-fPIC", "-I", str(_ROOT / "csrc")]
-    flags += ["-I", str(_ROOT / "pydlbench/backends/cupy")]
-    command = [compiler, *flags, str(_HERE / "columns.cpp"), "-o", str(library)]
-    built = subprocess.run(command, capture_output=True, text=True, check=False)
-    if built.returncode != 0:
-        pytest.fail(f"{' '.join(command)}\n{built.stderr}", pytrace=False)
-    return ctypes.CDLL(str(library))
 
 
 class _Kernel:
@@ -64,7 +41,7 @@ def _c(one: Any) -> Any:
 
 
 @pytest.fixture
-def cupy(compiled: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def cupy(cpp_library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Put the stand-in where the backend imports CuPy from."""
     fake: Any = ModuleType("cupy")
     for name in ("asarray", "ascontiguousarray", "full", "matmul", "uint64", "zeros"):
@@ -79,7 +56,7 @@ def cupy(compiled: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any
     fake.empty = empty
     fake.asnumpy = np.asarray
     fake.RawModule = lambda code: SimpleNamespace(
-        code=code, get_function=lambda name: _Kernel(compiled, name)
+        code=code, get_function=lambda name: _Kernel(cpp_library, name)
     )
     stream = SimpleNamespace(synchronize=lambda: None)
     fake.cuda = SimpleNamespace(

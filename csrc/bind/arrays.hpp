@@ -1,0 +1,33 @@
+// NumPy arrays on their way into C++ and out of it, without copies.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace pydlbench {
+
+// A dense float32 array, as the layers' inputs are.
+using FloatArray = pybind11::array_t<float, pybind11::array::c_style>;
+
+// Keeps a Python object alive. The last reference may be dropped while the GIL is released.
+inline std::shared_ptr<void> kept_alive(const pybind11::object& object) {
+  return {new pybind11::object(object), [](void* kept) {
+            const pybind11::gil_scoped_acquire gil;
+            delete static_cast<pybind11::object*>(kept);
+          }};
+}
+
+// An array that owns what the vector held.
+template <typename T>
+pybind11::array_t<T> array_of(std::vector<T>&& values) {
+  auto* holder = new std::vector<T>(std::move(values));
+  const pybind11::capsule owner(holder, [](void* p) { delete static_cast<std::vector<T>*>(p); });
+  return pybind11::array_t<T>(static_cast<pybind11::ssize_t>(holder->size()), holder->data(),
+                              owner);
+}
+
+}  // namespace pydlbench

@@ -1,0 +1,143 @@
+// Arenas and kernels: what is timed.
+#include <pybind11/native_enum.h>
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bind/arrays.hpp"
+#include "cpu/arena.hpp"
+#include "cpu/kernel.hpp"
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace pydlbench {
+
+namespace {
+
+std::shared_ptr<cpu::Arena> make_arena(const std::map<std::string, FloatArray>& inputs) {
+  std::map<std::string, cpu::HostTensor> tensors;
+  for (const auto& [role, array] : inputs) {
+    tensors[role] = {array.data(), static_cast<std::size_t>(array.size()), kept_alive(array)};
+  }
+  return std::make_shared<cpu::Arena>(std::move(tensors));
+}
+
+// A NumPy view of a dense or strided float32 tensor, its axes in the order of the caller's dense
+// array.
+py::array view(const cpu::Tensor& tensor, const dnnl::memory::desc& plain) {
+  const auto desc = tensor.memory.get_desc();
+  const auto dims = desc.get_dims();
+  const auto strides = desc.get_strides();
+  const auto order_by = plain.get_strides();
+  std::vector<std::size_t> order(dims.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  // Equal strides: one of the two has size 1, and in a dense array that one is the inner.
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t left, std::size_t right) {
+    if (order_by[left] != order_by[right]) return order_by[left] > order_by[right];
+    return dims[left] > dims[right];
+  });
+  std::vector<py::ssize_t> shape, byte_strides;
+  for (const auto axis : order) {
+    shape.push_back(static_cast<py::ssize_t>(dims[axis]));
+    byte_strides.push_back(static_cast<py::ssize_t>(strides[axis]) *
+                           static_cast<py::ssize_t>(sizeof(float)));
+  }
+  auto* holder = new std::shared_ptr<cpu::Buffer>(tensor.buffer);
+  const py::capsule owner(holder,
+                          [](void* p) { delete static_cast<std::shared_ptr<cpu::Buffer>*>(p); });
+  return py::array(py::dtype::of<float>(), shape, byte_strides, tensor.memory.get_data_handle(),
+                   owner);
+}
+
+bool viewable(const dnnl::memory::desc& desc) {
+  return desc.get_data_type() == dnnl::memory::data_type::f32 &&
+         desc.get_format_kind() == dnnl::memory::format_kind::blocked &&
+         desc.get_inner_nblks() == 0;
+}
+
+// An output as it lies in memory where NumPy can express that, else a dense copy.
+py::array array_of_output(const cpu::Kernel& kernel, std::size_t index) {
+  const auto& argument = kernel.candidate().run.arguments[index];
+  if (viewable(argument.desc)) return view(kernel.output(index), argument.plain);
+  cpu::Tensor plain;
+  {
+    const py::gil_scoped_release release;
+    plain = kernel.plain_output(index);
+  }
+  return view(plain, argument.plain);
+}
+
+py::array output(const cpu::Kernel& kernel) {
+  return array_of_output(kernel, kernel.outputs().at(0));
+}
+
+py::dict outputs(const cpu::Kernel& kernel) {
+  py::dict result;
+  for (const auto index : kernel.outputs()) {
+    result[py::str(kernel.candidate().run.arguments[index].role)] = array_of_output(kernel, index);
+  }
+  return result;
+}
+
+bool output_is_view(const cpu::Kernel& kernel) {
+  return viewable(kernel.output(kernel.outputs().at(0)).memory.get_desc());
+}
+
+py::dict sample(cpu::Kernel& kernel, int samples, int inner, int untimed) {
+  cpu::Chunk chunk;
+  {
+    const py::gil_scoped_release release;
+    chunk = kernel.sample(samples, inner, untimed);
+  }
+  py::dict result;
+  result["seconds"] = array_of(std::move(chunk.seconds));
+  result["involuntary"] = array_of(std::move(chunk.involuntary));
+  result["clock_hz"] = array_of(std::move(chunk.clock_hz));
+  result["run_delay_s"] = chunk.run_delay_seconds;
+  result["steal_s"] = chunk.steal_seconds;
+  result["wall_s"] = chunk.wall_seconds;
+  return result;
+}
+
+}  // namespace
+
+void register_cpu_kernels(py::module_& m) {
+  py::native_enum<cpu::CacheState>(m, "CacheState", "enum.Enum",
+                                   "Which tensors a sample finds in the cache.")
+      .value("hot", cpu::CacheState::hot)
+      .value("weights_cold", cpu::CacheState::weights_cold)
+      .value("all_cold", cpu::CacheState::all_cold)
+      .finalize();
+
+  py::class_<cpu::Arena, std::shared_ptr<cpu::Arena>>(m, "Arena")
+      .def(py::init(&make_arena), "inputs"_a)
+      .def("clear", &cpu::Arena::clear)
+      .def_property_readonly("bytes", &cpu::Arena::bytes);
+
+  py::class_<cpu::Kernel>(m, "Kernel")
+      .def(py::init<cpu::Candidate, std::shared_ptr<cpu::Arena>, cpu::CacheState, std::size_t,
+                    std::vector<int>>(),
+           "candidate"_a, "arena"_a, "cache"_a = cpu::CacheState::hot, "cold_bytes"_a = 0,
+           "cpus"_a = std::vector<int>{}, py::call_guard<py::gil_scoped_release>())
+      .def("sample", &sample, "samples"_a, "inner"_a = 1, "untimed"_a = 0)
+      .def("run_poisoned", &cpu::Kernel::run_poisoned, py::call_guard<py::gil_scoped_release>())
+      .def("output", &output)
+      .def("outputs", &outputs)
+      .def_property_readonly("output_is_view", &output_is_view)
+      .def_property_readonly("candidate", &cpu::Kernel::candidate)
+      .def("reorder_seconds", &cpu::Kernel::reorder_seconds,
+           py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly("setup_seconds", &cpu::Kernel::setup_seconds)
+      .def_property_readonly("rotating_sets", &cpu::Kernel::rotating_sets);
+}
+
+}  // namespace pydlbench

@@ -1,0 +1,166 @@
+// Arenas and kernels on a GPU: what is timed.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bind/arrays.hpp"
+#include "core/error.hpp"
+#include "cuda/arena.hpp"
+#include "cuda/kernel.hpp"
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace pydlbench {
+
+namespace {
+
+std::shared_ptr<cuda::Arena> make_arena(cuda::Device& device,
+                                        const std::map<std::string, FloatArray>& inputs) {
+  std::map<std::string, cuda::HostTensor> tensors;
+  for (const auto& [role, array] : inputs) {
+    tensors[role] = {array.data(), static_cast<std::size_t>(array.size()), kept_alive(array)};
+  }
+  const auto object = py::cast(device, py::return_value_policy::reference);
+  return std::make_shared<cuda::Arena>(std::shared_ptr<cuda::Device>(kept_alive(object), &device),
+                                       std::move(tensors));
+}
+
+cuda::CacheState cache_of(const std::string& name) {
+  if (name == "hot") return cuda::CacheState::hot;
+  if (name == "weights-cold") return cuda::CacheState::weights_cold;
+  if (name == "all-cold") return cuda::CacheState::all_cold;
+  throw py::value_error("cache " + name + ": no such state; there is: hot, weights-cold, all-cold");
+}
+
+cuda::Timing timing_of(const std::string& name) {
+  if (name == "events") return cuda::Timing::events;
+  if (name == "cuda-graph") return cuda::Timing::graph;
+  throw py::value_error("timing " + name + ": no such procedure; there is: events, cuda-graph");
+}
+
+std::shared_ptr<cuda::Kernel> make_kernel(std::shared_ptr<cuda::Plan> plan,
+                                          std::shared_ptr<cuda::Arena> arena,
+                                          const std::string& cache, const std::string& timing,
+                                          std::size_t cold_bytes) {
+  const auto state = cache_of(cache);
+  const auto procedure = timing_of(timing);
+  const py::gil_scoped_release release;
+  return std::make_shared<cuda::Kernel>(std::move(plan), std::move(arena), state, procedure,
+                                        cold_bytes);
+}
+
+py::dict sample(cuda::Kernel& kernel, int samples, int inner, int untimed) {
+  cuda::SampleResult result;
+  {
+    const py::gil_scoped_release release;
+    result = kernel.sample({samples, inner, untimed});
+  }
+  py::dict chunk;
+  chunk["seconds"] = array_of(std::move(result.seconds));
+  chunk["clock_hz"] = array_of(std::move(result.clock_hz));
+  chunk["wall_s"] = result.wall_seconds;
+  chunk["gate_timeouts"] = result.gate_timeouts;
+  return chunk;
+}
+
+py::array_t<float> read(const cuda::Kernel& kernel, std::size_t tensor) {
+  const auto& dims = kernel.plan().tensors().at(tensor).dims;
+  py::array_t<float> array(std::vector<py::ssize_t>(dims.begin(), dims.end()));
+  auto* data = array.mutable_data();
+  const py::gil_scoped_release release;
+  kernel.read(tensor, data);
+  return array;
+}
+
+py::array_t<float> output(const cuda::Kernel& kernel) {
+  if (kernel.outputs().empty()) {
+    throw PrimitiveFailure(kernel.plan().facts().primitive, "writes no tensor");
+  }
+  return read(kernel, kernel.outputs().front());
+}
+
+py::dict outputs(const cuda::Kernel& kernel) {
+  py::dict result;
+  for (const auto tensor : kernel.outputs()) {
+    result[py::str(kernel.plan().tensors()[tensor].role)] = read(kernel, tensor);
+  }
+  return result;
+}
+
+py::dict launch_times(cuda::Kernel& kernel, int repetitions) {
+  cuda::LaunchTimes times;
+  {
+    const py::gil_scoped_release release;
+    times = kernel.launch_times(repetitions);
+  }
+  py::dict result;
+  result["event_s"] = times.event_s;
+  result["graph_s"] = times.graph_s;
+  result["host_s"] = times.host_s;
+  result["wall_s"] = times.wall_s;
+  return result;
+}
+
+py::dict run_for(cuda::Kernel& kernel, double seconds) {
+  cuda::Load load;
+  {
+    const py::gil_scoped_release release;
+    load = kernel.run_for(seconds);
+  }
+  py::dict result;
+  result["executions"] = load.executions;
+  result["seconds"] = load.seconds;
+  return result;
+}
+
+py::dict verify(const cuda::Kernel& kernel, const cuda::Reference& reference, cuda::Arena& arena) {
+  cuda::Comparison found;
+  {
+    const py::gil_scoped_release release;
+    found = kernel.verify(reference, arena);
+  }
+  py::dict result;
+  result["max_error"] = found.max_error;
+  result["where"] = found.where;
+  result["got"] = found.got;
+  result["expected"] = found.expected;
+  result["unwritten"] = found.unwritten;
+  result["infinite"] = found.infinite;
+  result["elements"] = found.elements;
+  result["terms"] = found.terms;
+  return result;
+}
+
+}  // namespace
+
+void register_cuda_kernels(py::module_& m) {
+  const auto no_gil = py::call_guard<py::gil_scoped_release>();
+  py::class_<cuda::Arena, std::shared_ptr<cuda::Arena>>(m, "Arena")
+      .def(py::init(&make_arena), "device"_a, "inputs"_a)
+      .def("clear", &cuda::Arena::clear, no_gil)
+      .def_property_readonly("bytes", &cuda::Arena::bytes);
+
+  py::class_<cuda::Kernel, std::shared_ptr<cuda::Kernel>>(m, "Kernel")
+      .def(py::init(&make_kernel), "plan"_a, "arena"_a, "cache"_a = "hot", "timing"_a = "events",
+           "cold_bytes"_a = 0)
+      .def("sample", &sample, "samples"_a, "inner"_a = 1, "untimed"_a = 0)
+      .def("run_poisoned", &cuda::Kernel::run_poisoned, no_gil)
+      .def("output", &output)
+      .def("outputs", &outputs)
+      .def("launch_times", &launch_times, "repetitions"_a = 20)
+      .def("run_for", &run_for, "seconds"_a)
+      .def("verify", &verify, "reference"_a, "arena"_a)
+      .def_property_readonly("build_seconds", &cuda::Kernel::build_seconds)
+      .def_property_readonly("plan", &cuda::Kernel::shared_plan)
+      .def_property_readonly("rotating_sets", &cuda::Kernel::rotating_sets);
+}
+
+}  // namespace pydlbench

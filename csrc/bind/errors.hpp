@@ -1,0 +1,45 @@
+// Every native exception arrives in Python as its counterpart in pydlbench.errors.
+#pragma once
+
+#include <pybind11/gil_safe_call_once.h>
+#include <pybind11/pybind11.h>
+
+#include <exception>
+
+#include "core/error.hpp"
+
+namespace pydlbench {
+
+struct ErrorTypes {
+  pybind11::object unsupported, primitive, memory, device_lost;
+};
+
+inline const ErrorTypes& error_types() {
+  PYBIND11_CONSTINIT static pybind11::gil_safe_call_once_and_store<ErrorTypes> storage;
+  return storage
+      .call_once_and_store_result([] {
+        const auto errors = pybind11::module_::import("pydlbench.errors");
+        return ErrorTypes{errors.attr("UnsupportedError"), errors.attr("PrimitiveError"),
+                          errors.attr("InsufficientMemoryError"), errors.attr("DeviceLostError")};
+      })
+      .get_stored();
+}
+
+// Translates the exceptions of core/error.hpp. What a module throws besides is for a translator of
+// its own, registered afterwards: the last one registered is asked first.
+inline void register_errors() {
+  error_types();  // imported now, not while an exception is on its way
+  pybind11::register_local_exception_translator([](std::exception_ptr pointer) {
+    try {
+      if (pointer) std::rethrow_exception(pointer);
+    } catch (const Unsupported& error) {
+      pybind11::set_error(error_types().unsupported, error.what());
+    } catch (const PrimitiveFailure& error) {
+      pybind11::set_error(error_types().primitive, error.what());
+    } catch (const OutOfMemory& error) {
+      pybind11::set_error(error_types().memory, error.what());
+    }
+  });
+}
+
+}  // namespace pydlbench

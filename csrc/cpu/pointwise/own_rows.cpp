@@ -1,0 +1,97 @@
+// Our own loops over rows: concatenation, its taking apart, and softmax with cross entropy.
+#include "cpu/pointwise/plan_builder.hpp"
+#include "cpu/pointwise/threads.hpp"
+
+namespace pydlbench::cpu::pointwise {
+
+void plan_concat(PlanBuilder& builder) {
+  const Image image = builder.image();
+  const bool forward = builder.forward();
+  const auto& sources = builder.problem.sources;
+  const auto item = memory::data_type_size(builder.type);
+  // The joined tensor is rows, of images or of pixels, in each of which every source has a piece.
+  const Index per_channel = image.channels_last ? 1 : image.pixels;
+  const Index row = image.channels * per_channel;
+  std::vector<Argument> parts;
+  std::vector<Index> starts{0};  // of the pieces in a row
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    parts.push_back(builder.map(i == 0 ? "src" : "src" + std::to_string(i + 1),
+                                forward ? Use::input : Use::output, kNoArgument, sources[i]));
+    starts.push_back(starts.back() + sources[i] * per_channel);
+  }
+  PYDLBENCH_CHECK(starts.back() == row, "the sources have all channels");
+  auto arguments = parts;
+  const auto whole = builder.map("dst", forward ? Use::output : Use::input);
+  arguments.insert(forward ? arguments.end() : arguments.begin(), whole);
+  const std::size_t whole_at = forward ? parts.size() : 0, parts_at = forward ? 0 : 1;
+  const Index elements = image.elements();
+  builder.add_streaming("", arguments, 0, [=](const Kernels& k, bool streaming) {
+    return [=, &k](Pointers p, void*) {
+      on_threads(elements, [&](Index thread, Index threads) {
+        const Span span = share(elements, 64, thread, threads);
+        for (Index from = span.begin; from < span.end;) {
+          const Index image_or_pixel = from / row, within = from % row;
+          std::size_t part = 0;
+          while (within >= starts[part + 1]) ++part;
+          const Index length = std::min(span.end - from, starts[part + 1] - within);
+          const Index width = starts[part + 1] - starts[part];
+          void* joined = at(p[whole_at], from, item);
+          void* piece =
+              at(p[parts_at + part], image_or_pixel * width + within - starts[part], item);
+          k.copy(forward ? piece : joined, forward ? joined : piece, length, streaming);
+          from += length;
+        }
+      });
+    };
+  });
+}
+
+void plan_softmax(PlanBuilder& builder) {
+  const Index rows = builder.problem.batch, classes = builder.problem.channels;
+  const auto item = memory::data_type_size(builder.type);
+  const auto labels = builder.vector("labels", Use::input, {rows}, memory::data_type::s32);
+  if (!builder.forward()) {
+    const float scale = 1.0f / static_cast<float>(rows);
+    builder.add_own("", {builder.map("dst", Use::input), labels, builder.map("src", Use::output)},
+                    0, [=](const Kernels& k) {
+                      return [=, &k](Pointers p, void*) {
+                        on_threads(rows * classes, [&](Index thread, Index threads) {
+                          const Span span = share(rows, 1, thread, threads);
+                          for (Index n = span.begin; n < span.end; ++n) {
+                            k.softmax_gradient(at(p[0], n * classes, item),
+                                               at(p[2], n * classes, item), classes,
+                                               static_cast<const std::int32_t*>(p[1])[n], scale);
+                          }
+                        });
+                      };
+                    });
+    return;
+  }
+  // A loss per row, then exponentials of one row per thread, on cache lines of their own.
+  const Index lossy = (rows + 15) / 16 * 16, line = (classes + 31) / 16 * 16;
+  const auto bytes = static_cast<std::size_t>(lossy + thread_count() * line) * sizeof(float);
+  builder.add_own(
+      "",
+      {builder.map("src", Use::input), labels, builder.map("dst", Use::output),
+       builder.vector("loss", Use::output, {1}, memory::data_type::f32)},
+      bytes, [=](const Kernels& k) {
+        return [=, &k](Pointers p, void* workspace) {
+          auto* losses = static_cast<float*>(workspace);
+          on_threads(rows * classes, [&](Index thread, Index threads) {
+            float* buffer = losses + lossy + thread * line;
+            const Span span = share(rows, 1, thread, threads);
+            for (Index n = span.begin; n < span.end; ++n) {
+              losses[n] = k.softmax(at(p[0], n * classes, item), at(p[2], n * classes, item),
+                                    classes, static_cast<const std::int32_t*>(p[1])[n], buffer);
+            }
+            wait_for_all();
+            if (thread > 0) return;
+            double sum = 0.0;
+            for (Index n = 0; n < rows; ++n) sum += losses[n];
+            *static_cast<float*>(p[3]) = static_cast<float>(sum / static_cast<double>(rows));
+          });
+        };
+      });
+}
+
+}  // namespace pydlbench::cpu::pointwise

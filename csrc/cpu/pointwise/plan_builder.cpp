@@ -1,0 +1,129 @@
+#include "cpu/pointwise/plan_builder.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.hpp"
+
+namespace pydlbench::cpu::pointwise {
+
+namespace {
+
+// Smaller tensors stay in the nearest caches, and streaming them out of there only costs time.
+constexpr std::size_t kStreamFrom = std::size_t{1} << 20;
+
+// "src nhwc, dst nhwc"; a role that is read and written counts once.
+std::string layout_of(const std::vector<Argument>& arguments) {
+  std::vector<std::string> seen;
+  std::string text;
+  for (const auto& argument : arguments) {
+    const bool again = std::find(seen.begin(), seen.end(), argument.role) != seen.end();
+    if (again ||
+        argument.role.rfind("src", 0) + argument.role.rfind("dst", 0) == 2 * std::string::npos ||
+        argument.desc.get_ndims() != 4)
+      continue;
+    seen.push_back(argument.role);
+    text += (text.empty() ? "" : ", ") + argument.role + " " + format_name(argument.desc, "nchw");
+  }
+  return text.empty() ? "plain" : text;
+}
+
+}  // namespace
+
+double PlanBuilder::number(const std::string& name) const {
+  const auto found = problem.numbers.find(name);
+  PYDLBENCH_CHECK(found != problem.numbers.end(), "the parameter " + name + " is missing");
+  return found->second;
+}
+
+memory::dims PlanBuilder::dims(Index channels) const {
+  return {problem.batch, channels > 0 ? channels : problem.channels, problem.height, problem.width};
+}
+
+Image PlanBuilder::image() const {
+  const Index pixels = problem.height * problem.width;
+  // One pixel, or one channel: both orders are the same.
+  const bool last = pixels == 1 || (tag == Tag::nhwc && problem.channels > 1);
+  return {problem.batch, problem.channels, pixels, last};
+}
+
+Argument PlanBuilder::map(const std::string& role, Use use, int index, Index channels) const {
+  return {index,
+          role,
+          memory::desc(dims(channels), type, tag),
+          memory::desc(dims(channels), memory::data_type::f32, Tag::nchw),
+          use != Use::input,
+          use == Use::updated};
+}
+
+Argument PlanBuilder::vector(const std::string& role, Use use, memory::dims dims,
+                             memory::data_type element, int index) const {
+  const auto order = dims.size() == 4 ? Tag::nchw : Tag::a;
+  return {index,
+          role,
+          memory::desc(dims, element, order),
+          memory::desc(dims, memory::data_type::f32, order),
+          use != Use::input,
+          use == Use::updated};
+}
+
+Argument PlanBuilder::channel_floats(const std::string& role, Use use, int index) const {
+  return vector(role, use, {problem.channels}, memory::data_type::f32, index);
+}
+
+void PlanBuilder::add(Candidate candidate) {
+  candidate.primitive = problem.op + " " + name_of(pass);
+  candidate.variant = variant;
+  candidate.layout = layout_of(candidate.run.arguments);
+  candidates.push_back(std::move(candidate));
+}
+
+void PlanBuilder::add_primitive(const std::string& name, dnnl::primitive_desc_base primitive,
+                                std::vector<Argument> arguments,
+                                std::shared_ptr<const OwnWork> behind, const Invocation* before) {
+  Candidate candidate{};
+  candidate.implementation = name + " " + primitive.impl_info_str();
+  candidate.is_reference = candidate.implementation.find("ref") != std::string::npos;
+  candidate.run = {std::move(primitive), std::move(arguments)};
+  candidate.own = std::move(behind);
+  if (before != nullptr) candidate.forward = *before;
+  add(std::move(candidate));
+}
+
+void PlanBuilder::add_own(
+    const std::string& name, const std::vector<Argument>& arguments, std::size_t workspace_bytes,
+    const std::function<std::function<void(Pointers, void*)>(const Kernels&)>& work) {
+  const auto storage = type == memory::data_type::f32 ? Storage::float32 : Storage::bfloat16;
+  for (const auto& isa : isa_kernels()) {
+    Candidate candidate{};
+    candidate.implementation = "own:" + isa.name + (name.empty() ? "" : " " + name);
+    candidate.run.arguments = arguments;
+    candidate.own = std::make_shared<OwnWork>(OwnWork{workspace_bytes, work(isa.of(storage))});
+    add(std::move(candidate));
+    if (!thorough) break;
+  }
+}
+
+void PlanBuilder::add_streaming(
+    const std::string& name, const std::vector<Argument>& arguments, std::size_t workspace_bytes,
+    const std::function<std::function<void(Pointers, void*)>(const Kernels&, bool)>& work) {
+  std::size_t bytes = 0;
+  for (const auto& argument : arguments) bytes += argument.desc.get_size();
+  for (const bool streaming : {false, true}) {
+    if (streaming && bytes < kStreamFrom && !thorough) continue;
+    const auto words = name.empty() || !streaming ? name : name + ", ";
+    add_own(words + (streaming ? "non-temporal stores" : ""), arguments, workspace_bytes,
+            [&](const Kernels& kernels) { return work(kernels, streaming); });
+  }
+}
+
+void with_onednn(const std::string& primitive, const std::function<void()>& plan) {
+  try {
+    plan();
+  } catch (const dnnl::error& error) {
+    if (error.status == dnnl_unimplemented) return;
+    throw PrimitiveFailure("oneDNN " + primitive, describe(error));
+  }
+}
+
+}  // namespace pydlbench::cpu::pointwise

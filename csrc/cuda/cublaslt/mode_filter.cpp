@@ -1,0 +1,127 @@
+#include "cuda/cublaslt/mode_filter.hpp"
+
+#include <utility>
+
+#include "core/error.hpp"
+#include "cuda/mode.hpp"
+
+namespace pydlbench::cuda::cublaslt {
+
+std::vector<Compute> computes(Mode mode) {
+  switch (mode) {
+    case Mode::fp32:
+      // The second for products that the first has nothing for.
+      return {Compute::float32, Compute::float32_pedantic};
+    case Mode::tf32:
+      return {Compute::fast_tf32};
+    case Mode::fp16:
+      return {Compute::float32, Compute::float16};
+    case Mode::fp16_tc:
+    case Mode::bf16_tc:
+    case Mode::fp8_tc:
+      return {Compute::float32};
+  }
+  return {};
+}
+
+std::uint64_t allowed_implementations(Mode mode) {
+  // Only the operations are restricted: accumulators and inputs follow from the types, and a mask
+  // without their bits may allow nothing.
+  const std::uint64_t others = ~flag::operations;
+  return others | (on_tensor_cores(mode) ? flag::tensor_operations : flag::fma);
+}
+
+std::uint32_t allowed_reductions(Mode mode, Compute compute) {
+  // Partial sums that pass through 16 bits are not float32 accumulation.
+  const bool narrow_output = storage(mode) != DataType::float32;
+  return narrow_output && compute != Compute::float16 ? reduction::compute_type : reduction::any;
+}
+
+std::optional<std::string> refusal(Mode mode, Compute compute, std::uint64_t flags,
+                                   std::uint32_t reduction_scheme) {
+  const auto operations = flags & flag::operations;
+  const auto accumulators = flags & flag::accumulators;
+  const auto inputs = flags & flag::inputs;
+  if (!on_tensor_cores(mode)) {
+    // CUBLAS_COMPUTE_32F on float32 is float32 by contract, flags or none; on 16 bits it is not.
+    if (operations == 0 && mode == Mode::fp16) return "does not say whether it uses tensor cores";
+    if (operations != 0 && operations != flag::fma) return "is not plain FMA";
+    const auto others =
+        flag::input_tf32 | flag::input_16bf | (mode == Mode::fp32 ? flag::input_16f : 0);
+    if (inputs & others) return "rounds its inputs";
+  } else if (operations != 0) {
+    // Integer and float64 units apart; bits that newer libraries add are units of some kind.
+    const auto others = mode == Mode::fp8_tc ? 0 : flag::imma | flag::dmma;
+    if (!(operations & flag::tensor_operations & ~others)) {
+      return mode == Mode::fp8_tc ? "uses no tensor cores" : "uses no floating-point tensor cores";
+    }
+  }
+  // bfloat16 kernels have been seen to call their inputs float16; the compute type decides there.
+  if (mode == Mode::tf32 && (inputs & ~(flag::input_tf32 | flag::input_32f))) {
+    return "does not compute in TF32";
+  }
+  if (on_tensor_cores(mode) && accumulators != 0 && !(accumulators & flag::accumulator_32f)) {
+    return "does not accumulate in float32";
+  }
+  if (compute != Compute::float16 && (accumulators & flag::accumulator_16f)) {
+    return "accumulates in float16";
+  }
+  if (reduction_scheme & ~allowed_reductions(mode, compute)) {
+    return "adds partial sums in the output's type";
+  }
+  return std::nullopt;
+}
+
+std::optional<bool> tensor_cores(std::uint64_t flags) {
+  if (!(flags & flag::operations)) return std::nullopt;
+  return (flags & flag::tensor_operations) != 0;
+}
+
+std::string accumulate(Compute compute, std::uint64_t flags) {
+  const auto known = flags & (flag::accumulator_16f | flag::accumulator_32f);
+  if (known == flag::accumulator_32f) return "float32";
+  if (known != 0) return "float16";
+  return compute == Compute::float16 ? "float16" : "float32";
+}
+
+std::vector<std::string> names(std::uint64_t flags) {
+  static constexpr struct {
+    std::uint64_t bit;
+    const char* name;
+  } kNames[] = {{flag::fma, "FMA"},
+                {flag::hmma, "HMMA"},
+                {flag::imma, "IMMA"},
+                {flag::dmma, "DMMA"},
+                {flag::accumulator_16f, "ACCUMULATOR_16F"},
+                {flag::accumulator_32f, "ACCUMULATOR_32F"},
+                {flag::accumulator_64f, "ACCUMULATOR_64F"},
+                {flag::accumulator_32i, "ACCUMULATOR_32I"},
+                {flag::input_16f, "INPUT_16F"},
+                {flag::input_16bf, "INPUT_16BF"},
+                {flag::input_tf32, "INPUT_TF32"},
+                {flag::input_32f, "INPUT_32F"},
+                {flag::input_64f, "INPUT_64F"},
+                {flag::input_8i, "INPUT_8I"},
+                {flag::input_e4m3, "INPUT_8F_E4M3"},
+                {flag::input_e5m2, "INPUT_8F_E5M2"},
+                {flag::gaussian, "GAUSSIAN"}};
+  std::vector<std::string> result;
+  for (const auto& [bit, name] : kNames) {
+    if (flags & bit) result.emplace_back(name);
+  }
+  return result;
+}
+
+void check_mode(Mode mode, const GemmProblem& problem, int capability) {
+  require_capability(mode, capability);
+  if (mode != Mode::fp8_tc) return;
+  for (const auto& [letter, size] :
+       {std::pair{"m", problem.m}, {"k", problem.k}, {"n", problem.n}}) {
+    if (size % 16 != 0) {
+      throw Unsupported(std::string("fp8-tc needs sizes that are multiples of 16, and ") + letter +
+                        " is " + std::to_string(size));
+    }
+  }
+}
+
+}  // namespace pydlbench::cuda::cublaslt

@@ -1,0 +1,200 @@
+#include "cuda/cudnn/graph.hpp"
+
+#include <utility>
+
+#include "core/error.hpp"
+
+namespace pydlbench::cuda::cudnn {
+
+std::vector<TensorSpec> convolution_tensors(const Convolution& convolution) {
+  const auto& p = convolution.problem;
+  const auto type = storage(convolution.mode);
+  const auto tensor = [&](const char* role, std::vector<std::int64_t> dims, bool is_result) {
+    const bool last = convolution.layout == Layout::nhwc;
+    auto strides = last ? channels_last_strides(dims) : plain_strides(dims);
+    return TensorSpec{role, type, std::move(dims), std::move(strides),
+                      is_result ? Use::output : Use::input};
+  };
+  const auto pass = convolution.pass;
+  const bool backward_data = pass == Pass::backward_data;
+  const bool backward_weights = pass == Pass::backward_weights;
+  std::vector<TensorSpec> tensors{
+      tensor("src", {p.batch, p.in_channels, p.in_height, p.in_width}, backward_data),
+      tensor("weights", {p.out_channels, p.in_channels / p.groups, p.kernel_height, p.kernel_width},
+             backward_weights)};
+  if (convolution.fused) tensors.push_back(tensor("bias", {1, p.out_channels, 1, 1}, false));
+  tensors.push_back(tensor("dst", {p.batch, p.out_channels, p.out_height, p.out_width},
+                           !backward_data && !backward_weights));
+  return tensors;
+}
+
+std::string layout_text(Layout layout) {
+  return layout == Layout::nchw ? "src nchw, weights kcrs, dst nchw"
+                                : "src nhwc, weights krsc, dst nhwc";
+}
+
+std::string primitive_text(const Convolution& convolution) {
+  switch (convolution.pass) {
+    case Pass::backward_data:
+      return "convolution backward data";
+    case Pass::backward_weights:
+      return "convolution backward weights";
+    default:
+      return convolution.fused ? "convolution + bias + ReLU forward" : "convolution forward";
+  }
+}
+
+namespace {
+
+// cudaMalloc aligns better, but strides need not keep more than this.
+constexpr std::int64_t kAlignment = 16;
+
+cudnnDataType_t cudnn_type(DataType type) {
+  switch (type) {
+    case DataType::float32:
+      return CUDNN_DATA_FLOAT;
+    case DataType::float16:
+      return CUDNN_DATA_HALF;
+    case DataType::bfloat16:
+      return CUDNN_DATA_BFLOAT16;
+    default:
+      throw Unsupported("cuDNN convolution of this storage format is not built");
+  }
+}
+
+// The descriptors' addresses must not move while others are made from them.
+class Builder {
+ public:
+  explicit Builder(std::size_t most) { parts.reserve(most); }
+
+  Descriptor& make(cudnnBackendDescriptorType_t type, const std::string& what) {
+    PYDLBENCH_CHECK(parts.size() < parts.capacity(), "more descriptors than foreseen");
+    return parts.emplace_back(type, "cuDNN " + what);
+  }
+
+  Descriptor& tensor(std::int64_t name, const TensorSpec& spec, bool is_virtual = false) {
+    auto& tensor = make(CUDNN_BACKEND_TENSOR_DESCRIPTOR, "tensor " + spec.role);
+    tensor.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, std::vector<std::int64_t>{name})
+        .set(CUDNN_ATTR_TENSOR_DATA_TYPE, cudnn_type(spec.type))
+        .set(CUDNN_ATTR_TENSOR_DIMENSIONS, spec.dims)
+        .set(CUDNN_ATTR_TENSOR_STRIDES, spec.strides)
+        .set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, std::vector<std::int64_t>{kAlignment});
+    if (is_virtual) tensor.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, true);
+    tensor.finalize();
+    return tensor;
+  }
+
+  Descriptor& convolution(const Conv2dProblem& p, DataType compute) {
+    using Numbers = std::vector<std::int64_t>;
+    auto& convolution = make(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, "convolution");
+    convolution.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, cudnn_type(compute))
+        .set_enum(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE,
+                  CUDNN_CROSS_CORRELATION)
+        .set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, Numbers{2})
+        .set(CUDNN_ATTR_CONVOLUTION_DILATIONS, Numbers{p.dilation_height, p.dilation_width})
+        .set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, Numbers{p.stride_height, p.stride_width})
+        .set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, Numbers{p.pad_top, p.pad_left})
+        .set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, Numbers{p.pad_bottom, p.pad_right});
+    convolution.finalize();
+    return convolution;
+  }
+
+  Descriptor& pointwise(cudnnPointwiseMode_t mode, const Descriptor& x, const Descriptor* b,
+                        const Descriptor& y) {
+    auto& how = make(CUDNN_BACKEND_POINTWISE_DESCRIPTOR, "pointwise");
+    how.set_enum(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, mode)
+        .set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_FLOAT);
+    how.finalize();
+    auto& operation = make(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, "pointwise operation");
+    operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how)
+        .set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
+    if (b != nullptr) operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, *b);
+    operation.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
+    operation.finalize();
+    return operation;
+  }
+
+  std::vector<Descriptor> parts;
+};
+
+struct ConvolutionAttributes {
+  cudnnBackendDescriptorType_t type;
+  cudnnBackendAttributeName_t alpha, beta, convolution, weights, src, dst;
+};
+
+ConvolutionAttributes attributes(Pass pass) {
+  switch (pass) {
+    case Pass::backward_data:
+      return {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY};
+    case Pass::backward_weights:
+      return {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY};
+    default:
+      return {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y};
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const OperationGraph> operation_graph(const Convolution& convolution,
+                                                      const Target& target) {
+  const auto specs = convolution_tensors(convolution);
+  Builder builder(16);
+  std::vector<std::int64_t> names;
+  std::vector<const Descriptor*> tensors;
+  for (const auto& spec : specs) {
+    names.push_back(static_cast<std::int64_t>(names.size()) + 1);
+    tensors.push_back(&builder.tensor(names.back(), spec));
+  }
+  const auto& dst = *tensors.back();
+  // What the convolution hands to the bias, and the bias to the ReLU: never in memory, float32.
+  const auto between = [&](std::int64_t name) -> const Descriptor& {
+    auto spec = specs.back();
+    spec.role = "intermediate";
+    spec.type = DataType::float32;
+    return builder.tensor(name, spec, true);
+  };
+  const auto& result = convolution.fused ? between(101) : dst;
+
+  const auto names_of = attributes(convolution.pass);
+  auto& operation = builder.make(names_of.type, primitive_text(convolution));
+  operation.set(names_of.alpha, 1.0f)
+      .set(names_of.beta, 0.0f)
+      .set(names_of.convolution, builder.convolution(convolution.problem, convolution.compute))
+      .set(names_of.weights, *tensors[1])
+      .set(names_of.src, *tensors[0])
+      .set(names_of.dst, result);
+  operation.finalize();
+  std::vector<const Descriptor*> operations{&operation};
+  if (convolution.fused) {
+    const auto& biased = between(102);
+    operations.push_back(&builder.pointwise(CUDNN_POINTWISE_ADD, result, tensors[2], biased));
+    operations.push_back(&builder.pointwise(CUDNN_POINTWISE_RELU_FWD, biased, nullptr, dst));
+  }
+
+  Descriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "cuDNN operation graph");
+  target.tell_graph(graph);
+  graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operations);
+  graph.finalize();
+  return std::make_shared<const OperationGraph>(
+      OperationGraph{std::move(graph), std::move(builder.parts), std::move(names)});
+}
+
+}  // namespace pydlbench::cuda::cudnn

@@ -1,0 +1,466 @@
+// Our pooling kernels: windows, vectors of neighbouring channels, forward and backward.
+//
+// A pooling is images of pixels of channels, whatever the layout. In NHWC a pixel has all channels.
+// In NCHW each channel is an image of its own whose pixels have one channel: the same kernels serve
+// both.
+#pragma once
+
+#include <climits>
+#include <cstdint>
+#include <string>
+
+#include "core/error.hpp"
+#include "core/problem.hpp"
+#include "cuda/pointwise/vector.cuh"
+#include "cuda/pooling/own_plans.hpp"
+#include "cuda/simt.hpp"
+
+namespace pydlbench::cuda::pooling {
+
+struct Shape {
+  std::int64_t images;
+  int channels, in_height, in_width, out_height, out_width;
+  int kernel_height, kernel_width, stride_height, stride_width, pad_top, pad_left;
+  bool counts_padding;  // an average divides by the whole window
+
+  constexpr std::int64_t in_elements() const {
+    return std::int64_t{in_height} * in_width * channels;
+  }
+  constexpr std::int64_t out_elements() const {
+    return std::int64_t{out_height} * out_width * channels;
+  }
+};
+
+inline Shape shape_of(const Pool2dProblem& p, bool channels_last) {
+  const std::int64_t channels = channels_last ? p.channels : 1;
+  const auto in = p.in_height * p.in_width * channels;
+  const auto out = p.out_height * p.out_width * channels;
+  // Inside an image kernels count in 32 bits; images and their offsets are counted in 64.
+  if (in >= INT32_MAX || out >= INT32_MAX) {
+    throw Unsupported("images of 2**31 elements and more");
+  }
+  const auto narrow = [](std::int64_t size) { return static_cast<int>(size); };
+  return {channels_last ? p.batch : p.batch * p.channels,
+          narrow(channels),
+          narrow(p.in_height),
+          narrow(p.in_width),
+          narrow(p.out_height),
+          narrow(p.out_width),
+          narrow(p.kernel_height),
+          narrow(p.kernel_width),
+          narrow(p.stride_height),
+          narrow(p.stride_width),
+          narrow(p.pad_top),
+          narrow(p.pad_left),
+          p.mode == PoolMode::avg_include_padding};
+}
+
+// From a thread's number to its place: vectors of channels, then columns, rows, images.
+struct Places {
+  pointwise::Divider vectors, columns, rows;
+  std::int64_t count;
+};
+
+inline Places places(const Shape& shape, int height, int width, int lanes) {
+  const std::int64_t vectors = shape.channels / lanes;
+  const std::int64_t count = shape.images * height * width * vectors;
+  return {{vectors, count}, {width, count}, {height, count}, count};
+}
+
+enum class Kind { maximum, maximum_and_argmax, average };
+
+constexpr int kThreads = 256;
+
+// Moved by one access to memory.
+template <typename T, int kLanes>
+struct alignas(sizeof(T) * kLanes) Pack {
+  T lane[kLanes];
+};
+
+template <int kLanes, typename T>
+__device__ __forceinline__ Pack<T, kLanes> load(const T* from) {
+  return *reinterpret_cast<const Pack<T, kLanes>*>(from);
+}
+
+template <typename T, int kLanes>
+__device__ __forceinline__ void store(T* to, const Pack<T, kLanes>& pack) {
+  *reinterpret_cast<Pack<T, kLanes>*>(to) = pack;
+}
+
+template <typename T, int kLanes>
+__device__ __forceinline__ Pack<T, kLanes> packed(const float (&values)[kLanes]) {
+  Pack<T, kLanes> pack;
+#pragma unroll
+  for (int lane = 0; lane < kLanes; ++lane) pack.lane[lane] = from_float<T>(values[lane]);
+  return pack;
+}
+
+__device__ __forceinline__ int clamped(int value, int most) {
+  return value < 0 ? 0 : value > most ? most : value;
+}
+
+// Rows (or columns) of a window from `first` on that lie inside the image.
+__device__ __forceinline__ int inside(int first, int kernel, int size) {
+  const int begin = first < 0 ? 0 : first;
+  const int end = first + kernel < size ? first + kernel : size;
+  return end - begin;
+}
+
+// What an average multiplies the sum of the window at (top, left) by.
+__device__ __forceinline__ float share(const Shape& s, int top, int left) {
+  const int count = s.counts_padding ? s.kernel_height * s.kernel_width
+                                     : inside(top, s.kernel_height, s.in_height) *
+                                           inside(left, s.kernel_width, s.in_width);
+  return 1.0f / static_cast<float>(count);
+}
+
+// Where a thread works: its image, its pixel, its first channel.
+struct Place {
+  std::int64_t image;
+  int row, column, channel;
+};
+
+__device__ __forceinline__ Place place_of(const Places& places, std::int64_t index, int lanes) {
+  const auto pixel = places.vectors.quotient(index);
+  const auto line = places.columns.quotient(pixel);
+  const auto image = places.rows.quotient(line);
+  return {image, static_cast<int>(line - image * places.rows.divisor()),
+          static_cast<int>(pixel - line * places.columns.divisor()),
+          static_cast<int>(index - pixel * places.vectors.divisor()) * lanes};
+}
+
+__device__ __forceinline__ std::int64_t thread_index() {
+  return std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+}
+
+inline dim3 blocks_for(std::int64_t threads) {
+  const auto blocks = (threads + kThreads - 1) / kThreads;
+  PYDLBENCH_CHECK(blocks <= INT32_MAX, "a grid of at most 2**31 - 1 blocks");
+  return dim3(static_cast<unsigned>(blocks));
+}
+
+// Forward: dst = maximum or mean of src over each window, and where the maximum was. The first
+// maximum of a window, row by row, is the one that counts. Sums are kept in float32. Bound by
+// memory: each thread moves 16 bytes of neighbouring channels at a time where the layout has them,
+// and taps of neighbouring windows come from the cache.
+//
+// One window per thread, `kLanes` channels of it. Windows of kRows x kColumns taps, or of whatever
+// size where they are 0. `dst` may be null where only the argmax is wanted.
+//
+// A tap in the padding is read from the nearest pixel instead, so that no load waits for a branch.
+// That pixel is in the window as well (padding is narrower than a window), so it cannot change a
+// maximum; sums and the argmax leave it out.
+template <typename T, typename Argmax, Kind kKind, int kLanes, int kRows, int kColumns>
+__global__ void __launch_bounds__(kThreads)
+    forward_per_thread(Shape s, Places places, const T* __restrict__ src, T* __restrict__ dst,
+                       Argmax* __restrict__ argmax) {
+  const auto index = thread_index();
+  if (index >= places.count) return;
+  const auto at = place_of(places, index, kLanes);
+  const int rows = kRows > 0 ? kRows : s.kernel_height;
+  const int columns = kColumns > 0 ? kColumns : s.kernel_width;
+  const int top = at.row * s.stride_height - s.pad_top;
+  const int left = at.column * s.stride_width - s.pad_left;
+  const T* image = src + at.image * s.in_elements() + at.channel;
+
+  float value[kLanes];
+  int where[kLanes];
+#pragma unroll
+  for (int lane = 0; lane < kLanes; ++lane) {
+    value[lane] = kKind == Kind::average ? 0.0f : -INFINITY;
+    // The first tap inside: right even where nothing is larger than minus infinity.
+    where[lane] = (top < 0 ? -top : 0) * columns + (left < 0 ? -left : 0);
+  }
+#pragma unroll
+  for (int i = 0; i < rows; ++i) {
+    const int row = clamped(top + i, s.in_height - 1);
+    const bool row_inside = row == top + i;
+#pragma unroll
+    for (int j = 0; j < columns; ++j) {
+      const int column = clamped(left + j, s.in_width - 1);
+      const bool is_inside = row_inside && column == left + j;
+      const auto taps = load<kLanes>(image + (row * s.in_width + column) * s.channels);
+#pragma unroll
+      for (int lane = 0; lane < kLanes; ++lane) {
+        const float tap = to_float(taps.lane[lane]);
+        if (kKind == Kind::average) {
+          value[lane] += is_inside ? tap : 0.0f;
+        } else if (kKind == Kind::maximum) {
+          value[lane] = tap > value[lane] ? tap : value[lane];
+        } else if (is_inside && tap > value[lane]) {
+          value[lane] = tap;
+          where[lane] = i * columns + j;
+        }
+      }
+    }
+  }
+
+  if (kKind == Kind::average) {
+    const float factor = share(s, top, left);
+#pragma unroll
+    for (int lane = 0; lane < kLanes; ++lane) value[lane] *= factor;
+  }
+  const auto offset =
+      at.image * s.out_elements() + (at.row * s.out_width + at.column) * s.channels + at.channel;
+  if (kKind != Kind::maximum_and_argmax || dst != nullptr) {
+    store(dst + offset, packed<T>(value));
+  }
+  if (kKind == Kind::maximum_and_argmax) {
+    Pack<Argmax, kLanes> found;
+#pragma unroll
+    for (int lane = 0; lane < kLanes; ++lane) found.lane[lane] = static_cast<Argmax>(where[lane]);
+    store(argmax + offset, found);
+  }
+}
+
+// One window per warp, for large windows of images with one channel (global pooling in NCHW):
+// neighbouring lanes read neighbouring taps.
+template <typename T, typename Argmax, Kind kKind>
+__global__ void __launch_bounds__(kThreads)
+    forward_per_warp(Shape s, Places places, const T* __restrict__ src, T* __restrict__ dst,
+                     Argmax* __restrict__ argmax) {
+  const auto index = thread_index() / 32;
+  if (index >= places.count) return;  // the same for the whole warp
+  const auto at = place_of(places, index, 1);
+  const int top = at.row * s.stride_height - s.pad_top;
+  const int left = at.column * s.stride_width - s.pad_left;
+  const int rows = inside(top, s.kernel_height, s.in_height);
+  const int columns = inside(left, s.kernel_width, s.in_width);
+  const int first_row = top < 0 ? 0 : top, first_column = left < 0 ? 0 : left;
+  const T* window = src + at.image * s.in_elements() + first_row * s.in_width + first_column;
+
+  float value = kKind == Kind::average ? 0.0f : -INFINITY;
+  int where = INT_MAX;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  for (int tap_index = lane; tap_index < rows * columns; tap_index += 32) {
+    const int i = tap_index / columns, j = tap_index - i * columns;
+    const float tap = to_float(window[i * s.in_width + j]);
+    if (kKind == Kind::average) {
+      value += tap;
+    } else if (where == INT_MAX || tap > value) {
+      value = tap;
+      where = (first_row - top + i) * s.kernel_width + first_column - left + j;
+    }
+  }
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    const float other = __shfl_xor_sync(0xffffffffu, value, distance);
+    const int other_where = __shfl_xor_sync(0xffffffffu, where, distance);
+    if (kKind == Kind::average) {
+      value += other;
+    } else if (other > value || (other == value && other_where < where)) {
+      value = other;
+      where = other_where;
+    }
+  }
+
+  if (lane != 0) return;
+  if (kKind == Kind::average) value *= share(s, top, left);
+  const auto offset = at.image * s.out_elements() + at.row * s.out_width + at.column;
+  if (kKind != Kind::maximum_and_argmax || dst != nullptr) dst[offset] = from_float<T>(value);
+  if (kKind == Kind::maximum_and_argmax) argmax[offset] = static_cast<Argmax>(where);
+}
+
+// The kernels of one number of lanes, by the size of the window.
+template <typename T, typename Argmax, Kind kKind, int kLanes>
+void forward_by_window(const Shape& s, const Places& places, const T* src, T* dst, Argmax* argmax,
+                       cudaStream_t stream) {
+  auto kernel = &forward_per_thread<T, Argmax, kKind, kLanes, 0, 0>;
+  // Unrolled for the windows that networks have most, in the widths that they are best in.
+  if constexpr (sizeof(Argmax) == 1 && (kLanes == 1 || kLanes * sizeof(T) == 16)) {
+    if (s.kernel_height == 2 && s.kernel_width == 2) {
+      kernel = &forward_per_thread<T, Argmax, kKind, kLanes, 2, 2>;
+    } else if (s.kernel_height == 3 && s.kernel_width == 3) {
+      kernel = &forward_per_thread<T, Argmax, kKind, kLanes, 3, 3>;
+    }
+  }
+  launch(kernel, blocks_for(places.count), dim3(kThreads), 0, stream, s, places, src, dst, argmax);
+}
+
+template <typename T, typename Argmax, Kind kKind>
+void forward_of_kind(const Pool2dProblem& problem, const Choice& choice, const T* src, T* dst,
+                     Argmax* argmax, cudaStream_t stream) {
+  const auto s = shape_of(problem, choice.channels_last);
+  PYDLBENCH_CHECK(s.channels % choice.lanes == 0, "lanes divide the channels of a pixel");
+  const auto at = places(s, s.out_height, s.out_width, choice.lanes);
+  if (choice.method == Method::warp) {
+    PYDLBENCH_CHECK(s.channels == 1, "a warp pools images of one channel");
+    return launch(&forward_per_warp<T, Argmax, kKind>, blocks_for(at.count * 32), dim3(kThreads), 0,
+                  stream, s, at, src, dst, argmax);
+  }
+  if (choice.lanes == 1)
+    return forward_by_window<T, Argmax, kKind, 1>(s, at, src, dst, argmax, stream);
+  if constexpr (sizeof(Argmax) == 1) {
+    constexpr int full = 16 / static_cast<int>(sizeof(T));
+    if (choice.lanes == full) {
+      return forward_by_window<T, Argmax, kKind, full>(s, at, src, dst, argmax, stream);
+    }
+    if constexpr (sizeof(T) == 2) {
+      if (choice.lanes == 2) {
+        return forward_by_window<T, Argmax, kKind, 2>(s, at, src, dst, argmax, stream);
+      }
+    }
+  }
+  throw Unsupported("pooling by " + std::to_string(choice.lanes) + " lanes");
+}
+
+// Pools `src` into `dst`; with `argmax` (of argmax_type()), writes where the maxima were, and then
+// `dst` may be null.
+template <typename T>
+void forward(const Pool2dProblem& problem, const Choice& choice, const void* src, void* dst,
+             void* argmax, cudaStream_t stream) {
+  const auto* from = static_cast<const T*>(src);
+  auto* to = static_cast<T*>(dst);
+  auto* bytes = static_cast<std::uint8_t*>(argmax);
+  if (problem.mode != PoolMode::max) {
+    forward_of_kind<T, std::uint8_t, Kind::average>(problem, choice, from, to, nullptr, stream);
+  } else if (argmax == nullptr) {
+    forward_of_kind<T, std::uint8_t, Kind::maximum>(problem, choice, from, to, nullptr, stream);
+  } else if (argmax_type(problem) == DataType::int8) {
+    forward_of_kind<T, std::uint8_t, Kind::maximum_and_argmax>(problem, choice, from, to, bytes,
+                                                               stream);
+  } else {
+    forward_of_kind<T, std::int32_t, Kind::maximum_and_argmax>(
+        problem, choice, from, to, static_cast<std::int32_t*>(argmax), stream);
+  }
+}
+
+// Backward: each pixel gathers from the windows that contain it. From a window of a maximum it
+// takes the gradient if it was the maximum, by the argmax that the forward pass stored; from an
+// average its share. Nothing is added across threads, so the result does not depend on their order,
+// and every pixel is written once. Sums are kept in float32.
+//
+// From a pixel to the first and last window that contain it.
+struct Reach {
+  pointwise::Divider stride_height, stride_width;
+};
+
+// The windows along one axis: `first` may be larger than `last`, which means none.
+struct Windows {
+  int first, last;
+};
+
+__device__ __forceinline__ Windows windows_at(int position, int pad, int kernel,
+                                              const pointwise::Divider& stride, int count) {
+  const int shifted = position + pad;  // in padded coordinates, where window w starts at w x stride
+  const int before = shifted - kernel;
+  const int last = static_cast<int>(stride.quotient(shifted));
+  return {before < 0 ? 0 : static_cast<int>(stride.quotient(before)) + 1,
+          last < count ? last : count - 1};
+}
+
+// One pixel per thread, `kLanes` channels of it, which at most kOverlap windows contain along each
+// axis, or however many where it is 0.
+template <typename T, typename Argmax, Kind kKind, int kLanes, int kOverlap>
+__global__ void __launch_bounds__(kThreads)
+    backward_per_thread(Shape s, Places places, Reach reach, const T* __restrict__ dst,
+                        const Argmax* __restrict__ argmax, T* __restrict__ src) {
+  const auto index = thread_index();
+  if (index >= places.count) return;
+  const auto at = place_of(places, index, kLanes);
+  const auto rows =
+      windows_at(at.row, s.pad_top, s.kernel_height, reach.stride_height, s.out_height);
+  const auto columns =
+      windows_at(at.column, s.pad_left, s.kernel_width, reach.stride_width, s.out_width);
+  const auto image = at.image * s.out_elements() + at.channel;
+
+  float sum[kLanes] = {};
+  const int row_count = kOverlap > 0 ? kOverlap : rows.last - rows.first + 1;
+  const int column_count = kOverlap > 0 ? kOverlap : columns.last - columns.first + 1;
+#pragma unroll
+  for (int i = 0; i < row_count; ++i) {
+    const int row = clamped(rows.first + i, s.out_height - 1);
+    const bool row_reaches = rows.first + i <= rows.last;
+#pragma unroll
+    for (int j = 0; j < column_count; ++j) {
+      // Beyond the last window another one is read and left out: no load waits for a branch.
+      const int column = clamped(columns.first + j, s.out_width - 1);
+      const bool reaches = row_reaches && columns.first + j <= columns.last;
+      const auto offset = image + (row * s.out_width + column) * s.channels;
+      const auto gradient = load<kLanes>(dst + offset);
+      const int top = row * s.stride_height - s.pad_top;
+      const int left = column * s.stride_width - s.pad_left;
+      if (kKind == Kind::average) {
+        const float factor = reaches ? share(s, top, left) : 0.0f;
+#pragma unroll
+        for (int lane = 0; lane < kLanes; ++lane) {
+          sum[lane] += factor * to_float(gradient.lane[lane]);
+        }
+      } else {
+        const auto found = load<kLanes>(argmax + offset);
+        const int tap = (at.row - top) * s.kernel_width + at.column - left;
+#pragma unroll
+        for (int lane = 0; lane < kLanes; ++lane) {
+          const bool is_maximum = reaches && static_cast<int>(found.lane[lane]) == tap;
+          sum[lane] += is_maximum ? to_float(gradient.lane[lane]) : 0.0f;
+        }
+      }
+    }
+  }
+  store(src + at.image * s.in_elements() + (at.row * s.in_width + at.column) * s.channels +
+            at.channel,
+        packed<T>(sum));
+}
+
+template <typename T, typename Argmax, Kind kKind, int kLanes>
+void backward_by_overlap(const Shape& s, const Places& places, const T* dst, const Argmax* argmax,
+                         T* src, cudaStream_t stream) {
+  auto kernel = &backward_per_thread<T, Argmax, kKind, kLanes, 0>;
+  if constexpr (sizeof(Argmax) == 1 && (kLanes == 1 || kLanes * sizeof(T) == 16)) {
+    const auto overlap = [](int size, int stride) { return (size + stride - 1) / stride; };
+    const int rows = overlap(s.kernel_height, s.stride_height);
+    const int columns = overlap(s.kernel_width, s.stride_width);
+    const int most = rows > columns ? rows : columns;
+    if (most == 1) kernel = &backward_per_thread<T, Argmax, kKind, kLanes, 1>;
+    if (most == 2) kernel = &backward_per_thread<T, Argmax, kKind, kLanes, 2>;
+    if (most == 3) kernel = &backward_per_thread<T, Argmax, kKind, kLanes, 3>;
+  }
+  const std::int64_t positions =
+      std::int64_t{s.in_height} + s.in_width + s.kernel_height + s.kernel_width;
+  const Reach reach{{s.stride_height, positions}, {s.stride_width, positions}};
+  launch(kernel, blocks_for(places.count), dim3(kThreads), 0, stream, s, places, reach, dst, argmax,
+         src);
+}
+
+template <typename T, typename Argmax, Kind kKind>
+void backward_of_kind(const Pool2dProblem& problem, const Choice& choice, const T* dst,
+                      const Argmax* argmax, T* src, cudaStream_t stream) {
+  const auto s = shape_of(problem, choice.channels_last);
+  PYDLBENCH_CHECK(s.channels % choice.lanes == 0, "lanes divide the channels of a pixel");
+  const auto at = places(s, s.in_height, s.in_width, choice.lanes);
+  if (choice.lanes == 1) {
+    return backward_by_overlap<T, Argmax, kKind, 1>(s, at, dst, argmax, src, stream);
+  }
+  if constexpr (sizeof(Argmax) == 1) {
+    constexpr int full = 16 / static_cast<int>(sizeof(T));
+    if (choice.lanes == full) {
+      return backward_by_overlap<T, Argmax, kKind, full>(s, at, dst, argmax, src, stream);
+    }
+    if constexpr (sizeof(T) == 2) {
+      if (choice.lanes == 2) {
+        return backward_by_overlap<T, Argmax, kKind, 2>(s, at, dst, argmax, src, stream);
+      }
+    }
+  }
+  throw Unsupported("pooling by " + std::to_string(choice.lanes) + " lanes");
+}
+
+// The gradient of the source from that of the result; `argmax` is what forward() wrote, and null
+// for averages.
+template <typename T>
+void backward(const Pool2dProblem& problem, const Choice& choice, const void* dst,
+              const void* argmax, void* src, cudaStream_t stream) {
+  const auto* from = static_cast<const T*>(dst);
+  auto* to = static_cast<T*>(src);
+  if (problem.mode != PoolMode::max) {
+    backward_of_kind<T, std::uint8_t, Kind::average>(problem, choice, from, nullptr, to, stream);
+  } else if (argmax_type(problem) == DataType::int8) {
+    backward_of_kind<T, std::uint8_t, Kind::maximum_and_argmax>(
+        problem, choice, from, static_cast<const std::uint8_t*>(argmax), to, stream);
+  } else {
+    backward_of_kind<T, std::int32_t, Kind::maximum_and_argmax>(
+        problem, choice, from, static_cast<const std::int32_t*>(argmax), to, stream);
+  }
+}
+
+}  // namespace pydlbench::cuda::pooling

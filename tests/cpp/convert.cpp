@@ -1,0 +1,30 @@
+// Copies with conversion between number formats, for test_convert.py.
+#include <cstdint>
+
+#include "cuda/convert.hpp"
+
+namespace {
+
+using namespace pydlbench::cuda;
+
+TensorSpec spec_of(int type, int rank, const std::int64_t* dims, const std::int64_t* strides) {
+  return {"src",
+          static_cast<DataType>(type),
+          {dims, dims + rank},
+          {strides, strides + rank},
+          Use::input};
+}
+
+}  // namespace
+
+extern "C" void convert_to_storage(const float* dense, int type, int rank, const std::int64_t* dims,
+                                   const std::int64_t* strides, void* storage,
+                                   std::int64_t most_blocks) {
+  to_storage(dense, spec_of(type, rank, dims, strides), storage, nullptr, most_blocks);
+}
+
+extern "C" void convert_to_dense(int type, int rank, const std::int64_t* dims,
+                                 const std::int64_t* strides, const void* storage, float* dense,
+                                 std::int64_t most_blocks) {
+  to_dense(spec_of(type, rank, dims, strides), storage, dense, nullptr, most_blocks);
+}

@@ -1,0 +1,329 @@
+"""The pooling kernels, run on the CPU, against NumPy in float64."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+MODES = ("max", "avg-include-padding", "avg-exclude-padding")  # in the order of PoolMode
+TYPES = ("float32", "float16", "bfloat16")  # in the order of DataType
+# What rounding to storage may cost, and for float32 what a few float32 operations may.
+ROUNDING = {"float32": 2.0**-21, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+BATCH = 2
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A pooling; pads are top, left, bottom, right."""
+
+    size: tuple[int, int]
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    channels: int = 3
+
+    @property
+    def out(self) -> tuple[int, int]:
+        """Height and width of the result."""
+        (height, width), (rows, columns) = self.size, self.kernel
+        top, left, bottom, right = self.pads
+        return (
+            (height + top + bottom - rows) // self.stride[0] + 1,
+            (width + left + right - columns) // self.stride[1] + 1,
+        )
+
+    def sizes(self) -> Any:  # a ctypes array
+        """Return what the C functions take."""
+        numbers = (BATCH, self.channels, *self.size, *self.out, *self.kernel, *self.stride)
+        top, left, bottom, right = self.pads
+        return (ctypes.c_int64 * 14)(*numbers, top, bottom, left, right)
+
+    def windows(self) -> Iterator[tuple[int, int, slice, slice, int, int]]:
+        """Yield each window: its place, what of it is inside, and where it starts."""
+        for oh in range(self.out[0]):
+            for ow in range(self.out[1]):
+                top = oh * self.stride[0] - self.pads[0]
+                left = ow * self.stride[1] - self.pads[1]
+                rows = slice(max(top, 0), min(top + self.kernel[0], self.size[0]))
+                columns = slice(max(left, 0), min(left + self.kernel[1], self.size[1]))
+                yield oh, ow, rows, columns, top, left
+
+
+SHAPES = {
+    "3x3/2": Pool((7, 9), (3, 3), (2, 2)),
+    "3x3/2 padded at the end": Pool((6, 8), (3, 3), (2, 2), (0, 0, 1, 1)),
+    "3x3/2 padded all round": Pool((7, 5), (3, 3), (2, 2), (1, 1, 1, 1)),
+    "3x3/1 padded": Pool((5, 6), (3, 3), (1, 1), (1, 1, 1, 1)),
+    "2x2/2": Pool((6, 4), (2, 2), (2, 2)),
+    "2x2/1 padded at the start": Pool((3, 5), (2, 2), (1, 1), (1, 0, 0, 1)),
+    "5x2/1x3": Pool((9, 11), (5, 2), (1, 3), (3, 1, 2, 0)),
+    "gaps between windows": Pool((8, 7), (2, 1), (3, 4)),
+    "one tap": Pool((3, 3), (1, 1), (1, 1)),
+    "global": Pool((7, 6), (7, 6), (1, 1)),
+    "4x4/1, many windows over a pixel": Pool((6, 6), (4, 4), (1, 1), (3, 2, 1, 3)),
+    "256 taps": Pool((17, 16), (16, 16), (1, 1), (0, 0, 0, 1), channels=1),
+    "289 taps": Pool((18, 17), (17, 17), (1, 1), (2, 0, 0, 0), channels=1),
+}
+# Layout (channels last), lanes, channels.
+WIDTHS = {
+    "float32": [(0, 1, 3), (1, 1, 3), (1, 4, 8)],
+    "float16": [(0, 1, 3), (1, 1, 3), (1, 2, 6), (1, 8, 16)],
+    "bfloat16": [(0, 1, 3), (1, 1, 3), (1, 2, 6), (1, 8, 8)],
+}
+FORMS = [(type_, *width) for type_ in TYPES for width in WIDTHS[type_]]
+
+
+@pytest.fixture(scope="module")
+def library(cpp_library: ctypes.CDLL) -> ctypes.CDLL:
+    """Return the compiled kernels."""
+    loaded = cpp_library
+    loaded.pool_forward.restype = ctypes.c_char_p
+    loaded.pool_backward.restype = ctypes.c_char_p
+    return loaded
+
+
+def _stored(array: NDArray[Any], type_: str, channels_last: int) -> NDArray[Any]:
+    """Return NCHW values as a kernel reads them."""
+    laid = np.ascontiguousarray(array.transpose(0, 2, 3, 1) if channels_last else array)
+    if type_ == "bfloat16":
+        return (laid.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return laid.astype(type_)
+
+
+def _read(array: NDArray[Any], type_: str, channels_last: int) -> NDArray[Any]:
+    """Return what a kernel wrote as NCHW in float64."""
+    if type_ == "bfloat16":
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    values = array.astype(np.float64)
+    return values.transpose(0, 3, 1, 2) if channels_last else values
+
+
+def _shape(channels: int, size: tuple[int, int], channels_last: int) -> tuple[int, ...]:
+    return (BATCH, *size, channels) if channels_last else (BATCH, channels, *size)
+
+
+def _empty(shape: tuple[int, ...], type_: str) -> NDArray[Any]:
+    """Return an output full of NaN."""
+    poison = np.full(shape, np.nan, np.float32)
+    return _stored(poison, type_, 0)
+
+
+def _values(shape: tuple[int, ...], seed: int) -> NDArray[Any]:
+    """Return few different values, exact in all types, so that windows hold equal maxima."""
+    return np.random.default_rng(seed).integers(-6, 7, shape) / 8.0
+
+
+def _forward(pool: Pool, mode: str, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the result and, for maxima, where in its window each one is."""
+    y = np.empty((*x.shape[:2], *pool.out))
+    where = np.zeros(y.shape, np.int64)
+    for oh, ow, rows, columns, top, left in pool.windows():
+        window = x[:, :, rows, columns]
+        if mode == "max":
+            flat = window.reshape(*x.shape[:2], -1)
+            first = flat.argmax(axis=-1)
+            y[:, :, oh, ow] = flat.max(axis=-1)
+            i, j = np.divmod(first, window.shape[3])
+            i, j = i + rows.start - top, j + columns.start - left
+            where[:, :, oh, ow] = i * pool.kernel[1] + j
+        else:
+            inside = window.shape[2] * window.shape[3]
+            whole = pool.kernel[0] * pool.kernel[1]
+            count = whole if mode == "avg-include-padding" else inside
+            y[:, :, oh, ow] = window.sum(axis=(2, 3)) / count
+    return y, where
+
+
+def _backward(pool: Pool, mode: str, x: NDArray[Any], dy: NDArray[Any]) -> NDArray[Any]:
+    """Return the gradient of the source, window by window."""
+    dx = np.zeros_like(x)
+    _, where = _forward(pool, "max", x)
+    images, channels = np.ogrid[: x.shape[0], : x.shape[1]]
+    for oh, ow, rows, columns, top, left in pool.windows():
+        gradient = dy[:, :, oh, ow]
+        if mode == "max":
+            i, j = np.divmod(where[:, :, oh, ow], pool.kernel[1])
+            dx[images, channels, top + i, left + j] += gradient
+        else:
+            inside = (rows.stop - rows.start) * (columns.stop - columns.start)
+            whole = pool.kernel[0] * pool.kernel[1]
+            count = whole if mode == "avg-include-padding" else inside
+            dx[:, :, rows, columns] += gradient[:, :, None, None] / count
+    return dx
+
+
+def _pointer(array: NDArray[Any] | None) -> ctypes.c_void_p | None:
+    return None if array is None else array.ctypes.data_as(ctypes.c_void_p)
+
+
+def _run_forward(
+    library: ctypes.CDLL,
+    pool: Pool,
+    mode: str,
+    form: tuple[str, int, int],
+    x: NDArray[Any],
+    *,
+    per_warp: bool = False,
+    with_argmax: bool = False,
+    with_result: bool = True,
+) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
+    type_, channels_last, lanes = form
+    shape = _shape(pool.channels, pool.out, channels_last)
+    source = _stored(x, type_, channels_last)
+    result = _empty(shape, type_) if with_result else None
+    argmax_type = np.uint8 if library.argmax_bytes(pool.sizes()) == 1 else np.int32
+    argmax = np.full(shape, 113, argmax_type) if with_argmax else None
+    error = library.pool_forward(
+        TYPES.index(type_),
+        channels_last,
+        int(per_warp),
+        lanes,
+        pool.sizes(),
+        MODES.index(mode),
+        _pointer(source),
+        _pointer(result),
+        _pointer(argmax),
+    )
+    assert error == b""
+    return result, argmax
+
+
+def _pool_of(shape: str, channels: int) -> Pool:
+    pool = SHAPES[shape]
+    return Pool(pool.size, pool.kernel, pool.stride, pool.pads, channels)
+
+
+def _fits(shape: str, lanes: int) -> bool:
+    return lanes == 1 or shape != "289 taps"  # four-byte argmax: one lane only
+
+
+CASES = [(shape, *form) for shape in SHAPES for form in FORMS if _fits(shape, form[2])]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("shape", "type_", "channels_last", "lanes", "channels"), CASES)
+def test_forward(
+    library: ctypes.CDLL,
+    shape: str,
+    type_: str,
+    channels_last: int,
+    lanes: int,
+    channels: int,
+    mode: str,
+) -> None:
+    """Every element is written; maxima are exact, means as good as one rounding."""
+    pool = _pool_of(shape, channels)
+    x = _values((BATCH, channels, *pool.size), 1)
+    result, _ = _run_forward(library, pool, mode, (type_, channels_last, lanes), x)
+    expected, _ = _forward(pool, mode, x)
+    assert result is not None
+    got = _read(result, type_, channels_last)
+    if mode == "max":
+        np.testing.assert_array_equal(got, expected)
+    else:
+        np.testing.assert_allclose(got, expected, rtol=ROUNDING[type_], atol=1e-6)
+
+
+@pytest.mark.parametrize(("shape", "type_", "channels_last", "lanes", "channels"), CASES)
+def test_forward_stores_the_first_maximum(
+    library: ctypes.CDLL, shape: str, type_: str, channels_last: int, lanes: int, channels: int
+) -> None:
+    """The argmax counts taps from the window's corner; the result need not be wanted."""
+    pool = _pool_of(shape, channels)
+    x = _values((BATCH, channels, *pool.size), 2)
+    form = (type_, channels_last, lanes)
+    result, argmax = _run_forward(library, pool, "max", form, x, with_argmax=True)
+    expected, where = _forward(pool, "max", x)
+    assert result is not None
+    assert argmax is not None
+    np.testing.assert_array_equal(_read(result, type_, channels_last), expected)
+    stored = argmax.transpose(0, 3, 1, 2) if channels_last else argmax
+    np.testing.assert_array_equal(stored, where)
+    _, alone = _run_forward(library, pool, "max", form, x, with_argmax=True, with_result=False)
+    np.testing.assert_array_equal(alone, argmax)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("type_", TYPES)
+@pytest.mark.parametrize(
+    "shape", ["global", "256 taps", "289 taps", "3x3/2 padded all round", "5x2/1x3"]
+)
+def test_forward_by_warps(library: ctypes.CDLL, shape: str, type_: str, mode: str) -> None:
+    """A warp finds what a thread finds, the first of equal maxima included."""
+    pool = _pool_of(shape, 3)
+    x = _values((BATCH, 3, *pool.size), 3)
+    result, argmax = _run_forward(
+        library, pool, mode, (type_, 0, 1), x, per_warp=True, with_argmax=mode == "max"
+    )
+    expected, where = _forward(pool, mode, x)
+    assert result is not None
+    np.testing.assert_allclose(_read(result, type_, 0), expected, rtol=ROUNDING[type_], atol=1e-6)
+    if mode == "max":
+        np.testing.assert_array_equal(_read(result, type_, 0), expected)
+        assert argmax is not None
+        np.testing.assert_array_equal(argmax, where)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("shape", "type_", "channels_last", "lanes", "channels"), CASES)
+def test_backward(
+    library: ctypes.CDLL,
+    shape: str,
+    type_: str,
+    channels_last: int,
+    lanes: int,
+    channels: int,
+    mode: str,
+) -> None:
+    """Each pixel gets its share of every window's gradient, and zero where no window reaches."""
+    pool = _pool_of(shape, channels)
+    x = _values((BATCH, channels, *pool.size), 4)
+    dy = _values((BATCH, channels, *pool.out), 5)
+    form = (type_, channels_last, lanes)
+    argmax = None
+    if mode == "max":
+        _, argmax = _run_forward(library, pool, "max", form, x, with_argmax=True)
+    gradient = _stored(dy, type_, channels_last)
+    written = _empty(_shape(channels, pool.size, channels_last), type_)
+    error = library.pool_backward(
+        TYPES.index(type_),
+        channels_last,
+        lanes,
+        pool.sizes(),
+        MODES.index(mode),
+        _pointer(gradient),
+        _pointer(argmax),
+        _pointer(written),
+    )
+    assert error == b""
+    got = _read(written, type_, channels_last)
+    expected = _backward(pool, mode, x, dy)
+    # Shares of up to 16 windows add up in float32 and are rounded once.
+    np.testing.assert_allclose(got, expected, rtol=ROUNDING[type_], atol=2e-6)
+
+
+@pytest.mark.parametrize("type_", TYPES)
+def test_minus_infinity_has_a_place_too(library: ctypes.CDLL, type_: str) -> None:
+    """A window of nothing but minus infinity points at its first tap inside the image."""
+    pool = _pool_of("3x3/2 padded all round", 3)
+    x = np.full((BATCH, 3, *pool.size), -np.inf)
+    result, argmax = _run_forward(library, pool, "max", (type_, 0, 1), x, with_argmax=True)
+    assert result is not None
+    assert np.isneginf(_read(result, type_, 0)).all()
+    np.testing.assert_array_equal(argmax, _forward(pool, "max", x)[1])
+
+
+def test_lanes_that_do_not_divide_the_channels_are_refused(library: ctypes.CDLL) -> None:
+    """Vectors may not run into the next pixel."""
+    pool = _pool_of("2x2/2", 6)
+    error = library.pool_forward(0, 1, 0, 4, pool.sizes(), 0, None, None, None)
+    assert b"lanes divide the channels" in error
