@@ -1,5 +1,5 @@
-// Batch normalisation: statistics over batch and pixels of each channel, what follows from them for
-// every element, and both in one kernel.
+// Batch normalisation: statistics over batch and pixels of each channel, their gradients, and what
+// follows from them for every element.
 #include "cuda/pointwise/channel_sums.cuh"
 
 namespace pydlbench::cuda::pointwise {
@@ -153,54 +153,7 @@ struct InputGradient {
   }
 };
 
-// A block per channel: its sums, what follows from them, and then the channel's elements once more,
-// out of the caches where they fit. The channel's sums are read back by the block that wrote them.
-template <typename T, typename Terms, typename Finish, typename Apply>
-__global__ void __launch_bounds__(kThreads, kLeastBlocks)
-    fused_kernel(Inputs<T, Terms::kInputs> inputs, Planes planes, bool aligned, Terms terms,
-                 Finish finish, Apply apply, T* dst) {
-  __shared__ float scratch[Terms::kSums][32];
-  constexpr int lanes = kLanes<T>;
-  const std::int64_t channel = blockIdx.x;
-  float sums[Terms::kSums];
-  sum_planes<T, Terms>(inputs, planes, channel, 0, planes.vectors(), aligned,
-                       terms.reference(channel), sums, scratch);
-  if (threadIdx.x == 0) finish(channel, sums);
-  __syncthreads();
-  const auto one = apply.at(channel);
-  const auto write = [&](const float (&in)[Terms::kInputs][lanes], const PlaneVector& at) {
-    float out[lanes];
-#pragma unroll
-    for (int i = 0; i < lanes; ++i) {
-      if constexpr (Terms::kInputs == 1) {
-        out[i] = one(in[0][i]);
-      } else {
-        out[i] = one(in[0][i], in[1][i]);
-      }
-    }
-    if (at.begin == 0 && at.end == lanes) {
-      store_lanes(dst, at.first, planes.elements, aligned, out);
-      return;
-    }
-#pragma unroll
-    for (int i = 0; i < lanes; ++i) {
-      if (i >= at.begin && i < at.end) dst[at.first + i] = from_float<T>(out[i]);
-    }
-  };
-  for_plane_vectors(inputs, planes, channel, 0, planes.vectors(), aligned, write);
-}
-
 namespace {
-
-template <typename T, typename Terms, typename Finish, typename Apply>
-void launch_fused(const Inputs<T, Terms::kInputs>& inputs, const Image& image, const Terms& terms,
-                  const Finish& finish, const Apply& apply, T* dst, CUstream_st* stream) {
-  bool aligned = is_aligned(dst);
-  for (const T* pointer : inputs.in) aligned = aligned && is_aligned(pointer);
-  const Planes planes(image.batch, image.channels, image.pixels(), kLanes<T>);
-  launch(fused_kernel<T, Terms, Finish, Apply>, dim3(static_cast<unsigned>(image.channels)),
-         dim3(kThreads), 0, stream, inputs, planes, aligned, terms, finish, apply, dst);
-}
 
 float elements_per_channel(const Image& image) {
   return static_cast<float>(image.batch * image.pixels());
@@ -209,12 +162,6 @@ float elements_per_channel(const Image& image) {
 template <typename T>
 Moments<T> moments(const Image& image, const void* src) {
   return {static_cast<const T*>(src), image.channels_last ? 1 : image.pixels()};
-}
-
-BatchnormParameters with_statistics(const BatchnormParameters& parameters,
-                                    const BatchnormStatistics& statistics) {
-  return {parameters.weights, parameters.bias, statistics.mean, statistics.variance,
-          parameters.epsilon};
 }
 
 }  // namespace
@@ -241,20 +188,6 @@ void batchnorm_statistics(DataType type, std::int64_t splits, const Image& image
   });
 }
 
-void batchnorm_forward_fused(DataType type, const Image& image, const void* src,
-                             const BatchnormParameters& parameters,
-                             const BatchnormStatistics& statistics, void* dst,
-                             CUstream_st* stream) {
-  with_type(type, [&](auto zero) {
-    using T = decltype(zero);
-    const auto terms = moments<T>(image, src);
-    launch_fused<T>(Inputs<T, 1>{{static_cast<const T*>(src)}}, image, terms,
-                    StoreMoments<T>{terms, statistics, elements_per_channel(image)},
-                    Normalise{channel_map(image), with_statistics(parameters, statistics)},
-                    static_cast<T*>(dst), stream);
-  });
-}
-
 void batchnorm_gradients(DataType type, std::int64_t splits, const Image& image, const void* src,
                          const void* ddst, const BatchnormParameters& parameters, float* dweights,
                          float* dbias, float* partial, CUstream_st* stream) {
@@ -277,19 +210,6 @@ void batchnorm_backward_apply(DataType type, const Tiling& tiling, const Image& 
     launch_elementwise<T>(
         op, {{static_cast<const T*>(src), static_cast<const T*>(ddst)}, {static_cast<T*>(dsrc)}},
         image.elements(), tiling, stream);
-  });
-}
-
-void batchnorm_backward_fused(DataType type, const Image& image, const void* src, const void* ddst,
-                              const BatchnormParameters& parameters, float* dweights, float* dbias,
-                              void* dsrc, CUstream_st* stream) {
-  with_type(type, [&](auto zero) {
-    using T = decltype(zero);
-    launch_fused<T>(Inputs<T, 2>{{static_cast<const T*>(src), static_cast<const T*>(ddst)}}, image,
-                    Gradients{parameters.mean}, StoreGradients{parameters, dweights, dbias},
-                    InputGradient{channel_map(image), parameters, dweights, dbias,
-                                  1.0f / elements_per_channel(image)},
-                    static_cast<T*>(dsrc), stream);
   });
 }
 

@@ -78,10 +78,6 @@ void batchnorm_apply(DataType type, const Tiling& tiling, const Image& image, co
 void batchnorm_statistics(DataType type, std::int64_t splits, const Image& image, const void* src,
                           const BatchnormStatistics& statistics, float* partial,
                           CUstream_st* stream);
-// Both in one kernel, a block per channel; NCHW. parameters.mean and .variance are not read.
-void batchnorm_forward_fused(DataType type, const Image& image, const void* src,
-                             const BatchnormParameters& parameters,
-                             const BatchnormStatistics& statistics, void* dst, CUstream_st* stream);
 void batchnorm_gradients(DataType type, std::int64_t splits, const Image& image, const void* src,
                          const void* ddst, const BatchnormParameters& parameters, float* dweights,
                          float* dbias, float* partial, CUstream_st* stream);
@@ -89,27 +85,16 @@ void batchnorm_backward_apply(DataType type, const Tiling& tiling, const Image& 
                               const void* src, const void* ddst,
                               const BatchnormParameters& parameters, const float* dweights,
                               const float* dbias, void* dsrc, CUstream_st* stream);
-void batchnorm_backward_fused(DataType type, const Image& image, const void* src, const void* ddst,
-                              const BatchnormParameters& parameters, float* dweights, float* dbias,
-                              void* dsrc, CUstream_st* stream);
-
-// lrn.cu: NCHW walks `chunk` channels per thread with the window in registers, for the sizes of
-// lrn_in_registers(); NHWC keeps whole pixels in shared memory, up to kLrnSharedChannels; and one
-// kernel does everything, an element per thread.
+// lrn.cu: windows of any size over up to kLrnChannels channels, which a block has in shared memory.
 struct LrnParameters {
   int local_size;
   float alpha, beta, k;
 };
-inline constexpr std::int64_t kLrnSharedChannels = 4096;
-constexpr bool lrn_in_registers(int local_size) {
-  return local_size == 3 || local_size == 5 || local_size == 9 || local_size == 11;
-}
-enum class LrnKernel { registers, shared, elements };
-void lrn_forward(DataType type, LrnKernel kernel, std::int64_t chunk, const Image& image,
-                 const LrnParameters& parameters, const void* src, void* dst, CUstream_st* stream);
-void lrn_backward(DataType type, LrnKernel kernel, std::int64_t chunk, const Image& image,
-                  const LrnParameters& parameters, const void* src, const void* ddst, void* dsrc,
-                  CUstream_st* stream);
+inline constexpr std::int64_t kLrnChannels = 4096;
+void lrn_forward(DataType type, const Image& image, const LrnParameters& parameters,
+                 const void* src, void* dst, CUstream_st* stream);
+void lrn_backward(DataType type, const Image& image, const LrnParameters& parameters,
+                  const void* src, const void* ddst, void* dsrc, CUstream_st* stream);
 
 // softmax.cu: rows of logits, one class index per row; row_loss has `rows` elements.
 void softmax_forward(DataType type, bool block_per_row, std::int64_t rows, std::int64_t classes,

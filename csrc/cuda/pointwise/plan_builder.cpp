@@ -86,11 +86,23 @@ void PlanBuilder::add(const std::string& kernel, std::vector<TensorSpec> tensors
                                                workspace_bytes, std::move(enqueue)));
 }
 
+namespace {
+
+// Elements that the threads of a block take at once, a vector each.
+std::int64_t elements_at_once(std::size_t element_bytes) {
+  return std::int64_t{kThreads} * static_cast<std::int64_t>(16 / element_bytes);
+}
+
+}  // namespace
+
+Tiling one_tiling(const PlanBuilder& builder) {
+  return {builder.count() > elements_at_once(bytes_of(builder.type)), kMostBlocks};
+}
+
 std::vector<NamedTiling> tilings(const PlanBuilder& builder, std::int64_t count, int inputs,
                                  std::size_t element_bytes) {
   const int vectors = unrolled_vectors(inputs);
-  const std::int64_t per_block =
-      std::int64_t{kThreads} * static_cast<std::int64_t>(16 / element_bytes);
+  const std::int64_t per_block = elements_at_once(element_bytes);
   const std::int64_t resident = std::int64_t{builder.target.multiprocessors} *
                                 (builder.target.threads_per_multiprocessor / kThreads);
   std::vector<NamedTiling> result{{{false, kMostBlocks}, "1 vector per thread"}};
@@ -102,7 +114,7 @@ std::vector<NamedTiling> tilings(const PlanBuilder& builder, std::int64_t count,
   return result;
 }
 
-std::vector<std::int64_t> channel_splits(const PlanBuilder& builder) {
+std::int64_t channel_splits(const PlanBuilder& builder) {
   const Image image = builder.image();
   const std::int64_t lanes = 16 / static_cast<std::int64_t>(bytes_of(builder.type));
   const std::int64_t rows = image.batch * image.pixels();
@@ -114,14 +126,9 @@ std::vector<std::int64_t> channel_splits(const PlanBuilder& builder) {
     blocks = (columns + across - 1) / across;
     most = rows * across / kThreads;
   }
-  most = std::clamp<std::int64_t>(most, 1, 65535);
-  std::vector<std::int64_t> result{1};
-  for (const std::int64_t waves : {8, 2}) {
-    const std::int64_t wanted =
-        std::min(most, (waves * builder.target.multiprocessors + blocks - 1) / blocks);
-    if (std::find(result.begin(), result.end(), wanted) == result.end()) result.push_back(wanted);
-  }
-  return result;
+  // Eight blocks of 256 threads are what a multiprocessor holds at a time.
+  const std::int64_t wanted = (8 * builder.target.multiprocessors + blocks - 1) / blocks;
+  return std::min(wanted, std::clamp<std::int64_t>(most, 1, 65535));
 }
 
 std::string splits_name(std::int64_t splits) {

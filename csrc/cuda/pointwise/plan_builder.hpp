@@ -62,8 +62,12 @@ struct NamedTiling {
 std::vector<NamedTiling> tilings(const PlanBuilder& builder, std::int64_t count, int inputs,
                                  std::size_t element_bytes);
 
-// In how many parts to cut every channel for a sum over it: one, and what fills the GPU.
-std::vector<std::int64_t> channel_splits(const PlanBuilder& builder);
+// The one for kernels that follow another, whose choice matters more: several vectors per thread
+// where there are as many.
+Tiling one_tiling(const PlanBuilder& builder);
+
+// In how many parts to cut every channel for a sum over it, so that the GPU is full.
+std::int64_t channel_splits(const PlanBuilder& builder);
 std::string splits_name(std::int64_t splits);
 
 // One function per op and its passes; each adds its plans for the builder's layout.

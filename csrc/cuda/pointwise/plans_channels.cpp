@@ -50,23 +50,14 @@ void plan_training(PlanBuilder& builder, float epsilon, float momentum) {
   };
   const auto type = builder.type;
   const auto image = builder.image();
-  if (!image.channels_last) {
-    builder.add("one kernel, block per channel", tensors, 0,
-                [=](const Pointers& p, void*, CUstream_st* stream) {
-                  batchnorm_forward_fused(type, image, p[0], parameters(p), statistics(p), p[3],
-                                          stream);
-                });
-  }
-  for (const auto splits : channel_splits(builder)) {
-    for (const auto& [tiling, name] : tilings(builder, builder.count(), 1, bytes_of(type))) {
-      builder.add(splits_name(splits) + ", " + name, tensors, partial_bytes(builder, splits, 2),
-                  [=, tiling = tiling](const Pointers& p, void* workspace, CUstream_st* stream) {
-                    batchnorm_statistics(type, splits, image, p[0], statistics(p),
-                                         floats(workspace), stream);
-                    batchnorm_apply(type, tiling, image, p[0], parameters(p), p[3], stream);
-                  });
-    }
-  }
+  const auto splits = channel_splits(builder);
+  const auto tiling = one_tiling(builder);
+  builder.add(splits_name(splits), tensors, partial_bytes(builder, splits, 2),
+              [=](const Pointers& p, void* workspace, CUstream_st* stream) {
+                batchnorm_statistics(type, splits, image, p[0], statistics(p), floats(workspace),
+                                     stream);
+                batchnorm_apply(type, tiling, image, p[0], parameters(p), p[3], stream);
+              });
 }
 
 void plan_gradient(PlanBuilder& builder, float epsilon) {
@@ -83,24 +74,15 @@ void plan_gradient(PlanBuilder& builder, float epsilon) {
   };
   const auto type = builder.type;
   const auto image = builder.image();
-  if (!image.channels_last) {
-    builder.add("one kernel, block per channel", tensors, 0,
-                [=](const Pointers& p, void*, CUstream_st* stream) {
-                  batchnorm_backward_fused(type, image, p[0], p[1], parameters(p), floats(p[6]),
-                                           floats(p[7]), p[5], stream);
-                });
-  }
-  for (const auto splits : channel_splits(builder)) {
-    for (const auto& [tiling, name] : tilings(builder, builder.count(), 2, bytes_of(type))) {
-      builder.add(splits_name(splits) + ", " + name, tensors, partial_bytes(builder, splits, 2),
-                  [=, tiling = tiling](const Pointers& p, void* workspace, CUstream_st* stream) {
-                    batchnorm_gradients(type, splits, image, p[0], p[1], parameters(p),
-                                        floats(p[6]), floats(p[7]), floats(workspace), stream);
-                    batchnorm_backward_apply(type, tiling, image, p[0], p[1], parameters(p),
-                                             floats(p[6]), floats(p[7]), p[5], stream);
-                  });
-    }
-  }
+  const auto splits = channel_splits(builder);
+  const auto tiling = one_tiling(builder);
+  builder.add(splits_name(splits), tensors, partial_bytes(builder, splits, 2),
+              [=](const Pointers& p, void* workspace, CUstream_st* stream) {
+                batchnorm_gradients(type, splits, image, p[0], p[1], parameters(p), floats(p[6]),
+                                    floats(p[7]), floats(workspace), stream);
+                batchnorm_backward_apply(type, tiling, image, p[0], p[1], parameters(p),
+                                         floats(p[6]), floats(p[7]), p[5], stream);
+              });
 }
 
 }  // namespace
@@ -120,15 +102,14 @@ void plan_bias(PlanBuilder& builder) {
     }
     return;
   }
-  for (const auto splits : channel_splits(builder)) {
-    builder.add(
-        splits_name(splits),
-        {builder.map("dst", Use::input), builder.vector("bias", Use::output, image.channels, type)},
-        partial_bytes(builder, splits, 1),
-        [=](const Pointers& p, void* workspace, CUstream_st* stream) {
-          bias_backward(type, splits, image, p[0], p[1], floats(workspace), stream);
-        });
-  }
+  const auto splits = channel_splits(builder);
+  builder.add(
+      splits_name(splits),
+      {builder.map("dst", Use::input), builder.vector("bias", Use::output, image.channels, type)},
+      partial_bytes(builder, splits, 1),
+      [=](const Pointers& p, void* workspace, CUstream_st* stream) {
+        bias_backward(type, splits, image, p[0], p[1], floats(workspace), stream);
+      });
 }
 
 void plan_batchnorm(PlanBuilder& builder) {
@@ -150,35 +131,22 @@ void plan_lrn(PlanBuilder& builder) {
                                  static_cast<float>(builder.parameters.take("k"))};
   const auto type = builder.type;
   const auto image = builder.image();
+  if (image.channels > kLrnChannels) {
+    throw Unsupported("lrn of more than " + std::to_string(kLrnChannels) + " channels on a GPU");
+  }
   const bool forward = builder.is_forward();
   std::vector<TensorSpec> tensors{builder.map("src", Use::input)};
   if (!forward) tensors.push_back(builder.map("dst", Use::input));
   tensors.push_back(builder.map(forward ? "dst" : "src", Use::output));
 
-  const auto add = [&](const std::string& name, LrnKernel kernel, std::int64_t chunk) {
-    builder.add(name, tensors, 0, [=](const Pointers& p, void*, CUstream_st* stream) {
-      if (forward) {
-        lrn_forward(type, kernel, chunk, image, parameters, p[0], p[1], stream);
-      } else {
-        lrn_backward(type, kernel, chunk, image, parameters, p[0], p[1], p[2], stream);
-      }
-    });
-  };
-
-  add("element per thread", LrnKernel::elements, 0);
-  if (image.channels_last && image.channels <= kLrnSharedChannels) {
-    add("pixels in shared memory", LrnKernel::shared, 0);
-  }
-  if (!image.channels_last && lrn_in_registers(parameters.local_size)) {
-    // Short runs of channels keep more threads busy; long ones read fewer channels twice.
-    for (const std::int64_t chunk : {16, 32, 96}) {
-      const bool whole = chunk >= image.channels;
-      add(whole ? "window in registers, all channels"
-                : "window in registers, " + std::to_string(chunk) + " channels",
-          LrnKernel::registers, whole ? image.channels : chunk);
-      if (whole) break;
-    }
-  }
+  builder.add("pixels in shared memory", tensors, 0,
+              [=](const Pointers& p, void*, CUstream_st* stream) {
+                if (forward) {
+                  lrn_forward(type, image, parameters, p[0], p[1], stream);
+                } else {
+                  lrn_backward(type, image, parameters, p[0], p[1], p[2], stream);
+                }
+              });
 }
 
 }  // namespace pydlbench::cuda::pointwise
