@@ -152,8 +152,6 @@ def test_long_channels_do_not_wear_out_the_mean(pointwise: Any, random: Any) -> 
     inputs = statistics(random, sizes)
     inputs["src"] = random.uniform(-1, 1, sizes).astype(np.float32).astype(np.float64)
     inputs["src"][0, :, 0, 0] = 1.0
-    (plan,) = pointwise.plans(
-        "batchnorm", "forward-training", sizes, layout="nhwc", **PARAMETERS
-    )
+    (plan,) = pointwise.plans("batchnorm", "forward-training", sizes, layout="nhwc", **PARAMETERS)
     off = np.abs(plan.run(inputs)["mean"] - inputs["src"].mean(axis=(0, 2, 3)))
     assert off.max() < 5 * ULP

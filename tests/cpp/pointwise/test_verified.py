@@ -50,10 +50,13 @@ STEPS = [
 class Plan:
     """What ``_cuda`` shows of a plan."""
 
+    notes: tuple[str, ...] = ()
+
     def __init__(self, emulated: Any) -> None:
         self.emulated = emulated
         self.tensors = emulated.facts["tensors"]
-        for name in ("algorithm", "library", "variant", "layout", "accumulate", "tensor_cores"):
+        names = ("algorithm", "library", "variant", "layout", "accumulate", "tensor_cores")
+        for name in (*names, "workspace_bytes"):
             setattr(self, name, emulated.facts[name])
 
 
@@ -111,8 +114,12 @@ def product(pointwise: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleN
         vars(package).pop(name, None)
 
 
-def test_every_operation_is_among_the_problems() -> None:
-    assert {text.partition(":")[0] for text in PROBLEMS} == set(OPERATIONS)
+def test_an_operation_that_is_not_among_the_problems_has_no_kernel(pointwise: Any) -> None:
+    tested = {text.partition(":")[0] for text in PROBLEMS}
+    assert tested <= set(OPERATIONS)
+    for op in set(OPERATIONS) - tested:
+        with pytest.raises(ValueError, match=f"no pointwise kernel named {op}"):
+            pointwise.plans(op, "forward-inference", (1, 8, 2, 2))
 
 
 @pytest.mark.parametrize("mode", MODES)
