@@ -368,7 +368,7 @@ def _bar(row: StepRow) -> float:
 
 
 def conclude(rows: Sequence[StepRow]) -> list[str]:
-    """Return the sentences under the table.
+    """Return the sentences under the table; steps that other work disturbed count in none.
 
     Args:
         rows: all of them, at least one.
@@ -377,17 +377,19 @@ def conclude(rows: Sequence[StepRow]) -> list[str]:
     if not timed:
         failed = sum(row.record.status == "failed" for row in rows)
         return [f"nothing was timed: {failed} of {len(rows)} rows failed, the others skipped."]
-    groups = list(dict.fromkeys(row.group for row in timed))
-    lines = [_group([row for row in timed if row.group == one], len(groups) > 1) for one in groups]
-    lines += _sweep(timed)
-    lines += _devices(timed)
-    lines += verdicts(timed)
-    disturbed = sum(row.record.contended for row in timed)
+    lines = []
+    quiet = [row for row in timed if not row.record.contended]
+    disturbed = len(timed) - len(quiet)
     if disturbed:
         lines.append(
             f"* other work disturbed {disturbed} of {len(timed)} times: they are upper bounds; "
             "repeat on an idle machine."
         )
+    groups = list(dict.fromkeys(row.group for row in quiet))
+    lines += [_group([row for row in quiet if row.group == one], len(groups) > 1) for one in groups]
+    lines += _sweep(quiet)
+    lines += _devices(quiet)
+    lines += verdicts(quiet)
     failed = sum(row.record.status == "failed" for row in rows)
     if failed:
         lines.append(f"{failed} of {len(rows)} rows failed; their reasons stand above.")

@@ -27,7 +27,14 @@ if TYPE_CHECKING:
 
     from pydlbench.records.measurement import Measurement, TimeSummary
 
-__all__ = ["compare_backends", "conclude", "measured_peaks"]
+__all__ = [
+    "MATERIAL",
+    "compare_backends",
+    "conclude",
+    "disturbance",
+    "disturbed_share",
+    "measured_peaks",
+]
 
 
 # -----------------------------------------------------------------------------
@@ -447,10 +454,16 @@ def _without_layer(row: Measurement, settings: Sequence[str]) -> str:
 
 # Rows of one step, not alternatives: their times may be added up.
 _ADDITIVE = {"layer", "pass"}
+#: The part of a sum that disturbed rows may have, which are upper bounds, for it to tell anything.
+MATERIAL = 0.05
 
 
 def conclude(rows: Sequence[Measurement], peaks: Mapping[str, float] | None = None) -> list[str]:
     """Return the conclusion, a line each; the first one is the sentence to remember.
+
+    Where other work disturbed rows that is said first, and nothing is concluded from them: of
+    backends only those problems are compared in which no row was disturbed, and layers are added
+    up only where the disturbed ones are a small part of the sum.
 
     Args:
         rows: All measurements of a run, those without a time too.
@@ -459,35 +472,61 @@ def conclude(rows: Sequence[Measurement], peaks: Mapping[str, float] | None = No
     timed = [row for row in rows if row.ok]
     if not timed:
         return [_nothing(rows)]
-    lines = []
-    disturbed = [row for row in timed if row.contended]
-    if len(timed) == 1:
+    lines = disturbance(timed)
+    if len(timed) > 1:
+        lines += _side_by_side(timed)
+    elif not lines:
         lines = [verdict(timed[0]), *next_step(timed[0], peaks or {})]
-    else:
-        settings = [axis for axis in varying(timed) if axis not in _ADDITIVE]
-        if "batch" in settings and not _same_layer_in_two_batches(timed):
-            settings.remove("batch")
-        one_model = len({row.layer.rpartition("/")[0] for row in timed}) == 1
-        add_up = not settings and one_model
-        beside = compare_backends(timed)
-        alone = [_sum(timed)] if add_up else compare_settings(timed, settings)
-        lines = beside or alone
-    if disturbed:
-        lines.append(_disturbed(disturbed, len(timed)))
     failed = sum(row.status == "failed" for row in rows)
     if failed:
         lines.append(f"{failed} of {len(rows)} rows failed; their reasons stand above.")
     return lines
 
 
-def _disturbed(rows: Sequence[Measurement], timed: int) -> str:
-    which = "this time" if timed == 1 else f"{len(rows)} of {timed} times"
+def _side_by_side(timed: Sequence[Measurement]) -> list[str]:
+    """Compare several rows: backends, else settings, or add up the layers of one model."""
+    disturbed = {_problem(row) for row in timed if row.contended}
+    beside = compare_backends([row for row in timed if _problem(row) not in disturbed])
+    if beside or (disturbed and any(row.ratio for row in timed)):
+        return beside
+    settings = _settings(timed)
+    if not settings and len({row.layer.rpartition("/")[0] for row in timed}) == 1:
+        return [_sum(timed)] if disturbed_share(timed) <= MATERIAL else []
+    if disturbed:
+        timed = [row for row in timed if not row.contended]
+        settings = _settings(timed)
+        if len(timed) < 2 or not settings:
+            return []
+    return compare_settings(timed, settings)
+
+
+def _settings(timed: Sequence[Measurement]) -> list[str]:
+    """Return the axes along which rows are alternatives, whose times are not added up."""
+    found = [axis for axis in varying(timed) if axis not in _ADDITIVE]
+    if "batch" in found and not _same_layer_in_two_batches(timed):
+        found.remove("batch")
+    return found
+
+
+def disturbed_share(timed: Sequence[Measurement]) -> float:
+    """Return the part of the summed time of ``ok`` rows that disturbed ones take."""
+    times = [(row.time.median, row.contended) for row in timed if row.time is not None]
+    total = sum(seconds for seconds, _ in times)
+    return sum(seconds for seconds, contended in times if contended) / total if total else 0.0
+
+
+def disturbance(timed: Sequence[Measurement]) -> list[str]:
+    """Return a line on how many of the ``ok`` rows other work disturbed; none where it did not."""
+    rows = [row for row in timed if row.contended]
+    if not rows:
+        return []
+    which = "this time" if len(timed) == 1 else f"{len(rows)} of {len(timed)} times"
     few = "is an upper bound" if len(rows) == 1 else "are upper bounds"
     slowed = [any(name in (row.contention_reason or "") for name in HARMFUL) for row in rows]
     if all(slowed):
-        return f"the GPU was slowed down: {which} {few}; repeat when it is cool."
+        return [f"the GPU was slowed down: {which} {few}; repeat when it is cool."]
     what = "heat and other work" if any(slowed) else "other work"
-    return f"{what} disturbed the run: {which} {few}; repeat on an idle machine."
+    return [f"{what} disturbed the run: {which} {few}; repeat on an idle machine."]
 
 
 def _same_layer_in_two_batches(rows: Sequence[Measurement]) -> bool:

@@ -188,6 +188,33 @@ def test_contended_rows_are_upper_bounds(measurement):
     assert "1 of 2 times is an upper bound" in conclude(rows)[-1]
 
 
+def test_nothing_is_concluded_from_contended_rows(measurement):
+    quiet = [measurement(), measurement(layer="alexnet/conv4")]
+    assert "dominates" in conclude(quiet)[0]
+    found = conclude([*quiet, measurement(layer="alexnet/conv5", contended=True)])
+    assert len(found) == 1
+    assert "1 of 3 times is an upper bound" in found[0]
+
+
+def test_a_small_contended_row_leaves_the_sum_as_it_is(measurement):
+    rows = [measurement(), measurement(layer="alexnet/conv4")]
+    small = measurement(layer="alexnet/pool1", median=1e-4, contended=True)
+    warning, first = conclude([*rows, small])
+    assert "1 of 3 times is an upper bound" in warning
+    assert first.startswith("conv3 dominates")
+
+
+def test_settings_are_compared_over_the_rows_that_nothing_disturbed(measurement):
+    rows = [
+        measurement(layer=layer, cache=cache, median=seconds, contended=layer == "alexnet/conv4")
+        for layer in ("alexnet/conv3", "alexnet/conv4")
+        for cache, seconds in (("hot", 0.05), ("all-cold", 0.1))
+    ]
+    warning, first = conclude(rows)
+    assert "2 of 4 times are upper bounds" in warning
+    assert first == conclude(rows[:2])[0]
+
+
 def test_failures_are_counted(measurement, without_time):
     rows = [measurement(), without_time("failed", "x", layer="alexnet/conv4")]
     assert conclude(rows)[-1] == "1 of 2 rows failed; their reasons stand above."

@@ -173,8 +173,9 @@ def _facts(run: PageRun) -> dict[str, str]:
 
 def _settings(run: PageRun) -> Iterator[tuple[str, str]]:
     """Yield what was asked for, out of the rows and out of the steps that a run has."""
-    steps = [*run.estimates, *(one.document for one in run.checks), *run.findings]
-    steps += [one.record.case.to_dict() for one in run.steps]
+    steps = [*run.estimates, *(one.document for one in run.checks)]
+    cases = [one.record.case for one in run.steps] + [one.step.case for one in run.findings]
+    steps += [case.to_dict() for case in cases]
     for name in _SETTINGS:
         values = axis_values(run.rows, name) if name in AXES else []
         values += [str(one[name]) for one in steps if one.get(name) is not None]

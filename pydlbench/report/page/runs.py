@@ -1,23 +1,30 @@
-"""The runs that a page is made of, as records; what cannot be read is said and left out."""
+"""The runs that a page is made of, as records; what cannot be read is said and left out.
+
+Documents may come from other tools or versions, or be damaged: a row with a value of another type,
+or with a number that is none, is left out as a whole, and its run says so with the reason.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from pydlbench.records.measurement import Correctness, Measurement
+from pydlbench.records.measurement import Measurement, TimeSummary
+from pydlbench.records.record import Record
 from pydlbench.report.columns import device_name
 from pydlbench.report.page.blocks import plain
 from pydlbench.store.entry import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from pydlbench.records.check import CheckRecord
+    from pydlbench.records.diagnosis import Diagnosis
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepRecord
     from pydlbench.store.documents import Loaded
@@ -37,27 +44,6 @@ __all__ = [
     "read_run",
     "usable_samples",
 ]
-
-
-# -----------------------------------------------------------------------------
-# JSON objects made safe for records: what is missing, no number or of the wrong type is told.
-
-_WORDS: Final = ("layer", "kind", "problem", "pass", "precision", "status")
-_COUNTS: Final = ("flops", "flops_executed", "bytes", "batch")
-# Texts that have a default, and those that may be missing.
-_DEFAULTED: Final = (
-    *("backend", "cache", "device", "timing", "layout_request", "fuse", "propagation"),
-)
-_TEXTS: Final = (
-    *("accumulate", "mode", "library", "algorithm", "layout", "reason", "stop_reason"),
-    *("contention_reason", "stop_rule", "clock_from"),
-)
-_NUMBERS: Final = (
-    *("tflops", "gbps", "arithmetic_intensity", "clock_hz", "energy_j", "power_w", "warm_s"),
-    *("setup_s", "cycles", "empty_call_s"),
-)
-_WHOLES: Final = ("threads", "workspace_bytes", "inner", "retries")
-_STATUSES: Final = ("ok", "skipped", "failed")
 
 
 def finite(value: Any) -> float | None:
@@ -86,115 +72,68 @@ def objects(value: Any) -> list[dict[str, Any]]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-def clean_measurement(document: Mapping[str, Any]) -> Measurement:
-    """Read a row; an ``ok`` one without a usable time becomes a failed one that says so.
+def require_usable(record: Record, ok: bool) -> None:
+    """Raise a ValueError where a record, which has the right types, holds what nobody can draw.
 
     Args:
-        document: ``Measurement.to_dict()``'s, perhaps with NaN or null in it.
+        record: a row or a step; its numbers have to be finite.
+        ok: whether it says that it has a time.
     """
-    data = dict(document)
-    _texts(data)
-    _numbers(data)
-    data["time_s"] = _time(data.get("time_s"))
-    if data["status"] not in _STATUSES:
-        data["status"], data["reason"] = "failed", f"its status is {data['status']}"
-    for name, there in (("time", data["time_s"] is not None), ("batch", data["batch"] > 0)):
-        if data["status"] == "ok" and not there:
-            data["status"], data["reason"] = "failed", f"its record has no usable {name}"
-    peaks = mapping(data.get("peak_tflops"))
-    data["peak_tflops"] = {name: positive(peaks.get(name)) for name in ("theoretical", "measured")}
-    data["roofline"] = _roof(data.get("roofline"))
-    data["ratio"] = _ratio(data.get("ratio"))
-    data["correct"] = _correct(data.get("correct"))
-    data["causes"] = [one for one in objects(data.get("causes")) if _is_cause(one)]
-    data["candidates"] = None
-    data["gpu"] = mapping(data.get("gpu")) or None
-    return Measurement.from_dict(data)
+    for name in record.__struct_fields__:
+        if name != "samples_s":  # of thousands: those that are drawn are looked at when they are
+            _require_finite(name, getattr(record, name))
+    time = getattr(record, "time", None)
+    if ok and not (isinstance(time, TimeSummary) and min(time.median, time.min) > 0):
+        raise ValueError("it has no usable time")
 
 
-def _texts(data: dict[str, Any]) -> None:
-    for name in _WORDS:
-        data[name] = str(data.get(name) or "unknown")
-    for name in _DEFAULTED:
-        if not isinstance(data.get(name), str):
-            data.pop(name, None)
-    for name in _TEXTS:
-        data[name] = data[name] if isinstance(data.get(name), str) else None
-    for name in ("notes", "warnings"):
-        given = data.get(name)
-        data[name] = [str(one) for one in given] if isinstance(given, (list, tuple)) else []
+def _require_finite(name: str, value: Any) -> None:
+    if isinstance(value, Record):
+        for part in value.__struct_fields__:
+            _require_finite(f"{name}.{part}", getattr(value, part))
+    elif isinstance(value, Mapping):
+        for key, one in value.items():
+            _require_finite(f"{name}.{key}", one)
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            _require_finite(name, one)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool) and finite(value) is None:
+        raise ValueError(f"{name} is not a finite number")
 
 
-def _numbers(data: dict[str, Any]) -> None:
-    for name in (*_COUNTS, "discarded"):
-        data[name] = int(finite(data.get(name)) or 0)
-    for name in _NUMBERS:
-        data[name] = finite(data.get(name))
-    for name in _WHOLES:
-        number = finite(data.get(name))
-        data[name] = None if number is None else int(number)
-    data["contended"] = data.get("contended") is True
-    data["tensor_cores"] = (
-        data["tensor_cores"] if isinstance(data.get("tensor_cores"), bool) else None
-    )
-    for name in ("launch_s", "faults"):
-        data[name] = _seconds(data.get(name)) or None
-    data["reorder_s"] = _seconds(data.get("reorder_s"))
+class _Ratio(msgspec.Struct):
+    """What the page reads of ``Measurement.ratio``, which is a mapping of anything."""
+
+    to: str
+    median: float
+    ci_low: float | None
+    ci_high: float | None
 
 
-def _seconds(value: Any) -> dict[str, float]:
-    found = {key: finite(one) for key, one in mapping(value).items()}
-    return {key: one for key, one in found.items() if one is not None}
+class _Cause(msgspec.Struct):
+    """What it reads of each of ``Measurement.causes``."""
+
+    cause: str
+    seconds: float
+    share: float
 
 
-def _time(value: Any) -> dict[str, Any] | None:
-    found = mapping(value)
-    median = positive(found.get("median"))
-    if median is None:
-        return None
-    ends = {name: positive(found.get(name)) for name in ("ci_low", "ci_high")}
-    if None in ends.values():
-        ends = dict.fromkeys(ends)
-    inner = {name: positive(found.get(name)) or median for name in ("q1", "q3", "min")}
-    level = positive(found.get("confidence")) or 0.95
-    return {"median": median, **ends, **inner, "n": int(finite(found.get("n")) or 0)} | {
-        "confidence": level
-    }
+def _read_row(document: Mapping[str, Any]) -> Measurement:
+    """Read a row.
 
-
-def _roof(value: Any) -> dict[str, Any] | None:
-    found = mapping(value)
-    seconds, reached = positive(found.get("time_s")), positive(found.get("efficiency"))
-    if seconds is None or reached is None:
-        return None
-    words = {
-        name: str(found[name]) for name in ("bound", "bandwidth") if found.get(name) is not None
-    }
-    return {"bound": "unknown", **words, "time_s": seconds, "efficiency": reached}
-
-
-def _ratio(value: Any) -> dict[str, Any] | None:
-    found = mapping(value)
-    median = positive(found.get("median"))
-    if median is None or not isinstance(found.get("to"), str):
-        return None
-    ends = {name: positive(found.get(name)) for name in ("ci_low", "ci_high")}
-    if None in ends.values():
-        ends = dict.fromkeys(ends)
-    return {**found, "median": median, **ends}
-
-
-def _correct(value: Any) -> dict[str, Any]:
-    found = dict(mapping(value))
-    known = Correctness().to_dict()
-    status = str(found.get("status") or known["status"])
-    return {**found, "status": status, "rel_error": finite(found.get("rel_error"))}
-
-
-def _is_cause(value: Any) -> bool:
-    found = mapping(value)
-    numbers = all(finite(found.get(name)) is not None for name in ("seconds", "share"))
-    return numbers and isinstance(found.get("cause"), str)
+    Raises:
+        ValueError: a value is not of its type, or of no use.
+    """
+    data = {name: value for name, value in document.items() if name != "samples_s"}
+    # A page has no room for them, and they may be many.
+    row = Measurement.from_dict({**data, "candidates": None})
+    require_usable(row, row.status == "ok")
+    if row.status == "ok" and row.batch <= 0:
+        raise ValueError("batch is not positive")
+    if row.ratio is not None:
+        msgspec.convert(row.ratio, _Ratio)
+    msgspec.convert(row.causes, tuple[_Cause, ...])
+    return row
 
 
 # -----------------------------------------------------------------------------
@@ -313,7 +252,7 @@ class PageRun:
         estimates: objects of ``model --json``.
         steps: of frameworks.
         checks: of the ladder.
-        findings: objects of ``diagnose --json``.
+        findings: what ``diagnose`` found, of each step.
         agreements: of frameworks on the same numbers, objects of ``e2e --agree``.
         protocols: objects of ``e2e --protocol``.
         troubles: what could not be read, a line each.
@@ -330,7 +269,7 @@ class PageRun:
     estimates: tuple[Mapping[str, Any], ...] = ()
     steps: tuple[StepEntry, ...] = ()
     checks: tuple[CheckEntry, ...] = ()
-    findings: tuple[Mapping[str, Any], ...] = ()
+    findings: tuple[Diagnosis, ...] = ()
     agreements: tuple[Mapping[str, Any], ...] = ()
     protocols: tuple[Mapping[str, Any], ...] = ()
     troubles: tuple[str, ...] = ()
@@ -400,7 +339,7 @@ def read_run(loaded: Loaded, number: int = 1) -> PageRun:
     """
     found: dict[str, list[Any]] = {}
     troubles: dict[str, int] = {}
-    readers = {"layer": _layer, "step": _step, "check": _check}
+    readers = {"layer": _layer, "step": _step, "check": _check, "findings": _diagnosis}
     choice = choose(loaded.columns(COLUMNS))
     entries = loaded.table("layer", samples=True, places=choice.places)
     for table in TABLES:
@@ -442,7 +381,7 @@ def _layer(document: Mapping[str, Any], samples: Sequence[float] | None) -> Meas
     # As they are: there are thousands, and those that are drawn are looked at when they are.
     given = samples if samples is not None else document.get("samples_s")
     kept = tuple(given) if isinstance(given, (list, tuple)) else None
-    return msgspec.structs.replace(clean_measurement(document), samples_s=kept)
+    return msgspec.structs.replace(_read_row(document), samples_s=kept)
 
 
 def usable_samples(given: Any) -> tuple[float, ...]:
@@ -457,12 +396,18 @@ def _step(document: Mapping[str, Any], samples: Sequence[float] | None) -> StepE
 
     data = dict(document)
     data["samples_s"] = usable_samples(samples or data.get("samples_s"))
-    if positive(mapping(data.get("time_s")).get("median")) is None:
-        data["time_s"] = None
-        if data.get("status") == "ok":
-            data["status"], data["reason"] = "failed", "its record has no usable time"
     record = StepRecord.from_dict(data)
+    require_usable(record, record.status == "ok")
     return StepEntry(record=record, flops=int(finite(data.get("flops")) or 0))
+
+
+def _diagnosis(document: Mapping[str, Any], _samples: Sequence[float] | None) -> Diagnosis:
+    from pydlbench.records.diagnosis import Diagnosis
+
+    found = Diagnosis.from_dict(document)
+    require_usable(found, ok=False)
+    require_usable(found.step, found.step.status == "ok")
+    return found
 
 
 def _check(document: Mapping[str, Any], _samples: Sequence[float] | None) -> CheckEntry:

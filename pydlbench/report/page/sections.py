@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.report.check import Scale, percent, signed_percent
@@ -18,6 +17,7 @@ from pydlbench.report.columns import (
     time_unit,
     varying,
 )
+from pydlbench.report.diagnose import OVERLAPS, because
 from pydlbench.report.page.blocks import (
     Column,
     Details,
@@ -41,14 +41,15 @@ from pydlbench.report.page.figures.roofline import ROOFLINE_NEEDS, rooflines
 from pydlbench.report.page.figures.samples import SAMPLES_NEED, distributions
 from pydlbench.report.page.figures.step import STEP_NEEDS, steps
 from pydlbench.report.page.ladders import options_text, rates
-from pydlbench.report.page.runs import finite, mapping, objects
+from pydlbench.report.page.runs import finite
 from pydlbench.report.page.sentences import conclusions
 from pydlbench.units import format_flops, format_percent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pydlbench.records.check import CheckRecord, LedgerTerm
+    from pydlbench.records.diagnosis import Finding
     from pydlbench.records.measurement import Measurement
     from pydlbench.report.page.ladders import Ladder, Rate
     from pydlbench.report.page.runs import PageRun
@@ -176,46 +177,36 @@ def findings(runs: Sequence[PageRun]) -> Section:
     return Section("findings", "Findings", [*tables, *trouble])
 
 
-def _finding_tables(runs: Sequence[PageRun]) -> Iterator[Any]:
-    count = 0
-    for run in runs:
-        for document in run.findings:
-            found = objects(document.get("findings"))
-            words = [str(document.get(key)) for key in ("model", "batch", "phase", "framework")]
-            what = f"{' '.join(words)}{run.within(len(runs))}"
-            count += 1
-            if found:
-                caption = f"What would save time: {what}. Savings of findings that overlap do not "
-                columns = _finding_columns(found)
-                yield Table(f"{caption}add up.", columns, found, f"findings-{count}")
-            else:
-                yield Text(f"{what}: nothing found that would save 1 % of the step.")
+def _finding_tables(runs: Sequence[PageRun]) -> Iterator[Table]:
+    every = [(run, one) for run in runs for one in run.findings if one.findings]
+    for count, (run, one) in enumerate(every, start=1):
+        case = one.step.case
+        what = f"{case.model} {case.batch} {case.phase} {case.framework}{run.within(len(runs))}"
+        overlaps = OVERLAPS if any(found.overlaps for found in one.findings) else ""
+        caption = f"What would save time: {what}. {overlaps}"
+        columns = _finding_columns(one.findings)
+        yield Table(caption.strip(), columns, one.findings, f"findings-{count}")
 
 
-def _saving(one: Mapping[str, Any], key: str) -> float | None:
-    return finite(mapping(one.get("saving")).get(key))
-
-
-def _share(one: Mapping[str, Any]) -> str:
-    found = _saving(one, "share")
-    return "-" if found is None else format_percent(found)
-
-
-def _finding_columns(found: Sequence[Mapping[str, Any]]) -> list[Column]:
-    seconds = partial(_saving, key="seconds")
-    unit = time_unit([abs(saved) for one in found if (saved := seconds(one))])
-
-    def saves(one: Mapping[str, Any]) -> str:
-        saved = seconds(one)
-        return "-" if saved is None else time_in(unit, saved)
-
+def _finding_columns(found: Sequence[Finding]) -> list[Column]:
+    unit = time_unit([abs(one.saving.seconds) for one in found])
     return [
-        Column("problem", lambda one: one.get("problem")),
-        Column("where", lambda one: ", ".join(map(str, one.get("where") or ()))),
-        Column("saves", saves, seconds, right=True),
-        Column("of the step", _share, partial(_saving, key="share"), right=True),
-        Column("cause", lambda one: one.get("cause"), style="wrap"),
-        Column("next", lambda one: one.get("next"), style="code"),
+        Column("problem", lambda one: one.problem),
+        Column("where", lambda one: ", ".join(one.where), style="wrap"),
+        Column(
+            "saves",
+            lambda one: time_in(unit, one.saving.seconds),
+            lambda one: one.saving.seconds,
+            right=True,
+        ),
+        Column(
+            "of the step",
+            lambda one: format_percent(one.saving.share),
+            lambda one: one.saving.share,
+            right=True,
+        ),
+        Column("cause", lambda one: "; ".join(because(one)), style="wrap"),
+        Column("next", lambda one: one.next, style="code"),
     ]
 
 

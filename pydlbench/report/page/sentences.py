@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 from pydlbench.report.page.blocks import UNREADABLE, dotted, plain
 from pydlbench.report.page.ladders import options_text
 from pydlbench.report.page.runs import finite, mapping, objects, positive
-from pydlbench.report.verdicts import conclude, measured_peaks
+from pydlbench.report.verdicts import (
+    MATERIAL,
+    conclude,
+    disturbance,
+    disturbed_share,
+    measured_peaks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -85,17 +91,24 @@ def _estimates(run: PageRun) -> Iterator[Conclusion]:
 
     for document in run.estimates:
         estimate = _estimate(document)
-        lines = model_conclusion(estimate)
-        if lines and estimate.time.middle > 0:
+        caveat = _caveat(run)
+        lines = [] if caveat else model_conclusion(estimate)
+        if estimate.layers and estimate.time.middle > 0:
             low, high = estimate.time.low, estimate.time.high
             middle, rate = format_seconds(estimate.time.middle), estimate.images_per_s
             caches = f"{format_seconds(low)} with hot caches to {format_seconds(high)} with cold"
             whole = f"estimate of a step from its layers: {middle}, {caches}, {rate:.4g} images/s."
-            lines = [whole, *lines]
+            lines = [*caveat, whole, *lines]
         missing = len(objects(document.get("missing")))
         if missing:
             lines.append(f"{missing} parts could not be measured and are in no sum.")
         yield Conclusion(_step(document), lines or ["nothing was measured in this run."])
+
+
+def _caveat(run: PageRun) -> list[str]:
+    """Return what to say of a step first where disturbed rows have too large a part in its sum."""
+    native = [row for row in run.timed if row.backend == "native"]
+    return disturbance(native) if disturbed_share(native) > MATERIAL else []
 
 
 def _checks(run: PageRun) -> Iterator[Conclusion]:
@@ -107,8 +120,10 @@ def _checks(run: PageRun) -> Iterator[Conclusion]:
             yield Conclusion(_step(check.document), [_refused(check)])
             continue
         what, figures = summary_parts(record)
-        lines = [f"{', '.join(figures.split('   '))}.", *check_conclusion(record, diagnose=True)]
-        yield Conclusion(what, [*lines[:-1], f"{errors_line(record)}.", lines[-1]])
+        *sentences, following = check_conclusion(record, diagnose=True)
+        caveat = _caveat(run)  # the native rows are terms of the ledger
+        lines = [*caveat, f"{', '.join(figures.split('   '))}.", *([] if caveat else sentences)]
+        yield Conclusion(what, [*lines, f"{errors_line(record)}.", following])
 
 
 def _refused(check: CheckEntry) -> str:
@@ -145,22 +160,14 @@ def _agreement(found: Mapping[str, Any]) -> str:
 
 
 def _diagnoses(run: PageRun) -> Iterator[Conclusion]:
-    from pydlbench.units import format_percent
+    from pydlbench.report.diagnose import headline
 
-    for document in run.findings:
-        found = objects(document.get("findings"))
-        if not found:
-            lines = ["Nothing found that would save 1 % of the step."]
-        else:
-            first = found[0]
-            where = ", ".join(map(str, first.get("where") or ()))
-            share = positive(mapping(first.get("saving")).get("share"))
-            text = f"Most is lost to {plain(first.get('problem'))}{f' ({where})' if where else ''}"
-            lines = [
-                f"{text}: {format_percent(share) if share else 'a share'} of the step, measured."
-            ]
-            lines.append(f"next: {plain(first.get('next'))}")
-        yield Conclusion(_step(document), lines)
+    for found in run.findings:
+        lines = [headline(found)]
+        if found.step.contended:
+            lines = ["other work disturbed the step: its time is an upper bound."]
+        lines += [f"next: {one.next}" for one in found.findings[:1]]
+        yield Conclusion(_step(found.to_dict()), lines)
 
 
 def _step(document: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving
 from pydlbench.report.page.page import build_page
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -99,26 +100,40 @@ def test_the_ledger_adds_up(everything, root):
     assert cells[-1][0].text() == "unexplained"
 
 
-def test_findings_are_a_section_where_there_are_some(tmp_path):
-    finding = {
-        "problem": "decay in Python",
-        "where": ["fc6 forward"],
-        "cause": "one call per tensor",
-        "saving": {"seconds": 0.01, "share": 0.1},
-        "next": "pydlbench e2e",
-    }
-    document = {
-        "run": invented.RUN.to_dict(),
-        "model": "mnist",
-        "batch": 4,
-        "phase": "training",
-        "framework": "torch",
-        "mode": "eager",
-        "findings": [finding],
-    }
-    root = parse(build_page(invented.read(tmp_path, document)).html)
-    assert "Most is lost to decay in Python (fc6 forward): 10 % of the step" in root.text()
+@pytest.mark.parametrize("contended", [False, True])
+def test_findings_are_a_section_where_there_are_some(tmp_path, contended):
+    saving = Saving(
+        seconds=0.01, low=0.009, high=0.011, step_s=0.1, of="step", how="in turn", rounds=9
+    )
+    finding = Finding(
+        problem="decay in Python",
+        where=("fc6 forward",),
+        symptom="it is slow",
+        evidence=(),
+        causes=(Cause(name="calls", meaning="one call per tensor"),),
+        saving=saving,
+        next="pydlbench e2e",
+        parts=frozenset({"fc6"}),
+    )
+    step = msgspec.structs.replace(invented.step_record(), contended=contended)
+    document = Diagnosis(step=step, findings=(finding,)).to_dict()
+    runs = invented.read(tmp_path, {"run": invented.RUN.to_dict(), **document})
+    assert runs[0].troubles == ()
+    root = parse(build_page(runs).html)
+    # Nothing is concluded from a step that other work disturbed.
+    assert ("Most is lost to" in by_id(root, "conclusion").text()) is not contended
     assert "one call per tensor" in by_id(root, "findings").text()
+
+
+@pytest.mark.parametrize("contended", [False, True])
+def test_disturbed_layers_do_not_tell_what_dominates_a_model(tmp_path, native, contended):
+    rows = [msgspec.structs.replace(row, contended=contended) for row in native]
+    root = parse(build_page(invented.read(tmp_path, invented.model_document(rows))).html)
+    text = by_id(root, "conclusion").text()
+    assert ("dominates" in text) is not contended
+    assert ("upper bounds" in text) is contended
+    ladder = by_id(root, "step-1").text()
+    assert ("*" in ladder) is contended
 
 
 def test_size_of_alexnet_and_vgg_with_all_backends(tmp_path, measurement):

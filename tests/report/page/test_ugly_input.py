@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -116,15 +117,23 @@ NOTHING = (math.nan, None, math.inf, "text", {}, [])
 
 
 @pytest.mark.parametrize("bad", NOTHING, ids=str)
-def test_fields_of_no_use_cost_a_row_at_most(tmp_path, measurement, bad):
-    good = measurement(samples_s=(0.05, 0.051)).to_dict()
+def test_fields_of_no_use_cost_their_row_and_it_is_told(tmp_path, measurement, bad):
+    ratio = {"to": "torch eager", "median": 1.0, "ci_low": 0.9, "ci_high": 1.1, "rounds": 9}
+    cause = {"cause": "dispatch", "seconds": 1e-3, "share": 0.5, "how": "an empty call"}
+    good = measurement(samples_s=(0.05, 0.051), ratio=ratio, causes=(cause,)).to_dict()
     rows = [good]
     rows += [{**good, name: bad} for name in good if name != "samples_s"]
-    for part in ("time_s", "peak_tflops", "roofline", "correct"):
+    rows += [{**good, "causes": [{**cause, name: bad}]} for name in ("cause", "seconds", "share")]
+    for part in ("time_s", "peak_tflops", "roofline", "correct", "ratio"):
         rows += [{**good, part: {**good[part], name: bad}} for name in good[part]]
     document = {**invented.layers_document([]), "measurements": rows}
     (run,) = invented.read(tmp_path, document)
-    assert len(run.timed) > len(rows) // 2
+    told = [re.match(r"(\d+) entries cannot be read: layer ", line) for line in run.troubles]
+    assert len(run.rows) + sum(int(line[1]) for line in told) == len(rows)
+    assert run.timed
+    for row in run.timed:
+        assert 0 < row.time.median < math.inf
+        assert row.batch > 0
     page = build_page([run])
     parse(page.html)
     assert "cannot be shown" not in page.html
