@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     products = defaultdict(list)
     for item in items:
-        if not _BUILT.isdisjoint(item.path.parts):
+        if _BUILT in item.path.parts:
             item.add_marker("deep")
         if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
             continue

@@ -59,14 +59,6 @@ def test_the_public_function_returns_a_verified_record():
     assert record.library.startswith("oneDNN ")
 
 
-def test_the_function_and_the_module_share_a_name():
-    assert callable(pydlbench.runner.measure)
-    from pydlbench.runner.measure import measure as module
-
-    assert module.Session is Session
-    assert callable(module)
-
-
 @pytest.mark.parametrize("pass_", ["forward", "backward-data", "backward-weights"])
 def test_a_record_adds_up(session, pass_):
     record = row(session, pass_=pass_)

@@ -184,7 +184,7 @@ def test_samples_are_counted_and_positive(backend: TensorflowBackend) -> None:
         (PLAIN, {"fuse": "bias-relu"}, "no --fuse bias-relu; nearest: bias"),
         (PLAIN, {"cache": "all-cold"}, "hot caches only"),
         (PLAIN, {"layout": "blocked"}, "no operator with --layout blocked"),
-        (PLAIN, {"timing": "events"}, "no --timing events"),
+        (PLAIN, {"timing": "events"}, "--timing events"),
         (
             Pool2d.of(
                 batch=1,
