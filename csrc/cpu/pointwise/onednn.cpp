@@ -11,13 +11,14 @@ namespace {
 
 using dnnl::algorithm;
 
-void relu(PlanBuilder& builder) {
+// An operation on each element, and its gradient; `alpha` and `beta` are the algorithm's.
+void eltwise(PlanBuilder& builder, algorithm how, float alpha = 0.0f, float beta = 0.0f) {
   auto& engine = cpu_engine();
   const auto src = builder.map("src", Use::input, DNNL_ARG_SRC);
   const auto dst = builder.map("dst", Use::output, DNNL_ARG_DST);
   const dnnl::eltwise_forward::primitive_desc forward(
       engine, builder.forward() ? forward_kind(builder.pass) : dnnl::prop_kind::forward_training,
-      algorithm::eltwise_relu, src.desc, dst.desc, 0.0f, user_scratchpad(), true);
+      how, src.desc, dst.desc, alpha, beta, user_scratchpad(), true);
   if (builder.forward()) {
     return for_each_implementation(
         forward, [&](const auto& d) { builder.add_primitive("eltwise", d, {src, dst}); });
@@ -26,18 +27,18 @@ void relu(PlanBuilder& builder) {
   const auto dy = builder.map("dst", Use::input, DNNL_ARG_DIFF_DST);
   const auto dx = builder.map("src", Use::output, DNNL_ARG_DIFF_SRC);
   for_each_implementation(
-      dnnl::eltwise_backward::primitive_desc(engine, algorithm::eltwise_relu, dx.desc, dy.desc,
-                                             src.desc, 0.0f, forward, user_scratchpad(), true),
+      dnnl::eltwise_backward::primitive_desc(engine, how, dx.desc, dy.desc, src.desc, alpha, beta,
+                                             forward, user_scratchpad(), true),
       [&](const auto& d) { builder.add_primitive("eltwise", d, {src, dy, dx}); });
 }
 
-// Sums of two tensors, the second of which may have one element per channel.
-void binary(PlanBuilder& builder, const Argument& second) {
+// Sums or products of two tensors, the second of which may have one element per channel.
+void binary(PlanBuilder& builder, algorithm how, const Argument& second) {
   const auto src = builder.map("src", Use::input, DNNL_ARG_SRC_0);
   const auto dst = builder.map("dst", Use::output, DNNL_ARG_DST);
   for_each_implementation(
-      dnnl::binary::primitive_desc(cpu_engine(), algorithm::binary_add, src.desc, second.desc,
-                                   dst.desc, user_scratchpad(), true),
+      dnnl::binary::primitive_desc(cpu_engine(), how, src.desc, second.desc, dst.desc,
+                                   user_scratchpad(), true),
       [&](const auto& d) { builder.add_primitive("binary", d, {src, second, dst}); });
 }
 
@@ -97,11 +98,21 @@ void plan_onednn_maps(PlanBuilder& builder) {
   const auto& op = builder.problem.op;
   with_onednn(op, [&] {
     if (op == "relu") {
-      relu(builder);
+      eltwise(builder, algorithm::eltwise_relu);
+    } else if (op == "relu6") {
+      eltwise(builder, algorithm::eltwise_clip_v2, 0.0f, 6.0f);
+    } else if (op == "hardswish") {
+      eltwise(builder, algorithm::eltwise_hardswish, 1.0f / 6.0f, 0.5f);
+    } else if (op == "hardsigmoid") {
+      eltwise(builder, algorithm::eltwise_hardsigmoid, 1.0f / 6.0f, 0.5f);
     } else if (op == "add") {
-      binary(builder, builder.map("src2", Use::input, DNNL_ARG_SRC_1));
+      binary(builder, algorithm::binary_add, builder.map("src2", Use::input, DNNL_ARG_SRC_1));
+    } else if (op == "scale" && builder.forward()) {
+      const memory::dims dims{builder.problem.batch, builder.problem.channels, 1, 1};
+      binary(builder, algorithm::binary_mul,
+             builder.vector("src2", Use::input, dims, builder.type, DNNL_ARG_SRC_1));
     } else if (op == "bias" && builder.forward()) {
-      binary(builder, bias(builder, Use::input, DNNL_ARG_SRC_1));
+      binary(builder, algorithm::binary_add, bias(builder, Use::input, DNNL_ARG_SRC_1));
     } else if (op == "bias") {
       reduction(builder, algorithm::reduction_sum, builder.map("dst", Use::input, DNNL_ARG_SRC),
                 bias(builder, Use::output, DNNL_ARG_DST));

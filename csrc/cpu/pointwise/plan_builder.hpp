@@ -82,6 +82,7 @@ void plan_bias(PlanBuilder& builder);
 void plan_batchnorm(PlanBuilder& builder);
 void plan_lrn(PlanBuilder& builder);
 void plan_concat(PlanBuilder& builder);
+void plan_scale(PlanBuilder& builder);
 void plan_softmax(PlanBuilder& builder);
 
 }  // namespace pydlbench::cpu::pointwise

@@ -15,8 +15,8 @@ using Tag = dnnl::memory::format_tag;
 struct Op {
   std::string_view name;
   void (*onednn)(PlanBuilder&);  // null where it has nothing
-  void (*own)(PlanBuilder&);
-  bool maps;  // images; else what has only one layout
+  void (*own)(PlanBuilder&);     // null where oneDNN's will do
+  bool maps;                     // images; else what has only one layout
   bool backward_data, backward_weights;
   std::vector<std::string> numbers;
 };
@@ -26,6 +26,10 @@ const std::vector<Op>& ops() {
   static const std::vector<Op> all{
       {"bias", p::plan_onednn_maps, p::plan_bias, true, false, true, {}},
       {"relu", p::plan_onednn_maps, p::plan_elementwise, true, true, false, {}},
+      {"relu6", p::plan_onednn_maps, nullptr, true, true, false, {}},
+      {"hardswish", p::plan_onednn_maps, nullptr, true, true, false, {}},
+      {"hardsigmoid", p::plan_onednn_maps, nullptr, true, true, false, {}},
+      {"scale", p::plan_onednn_maps, p::plan_scale, true, true, false, {}},
       {"lrn",
        p::plan_onednn_normalisations,
        p::plan_lrn,
@@ -90,7 +94,7 @@ std::vector<Candidate> pointwise_candidates(const PointwiseProblem& problem, Pas
     builder.variant = variant;
     builder.tag = tag;
     if (op.onednn != nullptr) op.onednn(builder);
-    if (own) op.own(builder);
+    if (own && op.own != nullptr) op.own(builder);
   };
   if (!op.maps) {
     in("plain", Tag::nchw, true);
