@@ -69,6 +69,29 @@ def conv2d_candidates(
     dilation_height: int,
     dilation_width: int,
 ) -> list[Candidate]: ...
+def deconv2d_candidates(
+    pass_: Pass,
+    precision: Precision,
+    *,
+    batch: int,
+    groups: int,
+    in_channels: int,
+    in_height: int,
+    in_width: int,
+    out_channels: int,
+    out_height: int,
+    out_width: int,
+    kernel_height: int,
+    kernel_width: int,
+    stride_height: int,
+    stride_width: int,
+    pad_top: int,
+    pad_left: int,
+    pad_bottom: int,
+    pad_right: int,
+    dilation_height: int,
+    dilation_width: int,
+) -> list[Candidate]: ...
 def gemm_candidates(
     pass_: Pass, precision: Precision, *, batch_count: int, m: int, k: int, n: int
 ) -> list[Candidate]: ...

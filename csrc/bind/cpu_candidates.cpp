@@ -64,6 +64,16 @@ void register_cpu_candidates(py::module_& m) {
       "Implementations x layouts of a convolution, in the library's order.");
 
   m.def(
+      "deconv2d_candidates",
+      [](Pass pass, Precision precision, const py::kwargs& fields) {
+        const auto problem = problem_of<Deconv2dProblem>(fields);
+        const py::gil_scoped_release release;
+        return cpu::deconv2d_candidates(problem, pass, precision);
+      },
+      "pass_"_a, "precision"_a,
+      "Implementations x layouts of a transposed convolution, in the library's order.");
+
+  m.def(
       "gemm_candidates",
       [](Pass pass, Precision precision, const py::kwargs& fields) {
         const auto problem = problem_of<GemmProblem>(fields);

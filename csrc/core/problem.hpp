@@ -69,6 +69,12 @@ struct Conv2dProblem {
   };
 };
 
+// A transposed convolution, which reads in_* and writes out_* as a convolution does. Padding cuts
+// off what the windows of the source add up to around the result.
+struct Deconv2dProblem : Conv2dProblem {
+  static constexpr const char* kind = "deconv2d";
+};
+
 // A matrix product, batch_count times: dst[m, n] = src[m, k] x weights[k, n] in the forward pass.
 struct GemmProblem {
   std::int64_t m, k, n, batch_count;

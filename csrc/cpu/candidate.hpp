@@ -60,6 +60,8 @@ struct Candidate {
 // duplicates. Throws Unsupported if there is none, PrimitiveFailure if oneDNN refuses the problem.
 std::vector<Candidate> conv2d_candidates(const Conv2dProblem& problem, Pass pass,
                                          Precision precision);
+std::vector<Candidate> deconv2d_candidates(const Deconv2dProblem& problem, Pass pass,
+                                           Precision precision);
 std::vector<Candidate> gemm_candidates(const GemmProblem& problem, Pass pass, Precision precision);
 std::vector<Candidate> pool2d_candidates(const Pool2dProblem& problem, Pass pass,
                                          Precision precision);

@@ -9,6 +9,7 @@ import pytest
 
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.descriptor import parse_problem
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
 from pydlbench.records.specs import KernelSpec
@@ -83,6 +84,13 @@ CONVS = {
         batch=1, in_channels=3, in_size=15, out_channels=16, kernel=7, stride=2, padding=3
     ),
 }
+DECONVS = {
+    "doubling": parse_problem("deconv:mb2ic32ih6oc16kh2sh2"),
+    "overlapping": parse_problem("deconv:mb1ic16ih5iw7oc32kh4sh2ph1"),
+    "further": parse_problem("deconv:mb2ic16ih4oc5oh8kh3sh2ph1"),
+    "grouped": parse_problem("deconv:g2mb2ic8ih5oc12kh3ph1"),
+    "dilated": parse_problem("deconv:mb1ic3ih5oc4kh3dh1"),
+}
 GEMMS = {
     "odd": Gemm(m=17, k=33, n=19),
     "even": Gemm(m=32, k=64, n=48),
@@ -113,7 +121,7 @@ POOLS = {
 }
 LAYERS: dict[str, Layer] = {
     f"{kind} {name}": layer
-    for kind, layers in (("conv", CONVS), ("gemm", GEMMS), ("pool", POOLS))
+    for kind, layers in (("conv", CONVS), ("deconv", DECONVS), ("gemm", GEMMS), ("pool", POOLS))
     for name, layer in layers.items()
 }
 
