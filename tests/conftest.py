@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 #: Modes in which a framework has a compiler build each operator.
 _COMPILED = ("compiled", "xla")
-#: Folders of tests that a C++ compiler builds hosts and emulators for.
-_BUILT = {"cpp"}
+#: The folder of tests that a C++ compiler builds hosts and emulators for.
+_BUILT = "cpp"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest picks tests by their markers
