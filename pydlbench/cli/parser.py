@@ -24,7 +24,7 @@ class Command:
 
     Its module, ``pydlbench.cli.<name>``, gives ``add_parser(subparsers)`` and ``run(args)`` and
     imports next to nothing at its top. A command that measures gives ``read_tasks(args)``, too;
-    one that stores gives ``show_stored(run, entries)`` for its table.
+    one that stores in a table of its own gives ``show_stored(run, quiet=...)``.
 
     Attributes:
         help: its line in ``pydlbench --help``.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import math
 import sys
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +12,7 @@ from pydlbench.cli.options import add
 from pydlbench.cli.output import reading_files
 from pydlbench.cli.terminal import tell
 from pydlbench.errors import UsageError, nearest
+from pydlbench.store.entry import TABLES
 
 if TYPE_CHECKING:
     import argparse
@@ -332,6 +335,7 @@ def show(run: Loaded, *, quiet: bool = False) -> None:
         "protocol": lambda: _protocols(run),
         "check": lambda: _checks(run),
         "findings": lambda: _findings(run),
+        **_others(run, quiet),
     }
     if info.kind == "diagnose" or summed in tables or not _asked_for(run):
         del sections["layer"]
@@ -344,6 +348,18 @@ def show(run: Loaded, *, quiet: bool = False) -> None:
         if number:
             print()
         sections[name]()
+
+
+def _others(run: Loaded, quiet: bool) -> dict[str, Callable[[], None]]:
+    """Return what shows the tables of other commands: their own modules."""
+    from pydlbench.cli.parser import COMMANDS
+
+    found: dict[str, Callable[[], None]] = {}
+    for name, command in COMMANDS.items():
+        if command.stores and command.stores not in TABLES:
+            show_stored = importlib.import_module(f"pydlbench.cli.{name}").show_stored
+            found[command.stores] = functools.partial(show_stored, run, quiet=quiet)
+    return found
 
 
 def _asked_for(run: Loaded) -> list[Entry]:

@@ -489,6 +489,7 @@ def to_json(
     """Return one object with the run, its steps and what came of comparing frameworks."""
     return dump(
         {
+            "kind": "e2e",
             "interrupted": interrupted,
             "run": run.to_dict(),
             "model": rows[0].record.case.model if rows else None,

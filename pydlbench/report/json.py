@@ -113,8 +113,10 @@ def run_document(
     """
     lists: dict[str, list[dict[str, Any]]] = {name: [] for name in LISTS.values()}
     for entry in entries:
-        lists[LISTS[entry.table]].append(_plain(entry, samples=samples))
-    head: dict[str, Any] = {"interrupted": interrupted, "run": run.to_dict()}
+        # A command with a table of its own has a list of its own.
+        name = LISTS.get(entry.table, entry.table)
+        lists.setdefault(name, []).append(_plain(entry, samples=samples))
+    head: dict[str, Any] = {"kind": kind, "interrupted": interrupted, "run": run.to_dict()}
     if kind == "layers":
         return {**head, "measurements": lists["measurements"]}
     if kind == "e2e" and lists["steps"]:
@@ -122,13 +124,13 @@ def run_document(
         agreements = lists["agreements"]
         return {**head, "model": steps[0].get("model"), "steps": steps, "agreements": agreements}
     if kind == "e2e" and len(lists["protocols"]) == 1:
-        return {"run": head["run"], **lists["protocols"][0]}
+        return {"kind": kind, "run": head["run"], **lists["protocols"][0]}
     single = lists[LISTS[_SINGLE[kind]]] if kind in _SINGLE else []
     if len(single) == 1:
         return {**head, **single[0], "measurements": lists["measurements"]}
     if kind == "check" and single:
         return {**head, "checks": single, "measurements": lists["measurements"]}
-    return {**head, "kind": kind, **lists}
+    return {**head, **lists}
 
 
 def _plain(entry: Entry, *, samples: bool) -> dict[str, Any]:

@@ -172,7 +172,7 @@ def _entries(document: Mapping[str, Any]) -> Iterator[Entry]:
     if kind == "sweep":
         yield from _swept(document)
         return
-    shared = {"schema_version", "run", "interrupted", "measurements", "checks"}
+    shared = {"schema_version", "kind", "run", "interrupted", "measurements", "checks"}
     rest = {name: value for name, value in document.items() if name not in shared}
     if kind == "e2e" and "protocol" in document:
         yield Entry.of("protocol", rest)

@@ -41,7 +41,7 @@ __all__ = [
 
 #: Kinds of entries: a timed layer; the estimate of a step (computed, not measured); a timed
 #: framework step, two frameworks' results held against each other, a published script's numbers;
-#: a cross-check; what ``diagnose`` found.
+#: a cross-check; what ``diagnose`` found. Another command may have a table of its own.
 TABLES: Final = ("layer", "estimate", "step", "agreement", "protocol", "check", "findings")
 #: Those that were not timed.
 UNTIMED: Final = ("estimate", "agreement")

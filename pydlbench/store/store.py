@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from typing import TYPE_CHECKING, Any, Self
 
 from pydlbench.errors import StoreError, UsageError
@@ -252,8 +253,8 @@ class Store(Editor):
     def _insert(self, run_id: str, entry: Entry) -> None:
         from pydlbench.store.connection import INSERT_LAYER
 
-        if entry.table not in TABLES:
-            raise UsageError(f"table {entry.table}: not one of {', '.join(TABLES)}")
+        if not re.fullmatch(r"[a-z][a-z-]{0,31}", entry.table):
+            raise UsageError(f"table {entry.table}: not a name; nearest: {', '.join(TABLES)}")
         if entry.key is not None:
             self._connection.execute(
                 "DELETE FROM entries WHERE run = ? AND key = ?", (run_id, entry.key)

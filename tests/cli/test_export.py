@@ -149,7 +149,7 @@ def test_long_has_a_line_for_each_measurement_and_sample(capsys):
 def test_json_is_what_the_command_wrote(capsys):
     main(["export", "last", "--format", "json"])
     document = json.loads(capsys.readouterr().out)
-    assert set(document) == {"schema_version", "interrupted", "run", "measurements"}
+    assert set(document) == {"schema_version", "kind", "interrupted", "run", "measurements"}
     assert len(document["measurements"]) == 2
     assert "samples_s" not in document["measurements"][0]
     main(["export", "last", "--format", "json", "--samples"])

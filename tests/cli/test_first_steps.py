@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
 import shutil
 import subprocess
 import sys
+import types
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 
 from pydlbench.cli import main
-from pydlbench.cli.options import fail_on
-from pydlbench.cli.parser import COMMANDS, command_parser
+from pydlbench.cli.options import add, fail_on, recorder_of
+from pydlbench.cli.output import ended
+from pydlbench.cli.parser import COMMANDS, Command, command_parser
+from pydlbench.cli.terminal import Progress
 from pydlbench.errors import UsageError
+from pydlbench.runner.execute import Result, Row, Task, execute
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 
@@ -129,6 +136,50 @@ def test_a_run_in_which_nothing_was_measured_is_not_the_last(store_path, run_rec
             store.finish(run, "done" if status == "ok" else "failed")
         assert store.find("last").id == "20300102-aaaa0000"
         assert store.find("bbbb").id == "20300103-bbbb0000"
+
+
+def test_a_command_that_stores_is_its_file_and_a_line(monkeypatch, run_record, capsys):
+    """Its own module and its line among the commands: all that measuring and keeping takes."""
+    module = types.ModuleType("pydlbench.cli.latency")
+
+    def add_parser(subparsers):
+        parser = subparsers.add_parser("latency", description="Invented.")
+        add(parser, "quiet", "verbose", "store")
+
+    @dataclass(frozen=True, kw_only=True)
+    class Latency(Task):
+        kind: ClassVar[str] = "latency"
+
+        def measure(self, session, view):
+            assert session.run is run_record
+            view.advance(0, 1, "a row")
+            yield Result("latency", {"p99_s": 0.25}, self.rows[0])
+
+    @contextlib.contextmanager
+    def session(_):
+        yield types.SimpleNamespace(run=run_record)
+
+    def run(args):
+        row = Row(fields={"of": "mnist"}, label="mnist", case="mnist")
+        with recorder_of(args, "latency") as recorder:
+            results = execute([Latency(rows=(row,))], session, recorder, progress=Progress.of(args))
+        return ended(results)
+
+    def show_stored(run, *, quiet):
+        assert not quiet
+        print(*(entry.document["p99_s"] for entry in run.table("latency")))
+
+    module.add_parser, module.run, module.show_stored = add_parser, run, show_stored
+    monkeypatch.setitem(sys.modules, "pydlbench.cli.latency", module)
+    line = Command("invented", (("latency", "a"), ("latency -q", "b")), stores="latency")
+    monkeypatch.setitem(COMMANDS, "latency", line)
+    assert main(["latency"]) == 0
+    capsys.readouterr()
+    assert main(["runs", "show", "last"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "0.25"
+    assert main(["export", "last", "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["kind"], document["latency"]) == ("latency", [{"p99_s": 0.25}])
 
 
 def test_conditions():

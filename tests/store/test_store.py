@@ -164,8 +164,8 @@ def test_a_later_entry_takes_the_place_of_one_with_the_same_key(store, run_of, e
 
 def test_entries_that_are_added_together_are_all_there_or_none(store, run_of, entry):
     store.begin(run_of(), "layers")
-    with pytest.raises(UsageError, match="table rows: not one of layer"):
-        store.add_all(run_of().id, [entry(), entry(), Entry("rows", {})])
+    with pytest.raises(UsageError, match="table Rows: not a name"):
+        store.add_all(run_of().id, [entry(), entry(), Entry("Rows", {})])
     assert store.entries(run_of().id) == []
     assert store.columns(run_of().id) == []
 
