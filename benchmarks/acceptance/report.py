@@ -10,8 +10,8 @@ from acceptance.journal import Journal
 from acceptance.verdicts import verdicts
 from pydlbench.records.measurement import Measurement
 from pydlbench.records.record import SCHEMA_VERSION
-from pydlbench.report.columns import number, percent, spread
-from pydlbench.units import format_seconds, si
+from pydlbench.records.metrics import spread
+from pydlbench.units import format_seconds, number, percent, si
 
 __all__ = ["document", "markdown"]
 

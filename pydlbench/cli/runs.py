@@ -295,7 +295,7 @@ def _kernel_of(case: KernelSpec) -> tuple[Any, ...]:
 
 
 def _summary(document: Mapping[str, Any]) -> str:
-    from pydlbench.report.columns import time_in, time_unit
+    from pydlbench.units import time_in, time_unit
 
     found = document["estimate"]
     words = f"{document['model']}  batch {document['batch']}  {document['phase']}"
@@ -409,7 +409,7 @@ def _steps(run: Loaded, quiet: bool) -> None:
 
 def _protocols(run: Loaded) -> None:
     """Print the numbers: what the script writes around them is not kept."""
-    from pydlbench.report.columns import number
+    from pydlbench.units import number
 
     for place, entry in enumerate(run.table("protocol")):
         document = entry.document

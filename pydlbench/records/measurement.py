@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 
+from pydlbench.records.metrics import (
+    Metric,
+    TableOf,
+    algorithm_within,
+    checked_text,
+    cut,
+    ratio_text,
+    short_layout,
+    spread,
+)
 from pydlbench.records.record import Record, one_of
 from pydlbench.records.specs import Cache, LayerKind, PassName, Precision, Propagation
 from pydlbench.timing.statistics import summarize
+from pydlbench.units import number, percent, si
 
 __all__ = [
+    "METRICS",
     "SLOW",
+    "TABLE_METRICS",
     "UNCERTAIN_LEGEND",
     "Correctness",
     "Measurement",
@@ -90,12 +103,14 @@ class Roofline(Record, frozen=True, kw_only=True):
         efficiency: ``time_s`` over the measured median: 1 is the roof. Kernels that need fewer
             FLOPs than a direct one (Winograd, FFT) can exceed it.
         bandwidth: Which level takes most of the memory roof: ``memory``, ``llc`` or ``l2``.
+        bandwidth_gbps: Its measured bandwidth in GB/s.
     """
 
     bound: Annotated[str, one_of("compute", "memory", "launch")]
     time_s: float
     efficiency: float
     bandwidth: str = "memory"
+    bandwidth_gbps: float | None = None
 
 
 class Correctness(Record, frozen=True, kw_only=True):
@@ -255,7 +270,7 @@ class Measurement(
     causes: tuple[Mapping[str, Any], ...] = ()
     clock_from: str | None = None
 
-    derived = ("gflops_per_watt",)
+    derived = ("gflops_per_watt", "of_bandwidth")
     omitted = ("candidates", "samples_s")
     promised = ("device", "backend", "cache", "reason", "time", "correct")
 
@@ -283,6 +298,16 @@ class Measurement(
     def gflops_per_watt(self) -> float | None:
         """Algorithmic GFLOP/s per watt, which is GFLOP per joule; None without an energy."""
         return self.flops / self.energy_j / 1e9 if self.energy_j else None
+
+    @property
+    def of_bandwidth(self) -> float | None:
+        """The least traffic's rate over the bandwidth of the level that has most of it.
+
+        None where that is not known. Above 1 where another level brings a part of the bytes.
+        """
+        if self.gbps is None or self.roofline is None or not self.roofline.bandwidth_gbps:
+            return None
+        return self.gbps / self.roofline.bandwidth_gbps
 
     @property
     def ok(self) -> bool:
@@ -381,3 +406,198 @@ def is_tied(row: Measurement) -> bool:
 def _is_best(row: Measurement) -> bool:
     """Whether the ratio is that of the fastest to itself."""
     return row.ratio is not None and row.ratio["to"] == row.who
+
+
+# The metrics of a row, in the order of the columns of CSV and Parquet files, which files of
+# different runs share whatever their rows hold. Rates are algorithmic, percentages come from the
+# executed FLOPs.
+
+# Of an algorithm's name in a table of several layers; and where backends stand beside each other.
+_WIDE_COLUMN, _NARROW_COLUMN = 32, 25
+
+
+def _algorithm(row: Measurement, table: TableOf) -> str:
+    """An engine with ten knobs would leave no place for its time; JSON and CSV have them all."""
+    if table.beside:
+        return algorithm_within(row, _NARROW_COLUMN)
+    return cut(row.algorithm or "-", _WIDE_COLUMN) if table.layers else row.algorithm or "-"
+
+
+def _note(row: Measurement, _: TableOf | None = None) -> str:
+    words = ["contended"] * row.contended + ["ratio uncertain"] * is_uncertain(row)
+    return ", ".join(words)
+
+
+def _moves(table: TableOf) -> bool:
+    """Whether the time of some rows is not that of their arithmetic."""
+    return bool(table.bounds - {"compute"})
+
+
+def _of_peak(which: str) -> Metric:
+    """Return the metric of the executed rate over one of the compute peaks."""
+    return Metric(
+        path=f"of_peak.{which}",
+        flat=False,
+        title=which,
+        text=lambda row, _: percent(row.fraction_of_peak(which)),
+    )
+
+
+METRICS: Final[tuple[Metric, ...]] = (
+    *(Metric(path=name) for name in ("layer", "kind", "problem", "batch", "pass", "propagation")),
+    *(Metric(path=name) for name in ("precision", "accumulate", "device", "threads", "backend")),
+    *(Metric(path=name) for name in ("mode", "library")),
+    Metric(path="algorithm", title="algorithm", text=_algorithm, right=False),
+    Metric(
+        path="layout",
+        title="layout",
+        text=short_layout,
+        # One that all share stands in the heading.
+        shown=lambda table: len({short_layout(row) for row in table.rows}) > 1,
+        right=False,
+    ),
+    *(Metric(path=name) for name in ("layout_request", "cache", "timing", "status", "reason")),
+    Metric(
+        path="time_s.median",
+        unit="s",
+        title="median",
+        text=lambda row, table: table.seconds(row.time.median) if row.time else "-",
+    ),
+    Metric(path="time_s.ci_low", unit="s"),
+    Metric(path="time_s.ci_high", unit="s"),
+    Metric(path="time_s.confidence"),
+    Metric(
+        path="time_s.spread",
+        flat=False,
+        title=lambda table: table.interval,
+        text=lambda row, _: spread(row.time) if row.time else "-",
+    ),
+    *(Metric(path=f"time_s.{name}", unit="s") for name in ("q1", "q3", "min")),
+    Metric(
+        path="time_s.n",
+        title="n",
+        text=lambda row, _: str(row.time.n) if row.time else "-",
+        # There it would be too wide, and the ratio's interval is made of rounds.
+        shown=lambda table: not table.beside,
+    ),
+    Metric(
+        path="flops",
+        unit="FLOP",
+        title="GFLOP",
+        text=lambda row, _: number(row.flops / 1e9),
+        shown=lambda table: table.layers,
+    ),
+    Metric(path="flops_executed", unit="FLOP"),
+    Metric(path="bytes", unit="B"),
+    Metric(
+        path="tflops",
+        unit="TFLOP/s",
+        title="TFLOP/s",
+        text=lambda row, _: number(row.tflops),
+    ),
+    Metric(
+        path="gbps",
+        unit="GB/s",
+        title="GB/s",
+        text=lambda row, _: number(row.gbps),
+        shown=_moves,
+    ),
+    Metric(path="arithmetic_intensity", unit="FLOP/B"),
+    Metric(path="clock_hz", unit="Hz"),
+    *(Metric(path=f"peak_tflops.{name}", unit="TFLOP/s") for name in ("theoretical", "measured")),
+    *map(_of_peak, ("theoretical", "measured")),
+    Metric(
+        path="roofline.bound",
+        title="bound",
+        text=lambda row, _: row.roofline.bound if row.roofline else "-",
+        shown=lambda table: not table.beside or len(table.bounds) > 1,
+        right=False,
+    ),
+    Metric(path="roofline.time_s", unit="s"),
+    Metric(
+        path="roofline.efficiency",
+        title="of roof",
+        text=lambda row, _: percent(row.roofline.efficiency if row.roofline else None),
+        # Of two peaks a memory-bound kernel can reach neither; its own roof says what is left.
+        shown=_moves,
+    ),
+    Metric(path="roofline.bandwidth"),
+    Metric(
+        path="correct.status",
+        title="checked",
+        text=checked_text,
+        right=False,
+    ),
+    *(Metric(path=f"correct.{name}") for name in ("rel_error", "tolerance", "detail")),
+    Metric(
+        path="contended",
+        title="note",
+        text=_note,
+        shown=lambda table: any(map(_note, table.rows)),
+        right=False,
+    ),
+    *(Metric(path=name) for name in ("contention_reason", "discarded", "stop_reason")),
+    Metric(path="workspace_bytes", unit="B"),
+    *(Metric(path=name, unit="s") for name in ("reorder_s", "setup_s")),
+    *(Metric(path=name) for name in ("warnings", "stop_rule", "inner", "cycles", "retries")),
+    *(Metric(path=name) for name in ("fuse", "tensor_cores", "notes")),
+    *(Metric(path=f"launch_s.{name}", unit="s") for name in ("event", "graph", "host", "enqueue")),
+    Metric(
+        path="energy_j",
+        unit="J",
+        title="energy",
+        text=lambda row, _: si(row.energy_j, "J") if row.energy_j else "-",
+        shown=lambda table: table.some("energy_j"),
+    ),
+    Metric(path="power_w", unit="W"),
+    Metric(
+        path="gflops_per_watt",
+        unit="GFLOP/J",
+        title="GFLOP/s/W",
+        text=lambda row, _: number(row.gflops_per_watt),
+        shown=lambda table: table.some("energy_j"),
+    ),
+    *(Metric(path=f"gpu.{name}_hz", unit="Hz") for name in ("sm_clock", "memory_clock")),
+    Metric(path="gpu.power_w", unit="W"),
+    Metric(path="gpu.temperature_c", unit="degrees Celsius"),
+    *(Metric(path=f"gpu.{name}") for name in ("reasons", "others", "readings")),
+    Metric(path="ratio.to"),
+    Metric(
+        path="ratio.median",
+        title="to best",
+        text=ratio_text,
+        shown=lambda table: table.beside,
+    ),
+    *(Metric(path=f"ratio.{name}") for name in ("ci_low", "ci_high", "rounds")),
+    Metric(
+        path="warm_s",
+        unit="s",
+        title="pages kept",
+        text=lambda row, table: table.seconds(row.warm_s or None),
+        shown=lambda table: table.some("warm_s"),
+    ),
+    *(Metric(path=f"faults.{name}") for name in ("default", "warm")),
+    Metric(path="empty_call_s", unit="s"),
+    *(Metric(path=name) for name in ("causes", "clock_from")),
+    Metric(path="roofline.bandwidth_gbps", unit="GB/s"),
+    Metric(
+        path="of_bandwidth",
+        title="of bandwidth",
+        text=lambda row, _: percent(
+            row.of_bandwidth if row.roofline and row.roofline.bound == "memory" else None
+        ),
+        # It says something of rows whose time is that of their traffic.
+        shown=lambda table: "memory" in table.bounds and table.some("of_bandwidth"),
+    ),
+)
+
+#: Those of tables, in the order of their columns.
+TABLE_METRICS: Final[tuple[Metric, ...]] = tuple(
+    next(one for one in METRICS if one.path == path)
+    for path in (
+        *("algorithm", "layout", "flops", "time_s.median", "time_s.spread", "time_s.n"),
+        *("tflops", "gbps", "of_peak.theoretical", "of_peak.measured", "roofline.efficiency"),
+        *("of_bandwidth", "roofline.bound", "energy_j", "gflops_per_watt", "ratio.median"),
+        *("warm_s", "correct.status", "contended"),
+    )
+)

@@ -6,24 +6,16 @@ import itertools
 from typing import TYPE_CHECKING
 
 from pydlbench.records.measurement import UNCERTAIN_LEGEND, is_uncertain
-from pydlbench.report.columns import (
-    AXES,
-    Column,
+from pydlbench.records.metrics import (
     algorithm_within,
     checked_text,
-    common_model,
-    label,
-    number,
-    percent,
     ratio_text,
     short_layout,
     spread,
-    time_in,
-    time_unit,
-    varying,
 )
+from pydlbench.report.columns import AXES, Column, common_model, label, varying
 from pydlbench.report.text import plain_table
-from pydlbench.units import format_bytes, format_flops
+from pydlbench.units import format_bytes, format_flops, number, percent, time_in, time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,14 @@ import msgspec
 
 from pydlbench.errors import UsageError
 from pydlbench.report.columns import device_name
-from pydlbench.report.text import PLAIN, Style, plain_table
+from pydlbench.report.text import (
+    PLAIN,
+    Style,
+    markdown_run,
+    markdown_table,
+    markdown_text,
+    plain_table,
+)
 from pydlbench.units import format_seconds
 
 if TYPE_CHECKING:
@@ -35,7 +42,6 @@ __all__ = [
     "explain_check",
     "ledger_rows",
     "limits",
-    "markdown_table",
     "operators_s",
     "percent",
     "render_checks",
@@ -655,24 +661,16 @@ def checks_markdown(
         diagnose: whether there is a command of that name to point to.
     """
     records = [one.record for one in results if one.record is not None]
-    blocks = [_escape(device_name(run.device))]
+    blocks = [markdown_text(device_name(run.device))]
     if records:
         blocks.append(_ladder(records, limits))
     for one in results:
         if one.record is None:
-            blocks.append(f"- {one.status}: {one.who}: {_escape(str(one.reason))}")
+            blocks.append(f"- {one.status}: {one.who}: {markdown_text(str(one.reason))}")
         else:
             blocks += _section(one.record, diagnose)
-    if run.id:
-        blocks.append(f"Run {_escape(run.id)}, {_escape(run.created_utc)}.")
+    blocks += markdown_run(run)
     return "\n\n".join(blocks) + "\n"
-
-
-def markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Return a table whose first columns are aligned to the left, the others to the right."""
-    ruler = [":---" if number < left else "---:" for number in range(len(titles))]
-    cells = [titles, ruler, *([_escape(cell) for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(one)} |" for one in cells)
 
 
 def _ladder(records: Sequence[CheckRecord], limits: Limits) -> str:
@@ -687,21 +685,17 @@ def _ladder(records: Sequence[CheckRecord], limits: Limits) -> str:
         ]
         for one in records
     ]
-    return markdown_table(["step", *TITLES, "error", "native", "unexplained"], rows)
+    titles = ["step", *TITLES, "error", "native", "unexplained"]
+    return markdown_table(titles, rows)
 
 
 def _section(record: CheckRecord, diagnose: bool) -> list[str]:
+    titles = ["term", "time", "share", "what stands out"]
     rows = [[term, time, share, detail] for term, time, share, _, detail in ledger_rows(record)]
     notes = [errors_line(record), faults_line(record), *(f"note: {one}" for one in record.notes)]
     sentences = check_conclusion(record, diagnose=diagnose)
     return [
-        "  \n".join(_escape(part) for part in summary_parts(record)),
-        markdown_table(["term", "time", "share", "what stands out"], rows),
-        "  \n".join(_escape(line) for line in [*notes, *sentences]),
+        "  \n".join(markdown_text(part) for part in summary_parts(record)),
+        markdown_table(titles, rows),
+        "  \n".join(markdown_text(line) for line in [*notes, *sentences]),
     ]
-
-
-def _escape(text: str) -> str:
-    for character in "\\|*_<>`":
-        text = text.replace(character, f"\\{character}")
-    return " ".join(text.split())

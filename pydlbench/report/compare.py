@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from pydlbench.compare.comparison import FASTER, SAME, SLOWER, UNCLEAR
 from pydlbench.compare.match import LAYER_KINDS, describe
-from pydlbench.report.check import markdown_table
-from pydlbench.report.columns import number, time_in, time_unit
-from pydlbench.report.text import PLAIN, Style, plain_table
+from pydlbench.report.text import PLAIN, Style, markdown_table, markdown_text, plain_table
+from pydlbench.units import number, time_in, time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -412,7 +411,10 @@ def _time(unit: tuple[float, str], row: Row) -> str:
 def comparison_markdown(found: Comparison) -> str:
     """Return the conclusion in bold, the sides, warnings, all rows, and what has no partner."""
     first, *rest = conclude(found)
-    blocks = [" ".join([f"**{_escape(first)}**", *map(_escape, rest)]), _lines(side_lines(found))]
+    blocks = [
+        " ".join([f"**{markdown_text(first)}**", *map(markdown_text, rest)]),
+        _lines(side_lines(found)),
+    ]
     blocks += [_list([f"warning: {one.text}" for one in found.differences])]
     titles, cells, _ = table(found, found.rows)
     blocks.append(markdown_table([title or "layer" for title in titles], cells))
@@ -422,14 +424,8 @@ def comparison_markdown(found: Comparison) -> str:
 
 
 def _lines(lines: Sequence[str]) -> str:
-    return "  \n".join(map(_escape, lines))
+    return "  \n".join(map(markdown_text, lines))
 
 
 def _list(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {_escape(line)}" for line in lines)
-
-
-def _escape(text: str) -> str:
-    for character in "\\|*_<>`":
-        text = text.replace(character, f"\\{character}")
-    return " ".join(text.split())
+    return "\n".join(f"- {markdown_text(line)}" for line in lines)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import math
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import BackendMissingError
+from pydlbench.records.measurement import METRICS
+from pydlbench.report.text import csv_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,30 +32,7 @@ __all__ = [
 # -----------------------------------------------------------------------------
 # CSV in long form: one line per measurement, nested values flattened, every line with its run.
 
-# Written out, so that files of different runs can be concatenated whatever their rows hold.
-CSV_COLUMNS = (
-    *("run_id", "created_utc", "layer", "kind", "problem", "batch", "pass", "propagation"),
-    *("precision", "accumulate", "device", "threads", "backend", "mode", "library"),
-    *("algorithm", "layout", "layout_request", "cache", "timing", "status", "reason"),
-    *("time_s_median", "time_s_ci_low", "time_s_ci_high", "time_s_confidence"),
-    *("time_s_q1", "time_s_q3", "time_s_min", "time_s_n"),
-    *("flops", "flops_executed", "bytes", "tflops", "gbps", "arithmetic_intensity", "clock_hz"),
-    *("peak_tflops_theoretical", "peak_tflops_measured"),
-    *("roofline_bound", "roofline_time_s", "roofline_efficiency", "roofline_bandwidth"),
-    *("correct_status", "correct_rel_error", "correct_tolerance", "correct_detail"),
-    *("contended", "contention_reason", "discarded", "stop_reason"),
-    *("workspace_bytes", "reorder_s", "setup_s", "warnings"),
-    *("stop_rule", "inner", "cycles", "retries"),
-    *("fuse", "tensor_cores", "notes", "launch_s_event", "launch_s_graph", "launch_s_host"),
-    "launch_s_enqueue",
-    *("energy_j", "power_w", "gflops_per_watt"),
-    *("gpu_sm_clock_hz", "gpu_memory_clock_hz", "gpu_power_w", "gpu_temperature_c", "gpu_reasons"),
-    *("gpu_others", "gpu_readings"),
-    *("ratio_to", "ratio_median", "ratio_ci_low", "ratio_ci_high", "ratio_rounds"),
-    *("warm_s", "faults_default", "faults_warm", "empty_call_s", "causes", "clock_from"),
-)
-_NESTED = ("time_s", "peak_tflops", "roofline", "correct", "launch_s", "gpu", "ratio", "faults")
-_LISTS = ("warnings", "notes", "gpu_reasons", "gpu_others", "causes")
+CSV_COLUMNS: Final = ("run_id", "created_utc", *(one.column for one in METRICS if one.flat))
 
 
 def to_csv(run: RunRecord, measurements: Sequence[Measurement]) -> str:
@@ -65,29 +41,14 @@ def to_csv(run: RunRecord, measurements: Sequence[Measurement]) -> str:
     What is unknown is an empty cell. ``reorder_s`` is the sum over the operands; raw samples and
     candidates are in JSON only.
     """
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    for measurement in measurements:
-        row: dict[str, Any] = {"run_id": run.id, "created_utc": run.created_utc}
-        row |= measurement.to_dict()
-        for name in _NESTED:
-            for key, value in (row[name] or {}).items():
-                row[f"{name}_{key}"] = value
-        row["reorder_s"] = sum(measurement.reorder_s.values()) if measurement.reorder_s else None
-        row["causes"] = [f"{one['cause']} {one['share']:.0%}" for one in measurement.causes]
-        for name in _LISTS:
-            row[name] = "; ".join(map(str, row.get(name) or ()))
-        writer.writerow({name: _cell(row.get(name)) for name in CSV_COLUMNS})
-    return buffer.getvalue()
+    head = {"run_id": run.id, "created_utc": run.created_utc}
+    rows = (_flat("layer", measurement.to_dict()) | head for measurement in measurements)
+    return _lines(CSV_COLUMNS, rows)
 
 
-def _cell(value: Any) -> Any:
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return value
+def _lines(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return a line of column names, and a line for each row."""
+    return csv_text(columns, ([row.get(name) for name in columns] for row in rows))
 
 
 # -----------------------------------------------------------------------------
@@ -124,12 +85,7 @@ _TIMES: Final = {"layer": "time_s", "step": "time_s", "check": "measured_s"}
 
 def to_long(runs: Iterable[tuple[RunRecord, Iterable[Entry]]]) -> str:
     """Return the heading and the lines; what is unknown is an empty cell."""
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, LONG_COLUMNS, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    for row in long_rows(runs):
-        writer.writerow({name: _long_cell(row.get(name)) for name in LONG_COLUMNS})
-    return buffer.getvalue()
+    return _lines(LONG_COLUMNS, long_rows(runs))
 
 
 def long_rows(runs: Iterable[tuple[RunRecord, Iterable[Entry]]]) -> Iterator[dict[str, Any]]:
@@ -213,12 +169,6 @@ def _scalar(value: Any) -> Any:
     return json.dumps(value)
 
 
-def _long_cell(value: Any) -> Any:
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return ""
-    return ("true" if value else "false") if isinstance(value, bool) else value
-
-
 # -----------------------------------------------------------------------------
 # The six columns in which deep-learning-benchmark's results are passed on.
 #
@@ -245,9 +195,10 @@ _DLB_TIMES: Final = {"step": "time_s", "check": "measured_s"}
 
 def to_dlb(runs: Iterable[tuple[RunRecord, Iterable[Entry]]]) -> str:
     """Return the heading and a line for each step that was timed."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(DLB_COLUMNS)
+    return csv_text(DLB_COLUMNS, _dlb_rows(runs))
+
+
+def _dlb_rows(runs: Iterable[tuple[RunRecord, Iterable[Entry]]]) -> Iterator[list[str]]:
     for run, entries in runs:
         for entry in entries:
             for stage, milliseconds in _results(entry):
@@ -255,18 +206,15 @@ def to_dlb(runs: Iterable[tuple[RunRecord, Iterable[Entry]]]) -> str:
                 framework = str(document["framework"])
                 name = _FRAMEWORKS.get(framework, framework)
                 mode = document.get("mode")
-                writer.writerow(
-                    [
-                        run.created_utc,
-                        name if mode in _DEFAULT_MODES else f"{name}-{mode}",
-                        document["model"],
-                        stage,
-                        document["precision"],
-                        # No exponent, however long the step.
-                        f"{milliseconds:.4g}" if milliseconds < 9999.5 else f"{milliseconds:.0f}",
-                    ]
-                )
-    return buffer.getvalue()
+                yield [
+                    run.created_utc,
+                    name if mode in _DEFAULT_MODES else f"{name}-{mode}",
+                    document["model"],
+                    stage,
+                    document["precision"],
+                    # No exponent, however long the step.
+                    f"{milliseconds:.4g}" if milliseconds < 9999.5 else f"{milliseconds:.0f}",
+                ]
 
 
 def batches(entries: Iterable[Entry]) -> set[int | None]:

@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from pydlbench.report.columns import device_name
-from pydlbench.report.text import PLAIN, Style
+from pydlbench.report.text import PLAIN, Style, markdown_run, markdown_text
 from pydlbench.units import format_percent, format_seconds
 
 if TYPE_CHECKING:
@@ -191,34 +191,29 @@ def diagnosis_markdown(run: RunRecord, found: Diagnosis) -> str:
         run: for the device's name.
         found: what to show.
     """
-    blocks = ["  \n".join(map(_escape, what(run, found))), _escape(headline(found))]
+    blocks = ["  \n".join(map(markdown_text, what(run, found))), markdown_text(headline(found))]
     blocks += [_finding_markdown(number, one) for number, one in enumerate(found.findings, start=1)]
     if any(one.overlaps for one in found.findings):
         blocks.append(OVERLAPS)
     for heading, tried in (("Tried, no gain", found.tried), ("Not tried", found.untried)):
         if tried:
-            lines = [f"- {_escape(f'{one.what} ({one.problem}): {one.result}')}" for one in tried]
+            lines = [
+                f"- {markdown_text(f'{one.what} ({one.problem}): {one.result}')}" for one in tried
+            ]
             blocks.append("\n".join([f"{heading}:", "", *lines]))
     if found.notes:
-        blocks.append("\n".join(f"- note: {_escape(one)}" for one in found.notes))
-    if run.id:
-        blocks.append(f"Run {_escape(run.id)}, {_escape(run.created_utc)}.")
+        blocks.append("\n".join(f"- note: {markdown_text(one)}" for one in found.notes))
+    blocks += markdown_run(run)
     return "\n\n".join(blocks) + "\n"
 
 
 def _finding_markdown(number: int, one: Finding) -> str:
-    lines = [f"{number}. **{_escape(title(one))}**: {_escape(saved(one))}"]
-    lines.append(f"   - symptom: {_escape(one.symptom)}")
-    lines += [f"   - evidence: {_escape(text)}" for text in one.evidence]
-    lines += [f"   - cause: {_escape(text)}" for text in because(one)]
-    lines += [f"   - or: {_escape(text)}" for text in one.alternatives]
+    lines = [f"{number}. **{markdown_text(title(one))}**: {markdown_text(saved(one))}"]
+    lines.append(f"   - symptom: {markdown_text(one.symptom)}")
+    lines += [f"   - evidence: {markdown_text(text)}" for text in one.evidence]
+    lines += [f"   - cause: {markdown_text(text)}" for text in because(one)]
+    lines += [f"   - or: {markdown_text(text)}" for text in one.alternatives]
     if one.overlaps:
         lines.append(f"   - overlaps {', '.join(map(str, one.overlaps))}")
     lines.append(f"   - next: `{one.next}`")
     return "\n".join(lines)
-
-
-def _escape(text: str) -> str:
-    for character in "\\|*_<>`":
-        text = text.replace(character, f"\\{character}")
-    return " ".join(text.split())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +11,7 @@ from pydlbench.devices.gpu.peaks import on_tensor_cores
 from pydlbench.models.counts import macs
 from pydlbench.report.columns import device_name
 from pydlbench.report.json import dump
-from pydlbench.report.text import PLAIN, Style, plain_table
+from pydlbench.report.text import PLAIN, Style, csv_text, markdown_table, markdown_text, plain_table
 from pydlbench.timing.statistics import paired_ratio
 from pydlbench.units import format_flops, format_percent, format_seconds
 
@@ -502,40 +500,24 @@ def to_json(
 
 def to_csv(run: RunRecord, rows: Sequence[StepRow]) -> str:
     """Return the header and one line per step; what is unknown is an empty cell."""
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
+    lines = []
     for row in rows:
         cells: dict[str, Any] = {"run_id": run.id, "created_utc": run.created_utc}
         cells |= row.to_dict()
         cells |= {f"time_s_{key}": value for key, value in (cells["time_s"] or {}).items()}
         cells["checks"] = "; ".join(f"{one.name} {one.status}" for one in row.record.checks)
-        writer.writerow({name: _cell(cells.get(name)) for name in CSV_COLUMNS})
-    return buffer.getvalue()
+        lines.append([cells.get(name) for name in CSV_COLUMNS])
+    return csv_text(CSV_COLUMNS, lines)
 
 
 def to_markdown(run: RunRecord, rows: Sequence[StepRow], conclusion: Sequence[str]) -> str:
     """Return a section that can be pasted into a page."""
-    blocks = ["  \n".join(_escape(line) for line in heading(run, rows))]
+    blocks = ["  \n".join(markdown_text(line) for line in heading(run, rows))]
     titles, cells, right = table(rows)
     if cells:
-        lines = [titles, ["---:" if flag else ":---" for flag in right]]
-        lines += [[_escape(cell) for cell in row] for row in cells]
-        blocks.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+        blocks.append(markdown_table(titles, cells, right))
     rest = [line for group in refused(rows).values() for line in group]
     if rest:
-        blocks.append("\n".join(f"- {_escape(line)}" for line in rest))
-    blocks += [_escape(line) for line in conclusion]
+        blocks.append("\n".join(f"- {markdown_text(line)}" for line in rest))
+    blocks += [markdown_text(line) for line in conclusion]
     return "\n\n".join(blocks) + "\n"
-
-
-def _cell(value: Any) -> Any:
-    if value is None:
-        return ""
-    return ("true" if value else "false") if isinstance(value, bool) else value
-
-
-def _escape(text: str) -> str:
-    for character in "\\|*_<>`":
-        text = text.replace(character, f"\\{character}")
-    return text

@@ -8,21 +8,19 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.records.measurement import TimeSummary
+from pydlbench.records.metrics import spread
 from pydlbench.report.backends import contest_legend, contest_table
-from pydlbench.report.columns import (
-    columns,
-    heading,
-    label,
+from pydlbench.report.columns import columns, heading, label, varying
+from pydlbench.report.text import PLAIN, Style, plain_table
+from pydlbench.units import (
+    format_bytes,
+    format_seconds,
     number,
     percent,
     scientific,
-    spread,
     time_in,
     time_unit,
-    varying,
 )
-from pydlbench.report.text import PLAIN, Style, plain_table
-from pydlbench.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.report.columns import columns, heading, label, number, percent, varying
-from pydlbench.units import format_seconds
+from pydlbench.report.columns import columns, heading, label, varying
+from pydlbench.report.text import markdown_run, markdown_table, markdown_text
+from pydlbench.units import format_seconds, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,39 +33,24 @@ def to_markdown(
     """
     timed = [row for row in measurements if row.ok]
     axes = varying(measurements)
-    blocks = ["  \n".join(_escape(line) for line in heading(run, timed or measurements))]
+    blocks = ["  \n".join(markdown_text(line) for line in heading(run, timed or measurements))]
     if timed:
         found = columns(timed)
-        table = [
-            _line([column.title for column in found]),
-            _line(["---:" if column.right else ":---" for column in found]),
-        ]
-        table += [_line([_escape(column.cell(row)) for column in found]) for row in timed]
-        blocks.append("\n".join(table))
+        cells = [[column.cell(row) for column in found] for row in timed]
+        titles, right = [one.title for one in found], [one.right for one in found]
+        blocks.append(markdown_table(titles, cells, right))
     rest = [row for row in measurements if not row.ok]
     if rest:
         blocks.append(
             "\n".join(
-                f"- {row.status}: {_escape(label(row, axes))}: "
-                f"{_escape(row.reason or 'no reason recorded')}"
+                f"- {row.status}: {markdown_text(label(row, axes))}: "
+                f"{markdown_text(row.reason or 'no reason recorded')}"
                 for row in rest
             )
         )
-    blocks += [_escape(note) for note in notes]
-    if run.id:
-        blocks.append(f"Run {_escape(run.id)}, {_escape(run.created_utc)}.")
+    blocks += [markdown_text(note) for note in notes]
+    blocks += markdown_run(run)
     return "\n\n".join(blocks) + "\n"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _escape(text: str) -> str:
-    # A descriptor may hold n"*_x*"; a reason may hold anything.
-    for character in "\\|*_<>`":
-        text = text.replace(character, f"\\{character}")
-    return " ".join(text.split())
 
 
 # -----------------------------------------------------------------------------
@@ -232,7 +218,7 @@ def _refused(document: Mapping[str, Any]) -> str:
     words = [_what(document), f"batch {document.get('batch')}", str(document.get("phase"))]
     words.append(_who(document))
     name = " ".join(filter(None, words))
-    return _escape(
+    return markdown_text(
         f"{document['status']}: {name}: {document.get('reason') or 'no reason recorded'}"
     )
 
@@ -241,6 +227,6 @@ def _table(
     columns: Sequence[tuple[str, Callable[[Mapping[str, Any]], str]]],
     documents: Sequence[Mapping[str, Any]],
 ) -> str:
-    lines = [[title for title, _ in columns], [":---" for _ in columns]]
-    lines += [[_escape(cell(one)) for _, cell in columns] for one in documents]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    titles = [title for title, _ in columns]
+    cells = [[cell(one) for _, cell in columns] for one in documents]
+    return markdown_table(titles, cells, [False] * len(titles))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.compare.published import read_sources
-from pydlbench.report.check import markdown_table
-from pydlbench.report.columns import number
 from pydlbench.report.compare import wrapped
-from pydlbench.report.text import PLAIN, Style, plain_table
+from pydlbench.report.text import PLAIN, Style, markdown_table, plain_table
+from pydlbench.units import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -1,27 +1,45 @@
-"""Plain text for terminals and files: tables, colour, and where results are written."""
+"""The printers: tables as plain text, Markdown and CSV, colour, and where results are written."""
 
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
+import math
 import os
 import secrets
 import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from pydlbench.errors import UsageError, nearest
 from pydlbench.store.place import user_path
+from pydlbench.units import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-__all__ = ["PLAIN", "STDOUT", "Style", "check_writable", "plain_table", "write_bytes", "write_text"]
+    from pydlbench.records.run import RunRecord
+
+__all__ = [
+    "PLAIN",
+    "STDOUT",
+    "Style",
+    "check_writable",
+    "csv_text",
+    "markdown_run",
+    "markdown_table",
+    "markdown_text",
+    "plain_table",
+    "write_bytes",
+    "write_text",
+]
 
 
-# -----------------------------------------------------------------------------
-# A table without rules, for everything that is printed in columns.
+# What spreadsheets take for the beginning of a formula.
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def plain_table(
@@ -33,12 +51,70 @@ def plain_table(
     # The titles go in as a row: tabulate pads headers by two more blanks, which many columns of
     # few digits cannot afford.
     text = tabulate(
-        [titles, *cells],
+        [titles, *([printable(cell) for cell in row] for row in cells)],
         tablefmt="plain",
         disable_numparse=True,
         colalign=["right" if flag else "left" for flag in right],
     )
     return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def markdown_table(
+    titles: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool] | None = None
+) -> str:
+    """Return a table; whatever is in a cell stays text.
+
+    Args:
+        titles: of the columns.
+        cells: by row.
+        right: whether each column is aligned to the right; None is all but the first.
+    """
+    right = [number > 0 for number in range(len(titles))] if right is None else right
+    ruler = ["---:" if flag else ":---" for flag in right]
+    lines = [titles, ruler]
+    lines += [[markdown_text(cell) for cell in row] for row in cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def markdown_text(text: str) -> str:
+    """Return a text as Markdown that shows it, on one line.
+
+    A descriptor may hold ``n"*_x*"``, and the reason of a foreign document anything.
+    """
+    for character in "\\|*_<>`":
+        text = text.replace(character, f"\\{character}")
+    return " ".join(printable(text).split())
+
+
+def markdown_run(run: RunRecord) -> list[str]:
+    """Return the line that names a run below its results; nothing where it has no name."""
+    if not run.id:
+        return []
+    return [f"Run {markdown_text(run.id)}, {markdown_text(run.created_utc)}."]
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return CSV: a line of column names, and a line for each row of values.
+
+    What is unknown or no number is an empty cell. A text that a spreadsheet would take for a
+    formula has an apostrophe before it, which those programs do not show.
+    """
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([_csv_cell(value) for value in row])
+    return buffer.getvalue()
+
+
+def _csv_cell(value: Any) -> Any:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str) and value.startswith(_FORMULA):
+        return f"'{value}"
+    return value
 
 
 # -----------------------------------------------------------------------------

@@ -8,19 +8,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.records.measurement import is_tied, less_exact
-from pydlbench.report.columns import (
-    AXES,
-    axis_values,
-    label,
-    number,
-    percent,
-    time_in,
-    time_unit,
-    varying,
-)
+from pydlbench.report.columns import AXES, axis_values, label, varying
 from pydlbench.runner.measuring import ITEM_BYTES
 from pydlbench.timing.guards import HARMFUL
-from pydlbench.units import format_seconds
+from pydlbench.units import format_seconds, number, percent, time_in, time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

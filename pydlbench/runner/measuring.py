@@ -514,7 +514,8 @@ def with_limits(
         limits = device.limits(case.precision, row.clock_hz)
         launch = device.launch_s or 0.0
     warm = cached_bytes(case)
-    move = memory_time(row.bytes - warm, warm, device.levels(levels))
+    counted = device.levels(levels)
+    move = memory_time(row.bytes - warm, warm, counted)
     over = roof(row.flops_executed, limits.measured, *move)
     over = with_launch(over, launch, row.time.median)
     theoretical = limits.theoretical
@@ -529,5 +530,8 @@ def with_limits(
             time_s=over.time_s,
             efficiency=over.time_s / row.time.median,
             bandwidth=over.bandwidth,
+            bandwidth_gbps=next(
+                one.bytes_per_s / 1e9 for one in counted if one.name == over.bandwidth
+            ),
         ),
     )

@@ -3,20 +3,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pydlbench.records.measurement import Correctness, Roofline, TimeSummary
-from pydlbench.report.columns import (
-    columns,
-    device_name,
-    heading,
-    label,
-    number,
-    percent,
-    short_layout,
-    spread,
-    time_in,
-    time_unit,
-    varying,
+from pydlbench.records.measurement import (
+    METRICS,
+    Correctness,
+    Measurement,
+    Peaks,
+    Roofline,
+    TimeSummary,
 )
+from pydlbench.records.metrics import short_layout, spread
+from pydlbench.report.columns import columns, device_name, heading, label, varying
+from pydlbench.units import number, percent, time_in, time_unit
 
 
 def cells(rows, index=0):
@@ -211,3 +208,32 @@ def test_label_names_only_what_differs(measurement):
     assert label(row, ["layer", "pass", "batch", "threads"]) == (
         "alexnet/conv3 forward batch 128 4 threads"
     )
+
+
+def test_a_memory_bound_row_has_its_share_of_the_bandwidth(measurement):
+    roof = Roofline(bound="memory", time_s=0.02, efficiency=0.4, bandwidth_gbps=2.104)
+    row = measurement(median=0.05, roofline=roof)
+    assert row.to_dict()["of_bandwidth"] == pytest.approx(0.5)
+    assert cells([row])["of bandwidth"] == "50 %"
+    compute = measurement(roofline=msgspec.structs.replace(roof, bound="compute"))
+    assert cells([row, compute], 1)["of bandwidth"] == "-"
+    assert "of bandwidth" not in cells([compute])
+    unknown = measurement(roofline=msgspec.structs.replace(roof, bandwidth_gbps=None))
+    assert unknown.to_dict()["of_bandwidth"] is None
+    assert "of bandwidth" not in cells([unknown])
+
+
+def test_every_metric_has_its_place_in_the_json(measurement):
+    known = {
+        *Measurement.__struct_encode_fields__,
+        *Measurement.derived,
+        *(f"time_s.{name}" for name in TimeSummary.__struct_fields__),
+        *(f"roofline.{name}" for name in Roofline.__struct_fields__),
+        *(f"correct.{name}" for name in Correctness.__struct_fields__),
+        *(f"peak_tflops.{name}" for name in Peaks.__struct_fields__),
+    }
+    free = ("launch_s.", "gpu.", "ratio.", "faults.")
+    flat = [one.path for one in METRICS if one.flat]
+    assert [path for path in flat if path not in known and not path.startswith(free)] == []
+    assert len(set(flat)) == len(flat)
+    assert set(measurement().to_dict()) - {path.partition(".")[0] for path in flat} == set()

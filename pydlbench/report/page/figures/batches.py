@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.report.columns import number
 from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.figures.canvas import Chart, figure, log_ticks, mark, place
 from pydlbench.report.page.ladders import rates
 from pydlbench.report.page.palette import LINES, line_looks
+from pydlbench.units import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.report.columns import number
 from pydlbench.report.page.figures.canvas import WIDTH, Chart, figure, mark, place
 from pydlbench.report.page.ladders import rates
 from pydlbench.report.page.palette import LIGHT, looks
-from pydlbench.units import format_seconds
+from pydlbench.units import format_seconds, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.report.columns import AXES, axis_values, label, percent
+from pydlbench.report.columns import AXES, axis_values, label
 from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.figures.canvas import (
     CONTENDED,
@@ -23,7 +23,7 @@ from pydlbench.report.page.figures.canvas import (
 )
 from pydlbench.report.page.palette import LIGHT, Look, looks
 from pydlbench.report.page.runs import node_name
-from pydlbench.units import format_seconds
+from pydlbench.units import format_seconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

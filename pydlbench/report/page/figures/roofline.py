@@ -6,7 +6,6 @@ from math import atan2, cos, degrees, radians, sin
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.report.columns import number, percent
 from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.figures.canvas import (
     CONTENDED,
@@ -21,7 +20,7 @@ from pydlbench.report.page.figures.canvas import (
 )
 from pydlbench.report.page.palette import LIGHT, looks
 from pydlbench.report.page.runs import mapping, node_name, objects, positive
-from pydlbench.units import format_seconds
+from pydlbench.units import format_seconds, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.report.columns import label, number, spread, varying
+from pydlbench.records.metrics import spread
+from pydlbench.report.columns import label, varying
 from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.figures.canvas import CONTENDED, Chart, bar, figure, mark, place, points
 from pydlbench.report.page.palette import LIGHT, looks
 from pydlbench.report.page.runs import usable_samples
-from pydlbench.units import format_seconds
+from pydlbench.units import format_seconds, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
