@@ -9,8 +9,8 @@ from typing import Any
 from acceptance.journal import Journal
 from acceptance.verdicts import verdicts
 from pydlbench.records.measurement import Measurement
-from pydlbench.records.record import SCHEMA_VERSION
 from pydlbench.records.metrics import spread
+from pydlbench.records.record import SCHEMA_VERSION
 from pydlbench.units import format_seconds, number, percent, si
 
 __all__ = ["document", "markdown"]

@@ -56,6 +56,9 @@ class TimeSummary(Record, frozen=True, kw_only=True):
         min: Fastest sample.
         n: Samples kept.
         confidence: Level of the interval.
+        p90: Tenth of the samples, or fewer, are above it; None where there are fewer than 10. A
+            sample is the mean of ``inner`` executions: single ones scatter more.
+        p99: Likewise a hundredth; None where there are fewer than 100.
     """
 
     median: float
@@ -66,6 +69,8 @@ class TimeSummary(Record, frozen=True, kw_only=True):
     min: float
     n: int
     confidence: float = 0.95
+    p90: float | None = None
+    p99: float | None = None
 
     @property
     def half_width(self) -> float | None:
@@ -344,7 +349,20 @@ def time_summary(seconds: Sequence[float], confidence: float) -> TimeSummary:
         min=summary.min,
         n=summary.n,
         confidence=confidence,
+        p90=_percentile(seconds, 90),
+        p99=_percentile(seconds, 99),
     )
+
+
+def _percentile(seconds: Sequence[float], percent: int) -> float | None:
+    """Return the smallest sample that so many percent of them do not exceed.
+
+    None where there are too few for one to be above it: fewer than 10 for 90, 100 for 99.
+    """
+    count = len(seconds)
+    if count * (100 - percent) < 100:
+        return None
+    return float(sorted(seconds)[-(-count * percent // 100) - 1])
 
 
 # -----------------------------------------------------------------------------
@@ -431,6 +449,19 @@ def _note(row: Measurement, _: TableOf | None = None) -> str:
 def _moves(table: TableOf) -> bool:
     """Whether the time of some rows is not that of their arithmetic."""
     return bool(table.bounds - {"compute"})
+
+
+def _tail(which: str) -> Metric:
+    """Return the metric of a percentile, which stands in tables of rows with their samples."""
+    return Metric(
+        path=f"time_s.{which}",
+        unit="s",
+        title=which,
+        text=lambda row, table: table.seconds(getattr(row.time, which, None)),
+        shown=lambda table: any(
+            row.samples_s and getattr(row.time, which, None) for row in table.rows
+        ),
+    )
 
 
 def _of_peak(which: str) -> Metric:
@@ -580,6 +611,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric(path="empty_call_s", unit="s"),
     *(Metric(path=name) for name in ("causes", "clock_from")),
     Metric(path="roofline.bandwidth_gbps", unit="GB/s"),
+    *map(_tail, ("p90", "p99")),
     Metric(
         path="of_bandwidth",
         title="of bandwidth",
@@ -596,6 +628,7 @@ TABLE_METRICS: Final[tuple[Metric, ...]] = tuple(
     next(one for one in METRICS if one.path == path)
     for path in (
         *("algorithm", "layout", "flops", "time_s.median", "time_s.spread", "time_s.n"),
+        *("time_s.p90", "time_s.p99"),
         *("tflops", "gbps", "of_peak.theoretical", "of_peak.measured", "roofline.efficiency"),
         *("of_bandwidth", "roofline.bound", "energy_j", "gflops_per_watt", "ratio.median"),
         *("warm_s", "correct.status", "contended"),

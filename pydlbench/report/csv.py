@@ -1,4 +1,4 @@
-"""CSV and Parquet: one line per measurement, nested values flattened, every line with its run."""
+"""CSV and Parquet: a line per measurement, nested values flattened, each with its run."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydlbench.records.measurement import Correctness, Measurement, Peaks, TimeSummary
+from pydlbench.records.measurement import Correctness, Measurement, Peaks, TimeSummary, time_summary
 from pydlbench.records.run import RunRecord
 
 # The names that the JSON output promises.
@@ -135,3 +135,11 @@ def test_how_it_was_sampled_reaches_json_and_back(measurement):
     assert {name: row.to_dict()[name] for name in given} == given
     assert Measurement.from_dict(row.to_dict()) == row
     assert [measurement().to_dict()[name] for name in given] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("count", "p90", "p99"), [(9, None, None), (10, 9, None), (99, 90, None), (100, 90, 99)]
+)
+def test_percentiles_need_enough_samples_for_one_above_them(count, p90, p99):
+    found = time_summary([float(one) for one in range(count, 0, -1)], 0.95)
+    assert (found.p90, found.p99) == (p90, p99)
