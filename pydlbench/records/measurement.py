@@ -23,6 +23,7 @@ from pydlbench.timing.statistics import summarize
 from pydlbench.units import number, percent, si
 
 __all__ = [
+    "METRIC",
     "METRICS",
     "SLOW",
     "TABLE_METRICS",
@@ -451,7 +452,7 @@ def _moves(table: TableOf) -> bool:
     return bool(table.bounds - {"compute"})
 
 
-def _tail(which: str) -> Metric:
+def _tail(which: str) -> Metric[Measurement, TableOf]:
     """Return the metric of a percentile, which stands in tables of rows with their samples."""
     return Metric(
         path=f"time_s.{which}",
@@ -464,7 +465,7 @@ def _tail(which: str) -> Metric:
     )
 
 
-def _of_peak(which: str) -> Metric:
+def _of_peak(which: str) -> Metric[Measurement, TableOf]:
     """Return the metric of the executed rate over one of the compute peaks."""
     return Metric(
         path=f"of_peak.{which}",
@@ -474,7 +475,7 @@ def _of_peak(which: str) -> Metric:
     )
 
 
-METRICS: Final[tuple[Metric, ...]] = (
+METRICS: Final[tuple[Metric[Measurement, TableOf], ...]] = (
     *(Metric(path=name) for name in ("layer", "kind", "problem", "batch", "pass", "propagation")),
     *(Metric(path=name) for name in ("precision", "accumulate", "device", "threads", "backend")),
     *(Metric(path=name) for name in ("mode", "library")),
@@ -623,9 +624,11 @@ METRICS: Final[tuple[Metric, ...]] = (
     ),
 )
 
+#: The same by their paths.
+METRIC: Final[Mapping[str, Metric[Measurement, TableOf]]] = {one.path: one for one in METRICS}
 #: Those of tables, in the order of their columns.
-TABLE_METRICS: Final[tuple[Metric, ...]] = tuple(
-    next(one for one in METRICS if one.path == path)
+TABLE_METRICS: Final = tuple(
+    METRIC[path]
     for path in (
         *("algorithm", "layout", "flops", "time_s.median", "time_s.spread", "time_s.n"),
         *("time_s.p90", "time_s.p99"),

@@ -9,25 +9,32 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydlbench.units import number, percent, scientific, time_in, time_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pydlbench.records.measurement import Measurement, TimeSummary
 
 __all__ = [
+    "Column",
     "Metric",
     "TableOf",
     "algorithm_within",
     "checked_text",
+    "columns_of",
+    "printed",
     "ratio_text",
     "short_layout",
     "spread",
 ]
+
+
+Row = TypeVar("Row")
+Table = TypeVar("Table")
 
 
 @dataclass(frozen=True)
@@ -75,13 +82,13 @@ class TableOf:
         return any(getattr(row, name) for row in self.rows)
 
 
-def _always(_: TableOf) -> bool:
+def _always(_: object) -> bool:
     return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """A value of a measurement.
+class Metric(Generic[Row, Table]):
+    """A value of a row: of a measurement, or of whatever else stands in tables.
 
     Attributes:
         path: names in the JSON object, with dots between: ``time_s.median``.
@@ -97,9 +104,9 @@ class Metric:
     path: str
     unit: str = ""
     flat: bool = True
-    title: str | Callable[[TableOf], str] = ""
-    text: Callable[[Measurement, TableOf], str] | None = None
-    shown: Callable[[TableOf], bool] = _always
+    title: str | Callable[[Table], str] = ""
+    text: Callable[[Row, Table], str] | None = None
+    shown: Callable[[Table], bool] = _always
     right: bool = True
 
     @property
@@ -107,9 +114,41 @@ class Metric:
         """Its name in CSV and Parquet: ``time_s_median``."""
         return self.path.replace(".", "_")
 
-    def title_in(self, table: TableOf) -> str:
-        """Return the title of its column in a table."""
-        return self.title if isinstance(self.title, str) else self.title(table)
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Row]):
+    """One column: its title, the text of a row's cell, and whether it is aligned to the right."""
+
+    title: str
+    cell: Callable[[Row], str]
+    right: bool = True
+
+
+def columns_of(metrics: Iterable[Metric[Row, Table]], table: Table) -> list[Column[Row]]:
+    """Return the columns that a table needs.
+
+    Args:
+        metrics: in the order of their columns; those without a text are in none.
+        table: what titles, texts and the need of a column depend on.
+    """
+    found = []
+    for metric in metrics:
+        if metric.text is not None and metric.shown(table):
+            title = metric.title if isinstance(metric.title, str) else metric.title(table)
+            found.append(Column(title, partial(_cell, metric.text, table), metric.right))
+    return found
+
+
+def _cell(text: Callable[[Row, Table], str], table: Table, row: Row) -> str:
+    return text(row, table)
+
+
+def printed(
+    columns: Sequence[Column[Row]], rows: Iterable[Row]
+) -> tuple[list[str], list[list[str]], list[bool]]:
+    """Return titles, cells by row, and which columns are aligned to the right, for a printer."""
+    cells = [[column.cell(row) for column in columns] for row in rows]
+    return [one.title for one in columns], cells, [one.right for one in columns]
 
 
 # Texts of cells that are more than a number.

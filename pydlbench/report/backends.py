@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from pydlbench.records.measurement import UNCERTAIN_LEGEND, is_uncertain
+from pydlbench.records.measurement import METRIC, UNCERTAIN_LEGEND, is_uncertain
 from pydlbench.records.metrics import (
+    Column,
+    TableOf,
     algorithm_within,
     checked_text,
+    columns_of,
     ratio_text,
-    short_layout,
-    spread,
 )
-from pydlbench.report.columns import AXES, Column, common_model, label, varying
+from pydlbench.report.columns import AXES, common_model, label, varying
 from pydlbench.report.text import plain_table
-from pydlbench.units import format_bytes, format_flops, number, percent, time_in, time_unit
+from pydlbench.units import format_bytes, format_flops, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +32,12 @@ _LEAST, _MOST = 12, 40
 _CONTENDED, _UNCERTAIN, _OTHER_SUMS = "!", "~", "a"
 # What differs between the backends of one problem, and follows from who they are.
 _OF_BACKENDS = ("backend", "mode", "timing", "accumulate")
+# The columns between an algorithm and its ratio; one title is shorter than in other tables.
+_METRICS: Final = (
+    *map(METRIC.__getitem__, ("layout", "time_s.median", "time_s.spread", "tflops")),
+    dataclasses.replace(METRIC["of_peak.theoretical"], title="theory"),
+    *map(METRIC.__getitem__, ("of_peak.measured", "roofline.efficiency", "gflops_per_watt")),
+)
 
 
 def contest_table(rows: Sequence[Measurement]) -> str:
@@ -99,10 +107,10 @@ def contest_legend(rows: Sequence[Measurement]) -> list[str]:
     return lines
 
 
-def _columns(rows: Sequence[Measurement], blocks: Sequence[Sequence[Measurement]]) -> list[Column]:
-    unit = time_unit([row.time.median for row in rows if row.time is not None])
-    levels = {row.time.confidence for row in rows if row.time is not None}
-    interval = f"{100 * levels.pop():g} % CI" if len(levels) == 1 else "CI"
+def _columns(
+    rows: Sequence[Measurement], blocks: Sequence[Sequence[Measurement]]
+) -> list[Column[Measurement]]:
+    table = TableOf(rows)
     inside = {axis for block in blocks for axis in varying(block)}
     inside -= {"backend", "mode", "accumulate"}  # a mark tells who sums in what
     other = {id(row) for block in blocks for row in _other_sums(block)}
@@ -110,26 +118,15 @@ def _columns(rows: Sequence[Measurement], blocks: Sequence[Sequence[Measurement]
     def marks(row: Measurement) -> str:
         return _marks(row) + (_OTHER_SUMS if id(row) in other else "")
 
-    found = [Column("backend", lambda row: row.who, right=False)]
+    found: list[Column[Measurement]] = [Column("backend", lambda row: row.who, right=False)]
     found += [Column(axis, AXES[axis], right=False) for axis in AXES if axis in inside]
     found.append(Column("algorithm", lambda row: row.algorithm or "-", right=False))
-    if len({short_layout(row) for row in rows}) > 1:  # else the heading says it
-        found.append(Column("layout", short_layout, right=False))
-    found += [
-        Column("median", lambda row: time_in(unit, row.time.median) if row.time else "-"),
-        Column(interval, lambda row: spread(row.time) if row.time else "-"),
-        Column("TFLOP/s", lambda row: number(row.tflops)),
-        Column("theory", lambda row: percent(row.fraction_of_peak("theoretical"))),
-        Column("measured", lambda row: percent(row.fraction_of_peak("measured"))),
-    ]
-    if any(row.roofline is not None and row.roofline.bound != "compute" for row in rows):
-        found.append(Column("of roof", _of_roof))
-    if any(row.energy_j for row in rows):
-        found.append(Column("GFLOP/s/W", lambda row: number(row.gflops_per_watt)))
+    found += columns_of(_METRICS, table)
     found.append(Column("to best", ratio_text))
-    if any(row.warm_s for row in rows):
-        kept = f"kept, {unit[1]}"
-        found.append(Column(kept, lambda row: number(row.warm_s * unit[0]) if row.warm_s else "-"))
+    if table.some("warm_s"):
+        factor, name = table.unit
+        kept = f"kept, {name}"
+        found.append(Column(kept, lambda row: number(row.warm_s * factor) if row.warm_s else "-"))
     found.append(Column("checked", checked_text, right=False))
     if any(map(marks, rows)):
         found.append(Column("note", marks, right=False))
@@ -149,10 +146,6 @@ def _above(block: Sequence[Measurement], rows: Sequence[Measurement]) -> str:
     if len(bounds) == 1:
         items.append(f"{bounds.pop()} bound")
     return "  ".join(items)
-
-
-def _of_roof(row: Measurement) -> str:
-    return percent(row.roofline.efficiency) if row.roofline else "-"
 
 
 def _marks(row: Measurement) -> str:

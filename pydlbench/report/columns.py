@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.records.measurement import TABLE_METRICS
-from pydlbench.records.metrics import TableOf, short_layout
+from pydlbench.records.metrics import Column, TableOf, columns_of, short_layout
 from pydlbench.units import format_bytes, format_flops, format_hz
 
 if TYPE_CHECKING:
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AXES",
-    "Column",
     "axis_values",
     "columns",
     "common_model",
@@ -110,16 +107,7 @@ def label(row: Measurement, axes: Sequence[str]) -> str:
 _TITLES = {"layout": "asked for"}
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column: its title, the text of a row's cell, and whether it is aligned to the right."""
-
-    title: str
-    cell: Callable[[Measurement], str]
-    right: bool = True
-
-
-def columns(rows: Sequence[Measurement]) -> list[Column]:
+def columns(rows: Sequence[Measurement]) -> list[Column[Measurement]]:
     """Return the columns that ``rows`` need; what they all share belongs into the heading.
 
     ``rows`` are ``ok`` ones. First what tells them apart, then the metrics.
@@ -135,16 +123,7 @@ def columns(rows: Sequence[Measurement]) -> list[Column]:
         Column(_TITLES.get(axis, axis), _cell_of(axis, model), right=axis in {"batch", "threads"})
         for axis in sorted(axes, key=list(AXES).index)
     ]
-    table = TableOf(rows)
-    for metric in TABLE_METRICS:
-        if metric.text is not None and metric.shown(table):
-            cell = partial(_text_in, metric.text, table)
-            found.append(Column(metric.title_in(table), cell, metric.right))
-    return found
-
-
-def _text_in(text: Callable[[Measurement, TableOf], str], table: TableOf, row: Measurement) -> str:
-    return text(row, table)
+    return [*found, *columns_of(TABLE_METRICS, TableOf(rows))]
 
 
 def _cell_of(axis: str, model: str) -> Callable[[Measurement], str]:

@@ -22,6 +22,7 @@ __all__ = [
     "LONG_COLUMNS",
     "batches",
     "check_pyarrow",
+    "flat_row",
     "to_csv",
     "to_dlb",
     "to_long",
@@ -42,7 +43,7 @@ def to_csv(run: RunRecord, measurements: Sequence[Measurement]) -> str:
     candidates are in JSON only.
     """
     head = {"run_id": run.id, "created_utc": run.created_utc}
-    rows = (_flat("layer", measurement.to_dict()) | head for measurement in measurements)
+    rows = (flat_row("layer", measurement.to_dict()) | head for measurement in measurements)
     return _lines(CSV_COLUMNS, rows)
 
 
@@ -107,7 +108,7 @@ def _measured(entry: Entry) -> Iterator[tuple[dict[str, Any], list[float]]]:
     """Yield what an entry measured, with its samples; sentences are no measurements."""
     if entry.table in ("findings", "agreement"):
         return
-    row = _flat(entry.table, entry.document)
+    row = flat_row(entry.table, entry.document)
     if entry.table != "protocol":
         yield row, _samples(entry)
         return
@@ -124,7 +125,7 @@ def _samples(entry: Entry) -> list[float]:
     return list(entry.document.get("samples_s") or ())
 
 
-def _flat(table: str, document: Mapping[str, Any]) -> dict[str, Any]:
+def flat_row(table: str, document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document's values by column, nested ones behind their parent's name."""
     row: dict[str, Any] = {}
     for name, value in document.items():

@@ -9,7 +9,9 @@ from pydlbench.devices.gpu.cards import find_card
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import on_tensor_cores
 from pydlbench.models.counts import macs
+from pydlbench.records.metrics import Metric, columns_of, printed
 from pydlbench.report.columns import device_name
+from pydlbench.report.csv import flat_row
 from pydlbench.report.json import dump
 from pydlbench.report.text import PLAIN, Style, csv_text, markdown_table, markdown_text, plain_table
 from pydlbench.timing.statistics import paired_ratio
@@ -204,23 +206,8 @@ def heading(run: RunRecord, rows: Sequence[StepRow]) -> list[str]:
 def table(rows: Sequence[StepRow]) -> tuple[list[str], list[list[str]], list[bool]]:
     """Return titles, cells and which columns are right-aligned, of all rows that have a time."""
     timed = [row for row in rows if row.record.time is not None]
-    differ = _differing(rows)
-    several = len(timed) > 1
-    crossed = any(device_ratio(row, timed) for row in timed)
-    titles = ["framework", *differ, "median", "95 % CI", "n", "images/s", "TFLOP/s"]
-    titles += ["faults/step", "checks", *(["x fastest"] if several else [])]
-    titles += ["CPU / GPU"] if crossed else []
-    cells = []
-    for row in timed:
-        cell = [row.who, *(str(getattr(row.record.case, axis)) for axis in differ), *_times(row)]
-        if several:
-            cell.append(_to_fastest(row, timed))
-        if crossed:
-            found = device_ratio(row, timed)
-            cell.append("-" if found is None else f"{found.median:.3g}x")
-        cells.append(cell)
-    left = {"framework", "precision", "phase", "device", "checks"}
-    return titles, cells, [title not in left for title in titles]
+    differing = _differing(rows)
+    return printed(columns_of(METRICS, StepTable(timed, differing)), timed)
 
 
 def refused(rows: Sequence[StepRow]) -> dict[str, list[str]]:
@@ -250,25 +237,34 @@ def _gpu(row: StepRow) -> str:
     return str(found or row.record.case.device)
 
 
-def _times(row: StepRow) -> list[str]:
-    record = row.record
-    time = record.time
-    assert time is not None, "only rows with a time stand in the table"
-    low, high = time.ci_low, time.ci_high
-    interval = "-"
-    if low is not None and high is not None:
-        interval = f"{format_seconds(low)} to {format_seconds(high)}"
-    wrong = [one.name for one in record.checks if one.status != "ok"]
-    checks = f"{len(record.checks)} ok" if record.checks else "none"
-    return [
-        format_seconds(time.median) + ("*" if record.contended else ""),
-        interval,
-        str(time.n),
-        "-" if record.images_per_s is None else f"{record.images_per_s:.4g}",
-        "-" if row.tflops is None else f"{row.tflops:.3g}",
-        "-" if record.faults is None else f"{record.faults:.0f}",
-        f"failed: {', '.join(wrong)}" if wrong else checks,
-    ]
+def _interval(row: StepRow) -> str:
+    time = row.record.time
+    if time is None or time.ci_low is None or time.ci_high is None:
+        return "-"
+    return f"{format_seconds(time.ci_low)} to {format_seconds(time.ci_high)}"
+
+
+def _median(row: StepRow) -> str:
+    time = row.record.time
+    mark = "*" if row.record.contended else ""
+    return "-" if time is None else f"{format_seconds(time.median)}{mark}"
+
+
+def _checks(row: StepRow) -> str:
+    checks = row.record.checks
+    wrong = [one.name for one in checks if one.status != "ok"]
+    if wrong:
+        return f"failed: {', '.join(wrong)}"
+    return f"{len(checks)} ok" if checks else "none"
+
+
+def _beside_cpu(row: StepRow, timed: Sequence[StepRow]) -> str:
+    found = device_ratio(row, timed)
+    return "-" if found is None else f"{found.median:.3g}x"
+
+
+def _value(value: float | None, form: str) -> str:
+    return "-" if value is None else f"{value:{form}}"
 
 
 def _to_fastest(row: StepRow, timed: Sequence[StepRow]) -> str:
@@ -278,6 +274,67 @@ def _to_fastest(row: StepRow, timed: Sequence[StepRow]) -> str:
         return "-"
     found = None if best is row else ratio(row, best)
     return "1" if best is row else ("-" if found is None else f"{found.median:.3g}")
+
+
+@dataclass(frozen=True)
+class StepTable:
+    """The rows of a table of steps, and the settings that they differ in."""
+
+    timed: Sequence[StepRow]
+    differing: Sequence[str]
+
+
+def _setting_of(axis: str) -> Metric[StepRow, StepTable]:
+    """Return the metric of a setting, which has a column where rows differ in it."""
+    return Metric(
+        path=axis,
+        title=axis,
+        text=lambda row, _: str(getattr(row.record.case, axis)),
+        shown=lambda table: axis in table.differing,
+        right=axis == "batch",
+    )
+
+
+#: Of a step, in the order of the table's columns.
+METRICS: Final[tuple[Metric[StepRow, StepTable], ...]] = (
+    Metric(path="framework", title="framework", text=lambda row, _: row.who, right=False),
+    *map(_setting_of, _AXES),
+    Metric(path="time_s.median", unit="s", title="median", text=lambda row, _: _median(row)),
+    Metric(path="time_s.ci_low", unit="s", title="95 % CI", text=lambda row, _: _interval(row)),
+    Metric(
+        path="time_s.n",
+        title="n",
+        text=lambda row, _: "-" if row.record.time is None else str(row.record.time.n),
+    ),
+    Metric(
+        path="images_per_s",
+        unit="1/s",
+        title="images/s",
+        text=lambda row, _: _value(row.record.images_per_s, ".4g"),
+    ),
+    Metric(
+        path="tflops",
+        unit="TFLOP/s",
+        title="TFLOP/s",
+        text=lambda row, _: _value(row.tflops, ".3g"),
+    ),
+    Metric(
+        path="faults", title="faults/step", text=lambda row, _: _value(row.record.faults, ".0f")
+    ),
+    Metric(path="checks", title="checks", text=lambda row, _: _checks(row), right=False),
+    Metric(
+        path="ratio",
+        title="x fastest",
+        text=lambda row, table: _to_fastest(row, table.timed),
+        shown=lambda table: len(table.timed) > 1,
+    ),
+    Metric(
+        path="device_ratio",
+        title="CPU / GPU",
+        text=lambda row, table: _beside_cpu(row, table.timed),
+        shown=lambda table: any(device_ratio(row, table.timed) for row in table.timed),
+    ),
+)
 
 
 # -----------------------------------------------------------------------------
@@ -500,14 +557,9 @@ def to_json(
 
 def to_csv(run: RunRecord, rows: Sequence[StepRow]) -> str:
     """Return the header and one line per step; what is unknown is an empty cell."""
-    lines = []
-    for row in rows:
-        cells: dict[str, Any] = {"run_id": run.id, "created_utc": run.created_utc}
-        cells |= row.to_dict()
-        cells |= {f"time_s_{key}": value for key, value in (cells["time_s"] or {}).items()}
-        cells["checks"] = "; ".join(f"{one.name} {one.status}" for one in row.record.checks)
-        lines.append([cells.get(name) for name in CSV_COLUMNS])
-    return csv_text(CSV_COLUMNS, lines)
+    head = {"run_id": run.id, "created_utc": run.created_utc}
+    flat = (flat_row("step", row.to_dict()) | head for row in rows)
+    return csv_text(CSV_COLUMNS, ([row.get(name) for name in CSV_COLUMNS] for row in flat))
 
 
 def to_markdown(run: RunRecord, rows: Sequence[StepRow], conclusion: Sequence[str]) -> str:

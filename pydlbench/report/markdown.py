@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.records.metrics import Column, printed
 from pydlbench.report.columns import columns, heading, label, varying
 from pydlbench.report.text import markdown_run, markdown_table, markdown_text
 from pydlbench.units import format_seconds, number, percent
@@ -35,10 +36,7 @@ def to_markdown(
     axes = varying(measurements)
     blocks = ["  \n".join(markdown_text(line) for line in heading(run, timed or measurements))]
     if timed:
-        found = columns(timed)
-        cells = [[column.cell(row) for column in found] for row in timed]
-        titles, right = [one.title for one in found], [one.right for one in found]
-        blocks.append(markdown_table(titles, cells, right))
+        blocks.append(markdown_table(*printed(columns(timed), timed)))
     rest = [row for row in measurements if not row.ok]
     if rest:
         blocks.append(
@@ -69,7 +67,7 @@ def document_tables(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[
         timed = [one for one in documents if one.get("status", "ok") == "ok"]
         if timed:
             blocks.append(f"### {title}")
-            blocks.append(_table(fields, timed))
+            blocks.append(markdown_table(*printed(fields, timed)))
         rest = [one for one in documents if one.get("status", "ok") != "ok"]
         if rest:
             blocks.append("\n".join(f"- {_refused(one)}" for one in rest))
@@ -120,15 +118,19 @@ def _first(document: Mapping[str, Any]) -> str:
     return "-"
 
 
-_STEP: Final[tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...]] = (
-    ("model", _what),
-    ("batch", lambda one: str(one.get("batch"))),
-    ("phase", lambda one: str(one.get("phase"))),
-    ("precision", lambda one: str(one.get("precision"))),
+def _text(title: str, cell: Callable[[Mapping[str, Any]], str]) -> Column[Mapping[str, Any]]:
+    return Column(title, cell, right=False)
+
+
+_STEP: Final[tuple[Column[Mapping[str, Any]], ...]] = (
+    _text("model", _what),
+    _text("batch", lambda one: str(one.get("batch"))),
+    _text("phase", lambda one: str(one.get("phase"))),
+    _text("precision", lambda one: str(one.get("precision"))),
 )
-_WHO: Final[tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...]] = (("framework", _who),)
-_THREADS: Final[tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...]] = (
-    ("threads", lambda one: str(one.get("threads") or "-")),
+_WHO: Final[tuple[Column[Mapping[str, Any]], ...]] = (_text("framework", _who),)
+_THREADS: Final[tuple[Column[Mapping[str, Any]], ...]] = (
+    _text("threads", lambda one: str(one.get("threads") or "-")),
 )
 
 
@@ -143,18 +145,16 @@ def _dominant(document: Mapping[str, Any]) -> str:
     return f"{name} x{count}" if count > 1 else name
 
 
-_TABLES: Final[
-    Mapping[str, tuple[str, tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...]]]
-] = {
+_TABLES: Final[Mapping[str, tuple[str, tuple[Column[Mapping[str, Any]], ...]]]] = {
     "estimate": (
         "Estimates",
         (
             *_STEP,
             *_THREADS,
-            ("hot .. cold", lambda one: _range(one["estimate"], "low", "high")),
-            ("images/s", lambda one: number(one["estimate"].get("images_per_s"))),
-            ("dominant", _dominant),
-            ("missing", lambda one: str(len(one.get("missing") or ()))),
+            _text("hot .. cold", lambda one: _range(one["estimate"], "low", "high")),
+            _text("images/s", lambda one: number(one["estimate"].get("images_per_s"))),
+            _text("dominant", _dominant),
+            _text("missing", lambda one: str(len(one.get("missing") or ()))),
         ),
     ),
     "step": (
@@ -163,9 +163,9 @@ _TABLES: Final[
             *_STEP,
             *_WHO,
             *_THREADS,
-            ("median", lambda one: _median(one, "time_s")),
-            ("images/s", lambda one: number(one.get("images_per_s"))),
-            ("note", lambda one: "contended" if one.get("contended") else ""),
+            _text("median", lambda one: _median(one, "time_s")),
+            _text("images/s", lambda one: number(one.get("images_per_s"))),
+            _text("note", lambda one: "contended" if one.get("contended") else ""),
         ),
     ),
     "check": (
@@ -174,28 +174,28 @@ _TABLES: Final[
             *_STEP,
             *_WHO,
             *_THREADS,
-            ("predicted", lambda one: _seconds(one.get("estimate_s"))),
-            ("measured", lambda one: _median(one, "measured_s")),
-            ("error", lambda one: _signed(one.get("error"))),
-            ("unexplained", lambda one: _signed(one.get("unexplained"))),
+            _text("predicted", lambda one: _seconds(one.get("estimate_s"))),
+            _text("measured", lambda one: _median(one, "measured_s")),
+            _text("error", lambda one: _signed(one.get("error"))),
+            _text("unexplained", lambda one: _signed(one.get("unexplained"))),
         ),
     ),
     "protocol": (
         "Published protocols",
         (
-            ("protocol", lambda one: str(one.get("protocol"))),
-            ("model", _what),
-            ("precision", lambda one: str(one.get("precision"))),
+            _text("protocol", lambda one: str(one.get("protocol"))),
+            _text("model", _what),
+            _text("precision", lambda one: str(one.get("precision"))),
             *_WHO,
-            ("numbers", _numbers),
+            _text("numbers", _numbers),
         ),
     ),
     "agreement": (
         "Agreement of the frameworks",
         (
-            ("batch", lambda one: str(one.get("batch"))),
-            ("phase", lambda one: str(one.get("phase"))),
-            ("found", lambda one: str(one.get("detail") or "-")),
+            _text("batch", lambda one: str(one.get("batch"))),
+            _text("phase", lambda one: str(one.get("phase"))),
+            _text("found", lambda one: str(one.get("detail") or "-")),
         ),
     ),
     "findings": (
@@ -203,8 +203,8 @@ _TABLES: Final[
         (
             *_STEP,
             *_WHO,
-            ("findings", lambda one: str(len(one.get("findings") or ()))),
-            ("saves most", _first),
+            _text("findings", lambda one: str(len(one.get("findings") or ()))),
+            _text("saves most", _first),
         ),
     ),
 }
@@ -221,12 +221,3 @@ def _refused(document: Mapping[str, Any]) -> str:
     return markdown_text(
         f"{document['status']}: {name}: {document.get('reason') or 'no reason recorded'}"
     )
-
-
-def _table(
-    columns: Sequence[tuple[str, Callable[[Mapping[str, Any]], str]]],
-    documents: Sequence[Mapping[str, Any]],
-) -> str:
-    titles = [title for title, _ in columns]
-    cells = [[cell(one) for _, cell in columns] for one in documents]
-    return markdown_table(titles, cells, [False] * len(titles))
