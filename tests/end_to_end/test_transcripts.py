@@ -73,7 +73,7 @@ VARIABLE = {
     "untried",
 }
 # Columns of measured tables that are left out where all rows agree, or none has anything to say.
-SOMETIMES = {"layout", "note"}
+SOMETIMES = {"layout", "note", "of bandwidth", "p90", "p99"}
 
 
 def replay(transcript: Path, folder: Path) -> str:
@@ -164,7 +164,7 @@ def fitted(line: str) -> list[str]:
 
 def is_head(line: str) -> bool:
     """Return whether a line is the head of a table: three columns or more, all of them words."""
-    columns = re.split(r" {2,}", line.replace("95 %", "").strip())
+    columns = re.split(r" {2,}", re.sub(r"95 %|\bp9[09]\b", "p", line).strip())
     return len(columns) >= 3 and not re.search(r"\d|[-=#]{2}", "".join(columns))
 
 
