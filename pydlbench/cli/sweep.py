@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.cli.options import add, fail_on
 from pydlbench.cli.parser import COMMANDS, command_parser
 from pydlbench.errors import UsageError
-from pydlbench.report.columns import percent
 from pydlbench.runner.execute import execute, row_key
 from pydlbench.runner.sweep import Key, apply_rules, parse_sweep
-from pydlbench.units import format_seconds
+from pydlbench.units import format_seconds, percent
 
 if TYPE_CHECKING:
     import argparse

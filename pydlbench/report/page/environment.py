@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.report.columns import AXES, axis_values, number
+from pydlbench.report.columns import AXES, axis_values
 from pydlbench.report.page.blocks import (
     Column,
     Facts,
@@ -19,7 +19,7 @@ from pydlbench.report.page.blocks import (
     plain,
 )
 from pydlbench.report.page.runs import finite, mapping, objects, positive
-from pydlbench.units import format_bytes, format_hz, format_seconds
+from pydlbench.units import format_bytes, format_hz, format_seconds, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
