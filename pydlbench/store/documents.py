@@ -114,7 +114,9 @@ def _from_file(path: Path, text: str) -> Loaded:
             data = stream.read(_MOST_BYTES + 1)
         if len(data) > _MOST_BYTES:
             raise UsageError(f"{text}: more than {_MOST_BYTES >> 20} MiB; nearest: the run itself")
-        document = _printable(json.loads(data.decode("utf-8-sig")))  # some editors put a mark in front
+        document = _printable(
+            json.loads(data.decode("utf-8-sig"))
+        )  # some editors put a mark in front
     except (OSError, RuntimeError) as error:
         if isinstance(error, RecursionError):
             raise UsageError(f"{text}: nested too deeply for results of a run") from error
