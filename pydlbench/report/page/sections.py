@@ -6,17 +6,9 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.records.metrics import ratio_text
 from pydlbench.report.check import Scale, percent, signed_percent
-from pydlbench.report.columns import (
-    columns,
-    heading,
-    label,
-    number,
-    ratio_text,
-    time_in,
-    time_unit,
-    varying,
-)
+from pydlbench.report.columns import columns, heading, label, varying
 from pydlbench.report.diagnose import OVERLAPS, because
 from pydlbench.report.page.blocks import (
     Column,
@@ -43,7 +35,7 @@ from pydlbench.report.page.figures.step import STEP_NEEDS, steps
 from pydlbench.report.page.ladders import options_text, rates
 from pydlbench.report.page.runs import finite
 from pydlbench.report.page.sentences import conclusions
-from pydlbench.units import format_flops, format_percent
+from pydlbench.units import format_flops, format_percent, number, time_in, time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
