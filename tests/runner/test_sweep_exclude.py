@@ -7,7 +7,8 @@ from itertools import product
 import pytest
 
 from pydlbench.errors import UsageError
-from pydlbench.runner.sweep import Row, apply_rules
+from pydlbench.runner.execute import Row
+from pydlbench.runner.sweep import apply_rules
 
 ROWS = [
     Row(
