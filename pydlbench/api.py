@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.backends.capabilities import default_device
 from pydlbench.records.step import StepSpec
 from pydlbench.runner.session import Options, Session
 
@@ -35,8 +36,9 @@ def e2e(model: str, *, options: Options | None = None, **step: Any) -> StepRecor
     """
     from pydlbench.steps.run import run
 
+    spec = StepSpec(model=model, **{"device": default_device()[0], **step})
     with Session(options) as session:
-        return run(StepSpec(model=model, **step), session)
+        return run(spec, session)
 
 
 def diagnose_step(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pydlbench.backends import capabilities
+from pydlbench.backends.capabilities import default_device
 from pydlbench.errors import BackendMissingError, UsageError
 from pydlbench.models.catalog import find_layers
 from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS, KernelSpec, check_device
@@ -30,7 +31,7 @@ def measure(
     cache: str = "hot",
     layout: str = "best",
     backend: str = "native",
-    device: str = "cpu",
+    device: str | None = None,
     timing: str = "auto",
     fuse: str = "none",
     options: Options | None = None,
@@ -47,7 +48,7 @@ def measure(
         cache: ``hot``, ``weights-cold`` or ``all-cold``.
         layout: ``best`` or one of ``any``, ``nchw``, ``nhwc``, ``blocked``.
         backend: who computes it.
-        device: ``cpu`` or ``cuda:N``.
+        device: ``cpu`` or ``cuda:N``; None is the GPU if there is one, as on the command line.
         timing: ``events`` or ``cuda-graph`` on a GPU; ``auto`` is what suits the cache state.
         fuse: ``bias-relu`` computes conv + bias + ReLU in one kernel on a GPU.
         options: threads, seed, budget, confidence, what to keep.
@@ -72,7 +73,7 @@ def measure(
         cache=cache,
         layout=layout,
         backend=backend,
-        device=device,
+        device=device or default_device()[0],
         timing=timing,
         fuse=fuse,
     )
