@@ -11,6 +11,7 @@ import dataclasses
 import datetime as dt
 import hashlib
 import json
+import operator
 import sys
 import uuid
 from dataclasses import dataclass, field
@@ -359,7 +360,8 @@ def execute(
     Raises:
         PydlbenchError: what ended the run before anything was finished.
     """
-    loop = _Loop(tasks, open_session or Task.open, recorder, progress, request, tolerant, samples)
+    own = operator.methodcaller("open")  # not Task.open: kinds of tasks have sessions of their own
+    loop = _Loop(tasks, open_session or own, recorder, progress, request, tolerant, samples)
     interrupted, trouble = False, None
     try:
         try:
