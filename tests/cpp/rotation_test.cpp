@@ -1,6 +1,7 @@
-// What a kernel does without CUDA: rotating sets, keeping the device busy, building plans once.
-// test_kernel_parts.py judges.
+// Rotating sets, keeping a device busy for a while, and building plans once: what a kernel does
+// without CUDA.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -8,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "check.hpp"
 #include "cuda/plan.hpp"
 #include "cuda/sampling/rotation.hpp"
 #include "cuda/sampling/sustained.hpp"
@@ -143,27 +145,25 @@ std::vector<TensorSpec> tensors_of(std::int64_t weights, std::int64_t others) {
   return tensors;
 }
 
-}  // namespace
+constexpr std::int64_t kMegabyte = 1 << 20;
 
 // The number of sets; -1 where there are no weights, or too many sets are needed.
-extern "C" std::int64_t sets_for(int cache, int timing, std::int64_t weights, std::int64_t others,
-                                 std::int64_t cold_bytes) {
+std::int64_t sets_for(CacheState cache, Timing timing, std::int64_t weights, std::int64_t others,
+                      std::int64_t cold_bytes) {
   try {
-    return static_cast<std::int64_t>(
-        set_count(tensors_of(weights, others), static_cast<CacheState>(cache),
-                  static_cast<Timing>(timing), static_cast<std::size_t>(cold_bytes)));
+    return static_cast<std::int64_t>(set_count(tensors_of(weights, others), cache, timing,
+                                               static_cast<std::size_t>(cold_bytes)));
   } catch (const pydlbench::Unsupported&) {
     return -1;
   }
 }
 
-extern "C" std::int64_t bytes_of_set(int cache, std::int64_t weights, std::int64_t others) {
-  return static_cast<std::int64_t>(
-      cold_set_bytes(tensors_of(weights, others), static_cast<CacheState>(cache)));
+std::size_t bytes_of_set(CacheState cache, std::int64_t weights, std::int64_t others) {
+  return cold_set_bytes(tensors_of(weights, others), cache);
 }
 
-extern "C" void keep_busy(int sets, double each, double seconds, int fail_at, Outcome* outcome) {
-  Fake fake(static_cast<std::size_t>(sets), each, fail_at);
+Outcome keep_busy(std::size_t sets, double each, double seconds, int fail_at = 0) {
+  Fake fake(sets, each, fail_at);
   Load load{0, 0};
   bool failed = false;
   try {
@@ -171,22 +171,104 @@ extern "C" void keep_busy(int sets, double each, double seconds, int fail_at, Ou
   } catch (const std::runtime_error&) {
     failed = true;
   }
-  *outcome = fake.outcome;
-  outcome->executions = failed ? -1 : static_cast<std::int64_t>(load.executions);
-  outcome->seconds = load.seconds;
-  outcome->capturing = fake.capturing();
+  auto outcome = fake.outcome;
+  outcome.executions = failed ? -1 : static_cast<std::int64_t>(load.executions);
+  outcome.seconds = load.seconds;
+  outcome.capturing = fake.capturing();
+  return outcome;
 }
 
-// How often the plans of a list are built when each is asked for twice; every second one fails.
-extern "C" void build_plans(int plans, int* builds) {
-  for (int i = 0; i < plans; ++i) {
+void check_nothing_is_left(const Outcome& outcome) {
+  CHECK_EQ(outcome.objects, 0);
+  CHECK_EQ(outcome.pending, 0);
+  CHECK_EQ(outcome.capturing, 0);
+}
+
+}  // namespace
+
+TEST(the_other_sets_push_each_set_out_of_the_cache) {
+  for (const auto cache : {CacheState::weights_cold, CacheState::all_cold}) {
+    const auto one = cache == CacheState::weights_cold ? kMegabyte : 4 * kMegabyte;
+    for (const auto cold : {std::int64_t{0}, std::int64_t{1}, 3 * kMegabyte, 4 * kMegabyte,
+                            4 * kMegabyte + 1, 100 * kMegabyte}) {
+      const auto count = sets_for(cache, Timing::graph, kMegabyte, 3 * kMegabyte, cold);
+      CHECK(count >= 2);
+      CHECK((count - 1) * one >= cold);
+      CHECK(count == 2 || (count - 2) * one < cold);
+    }
+  }
+}
+
+TEST(one_set_does_where_nothing_is_cold_or_the_cache_is_flushed) {
+  const auto mb = kMegabyte;
+  CHECK_EQ(sets_for(CacheState::hot, Timing::graph, mb, mb, 100 * mb), 1);
+  for (const auto cache : {CacheState::hot, CacheState::weights_cold, CacheState::all_cold}) {
+    CHECK_EQ(sets_for(cache, Timing::events, mb, mb, 100 * mb), 1);
+  }
+}
+
+TEST(without_weights_none_can_be_cold) {
+  for (const auto timing : {Timing::events, Timing::graph}) {
+    CHECK_EQ(sets_for(CacheState::weights_cold, timing, 0, kMegabyte, kMegabyte), -1);
+    CHECK(sets_for(CacheState::all_cold, timing, 0, kMegabyte, kMegabyte) >= 1);
+  }
+}
+
+TEST(tensors_too_small_to_rotate_are_refused) {
+  const auto all_cold = CacheState::all_cold;
+  CHECK_EQ(sets_for(all_cold, Timing::graph, 256, 0, 1 << 30), -1);
+  CHECK_EQ(sets_for(all_cold, Timing::graph, 256, 0, 1023 * 256), 1024);
+  CHECK_EQ(sets_for(all_cold, Timing::graph, 256, 0, 1023 * 256 + 1), -1);
+}
+
+TEST(copies_are_aligned) {
+  CHECK_EQ(bytes_of_set(CacheState::all_cold, 1, 257), std::size_t{256 + 512});
+  CHECK_EQ(bytes_of_set(CacheState::weights_cold, 256, 257), std::size_t{256});
+  CHECK_EQ(bytes_of_set(CacheState::hot, 256, 257), std::size_t{0});
+}
+
+TEST(the_device_is_kept_busy_for_as_long_as_wanted) {
+  constexpr double seconds = 0.5;
+  for (const double each : {3e-6, 50e-6, 1e-3, 0.3}) {
+    for (const std::size_t sets : {1, 3, 2000}) {
+      const auto found = keep_busy(sets, each, seconds);
+      CHECK_EQ(found.executions, found.executed);
+      CHECK_EQ(found.executions % static_cast<std::int64_t>(sets), 0);
+      CHECK_EQ(found.out_of_turn, 0);
+      // Seconds that the longest graph takes, and more.
+      const double graph = std::max(each, 0.02) + 2 * static_cast<double>(sets) * each;
+      CHECK(seconds <= found.seconds && found.seconds <= seconds + graph);
+      CHECK(found.most_ahead <= graph + 0.02);
+      CHECK_NEAR(static_cast<double>(found.executions) * each, found.seconds, 0.01);
+      CHECK(found.idle <= 0.01 * found.seconds);
+      check_nothing_is_left(found);
+    }
+  }
+}
+
+TEST(nothing_is_left_behind_whichever_call_fails) {
+  int fail_at = 1;
+  for (; fail_at < 1000; ++fail_at) {
+    const auto found = keep_busy(2, 1e-3, 0.1, fail_at);
+    check_nothing_is_left(found);
+    if (found.executions >= 0) break;
+  }
+  CHECK(fail_at < 1000);  // it came to its end
+  // Two executions with their waits, a graph of twenty, five launches of it with theirs.
+  CHECK(fail_at > 2 * 2 + 20 + 5);
+}
+
+TEST(a_plan_is_built_once_and_again_only_if_that_failed) {
+  for (const bool fails : {false, true, false, true}) {
+    int builds = 0;
     // One after another at about the same address.
-    const auto plan = std::make_shared<CountingPlan>(&builds[i], i % 2 == 1);
-    for (int j = 0; j < 2; ++j) {
+    const auto plan = std::make_shared<CountingPlan>(&builds, fails);
+    for (int i = 0; i < 2; ++i) {
       try {
         plan->prepare();
       } catch (const std::runtime_error&) {
       }
     }
+    CHECK_EQ(builds, fails ? 2 : 1);
   }
 }
