@@ -199,3 +199,17 @@ def test_the_messages_on_sweeps_are_real():
         with pytest.raises(UsageError) as caught:
             read_file(parse_sweep("a.toml", text.replace(old, new), table_keys()))
         assert f"pydlbench: {caught.value}" == line
+
+
+def test_the_picture_of_the_house_shows_the_layers_that_the_linter_holds() -> None:
+    """Arrows of the picture lead from each folder to the next one that may import it."""
+    import tomllib
+
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        (contract,) = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+    (picture,) = blocks(DOCS / "architecture.md", "mermaid")
+    groups = re.findall(r"^  subgraph \w+ .*\n(.*)\n  end$", picture, re.MULTILINE)
+    shown = [name.strip() for group in groups for name in group.split("-->")]
+    assert shown == contract["layers"][::-1]
+    folders = {one.name for one in (ROOT / "pydlbench").iterdir() if (one / "__init__.py").exists()}
+    assert folders <= set(shown)
