@@ -215,10 +215,10 @@ def test_memory_is_asked_for_before_anything_is_measured():
     )
     # The advice is one that works.
     fits = large.with_batch(int(text.rpartition(" ")[2]))
-    session._check_memory([KernelSpec(layer=fits)])
+    session.check_room([KernelSpec(layer=fits)])
     more = large.with_batch(fits.batch + 1)
     with pytest.raises(UsageError):
-        session._check_memory([KernelSpec(layer=more)])
+        session.check_room([KernelSpec(layer=more)])
 
 
 def test_memory_of_all_who_compete_is_counted_together():
@@ -232,7 +232,7 @@ def test_memory_of_all_who_compete_is_counted_together():
     with Session(QUICK) as session:
         # Enough for any one of them.
         session.facts = dataclasses.replace(session.facts, memory_available_bytes=4_000_000_000)
-        session._check_memory(alone)
+        session.check_room(alone)
         with pytest.raises(UsageError) as caught:
             list(session.measure(every))
         assert session.worker().pid is None
@@ -241,10 +241,10 @@ def test_memory_of_all_who_compete_is_counted_together():
         assert text.startswith("large: needs 6.83 GB of memory for 5 processes at a time, 4.00 GB")
         batch = int(text.rpartition("nearest: --batch ")[2])
         fits = [msgspec.structs.replace(case, layer=large.with_batch(batch)) for case in every]
-        session._check_memory(fits)
+        session.check_room(fits)
         more = [msgspec.structs.replace(case, layer=large.with_batch(batch + 1)) for case in every]
         with pytest.raises(UsageError, match=f"nearest: --batch {batch}$"):
-            session._check_memory(more)
+            session.check_room(more)
 
 
 @pytest.mark.parametrize(
@@ -271,9 +271,9 @@ def test_memory_that_no_batch_would_save(session, monkeypatch):
     with pytest.raises(UsageError, match=r"nearest: a smaller layer$"):
         row(session, CONV.with_batch(1))
     with pytest.raises(UsageError, match=r"nearest: fewer of --backend and --mode$"):
-        session._check_memory([KernelSpec(layer=CONV.with_batch(1), backend=name) for name in _TWO])
+        session.check_room([KernelSpec(layer=CONV.with_batch(1), backend=name) for name in _TWO])
     monkeypatch.setattr(session, "facts", dataclasses.replace(facts, memory_available_bytes=None))
-    session._check_memory([KernelSpec(layer=CONV)])
+    session.check_room([KernelSpec(layer=CONV)])
 
 
 @pytest.mark.parametrize(
