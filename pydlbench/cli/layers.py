@@ -28,7 +28,6 @@ from pydlbench.layers.base import PASSES
 from pydlbench.layers.descriptor import POOL_MODES
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.models.catalog import entry_names, find_layers, is_entry
-from pydlbench.records.measurement import Measurement
 from pydlbench.records.specs import (
     CACHES,
     CPU_PRECISIONS,
@@ -41,13 +40,13 @@ from pydlbench.records.specs import (
     check_device,
 )
 from pydlbench.runner.execute import KernelTask, Row, execute, row_key
-from pydlbench.runner.problem import by_problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pydlbench.cli.output import Outputs
     from pydlbench.layers.layer import Layer
+    from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
     from pydlbench.runner.execute import Results, Task
 
@@ -211,6 +210,8 @@ def show_results(
     results: Results, outputs: Outputs, *, algorithms: bool = False, explain: bool = False
 ) -> None:
     """Show what came of a run; see :func:`show`."""
+    from pydlbench.records.measurement import Measurement
+
     rows = [Measurement.from_dict(one.document) for one in results.outcomes]
     how = {"algorithms": algorithms, "explain": explain}
     show(results.run, rows, outputs, early=results.early, **how)
@@ -623,6 +624,8 @@ def _threads(given: Sequence[int] | None) -> tuple[int | None, ...]:
 
 def tasks(request: Request) -> list[Task]:
     """Return what :func:`pydlbench.runner.execute.execute` does."""
+    from pydlbench.runner.problem import by_problem
+
     return [
         KernelTask(
             rows=tuple(
