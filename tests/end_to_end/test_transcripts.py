@@ -60,6 +60,7 @@ VARIABLE = {
     "environment.settings",
     "environment.variables",
     "findings",
+    "geomean_in",
     "measurements.candidates.reorder_s",
     "measurements.causes",
     "measurements.reorder_s",

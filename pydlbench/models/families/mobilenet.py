@@ -126,10 +126,10 @@ def _v3(name: str, batch: int, classes: int) -> Builder:
     net.conv_bn("conv_last", 960, 1, activation="hardswish")
     net.global_pool("avgpool")
     net.flatten()
-    net.linear("fc1", 1280)
+    net.linear("head1", 1280)
     net.activation("hardswish")
     net.dropout("dropout", 0.8)
-    net.linear("fc2", classes)
+    net.linear("head2", classes)
     return net
 
 

@@ -30,7 +30,7 @@ def build(name: str, batch: int | None, *, classes: int = 2) -> Model:
         levels.append(_twice(net, f"down{level}", channels))
         if level == len(_CHANNELS) - 1:
             net.dropout(f"down{level}/dropout", 0.5)
-        net.pool(f"pool{level}", 2, 2)
+        net.pool(f"down{level}/pool", 2, 2)
     _twice(net, "bottom", _CHANNELS[-1])
     net.dropout("bottom/dropout", 0.5)
     for level in range(len(levels), 0, -1):
