@@ -560,14 +560,23 @@ def _relu_gradient(parts: Parts) -> Made:
 
 def _of_source(function: Callable[[torch.Tensor], Any]) -> Callable[[Parts], Made]:
     """Return what applies a function to the source."""
-    return lambda parts: made(function, parts.operand("src"))
+
+    # A function of its own, as the compiler wants one that was made by ``def`` here.
+    def of_source(x: torch.Tensor) -> Any:
+        return function(x)
+
+    return lambda parts: made(of_source, parts.operand("src"))
 
 
 def _of_gradient_and_source(
     function: Callable[[torch.Tensor, torch.Tensor], Any],
 ) -> Callable[[Parts], Made]:
     """Return what applies a function to the incoming gradient and the source."""
-    return lambda parts: made(function, parts.operand("dst"), parts.operand("src"))
+
+    def of_both(g: torch.Tensor, x: torch.Tensor) -> Any:
+        return function(g, x)
+
+    return lambda parts: made(of_both, parts.operand("dst"), parts.operand("src"))
 
 
 def _relu6_gradient(g: torch.Tensor, x: torch.Tensor) -> Any:
