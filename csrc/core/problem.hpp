@@ -114,7 +114,7 @@ struct Pool2dProblem {
 };
 
 // A memory-bound layer: an operation on NCHW images, or on one tensor of weights (of `channels`
-// elements). Roles and formulas are those of pydlbench.layers.Pointwise.
+// elements). Roles and formulas are those of pydlbench.layers.pointwise.
 struct PointwiseProblem {
   std::string op;  // "relu", "batchnorm", ...
   std::int64_t batch, channels, height, width;

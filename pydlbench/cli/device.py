@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 
-# -----------------------------------------------------------------------------
-# ``pydlbench device``: facts, peaks in theory and measured, bandwidths, clocks, libraries.
-
-
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add the command's options."""
     parser = subparsers.add_parser(

@@ -1,4 +1,16 @@
-"""Two stored runs: ratios of medians, with the variance between runs in their intervals."""
+"""Two stored runs: ratios of medians, with the variance between runs in their intervals.
+
+With y the logarithm of a row's ratio of medians,
+
+    y = change + common + own,
+
+where ``common`` is what the whole second run was faster or slower (the clock, a neighbour on the
+machine) and ``own`` is what this row differs by from run to run. The variance of ``own`` is twice
+that of one run (:mod:`pydlbench.compare.statistics`) and that of both medians within their runs.
+The common part is estimated by the weighted median of all rows and taken off where that is safe:
+with five rows or more, in two runs of the same environment, and as long as it is no larger than
+such parts are. Where it is not taken off its variance is in each row's.
+"""
 
 from __future__ import annotations
 
@@ -35,22 +47,6 @@ if TYPE_CHECKING:
     from pydlbench.compare.rows import Row, Side
 
 __all__ = ["compare"]
-
-"""Two stored runs: ratios of medians, with the variance between runs in their intervals.
-
-With y the logarithm of a row's ratio of medians,
-
-    y = change + common + own,
-
-where ``common`` is what the whole second run was faster or slower (the clock, a neighbour on the
-machine) and ``own`` is what this row differs by from run to run. The variance of ``own`` is twice
-that of one run (:mod:`pydlbench.compare.statistics`) and that of both medians within their runs.
-The common part
-is estimated by the weighted median of all rows and taken off where that is safe: with
-five rows or more, in two runs of the same environment, and as long as it is no larger than such
-parts are. Where it is not taken off its variance is in each row's.
-"""
-
 
 # Of the medians' intervals within their runs: all commands' default level.
 _WITHIN: Final = 1.959964

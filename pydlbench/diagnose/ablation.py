@@ -84,7 +84,7 @@ class StepChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounds:
-    """A step and the same with one thing changed, whose rounds the cross-check has taken already.
+    """A step and the same with one thing changed, whose rounds the check has taken already.
 
     Attributes:
         what: in words that follow "with".

@@ -68,7 +68,7 @@ class Observations:
         rows: the native rows of the plan's cases.
         estimate: their sum, by layer.
         native: their sum, by what they stand for.
-        check: the cross-check's record, where one was made.
+        check: the check's record, where one was made.
         reorder_s: layouts converted in the step by the library's own log; None without a log.
         reorder_how: which log.
         dispatch_s: of one operator; None if unknown.
@@ -100,12 +100,12 @@ class Observations:
         return self.step.time.median
 
     def term(self, name: str) -> LedgerTerm | None:
-        """Return a term of the cross-check's ledger."""
+        """Return a term of the check's ledger."""
         terms = () if self.check is None else self.check.ledger
         return next((one for one in terms if one.term == name), None)
 
     def pieces(self, kind: str) -> list[PieceRow]:
-        """Return the cross-check's parts of a kind; none without one."""
+        """Return the check's parts of a kind; none without one."""
         return [] if self.check is None else [one for one in self.check.pieces if one.kind == kind]
 
     def own_s(self, node: str) -> float:
@@ -119,7 +119,7 @@ class Observations:
     def excesses(self, kind: str) -> list[Excess]:
         """Return where the framework needs more than the native library, the largest first.
 
-        Without a cross-check all nodes are possible, and what they need natively stands for it.
+        Without a check all nodes are possible, and what they need natively stands for it.
 
         Args:
             kind: ``layer`` or ``pointwise``.
@@ -191,11 +191,11 @@ class Observations:
 
 
 # -----------------------------------------------------------------------------
-# From a step to what is known of it: the step itself, its native rows, and a cross-check.
+# From a step to what is known of it: the step itself, its native rows, and a check.
 
-# Rounds of the cross-check: so many have an interval that leaves out the extremes.
+# Rounds of the check: so many have an interval that leaves out the extremes.
 _ROUNDS = 9
-# Of the time limit: a cross-check gets so much, and none is begun after so much.
+# Of the time limit: a check gets so much, and none is begun after so much.
 _SHARE, _LATEST = 0.25, 0.4
 
 
@@ -213,7 +213,7 @@ def observe(
         session: whose workers and settings are used.
         time_limit_s: of the whole diagnosis.
         tell: called with what is done next.
-        checker: the cross-check.
+        checker: the check.
 
     Raises:
         UsageError: no such model, option or word.
@@ -274,7 +274,7 @@ def observe(
 
 
 def _unchecked(spent_s: float, limit_s: float) -> str | None:
-    """Return why there is no cross-check; None if there is to be one."""
+    """Return why there is no check; None if there is to be one."""
     if spent_s > _LATEST * limit_s:
         return "step and native layers took too much of the time limit"
     return None

@@ -133,7 +133,7 @@ _KEPT: Final = StepChange(
 
 
 def _kept(seen: Observations) -> Experiment:
-    """An allocator that keeps its pages; the cross-check may have run the step with it already."""
+    """An allocator that keeps its pages; the check may have run the step with it already."""
     rounds = () if seen.check is None else seen.check.rounds
     if len(rounds) >= _ROUNDS:
         pairs = tuple((one.measured_s, one.kept_s) for one in rounds)

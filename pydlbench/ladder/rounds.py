@@ -1,4 +1,11 @@
-"""Rounds: all operators, then the prediction is written down, then the step."""
+"""Rounds: all operators, then the prediction is written down, then the step.
+
+How many pages a step touches for the first time is counted, as it hangs on what the C library's
+allocator was asked for since its process began: the same step of the same code has any number
+from none to all of its pages. So the prediction takes the number from earlier steps of the same
+process, none of whose seconds it knows, and what one fault costs from a replay of the step's
+blocks on fresh pages.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +35,6 @@ if TYPE_CHECKING:
     from pydlbench.workers.host import RemoteKernel, Worker
 
 __all__ = ["LEAST", "Rounds", "ask_log", "ask_operators", "ask_replay", "keeps_pages", "paired"]
-
-
-# -----------------------------------------------------------------------------
-# Rounds: all operators, then the prediction is written down, then the step, in two or three ways.
-#
-# How many pages a step touches for the first time is counted, as it hangs on what the C library's
-# allocator was asked for since its process began: the same step of the same code has any number
-# from none to all of its pages. So the prediction takes the number from earlier steps of the same
-# process, none of whose seconds it knows, and what one fault costs from a replay of the step's
-# blocks on fresh pages.
 
 #: Fewer rounds have no interval, and no median to speak of.
 LEAST = 5

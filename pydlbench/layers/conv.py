@@ -260,7 +260,7 @@ class Conv2d(Product):
         source), but the result is written whole: backward-data zeroes what no output saw.
 
         Args:
-            pass_: One of :data:`PASSES`.
+            pass_: One of :attr:`passes`.
             itemsize: Bytes per element, of all three tensors.
         """
         check_pass(pass_, self.passes, self.kind)

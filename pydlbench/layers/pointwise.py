@@ -372,10 +372,9 @@ class Pointwise(Kind):
 #
 # The operation and a colon, then fields in benchdnn's manner, in any order, ``_`` ignored: ``mb``
 # batch, ``ic`` channels (of each source, joined by ``+``, where images are), ``ih`` ``iw`` sides,
-# the
-# operation's parameters (``ls11``, ``alpha0.0011``, ``eps0.001``, ``lr0.01`` and so on), and a
-# name
-# ``n"..."`` at the end. A missing width takes the height's value, and without both they are one.
+# the operation's parameters (``ls11``, ``alpha0.0011``, ``eps0.001``, ``lr0.01`` and so on), and a
+# name ``n"..."`` at the end. A missing width takes the height's value, and without both they are
+# one.
 
 # A colon between digits belongs to a matrix product, and one behind n" to a name.
 _START: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]*:")

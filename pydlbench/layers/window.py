@@ -33,13 +33,10 @@ __all__ = [
 # Counting along one spatial axis of a sliding window, in closed form.
 #
 # Output ``o`` and kernel tap ``k`` meet at input position ``o * stride + k * dilation - pad``.
-# Which
-# of these pairs meet a real element (and not padding) decides how much a direct kernel computes,
-# and
-# which distinct elements they meet decides how much it must read. Everything in two dimensions is
-# a
-# product of two such axes. The counts take O(log size) steps, so absurd sizes cost nothing
-# either.
+# Which of these pairs meet a real element (and not padding) decides how much a direct kernel
+# computes, and which distinct elements they meet decides how much it must read. Everything in two
+# dimensions is a product of two such axes. The counts take O(log size) steps, so absurd sizes cost
+# nothing either.
 
 
 def extent(kernel: int, dilation: int) -> int:

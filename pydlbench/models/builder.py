@@ -204,8 +204,7 @@ def _ceil(size: int, kernel: int, stride: int, leading: int, trailing: int) -> i
 # -----------------------------------------------------------------------------
 # Writing a model down: each call adds one node, its layer and output shape worked out.
 #
-# A call continues the node that was added last, or the one given as ``after``, and returns the
-# name
+# A call continues the node that was added last, or the one given as ``after``, and returns the name
 # of the node it added. All shapes come from the layers themselves, so a graph and what is timed
 # cannot disagree.
 

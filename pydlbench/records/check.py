@@ -1,4 +1,4 @@
-"""What a cross-check found, as it is stored and printed. All times in seconds."""
+"""What a check found, as it is stored and printed. All times in seconds."""
 
 from __future__ import annotations
 

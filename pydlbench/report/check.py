@@ -52,7 +52,7 @@ __all__ = [
 
 
 # -----------------------------------------------------------------------------
-# Numbers of the cross-check's tables: times in one common unit, fractions with their sign.
+# Numbers of the check's tables: times in one common unit, fractions with their sign.
 
 #: Columns that every line fits into.
 WIDTH = 150

@@ -55,11 +55,9 @@ def _lines(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
 # -----------------------------------------------------------------------------
 # Everything in long form: a line per measurement, and one per sample of it behind that.
 #
-# For data frames, of layers, steps and checks alike. A line of a measurement has no sample and
-# all
+# For data frames, of layers, steps and checks alike. A line of a measurement has no sample and all
 # that is known; those of its samples have what tells it from others, so that thousands of samples
-# do
-# not repeat a hundred columns each.
+# do not repeat a hundred columns each.
 
 _RUN: Final = ("run_id", "created_utc")
 _STEP: Final = (

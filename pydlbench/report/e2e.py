@@ -340,14 +340,10 @@ METRICS: Final[tuple[Metric[StepRow, StepTable], ...]] = (
 # -----------------------------------------------------------------------------
 # Whether a GPU works as its kind should: a step's TFLOP/s against what its product promises.
 #
-# Published end-to-end runs of dense networks (AlexNet, VGG, ResNet on Kepler to Volta) reach 24
-# to
-# 140 % of the product's figure on CUDA cores, more than 100 % through Winograd's algorithm and
-# the
-# boost clock, and 14 to 31 % of it on tensor cores. Steps of few FLOPs reach 6 to 18 % on a
-# healthy
-# card: they wait for launches. So small steps judge nothing, and the bars stand a little below
-# the
+# Published end-to-end runs of dense networks (AlexNet, VGG, ResNet on Kepler to Volta) reach 24 to
+# 140 % of the product's figure on CUDA cores, more than 100 % through Winograd's algorithm and the
+# boost clock, and 14 to 31 % of it on tensor cores. Steps of few FLOPs reach 6 to 18 % on a healthy
+# card: they wait for launches. So small steps judge nothing, and the bars stand a little below the
 # published ones.
 
 #: A step of fewer floating-point operations waits for launches more than for arithmetic.

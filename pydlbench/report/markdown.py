@@ -52,7 +52,7 @@ def to_markdown(
 
 
 # -----------------------------------------------------------------------------
-# Markdown tables of what is no layer: estimates, steps, cross-checks and findings.
+# Markdown tables of what is no layer: estimates, steps, checks and findings.
 
 
 def document_tables(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:

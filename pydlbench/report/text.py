@@ -149,8 +149,7 @@ PLAIN = Style()
 # Where results are written: checked before anything is measured, replaced in one step.
 #
 # A run can take an hour; a typing error in the path must not cost it, and a crash while writing
-# must
-# not leave half a file in the place of a good one.
+# must not leave half a file in the place of a good one.
 
 STDOUT = "-"
 # Names from the command line may hold bytes that are no text; JSON knows this notation too.

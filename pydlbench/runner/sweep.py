@@ -1,4 +1,20 @@
-"""The TOML file of a sweep: tables whose keys are a command's options and whose lists are axes."""
+"""The TOML file of a sweep: tables whose keys are a command's options and whose lists are axes.
+
+::
+
+    title = "AlexNet by batch"
+
+    [defaults]            # for every table that knows the key
+    batch = [1, 16]
+
+    [[layers]]            # as `pydlbench layers`; likewise [[model]], [[e2e]] and [[check]]
+    shape = "alexnet/*"
+    precision = ["fp32", "bf16"]
+    exclude = [{ precision = "bf16", batch = 1 }]
+
+A list given to an option that takes several values goes there as it is; to one that takes a
+single value it is an axis: every combination of such axes is a request of its own.
+"""
 
 from __future__ import annotations
 
@@ -22,25 +38,6 @@ __all__ = ["Key", "Rule", "SweepFile", "Table", "apply_rules", "parse_sweep"]
 # So many combinations of axes in a table; so many parts of a key, which TOML allows without end.
 _MOST_REQUESTS = 2_000
 _MOST_PARTS = 32
-
-
-# -----------------------------------------------------------------------------
-# The TOML file of a sweep: tables whose keys are a command's options and whose lists are axes.
-#
-# ::
-#
-#     title = "AlexNet by batch"
-#
-#     [defaults]            # for every table that knows the key
-#     batch = [1, 16]
-#
-#     [[layers]]            # as `pydlbench layers`; likewise [[model]], [[e2e]] and [[check]]
-#     shape = "alexnet/*"
-#     precision = ["fp32", "bf16"]
-#     exclude = [{ precision = "bf16", batch = 1 }]
-#
-# A list given to an option that takes several values goes there as it is; to one that takes a
-# single value it is an axis: every combination of such axes is a request of its own.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,8 @@ def prepare_step(
         preparation: with which checks; None is all of them.
 
     Returns:
-        A kernel to sample; its ``facts`` are a :class:`StepFacts` in its JSON form.
+        A kernel to sample; its ``facts`` are a :class:`~pydlbench.records.step.StepFacts` in its
+        JSON form.
     """
     worker = session.worker(case.framework, case.device, warm=warm, allocator=allocator)
     how = (preparation or StepPreparation()).to_dict()
@@ -210,7 +211,7 @@ _WEIGHTS: Final = 3
 _GRADIENTS: Final = 2
 #: Of the activations: their gradients or reordered copies live beside them.
 _ACTIVATIONS: Final = 2
-#: What a cross-check holds at a time: the step, and the same where pages are kept. The operands of
+#: What a check holds at a time: the step, and the same where pages are kept. The operands of
 #: its operators, each distinct one once, have room in the factor of the activations.
 _CHECKED: Final = 2
 

@@ -29,7 +29,7 @@ __all__ = ["APPLICATION_ID", "INSERT_LAYER", "VERSION", "open_reader", "open_wri
 
 
 _PLACES = ", ".join("?" * (1 + len(LAYER_COLUMNS)))
-#: Puts an entry's number and :func:`layer_values` into the table of layers.
+#: Puts an entry's number and :func:`~pydlbench.store.entry.layer_values` into the table of layers.
 INSERT_LAYER: Final = f"INSERT INTO layers VALUES ({_PLACES})"  # noqa: S608 - places for values
 
 #: ``PRAGMA application_id`` of a store: "pdlb" in ASCII.

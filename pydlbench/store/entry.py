@@ -41,7 +41,7 @@ __all__ = [
 
 #: Kinds of entries: a timed layer; the estimate of a step (computed, not measured); a timed
 #: framework step, two frameworks' results held against each other, a published script's numbers;
-#: a cross-check; what ``diagnose`` found. Another command may have a table of its own.
+#: a check; what ``diagnose`` found. Another command may have a table of its own.
 TABLES: Final = ("layer", "estimate", "step", "agreement", "protocol", "check", "findings")
 #: Those that were not timed.
 UNTIMED: Final = ("estimate", "agreement")
@@ -190,10 +190,9 @@ def _cell(value: Any) -> Any:
 # Which process writes a run, so that a run whose process is gone can be told from a running one.
 #
 # Kept are the host's name, the kernel's boot, the process's number and the time at which it
-# started:
-# numbers are given out again, and nothing but the start tells one process from the next. Of a
-# process
-# on another host, or in another container, nothing can be known: its run stays ``running``.
+# started: numbers are given out again, and nothing but the start tells one process from the next.
+# Of a process on another host, or in another container, nothing can be known: its run stays
+# ``running``.
 
 _START = 21 - 2  # field 22 of /proc/PID/stat, counted behind the name in brackets
 

@@ -92,8 +92,7 @@ def _plain(request: Mapping[str, Any]) -> dict[str, Any]:
 # The record of a run that was gone on with: what both attempts have found on the machine.
 #
 # Each attempt probes what its own rows need. The rows of the first one stand in the run beside
-# those
-# of the second, so their peaks, bandwidths and libraries have to stand in its record as well.
+# those of the second, so their peaks, bandwidths and libraries have to stand in its record as well.
 
 # Lists of a device's record, and what tells their items apart.
 _NAMED: Final = {

@@ -1,4 +1,8 @@
-"""The procedure that times one kernel, as a state machine fed with chunks."""
+"""The procedure that times one kernel, as a state machine fed with chunks.
+
+It runs nothing and reads no clock: the caller asks ``next_request()``, has a kernel execute it,
+and feeds the chunk back. Phases: calibrate (executions per sample), warm-up, rounds, done.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 __all__ = ["Round", "Samples", "Sampling", "interleave"]
-
-
-# -----------------------------------------------------------------------------
-# The procedure that times one kernel, as a state machine fed with chunks.
-#
-# It runs nothing and reads no clock: the caller asks ``next_request()``, has a kernel execute it,
-# and feeds the chunk back. Phases: calibrate (executions per sample), warm-up, rounds, done.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

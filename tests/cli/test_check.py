@@ -68,7 +68,7 @@ class FakeSession:
 
 
 class FakeChecker:
-    """Stands for ``crosscheck.check``; raises what it has for a framework."""
+    """Stands for ``pydlbench.ladder.check.check``; raises what it has for a framework."""
 
     def __init__(self, **errors):
         self.errors = errors

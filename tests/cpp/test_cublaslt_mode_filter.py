@@ -13,7 +13,7 @@ import pytest
 FMA, HMMA, IMMA = 1, 2, 4
 ACC16, ACC32 = 1 << 8, 2 << 8
 IN16, INBF, INTF32, IN32, INFP8 = 1 << 16, 2 << 16, 4 << 16, 8 << 16, 0x40 << 16
-# Compute types, as rules.hpp counts them.
+# Compute types, as mode_filter.hpp counts them.
 FLOAT32, PEDANTIC, TF32, FLOAT16 = range(4)
 # Reduction schemes.
 IN_PLACE, COMPUTE_TYPE, OUTPUT_TYPE = 1, 2, 4

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pydlbench.runner import interleaved as side_by_side
+from pydlbench.runner import interleaved
 
 # The tests beside this file take it from here: pytest puts no folder on the path.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -18,4 +18,4 @@ sys.path.pop(0)
 
 @pytest.fixture(autouse=True)
 def _without_rests(monkeypatch):
-    monkeypatch.setattr(side_by_side, "REST_S", 0.0)
+    monkeypatch.setattr(interleaved, "REST_S", 0.0)

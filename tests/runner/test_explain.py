@@ -70,7 +70,7 @@ def entry(
     waited=0.0,
     **words,
 ):
-    """An entry of a contest: timed, and with the row that a session makes of it."""
+    """A backend of a problem: timed, and with the row that a session makes of it."""
     case = KernelSpec(layer=layer, backend=backend)
     kernel = Remote(**words)
     taken = samples(seconds, busy, faults=0.0 if kept_s is None else 700.0, waited=waited)

@@ -1,4 +1,4 @@
-"""Contests of invented backends whose faults are planted: whose times are known to the digit."""
+"""Invented backends interleaved whose faults are planted: whose times are known to the digit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydlbench.errors import BackendMissingError, UnsupportedError, WorkerError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner import interleaved as side_by_side
+from pydlbench.runner import interleaved
 from pydlbench.runner.measuring import measured_row
 from pydlbench.runner.problem import _in_rounds, by_problem, measure_problem
 from pydlbench.timing.chunk import Chunk
@@ -150,7 +150,7 @@ class Host:
 
 @pytest.fixture(autouse=True)
 def _without_rests(monkeypatch):
-    monkeypatch.setattr(side_by_side, "REST_S", 0.0)
+    monkeypatch.setattr(interleaved, "REST_S", 0.0)
 
 
 MODES = {"eager": "torch", "compiled": "torch", "graph": "tensorflow", "xla": "tensorflow"}

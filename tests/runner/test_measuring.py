@@ -9,7 +9,7 @@ import pytest
 from pydlbench.errors import UnsupportedError, WorkerError
 from pydlbench.layers.gemm import Gemm
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner import interleaved as side_by_side
+from pydlbench.runner import interleaved
 from pydlbench.runner.measuring import Measuring
 from pydlbench.runner.session import Options
 from pydlbench.timing.chunk import Chunk
@@ -82,7 +82,7 @@ def machine():
 
 @pytest.fixture
 def measuring(machine, monkeypatch):
-    monkeypatch.setattr(side_by_side, "REST_S", 0.0)
+    monkeypatch.setattr(interleaved, "REST_S", 0.0)
     facts = SimpleNamespace(memory_available_bytes=None)
     found = Measuring(Options(), facts, (0, 1), SimpleNamespace(), machine.worker)
     monkeypatch.setattr(found, "cold_bytes", lambda: 0)
@@ -98,7 +98,7 @@ def test_a_log_is_held_against_calls_without_one_that_take_turns(machine, measur
     assert found["kernel_s"] / found["call_s"] == pytest.approx(0.6, rel=0.1)
     assert found["reorder_s"] / found["call_s"] == pytest.approx(0.1, rel=0.1)
     assert machine.logging.released
-    assert not beside.released  # it is the contest's
+    assert not beside.released  # it is the problem's
 
 
 def test_without_a_process_beside_it_the_logged_call_itself_counts(measuring):

@@ -13,7 +13,7 @@
 
 namespace pydlbench::cuda::cublaslt {
 
-// CUBLASLT_NUMERICAL_IMPL_FLAGS_*, without the library's header; functions.cpp holds them equal.
+// CUBLASLT_NUMERICAL_IMPL_FLAGS_*, without the library's header; library.cpp holds them equal.
 namespace flag {
 constexpr std::uint64_t fma = 0x01, hmma = 0x02, imma = 0x04, dmma = 0x08;
 constexpr std::uint64_t tensor_operations = 0xfe, operations = 0xff;

@@ -44,7 +44,7 @@ void relu_backward(DataType type, const Tiling& tiling, std::int64_t count, cons
 void add_forward(DataType type, const Tiling& tiling, std::int64_t count, const void* a,
                  const void* b, void* dst, CUstream_st* stream);
 
-// optimizer.cu: gradient += decay x weights; weights -= rate x gradient; and with momentum,
+// Of optimizers: gradient += decay x weights; weights -= rate x gradient; and with momentum,
 // velocity = mu x velocity + gradient; weights -= rate x velocity.
 void l2_backward(DataType type, const Tiling& tiling, std::int64_t count, float decay,
                  const void* weights, void* gradient, CUstream_st* stream);

@@ -36,16 +36,14 @@ __all__ = [
 # -----------------------------------------------------------------------------
 # What oneDNN and MKL print about their calls, read: which kernel stands behind an operator.
 #
-# A line of oneDNN names the primitive, its implementation, its memory descriptors, the problem
-# and
+# A line of oneDNN names the primitive, its implementation, its memory descriptors, the problem and
 # the time of one execution in milliseconds::
 #
 #     onednn_verbose,v1,primitive,exec,cpu,convolution,brg_conv_fwd:avx512_core,forward_training,
 #     src:f32::blocked:acdb::f0 ...,attr-scratchpad:user,alg:convolution_direct,mb2_ic16...,0.032
 #
 # (older ones leave out ``v1`` and ``primitive``); one of MKL the routine with its arguments, the
-# time
-# and the threads::
+# time and the threads::
 #
 #     MKL_VERBOSE SGEMM(T,N,48,64,32,...) 1.76ms CNR:OFF Dyn:0 FastMM:1 TID:0  NThr:2
 

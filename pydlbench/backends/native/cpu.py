@@ -286,7 +286,7 @@ class CpuBackend:
         return {**_cpu.library(), "numpy": np.__version__}
 
     def prepare(self, case: KernelSpec, preparation: Preparation) -> CpuKernel:
-        """Find the fastest right candidate of a case; see :class:`Backend`."""
+        """Find the fastest right candidate; see :class:`~pydlbench.backends.base.Backend`."""
         self._check_support(case)
         found = [c for c in candidates(case) if _wanted(c, case)]
         if not found:

@@ -82,7 +82,7 @@ class CudaBackend:
         }
 
     def prepare(self, case: KernelSpec, preparation: Preparation) -> CudaKernel:
-        """Find the fastest right plan of a case; see :class:`Backend`."""
+        """Find the fastest right plan; see :class:`~pydlbench.backends.base.Backend`."""
         self._check_support(case)
         found = plans(self._device, case, preparation.workspace_bytes, preparation.all_candidates)
         if not found:

@@ -76,9 +76,8 @@ def last_output(offset: int, stride: int, inputs: int, outputs: int) -> int:
 # Direct convolution on the CPU with channels innermost: vectors of channels, rows in parallel.
 #
 # Channels are split into groups: images are (image, row, column, group, channel). Weights lie as
-# each
-# pass reads them. Four input channels are added at a time to a row of outputs, which stays in the
-# cache: one load and one store of a sum for four multiply-adds.
+# each pass reads them. Four input channels are added at a time to a row of outputs, which stays in
+# the cache: one load and one store of a sum for four multiply-adds.
 
 if TYPE_CHECKING:
     Array = NDArray[np.float32]

@@ -46,8 +46,7 @@ __all__ = [
 # -----------------------------------------------------------------------------
 # Convolutions and products with a bias: two operators in one graph, which TensorFlow may fuse.
 #
-# In graph mode Grappler makes one kernel of ``Conv2D`` or ``MatMul`` and ``BiasAdd``; XLA fuses
-# on
+# In graph mode Grappler makes one kernel of ``Conv2D`` or ``MatMul`` and ``BiasAdd``; XLA fuses on
 # its own. The gradient of the bias is an operator of its own beside that of the weights.
 
 

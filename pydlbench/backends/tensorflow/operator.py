@@ -213,13 +213,7 @@ def spatial(data_format: str, height: int, width: int) -> list[int]:
 # -----------------------------------------------------------------------------
 # Functions of several results, of operands in several types, and of operands that they overwrite.
 #
-# A plain :class:`~pydlbench.backends.tensorflow.recipe.Recipe` has one result and one type of
-# number.
-
-"""Functions of several results, of operands in several types, and of operands that they overwrite.
-
-A plain :class:`Recipe` has one result and one type of number.
-"""
+# A plain :class:`Recipe` has one result and one type of number.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

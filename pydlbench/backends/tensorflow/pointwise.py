@@ -175,13 +175,7 @@ def _batch_gradient(layer: Pointwise) -> list[Recipe]:
 # The loss on rows of logits; weight decay and optimizers on weight tensors.
 #
 # Optimizers are the operators that update a variable in one kernel. Calls step forth and back in
-# turn, see :class:`~pydlbench.backends.tensorflow.roles.RolesRecipe`.
-
-"""The loss on rows of logits; weight decay and optimizers on weight tensors.
-
-Optimizers are the operators that update a variable in one kernel. Calls step forth and back in
-turn, see :class:`~pydlbench.backends.tensorflow.operator.RolesRecipe`.
-"""
+# turn, see :class:`~pydlbench.backends.tensorflow.operator.RolesRecipe`.
 
 
 def flat_recipes(layer: Pointwise, pass_: str, stored: str) -> list[Recipe]:
@@ -363,8 +357,7 @@ def _momentum(layer: Pointwise, stored: str) -> RolesRecipe:
 # Memory-bound layers on images: TensorFlow's operators and those of their gradients.
 #
 # What a gradient reads from the forward pass (a result of a ReLU, a mask) is computed beforehand,
-# as
-# TensorFlow would have kept it.
+# as TensorFlow would have kept it.
 
 # From so many sources on, the gradient of a concatenation is one Split, else a Slice for each.
 _MOST_SLICES = 16

@@ -26,8 +26,7 @@ __all__ = ["calls_for", "graph_kernels", "kernels_behind", "trace"]
 # TensorFlow's own trace of its calls: how long the kernels behind a function took.
 #
 # Its profiler records when each node of a graph begins and ends, each program of XLA's and each
-# instruction in it. That is a measurement of its own, beside the time of the call: what
-# TensorFlow
+# instruction in it. That is a measurement of its own, beside the time of the call: what TensorFlow
 # does around its kernels is not in it.
 
 # The whole program that XLA compiled, its threads waited for.

@@ -35,17 +35,13 @@ __all__ = ["GpuClock", "TorchCudaBackend", "kernel_names"]
 # -----------------------------------------------------------------------------
 # A PyTorch operator on a GPU between CUDA events: many calls in a graph, or launched one by one.
 #
-# In a graph, samples are replays of ``inner`` calls, each between two events; nothing waits for
-# the
+# In a graph, samples are replays of ``inner`` calls, each between two events; nothing waits for the
 # host in between, which is ahead by a whole graph. This is how native hot rows are timed.
 #
-# With ``events``, ``inner`` calls are launched between two events while the device still sleeps:
-# it
+# With ``events``, ``inner`` calls are launched between two events while the device still sleeps: it
 # finds them all in its queue, and the host's launches are hidden as by the native gate. A sleep
-# needs
-# no flag that somebody must set, so nothing can hang; where the host takes longer than the sleep
-# (the
-# queue holds about a thousand launches), the gaps show.
+# needs no flag that somebody must set, so nothing can hang; where the host takes longer than the
+# sleep (the queue holds about a thousand launches), the gaps show.
 
 # The sleep is as long as the launches took, and so much more.
 _SLEEP_FACTOR = 1.5

@@ -28,11 +28,9 @@ __all__ = ["conv_recipes", "deconv_recipes", "gemm_recipes", "pool_recipes", "sc
 # Convolutions: the three passes through ATen's operators, without autograd's bookkeeping.
 #
 # PyTorch's convolution pads both ends of an axis alike. Where a layer does not, its users pad
-# first,
-# and pay for it: the forward pass is then two operators in one call, and so is backward-data,
-# which
-# cuts the padding off its result. Backward-weights reads the padded source that the forward pass
-# keeps.
+# first, and pay for it: the forward pass is then two operators in one call, and so is
+# backward-data, which cuts the padding off its result. Backward-weights reads the padded source
+# that the forward pass keeps.
 
 _NAMES = {
     "forward": "aten::convolution",
@@ -413,8 +411,7 @@ def _make_scaled(pass_: str, inputs: Mapping[str, NDArray[Any]], place: Place) -
 # Poolings: forward and backward-data through ATen's operators.
 #
 # PyTorch pads both ends of an axis alike, by half a window at the most. Where a layer does
-# otherwise,
-# its users pad first (with minus infinity for a maximum), and pay for it.
+# otherwise, its users pad first (with minus infinity for a maximum), and pay for it.
 
 
 def pool_recipes(layer: Pool2d, pass_: str, training: bool, gradient_sums: str) -> list[Recipe]:

@@ -217,14 +217,7 @@ def _backward(parts: Parts) -> Made:
 # Weight decay and the steps of optimizers, by the operators that ``torch.optim.SGD`` calls.
 #
 # Its default on a CPU is one operator after the other for each tensor, on a GPU the ``foreach``
-# ones.
-# Calls step forth and back in turn, see :class:`~pydlbench.backends.torch.recipe.Made`.
-
-"""Weight decay and the steps of optimizers, by the operators that ``torch.optim.SGD`` calls.
-
-Its default on a CPU is one operator after the other for each tensor, on a GPU the ``foreach`` ones.
-Calls step forth and back in turn, see :class:`~pydlbench.backends.torch.operator.Made`.
-"""
+# ones. Calls step forth and back in turn, see :class:`~pydlbench.backends.torch.operator.Made`.
 
 
 def update_recipes(layer: Pointwise, pass_: str, *, on_gpu: bool, stored: str) -> list[Recipe]:
@@ -493,7 +486,7 @@ def _batch_gradient(parts: Parts) -> Made:
 
 
 # -----------------------------------------------------------------------------
-# Memory-bound layers through ATen's operators, as a model's step runs them one after the other.
+# Every memory-bound layer: the recipes that a pass has.
 #
 # What a pass reads from the forward pass (a result of a ReLU, a mask, statistics) is computed
 # beforehand, as autograd would have kept it.

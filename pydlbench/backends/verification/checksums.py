@@ -254,11 +254,9 @@ def choose_pixels(
 # -----------------------------------------------------------------------------
 # One spatial axis of a window as a table: which source position each tap of an output reads.
 #
-# Forward, output ``o`` reads input ``o * stride + k * dilation - pad`` at tap ``k``. Backward,
-# the
+# Forward, output ``o`` reads input ``o * stride + k * dilation - pad`` at tap ``k``. Backward, the
 # "output" is an input position ``i`` and reads the gradient at ``(i + pad - k * dilation) /
-# stride``
-# where that is a whole number. With the table in hand both are the same computation.
+# stride`` where that is a whole number. With the table in hand both are the same computation.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,13 +44,10 @@ def check_shape(layer: Layer, role: str, tensor: NDArray[Any]) -> NDArray[Any]:
 # The elements that a dropout keeps: those whose index has a small hash.
 #
 # The hash is C. Wellons' of 32 bits ("Prospecting for hash functions", 2018; "lowbias32") without
-# its
-# last step, which leaves the upper half of the result as it is. What is hashed is the lower half
-# of
-# the index, xor the upper half times 0x9E3779B9 plus 0x85EBCA6B. It needs no state, so any thread
-# finds it for any element, and the backward pass finds the same one; and it is short enough for a
-# GPU
-# to be done with it before memory is with the elements.
+# its last step, which leaves the upper half of the result as it is. What is hashed is the lower
+# half of the index, xor the upper half times 0x9E3779B9 plus 0x85EBCA6B. It needs no state, so any
+# thread finds it for any element, and the backward pass finds the same one; and it is short enough
+# for a GPU to be done with it before memory is with the elements.
 
 
 def kept_elements(shape: tuple[int, ...], cut: tuple[slice, ...], keep: float) -> NDArray[np.bool_]:

@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["Cache", "CpuFacts", "LogicalCpu", "NumaNode", "read_cpu_facts", "read_nominal_clock"]
 
 
-# -----------------------------------------------------------------------------
-# What is known about the CPU. Everything the system does not tell is None.
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalCpu:
     """One CPU as the scheduler sees it.

@@ -37,10 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["DeviceRecord", "extend_record", "precision_peak", "start_record"]
 
 
-# -----------------------------------------------------------------------------
-# What is known about a CPU, and what probes found on it: one record of each run.
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRecord(ProbedDevice):
     """A CPU as one run used and found it.

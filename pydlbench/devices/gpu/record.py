@@ -52,10 +52,6 @@ __all__ = [
 ]
 
 
-# -----------------------------------------------------------------------------
-# What is known about a GPU, and what probes found on it: one record of each run.
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchCost:
     """What it takes to start a kernel that does nothing, in seconds.

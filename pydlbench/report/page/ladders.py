@@ -275,10 +275,10 @@ def _rate(
 
 
 # -----------------------------------------------------------------------------
-# The ladders of steps, put together from estimates, cross-checks and timed steps.
+# The ladders of steps, put together from estimates, checks and timed steps.
 #
 # Times in seconds. The limits and the native layers come from the rows that a run holds, by the
-# graph of the model; a framework's operators from the parts of a cross-check.
+# graph of the model; a framework's operators from the parts of a check.
 
 OPTIMIZER: Final = "optimizer"
 

@@ -140,10 +140,8 @@ def _read_row(document: Mapping[str, Any]) -> Measurement:
 # Which rows of a large run are on a page: those of the layers that take longest.
 #
 # A page of fifty thousand rows would take a browser minutes, and nobody would read it. What is
-# chosen
-# is chosen by the columns of the store, so that no document is read for nothing; a layer comes
-# with
-# all of its rows, so that backends, batches and precisions stay beside each other.
+# chosen is chosen by the columns of the store, so that no document is read for nothing; a layer
+# comes with all of its rows, so that backends, batches and precisions stay beside each other.
 
 #: Timed rows of a run: every layer of the largest model, hot and cold, is fewer.
 MOST_ROWS: Final = 800
@@ -219,7 +217,7 @@ class StepEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckEntry:
-    """A cross-check in one framework and mode.
+    """A check in one framework and mode.
 
     Attributes:
         document: its JSON object.
@@ -334,7 +332,7 @@ def read_run(loaded: Loaded, number: int = 1) -> PageRun:
     """Read what a store or a JSON document holds of a run.
 
     Args:
-        loaded: of ``results.store.load``, with samples where they are there.
+        loaded: of ``pydlbench.store.documents.load``, with samples where they are there.
         number: of the run on the page.
     """
     found: dict[str, list[Any]] = {}

@@ -82,7 +82,7 @@ def _conclusion_run(run: PageRun, count: int) -> Group:
 
 
 # -----------------------------------------------------------------------------
-# The section of steps: the ladder as bars and as a table, and the ledger of every cross-check.
+# The section of steps: the ladder as bars and as a table, and the ledger of every check.
 
 
 def step(runs: Sequence[PageRun]) -> Section:

@@ -88,10 +88,8 @@ class Prefetch(Generic[_Item]):
 # What the CIFAR-10 tutorial does to images before the network sees them.
 #
 # Order and limits are the script's (cifar10_input.py): random crop, random flip, brightness by up
-# to
-# 63, contrast by 0.2 to 1.8 about each channel's mean, then standardisation of the whole image.
-# For
-# evaluation: the central crop, standardised.
+# to 63, contrast by 0.2 to 1.8 about each channel's mean, then standardisation of the whole image.
+# For evaluation: the central crop, standardised.
 
 #: Height and width of what the network sees.
 CROP: Final = 24
@@ -160,8 +158,7 @@ def standardize(images: NDArray[np.float32]) -> NDArray[np.float32]:
 # The CIFAR-10 tutorial's queue: filled with distorted images, drawn from at random.
 #
 # The script keeps at least 20,000 images in the queue and takes 128 at random, so that a batch
-# mixes
-# images that stand far apart in the files.
+# mixes images that stand far apart in the files.
 
 
 class ShuffleQueue:

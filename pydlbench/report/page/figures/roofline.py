@@ -158,8 +158,7 @@ def _slope(axes: Any) -> float:
 # -----------------------------------------------------------------------------
 # The roofline plot: every layer's rate over its intensity, under theoretical and measured roofs.
 #
-# Source: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance
-# model
+# Source: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model
 # for multicore architectures", CACM 52(4), 2009.
 
 #: The command whose runs have what this figure needs.
