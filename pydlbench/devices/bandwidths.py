@@ -72,11 +72,11 @@ class _Prober:
         """Probe what is not known yet; again while its window looks disturbed."""
         if (level, pattern) in self.known or self._sizes.get(level) is None:
             return
+        self.new.add((level, pattern))
         kept = self._kept.get((level, pattern))
         if kept is not None and self._agree(kept):
-            self.known[level, pattern] = kept
+            self.known[level, pattern] = self._kept[level, pattern]
             return
-        self.new.add((level, pattern))
         latest = self._take(level, pattern)
         while latest.bytes_per_s > _DISTURBED * latest.median_bytes_per_s:
             again = self.repeat(level, pattern)
@@ -90,9 +90,13 @@ class _Prober:
             size = self._sizes.get(kept.level)
             agrees = size == kept.working_set_bytes
             if agrees:
-                now = Reading.of(self._ask(kept.level, kept.pattern, kept.working_set_bytes))
-                ratio = now.per_second / kept.bytes_per_s
+                reply = self._ask(kept.level, kept.pattern, kept.working_set_bytes)
+                reading = Reading.of(reply)
+                ratio = reading.per_second / kept.bytes_per_s
                 agrees = AGREES <= ratio <= 1 / AGREES
+                if agrees and ratio > 1:  # the best is kept
+                    now = Bandwidth.of(kept.level, kept.pattern, kept.working_set_bytes, reading)
+                    self._kept[kept.level, kept.pattern] = now
             self._agrees[kept.level] = agrees
         return self._agrees[kept.level]
 

@@ -2,7 +2,7 @@
 
 A run of one layer would spend a quarter of its time on the same six readings again. So they are
 kept by machine, CPUs and library, and a run believes those of a level once one short reading of
-that level has agreed with them; where it does not, the level is probed anew.
+that level has agreed with them; where it does not, and after a day, the level is probed anew.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +33,8 @@ VARIABLE: Final = "PYDLBENCH_PROBES"
 #: quiet machine agree within some per cent, those of a shared one within twenty.
 AGREES: Final = 0.8
 _VERSION: Final = 1
+# Seconds: what a disturbed day has left behind is not believed on the next one.
+_AGE_S: Final = 24 * 3600.0
 
 
 def kept_path() -> Path | None:
@@ -76,12 +80,16 @@ class Kept:
         self._key = key
 
     def read(self) -> tuple[Bandwidth, ...]:
-        """Return what is kept of this machine; nothing where the file cannot be read as ours."""
-        found = self._document()["machines"].get(self._key, [])
+        """Return what is kept of this machine since a day; nothing where that is damaged."""
+        found = self._document()["machines"].get(self._key)
         try:
-            return tuple(Bandwidth(**item) for item in found)
-        except TypeError:  # of another version, or damaged: probed anew
+            if not 0 <= time.time() - found["taken"] < _AGE_S:
+                return ()
+            read = tuple(Bandwidth(**item) for item in found["bandwidths"])
+            usable = all(0 < item.bytes_per_s < math.inf for item in read)
+        except (KeyError, TypeError):  # of another version, or damaged: probed anew
             return ()
+        return read if usable else ()
 
     def write(self, bandwidths: Sequence[Bandwidth]) -> None:
         """Keep bandwidths of this machine in place of those of the same level and pattern.
@@ -90,16 +98,22 @@ class Kept:
         """
         if self._path is None:
             return
-        both = {(item.level, item.pattern): item for item in (*self.read(), *bandwidths)}
+        earlier = self.read()
+        both = {(item.level, item.pattern): item for item in (*earlier, *bandwidths)}
         document = self._document()
-        document["machines"][self._key] = [dataclasses.asdict(item) for item in both.values()]
+        machines = document["machines"]
+        machines[self._key] = {
+            # All of them are probed anew a day after the first.
+            "taken": machines[self._key]["taken"] if earlier else time.time(),
+            "bandwidths": [dataclasses.asdict(item) for item in both.values()],
+        }
+        text = json.dumps(document)
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(
-                "w", encoding="utf-8", dir=self._path.parent, delete=False
-            ) as file:
-                json.dump(document, file)
-            Path(file.name).replace(self._path)
+            with tempfile.TemporaryDirectory(dir=self._path.parent) as folder:
+                new = Path(folder) / self._path.name
+                new.write_text(text, encoding="utf-8")
+                new.replace(self._path)
 
     def _document(self) -> dict[str, Any]:
         empty: dict[str, Any] = {"version": _VERSION, "machines": {}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -53,7 +54,8 @@ def probed(kept, memory=1e10, llc=4e10):
 
 def test_one_reading_of_each_level_is_enough_where_it_agrees():
     found, asked = probed(KEPT, memory=1.1e10, llc=3.5e10)
-    assert found == {(item.level, item.pattern): item.bytes_per_s for item in KEPT}
+    kept = {(item.level, item.pattern): item.bytes_per_s for item in KEPT}
+    assert found == {**kept, ("memory", "read"): 1.1e10}  # the better one of both
     assert asked == [("memory", "read"), ("llc", "read")]
 
 
@@ -96,6 +98,41 @@ def test_entries_of_another_shape_are_probed_anew(tmp_path):
     path = tmp_path / "probes.json"
     path.write_text(json.dumps({"version": 1, "machines": {"here": [{"level": "memory"}]}}))
     assert Kept(path, "here").read() == ()
+
+
+def test_a_kept_level_that_reads_slower_than_a_farther_one_is_probed_again():
+    slow = [
+        bandwidth("llc", "copy", 5e9) if item.pattern == "copy" and item.level == "llc" else item
+        for item in KEPT
+    ]
+    found, asked = probed(slow)
+    assert ("llc", "copy") in asked
+    assert found["llc", "copy"] == 4e10
+
+
+def test_what_is_older_than_a_day_is_probed_anew(tmp_path, monkeypatch):
+    path = tmp_path / "probes.json"
+    Kept(path, "here").write(KEPT)
+    assert Kept(path, "here").read() == KEPT
+    later = time.time() + 25 * 3600
+    monkeypatch.setattr("pydlbench.devices.kept.time.time", lambda: later)
+    assert Kept(path, "here").read() == ()
+
+
+@pytest.mark.parametrize("rate", [0, -1.0, float("inf"), float("nan"), "fast", None])
+def test_a_rate_that_is_none_is_probed_anew(tmp_path, rate):
+    path = tmp_path / "probes.json"
+    Kept(path, "here").write(KEPT)
+    document = json.loads(path.read_text())
+    document["machines"]["here"]["bandwidths"][0]["bytes_per_s"] = rate
+    path.write_text(json.dumps(document))
+    assert Kept(path, "here").read() == ()
+
+
+def test_nothing_is_left_behind_where_the_file_cannot_be_replaced(tmp_path):
+    (tmp_path / "probes.json").mkdir()
+    Kept(tmp_path / "probes.json", "here").write(KEPT)
+    assert [one.name for one in tmp_path.iterdir()] == ["probes.json"]
 
 
 def test_a_folder_that_cannot_be_written_costs_nothing_else(tmp_path):

@@ -182,7 +182,8 @@ def extend_record(
         lambda: probe_bandwidths(before, patterns, levels, probe, earlier),
     )
     fresh = [found for found in record.bandwidths if found not in earlier]
-    if kept is not None and fresh:
+    # What is not to be believed is not kept.
+    if kept is not None and fresh and not remarks:
         kept.write(fresh)
     clocks = {peak.precision: peak.clock_hz for peak in (*record.peaks, *peaks) if peak.clock_hz}
     return dataclasses.replace(
