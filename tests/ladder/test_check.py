@@ -34,9 +34,16 @@ def native(session):
     return get
 
 
-@pytest.mark.product
-@pytest.mark.parametrize("phase", ["forward", "training"])
-@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+# Half a minute each: one of them stands for the others in the default set.
+@pytest.mark.parametrize(
+    ("framework", "phase"),
+    [
+        ("torch", "training"),
+        pytest.param("torch", "forward", marks=pytest.mark.deep),
+        pytest.param("tensorflow", "forward", marks=pytest.mark.deep),
+        pytest.param("tensorflow", "training", marks=pytest.mark.deep),
+    ],
+)
 def test_a_tiny_check_closes_its_ledger(session, native, framework, phase):
     if importlib.util.find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")
