@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 
@@ -111,12 +110,14 @@ def test_a_kept_level_that_reads_slower_than_a_farther_one_is_probed_again():
 
 
 def test_what_is_older_than_a_day_is_probed_anew(tmp_path, monkeypatch):
-    path = tmp_path / "probes.json"
-    Kept(path, "here").write(KEPT)
-    assert Kept(path, "here").read() == KEPT
-    later = time.time() + 25 * 3600
-    monkeypatch.setattr("pydlbench.devices.kept.time.time", lambda: later)
-    assert Kept(path, "here").read() == ()
+    now = [1e9]
+    monkeypatch.setattr("pydlbench.devices.kept.time.time", lambda: now[0])
+    kept = Kept(tmp_path / "probes.json", "here")
+    kept.write(KEPT)
+    now[0] += 23 * 3600
+    assert kept.read() == KEPT
+    now[0] += 2 * 3600
+    assert kept.read() == ()
 
 
 @pytest.mark.parametrize("rate", [0, -1.0, float("inf"), float("nan"), "fast", None])
