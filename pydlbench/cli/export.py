@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import importlib.util
-import io
-import math
+import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pydlbench.cli.options import add
 from pydlbench.cli.output import reading_files
@@ -23,17 +20,31 @@ if TYPE_CHECKING:
     from pydlbench.store.documents import Loaded
     from pydlbench.store.entry import Entry
 
-__all__ = ["run_markdown"]
+__all__ = ["add_parser", "run", "run_markdown"]
 
-#: Formats, and the endings of file names that mean them.
-FORMATS: Final = {
-    "csv": ".csv",
-    "long": "",
-    "json": ".json",
-    "md": ".md",
-    "parquet": ".parquet",
-    "xlsx": ".xlsx",
-    "dlb": "",
+
+class Format(NamedTuple):
+    """A format to write.
+
+    Attributes:
+        ending: of the names of files that mean it; empty where none does.
+        needs: the package that writes it; empty where none is needed.
+        nearest: the format to take where that package is missing.
+    """
+
+    ending: str = ""
+    needs: str = ""
+    nearest: str = ""
+
+
+_FORMATS: Final = {
+    "csv": Format(".csv"),
+    "long": Format(),
+    "json": Format(".json"),
+    "md": Format(".md"),
+    "parquet": Format(".parquet", needs="pyarrow", nearest="long"),
+    "xlsx": Format(".xlsx", needs="openpyxl", nearest="csv"),
+    "dlb": Format(),
 }
 
 
@@ -75,7 +86,8 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: no such run, format or schema; nothing of that kind in the runs; a file that
             cannot be written.
-        PydlbenchError: pyarrow is missing, or the file could not be written after all.
+        BackendMissingError: a package that writes the format is missing.
+        PydlbenchError: the file could not be written after all.
     """
     from pydlbench.report.text import check_writable
 
@@ -88,14 +100,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--samples: for --format json only, not {chosen}; nearest: --format long")
     if not args.runs:
         raise UsageError("RUN: none given; nearest: pydlbench export last")
-    if chosen == "parquet":
-        from pydlbench.report.csv import check_pyarrow
-
-        check_pyarrow()
-    if chosen == "xlsx" and importlib.util.find_spec("openpyxl") is None:
-        raise BackendMissingError(
-            "--format xlsx: needs openpyxl; get it with: pip install openpyxl"
-        )
+    _check_installed(chosen)
     with reading_files(args.runs):
         loaded = _load(args)
     if not any(one.entries for one in loaded):
@@ -127,17 +132,34 @@ def _format(given: str | None, output: str) -> str:
     from pydlbench.cli.options import choices
 
     if given is not None:
-        return choices("--format", [given], tuple(FORMATS))[0]
+        return choices("--format", [given], tuple(_FORMATS))[0]
     ending = Path(output).suffix.lower()
     if output == "-" or not ending:
         return "csv"
-    found = next((name for name, one in FORMATS.items() if one and one == ending), None)
+    found = next((name for name, one in _FORMATS.items() if one.ending == ending), None)
     if found is None:
-        endings = ", ".join(one for one in FORMATS.values() if one)
+        endings = ", ".join(one.ending for one in _FORMATS.values() if one.ending)
         raise UsageError(
             f"--output {output}: its ending says no format; nearest: {endings}, or --format csv"
         )
     return found
+
+
+def _check_installed(chosen: str) -> None:
+    """Make sure that a format can be written, before anything is read.
+
+    Raises:
+        BackendMissingError: it cannot; with the command that changes it.
+    """
+    _, needs, nearest = _FORMATS[chosen]
+    try:
+        if needs:
+            importlib.import_module(needs)
+    except ImportError as error:
+        raise BackendMissingError(
+            f"--format {chosen}: {needs} cannot be imported ({error}); get it with: "
+            f"pip install {needs}; nearest: --format {nearest}"
+        ) from error
 
 
 def _load(args: argparse.Namespace) -> list[Loaded]:
@@ -159,45 +181,20 @@ def _content(
     chosen: str, loaded: Sequence[Loaded], *, samples: bool
 ) -> tuple[str | bytes, list[str]]:
     """Return the file's content, and notes on what it cannot hold."""
-    pairs = [(one.record, one.entries) for one in loaded]
-    if chosen == "long":
-        from pydlbench.report.csv import to_long
+    from pydlbench.report.csv import to_long, to_parquet, to_workbook
+    from pydlbench.report.text import csv_text
 
-        return to_long(pairs), []
-    if chosen == "parquet":
-        from pydlbench.report.csv import to_parquet
-
-        return to_parquet(pairs), []
+    if chosen in ("long", "parquet"):
+        pairs = [(one.record, one.entries) for one in loaded]
+        return (to_long if chosen == "long" else to_parquet)(pairs), []
     if chosen == "json":
         return _json(loaded, samples=samples), []
     if chosen == "md":
-        return "\n".join(markdown(one) for one in loaded), []
+        return "\n".join(run_markdown(one.record, one.entries) for one in loaded), []
     if chosen == "dlb":
         return _dlb(loaded)
-    text, notes = to_csv(loaded)
-    return (_workbook(text), notes) if chosen == "xlsx" else (text, notes)
-
-
-def _workbook(text: str) -> bytes:
-    """Return the lines of a CSV file as a workbook of one sheet; numbers are numbers there."""
-    from openpyxl import Workbook
-
-    book = Workbook(write_only=True)
-    sheet = book.create_sheet("pydlbench")
-    for row in csv.reader(io.StringIO(text)):
-        sheet.append([_cell(value) for value in row])
-    buffer = io.BytesIO()
-    book.save(buffer)
-    return buffer.getvalue()
-
-
-def _cell(value: str) -> float | str:
-    try:
-        number = float(value)
-    except ValueError:
-        # Text that a spreadsheet would take for a formula stays text.
-        return f"'{value}" if value.startswith(("=", "+", "-", "@")) else value
-    return number if math.isfinite(number) else value
+    columns, rows, notes = _sheet(loaded)
+    return (to_workbook if chosen == "xlsx" else csv_text)(columns, rows), notes
 
 
 def _json(loaded: Sequence[Loaded], *, samples: bool) -> str:
@@ -208,7 +205,8 @@ def _json(loaded: Sequence[Loaded], *, samples: bool) -> str:
             one.info.kind,
             one.record,
             one.entries,
-            interrupted=one.info.status != "done",
+            # A run that took all its tasks is complete, whatever its rows say.
+            interrupted=one.info.status not in ("done", "failed"),
             samples=samples,
         )
         for one in loaded
@@ -251,38 +249,32 @@ def _write(target: str, content: str | bytes) -> None:
         ) from error
 
 
-# -----------------------------------------------------------------------------
-# CSV and Markdown of stored runs, as the commands that measured them write both.
+def _sheet(loaded: Sequence[Loaded]) -> tuple[Sequence[str], list[list[Any]], list[str]]:
+    """Return columns and lines of all layers, or, where there is none, of all steps; and notes.
 
-
-def to_csv(loaded: Sequence[Loaded]) -> tuple[str, list[str]]:
-    """Return the lines of all layers, or, where there is none, of all steps; and what is left out.
+    The notes say what is left out.
 
     Raises:
         UsageError: there is neither.
     """
-    from pydlbench.report.csv import to_csv as layers_csv
-    from pydlbench.report.e2e import to_csv as steps_csv
+    from pydlbench.report import csv, e2e
 
-    texts = [layers_csv(one.record, rows) for one in loaded if (rows := _layers(one.entries))]
-    written = "layer"
-    if not texts:
-        texts = [steps_csv(one.record, steps) for one in loaded if (steps := _steps(one.entries))]
-        written = "step"
-    if not texts:
-        raise UsageError(
-            f"{loaded[0].info.id}: has neither layers nor steps, and csv has columns for nothing "
-            "else; nearest: --format long"
-        )
-    rest = sum(entry.table != written for one in loaded for entry in one.entries)
-    notes = [f"{rest} entries of other kinds are not in it; --format json has all"] if rest else []
-    # One heading, however many runs.
-    return texts[0] + "".join(text.partition("\n")[2] for text in texts[1:]), notes
-
-
-def markdown(one: Loaded) -> str:
-    """Return a loaded run as a section that can be pasted into a page."""
-    return run_markdown(one.record, one.entries)
+    for table, columns, read in (
+        ("layer", csv.CSV_COLUMNS, _layers),
+        ("step", e2e.CSV_COLUMNS, _steps),
+    ):
+        rows: list[list[Any]] = []
+        for one in loaded:
+            documents = (record.to_dict() for record in read(one.entries))
+            rows += csv.flat_lines(one.record, table, columns, documents)
+        if rows:
+            rest = sum(entry.table != table for one in loaded for entry in one.entries)
+            left_out = f"{rest} entries of other kinds are not in it; --format json has all"
+            return columns, rows, [left_out] if rest else []
+    raise UsageError(
+        f"{loaded[0].info.id}: has neither layers nor steps, and csv has columns for nothing "
+        "else; nearest: --format long"
+    )
 
 
 def run_markdown(run: RunRecord, entries: Sequence[Entry]) -> str:

@@ -242,7 +242,7 @@ def show(
         PydlbenchError: a file could not be written after all; the table is printed before.
     """
     from pydlbench.report.csv import to_csv
-    from pydlbench.report.json import dump
+    from pydlbench.report.json import to_json
     from pydlbench.report.markdown import to_markdown
 
     bugs: list[Exception] = []
@@ -252,14 +252,9 @@ def show(
     except Exception as error:  # noqa: BLE001 - a sentence must not cost the measurements
         bugs.append(error)
 
-    def document() -> str:
-        measurements = [row.to_dict() for row in rows]
-        head = {"kind": "layers", "interrupted": early, "run": run.to_dict()}
-        return dump({**head, "measurements": measurements})
-
     outputs.write(
         {
-            "json": document,
+            "json": lambda: to_json(run, rows, interrupted=early),
             "csv": lambda: to_csv(run, rows),
             "md": lambda: to_markdown(run, rows, conclusion),
         },

@@ -1,13 +1,15 @@
-"""CSV and Parquet: a line per measurement, nested values flattened, each with its run."""
+"""CSV, Excel and Parquet: a line per measurement, nested values flattened, each with its run."""
 
 from __future__ import annotations
 
+import io
 import json
+import math
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.errors import BackendMissingError
 from pydlbench.records.measurement import METRICS
 from pydlbench.report.text import csv_text
+from pydlbench.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,18 +23,19 @@ __all__ = [
     "DLB_COLUMNS",
     "LONG_COLUMNS",
     "batches",
-    "check_pyarrow",
-    "flat_row",
+    "flat_lines",
     "to_csv",
     "to_dlb",
     "to_long",
     "to_parquet",
+    "to_workbook",
 ]
 
 
 # -----------------------------------------------------------------------------
-# CSV in long form: one line per measurement, nested values flattened, every line with its run.
+# Layers in CSV: one line per measurement, nested values flattened, every line with its run.
 
+#: Of layers; those of steps are :data:`pydlbench.report.e2e.CSV_COLUMNS`.
 CSV_COLUMNS: Final = ("run_id", "created_utc", *(one.column for one in METRICS if one.flat))
 
 
@@ -42,14 +45,25 @@ def to_csv(run: RunRecord, measurements: Sequence[Measurement]) -> str:
     What is unknown is an empty cell. ``reorder_s`` is the sum over the operands; raw samples and
     candidates are in JSON only.
     """
+    documents = (measurement.to_dict() for measurement in measurements)
+    return csv_text(CSV_COLUMNS, flat_lines(run, "layer", CSV_COLUMNS, documents))
+
+
+def flat_lines(
+    run: RunRecord, table: str, columns: Sequence[str], documents: Iterable[Mapping[str, Any]]
+) -> Iterator[list[Any]]:
+    """Yield the values of a document's line: texts, numbers and booleans; None where unknown.
+
+    Args:
+        run: that they are of.
+        table: of the store that they belong to.
+        columns: names of the line's values.
+        documents: JSON objects of layers or steps.
+    """
     head = {"run_id": run.id, "created_utc": run.created_utc}
-    rows = (flat_row("layer", measurement.to_dict()) | head for measurement in measurements)
-    return _lines(CSV_COLUMNS, rows)
-
-
-def _lines(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return a line of column names, and a line for each row."""
-    return csv_text(columns, ([row.get(name) for name in columns] for row in rows))
+    for document in documents:
+        row = flat_row(table, document) | head
+        yield [row.get(name) for name in columns]
 
 
 # -----------------------------------------------------------------------------
@@ -84,7 +98,9 @@ _TIMES: Final = {"layer": "time_s", "step": "time_s", "check": "measured_s"}
 
 def to_long(runs: Iterable[tuple[RunRecord, Iterable[Entry]]]) -> str:
     """Return the heading and the lines; what is unknown is an empty cell."""
-    return _lines(LONG_COLUMNS, long_rows(runs))
+    return csv_text(
+        LONG_COLUMNS, ([row.get(name) for name in LONG_COLUMNS] for row in long_rows(runs))
+    )
 
 
 def long_rows(runs: Iterable[tuple[RunRecord, Iterable[Entry]]]) -> Iterator[dict[str, Any]]:
@@ -236,34 +252,49 @@ def _results(entry: Entry) -> Iterator[tuple[str, float]]:
 
 
 # -----------------------------------------------------------------------------
-# Parquet: the long form as a typed table, where pyarrow is installed.
-
-#: The command that gets what is missing.
-INSTALL: Final = "pip install pyarrow"
+# Excel: the lines of CSV as a sheet.
 
 
-def check_pyarrow() -> None:
-    """Make sure that Parquet can be written, before anything is read.
+def to_workbook(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
+    """Return a workbook of one sheet: a line of column names, and a line for each row of values.
+
+    What is a number or a boolean here is one there, and what is text stays text: a layer called
+    ``3_1`` is no number, and a name that begins like a formula is none. What is unknown or no
+    finite number is an empty cell.
 
     Raises:
-        BackendMissingError: it cannot; with the command that changes it.
+        ImportError: openpyxl is not installed.
     """
-    try:
-        import pyarrow.parquet  # noqa: F401 - asked whether it is there
-    except ImportError as error:
-        raise BackendMissingError(
-            f"--format parquet: pyarrow cannot be imported ({error}); get it with: {INSTALL}; "
-            "nearest: --format long"
-        ) from error
+    from openpyxl import Workbook
+    from openpyxl.cell import WriteOnlyCell
+
+    book = Workbook(write_only=True)
+    sheet = book.create_sheet("pydlbench")
+
+    def cell(value: Any) -> Any:
+        if not isinstance(value, str):
+            return None if isinstance(value, float) and not math.isfinite(value) else value
+        found = WriteOnlyCell(sheet, printable(value))
+        found.data_type = "s"  # openpyxl takes what begins with "=" for a formula
+        return found
+
+    for row in (columns, *rows):
+        sheet.append([cell(value) for value in row])
+    buffer = io.BytesIO()
+    book.save(buffer)
+    return buffer.getvalue()
+
+
+# -----------------------------------------------------------------------------
+# Parquet: the long form as a typed table.
 
 
 def to_parquet(runs: Iterable[tuple[RunRecord, Iterable[Entry]]]) -> bytes:
     """Return the file's bytes; columns are float64, int64, bool or text, and null where unknown.
 
     Raises:
-        BackendMissingError: pyarrow is not installed.
+        ImportError: pyarrow is not installed.
     """
-    check_pyarrow()
     import pyarrow as pa
     from pyarrow import parquet
 

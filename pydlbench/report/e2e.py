@@ -11,7 +11,7 @@ from pydlbench.devices.gpu.peaks import on_tensor_cores
 from pydlbench.models.counts import macs
 from pydlbench.records.metrics import Metric, columns_of, printed
 from pydlbench.report.columns import device_name
-from pydlbench.report.csv import flat_row
+from pydlbench.report.csv import flat_lines
 from pydlbench.report.json import dump
 from pydlbench.report.text import PLAIN, Style, csv_text, markdown_table, markdown_text, plain_table
 from pydlbench.timing.statistics import paired_ratio
@@ -553,9 +553,8 @@ def to_json(
 
 def to_csv(run: RunRecord, rows: Sequence[StepRow]) -> str:
     """Return the header and one line per step; what is unknown is an empty cell."""
-    head = {"run_id": run.id, "created_utc": run.created_utc}
-    flat = (flat_row("step", row.to_dict()) | head for row in rows)
-    return csv_text(CSV_COLUMNS, ([row.get(name) for name in CSV_COLUMNS] for row in flat))
+    documents = (row.to_dict() for row in rows)
+    return csv_text(CSV_COLUMNS, flat_lines(run, "step", CSV_COLUMNS, documents))
 
 
 def to_markdown(run: RunRecord, rows: Sequence[StepRow], conclusion: Sequence[str]) -> str:

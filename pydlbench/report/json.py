@@ -1,4 +1,4 @@
-"""JSON: one object with the run and its measurements, and back."""
+"""JSON: one object with the run and what was measured in it."""
 
 from __future__ import annotations
 
@@ -7,23 +7,20 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.errors import PydlbenchError
-from pydlbench.records.measurement import Measurement
 from pydlbench.records.record import SCHEMA_VERSION
-from pydlbench.records.run import RunRecord
 
 if TYPE_CHECKING:
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.run import RunRecord
     from pydlbench.store.entry import Entry
 
-__all__ = ["dump", "from_json", "run_document", "to_json"]
+__all__ = ["dump", "run_document", "to_json"]
 
 
 def to_json(
     run: RunRecord, measurements: Sequence[Measurement], *, interrupted: bool = False
 ) -> str:
-    """Return the document as text, ending in a newline.
-
-    Infinities and NaN, which JSON lacks, become ``null``.
+    """Return the document of ``layers --json`` as text; see :func:`dump`.
 
     Args:
         run: The run.
@@ -32,6 +29,7 @@ def to_json(
     """
     return dump(
         {
+            "kind": "layers",
             "interrupted": interrupted,
             "run": run.to_dict(),
             "measurements": [measurement.to_dict() for measurement in measurements],
@@ -40,29 +38,12 @@ def to_json(
 
 
 def dump(document: Mapping[str, Any]) -> str:
-    """Return an object as text behind its schema version; NaN and infinities become ``null``."""
+    """Return an object as text behind its schema version, ending in a newline.
+
+    NaN and infinities, which JSON lacks, become ``null``.
+    """
     full = _finite({"schema_version": SCHEMA_VERSION, **document})
     return json.dumps(full, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def from_json(text: str) -> tuple[RunRecord, list[Measurement]]:
-    """Read a document back.
-
-    Raises:
-        PydlbenchError: It is no such document, or of a newer version whose meaning is unknown.
-    """
-    try:
-        document = json.loads(text)
-        version = document["schema_version"]
-        if version > SCHEMA_VERSION:
-            raise PydlbenchError(
-                f"results: schema version {version} is newer than this pydlbench's "
-                f"{SCHEMA_VERSION}; update pydlbench"
-            )
-        rows = [Measurement.from_dict(item) for item in document["measurements"]]
-        return RunRecord.from_dict(document["run"]), rows
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise PydlbenchError(f"results: not a document of pydlbench ({error!r})") from error
 
 
 def _finite(value: Any) -> Any:

@@ -21,7 +21,7 @@ from pydlbench.cli import export, main
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.report.check import CheckResult
-from pydlbench.report.csv import DLB_COLUMNS, LONG_COLUMNS
+from pydlbench.report.csv import CSV_COLUMNS, DLB_COLUMNS, LONG_COLUMNS
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 
@@ -309,18 +309,10 @@ def test_dlb_of_layers_is_refused(capsys):
 
 
 @pytest.mark.usefixtures("mixed")
-def test_parquet_is_typed_or_names_the_command_that_gets_it(tmp_path, capsys):
+def test_parquet_is_typed(tmp_path, capsys):
+    parquet = pytest.importorskip("pyarrow.parquet")
     target = tmp_path / "run.parquet"
-    code = main(["export", "last", "-o", str(target)])
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        assert code == 1
-        err = capsys.readouterr().err
-        assert "pip install pyarrow" in err
-        assert not target.exists()
-        return
-    assert code == 0
+    assert main(["export", "last", "-o", str(target)]) == 0
     found = parquet.read_table(target)
     assert found.column_names == list(LONG_COLUMNS)
     assert str(found.schema.field("sample_s").type) == "double"
@@ -334,12 +326,17 @@ def test_parquet_is_typed_or_names_the_command_that_gets_it(tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("layers")
-def test_without_pyarrow_the_install_command_is_named(capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    assert main(["export", "last", "--format", "parquet"]) == 1
+@pytest.mark.parametrize(
+    ("chosen", "package", "nearest"),
+    [("parquet", "pyarrow", "long"), ("xlsx", "openpyxl", "csv")],
+)
+def test_without_its_package_a_format_names_the_install_command(
+    chosen, package, nearest, capsys, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main(["export", "last", "--format", chosen]) == 1
     err = capsys.readouterr().err
-    assert "get it with: pip install pyarrow; nearest: --format long" in err
+    assert f"get it with: pip install {package}; nearest: --format {nearest}" in err
 
 
 @pytest.mark.usefixtures("layers")
@@ -424,16 +421,48 @@ def test_an_unknown_ending_is_refused(tmp_path, capsys):
     assert "nearest: .csv" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("layers")
-def test_a_workbook_has_the_lines_of_csv(tmp_path):
+def test_a_workbook_has_the_lines_of_csv_with_their_types(
+    keep, measurement, without_time, tmp_path
+):
     openpyxl = pytest.importorskip("openpyxl")
+    keep(
+        "layers",
+        *map(
+            Entry.of_layer,
+            (
+                measurement(layer="3_1", algorithm="1e5", contended=True),
+                measurement(layer="=1+1", algorithm="-x", tflops=float("inf")),
+                without_time("skipped", "no \x1bAMX", layer="nan"),
+            ),
+        ),
+    )
     assert main(["export", "last", "-o", str(tmp_path / "a.xlsx")]) == 0
-    assert main(["export", "last", "-o", str(tmp_path / "a.csv")]) == 0
     sheet = openpyxl.load_workbook(tmp_path / "a.xlsx").active
-    text = (tmp_path / "a.csv").read_text(encoding="utf-8")
-    rows = list(sheet.iter_rows(values_only=True))
-    table = list(csv.DictReader(io.StringIO(text)))
-    assert len(rows) == len(table) + 1
-    assert list(rows[0]) == list(table[0])
-    place = rows[0].index("batch")
-    assert [row[place] for row in rows[1:]] == [float(row["batch"]) for row in table]
+    titles, *rows = sheet.iter_rows()
+    names = [cell.value for cell in titles]
+    assert names == list(CSV_COLUMNS)
+    found = [dict(zip(names, row, strict=True)) for row in rows]
+    # What looks like a number or a formula is a text where it is one.
+    assert [one["layer"].value for one in found] == ["3_1", "=1+1", "nan"]
+    assert {one["layer"].data_type for one in found} == {"s"}
+    assert [one["algorithm"].value for one in found[:2]] == ["1e5", "-x"]
+    assert found[0]["batch"].value == 128
+    assert found[0]["time_s_median"].value == 0.05
+    assert found[0]["contended"].value is True
+    assert found[1]["tflops"].value is None
+    assert found[2]["time_s_median"].value is None
+    assert found[2]["reason"].value == "no AMX"
+
+
+@pytest.mark.parametrize(
+    ("status", "interrupted"), [("done", False), ("failed", False), ("interrupted", True)]
+)
+def test_only_an_interrupted_run_is_exported_as_one(
+    status, interrupted, run_record, without_time, capsys
+):
+    with Store.open() as store:
+        store.begin(run_record, "layers")
+        store.add(run_record.id, Entry.of_layer(without_time("skipped", "no AMX")))
+        store.finish(run_record, status)
+    assert main(["export", "last", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["interrupted"] is interrupted

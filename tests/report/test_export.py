@@ -6,22 +6,21 @@ import json
 
 import pytest
 
-from pydlbench.errors import PydlbenchError
-from pydlbench.records.measurement import Correctness
+from pydlbench.records.measurement import Correctness, Measurement
 from pydlbench.report.csv import CSV_COLUMNS, to_csv
-from pydlbench.report.json import from_json, to_json
+from pydlbench.report.json import to_json
 from pydlbench.report.markdown import to_markdown
 from pydlbench.timing.guards import GpuReadings
 
 
-def test_json_document_and_back(run_record, measurement, without_time):
+def test_json_document_and_its_rows_back(run_record, measurement, without_time):
     rows = [measurement(), without_time("failed", "worker killed by SIGKILL")]
     text = to_json(run_record, rows)
     document = json.loads(text)
     assert document["schema_version"] == 1
     assert document["interrupted"] is False
     assert document["run"]["id"] == run_record.id
-    assert from_json(text) == (run_record, rows)
+    assert [Measurement.from_dict(row) for row in document["measurements"]] == rows
 
 
 def test_json_has_no_nan(run_record, measurement):
@@ -30,18 +29,6 @@ def test_json_has_no_nan(run_record, measurement):
     assert "NaN" not in text
     assert "Infinity" not in text
     assert json.loads(text)["measurements"][0]["correct"]["rel_error"] is None
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema_version": 1, "run": {}}'])
-def test_other_documents_are_refused(text):
-    with pytest.raises(PydlbenchError, match="not a document"):
-        from_json(text)
-
-
-def test_newer_schema_is_refused(run_record):
-    text = to_json(run_record, []).replace('"schema_version": 1', '"schema_version": 2')
-    with pytest.raises(PydlbenchError, match="newer"):
-        from_json(text)
 
 
 def test_csv_has_one_line_per_measurement(run_record, measurement, without_time):
