@@ -1,4 +1,4 @@
-"""``compare --interleave``: both sides measured again, in turn."""
+"""``compare --interleave``: both sides measured again, interleaved."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def interleaved(
     """
     from pydlbench.cli.compare import read_sides
     from pydlbench.cli.options import reading_store, whole_number
-    from pydlbench.compare.interleaved import LEAST_PASSES, Turns, compare_turns
+    from pydlbench.compare.interleaved import LEAST_PASSES, compare_interleaved
     from pydlbench.compare.match import match
     from pydlbench.compare.rerun import measured_sides
 
@@ -66,20 +66,16 @@ def interleaved(
     notes += _elsewhere(a, b, here.device.get("name"))
     notes = (*_lost(rerun), *notes)
     first, second, measured = measured_sides(a, b, matching, rerun, here)
-    turns = [
-        Turns(logs=tuple(one.found.logs), cycles=tuple(one.found.cycles), reason=one.found.reason)
-        for one in rerun
-        if one.found.logs
-    ]
-    found = compare_turns(first, second, measured, turns, settings, done, notes)
+    passed = [one.found for one in rerun if one.found.logs]
+    found = compare_interleaved(first, second, measured, passed, settings, done, notes)
     return found, interrupted
 
 
 def _pairs(matching: Matching) -> tuple[Matching, list[RerunPair], tuple[str, ...]]:
-    """Return the pairs that can be measured, their cases, and notes on the others."""
+    """Return the pairs that can be measured, what they measure, and notes on the others."""
     import dataclasses
 
-    from pydlbench.compare.rerun import RerunPair, RerunSide, case_of
+    from pydlbench.compare.rerun import RerunPair, RerunSide, spec_of
 
     pairs: list[Pair] = []
     rerun = []
@@ -87,7 +83,7 @@ def _pairs(matching: Matching) -> tuple[Matching, list[RerunPair], tuple[str, ..
     for pair in matching.pairs:
         try:
             first, second = (
-                RerunSide(case=case_of(row), threads=_threads(row)) for row in (pair.a, pair.b)
+                RerunSide(spec=spec_of(row), threads=_threads(row)) for row in (pair.a, pair.b)
             )
         except UnsupportedError as error:
             notes[f"not measured again: {error}"] = None
@@ -114,7 +110,7 @@ def _check_memory(rerun: Sequence[RerunPair]) -> None:
         cold = 3 * session.cache_bytes()
     for one in rerun if available is not None else ():
         try:
-            check_memory([side.case for side in one.sides], available, cold)
+            check_memory([side.spec for side in one.sides], available, cold)
         except UsageError as error:
             raise UsageError(f"--interleave: {error}") from None
 

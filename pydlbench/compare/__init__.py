@@ -1,4 +1,5 @@
-"""Two runs held against each other: which rows belong together, and what can be said of them.
+"""Two runs held against each other, stored or measured again in turn; and published figures.
 
-Pure functions of rows and dictionaries; nothing here measures, reads a file or prints.
+What says something of rows (``match``, ``environment``, ``statistics``, ``stored``,
+``interleaved``) are pure functions; only ``rerun`` measures, and only ``published`` reads files.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from pydlbench.compare.match import Pair
     from pydlbench.compare.rows import Row, Side
 
-__all__ = ["Difference", "differences"]
+__all__ = ["OTHER_CLOCK", "Difference", "differences"]
 
 _SHOWN: Final = 3
 # Facts of a machine that a kernel's time depends on, with their names in words.
@@ -33,8 +34,8 @@ _FACTS: Final = {
     "l2_bytes": "L2 cache",
     "driver": "driver",
 }
-# The boost clock of a quiet machine moves by less from run to run.
-_CLOCKS: Final = 0.02
+#: The boost clock of a quiet machine moves by less from run to run.
+OTHER_CLOCK: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,13 +210,14 @@ def _same_library(a: Row, b: Row) -> bool:
 
 
 def _clocks(pairs: Sequence[Pair]) -> list[Difference]:
-    ratios = sorted(
+    ratios = [
         pair.b.clock_hz / pair.a.clock_hz for pair in pairs if pair.a.clock_hz and pair.b.clock_hz
-    )
-    if not ratios:
+    ]
+    known = sorted(filter(math.isfinite, ratios))
+    if not known:
         return []
-    middle = ratios[len(ratios) // 2]
-    if abs(middle - 1) <= _CLOCKS:
+    middle = known[len(known) // 2]
+    if abs(middle - 1) <= OTHER_CLOCK:
         return []
     words = "higher" if middle > 1 else "lower"
     gap = 100 * abs(middle - 1)

@@ -1,16 +1,16 @@
-"""Two sides measured in turn: ratios of rounds, with the variance between preparations.
+"""Two sides measured interleaved: ratios of rounds, with the variance between preparations.
 
-Within a pass both kernels take turns round by round, so that whatever the machine does to both
-cancels. It does not cancel what the preparation did: other pages of memory, another winner among
-kernels of nearly the same speed. So every pass prepares both anew, in new processes, and only the
-passes count as independent: the interval is Student's for their mean.
+Within a pass both kernels are sampled in turn, round by round, so that whatever the machine does to
+both cancels. It does not cancel what the preparation did: other pages of memory, another choice
+among kernels of nearly the same speed. So every pass prepares both anew, in new processes, and only
+the passes count as independent: the interval is Student's for their mean.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -24,80 +24,89 @@ if TYPE_CHECKING:
     from pydlbench.compare.match import Matching
     from pydlbench.compare.rows import Side
 
-__all__ = ["LEAST_PASSES", "Turns", "compare_turns"]
+__all__ = ["LEAST_PASSES", "Passes", "compare_interleaved"]
 
 #: With fewer the interval of their mean is many times as wide as they differ.
 LEAST_PASSES: Final = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turns:
-    """What the passes of one row gave.
+@dataclass(slots=True, kw_only=True)
+class Passes:
+    """What is known of a pair of rows, pass by pass.
 
     Attributes:
-        logs: logarithm of B over A, one of each pass that both sides finished.
+        logs: logarithm of B over A, one of each pass that both sides finished: the median of the
+            rounds' ratios.
         cycles: the same in cycles, of passes in which both clocks were read.
-        reason: why a pass is missing, the last one's; None where none is.
+        seconds: medians of A and of B.
+        clocks: of A and of B, in Hz.
+        facts: of the two kernels that ran last.
+        reason: why the last pass that failed did; None where none failed.
     """
 
-    logs: tuple[float, ...]
-    cycles: tuple[float, ...] = ()
+    logs: list[float] = field(default_factory=list)
+    cycles: list[float] = field(default_factory=list)
+    seconds: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    clocks: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    facts: list[dict[str, Any]] = field(default_factory=lambda: [{}, {}])
     reason: str | None = None
 
 
-def compare_turns(
+def compare_interleaved(
     a: Side,
     b: Side,
     matching: Matching,
-    turns: Sequence[Turns],
+    measured: Sequence[Passes],
     settings: Settings | None = None,
-    passes: int | None = None,
+    finished: int | None = None,
     notes: tuple[str, ...] = (),
 ) -> Comparison:
-    """Compare two sides that were measured in turn.
+    """Compare two sides that were measured interleaved.
 
     Args:
         a: the first one, as it was measured now.
         b: the second one.
         matching: of both.
-        turns: of each of its pairs.
+        measured: of each of its pairs.
         settings: what a verdict takes.
-        passes: how many were finished; None is the largest number that a row has.
+        finished: how many passes were; None is the largest number that a pair has.
         notes: what a reader has to know.
     """
     settings = settings or Settings()
-    done = max((len(one.logs) for one in turns), default=0) if passes is None else passes
-    times = judge(_evidence([one.logs for one in turns], turns), settings)
-    cycles = judge(_evidence([one.cycles for one in turns], turns), settings)
+    if finished is None:
+        finished = max((len(one.logs) for one in measured), default=0)
+    reasons = [one.reason for one in measured]
+    times = judge(_evidence([one.logs for one in measured], reasons), settings)
+    cycles = judge(_evidence([one.cycles for one in measured], reasons), settings)
     rows = [
         ComparedRow(pair.a, pair.b, time, cycle if one.cycles else None, passes=_ratios(one))
-        for pair, one, time, cycle in zip(matching.pairs, turns, times, cycles, strict=True)
+        for pair, one, time, cycle in zip(matching.pairs, measured, times, cycles, strict=True)
     ]
     return Comparison(
         a=a,
         b=b,
         matching=matching,
         rows=rows,
-        geomean=_geomean([one.logs for one in turns], settings),
-        geomean_cycles=_geomean([one.cycles for one in turns], settings),
+        geomean=_geomean([one.logs for one in measured], settings),
+        geomean_cycles=_geomean([one.cycles for one in measured], settings),
         differences=differences(a, b, matching.pairs),
         settings=settings,
-        passes=done,
+        passes=finished,
         notes=notes,
     )
 
 
-def _ratios(turns: Turns) -> tuple[list[float], list[float]]:
-    return [math.exp(x) for x in turns.logs], [math.exp(x) for x in turns.cycles]
+def _ratios(measured: Passes) -> tuple[list[float], list[float]]:
+    return [math.exp(x) for x in measured.logs], [math.exp(x) for x in measured.cycles]
 
 
-def _evidence(logs: Sequence[Sequence[float]], turns: Sequence[Turns]) -> Evidence:
+def _evidence(logs: Sequence[Sequence[float]], reasons: Sequence[str | None]) -> Evidence:
     means = np.array([_mean(one) for one in logs], dtype=float)
     sd = np.array([_error(one) for one in logs], dtype=float)
     freedom = np.array([max(1, len(one) - 1) for one in logs])
     against = [
-        None if len(one) >= LEAST_PASSES else _lacking(len(one), turn.reason)
-        for one, turn in zip(logs, turns, strict=True)
+        None if len(one) >= LEAST_PASSES else _lacking(len(one), reason)
+        for one, reason in zip(logs, reasons, strict=True)
     ]
     return Evidence(log=means, rest=means, sd=sd, freedom=freedom, against=against)
 
@@ -128,7 +137,7 @@ def _geomean(logs: Sequence[Sequence[float]], settings: Settings) -> Estimate | 
     if not kept:
         return None
     least = min(len(one) for one in kept)
-    turn = Turns(logs=tuple(_mean([one[number] for one in kept]) for number in range(least)))
+    of_passes = [_mean([one[number] for one in kept]) for number in range(least)]
     middle = np.array([_mean([_mean(one) for one in kept])])
-    evidence = replace(_evidence([turn.logs], [turn]), log=middle, rest=middle)
+    evidence = replace(_evidence([of_passes], [None]), log=middle, rest=middle)
     return judge(evidence, settings)[0]

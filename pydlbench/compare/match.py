@@ -118,7 +118,8 @@ def axis_value(axis: str, row: Row) -> str:
 
 #: The axis, rows that belong together, and what is left of each side.
 Across = tuple[str, list[tuple["Row", "Row"]], list["Row"], list["Row"]]
-_SHOWN_ACROSS: Final = 3
+# Rows that an error names.
+_SHOWN: Final = 3
 
 
 def match_across(a: Side, b: Side) -> Across:
@@ -163,7 +164,7 @@ def match_across(a: Side, b: Side) -> Across:
 
 def _one_value(axis: str, side: Side, rows: list[Row]) -> Row:
     if len(rows) > 1:
-        values = ", ".join(axis_value(axis, row) for row in rows[:_SHOWN_ACROSS])
+        values = ", ".join(axis_value(axis, row) for row in rows[:_SHOWN])
         raise UsageError(
             f"{side.name}: {rows[0].layer} {rows[0].pass_} is there {len(rows)} times ({values}); "
             f"across {axis} one of them can be compared; nearest: a run with one {axis}"
@@ -193,9 +194,6 @@ def _nothing_common(a: Side, b: Side) -> str:
 
 def _plain(row: Row, name: str) -> str:
     return json.dumps(getattr(row, name))
-
-
-_SHOWN: Final = 3
 
 
 class Pair(NamedTuple):

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pydlbench.store.documents import Loaded
 
 __all__ = [
-    "UNITS",
     "Beside",
     "Figure",
     "Own",
@@ -35,8 +34,6 @@ __all__ = [
 # The figures as they were published, read from the package's own files.
 
 _FOLDER: Final = Path(__file__).parent
-#: Units of the sources. A time is per step; a rate is of images.
-UNITS: Final = ("ms/batch", "ms/step", "images/s", "examples/s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +66,7 @@ class Figure:
         batch: images per step.
         value: in ``unit``.
         spread: as the source defines it; None where it gives none.
-        unit: one of :data:`UNITS`.
+        unit: ``ms/batch`` or ``ms/step``, a time per step; ``images/s`` or ``examples/s``, a rate.
         note: what else is said of it.
         includes: what the number includes.
     """

@@ -1,4 +1,4 @@
-"""Both sides of a comparison measured again, in turn, pass by pass."""
+"""Both sides of a comparison measured again, interleaved, pass by pass."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.compare.interleaved import Passes
 from pydlbench.compare.match import LAYER_KINDS, Matching, Pair
 from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
 from pydlbench.layers.descriptor import parse_problem
@@ -28,22 +29,21 @@ if TYPE_CHECKING:
     from pydlbench.workers.host import RemoteKernel
 
 __all__ = [
-    "Passes",
     "RerunPair",
     "RerunSide",
-    "case_of",
     "measured_sides",
     "policy",
+    "spec_of",
     "take_pass",
 ]
 
 
 # -----------------------------------------------------------------------------
-# From a stored row back to the case that it measured.
+# From a stored row back to what it measured.
 
 
-def case_of(row: Row) -> KernelSpec:
-    """Return the case of a row, so that it can be measured again.
+def spec_of(row: Row) -> KernelSpec:
+    """Return what a row measured, so that it can be measured again.
 
     Raises:
         UnsupportedError: the row is no layer's, or does not say which one it was.
@@ -95,13 +95,13 @@ def _named(row: Row) -> Layer | None:
 
 
 # -----------------------------------------------------------------------------
-# The two sides as they were measured in turn: their rows, with the times of now.
+# The two sides as they were measured again: their rows, with the times of now.
 
 
 def measured_sides(
     a: Side, b: Side, matching: Matching, rerun: Sequence[RerunPair], run: RunRecord
 ) -> tuple[Side, Side, Matching]:
-    """Return both sides and their pairs with what was measured in turn.
+    """Return both sides and their pairs with what was measured again.
 
     Pairs that no pass has finished become untimed ones.
 
@@ -147,10 +147,10 @@ def _row(row: Row, pair: RerunPair, side: int) -> Row:
 
 
 # -----------------------------------------------------------------------------
-# A pass: every pair of cases is prepared anew, in new processes, and sampled in turn.
+# A pass: every pair of kernels is prepared anew, in new processes, and sampled interleaved.
 #
-# What two runs of the same thing differ by is made anew in each pass (memory, processes, the race
-# among candidates); what the machine does meanwhile is the same for both kernels of a round.
+# What two runs of the same thing differ by is made anew in each pass (memory, processes, the
+# choice among candidates); what the machine does meanwhile is the same for both kernels of a round.
 
 # A pass counts as one value; its rounds only make that value a good one.
 _ROUNDS = 5
@@ -162,49 +162,28 @@ class RerunSide:
     """One side of a pair.
 
     Attributes:
-        case: what is computed.
+        spec: what is computed.
         threads: of its kernel; None is one per physical core, or a GPU.
     """
 
-    case: KernelSpec
+    spec: KernelSpec
     threads: int | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class Passes:
-    """What is known of a pair, pass by pass.
-
-    Attributes:
-        logs: logarithm of B over A: the median of the rounds' ratios.
-        cycles: likewise of cycles, where both clocks were read.
-        seconds: medians of A and of B.
-        clocks: of A and of B, in Hz.
-        facts: of the kernels that ran last.
-        reason: why the last pass that failed did.
-    """
-
-    logs: list[float] = field(default_factory=list)
-    cycles: list[float] = field(default_factory=list)
-    seconds: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
-    clocks: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
-    facts: list[dict[str, Any]] = field(default_factory=lambda: [{}, {}])
-    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RerunPair:
-    """A pair of cases and what came of it so far."""
+    """A pair of kernels and what came of them so far."""
 
     sides: tuple[RerunSide, RerunSide]
     found: Passes = field(default_factory=Passes)
 
 
-def policy(budget_s: float, case: KernelSpec, facts: dict[str, Any]) -> Policy:
+def policy(budget_s: float, spec: KernelSpec, facts: dict[str, Any]) -> Policy:
     """Return the constants of sampling a kernel within a pass.
 
     Args:
         budget_s: seconds of sampling.
-        case: what is sampled.
+        spec: what is sampled.
         facts: of the prepared kernel.
     """
     base = Policy(budget_s=budget_s)
@@ -216,7 +195,7 @@ def policy(budget_s: float, case: KernelSpec, facts: dict[str, Any]) -> Policy:
         chunk_s=min(base.chunk_s, budget_s / _ROUNDS),
         warmup_limit_s=min(base.warmup_limit_s, budget_s),
     )
-    return gpu_policy(short, facts, case.cache) if case.on_gpu else short
+    return gpu_policy(short, facts, spec.cache) if spec.on_gpu else short
 
 
 def take_pass(
@@ -244,7 +223,7 @@ def take_pass(
     rng.shuffle(order)
     try:
         for one in order:
-            progress(one.sides[1].case.label)
+            progress(one.sides[1].spec.label)
             try:
                 _one(one, sessions, open_session, budget_s, rng, rest)
             except PydlbenchError as error:
@@ -271,7 +250,7 @@ def _one(
             place = (side, own.threads)
             if place not in sessions:
                 sessions[place] = open_session(side, own.threads)
-            kernels[side] = sessions[place].prepare(own.case)
+            kernels[side] = sessions[place].prepare(own.spec)
         _sample(pair, kernels, budget_s, rng, rest)
 
 
@@ -285,7 +264,7 @@ def _sample(
     both = [
         InterleavedKernel(
             sample=kernels[side].sample,
-            policy=policy(budget_s, pair.sides[side].case, kernels[side].facts),
+            policy=policy(budget_s, pair.sides[side].spec, kernels[side].facts),
         )
         for side in (0, 1)
     ]

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Row", "Side", "side_of_run"]
 
+# Seconds of an execution, far beyond what any kernel can take and any clock can tell.
+_LEAST_S: Final = 1e-15
+_MOST_S: Final = 1e15
 _COLUMNS: Final = tuple("pass_" if name == "pass" else name for name in LAYER_COLUMNS)
 
 
@@ -56,8 +59,12 @@ class Row(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether there is a time."""
-        return self.status == "ok" and self.median is not None and self.median > 0
+        """Whether there is a time that can be divided by another one's.
+
+        Documents come from anywhere: their times may be infinite, or so short or so long that no
+        float holds the ratio.
+        """
+        return self.status == "ok" and self.median is not None and _LEAST_S < self.median < _MOST_S
 
 
 assert Row._fields == _COLUMNS  # the store's tuples are taken as they are
@@ -118,7 +125,11 @@ def side_of_run(name: str, loaded: Loaded) -> Side:
             rows += _rows(table, entry.document, threads if isinstance(threads, int) else None)
     return Side(
         name=name,
-        rows=rows,
+        # Whoever says that it is ok and has no usable time has failed.
+        rows=[
+            row._replace(status="failed") if row.status == "ok" and not row.ok else row
+            for row in rows
+        ],
         run_id=record.id,
         created_utc=record.created_utc,
         device=record.device,

@@ -189,7 +189,7 @@ def compute_bound(rows: Sequence[Row]) -> NDArray[Any]:
     """Return of which rows it is known that their time follows the core's clock."""
     done = np.array([row.flops_executed or row.flops or 0.0 for row in rows], dtype=float)
     moved = np.array([row.bytes or 0.0 for row in rows], dtype=float)
-    bound: NDArray[Any] = (moved > 0) & (done >= _INTENSE * moved)
+    bound: NDArray[Any] = (moved > 0) & (done / _INTENSE >= moved)
     return bound
 
 

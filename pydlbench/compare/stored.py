@@ -27,7 +27,7 @@ from pydlbench.compare.comparison import (
     Settings,
     bounded,
 )
-from pydlbench.compare.environment import differences
+from pydlbench.compare.environment import OTHER_CLOCK, differences
 from pydlbench.compare.statistics import (
     PRIOR_FREEDOM,
     Evidence,
@@ -55,8 +55,6 @@ _LEAST_ROWS: Final = 5
 _DRIFT: Final = 2.0
 # The median of |x| of a normal distribution, in standard deviations.
 _NORMAL: Final = 0.674490
-# The boost clock of a quiet machine moves by less from run to run.
-_OTHER_CLOCK: Final = 0.02
 _NO_INTERVAL: Final = "too few samples for an interval"
 _CONTENDED: Final = "other work disturbed it"
 _TWO_READINGS: Final = "not the clock alone bounds it, and time and cycles say different things"
@@ -143,7 +141,7 @@ def _times(rows: Sequence[Row]) -> NDArray[Any]:
 
 
 def _error(times: NDArray[Any]) -> NDArray[Any]:
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(all="ignore"):
         wide = np.log(times[2] / times[1]) / 2 / _WITHIN
     return np.where(np.isfinite(wide), wide, np.nan)
 
@@ -152,7 +150,7 @@ def _clocks(pairs: Sequence[Pair]) -> NDArray[Any]:
     """Return the logarithm of B's clock over A's; NaN where one is not known."""
     values = [(pair.b.clock_hz, pair.a.clock_hz) for pair in pairs]
     found = np.array(values, dtype=float).reshape(-1, 2).T
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(all="ignore"):
         logs: NDArray[Any] = np.log(found[0] / found[1])
     return np.where(np.isfinite(logs), logs, np.nan)
 
@@ -160,7 +158,7 @@ def _clocks(pairs: Sequence[Pair]) -> NDArray[Any]:
 def _only_clocks(clocks: NDArray[Any]) -> bool:
     """Whether the second run's clock was another one."""
     known = clocks[~np.isnan(clocks)]
-    return len(known) > 0 and abs(float(np.median(known))) > _OTHER_CLOCK
+    return len(known) > 0 and abs(float(np.median(known))) > OTHER_CLOCK
 
 
 def _agreed(time: Estimate, cycles: Estimate, bound: bool) -> Estimate:

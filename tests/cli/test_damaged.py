@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
@@ -50,6 +51,23 @@ def test_a_damaged_file_is_one_line(write, capsys, words):
 )
 def test_no_damage_is_a_traceback(write, words, changes):
     assert run(write, words, **changes) in (0, 1, 2)
+
+
+@pytest.mark.product
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan, 1e308, 1e-308, 10**400])
+@pytest.mark.parametrize("name", ["median", "ci_low", "ci_high", "clock_hz", "flops", "bytes"])
+@pytest.mark.parametrize("words", [("compare", "GOOD", "BAD"), ("compare", "BAD", "BAD")])
+def test_numbers_that_are_none_are_compared_without_a_warning(write, words, name, bad, measurement):
+    time = measurement().to_dict()["time_s"]
+    changes = {"time_s": {**time, name: bad}} if name in time else {name: bad}
+    assert run(write, words, **changes) in (0, 1, 2)
+
+
+def test_a_row_without_a_usable_time_has_failed(write, capsys, measurement):
+    time = {**measurement().to_dict()["time_s"], "median": math.inf}
+    assert run(write, ("compare", "GOOD", "BAD"), time_s=time) == 1
+    assert "is ok in" in (error := capsys.readouterr().err)
+    assert "failed in" in error
 
 
 def test_errors_without_a_file_or_of_our_own_pass():

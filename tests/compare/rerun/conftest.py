@@ -94,7 +94,7 @@ class Machine:
         measured = [
             RerunPair(
                 sides=tuple(
-                    RerunSide(case=KernelSpec(layer=LAYER, backend=name), threads=count)
+                    RerunSide(spec=KernelSpec(layer=LAYER, backend=name), threads=count)
                     for name, count in zip(pair, threads, strict=True)
                 )
             )

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.compare.rerun import case_of
+from pydlbench.compare.rerun import spec_of
 from pydlbench.compare.rows import Row
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.gemm import Gemm
@@ -33,24 +33,24 @@ def row_of(layer, **changes):
 @pytest.mark.parametrize("name", ["alexnet/conv3", "alexnet/pool1", "alexnet-owt/fc6"])
 def test_a_layer_of_the_catalog_comes_back_whole(name):
     (layer,) = find_layers([name], 4)
-    case = case_of(row_of(layer, pass_="backward-data", layout_request="nhwc"))
+    case = spec_of(row_of(layer, pass_="backward-data", layout_request="nhwc"))
     assert case.layer == layer
     assert (case.pass_, case.layout, case.timing) == ("backward-data", "nhwc", "auto")
 
 
 def test_a_layer_that_is_no_more_what_its_name_says_is_read_from_its_problem():
     layer = Gemm(m=8, k=4, n=2, name="alexnet-owt/fc6")
-    assert case_of(row_of(layer)).layer == layer
+    assert spec_of(row_of(layer)).layer == layer
 
 
 def test_a_name_of_ones_own_is_kept():
     layer = Gemm(m=8, k=4, n=2, name="mine")
-    assert case_of(row_of(layer)).layer == layer
+    assert spec_of(row_of(layer)).layer == layer
 
 
 def test_settings_of_a_framework_on_a_card_come_back():
     (layer,) = find_layers(["alexnet/conv3"], 4)
-    case = case_of(
+    case = spec_of(
         row_of(layer, backend="torch", mode="compiled", device="cuda:1", timing="cuda-graph")
     )
     assert (case.backend, case.mode, case.device) == ("torch", "compiled", "cuda:1")
@@ -60,15 +60,15 @@ def test_settings_of_a_framework_on_a_card_come_back():
 def test_a_pooling_without_a_name_is_refused():
     (layer,) = find_layers(["mb2ic3ih8oh4kh2sh2"], pool="max")
     with pytest.raises(UnsupportedError, match="maximum or the mean"):
-        case_of(row_of(layer))
+        spec_of(row_of(layer))
 
 
 def test_steps_are_not_layers():
     row = row_of(Gemm(m=8, k=4, n=2, name="vgg16"), kind="step")
     with pytest.raises(UnsupportedError, match="vgg16 step: only layers"):
-        case_of(row)
+        spec_of(row)
 
 
 def test_a_word_that_is_none_any_more_is_refused():
     with pytest.raises(UnsupportedError, match="fp12"):
-        case_of(row_of(Gemm(m=8, k=4, n=2), precision="fp12"))
+        spec_of(row_of(Gemm(m=8, k=4, n=2), precision="fp12"))

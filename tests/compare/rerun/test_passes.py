@@ -8,7 +8,7 @@ import statistics
 import pytest
 
 from pydlbench.compare.comparison import Settings
-from pydlbench.compare.interleaved import Turns, compare_turns
+from pydlbench.compare.interleaved import compare_interleaved
 from pydlbench.compare.match import Matching, Pair
 from pydlbench.compare.rerun import policy
 from pydlbench.compare.rows import Row, Side
@@ -18,12 +18,10 @@ def judged(measured, **settings):
     row = Row(**{**dict.fromkeys(Row._fields), "layer": "x", "status": "ok", "median": 1.0})
     pairs = [Pair(row, row) for _ in measured]
     side = Side(name="a", rows=[row])
-    turns = [
-        Turns(logs=tuple(one.found.logs), cycles=tuple(one.found.cycles), reason=one.found.reason)
-        for one in measured
-    ]
     matching = Matching(pairs=pairs, only_a=[], only_b=[], untimed=[])
-    return compare_turns(side, side, matching, turns, Settings(**settings))
+    return compare_interleaved(
+        side, side, matching, [one.found for one in measured], Settings(**settings)
+    )
 
 
 def test_three_percent_are_found_on_a_machine_that_drifts_by_more(machine):
@@ -119,7 +117,7 @@ def test_a_pass_is_worth_the_median_of_its_rounds(machine):
 
 def test_a_small_budget_has_small_chunks(machine):
     half = machine().measure([("native", "native")], passes=0)[0].sides[0]
-    found = policy(0.05, half.case, {"timing": "steady"})
+    found = policy(0.05, half.spec, {"timing": "steady"})
     assert found.chunk_s == pytest.approx(0.01)
     assert found.warmup_limit_s == 0.05
 
