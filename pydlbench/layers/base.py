@@ -8,11 +8,12 @@ descriptors and native problems ask the layer itself.
 from __future__ import annotations
 
 import abc
+import dataclasses
 import math
 import operator
 import re
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
 
 from pydlbench.errors import UnsupportedError, UsageError, nearest
 
@@ -121,8 +122,8 @@ class Kind(abc.ABC):
     """A kind of layer.
 
     Beside what is here, a layer has ``batch``, ``name`` (how to call it in tables, or None),
-    ``problem`` (its canonical descriptor), ``weight_elements``, ``with_batch(batch)`` and, by pass,
-    ``flops``, ``flops_executed`` and ``bytes``.
+    ``problem`` (its canonical descriptor), ``with_batch(batch)`` and, by pass, ``flops``,
+    ``flops_executed`` and ``bytes``.
 
     Attributes:
         kind: What it is called in results.
@@ -163,9 +164,20 @@ class Kind(abc.ABC):
         """Whether a tensor is float32 whatever the precision."""
         return False
 
-    @abc.abstractmethod
+    @property
+    def weight_elements(self) -> int:
+        """Elements of what is trained; zero without weights."""
+        return math.prod(self.shapes().get("weights", (0,)))
+
+    def operands(self, pass_: str) -> dict[str, int]:
+        """Return the elements of each tensor of a pass, by role; a gradient has its tensor's."""
+        shapes = self.shapes()
+        return {role: math.prod(shapes[role]) for role in (*self.reads(pass_), *self.writes(pass_))}
+
     def problem_fields(self) -> dict[str, Any]:
-        """Return the fields of the native problem of this kind, by name."""
+        """Return the fields of the native problem of this kind, by name: all but the name."""
+        fields = dataclasses.fields(cast("Any", self))
+        return {one.name: getattr(self, one.name) for one in fields if one.name != "name"}
 
     @classmethod
     @abc.abstractmethod
@@ -212,16 +224,6 @@ class Product(Kind):
         """Return the one role that a pass writes."""
         check_pass(pass_, self.passes, self.kind)
         return (_RESULTS[pass_],)
-
-    def operands(self, pass_: str) -> dict[str, int]:
-        """Return the elements of each whole tensor by role; gradients go by the same names."""
-        check_pass(pass_, self.passes, self.kind)
-        return elements(self.shapes())
-
-    @property
-    def weight_elements(self) -> int:
-        """Elements of the weight tensor."""
-        return math.prod(self.shapes()["weights"])
 
 
 def elements(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:

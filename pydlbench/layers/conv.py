@@ -2,63 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydlbench.errors import UsageError
-from pydlbench.layers.base import (
-    Product,
-    check_pass,
-    check_total,
-    elements,
-    malformed,
-    pair,
-    set_integers,
-)
+from pydlbench.layers.base import Product, check_pass, elements, malformed, pair, set_integers
 from pydlbench.layers.window import (
-    Axis,
     Padding,
-    extent,
+    Windowed,
     looks_like_windows,
-    output_size,
     read_fields,
-    read_padding,
     read_windows,
-    settle_padding,
-    spatial_fields,
+    spatial,
 )
+
+if TYPE_CHECKING:
+    from pydlbench.layers.deconv import Deconv2d
 
 __all__ = ["Conv2d", "check_groups"]
 
 
-class Grouped(Protocol):
-    """A layer whose channels are in groups."""
-
-    @property
-    def in_channels(self) -> int:
-        """Input channels over all groups."""
-
-    @property
-    def out_channels(self) -> int:
-        """Output channels over all groups."""
-
-    @property
-    def groups(self) -> int:
-        """Groups of channels that do not see one another."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conv2d(Product):
+class Conv2d(Windowed, Product):
     """A convolution (cross-correlation) of ``batch`` images, without bias.
 
     ``dst[n, oc, oh, ow] = sum over ic, kh, kw of weights[oc, ic, kh, kw] *
     src[n, group(oc) + ic, oh * stride - pad + kh * dilation, ...]``, with NCHW source
     ``(batch, in_channels, in_height, in_width)`` and weights
     ``(out_channels, in_channels / groups, kernel_height, kernel_width)``.
-
-    Padding may differ on the four sides. A trailing pad (bottom, right) whose last positions no
-    output reads is replaced by the one that :func:`~pydlbench.layers.window.trailing_pad` picks,
-    so that layers computing the same are equal.
 
     Raises:
         UsageError: A size below its least value, channels that ``groups`` does not divide, a kernel
@@ -67,33 +38,19 @@ class Conv2d(Product):
 
     kind: ClassVar[str] = "conv2d"
 
-    batch: int
     in_channels: int
-    in_height: int
-    in_width: int
     out_channels: int
-    kernel_height: int
-    kernel_width: int
-    stride_height: int = 1
-    stride_width: int = 1
-    pad_top: int = 0
-    pad_bottom: int = 0
-    pad_left: int = 0
-    pad_right: int = 0
     dilation_height: int = 1
     dilation_width: int = 1
     groups: int = 1
-    name: str | None = None
 
     def __post_init__(self) -> None:
         """Check every field, then settle the trailing pads."""
-        set_integers(self, 1, "batch", "in_channels", "in_height", "in_width", "out_channels")
-        set_integers(self, 1, "kernel_height", "kernel_width", "stride_height", "stride_width")
-        set_integers(self, 1, "dilation_height", "dilation_width", "groups")
-        set_integers(self, 0, "pad_top", "pad_bottom", "pad_left", "pad_right")
+        self._check_sizes()
+        set_integers(self, 1, "in_channels", "out_channels", "groups")
+        set_integers(self, 1, "dilation_height", "dilation_width")
         check_groups(self)
-        settle_padding(self, self._window_height, self._window_width)
-        check_total(**elements(self.shapes()))
+        self._settle_padding()
 
     @classmethod
     def of(
@@ -124,25 +81,12 @@ class Conv2d(Product):
             groups: Groups of channels that do not see one another.
             name: How to call the layer in tables.
         """
-        in_height, in_width = pair(in_size, "in_size")
-        kernel_height, kernel_width = pair(kernel, "kernel")
-        stride_height, stride_width = pair(stride, "stride")
         dilation_height, dilation_width = pair(dilation, "dilation")
-        top, bottom, left, right = read_padding(padding)
         return cls(
+            **spatial(in_size, kernel, stride, padding),
             batch=batch,
             in_channels=in_channels,
-            in_height=in_height,
-            in_width=in_width,
             out_channels=out_channels,
-            kernel_height=kernel_height,
-            kernel_width=kernel_width,
-            stride_height=stride_height,
-            stride_width=stride_width,
-            pad_top=top,
-            pad_bottom=bottom,
-            pad_left=left,
-            pad_right=right,
             dilation_height=dilation_height,
             dilation_width=dilation_width,
             groups=groups,
@@ -150,16 +94,14 @@ class Conv2d(Product):
         )
 
     @property
-    def out_height(self) -> int:
-        """Rows of the output."""
-        padding = self.pad_top, self.pad_bottom
-        return output_size(self.in_height, self._window_height, self.stride_height, *padding)
+    def dilations(self) -> tuple[int, int]:
+        """Input positions from one tap to the next, downwards and across; 1 is dense."""
+        return self.dilation_height, self.dilation_width
 
     @property
-    def out_width(self) -> int:
-        """Columns of the output."""
-        padding = self.pad_left, self.pad_right
-        return output_size(self.in_width, self._window_width, self.stride_width, *padding)
+    def operations_per_tap(self) -> int:
+        """Two for each multiply-add: an output channel meets the input channels of its group."""
+        return 2 * self.batch * self.out_channels * (self.in_channels // self.groups)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each tensor by role; images are NCHW.
@@ -178,29 +120,6 @@ class Conv2d(Product):
         if role != "weights":
             return ()
         return ((self.groups, self.out_channels // self.groups, *self.shapes()[role][1:]),)
-
-    def problem_fields(self) -> dict[str, Any]:
-        """Return all sizes, those of the output among them."""
-        return {
-            "batch": self.batch,
-            "in_channels": self.in_channels,
-            "in_height": self.in_height,
-            "in_width": self.in_width,
-            "out_channels": self.out_channels,
-            "out_height": self.out_height,
-            "out_width": self.out_width,
-            "kernel_height": self.kernel_height,
-            "kernel_width": self.kernel_width,
-            "stride_height": self.stride_height,
-            "stride_width": self.stride_width,
-            "pad_top": self.pad_top,
-            "pad_bottom": self.pad_bottom,
-            "pad_left": self.pad_left,
-            "pad_right": self.pad_right,
-            "dilation_height": self.dilation_height,
-            "dilation_width": self.dilation_width,
-            "groups": self.groups,
-        }
 
     @classmethod
     def claims(cls, text: str, pool: str | None) -> bool:
@@ -230,28 +149,8 @@ class Conv2d(Product):
     def problem(self) -> str:
         """The canonical descriptor, as benchdnn reads it: ``mb128ic192ih13oc384oh13kh3ph1``."""
         groups = f"g{self.groups}" if self.groups > 1 else ""
-        spatial = spatial_fields(
-            self,
-            channels=f"oc{self.out_channels}",
-            windows=(self._window_height, self._window_width),
-            dilations=(self.dilation_height - 1, self.dilation_width - 1),
-        )
-        return f"{groups}mb{self.batch}ic{self.in_channels}{spatial}"
-
-    def with_batch(self, batch: int) -> Self:
-        """Return the same layer for another number of images."""
-        return replace(self, batch=batch)
-
-    def flops(self, pass_: str) -> int:
-        """Return the algorithmic FLOPs: two per multiply-add, with padded taps counted."""
-        check_pass(pass_, self.passes, self.kind)
-        taps = self.out_height * self.kernel_height * self.out_width * self.kernel_width
-        return 2 * self._channel_pairs * taps
-
-    def flops_executed(self, pass_: str) -> int:
-        """Return the FLOPs that a direct kernel must do: those of taps on padding left out."""
-        check_pass(pass_, self.passes, self.kind)
-        return 2 * self._channel_pairs * self._rows().taps() * self._columns().taps()
+        spatial_fields = self.spatial_fields(f"oc{self.out_channels}")
+        return f"{groups}mb{self.batch}ic{self.in_channels}{spatial_fields}"
 
     def bytes(self, pass_: str, itemsize: int) -> int:
         """Return the least bytes moved: what is read once, and the result written once.
@@ -264,7 +163,7 @@ class Conv2d(Product):
             itemsize: Bytes per element, of all three tensors.
         """
         check_pass(pass_, self.passes, self.kind)
-        rows, columns = self._rows(), self._columns()
+        rows, columns = self.axes()
         whole = elements(self.shapes())
         channels = self.batch * self.in_channels
         src = channels * rows.touched_inputs() * columns.touched_inputs()
@@ -279,41 +178,8 @@ class Conv2d(Product):
         }
         return itemsize * moved[pass_]
 
-    @property
-    def _window_height(self) -> int:
-        return extent(self.kernel_height, self.dilation_height)
 
-    @property
-    def _window_width(self) -> int:
-        return extent(self.kernel_width, self.dilation_width)
-
-    @property
-    def _channel_pairs(self) -> int:
-        """Multiply-adds per tap: every output channel meets the input channels of its group."""
-        return self.batch * self.out_channels * (self.in_channels // self.groups)
-
-    def _rows(self) -> Axis:
-        return Axis(
-            size=self.in_height,
-            out=self.out_height,
-            kernel=self.kernel_height,
-            stride=self.stride_height,
-            dilation=self.dilation_height,
-            pad=self.pad_top,
-        )
-
-    def _columns(self) -> Axis:
-        return Axis(
-            size=self.in_width,
-            out=self.out_width,
-            kernel=self.kernel_width,
-            stride=self.stride_width,
-            dilation=self.dilation_width,
-            pad=self.pad_left,
-        )
-
-
-def check_groups(layer: Grouped) -> None:
+def check_groups(layer: Conv2d | Deconv2d) -> None:
     """Refuse groups that do not divide the channels.
 
     Raises:

@@ -6,9 +6,16 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, Self
 
 from pydlbench.errors import UsageError
-from pydlbench.layers.base import Product, check_pass, check_total, elements, pair, set_integers
+from pydlbench.layers.base import Product, check_pass, check_total, elements, set_integers
 from pydlbench.layers.conv import Conv2d, check_groups
-from pydlbench.layers.window import derived_pad, extent, output_size, read_fields, spatial_fields
+from pydlbench.layers.window import (
+    Padding,
+    derived_pad,
+    extent,
+    output_size,
+    read_fields,
+    spatial,
+)
 
 __all__ = ["Deconv2d"]
 
@@ -80,29 +87,17 @@ class Deconv2d(Product):
         out_channels: int,
         kernel: int | tuple[int, int],
         stride: int | tuple[int, int] = 1,
-        padding: int | tuple[int, int] = 0,
+        padding: Padding = 0,
         name: str | None = None,
     ) -> Self:
         """Build one from numbers or (height, width) pairs, its result of the least size."""
-        in_height, in_width = pair(in_size, "in_size")
-        kernel_height, kernel_width = pair(kernel, "kernel")
-        stride_height, stride_width = pair(stride, "stride")
-        top, left = pair(padding, "padding")
+        sizes = spatial(in_size, kernel, stride, padding)
+        for side, leading, trailing in (("height", "top", "bottom"), ("width", "left", "right")):
+            reach = (sizes[f"in_{side}"] - 1) * sizes[f"stride_{side}"] + sizes[f"kernel_{side}"]
+            # The trailing pad is no field: it follows from the size of the result.
+            sizes[f"out_{side}"] = reach - sizes[f"pad_{leading}"] - sizes.pop(f"pad_{trailing}")
         return cls(
-            batch=batch,
-            in_channels=in_channels,
-            in_height=in_height,
-            in_width=in_width,
-            out_channels=out_channels,
-            out_height=(in_height - 1) * stride_height + kernel_height - 2 * top,
-            out_width=(in_width - 1) * stride_width + kernel_width - 2 * left,
-            kernel_height=kernel_height,
-            kernel_width=kernel_width,
-            stride_height=stride_height,
-            stride_width=stride_width,
-            pad_top=top,
-            pad_left=left,
-            name=name,
+            **sizes, batch=batch, in_channels=in_channels, out_channels=out_channels, name=name
         )
 
     @property
@@ -153,26 +148,15 @@ class Deconv2d(Product):
     def problem(self) -> str:
         """The canonical descriptor: ``deconv:mb1ic64ih14oc32oh28kh2sh2``, as benchdnn's driver."""
         groups = f"g{self.groups}" if self.groups > 1 else ""
-        spatial = spatial_fields(
-            self.convolution,
-            channels=f"oc{self.out_channels}",
-            windows=(self._window("height")[0], self._window("width")[0]),
-            dilations=(self.dilation_height - 1, self.dilation_width - 1),
-            transposed=True,
-        )
-        return f"{_PREFIX}{groups}mb{self.batch}ic{self.in_channels}{spatial}"
+        convolution = self.convolution
+        spatial_fields = convolution.spatial_fields(f"oc{self.out_channels}", transposed=True)
+        return f"{_PREFIX}{groups}mb{self.batch}ic{self.in_channels}{spatial_fields}"
 
     def problem_fields(self) -> dict[str, Any]:
-        """Return all sizes, the trailing pads among them."""
-        convolution = self.convolution
-        return convolution.problem_fields() | {
-            "in_channels": self.in_channels,
-            "in_height": self.in_height,
-            "in_width": self.in_width,
-            "out_channels": self.out_channels,
-            "out_height": self.out_height,
-            "out_width": self.out_width,
-        }
+        """Return all fields, the trailing pads among them."""
+        pads = {"pad_bottom": self.convolution.pad_bottom, "pad_right": self.convolution.pad_right}
+        # Without arguments, super() does not find its class in a dataclass with slots.
+        return Product.problem_fields(self) | pads
 
     @classmethod
     def claims(cls, text: str, pool: str | None) -> bool:  # noqa: ARG003 - of poolings

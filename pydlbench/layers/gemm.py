@@ -62,10 +62,6 @@ class Gemm(Product):
         """Return the shape of a lone matrix without its batch."""
         return (self.shapes()[role][1:],) if self.batch_count == 1 else ()
 
-    def problem_fields(self) -> dict[str, Any]:
-        """Return the sizes."""
-        return {"m": self.m, "k": self.k, "n": self.n, "batch_count": self.batch_count}
-
     @classmethod
     def claims(cls, text: str, pool: str | None) -> bool:  # noqa: ARG003 - of poolings
         """Whether a descriptor starts with a number; no other kind's does."""

@@ -335,11 +335,6 @@ class Pointwise(Kind):
             for role in (*self.reads(pass_), *self.writes(pass_))
         )
 
-    def operands(self, pass_: str) -> dict[str, int]:
-        """Return the elements of each tensor by role; a gradient goes by its tensor's name."""
-        roles = (*self.reads(pass_), *self.writes(pass_))
-        return {role: math.prod(self.dims(role)) for role in roles}
-
     @property
     def _operation(self) -> Operation:
         return OPERATIONS[self.op]

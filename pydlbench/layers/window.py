@@ -1,14 +1,29 @@
-"""Sliding windows: padding, the counting of taps along one axis, how they are written and read."""
+"""Sliding windows: what layers with windows share, the counting of taps along one axis, padding.
+
+Also how such layers are written in benchdnn's manner, and read.
+"""
 
 from __future__ import annotations
 
+import abc
 import math
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from pydlbench.errors import UsageError
-from pydlbench.layers.base import malformed, read_name, read_number
+from pydlbench.layers.base import (
+    PASSES,
+    Kind,
+    check_pass,
+    check_total,
+    elements,
+    malformed,
+    pair,
+    read_name,
+    read_number,
+    set_integers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,15 +31,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Axis",
     "Padding",
+    "Windowed",
     "derived_pad",
     "extent",
     "looks_like_windows",
     "output_size",
     "read_fields",
-    "read_padding",
     "read_windows",
-    "settle_padding",
-    "spatial_fields",
+    "spatial",
     "trailing_pad",
 ]
 
@@ -84,6 +98,12 @@ class Axis:
     def taps(self) -> int:
         """Return the (output, tap) pairs that meet an input element and not padding."""
         return self._pairs(self.out, self.kernel, 0)
+
+    def elements_inside(self) -> list[int]:
+        """Return how many input elements each output's window spans, the rest being padding."""
+        starts = (index * self.stride - self.pad for index in range(self.out))
+        window = extent(self.kernel, self.dilation)
+        return [min(start + window, self.size) - max(start, 0) for start in starts]
 
     def touched_inputs(self) -> int:
         """Return the distinct input elements that some output reads.
@@ -164,59 +184,32 @@ def _floor_sum(count: int, divisor: int, slope: int, start: int) -> int:
 Padding = int | tuple[int, int] | tuple[int, int, int, int]
 
 
-class Padded(Protocol):
-    """What a layer with windows and padding has in common."""
+def spatial(
+    in_size: int | tuple[int, int],
+    kernel: int | tuple[int, int],
+    stride: int | tuple[int, int],
+    padding: Padding,
+) -> dict[str, int]:
+    """Return the fields of :class:`Windowed` that numbers or (height, width) pairs stand for.
 
-    @property
-    def in_height(self) -> int:
-        """Rows of the input."""
+    Args:
+        in_size: Input height and width.
+        kernel: Taps of the window.
+        stride: Input positions from one output to the next.
+        padding: One number, (height, width), or (top, bottom, left, right).
 
-    @property
-    def in_width(self) -> int:
-        """Columns of the input."""
-
-    @property
-    def out_height(self) -> int:
-        """Rows of the output."""
-
-    @property
-    def out_width(self) -> int:
-        """Columns of the output."""
-
-    @property
-    def kernel_height(self) -> int:
-        """Taps of the window, downwards."""
-
-    @property
-    def kernel_width(self) -> int:
-        """Taps of the window, across."""
-
-    @property
-    def stride_height(self) -> int:
-        """Rows from one output to the next."""
-
-    @property
-    def stride_width(self) -> int:
-        """Columns from one output to the next."""
-
-    @property
-    def pad_top(self) -> int:
-        """Padding above."""
-
-    @property
-    def pad_bottom(self) -> int:
-        """Padding below."""
-
-    @property
-    def pad_left(self) -> int:
-        """Padding on the left."""
-
-    @property
-    def pad_right(self) -> int:
-        """Padding on the right."""
+    Raises:
+        UsageError: A sequence of another length.
+    """
+    found: dict[str, int] = {}
+    for field, value in (("in", pair(in_size, "in_size")), ("kernel", pair(kernel, "kernel"))):
+        found |= {f"{field}_height": value[0], f"{field}_width": value[1]}
+    found["stride_height"], found["stride_width"] = pair(stride, "stride")
+    sides = _read_padding(padding)
+    return found | dict(zip(("pad_top", "pad_bottom", "pad_left", "pad_right"), sides, strict=True))
 
 
-def read_padding(padding: Padding) -> tuple[int, int, int, int]:
+def _read_padding(padding: Padding) -> tuple[int, int, int, int]:
     """Read ``1``, ``(height, width)`` or ``(top, bottom, left, right)`` as the latter.
 
     Raises:
@@ -233,29 +226,6 @@ def read_padding(padding: Padding) -> tuple[int, int, int, int]:
     )
 
 
-def settle_padding(layer: Padded, window_height: int, window_width: int) -> None:
-    """Check that the window fits, then put the canonical trailing pads into a frozen layer.
-
-    Args:
-        layer: The layer, its fields already checked one by one.
-        window_height: Rows that the kernel spans, dilation included.
-        window_width: Columns that the kernel spans.
-
-    Raises:
-        UsageError: The kernel is larger than the padded input.
-    """
-    _check_fit("height", window_height, layer.in_height, layer.pad_top, layer.pad_bottom)
-    _check_fit("width", window_width, layer.in_width, layer.pad_left, layer.pad_right)
-    size, stride, leading = layer.in_height, layer.stride_height, layer.pad_top
-    out = output_size(size, window_height, stride, leading, layer.pad_bottom)
-    bottom = trailing_pad(size, window_height, stride, leading, out)
-    size, stride, leading = layer.in_width, layer.stride_width, layer.pad_left
-    out = output_size(size, window_width, stride, leading, layer.pad_right)
-    right = trailing_pad(size, window_width, stride, leading, out)
-    object.__setattr__(layer, "pad_bottom", bottom)
-    object.__setattr__(layer, "pad_right", right)
-
-
 def _check_fit(side: str, window: int, size: int, leading: int, trailing: int) -> None:
     padded = size + leading + trailing
     if window > padded:
@@ -266,72 +236,189 @@ def _check_fit(side: str, window: int, size: int, leading: int, trailing: int) -
 
 
 # -----------------------------------------------------------------------------
-# Writing a layer's spatial fields in the one form that both we and benchdnn read alike.
-#
-# benchdnn derives what a descriptor leaves out: width from height where no width is given at all,
-# the leading pad from the output size. So the canonical form leaves out only what both would
-# derive.
+# What convolutions and poolings have in common.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windowed(Kind):
+    """A layer whose windows slide over NCHW images ``(batch, channels, height, width)``.
+
+    Padding may differ on the four sides. A trailing pad (bottom, right) whose last positions no
+    output reads is replaced by the one that :func:`trailing_pad` picks, so that layers computing
+    the same are equal.
+
+    Attributes:
+        batch: Images.
+        in_height: Rows of the input.
+        in_width: Columns of the input.
+        kernel_height: Taps of the window, downwards.
+        kernel_width: Taps of the window, across.
+        stride_height: Input rows from one output to the next.
+        stride_width: Input columns from one output to the next.
+        pad_top: Padding above.
+        pad_bottom: Padding below.
+        pad_left: Padding on the left.
+        pad_right: Padding on the right.
+        name: How to call the layer in tables.
+    """
+
+    passes: ClassVar[tuple[str, ...]] = PASSES
+
+    batch: int
+    in_height: int
+    in_width: int
+    kernel_height: int
+    kernel_width: int
+    stride_height: int = 1
+    stride_width: int = 1
+    pad_top: int = 0
+    pad_bottom: int = 0
+    pad_left: int = 0
+    pad_right: int = 0
+    name: str | None = None
+
+    @property
+    @abc.abstractmethod
+    def operations_per_tap(self) -> int:
+        """Operations that all channels and images together spend on one tap of one output."""
+
+    @property
+    def dilations(self) -> tuple[int, int]:
+        """Input positions from one tap to the next, downwards and across; 1 is dense."""
+        return 1, 1
+
+    @property
+    def windows(self) -> tuple[int, int]:
+        """Rows and columns that a window spans, dilation included."""
+        down, across = self.dilations
+        return extent(self.kernel_height, down), extent(self.kernel_width, across)
+
+    @property
+    def out_height(self) -> int:
+        """Rows of the output."""
+        padding = self.pad_top, self.pad_bottom
+        return output_size(self.in_height, self.windows[0], self.stride_height, *padding)
+
+    @property
+    def out_width(self) -> int:
+        """Columns of the output."""
+        padding = self.pad_left, self.pad_right
+        return output_size(self.in_width, self.windows[1], self.stride_width, *padding)
+
+    def axes(self) -> tuple[Axis, Axis]:
+        """Return the two axes of the windows: downwards and across."""
+        rows = Axis(
+            size=self.in_height,
+            out=self.out_height,
+            kernel=self.kernel_height,
+            stride=self.stride_height,
+            dilation=self.dilations[0],
+            pad=self.pad_top,
+        )
+        columns = Axis(
+            size=self.in_width,
+            out=self.out_width,
+            kernel=self.kernel_width,
+            stride=self.stride_width,
+            dilation=self.dilations[1],
+            pad=self.pad_left,
+        )
+        return rows, columns
+
+    def problem_fields(self) -> dict[str, Any]:
+        """Return all fields, and the sizes of the output among them."""
+        # Without arguments, super() does not find its class in a dataclass with slots.
+        fields = Kind.problem_fields(self)
+        return fields | {"out_height": self.out_height, "out_width": self.out_width}
+
+    def with_batch(self, batch: int) -> Self:
+        """Return the same layer for another number of images."""
+        return replace(self, batch=batch)
+
+    def flops(self, pass_: str) -> int:
+        """Return the algorithmic operations, with taps on padding counted.
+
+        A multiply-add is two of them; a comparison or addition of a pooling is one.
+        """
+        check_pass(pass_, self.passes, self.kind)
+        taps = self.out_height * self.kernel_height * self.out_width * self.kernel_width
+        return self.operations_per_tap * taps
+
+    def flops_executed(self, pass_: str) -> int:
+        """Return the operations that a direct kernel must do: taps on padding are left out."""
+        check_pass(pass_, self.passes, self.kind)
+        rows, columns = self.axes()
+        return self.operations_per_tap * rows.taps() * columns.taps()
+
+    def spatial_fields(self, channels: str, *, transposed: bool = False) -> str:
+        """Return ``ih13oc384oh13kh3ph1`` and the like, from the input height onwards.
+
+        Both we and benchdnn read this form alike. benchdnn derives what a descriptor leaves out:
+        width from height where no width is given at all, the leading pad from the output size. So
+        only what both would derive is left out.
+
+        Args:
+            channels: What stands between input and output size: ``oc384``, or nothing for pooling.
+            transposed: Whether the layer written is the transposed one: what it calls its input is
+                the output of this one.
+        """
+        rows, columns = (
+            {"i": axis.size, "o": axis.out, "k": axis.kernel, "s": axis.stride, "p": axis.pad}
+            # benchdnn counts dilations from zero.
+            | {"d": axis.dilation - 1}
+            for axis in self.axes()
+        )
+        square = rows == columns
+        omitted = [
+            letter
+            for letter, default in (("s", 1), ("p", 0), ("d", 0))
+            if rows[letter] == columns[letter] == default
+        ]
+        if "p" in omitted and not (
+            _says_no_pad(rows, self.windows[0]) and _says_no_pad(columns, self.windows[1])
+        ):
+            omitted.remove("p")
+        if transposed:
+            for sizes in (rows, columns):
+                sizes["i"], sizes["o"] = sizes["o"], sizes["i"]
+        text = ""
+        for letter, height in rows.items():
+            if letter not in omitted:
+                text += f"{letter}h{height}" + ("" if square else f"{letter}w{columns[letter]}")
+            if letter == "i":
+                text += channels
+        return text
+
+    def _check_sizes(self) -> None:
+        """Make plain ints of the fields that all layers with windows have.
+
+        Raises:
+            UsageError: A size is no whole number, or below its least value.
+        """
+        set_integers(self, 1, "batch", "in_height", "in_width")
+        set_integers(self, 1, "kernel_height", "kernel_width", "stride_height", "stride_width")
+        set_integers(self, 0, "pad_top", "pad_bottom", "pad_left", "pad_right")
+
+    def _settle_padding(self) -> None:
+        """Put the canonical trailing pads in; all fields are checked by now.
+
+        Raises:
+            UsageError: A kernel larger than the padded input, or tensors of 2**63 bytes and more.
+        """
+        height, width = self.windows
+        _check_fit("height", height, self.in_height, self.pad_top, self.pad_bottom)
+        _check_fit("width", width, self.in_width, self.pad_left, self.pad_right)
+        rows, columns = self.axes()
+        bottom = trailing_pad(rows.size, height, rows.stride, rows.pad, rows.out)
+        right = trailing_pad(columns.size, width, columns.stride, columns.pad, columns.out)
+        object.__setattr__(self, "pad_bottom", bottom)
+        object.__setattr__(self, "pad_right", right)
+        check_total(**elements(self.shapes()))
 
 
 def derived_pad(size: int, window: int, stride: int, out: int) -> int:
     """Return the leading pad that follows from the output size: the smaller half of the total."""
     return max(0, (out - 1) * stride + window - size) // 2
-
-
-def spatial_fields(
-    layer: Padded,
-    *,
-    channels: str,
-    windows: tuple[int, int],
-    dilations: tuple[int, int] = (0, 0),
-    transposed: bool = False,
-) -> str:
-    """Return ``ih13oc384oh13kh3ph1`` and the like, from the input height onwards.
-
-    Args:
-        layer: A convolution or pooling.
-        channels: What stands between input and output size: ``oc384``, or nothing for pooling.
-        windows: Rows and columns that the kernel spans.
-        dilations: As benchdnn counts them, 0 is dense: (height, width).
-        transposed: Whether the layer written is the transposed one: what it calls its input is the
-            output of ``layer``.
-    """
-    heights = {
-        "i": layer.in_height,
-        "o": layer.out_height,
-        "k": layer.kernel_height,
-        "s": layer.stride_height,
-        "p": layer.pad_top,
-        "d": dilations[0],
-    }
-    widths = {
-        "i": layer.in_width,
-        "o": layer.out_width,
-        "k": layer.kernel_width,
-        "s": layer.stride_width,
-        "p": layer.pad_left,
-        "d": dilations[1],
-    }
-    square = heights == widths
-    omitted = [
-        letter
-        for letter, default in (("s", 1), ("p", 0), ("d", 0))
-        if heights[letter] == widths[letter] == default
-    ]
-    if "p" in omitted and not (
-        _says_no_pad(heights, windows[0]) and _says_no_pad(widths, windows[1])
-    ):
-        omitted.remove("p")
-    if transposed:
-        for sizes in (heights, widths):
-            sizes["i"], sizes["o"] = sizes["o"], sizes["i"]
-    text = ""
-    for letter, height in heights.items():
-        if letter not in omitted:
-            text += f"{letter}h{height}" + ("" if square else f"{letter}w{widths[letter]}")
-        if letter == "i":
-            text += channels
-    return text
 
 
 def _says_no_pad(side: dict[str, int], window: int) -> bool:

@@ -210,6 +210,7 @@ def candidates(case: KernelSpec, thorough: bool = False) -> list[_cpu.Candidate]
         raise UnsupportedError(f"{layer.kind}: there is no native kernel for CPUs")
     fields = layer.problem_fields()
     if isinstance(layer, Pool2d):
+        del fields["count_include_pad"]
         fields["mode"] = _pool_mode(layer)
     elif isinstance(layer, Pointwise):
         fields |= {"op": layer.op, "thorough": thorough}

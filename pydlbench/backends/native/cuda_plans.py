@@ -154,6 +154,7 @@ def _fields(layer: Layer) -> dict[str, Any]:
     """
     fields: dict[str, Any] = layer.problem_fields()
     if isinstance(layer, Pool2d):
+        del fields["count_include_pad"], fields["mode"]
         fields["pool_mode"] = _pool_mode(layer)
     elif isinstance(layer, Pointwise):
         fields["op"] = layer.op

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.pool import Pool2d
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pydlbench.layers.conv import Conv2d
+    from pydlbench.layers.window import Axis
 
 __all__ = [
     "CHECKSUM_UNIT",
@@ -312,63 +314,32 @@ def window_axes(layer: Conv2d | Pool2d, pass_: str) -> tuple[TapAxis, TapAxis]:
     """Return the tables for height and width; those of average pooling divide by the count."""
     average = isinstance(layer, Pool2d) and layer.mode == "avg"
     whole = isinstance(layer, Pool2d) and layer.count_include_pad
-    dilations = (1, 1)
-    if isinstance(layer, Conv2d):
-        dilations = (layer.dilation_height, layer.dilation_width)
-    numbers = (
-        (
-            layer.in_height,
-            layer.out_height,
-            layer.kernel_height,
-            layer.stride_height,
-            layer.pad_top,
-            dilations[0],
-        ),
-        (
-            layer.in_width,
-            layer.out_width,
-            layer.kernel_width,
-            layer.stride_width,
-            layer.pad_left,
-            dilations[1],
-        ),
-    )
-    height, width = (_axis(pass_, average, whole, *one) for one in numbers)
+    height, width = (_tap_axis(axis, pass_, average, whole) for axis in layer.axes())
     return height, width
 
 
 def overlap(layer: Conv2d | Pool2d) -> int:
     """Return how many windows can hold one input position."""
-    rows = min(layer.out_height, -(-layer.kernel_height // layer.stride_height))
-    columns = min(layer.out_width, -(-layer.kernel_width // layer.stride_width))
+    rows, columns = (min(axis.out, -(-axis.kernel // axis.stride)) for axis in layer.axes())
     return rows * columns
 
 
-def _axis(
-    pass_: str,
-    average: bool,
-    whole: bool,
-    size: int,
-    out: int,
-    kernel: int,
-    stride: int,
-    pad: int,
-    dilation: int,
-) -> TapAxis:
-    taps = np.arange(kernel)
-    source = np.arange(out)[:, None] * stride - pad + taps * dilation
-    valid = (source >= 0) & (source < size)
-    counts = np.full(out, float(kernel)) if whole else np.maximum(valid.sum(axis=1), 1.0)
-    if not average:
-        counts = np.ones(out)
+def _tap_axis(axis: Axis, pass_: str, average: bool, whole: bool) -> TapAxis:
+    taps = np.arange(axis.kernel) * axis.dilation
+    source = np.arange(axis.out)[:, None] * axis.stride - axis.pad + taps
+    valid = (source >= 0) & (source < axis.size)
+    counts = np.ones(axis.out)
+    if average:
+        inside = np.maximum(valid.sum(axis=1), 1.0)
+        counts = np.full(axis.out, float(axis.kernel)) if whole else inside
     if pass_ == "backward-data":
-        scaled = np.arange(size)[:, None] + pad - taps * dilation
-        source, rest = np.divmod(scaled, stride)
-        valid = (rest == 0) & (source >= 0) & (source < out)
+        scaled = np.arange(axis.size)[:, None] + axis.pad - taps
+        source, rest = np.divmod(scaled, axis.stride)
+        valid = (rest == 0) & (source >= 0) & (source < axis.out)
         source = np.where(valid, source, 0)
-        return TapAxis(source=source, factor=valid / counts[source], source_size=out)
+        return TapAxis(source=source, factor=valid / counts[source], source_size=axis.out)
     source = np.where(valid, source, 0)
-    return TapAxis(source=source, factor=valid / counts[:, None], source_size=size)
+    return TapAxis(source=source, factor=valid / counts[:, None], source_size=axis.size)
 
 
 # -----------------------------------------------------------------------------
