@@ -145,7 +145,7 @@ def load(name: str, device: str) -> Backend:
     Raises:
         UsageError: no such backend.
         UnsupportedError: it does not run on this device.
-        BackendMissingError: it is not installed; the message says why.
+        BackendMissingError: it is not installed, or lacks something; the message says what.
     """
     one = of(name)
     remember()
@@ -153,12 +153,13 @@ def load(name: str, device: str) -> Backend:
         raise BackendMissingError(f"{name} is not installed; get it with: {one.install}")
     try:
         imported = importlib.import_module(f"pydlbench.backends.{name}.backend")
+        return cast("Backend", imported.create(device))
     except BackendMissingError:
         raise
     except ImportError as error:
+        # Whatever a backend needs beside its library, which may be imported as late as here.
         text = " ".join(str(error).split())
         raise BackendMissingError(f"{name} cannot be imported: {text}") from error
-    return cast("Backend", imported.create(device))
 
 
 def environment(variables: Mapping[str, str] | None = None) -> dict[str, Any]:

@@ -201,16 +201,12 @@ def _ceil(size: int, kernel: int, stride: int, leading: int, trailing: int) -> i
     return max(0, (outputs - 1) * stride + kernel - size - leading)
 
 
-# -----------------------------------------------------------------------------
-# Writing a model down: each call adds one node, its layer and output shape worked out.
-#
-# A call continues the node that was added last, or the one given as ``after``, and returns the name
-# of the node it added. All shapes come from the layers themselves, so a graph and what is timed
-# cannot disagree.
-
-
 class Builder(NodeList):
-    """A model that is being written.
+    """A model that is being written: each call adds one node.
+
+    A call continues the node that was added last, or the one given as ``after``, and returns the
+    name of the node it added. All shapes come from the layers themselves, so a graph and what is
+    timed cannot disagree.
 
     Args:
         name: Of the model; layers are called ``<name>/<node>``.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from pydlbench.layers.gemm import Gemm
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INPUT",
-    "OPS",
     "Decay",
     "Init",
     "Loss",
@@ -50,7 +49,6 @@ Op: TypeAlias = Literal[
     "shift",
     "crop",
 ]
-OPS: Final[tuple[Op, ...]] = get_args(Op)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

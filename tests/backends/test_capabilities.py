@@ -94,6 +94,16 @@ def test_the_record_of_a_run_names_libraries_and_their_settings(monkeypatch):
     assert found["variables"] == {"TORCH_LOGS": "all", "NUMBA_OPT": "0"}
 
 
+def test_a_module_that_a_backend_lacks_is_named_in_one_line(monkeypatch):
+    def lack(device):
+        raise ModuleNotFoundError(f"No module named\n'invented' on {device}")
+
+    monkeypatch.setattr(native, "create", lack)
+    with pytest.raises(BackendMissingError) as caught:
+        capabilities.load("native", "cpu")
+    assert str(caught.value) == "native cannot be imported: No module named 'invented' on cpu"
+
+
 def test_the_native_backend_loads():
     pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")
     backend = capabilities.load("native", "cpu")

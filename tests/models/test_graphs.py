@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -14,7 +14,7 @@ from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
 from pydlbench.models import build_model, model_names
-from pydlbench.models.graph import INPUT, OPS, Init, Model, Node, Optimizer, trained_tensors
+from pydlbench.models.graph import INPUT, Init, Model, Node, Op, Optimizer, trained_tensors
 
 
 def taken(model: Model, node: Node) -> list[tuple[int, ...]]:
@@ -30,7 +30,7 @@ def test_each_layer_fits_what_it_takes_and_gives(name: str, batch: int) -> None:
     for node in model:
         layer, (source, *_) = node.layer, taken(model, node)
         where = f"{name}/{node.name}"
-        assert node.op in OPS
+        assert node.op in get_args(Op)
         assert len(set(taken(model, node))) == 1 or node.op in ("concat", "scale"), where
         if isinstance(layer, Conv2d):
             assert source == (layer.in_channels, layer.in_height, layer.in_width), where

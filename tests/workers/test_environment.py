@@ -23,13 +23,20 @@ INHERITED = {
     "TF_XLA_FLAGS": "--tf_xla_auto_jit=2",
     "XLA_FLAGS": "--xla_cpu_enable_fast_math=true",
     "NUMBA_DISABLE_JIT": "1",
+    "NUMBA_CUDA_DRIVER": "/opt/lib/libcuda.so",
     "TORCHDYNAMO_DISABLE": "1",
     "TORCH_COMPILE_DISABLE": "1",
     "TORCHINDUCTOR_MAX_AUTOTUNE": "1",
     "TORCHINDUCTOR_CACHE_DIR": "/cache",
 }
 # Places change nothing; the number of threads is set anew.
-KEPT = {"PATH", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "TORCHINDUCTOR_CACHE_DIR"}
+KEPT = {
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "OMP_NUM_THREADS",
+    "NUMBA_CUDA_DRIVER",
+    "TORCHINDUCTOR_CACHE_DIR",
+}
 
 
 def test_nothing_that_changes_numerics_or_threads_is_inherited():

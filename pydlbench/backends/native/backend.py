@@ -55,4 +55,4 @@ def _why_missing(name: str, error: ImportError) -> str:
     except ImportError:
         return f"pydlbench.{name} is not built: run pip install . in the source tree"
     recorded: str = getattr(build, f"{name.strip('_').upper()}_MISSING", "")
-    return recorded or f"pydlbench.{name} cannot be loaded: {error}"
+    return recorded or f"pydlbench.{name} cannot be loaded: {' '.join(str(error).split())}"

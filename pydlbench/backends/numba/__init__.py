@@ -19,4 +19,6 @@ CAPABILITIES = Capabilities(
     start_s=(2.0, 25.0),
     fresh_results=True,
     settings=("NUMBA_",),
+    # Where the GPU's driver is, and how Numba reaches it: not what it computes.
+    kept_settings=("NUMBA_CUDA_",),
 )
