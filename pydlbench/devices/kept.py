@@ -98,14 +98,14 @@ class Kept:
         """
         if self._path is None:
             return
-        earlier = self.read()
-        both = {(item.level, item.pattern): item for item in (*earlier, *bandwidths)}
+        earlier = {(item.level, item.pattern): item for item in self.read()}
+        taken = {(item.level, item.pattern): item for item in bandwidths}
         document = self._document()
         machines = document["machines"]
         machines[self._key] = {
-            # All of them are probed anew a day after the first.
-            "taken": machines[self._key]["taken"] if earlier else time.time(),
-            "bandwidths": [dataclasses.asdict(item) for item in both.values()],
+            # All of them are probed anew a day after the oldest.
+            "taken": machines[self._key]["taken"] if earlier.keys() - taken else time.time(),
+            "bandwidths": [dataclasses.asdict(item) for item in (earlier | taken).values()],
         }
         text = json.dumps(document)
         with contextlib.suppress(OSError):

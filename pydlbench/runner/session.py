@@ -66,7 +66,8 @@ class Options:
         workspace_bytes: scratch memory that a GPU's kernel may ask for at most.
         energy: measure the energy of an execution, where a GPU can tell.
         keep_probes: take over the bandwidths that an earlier run has probed on this machine, where
-            a short reading agrees with them (:mod:`pydlbench.devices.kept`).
+            a short reading agrees with them (:mod:`pydlbench.devices.kept`); else they are probed
+            anew, and kept for later runs.
         timeout_s: after so many seconds without an answer a worker counts as hung and is killed;
             None is 15 minutes, and an hour while it prepares a case.
     """
@@ -189,7 +190,8 @@ class Devices:
             worker.probe,
             PATTERNS if patterns is None else patterns,
             LEVELS if levels is None else levels,
-            kept if self._keep_probes else None,
+            kept,
+            self._keep_probes,
         )
         return self._cpu
 

@@ -120,6 +120,22 @@ def test_what_is_older_than_a_day_is_probed_anew(tmp_path, monkeypatch):
     assert kept.read() == ()
 
 
+def test_readings_of_everything_begin_a_new_day(tmp_path, monkeypatch):
+    now = [1e9]
+    monkeypatch.setattr("pydlbench.devices.kept.time.time", lambda: now[0])
+    kept = Kept(tmp_path / "probes.json", "here")
+    kept.write(KEPT)
+    now[0] += 23 * 3600
+    kept.write(KEPT[:1])
+    now[0] += 2 * 3600
+    assert kept.read() == ()
+    kept.write(KEPT)
+    now[0] += 23 * 3600
+    kept.write(KEPT)
+    now[0] += 2 * 3600
+    assert kept.read() == KEPT
+
+
 @pytest.mark.parametrize("rate", [0, -1.0, float("inf"), float("nan"), "fast", None])
 def test_a_rate_that_is_none_is_probed_anew(tmp_path, rate):
     path = tmp_path / "probes.json"

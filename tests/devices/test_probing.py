@@ -56,6 +56,41 @@ def test_everything_is_probed_once(machine):
     assert len(probe.calls) == 15
 
 
+class Noted:
+    """Kept bandwidths in memory, and what was written when."""
+
+    def __init__(self, known=()):
+        self.known = tuple(known)
+        self.writes = []
+
+    def read(self):
+        return self.known
+
+    def write(self, bandwidths):
+        self.writes.append(len(bandwidths))
+        self.known = tuple(bandwidths)
+
+
+def test_a_reading_is_kept_once_whatever_another_process_keeps(machine):
+    facts, kept = machine(cores=2), Noted()
+    record = extend(facts, Probes(), [], kept=kept)
+    assert kept.writes == [3 * 4]
+    kept.known = ()  # another process has kept its own
+    assert extend(facts, Probes(), ["fp32"], record, kept=kept).bandwidths == record.bandwidths
+    assert kept.writes == [3 * 4]
+
+
+def test_what_is_not_taken_over_is_probed_and_kept_anew(machine):
+    facts = machine(cores=2)
+    kept = Noted(extend(facts, Probes(), []).bandwidths)
+    believed, anew = Probes(), Probes()
+    extend(facts, believed, [], kept=kept)
+    assert kept.writes == []
+    extend(facts, anew, [], kept=kept, take_over=False)
+    assert kept.writes == [3 * 4]
+    assert len(anew.calls) > len(believed.calls)
+
+
 def test_what_the_cpu_lacks_is_a_reason_not_an_error(machine):
     record = extend(machine(cores=2), Probes(), ["fp16"], patterns=())
     assert record.peak("fp16").reason == "fp16: not here"

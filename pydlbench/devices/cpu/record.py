@@ -157,6 +157,7 @@ def extend_record(
     patterns: Sequence[str] = PATTERNS,
     levels: Sequence[str] = LEVELS,
     kept: Kept | None = None,
+    take_over: bool = True,
 ) -> DeviceRecord:
     """Return ``record`` with the bandwidths and the peaks of ``precisions``, probing what it lacks.
 
@@ -168,6 +169,7 @@ def extend_record(
         patterns: which bandwidths are needed.
         levels: of which levels: ``memory``, ``llc`` (the last cache), ``l2`` (the one before it).
         kept: bandwidths of earlier runs, which are checked, and kept anew where they do not agree.
+        take_over: believe them where a reading agrees; else everything is probed, and kept.
 
     Raises:
         ImpossiblePeakError: A probe measured more than 1.03 x the theoretical peak of a CPU whose
@@ -176,12 +178,13 @@ def extend_record(
     known = {peak.precision for peak in record.peaks}
     peaks = [_peak(record, name, probe) for name in dict.fromkeys(precisions) if name not in known]
     warnings = [_peak_warning(record, peak) for peak in peaks]
-    before, earlier = record, kept.read() if kept is not None else ()
+    before, earlier = record, kept.read() if kept is not None and take_over else ()
     record, remarks = extend_bandwidths(
         record,
         lambda: probe_bandwidths(before, patterns, levels, probe, earlier),
     )
-    fresh = [found for found in record.bandwidths if found not in earlier]
+    # Only what was probed just now: another process may have kept its own readings meanwhile.
+    fresh = [one for one in record.bandwidths if one not in (*earlier, *before.bandwidths)]
     # What is not to be believed is not kept.
     if kept is not None and fresh and not remarks:
         kept.write(fresh)
