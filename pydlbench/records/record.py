@@ -8,8 +8,9 @@ made of the same classes and their docstrings, see :mod:`pydlbench.records.schem
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self, get_args, get_origin
 
 import msgspec
 
@@ -56,12 +57,49 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Read :meth:`to_dict`'s object back; unknown names are ignored.
 
+        A null where a field has a default is as good as no such name: documents have null for a
+        number that was none, and other writers for all that they do not know.
+
         Raises:
             ValueError: a required name is missing, or a value is not of its type.
         """
         # Not strict: writers of JSON may give a whole number as 1.0.
-        own = {**data, **dict.fromkeys(cls.embedded, data)}
-        return msgspec.convert(own, cls, strict=False, str_keys=True)
+        return msgspec.convert(_known(cls, data), cls, strict=False, str_keys=True)
+
+
+def _known(record: type[Record], data: Any) -> Any:
+    """Return a record's JSON object as msgspec reads it: embedded objects as fields, no nulls."""
+    if not isinstance(data, Mapping):  # a record already; or wrong, which msgspec says
+        return data
+    optional, inner = _fields(record)
+    found = {
+        name: value for name, value in data.items() if value is not None or name not in optional
+    }
+    found |= {name: data for name in record.embedded if name not in found}
+    for name, kind in inner.items():
+        value = found.get(name)
+        if isinstance(value, (list, tuple)):
+            found[name] = [_known(kind, one) for one in value]
+        elif value is not None:
+            found[name] = _known(kind, value)
+    return found
+
+
+@functools.cache
+def _fields(record: type[Record]) -> tuple[frozenset[str], dict[str, type[Record]]]:
+    """Return the names in JSON of a record's fields with defaults, and of those with records."""
+    fields = msgspec.structs.fields(record)
+    inner = {one.encode_name: kind for one in fields if (kind := _record_in(one.type)) is not None}
+    return frozenset(one.encode_name for one in fields if not one.required), inner
+
+
+def _record_in(kind: Any) -> type[Record] | None:
+    """Return the record that a field's type is, or is a choice or a list of."""
+    if isinstance(kind, type) and issubclass(kind, Record):
+        return kind
+    if get_origin(kind) in (Mapping, dict):
+        return None
+    return next(filter(None, map(_record_in, get_args(kind))), None)
 
 
 def plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pydlbench.records.measurement import Correctness, Measurement, Peaks, TimeSummary, time_summary
 from pydlbench.records.run import RunRecord
+from pydlbench.records.step import StepRecord, StepSpec
 
 # The names that the JSON output promises.
 PROMISED = [
@@ -86,6 +87,22 @@ def test_unknown_names_are_ignored_and_missing_ones_named(measurement):
     del data["pass"]
     with pytest.raises(ValueError, match="pass"):
         Measurement.from_dict(data)
+
+
+def test_a_null_where_a_field_has_a_default_is_no_such_field(measurement):
+    data = measurement().to_dict()
+    without = ("warnings", "notes", "reorder_s", "contended", "cache", "discarded", "causes")
+    data |= dict.fromkeys(without) | {"peak_tflops": None}
+    data["correct"]["status"] = None
+    row = Measurement.from_dict(data)
+    assert (row.warnings, row.reorder_s, row.contended, row.cache) == ((), {}, False, "hot")
+    assert (row.peak, row.correct.status) == (Peaks(), "unchecked")
+    step = StepRecord(case=StepSpec(model="mnist"), status="ok").to_dict()
+    assert StepRecord.from_dict(dict.fromkeys(step) | {"model": "mnist", "status": "ok"}) == (
+        StepRecord(case=StepSpec(model="mnist"), status="ok")
+    )
+    with pytest.raises(ValueError, match="status"):
+        Measurement.from_dict({**data, "status": None})
 
 
 def test_percent_of_peak_uses_executed_flops(measurement):
