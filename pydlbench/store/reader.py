@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 from typing import TYPE_CHECKING, Any, Final
@@ -99,11 +100,9 @@ def _tail(name: str) -> str:
 # -----------------------------------------------------------------------------
 # What can be asked of a store.
 
-_NEWEST_FIRST = "ORDER BY created_utc DESC, runs.rowid DESC"
-_NOTHING_MEASURED = (
-    "SELECT id FROM runs WHERE status = 'failed' AND NOT EXISTS (SELECT 1 FROM entries "
-    "LEFT JOIN layers ON entry = number WHERE run = id AND coalesce(layers.status, 'ok') = 'ok')"
-)
+# In the order in which runs were begun, not by their dates: a clock that was once set ahead would
+# keep its runs the newest.
+_NEWEST_FIRST = "ORDER BY runs.rowid DESC"
 
 
 class Reader:
@@ -154,10 +153,10 @@ class Reader:
             UsageError: no run is meant, or several are.
         """
         ids = self.ids()
-        if text.startswith("last") and text not in ids:
+        if (last := _LAST.fullmatch(text)) and text not in ids:
             # A run in which nothing could be measured is found by its id only.
-            empty = {row[0] for row in self._read(_NOTHING_MEASURED)}
-            ids = [name for name in ids if name not in empty] or ids
+            measured = filter(self._has_measured, ids)
+            ids = list(itertools.islice(measured, int(last[1] or 0) + 1)) or ids
         tags = {row[0] for row in self._read("SELECT tag FROM tags")}
         if text not in ids and text in tags:
             return self.runs(tag=text, limit=1)[0]
@@ -231,6 +230,18 @@ class Reader:
             "WHERE run = ? AND entries.kind = 'layer' ORDER BY number",
             (run_id,),
         )
+
+    def _has_measured(self, run_id: str) -> bool:
+        """Whether anything came of a run, or may still come of it."""
+        ended = "SELECT 1 FROM runs WHERE id = ? AND status IN ('done', 'failed')"
+        ok = "SELECT 1 FROM layers JOIN entries ON entry = number WHERE run = ? AND status = 'ok'"
+        if not self._read(ended, (run_id,)) or self._read(f"{ok} LIMIT 1", (run_id,)):
+            return True
+        others = self._read(
+            "SELECT document FROM entries WHERE run = ? AND kind <> 'layer'", (run_id,)
+        )
+        with self._undamaged(f"run {run_id}"):
+            return any(unpack(data).get("status", "ok") == "ok" for (data,) in others)
 
     def _infos(self, clause: str, values: tuple[Any, ...], limit: int) -> list[RunInfo]:
         untimed = ", ".join(f"'{name}'" for name in UNTIMED)

@@ -22,8 +22,6 @@ from pydlbench.cli.parser import COMMANDS, Command, command_parser
 from pydlbench.cli.terminal import Progress
 from pydlbench.errors import UsageError
 from pydlbench.runner.execute import Result, Row, Task, execute
-from pydlbench.store.entry import Entry
-from pydlbench.store.store import Store
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -123,19 +121,6 @@ def test_lists_have_an_end(tmp_path, capsys):
 def test_hints_lie_near(words, near, capsys):
     assert main(["layers", *words]) == 2
     assert near in capsys.readouterr().err
-
-
-def test_a_run_in_which_nothing_was_measured_is_not_the_last(store_path, run_record, measurement):
-    with Store.open(store_path) as store:
-        for name, status in (("20300102-aaaa0000", "ok"), ("20300103-bbbb0000", "failed")):
-            run = type(run_record).from_dict(
-                {**run_record.to_dict(), "id": name, "created_utc": f"{name[:8]}T00:00:00Z"}
-            )
-            store.begin(run, "layers")
-            store.add(name, Entry.of_layer(measurement(status=status)))
-            store.finish(run, "done" if status == "ok" else "failed")
-        assert store.find("last").id == "20300102-aaaa0000"
-        assert store.find("bbbb").id == "20300103-bbbb0000"
 
 
 def test_a_command_that_stores_is_its_file_and_a_line(monkeypatch, run_record, capsys):

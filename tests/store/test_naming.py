@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pydlbench.errors import UsageError
+from pydlbench.store.entry import Entry
 from pydlbench.store.reader import check_tag, short_id
 
 
@@ -45,6 +46,27 @@ def test_what_is_not_found_is_answered_with_the_nearest(filled, text, message):
     with pytest.raises(UsageError) as caught:
         filled.find(text)
     assert message in str(caught.value)
+
+
+def test_a_clock_that_was_once_set_ahead_does_not_keep_its_run_the_last(store, run_of):
+    store.begin(run_of(id="20991231-aaaa1111", created_utc="2099-12-31T00:00:00+00:00"), "layers")
+    store.begin(run_of(id="20300102-bbbb2222"), "layers")
+    store.vacuum()  # numbers the runs anew
+    assert store.find("last").id == "20300102-bbbb2222"
+    assert [info.id for info in store.runs()] == ["20300102-bbbb2222", "20991231-aaaa1111"]
+
+
+@pytest.mark.parametrize("table", ["layer", "step", "check"])
+@pytest.mark.parametrize("status", ["done", "failed"])
+def test_a_run_in_which_nothing_was_measured_is_not_the_last(store, run_of, table, status):
+    for name, row in (("20300102-aaaa0000", "ok"), ("20300103-bbbb0000", "skipped")):
+        store.begin(run_of(id=name), "layers")
+        store.add(name, Entry(table, {"status": row}))
+        store.finish(run_of(id=name), status)
+    assert store.find("last").id == "20300102-aaaa0000"
+    assert store.find("bbbb").id == "20300103-bbbb0000"
+    with pytest.raises(UsageError, match="there is 1 run only; nearest: last~0"):
+        store.find("last~1")
 
 
 def test_an_empty_store_says_how_to_begin(store):
