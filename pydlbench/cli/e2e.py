@@ -142,7 +142,7 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
             progress=Progress.of(args),
         )
         agreements = [one.document for one in results.parts.values()]
-        records = [StepRecord.from_dict(one.document) for one in results.outcomes]
+        records = [one.record(StepRecord) for one in results.outcomes]
         models = [one.task.model for one in results.outcomes if isinstance(one.task, StepTask)]
         show(results.run, models, records, agreements, outputs, early=results.early)
     code = ended(results, fail_on=condition)
@@ -336,7 +336,7 @@ class StepTask(Task):
             yield Result("agreement", _compare(session, cases[0]))
         records = session.steps(cases, checks=self.checks, progress=view.advance)
         for row, record in zip(self.rows, records, strict=True):
-            yield Result("step", record.to_dict(), row)
+            yield Result("step", record.to_dict(), row, detail=record)
 
     def refused(self, row: Row, status: str, reason: str) -> Result:
         """Return a step's record without numbers."""

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pydlbench.layers.layer import Layer
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
-    from pydlbench.runner.execute import Results, Task
+    from pydlbench.runner.execute import Task
 
 __all__ = ["Request", "add_parser", "read_request", "read_tasks", "run", "show", "tasks"]
 
@@ -181,6 +181,7 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
     from pydlbench.cli.options import recorder_of
     from pydlbench.cli.output import Outputs, ended
     from pydlbench.cli.terminal import Progress
+    from pydlbench.records.measurement import Measurement
 
     outputs = Outputs.from_args(args)
     if args.samples and args.json is None:
@@ -198,23 +199,14 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
             request=asked_for(request),
             samples=args.samples,
         )
-        show_results(results, outputs, algorithms=args.algorithms, explain=args.explain)
+        rows = [one.record(Measurement) for one in results.outcomes]
+        how = {"algorithms": args.algorithms, "explain": args.explain}
+        show(results.run, rows, outputs, early=results.early, **how)
     return ended(results, fail_on=condition)
 
 
 # -----------------------------------------------------------------------------
 # What is shown of rows.
-
-
-def show_results(
-    results: Results, outputs: Outputs, *, algorithms: bool = False, explain: bool = False
-) -> None:
-    """Show what came of a run; see :func:`show`."""
-    from pydlbench.records.measurement import Measurement
-
-    rows = [Measurement.from_dict(one.document) for one in results.outcomes]
-    how = {"algorithms": algorithms, "explain": explain}
-    show(results.run, rows, outputs, early=results.early, **how)
 
 
 def show(

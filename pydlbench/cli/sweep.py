@@ -503,7 +503,7 @@ def _layers(results: Results, outcomes: Sequence[Outcome]) -> list[str]:
     from pydlbench.records.measurement import Measurement
     from pydlbench.report.verdicts import conclude, measured_peaks
 
-    rows = [Measurement.from_dict(one.document) for one in outcomes]
+    rows = [one.record(Measurement) for one in outcomes]
     timed = [row for row in rows if row.ok]
     device = results.run.device_for(timed[0].threads if timed else None)
     return conclude(rows, measured_peaks(device))

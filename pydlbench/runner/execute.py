@@ -15,11 +15,12 @@ import operator
 import sys
 import uuid
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
 from pydlbench.errors import PydlbenchError, UnsupportedError
+from pydlbench.records.record import Record
 from pydlbench.store.entry import ANSWERED, Entry
 from pydlbench.store.resume import continued
 
@@ -45,6 +46,8 @@ __all__ = [
     "kernels",
     "row_key",
 ]
+
+_Record = TypeVar("_Record", bound=Record)
 
 
 # -----------------------------------------------------------------------------
@@ -75,7 +78,8 @@ class Result:
         document: its JSON object; without ``status`` it counts as ``ok``.
         row: that it answers; None where it only goes into a row.
         key: of one that answers no row.
-        detail: what was found, for a command that prints it at once; never stored.
+        detail: what was found: the record that the document was made of, or whatever else a command
+            prints; never stored, so that a resumed run's earlier results have none.
     """
 
     table: str
@@ -181,7 +185,7 @@ class KernelTask(Task):
         """Measure them in turn."""
         left = {row.case: row for row in self.rows}
         for case, measured in session.measure(list(left), progress=view.advance):
-            yield Result("layer", measured.to_dict(), left[case])
+            yield Result("layer", measured.to_dict(), left[case], detail=measured)
 
     def refused(self, row: Row, status: str, reason: str) -> Result:
         """Return a layer's row without numbers."""
@@ -265,6 +269,11 @@ class Outcome:
         """Why it is not ok."""
         return self.document.get("reason")
 
+    def record(self, kind: type[_Record]) -> _Record:
+        """Return its record: as it was measured, or read from what an earlier attempt has kept."""
+        detail = self.result.detail
+        return detail if isinstance(detail, kind) else kind.from_dict(self.document)
+
 
 @dataclass(slots=True)
 class Results:
@@ -298,15 +307,22 @@ class Results:
 
     @property
     def status(self) -> str:
-        """What becomes of the run in the store; without a single row that is ok it has failed."""
+        """What becomes of the run in the store: ``done`` once it took all of its tasks."""
         if self.interrupted:
             return "interrupted"
-        return "done" if self.ok and self.trouble is None else "failed"
+        return "done" if self.trouble is None else "failed"
 
     def entries(self) -> list[Entry]:
         """Return all that is to be kept, without raw samples."""
         found = [*self.parts.values(), *(one.result for one in self.outcomes)]
         return [Entry.of(one.table, one.document, one.key) for one in found if one.table]
+
+
+def _without_samples(result: Result) -> Result:
+    """Return a layer's result without its raw samples, which are thousands."""
+    plain = {name: one for name, one in result.document.items() if name != "samples_s"}
+    record = result.detail and msgspec.structs.replace(result.detail, samples_s=None)
+    return dataclasses.replace(result, document=plain, detail=record)
 
 
 def _status(document: Mapping[str, Any]) -> str:
@@ -500,7 +516,11 @@ class _Loop:
             return continued(*known)
         if known:
             return known[0]
-        return self._recorder.resumed.record if self._recorder.resumed else _new_run()
+        if self._recorder.resumed is not None:
+            return self._recorder.resumed.record
+        # Once: the run keeps the name under which it begins, whatever session opens later.
+        self._known = _new_run()
+        return self._known
 
     # --- sessions ---------------------------------------------------------------------------
 
@@ -567,8 +587,7 @@ class _Loop:
         if result.table == "layer" and _status(result.document) == "ok":
             self._remember(task, row, result)
         if not self._samples and result.table == "layer":
-            plain = {name: one for name, one in result.document.items() if name != "samples_s"}
-            result = dataclasses.replace(result, document=plain)
+            result = _without_samples(result)
         if row is None:
             self.parts[result.key or str(len(self.parts))] = result
             return
@@ -582,8 +601,7 @@ class _Loop:
             if row is None
             else _same_kernel(row.case, task.options)
         )
-        plain = {name: one for name, one in result.document.items() if name != "samples_s"}
-        self.kernels.setdefault(name, plain)
+        self.kernels.setdefault(name, _without_samples(result).document)
 
     # --- what an earlier attempt has finished -------------------------------------------------
 
@@ -591,19 +609,24 @@ class _Loop:
         """Read what the run that is resumed has finished."""
         if self._recorder.resumed is None:
             return
-        unsure: set[str | None] = set()
+        incomplete: set[str] = set()
         for entry in self._recorder.resumed.entries(samples=self._samples):
             document = dict(entry.document)
             if entry.samples is not None:
                 document["samples_s"] = entry.samples
             if _status(document) not in ANSWERED:
-                # A sum without a kernel that failed is not what was asked for.
-                unsure |= {entry.key, kernel_of(entry.key)}
+                incomplete.add(kernel_of(entry.key) or "")
+            elif document.get("interrupted"):
+                continue  # a diagnosis that Ctrl-C ended in the middle answers nothing yet
             elif entry.key is not None:
                 self._done[entry.key] = result = Result(entry.table, document, key=entry.key)
                 if of := kernel_of(entry.key):
                     self._behind.setdefault(of, []).append(result)
-        self._done = {key: one for key, one in self._done.items() if key not in unsure}
+        # An estimate without a kernel that failed is not what was asked for. A check has measured
+        # its step all the same, and says of its native rung what is missing there.
+        for key in incomplete & set(self._done):
+            if self._done[key].table == "estimate":
+                del self._done[key]
 
     def _earlier(self, task: Task, row: Row) -> Result | None:
         return self._done.get(row_key(task, row)) if self._done else None

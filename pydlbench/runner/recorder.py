@@ -65,12 +65,12 @@ class OneInterrupt:
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Put a signal off until the block has ended: what it does is done whole."""
-        self._held = True
+        outermost, self._held = not self._held, True
         try:
             yield
         finally:
-            self._held = False
-            if self._pending:
+            self._held = not outermost
+            if self._pending and outermost:
                 self._pending = False
                 raise KeyboardInterrupt
 
@@ -158,8 +158,8 @@ class Recorder:
 
     Usage: ``start`` once something is known of the machine, ``add`` for all that is finished, at
     once, ``finish`` at the end. Leaving the context without ``finish`` ends the run as
-    ``interrupted`` after Ctrl-C, else as ``failed``; a run that ends so before anything was
-    finished is not kept.
+    ``interrupted`` after Ctrl-C, else as ``failed``; a run in which nothing was finished is not
+    kept.
 
     A store that cannot be used costs a warning, never a measurement: what could not be written
     waits, and is tried again with the next row and at the end. Only a file that was named with
@@ -251,14 +251,16 @@ class Recorder:
         if self._run is None:
             if self.resumed is not None:
                 self.resumed.refuse_differences(run, request or {})
-            self._run, self._request = self.own(run), request
-            try:
-                self._begin()
-            except StoreError as error:
-                if self._named or self.resumed is not None:
-                    self._run = None
-                    raise UsageError(str(error)) from error
-                self._warn(error)
+            # Whole or not at all: a run that Ctrl-C left half begun could not be ended any more.
+            with self.interrupts.held():
+                self._run, self._request = self.own(run), request
+                try:
+                    self._begin()
+                except StoreError as error:
+                    if self._named or self.resumed is not None:
+                        self._run = None
+                        raise UsageError(str(error)) from error
+                    self._warn(error)
         return self.own(run)
 
     def own(self, run: RunRecord) -> RunRecord:
@@ -306,7 +308,7 @@ class Recorder:
         self._write()
         if self.store is not None and self.begun:
             try:
-                if not self.given and status != "done" and self.resumed is None:
+                if not self.given and self.resumed is None:
                     self.store.delete(run.id)
                     self.begun = False
                     return

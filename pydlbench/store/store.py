@@ -228,11 +228,7 @@ class Store(Editor):
     def describe(self, run: RunRecord) -> None:
         """Keep a run's device and environment as they are known by now."""
         document, _, machine = _columns(run)
-        with self._transaction():
-            self._connection.execute(
-                "UPDATE runs SET document = ?, machine = ? WHERE id = ?",
-                (document, machine, run.id),
-            )
+        self._update(run.id, "document = ?, machine = ?", document, machine)
 
     def finish(self, run: RunRecord, status: str) -> None:
         """End a run: its status, and its device and environment, which are known only now.
@@ -244,11 +240,25 @@ class Store(Editor):
         if status not in _ENDS:
             raise UsageError(f"status {status}: not one of {', '.join(_ENDS)}")
         document, _, machine = _columns(run)
+        columns = "status = ?, writer = NULL, document = ?, machine = ?"
+        self._update(run.id, columns, status, document, machine)
+
+    def _update(self, run_id: str, columns: str, *values: object) -> None:
+        """Change columns of a run.
+
+        Raises:
+            StoreError: the run is not in the store any more.
+        """
         with self._transaction():
-            self._connection.execute(
-                "UPDATE runs SET status = ?, writer = NULL, document = ?, machine = ? WHERE id = ?",
-                (status, document, machine, run.id),
+            changed = self._connection.execute(
+                f"UPDATE runs SET {columns} WHERE id = ?",  # noqa: S608 - values are bound
+                (*values, run_id),
             )
+            if not changed.rowcount:
+                raise StoreError(
+                    f"store {self.path}: run {run_id}: not written, it is not in the store any "
+                    "more: somebody has deleted it"
+                )
 
     def _insert(self, run_id: str, entry: Entry) -> None:
         from pydlbench.store.connection import INSERT_LAYER

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from sweep_fakes import FILE, LAYERS, Sessions, entries, sweep
+from sweep_fakes import FILE, LAYERS, Sessions, entries, sweep, time_of
 
 sys.path.pop(0)
 
 from pydlbench.errors import UsageError
+from pydlbench.records.diagnosis import Diagnosis
+from pydlbench.records.step import StepRecord
 from pydlbench.store.store import Store
 
 
@@ -208,6 +210,36 @@ def test_an_estimate_without_a_kernel_that_failed_is_summed_again(tmp_path):
     third = Sessions()
     sweep(third, "--resume", "last", "--quiet")
     assert third.measured == []
+
+
+def test_a_check_stands_without_a_native_kernel_that_failed(tmp_path):
+    path = tmp_path / "check.toml"
+    path.write_text('[[check]]\nmodel = "mnist"\nframework = "torch"\n', encoding="utf-8")
+    first = Sessions()
+    first.failing = {"conv1 "}
+    assert sweep(first, path, "--quiet") == 0
+    second = Sessions()
+    assert sweep(second, "--resume", "last", "--quiet") == 0
+    assert second.measured == []
+
+
+def test_a_diagnosis_that_was_interrupted_is_made_again(tmp_path, monkeypatch):
+    path = tmp_path / "diagnose.toml"
+    path.write_text('[[diagnose]]\nmodel = "mnist"\nbatch = 2\n', encoding="utf-8")
+    made = []
+
+    def diagnose(case, *_):
+        made.append(case.model)
+        step = StepRecord(case=case, status="ok", time=time_of(0.1))
+        return Diagnosis(step=step, findings=(), interrupted=len(made) == 1)
+
+    monkeypatch.setattr("pydlbench.diagnose.run.diagnose", diagnose)
+    assert sweep(Sessions(), path, "--quiet") == 130
+    assert sweep(Sessions(), "--resume", "last", "--quiet") == 0
+    info, (found,) = entries()
+    assert (info.status, found.document["interrupted"]) == ("done", False)
+    assert sweep(Sessions(), "--resume", "last", "--quiet") == 0
+    assert made == ["mnist", "mnist"]
 
 
 def test_a_run_that_is_done_keeps_its_record(tmp_path):

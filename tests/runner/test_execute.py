@@ -13,6 +13,7 @@ import pytest
 
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.models.catalog import find_layers
+from pydlbench.records.measurement import Measurement
 from pydlbench.records.run import RunRecord
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.execute import (
@@ -161,11 +162,66 @@ def test_an_error_before_anything_is_finished_is_raised_and_leaves_no_run(store_
         assert store.runs() == []
 
 
-def test_a_run_without_a_row_that_is_ok_has_failed(store_path):
+def test_a_run_that_took_all_its_tasks_is_complete_whatever_came_of_them(store_path):
     machine = Machine()
     machine.status = "skipped"
-    assert not run(store_path, machine, [task("a")]).ok
-    assert kept(store_path) == ("failed", ["a"])
+    results = run(store_path, machine, [task("a")])
+    assert (results.ok, results.early) == (False, False)
+    assert kept(store_path) == ("done", ["a"])
+
+
+def test_a_run_whose_first_session_cannot_be_opened_keeps_its_name(store_path):
+    class Late(Machine):
+        def open(self, task):
+            if not self.opened:
+                self.opened.append(task)
+                raise UnsupportedError("no driver")
+            return super().open(task)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Kept(Numbers):
+        def refused(self, row, status, reason):
+            return Result("step", {"name": row.label, "status": status, "reason": reason}, row)
+
+    rows = (Row(fields={"name": "a"}, label="a", case="a"),)
+    results = run(store_path, Late(), [Kept(rows=rows), task("b", threads=2)], tolerant=True)
+    assert [one.status for one in results.outcomes] == ["skipped", "ok"]
+    assert kept(store_path) == ("done", ["a", "b"])
+    with Store.open(store_path, readonly=True) as store:
+        assert [info.id for info in store.runs()] == [results.run.id]
+
+
+def test_ctrl_c_while_a_run_begins_leaves_no_run(store_path, monkeypatch):
+    real = Store.begin
+
+    def interrupted(self, *arguments, **more):
+        real(self, *arguments, **more)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Store, "begin", interrupted)
+    machine = Machine()
+    assert run(store_path, machine, [task("a")]).interrupted
+    assert machine.measured == []
+    with Store.open(store_path, readonly=True) as store:
+        assert store.runs() == []
+
+
+def test_a_record_is_handed_on_as_it_was_measured(store_path, case, measurement):
+    row = measurement(layer="x", problem=case.layer.problem, samples_s=(0.1, 0.2))
+
+    class Kernels(Machine):
+        def check_room(self, cases):
+            pass
+
+        def measure(self, cases, progress):
+            progress(0, 1, "")
+            yield cases[0], row
+
+    tasks = [KernelTask(rows=(Row(fields={}, label="x", case=case),))]
+    (plain,) = run(store_path, Kernels(), tasks, request={}).outcomes
+    assert plain.record(Measurement) == msgspec.structs.replace(row, samples_s=None)
+    (read,) = run(store_path, Kernels(), tasks, request={}, resumed="last", samples=True).outcomes
+    assert read.record(Measurement) == row
 
 
 def test_a_result_is_kept_whole_before_an_interrupt_counts():
