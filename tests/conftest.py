@@ -1,8 +1,9 @@
 """Which tests are in the default set, and invented records that several folders share.
 
-The default set is what is run while one works: minutes on two cores. ``deep`` is the rest: whatever
-has a compiler build code (Inductor, XLA, C++), emulators, and of the products of many parameters
-what is not needed to have seen each value, or of three and more each beside each other one.
+The default set is what is run while one works: at most four minutes on two cores. ``deep`` is the
+rest: whatever has a compiler build code (Inductor, XLA, C++), emulators, and of the products of
+many parameters what is not needed to have seen each value, or of three and more each beside each
+other one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 #: Modes in which a framework has a compiler build each operator.
 _COMPILED = ("compiled", "xla")
 #: The folder of tests that a C++ compiler builds hosts and emulators for.
-_BUILT = "cpp"
+_BUILT = Path(__file__).parent / "cpp"
+#: Tells the stores of one process's tests apart.
+_NUMBERS = itertools.count()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest picks tests by their markers
@@ -44,12 +47,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     products = defaultdict(list)
     for item in items:
-        if _BUILT in item.path.parts:
-            item.add_marker("deep")
-        if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+        if not isinstance(item, pytest.Function):
             continue
-        values = item.callspec.params.values()
-        if any(isinstance(value, str) and value in _COMPILED for value in values):
+        if _has_code_built(item):
             item.add_marker("deep")
         elif item.get_closest_marker("product"):
             products[item.path, item.originalname].append(item)
@@ -63,6 +63,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.skip(reason=f"no GPU: {reason.partition(',')[0]}"))
 
 
+def _has_code_built(item: pytest.Function) -> bool:
+    """Return whether a compiler works for a test: Inductor, XLA or the C++ compiler."""
+    if "cpp_build" in item.fixturenames or item.path.is_relative_to(_BUILT):
+        return True
+    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return any(isinstance(value, str) and value in _COMPILED for value in values)
+
+
 def _beyond_pairs(items: list[pytest.Function]) -> list[pytest.Function]:
     """Return the tests that can be left out of a product of parameters.
 
@@ -71,14 +79,18 @@ def _beyond_pairs(items: list[pytest.Function]) -> list[pytest.Function]:
     The test that adds most is taken next, the first of equals, so that every process of a parallel
     run keeps the same ones.
     """
-    names = list(items[0].callspec.indices)
-    columns = {name: tuple(item.callspec.indices[name] for item in items) for name in names}
-    # Names that are given together have one column.
-    names = list({column: name for name, column in columns.items()}.values())
-    size = 2 if len(names) > 2 else 1
+    marks = [mark.args[0] for mark in items[0].iter_markers("parametrize")]
+    together = [one.split(",") if isinstance(one, str) else one for one in marks]
+    groups = [tuple(name.strip() for name in names) for names in together]
+    named = set().union(*groups)
+    groups += [(name,) for name in items[0].callspec.params if name not in named]  # of fixtures
+    size = 2 if len(groups) > 2 else 1
     left = {}
     for item in items:
-        places = [(name, item.callspec.indices[name]) for name in names]
+        # A value is the same object in every test that has it; some cannot be compared.
+        places = [
+            (names, tuple(id(item.callspec.params[name]) for name in names)) for names in groups
+        ]
         left[item] = set(itertools.combinations(places, size))
     missing = set().union(*left.values())
     while missing:
@@ -180,11 +192,12 @@ def _on_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture(autouse=True)
 def store_path(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Keep what tests measure out of the user's own store: a file for each test, made if used."""
-    path = tmp_path_factory.mktemp("store") / "store.sqlite"
+    base = tmp_path_factory.getbasetemp()
+    path = base / f"store-{next(_NUMBERS)}.sqlite"
     monkeypatch.setenv("PYDLBENCH_STORE", str(path))
-    # All tests share what was probed: less to wait for.
-    probes = tmp_path_factory.getbasetemp() / "probes.json"
-    monkeypatch.setenv("PYDLBENCH_PROBES", str(probes))
+    # All tests, of all processes of a parallel run, share what was probed: less to wait for.
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    monkeypatch.setenv("PYDLBENCH_PROBES", str(shared / "probes.json"))
     return path
 
 
