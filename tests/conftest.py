@@ -67,8 +67,7 @@ def _has_code_built(item: pytest.Function) -> bool:
     """Return whether a compiler works for a test: Inductor, XLA or the C++ compiler."""
     if "cpp_build" in item.fixturenames or item.path.is_relative_to(_BUILT):
         return True
-    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return any(isinstance(value, str) and value in _COMPILED for value in values)
+    return hasattr(item, "callspec") and item.callspec.params.get("mode") in _COMPILED
 
 
 def _beyond_pairs(items: list[pytest.Function]) -> list[pytest.Function]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import msgspec
@@ -142,4 +143,5 @@ def check_device(device: str) -> None:
     if device == "cpu" or re.fullmatch(r"cuda:(0|[1-9][0-9]{0,3})", device):
         return
     near = "cuda:0" if nearest(device, ("cuda:0", "gpu:0"), 1) else "cpu"
-    raise UsageError(f"--device {device}: no such device; nearest: {near}; choices: cpu, cuda:N")
+    given = shlex.quote(device)
+    raise UsageError(f"--device {given}: no such device; nearest: {near}; choices: cpu, cuda:N")

@@ -6,9 +6,8 @@ import pytest
 
 from pydlbench.backends import capabilities
 from pydlbench.cli import backends as command
-from pydlbench.cli import main
 from pydlbench.cli.parser import Parser
-from pydlbench.errors import BackendMissingError, UnsupportedError, UsageError, WorkerError
+from pydlbench.errors import BackendMissingError, UnsupportedError, WorkerError
 
 pytestmark = pytest.mark.usefixtures("installed")
 
@@ -107,29 +106,6 @@ def test_with_a_gpu_both_devices_are_listed(start, capsys, monkeypatch):
     assert found.count(("torch", "cpu")) == found.count(("torch", "cuda:0")) == 1
     assert found.count(("cupy", "cuda:0")) == 1
     assert ("cupy", "cpu") not in found
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (("--device", "gpu"), "--device gpu: no such device; nearest: "),
-        (("--device", "cuda"), "nearest: cuda:0"),
-        (("--device", "cuda:x"), "nearest: cuda:0"),
-        (("--device", ""), "--device : no such device"),
-        (("--json", "/nowhere/at/all.json"), "--json /nowhere/at/all.json: no such directory"),
-        (("--json", ""), "--json ''"),
-    ],
-)
-def test_bad_words_start_nothing(start, words, text):
-    with pytest.raises(UsageError) as caught:
-        command.run(parse(*words), start)
-    assert text in str(caught.value)
-    assert start.started == []
-
-
-def test_bad_words_end_with_exit_code_2(capsys):
-    assert main(["backends", "--device", "gpu"]) == 2
-    assert "no such device" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

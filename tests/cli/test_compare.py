@@ -99,27 +99,6 @@ def test_a_bad_threshold_is_answered_with_the_nearest(write, capsys, text, near)
     assert capsys.readouterr().err.strip().endswith(f"nearest: {near}")
 
 
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["a.json"], "two are compared"),
-        (["a.json", "b.json", "--passes", "9"], "without --interleave; nearest: --interleave"),
-        (["a.json", "b.json", "--model", "vgg16"], "nearest: --published"),
-        (["--published", "--interleave"], "has no meaning with --published"),
-        (["a.json", "b.json", "--same", "x"], "nearest: 2%"),
-        (["a.json", "b.json", "--interleave", "--passes", "3"], "too small; nearest: 4"),
-        (["a.json", "b.json", "--json", "-", "--md", "-"], "already; nearest: "),
-    ],
-)
-def test_bad_requests_are_answered_in_one_line(write, tmp_path, capsys, monkeypatch, words, text):
-    write("a"), write("b")
-    monkeypatch.chdir(tmp_path)
-    assert main(["compare", *words]) == 2
-    err = capsys.readouterr().err
-    assert text in err
-    assert err.count("\n") == 1
-
-
 def test_json_has_rows_geomean_and_warnings(write, capsys):
     a = write("a")
     b = write("b", (1, 1, 2.5, 1, 1, 1), changes={5: {"algorithm": "jit"}})

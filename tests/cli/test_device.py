@@ -11,7 +11,6 @@ from pydlbench.devices.cpu.advice import Advice
 from pydlbench.devices.cpu.facts import CpuFacts, LogicalCpu
 from pydlbench.devices.cpu.record import DeviceRecord, precision_peak
 from pydlbench.devices.findings import Bandwidth
-from pydlbench.errors import UsageError
 
 
 class Reading:
@@ -114,15 +113,6 @@ def test_threads_reach_the_probes():
     assert seen == {"device": "cpu", "threads": 1, "precisions": ("fp32", "bf16", "fp16")}
 
 
-@pytest.mark.parametrize("words", [("--threads", "0"), ("--json", "/nowhere/at/all.json")])
-def test_bad_input_is_refused_before_anything_is_probed(words):
-    def probe(**_arguments):
-        pytest.fail("probed")
-
-    with pytest.raises(UsageError):
-        run(*words, probe=probe)
-
-
 def test_the_default_is_the_gpu_that_is_there(monkeypatch):
     seen = {}
 
@@ -139,22 +129,3 @@ def test_a_gpu_that_is_left_out_is_mentioned(monkeypatch, capsys):
     monkeypatch.setattr(presence, "default_device", lambda: ("cpu", ("there is a GPU, but",)))
     run()
     assert "note: there is a GPU, but\n" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--device", "gpu"), "nearest: c"),
-        (("--device", "cuda:0", "--threads", "2"), "nearest: --device cpu"),
-        (("--known", "--threads", "2"), "--known probes no device"),
-        (("--known", "--device", "cpu"), "--known probes no device"),
-        (("--price", "T4=1"), "nearest: --known --price 'T4=1'"),
-        (("--throughput", "T4=1"), "nearest: --known --throughput 'T4=1'"),
-    ],
-)
-def test_options_that_do_not_fit_together_are_refused(words, said):
-    def probe(**_arguments):
-        pytest.fail("probed")
-
-    with pytest.raises(UsageError, match=said):
-        run(*words, probe=probe)

@@ -145,38 +145,6 @@ def test_what_was_found_before_an_interrupt_is_shown_and_kept(session, asked, mo
     assert entry.document["interrupted"]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("mnits",), "mnits: no such model; nearest: mnist"),
-        (("mnist", "--phase", "trainin"), "--phase trainin"),
-        (("mnist", "--framework", "pytorch"), "nearest: torch"),
-        (("mnist", "--mode", "xla"), "--mode xla"),
-        (("mnist", "--layout", "nwhc"), "--layout nwhc"),
-        (("mnist", "--batch", "0"), "--batch 0"),
-        (("mnist", "--precision", "fp8"), "--precision fp8"),
-        (("mnist", "--precision", "fp32,bf16"), "one at a time; nearest: --precision fp32"),
-        (("mnist", "--option", "decay"), "--option decay"),
-        (("mnist", "--option", "dekay=0"), "nearest: decay"),
-        (("vgg11", "--batch", "1000000"), "vgg11 at batch 1000000: needs about"),
-        (("mnist", "--time-limit", "0"), "--time-limit 0"),
-        (("mnist", "--fail-on", "10"), "nearest: saves:10%"),
-        (("mnist", "--json", "-", "--md", "-"), "--md -"),
-        (("mnist", "--json", "a.txt", "--md", "./a.txt"), "already; nearest: "),
-        (("mnist", "--json", "/nowhere/x.json"), "no such directory"),
-        (("mnist", "--framework", "tensorflow", "--layout", "nchw"), "nearest: --layout nhwc"),
-        (("vgg11", "--option", "optimizer=none", "--phase", "training"), "no optimizer"),
-        (("mnist", "--slow"), "--slow"),
-    ],
-)
-def test_bad_input_is_one_line(words, said, capsys):
-    assert main(["diagnose", *words]) == 2
-    out, err = capsys.readouterr()
-    assert said in err
-    assert err.count("\n") == 1
-    assert out == ""
-
-
 @pytest.mark.deep
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs torch")
 def test_a_real_step(capsys, tmp_path):

@@ -244,49 +244,6 @@ def test_too_little_memory_names_a_batch_that_fits(session):
     assert command.run(parse("resnet50", "--batch", batch), session.open) == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        ((), "MODEL: none given"),
-        (("mnits",), "nearest: mnist"),
-        (("mnist", "--sweep", "batch=0"), "too small; nearest: 1"),
-        (("mnist", "--sweep", "size=3"), "nearest: --sweep batch=16,32,64"),
-        (("mnist", "--framework", "tf"), "choices: torch, tensorflow, all"),
-        (("mnist", "--framework", "torch", "--mode", "xla"), "nearest: eager, compiled"),
-        (("mnist", "--framework", "torch", "--agree"), "nearest: --framework all"),
-        (("mnist", "--precision", "tf32"), "nearest: --device cuda:0"),
-        (("mnist", "--cast", "mixed,whole"), "one at a time; nearest: --cast mixed"),
-        (("mnist", "--layout", "nhwc,nchw"), "one at a time; nearest: --layout nhwc"),
-        (("mnist", "--feed", "resident,host"), "one at a time; nearest: --feed resident"),
-        (("alexnet", "--phase", "training"), "nearest: --phase forward-backward"),
-        (("mnist", "--steps", "5"), "nearest: --protocol NAME"),
-        (("mnist", "--json", "-", "--csv", "-"), "already; nearest: "),
-        (("--protocol", "mnist-tutorail"), "nearest: mnist-tutorial"),
-        (("vgg16", "--protocol", "mnist-tutorial"), "nearest: mnist"),
-        (("--protocol", "mnist-tutorial", "--data", "/missing/x"), "no such directory"),
-        (("--protocol", "mnist-tutorial", "--data", "~nobody-here/x"), "no such directory"),
-        (("--protocol", "mnist-tutorial", "--warmup", "5"), "has no steps before those that"),
-        (("--protocol", "cifar10-tutorial", "--warmup", "5"), "nearest: leave it out"),
-        (("--protocol", "convnet-benchmarks", "--every", "5"), "has no lines between its steps"),
-        (("--protocol", "deep-learning-benchmark", "--every", "2"), "nearest: leave it out"),
-        (("--protocol", "alexnet-tutorial", "--data", "/"), "synthetic images"),
-        (("--protocol", "mnist-tutorial", "--json", "-"), "nearest: --json results.json"),
-        (
-            ("--protocol", "mnist-tutorial", "--sweep", "batch=1,2"),
-            "one at a time; nearest: --batch 1",
-        ),
-        (("--protocol", "mnist-tutorial", "--mode", "graph,xla"), "nearest: --mode graph"),
-        (("--protocol", "mnist-tutorial", "--quirk", "x=y"), "nearest: --quirk x=off"),
-        (("--protocol", "mnist-tutorial", "--steps", "3", "--epochs", "1"), "leave one out"),
-    ],
-)
-def test_bad_input_is_refused_before_anything_runs(session, words, text):
-    with pytest.raises(UsageError) as caught:
-        command.run(parse(*words), session.open)
-    assert text in str(caught.value)
-    assert session.groups == session.played == []
-
-
 def test_protocol_prints_the_scripts_lines_and_nothing_else(session, capsys, tmp_path):
     target = tmp_path / "numbers.json"
     words = ("--steps", "7", "--quirk", "validation-in-time=off", "--json", str(target))

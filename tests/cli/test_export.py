@@ -354,33 +354,6 @@ def test_a_schema_is_printed_without_any_run(capsys):
     assert json.loads(capsys.readouterr().out)["title"] == "pydlbench layers --json"
 
 
-@pytest.mark.usefixtures("layers")
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["export"], "RUN: none given"),
-        (["export", "last", "--format", "xml"], "--format xml: not a valid choice"),
-        (["export", "last", "--samples"], "--samples: for --format json only"),
-        (["export", "--schema", "layer"], "nearest: layers"),
-        (["export", "last", "--schema", "layers"], "--schema takes no runs"),
-        (["export", "nothing"], "nothing"),
-        (["export", "no.json"], "cannot be read"),
-        (["export", "last", "-o", "/no/such/place"], "no such directory"),
-    ],
-)
-def test_bad_input_is_refused(words, message, capsys):
-    assert main(words) == 2
-    out, err = capsys.readouterr()
-    assert message in err
-    assert err.count("\n") == 1
-    assert out == ""
-
-
-def test_an_empty_store_says_how_to_begin(capsys):
-    assert main(["export", "last"]) == 2
-    assert "begin with: pydlbench layers" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("chosen", ["csv", "long", "json", "md", "dlb"])
 def test_a_run_without_anything_finished_has_nothing_to_export(
     chosen, store_path, run_record, tmp_path, capsys
@@ -413,12 +386,6 @@ def test_a_full_disk_is_one_line(capsys):
     err = capsys.readouterr().err
     assert err.startswith("pydlbench: --output /dev/full: not written: No space left")
     assert err.count("\n") == 1
-
-
-@pytest.mark.usefixtures("layers")
-def test_an_unknown_ending_is_refused(tmp_path, capsys):
-    assert main(["export", "last", "-o", str(tmp_path / "a.xyz")]) == 2
-    assert "nearest: .csv" in capsys.readouterr().err
 
 
 def test_a_workbook_has_the_lines_of_csv_with_their_types(

@@ -110,19 +110,6 @@ def test_lists_have_an_end(tmp_path, capsys):
     assert len(capsys.readouterr().err) < 2100
 
 
-@pytest.mark.parametrize(
-    ("words", "near"),
-    [
-        (("--seed", str(2**70)), f"nearest: {10**18 - 1}"),
-        (("--budget", "inf"), "nearest: 86400"),
-        (("--shape", "conv3", "--pool", "max"), "--pool max: "),
-    ],
-)
-def test_hints_lie_near(words, near, capsys):
-    assert main(["layers", *words]) == 2
-    assert near in capsys.readouterr().err
-
-
 def test_a_command_that_stores_is_its_file_and_a_line(monkeypatch, run_record, capsys):
     """Its own module and its line among the commands: all that measuring and keeping takes."""
     module = types.ModuleType("pydlbench.cli.latency")

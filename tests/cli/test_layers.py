@@ -242,65 +242,6 @@ def test_files_are_written_beside_the_table(session, capsys, tmp_path):
     assert "50.0 ms" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--shape conv33", "--shape conv33: .*conv3"),
-        ("--model alexnt", "--model alexnt: no such model; nearest: alexnet"),
-        ("--model alexnet/conv3", "--model alexnet/conv3: .*--shape alexnet/conv3"),
-        ("--precision fp31", "--precision fp31: .*nearest: fp32"),
-        ("--precision tf32", "--precision tf32: for GPUs only; nearest: --device cuda:0; choices"),
-        ("--precision fp32,bf16-tc", "--precision bf16-tc: for GPUs only; .*fp32, bf16, fp16, all"),
-        ("--pass backwards", "--pass backwards: .*backward-data"),
-        ("--cache warm", "--cache warm: .*hot, weights-cold, all-cold"),
-        ("--layout nhcw", "--layout nhcw: .*nearest: n"),
-        ("--backend nativ", "--backend nativ: .*nearest: native"),
-        ("--device gpu", "--device gpu: no such device; nearest: cuda:0; choices: cpu, cuda:N"),
-        ("--device cuda:-1", "--device cuda:-1: no such device; nearest: cuda:0"),
-        ("--device cpu --timing events", "--timing events: for GPUs only; nearest: --device cuda"),
-        ("--device cpu --fuse bias-relu", "--fuse bias-relu: for GPUs only"),
-        ("--device cpu --energy", "--energy: for GPUs only"),
-        ("--device cpu --workspace-limit 1G", "--workspace-limit 1G: for GPUs only"),
-        ("--device cuda:0 --workspace-limit 1Q", "--workspace-limit 1Q: not a number of bytes"),
-        ("--device cuda:0 --threads 2", "--threads 2: for CPUs only"),
-        ("--device cuda:0 --layout blocked", "--layout blocked: for CPUs only"),
-        ("--device cuda:0 --precision bf16", "--precision bf16: .*nearest: bf16-tc"),
-        ("--device cuda:0 --timing event", "--timing event: .*nearest: events"),
-        ("--batch 0", "--batch 0: too small; nearest: 1"),
-        ("--batch 3.5", "--batch 3.5: not a whole number; nearest: 4"),
-        ("--batch 1,,2", "--batch .*empty value"),
-        ("--threads 1000000", "--threads 1000000: .*nearest: [0-9]+$"),
-        ("--budget 0", "--budget 0: must lie between"),
-        ("--budget inf", "--budget inf: must lie between 0 and 86400"),
-        ("--confidence 95", "--confidence 95: .*nearest: 0.95"),
-        ("--seed -1", "--seed -1: too small; nearest: 0"),
-        ("--pool min --shape mb1ic3ih8oh4kh2sh2", "--pool min: .*choices: max, avg"),
-        ("--shape pool1 --pass backward-weights", "--pass backward-weights: .*forward"),
-        ("--propagation training --pass backward-data", "cannot be combined"),
-        ("--samples", "--samples: .*--json -"),
-        ("--json - --csv -", "--csv -: --json goes to standard output already"),
-        ("--json no-such-folder/a.json", "--json no-such-folder/a.json: no such directory"),
-    ],
-)
-def test_bad_input_is_refused_before_anything_is_opened(session, words, message):
-    with pytest.raises(UsageError, match=message) as caught:
-        command.run(parse(*words.split()), session.open)
-    assert "\n" not in str(caught.value)
-    assert session.opened == []
-
-
-def test_bad_input_writes_nothing(session, tmp_path):
-    with pytest.raises(UsageError):
-        command.run(parse("--json", str(tmp_path / "a.json"), "--seed", "x"), session.open)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_same_file_twice_is_refused(session, tmp_path):
-    path = str(tmp_path / "a")
-    with pytest.raises(UsageError, match="the same file"):
-        command.run(parse("--json", path, "--md", f"{tmp_path}/./a"), session.open)
-
-
 def test_interrupt_shows_what_is_finished(run_record, measurement, capsys, tmp_path):
     session = FakeSession(run_record, measurement, stop_after=2)
     path = tmp_path / "a.json"
@@ -518,37 +459,6 @@ def test_backends_of_one_problem_stand_together(session):
     found = [(case.layer.name, case.pass_) for case in session.cases]
     assert found[::2] == found[1::2]
     assert len(set(found)) == 4
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["--backend", "pytorch"], "--backend pytorch: not a valid choice; nearest: torch"),
-        (["--backend", "torch", "--mode", "eagr"], "--mode eagr: not a valid choice"),
-        (["--mode", "eager"], "--mode eager: native has no such mode; nearest: --backend torch"),
-        (
-            ["--backend", "torch", "--mode", "xla"],
-            "--mode xla: torch has no such mode; nearest: eager, compiled",
-        ),
-        (
-            ["--backend", "torch,numba", "--mode", "eager", "xla"],
-            "--mode xla: torch, numba have no such mode; nearest: eager, compiled",
-        ),
-        (
-            ["--backend", "native,numba", "--mode", "all"],
-            "--mode all: native, numba have no such mode; nearest: --backend torch",
-        ),
-        (["--backend", "torch,,numba"], "--backend 'torch,,numba': empty value in the list"),
-        (["--backend", ""], "--backend '': empty value in the list; nearest: leave the option out"),
-        (["--backend", "torch", "--mode", ","], "--mode ',': empty value in the list"),
-        (["--backend", "Torch"], "--backend Torch: not a valid choice; nearest: torch"),
-    ],
-)
-def test_backends_and_modes_that_there_are_not(session, words, text):
-    with pytest.raises(UsageError) as caught:
-        command.run(parse("--shape", "conv3", *words), session.open)
-    assert text in str(caught.value)
-    assert session.opened == []
 
 
 class Contest(FakeSession):

@@ -70,31 +70,6 @@ def test_no_command_shows_the_help_and_is_a_usage_error(capsys):
     assert "layers" in err
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["layrs"], "pydlbench: layrs: no such command; nearest: layers\n"),
-        (
-            ["layers", "--shap", "conv3"],
-            "--shap: no such option of pydlbench layers; nearest: --shape",
-        ),
-        (
-            ["layers", "--thread=2"],
-            "--thread=2: no such option of pydlbench layers; nearest: --threads",
-        ),
-        (["layers", "conv3"], "conv3: pydlbench layers takes no such argument"),
-        (["layers", "--json"], "--json: expected one argument"),
-        (["--quiet"], "--quiet: no such option of pydlbench"),
-    ],
-)
-def test_bad_command_lines_are_answered_in_one_line(words, message, capsys):
-    assert main(words) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert message in err
-    assert err.count("\n") == 1
-
-
 def test_bad_value_of_an_option_is_one_line(fake, capsys):
     fake(lambda _: 0)
     assert main(["shapes", "--number", "x"]) == 2

@@ -91,36 +91,6 @@ def test_help_is_light():
     assert not imported(done.stderr) & heavy
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--shape", "conv33"), "--shape conv33: no such layer; nearest: "),
-        (("--shape", "mb128ic3ih2x4"), "column "),
-        (("--shape", "mb1ic3ih4oc8kh9"), "kernel"),
-        (("--shape", "mb0ic3ih4oc8kh3"), "mb"),
-        (("--shape", "mb1ic-3ih4oc8kh3"), "column "),
-        (("--shape", "mb99999999ic99999999ih9999oc9kh1"), "overflow"),
-        (("--shape", "mb99999ic999ih999oc99kh3"), "of memory"),
-        (("--shape", "conv3", "--precision", "fp23"), "--precision fp23: not a valid choice"),
-        (("--shape", "conv3", "--pass", "sideways"), "--pass sideways: not a valid choice"),
-        (("--shape", "conv3", "--backend", "torhc"), "--backend torhc: not a valid choice"),
-        (("--shape", "conv3", "--json", "/no/such/folder/x.json"), "--json /no/such/folder"),
-        (("--shape", "conv3", "--threads", "100000"), "--threads 100000: "),
-        (("--shape", "conv3", "--batch", "0"), "--batch 0: too small; nearest: 1"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
-)
-def test_bad_input_is_one_line_and_exit_code_2(words, message, tmp_path):
-    output = tmp_path / "rows.csv"
-    done = call("layers", *words, "--csv", str(output))
-    assert done.returncode == 2
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("pydlbench: ")
-    assert message in line
-    assert not output.exists()
-
-
 # The command line itself, but each finished row is told on stderr, so that a test need not guess.
 TELLING = """
 import sys

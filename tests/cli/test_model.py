@@ -150,37 +150,6 @@ def test_the_summary_counts_without_a_session(capsys):
     assert found["layers"][0]["name"] == "conv1"
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("resnet", "resnet: no such model; nearest: resnet50"),
-        ("mnist --batch 0", "--batch 0: too small"),
-        ("mnist --batch abc", "--batch abc: not a whole number"),
-        ("mnist --phase trainin", "nearest: training"),
-        ("alexnet --phase training --device cpu", "alexnet has no optimizer; nearest: --phase"),
-        ("mnist --precision fp64 --device cpu", "--precision fp64: not a valid choice"),
-        ("mnist --phase forward,training", "one at a time; nearest: --phase forward"),
-        ("mnist --summary --phase forward,training", "one at a time; nearest: --phase forward"),
-        ("mnist --precision bf16,fp32 --device cpu", "one at a time; nearest: --precision bf16"),
-        ("mnist --device gpu", "--device gpu: no such device"),
-        ("mnist --option lrn", "--option lrn: not NAME=VALUE"),
-        ("mnist --option classes=11 --option classes=12", "classes is given twice"),
-        ("alexnet --option lrn=maybe", "lrn=maybe: not a valid choice; nearest: on"),
-        ("mnist --option lrn=on", "mnist: no option 'lrn'"),
-        ("mnist --top 0", "--top 0: too small"),
-        ("mnist --budget -1 --device cpu", "--budget -1: must lie between"),
-        ("mnist --json /nowhere/at/all.json", "no such directory"),
-        ("mnist --threads 0 --device cpu", "--threads 0: too small"),
-    ],
-)
-def test_bad_input_is_one_line_and_nothing_is_measured(words, said, capsys):
-    assert main(["model", *words.split()]) == 2
-    captured = capsys.readouterr()
-    assert said in captured.err
-    assert captured.err.count("\n") == 1
-    assert captured.out == ""
-
-
 def test_a_full_disk_costs_the_file_and_not_the_table(session, monkeypatch, capsys, tmp_path):
     def full(*_):
         raise OSError(28, "No space left on device")

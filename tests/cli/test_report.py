@@ -102,34 +102,6 @@ def test_a_run_that_measured_nothing_is_an_error_with_a_page(tmp_path, target, w
     assert "it broke" in target.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "RUN: none given"),
-        (["nowhere.json"], "nowhere.json: cannot be read"),
-        (["lst"], "lst"),
-        (["{doc}", "-o", "{tmp}/none/page.html"], "no such directory"),
-        (["{doc}", "-o", "{tmp}"], "is a directory"),
-        (["{doc}", "--png", "{doc}"], "is a file"),
-        (["{doc}", "--svg", "{tmp}/none/figures"], "no such directory"),
-        (["{doc}", "--png", ""], "is no folder"),
-        (["{doc}", "--pdf", "x"], "--pdf: no such option"),
-        (["{doc}", "--store", "{tmp}/none.sqlite"], "no such file"),
-    ],
-)
-def test_bad_input_is_one_line_before_any_work(
-    words, message, document, tmp_path, capsys, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    before = sorted(tmp_path.iterdir())
-    given = [word.format(doc=document, tmp=tmp_path) for word in words]
-    assert main(["report", *given]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-    assert sorted(tmp_path.iterdir()) == before
-
-
 def test_what_is_no_results_is_refused(tmp_path, target, capsys):
     path = tmp_path / "other.json"
     path.write_text('{"schema_version": 1, "text": "x"}', encoding="utf-8")

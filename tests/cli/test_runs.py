@@ -217,29 +217,3 @@ def test_a_run_of_a_process_that_cannot_be_seen_is_ended_by_hand(store_path, run
 def test_room_is_given_back(capsys):
     assert main(["runs", "vacuum"]) == 0
     assert "bytes before" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["shwo"], "shwo: no such action; nearest: show; choices: list, show"),
-        (["20300102-aaaa1111"], "nearest: show 20300102-aaaa1111"),
-        (["show"], "runs show: expected pydlbench runs show RUN"),
-        (["show", "a", "b"], "runs show a b: expected pydlbench runs show RUN"),
-        (["tag", "last"], "expected pydlbench runs tag RUN NAME"),
-        (["delete"], "expected pydlbench runs delete RUN..."),
-        (["vacuum", "x"], "expected pydlbench runs vacuum"),
-        (["show", "last", "--limit", "3"], "--limit 3: for the list only"),
-        (["show", "last", "--json", "-"], "--json -: for the list only; nearest: pydlbench export"),
-        (["--limit", "0"], "--limit 0: too small; nearest: 1"),
-        (["--store", "/nowhere/a.sqlite"], "no such file; nearest: leave it out"),
-        (["tag", "last", "x"], "no runs are kept yet"),
-        (["show", "last"], "no runs are kept yet"),
-    ],
-)
-def test_bad_command_lines_are_one_line(words, message, capsys):
-    assert main(["runs", *words]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert message in err
-    assert err.count("\n") == 1

@@ -5,12 +5,12 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-import pytest
-
 from pydlbench.cli import main
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 
 def test_one_layer_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,30 +99,6 @@ def test_json_in_a_file_leaves_the_table(
         "mb1ic3ih8oh4kh2sh2",
     )
     assert "mb1ic3ih8oh4kh2sh2 avg_p" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["conv33"], "conv33: no such layer; nearest: vgg16/conv3_3, conv3"),
-        (["mb1ic3zz"], "mb1ic3zz: column 7: expected a field"),
-        (["conv3", "--batch", "0"], "--batch 0: too small"),
-        (["conv3", "--batch", "many"], "--batch many: not a whole number"),
-        (["ic3ih8kh2", "--pool", "mx"], "--pool mx: not a valid choice; nearest: max"),
-        (["ic3ih8kh2"], "ic3ih8kh2: column 10: expected oc (convolution), or --pool max"),
-        ([""], "'': no layer"),
-        ([","], ",: no such layer"),
-        (["conv3", "--json", "/nonexistent/x.json"], "--json /nonexistent/x.json: no such"),
-    ],
-)
-def test_bad_input_is_answered_in_one_line(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["shapes", *arguments]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith(f"pydlbench: {message}")
-    assert captured.err.count("\n") == 1
 
 
 def test_memory_bound_layers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,23 +49,6 @@ def test_mistakes_name_file_table_and_key_and_leave_no_trace(text, message, tmp_
     assert not store_path.exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((), "FILE: none given"),
-        (("--dry-run",), "FILE: none given"),
-        (("no.toml",), "no.toml: cannot be read"),
-        (("x", "--dry-run", "--resume", "last"), "not with --dry-run"),
-        (("--resume", "last"), "no run|no runs|no such run"),
-        (("x", "--json", "-", "--md", "-"), "already; nearest: "),
-        (("x", "--json", "a", "--md", "./a"), "already; nearest: "),
-    ],
-)
-def test_bad_command_lines(words, message):
-    with pytest.raises(UsageError, match=message):
-        sweep(Sessions(), *words)
-
-
 def test_the_nearest_file_is_named(file):
     with pytest.raises(UsageError, match=r"al\.toml: cannot be read .*nearest: .*all\.toml"):
         sweep(Sessions(), file.with_name("al.toml"))

@@ -1,0 +1,203 @@
+"""Bad input: one line that names it and the nearest valid choice, before anything is started.
+
+What a message says word for word is in ``end_to_end/transcripts/bad_input.txt``. Here each check of
+the command line has its place once, however many commands have the option.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pydlbench.cli import main
+from pydlbench.store.store import Store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# The command line, what of it is named, and what is nearest: None where nothing is, ... where it
+# depends on the machine.
+REFUSED = [
+    # Numbers and lists.
+    ("layers --batch 3.5", "--batch 3.5", "4"),
+    ("layers --batch many", "--batch many", "1"),
+    ("layers --batch 1,,2", "--batch '1,,2'", "1,2"),
+    ("layers --backend ''", "--backend ''", "leave the option out"),
+    ("layers --threads 0", "--threads 0", "1"),
+    ("layers --threads 1000000", "--threads 1000000", ...),
+    ("layers --budget 0", "--budget 0", "0.1"),
+    ("layers --budget inf", "--budget inf", "86400"),
+    ("layers --budget nan", "--budget nan", "2"),
+    ("layers --confidence 95", "--confidence 95", "0.95"),
+    ("layers --seed -1", "--seed -1", "0"),
+    ("layers --seed 1180591620717411303424", "--seed 1180591620717411303424", "999999999999999999"),
+    ("layers --device cuda:0 --workspace-limit 1Q", "--workspace-limit 1Q", "64M"),
+    # What is timed.
+    ("layers --shape mb1ic3ih4oc8kh9", "--shape mb1ic3ih4oc8kh9", None),
+    (
+        "layers --shape mb99999999ic99999999ih9999oc9kh1",
+        "--shape mb99999999ic99999999ih9999oc9kh1",
+        None,
+    ),
+    ("layers --shape mb99999ic999ih999oc99kh3", "mb99999ic999ih999oc99oh997kh3", "--batch 1"),
+    ("layers --model alexnet/conv3", "--model alexnet/conv3", "--shape alexnet/conv3"),
+    ("layers --shape pool1 --pass backward-weights", "--pass backward-weights", None),
+    (
+        "layers --propagation training --pass backward-data",
+        "--propagation training",
+        "--pass forward",
+    ),
+    ("layers --pool min --shape mb1ic3ih8oh4kh2sh2", "--pool min", None),
+    ("layers --pool max --shape conv3", "--pool max", "leave it out"),
+    ("shapes mb1ic3zz", "mb1ic3zz", None),
+    ("shapes ic3ih8kh2", "ic3ih8kh2", None),
+    ("shapes ''", "''", None),
+    ("shapes ,", ",", None),
+    # On what.
+    ("layers --device ''", "--device ''", "cpu"),
+    ("layers --device cuda:-1", "--device cuda:-1", "cuda:0"),
+    ("layers --device cuda:x", "--device cuda:x", "cuda:0"),
+    ("layers --precision fp32,bf16-tc", "--precision bf16-tc", "--device cuda:0"),
+    ("layers --device cuda:0 --precision bf16", "--precision bf16", "bf16-tc"),
+    ("layers --cache warm", "--cache warm", None),
+    ("layers --device cuda:0 --layout blocked", "--layout blocked", "--layout nhwc"),
+    ("layers --device cuda:0 --timing event", "--timing event", "events"),
+    ("layers --device cuda:0 --threads 2", "--threads 2", "leave it out"),
+    ("layers --timing events", "--timing events", "--device cuda:0"),
+    ("layers --fuse bias-relu", "--fuse bias-relu", "--device cuda:0"),
+    ("layers --workspace-limit 1G", "--workspace-limit 1G", "--device cuda:0"),
+    ("layers --mode eager", "--mode eager", "--backend torch"),
+    ("layers --backend torch --mode xla", "--mode xla", "eager, compiled"),
+    ("layers --backend torch,numba --mode eager xla", "--mode xla", "eager, compiled"),
+    ("layers --backend native,numba --mode all", "--mode all", "--backend torch"),
+    ("device --device cuda:0 --threads 2", "--threads 2", "--device cpu"),
+    ("device --known --threads 2", "--threads 2", "leave --threads out"),
+    ("device --known --device cpu", "--device cpu", "leave --device out"),
+    ("device --price T4=1", "--price T4=1", "--known --price 'T4=1'"),
+    ("device --throughput T4=1", "--throughput T4=1", "--known --throughput 'T4=1'"),
+    # Where to.
+    ("layers --samples", "--samples", "--samples --json -"),
+    ("layers --json - --csv -", "--csv -", "--csv results.csv"),
+    ("layers --json a --md ./a", "--md ./a", "--md results.md"),
+    ("layers --json ''", "--json ''", None),
+    ("runs --store none.sqlite", "--store none.sqlite", "leave it out"),
+    ("report run.json -o none/page.html", "--output none/page.html", "FOLDER"),
+    ("report run.json -o .", "--output .", "results"),
+    ("report run.json --png run.json", "--png run.json", "--png ."),
+    ("report run.json --png ''", "--png ''", "--png figures"),
+    ("report run.json --svg none/figures", "--svg none/figures", "FOLDER"),
+    (
+        "export run.json -o a.xyz",
+        "--output a.xyz",
+        ".csv, .json, .md, .parquet, .xlsx, or --format csv",
+    ),
+    # Models and steps.
+    (
+        "model alexnet --phase training",
+        "--phase training",
+        "--phase forward-backward, or --option optimizer=sgd",
+    ),
+    ("model mnist --precision bf16,fp32", "--precision bf16,fp32", "--precision bf16"),
+    (
+        "model mnist --summary --phase forward,training",
+        "--phase forward,training",
+        "--phase forward",
+    ),
+    ("model mnist --top 0", "--top 0", "1"),
+    ("check mnist --time-limit 0", "--time-limit 0", "0.1"),
+    ("model mnist --option lrn", "--option lrn", "--option classes=1001"),
+    ("model mnist --option classes=11 --option classes=12", "--option classes=12", "leave one out"),
+    ("model alexnet --option lrn=maybe", "lrn=maybe", "on, off, true, false"),
+    ("e2e", "MODEL", "pydlbench e2e alexnet-owt --batch 16"),
+    ("e2e mnist --sweep size=3", "--sweep size=3", "--sweep batch=16,32,64"),
+    ("e2e mnist --framework torch --agree", "--agree", "--framework all"),
+    ("e2e mnist --steps 5", "--steps 5", "--protocol NAME"),
+    ("e2e mnist --cast mixed,whole", "--cast mixed,whole", "--cast mixed"),
+    ("check mnist --framework torch --mode xla", "--mode xla", "compiled"),
+    ("check mnist --framework tensorflow --mode eager", "--mode eager", "graph"),
+    ("check mnist --layout nchw --framework tensorflow", "--layout nchw", "--layout nhwc"),
+    ("check vgg11 --batch 1000000 --framework torch", "vgg11 at batch 1000000", ...),
+    ("diagnose mnist --mode xla", "--mode xla", "eager"),
+    ("diagnose vgg11 --batch 1000000", "vgg11 at batch 1000000", ...),
+    ("diagnose mnist --fail-on 10", "--fail-on 10", "saves:10%"),
+    (
+        "diagnose vgg11 --option optimizer=none --phase training",
+        "vgg11",
+        "--phase forward-backward",
+    ),
+    # Protocols.
+    ("e2e vgg16 --protocol mnist-tutorial", "vgg16", "mnist"),
+    ("e2e --protocol mnist-tutorial --data missing/x", "--data missing/x", "."),
+    ("e2e --protocol mnist-tutorial --data ~nobody-here/x", "--data ~nobody-here/x", "."),
+    (
+        "e2e --protocol alexnet-tutorial --data .",
+        "--data .",
+        "--protocol mnist-tutorial or cifar10-tutorial",
+    ),
+    ("e2e --protocol mnist-tutorial --warmup 5", "--warmup 5", "leave it out"),
+    ("e2e --protocol convnet-benchmarks --every 5", "--every 5", "leave it out"),
+    ("e2e --protocol mnist-tutorial --json -", "--json -", "--json results.json"),
+    ("e2e --protocol mnist-tutorial --sweep batch=1,2", "--batch 1,2", "--batch 1"),
+    ("e2e --protocol mnist-tutorial --mode graph,xla", "--mode graph,xla", "--mode graph"),
+    ("e2e --protocol mnist-tutorial --quirk x=y", "--quirk x=y", "--quirk x=off"),
+    ("e2e --protocol mnist-tutorial --steps 3 --epochs 1", "--epochs 1", "leave one out"),
+    # Runs.
+    ("runs 20300102-aaaa1111", "20300102-aaaa1111", "show 20300102-aaaa1111"),
+    ("runs show a b", "runs show a b", None),
+    ("runs tag last", "runs tag last", None),
+    ("runs delete", "runs delete", None),
+    ("runs vacuum x", "runs vacuum x", None),
+    ("runs show last --limit 3", "--limit 3", None),
+    ("runs show last --json -", "--json -", "pydlbench export RUN"),
+    ("runs tag last x", "runs tag", None),
+    ("sweep x --dry-run --resume last", "--resume last", "leave one of them out"),
+    ("sweep --resume last", "run last", None),
+    ("compare a.json b.json --passes 9", "--passes 9", "--interleave"),
+    ("compare a.json b.json --model vgg16", "--model vgg16", "--published"),
+    ("compare a.json b.json --interleave --passes 3", "--passes 3", "4"),
+    ("compare --published --interleave", "--interleave", "leave it out"),
+    ("report last", "run last", None),
+    ("export", "RUN", "pydlbench export last"),
+    ("export run.json --samples", "--samples", "--format long"),
+    ("export run.json --schema layers", "run.json", "leave it out"),
+    # What no command knows.
+    ("--quiet", "--quiet", None),
+    ("layers --thread=2", "--thread=2", "--threads, --store"),
+    ("report run.json --pdf x", "--pdf", "--png, --help"),
+    ("check mnist alexnet", "alexnet", None),
+]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a file in it, and a machine on which no process can be started."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.json").write_text("{}", encoding="utf-8")
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a process was started"))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("line", "named", "near"), REFUSED, ids=[line for line, *_ in REFUSED])
+def test_it_is_named_with_the_nearest_choice(
+    line: str,
+    named: str,
+    near: str | None,
+    folder: Path,
+    store_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(shlex.split(line)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"pydlbench: .*\n", err)
+    assert err.startswith(f"pydlbench: {named}: ")
+    told = re.search(r"; nearest: (.*?)(; choices: .*)?\n", err)
+    if near is not ...:
+        assert (told and told[1]) == (near and near.replace("FOLDER", str(folder)))
+    assert [one.name for one in folder.iterdir()] == ["run.json"]
+    if store_path.exists():
+        with Store.open(store_path, readonly=True) as store:
+            assert store.runs() == []
