@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.verification.verify import Verdict
+    from pydlbench.layers.layer import Layer
     from pydlbench.records.specs import KernelSpec
     from pydlbench.timing.chunk import Chunk
 
-__all__ = ["FrameworkBackend", "Variant", "translated"]
+__all__ = ["FrameworkBackend", "Variant", "operation_of", "translated"]
 
 
 # -----------------------------------------------------------------------------
@@ -65,6 +66,14 @@ class Variant:
     accumulate: str = "float32"
     bias_accumulate: str = "float32"
     notes: tuple[str, ...] = field(default=())
+
+
+def operation_of(layer: Layer) -> str:
+    """Return the word by which a framework's table knows what it calls for a layer.
+
+    That is the layer's kind; a memory-bound layer's is its operation.
+    """
+    return layer.op if isinstance(layer, Pointwise) else layer.kind
 
 
 # -----------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
@@ -13,19 +12,11 @@ import torch
 from pydlbench.backends.frameworks import verbose
 from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant
 from pydlbench.backends.frameworks.verbose import logged_turn
-from pydlbench.backends.torch import layers as conv
-from pydlbench.backends.torch import layers as gemm
-from pydlbench.backends.torch import layers as pool
-from pydlbench.backends.torch import pointwise, settings
+from pydlbench.backends.torch import settings
+from pydlbench.backends.torch.layers import calls_of
 from pydlbench.backends.torch.operator import GuardedClock, Place, TorchOperator, build, empty
-from pydlbench.backends.torch.settings import DTYPES, emulated
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.deconv import Deconv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.layer import result_role
-from pydlbench.layers.pool import Pool2d
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,63 +37,27 @@ __all__ = ["Behind", "TorchBackend", "create"]
 MODES = ("eager", "compiled")
 
 
-def check(case: KernelSpec) -> None:
-    """Make sure that PyTorch can do what a case's words ask for.
-
-    Raises:
-        UnsupportedError: It cannot.
-    """
-    if case.mode not in (None, *MODES):
-        raise UnsupportedError(f"torch has no mode {case.mode}; it has {' and '.join(MODES)}")
-    if case.fuse not in ("none", "bias"):
-        raise UnsupportedError(
-            f"torch: --fuse {case.fuse} is for the native GPU backend so far; nearest: bias"
-        )
-    if not case.on_gpu:
-        if lacking := emulated(case.precision):
-            raise UnsupportedError(
-                f"this CPU has no {case.precision}: it lacks {' and '.join(lacking)}"
-            )
-        return
-    if case.precision == "fp16":
-        raise UnsupportedError("torch cannot keep fp16 off the tensor cores; fp16-tc uses them")
-    if case.precision == "fp8-tc" and not isinstance(case.layer, Gemm):
-        raise UnsupportedError("torch has fp8-tc for matrix products only")
-
-
 def recipes(case: KernelSpec) -> list[Recipe]:
     """List the ways to run a case.
 
     Raises:
         UnsupportedError: PyTorch has no such operator, mode or precision here.
     """
-    check(case)
-    layer = case.layer
-    if isinstance(layer, Conv2d):
-        return conv.conv_recipes(layer, case.pass_, bias=case.fuse == "bias")
-    if isinstance(layer, Deconv2d):
-        return conv.deconv_recipes(layer, case.pass_)
-    if isinstance(layer, Gemm):
-        if case.precision == "fp8-tc":
-            if case.fuse != "none":
-                raise UnsupportedError("torch: no product in fp8-tc with a bias here")
-            return gemm.scaled_recipes(layer, case.pass_)
-        return gemm.gemm_recipes(layer, case.pass_, bias=case.fuse == "bias")
-    if isinstance(layer, Pool2d):
-        # GPU kernels sum overlapping windows in float32, CPU kernels in what is stored.
-        sums = "float32" if case.on_gpu else _stored(case.precision)
-        return pool.pool_recipes(layer, case.pass_, case.propagation == "training", sums)
-    return pointwise.pointwise_recipes(
-        layer,
-        case.pass_,
-        training=case.propagation == "training",
-        on_gpu=case.on_gpu,
-        stored=_stored(case.precision),
-    )
+    if case.mode is not None:
+        _check_mode(case.mode)
+    if case.fuse not in ("none", "bias"):
+        raise UnsupportedError(
+            f"torch: --fuse {case.fuse} is for the native GPU backend so far; nearest: bias"
+        )
+    settings.check_precision(case.precision, case.on_gpu)
+    if case.precision == "fp8-tc" and case.layer.kind != "gemm":
+        raise UnsupportedError("torch has fp8-tc for matrix products only")
+    return calls_of(case.layer).recipes(case.layer, case)
 
 
-def _stored(precision: str) -> str:
-    return str(DTYPES[precision]).removeprefix("torch.")
+def _check_mode(mode: str) -> None:
+    if mode not in MODES:
+        raise UnsupportedError(f"torch has no mode {mode}; it has {' and '.join(MODES)}")
 
 
 # The times of single calls differ by more than what they are asked to explain.
@@ -165,9 +120,9 @@ class TorchBackend(FrameworkBackend):
         Raises:
             UnsupportedError: There is no such mode.
         """
-        if mode not in (None, *MODES):
-            raise UnsupportedError(f"torch has no mode {mode}; it has {' and '.join(MODES)}")
-        return empty(self._place, mode or "eager", _inference, self.wait)
+        mode = mode or "eager"
+        _check_mode(mode)
+        return empty(self._place, mode, torch.inference_mode, self.wait)
 
     @abc.abstractmethod
     def wait(self) -> None:
@@ -184,19 +139,10 @@ class TorchBackend(FrameworkBackend):
 
     def _variant(self, recipe: Recipe, case: KernelSpec) -> Variant:
         place = Place(self._place, settings.DTYPES[case.precision])
-        mode = case.mode or "eager"
 
         def make(inputs: Mapping[str, NDArray[Any]]) -> Operator:
-            return build(
-                recipe,
-                inputs,
-                place,
-                role=result_role(case.layer, case.pass_),
-                mode=mode,
-                guard=settings.guard(case),
-                wait=self.wait,
-                timing="events" if case.timing == "events" else "cuda-graph",
-            )
+            guard = settings.guard(case)
+            return build(recipe, case, inputs, place, guard=guard, wait=self.wait)
 
         return Variant(
             algorithm=recipe.algorithm,
@@ -251,12 +197,6 @@ class TorchCpuBackend(TorchBackend):
         return Behind(
             kernels=kernels, remarks=remarks, evidence=verbose.evidence(executions, call_s)
         )
-
-
-@contextlib.contextmanager
-def _inference() -> Any:
-    with torch.inference_mode():
-        yield
 
 
 def _built_with() -> list[str]:

@@ -1,76 +1,141 @@
-"""Convolutions, products and poolings through ATen's operators, without autograd's bookkeeping."""
+"""What PyTorch calls for each kind of layer: for a pass of it alone, and as a node of a network.
+
+A pass alone is called through ATen's operators, without autograd's bookkeeping. A new kind of
+layer is an entry in :data:`LAYERS`, and a memory-bound operation one in
+:data:`~pydlbench.backends.torch.pointwise.POINTWISE`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
+from torch import nn
+from torch.nn.utils import skip_init
 
-from pydlbench.backends.torch.operator import FORMATS, Made, Place, Recipe, padding_text
+from pydlbench.backends.frameworks.backend import operation_of
+from pydlbench.backends.torch import pointwise
+from pydlbench.backends.torch.operator import (
+    LayerCalls,
+    Made,
+    NodeCall,
+    Recipe,
+    image_recipes,
+    padding_text,
+)
+from pydlbench.backends.torch.settings import stored
 from pydlbench.errors import UnsupportedError
+from pydlbench.layers.pool import Pool2d
 from pydlbench.layers.window import extent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from numpy.typing import NDArray
-
+    from pydlbench.backends.torch.operator import NodeSite, Operands
     from pydlbench.layers.conv import Conv2d
     from pydlbench.layers.deconv import Deconv2d
     from pydlbench.layers.gemm import Gemm
-    from pydlbench.layers.pool import Pool2d
+    from pydlbench.layers.layer import Layer
+    from pydlbench.records.specs import KernelSpec
 
-__all__ = ["conv_recipes", "deconv_recipes", "gemm_recipes", "pool_recipes", "scaled_recipes"]
+__all__ = ["LAYERS", "calls_of"]
+
+# A module whose own initialisation, which takes seconds for large ones, nobody would read.
+_uninitialised: Any = skip_init
 
 
 # -----------------------------------------------------------------------------
-# Convolutions: the three passes through ATen's operators, without autograd's bookkeeping.
+# Windows, as PyTorch has them.
 #
-# PyTorch's convolution pads both ends of an axis alike. Where a layer does not, its users pad
-# first, and pay for it: the forward pass is then two operators in one call, and so is
-# backward-data, which cuts the padding off its result. Backward-weights reads the padded source
-# that the forward pass keeps.
+# It pads both ends of an axis alike, and poolings by half a window at the most. Where a layer does
+# otherwise, its users pad first (with minus infinity for a maximum), and pay for it: the forward
+# pass is then two operators in one call, and so is backward-data, which cuts the padding off its
+# result. Backward-weights reads the padded source that the forward pass keeps.
 
-_NAMES = {
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The window of a convolution or pooling; pairs are (height, width).
+
+    Attributes:
+        kernel: its taps.
+        stride: from one output to the next.
+        padding: what the operator pads at both ends of each axis.
+        pads: (left, right, top, bottom) that must be padded beforehand; empty where the operator
+            pads by itself.
+    """
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    pads: tuple[int, ...]
+
+    @property
+    def cuts(self) -> list[int]:
+        """What takes ``pads`` off again."""
+        return [-side for side in self.pads]
+
+
+def window_of(layer: Conv2d | Pool2d) -> Window:
+    """Return a layer's window."""
+    sides = (layer.pad_left, layer.pad_right, layer.pad_top, layer.pad_bottom)
+    kernel, padding = (layer.kernel_height, layer.kernel_width), (layer.pad_top, layer.pad_left)
+    alike = layer.pad_left == layer.pad_right and layer.pad_top == layer.pad_bottom
+    if isinstance(layer, Pool2d):
+        alike = alike and all(2 * pad <= taps for pad, taps in zip(padding, kernel, strict=True))
+    return Window(
+        kernel=kernel,
+        stride=(layer.stride_height, layer.stride_width),
+        padding=padding if alike else (0, 0),
+        pads=() if alike else sides,
+    )
+
+
+# -----------------------------------------------------------------------------
+# Convolutions, and transposed ones: the gradients of both are one operator of ATen's.
+
+_CONV_NAMES = {
     "forward": "aten::convolution",
     "backward-data": "aten::convolution_backward",
     "backward-weights": "aten::convolution_backward",
 }
-_LAYOUTS = {
-    "nchw": "src nchw, weights oihw, dst nchw",
-    "nhwc": "src nhwc, weights ohwi, dst nhwc",
-}
 
 
-def conv_recipes(layer: Conv2d, pass_: str, *, bias: bool = False) -> list[Recipe]:
-    """List the ways to run a pass of a convolution: one per memory format.
-
-    Args:
-        layer: The convolution.
-        pass_: ``forward``, ``backward-data`` or ``backward-weights``.
-        bias: Whether the same operator adds a bias, or gives its gradient.
-    """
-    sides = (layer.pad_left, layer.pad_right, layer.pad_top, layer.pad_bottom)
-    even = layer.pad_left == layer.pad_right and layer.pad_top == layer.pad_bottom
-    algorithm = _NAMES[pass_]
+def conv_recipes(layer: Conv2d, case: KernelSpec) -> list[Recipe]:
+    """List the ways to run a pass of a convolution: one per memory format."""
+    algorithm = _CONV_NAMES[case.pass_]
     notes: tuple[str, ...] = ()
-    if not even:
-        algorithm, notes = _padded(pass_, algorithm, sides)
+    pads = window_of(layer).pads
+    if pads:
+        algorithm, notes = _padded(case.pass_, algorithm, pads)
+    bias = case.fuse == "bias"
     if bias:
         algorithm += " with bias"
+    make = functools.partial(_conv_gradient, pass_=case.pass_, bias=bias)
+    if case.pass_ == "forward":
+        make = functools.partial(_conv, bias=bias)
+    return image_recipes(algorithm, _conv_layout, make, notes=notes)
 
-    def recipe(word: str) -> Recipe:
-        def make(inputs: Mapping[str, NDArray[Any]], place: Place) -> Made:
-            return _make_conv(
-                layer, pass_, inputs, place, FORMATS[word], None if even else sides, bias=bias
-            )
 
-        return Recipe(
-            algorithm=algorithm, layout=_LAYOUTS[word], variant=word, make=make, notes=notes
-        )
-
-    return [recipe(word) for word in FORMATS]
+def conv_in_network(layer: Conv2d, site: NodeSite) -> NodeCall:
+    """Return the module of a convolution."""
+    window = window_of(layer)
+    module = _uninitialised(
+        nn.Conv2d,
+        layer.in_channels,
+        layer.out_channels,
+        window.kernel,
+        window.stride,
+        window.padding,
+        (layer.dilation_height, layer.dilation_width),
+        layer.groups,
+        bias=site.node.bias,
+    )
+    return NodeCall(module, site.inputs, window.pads)
 
 
 def _padded(pass_: str, name: str, sides: tuple[int, ...]) -> tuple[str, tuple[str, ...]]:
@@ -83,143 +148,172 @@ def _padded(pass_: str, name: str, sides: tuple[int, ...]) -> tuple[str, tuple[s
     return name, (f"{why}: reads the padded source that the forward pass keeps",)
 
 
-def _make_conv(
-    layer: Conv2d,
-    pass_: str,
-    inputs: Mapping[str, NDArray[Any]],
-    place: Place,
-    like: torch.memory_format,
-    sides: tuple[int, ...] | None,
-    *,
-    bias: bool,
-) -> Made:
-    stride = [layer.stride_height, layer.stride_width]
-    dilation = [layer.dilation_height, layer.dilation_width]
-    padding = [0, 0] if sides else [layer.pad_top, layer.pad_left]
-    groups = layer.groups
-    # What a pass does not read is asked for its shape only.
-    operand = {
-        role: place.tensor(inputs[role], like) if role in inputs else place.empty(shape, like)
-        for role, shape in layer.shapes().items()
-    }
-    if pass_ == "forward":
-        added = place.tensor(inputs["bias"]) if bias else None
-        return _forward(operand, sides, added, (stride, padding, dilation, groups))
-    source, weights, gradient = operand["src"], operand["weights"], operand["dst"]
-    if sides:
-        source = F.pad(source, sides)
-    backward = torch.ops.aten.convolution_backward.default
+def _conv_layout(word: str) -> str:
+    return f"src {word}, weights {'oihw' if word == 'nchw' else 'ohwi'}, dst {word}"
+
+
+def _conv(operands: Operands, *, bias: bool) -> Made:
+    layer, window = operands.layer, window_of(operands.layer)
+    pads = window.pads
+    settings = (
+        window.stride,
+        window.padding,
+        (layer.dilation_height, layer.dilation_width),
+        layer.groups,
+    )
+
+    def forward(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> Any:
+        if pads:
+            x = F.pad(x, pads)
+        return torch.conv2d(x, w, b, *settings)
+
+    roles = ("src", "weights", "bias") if bias else ("src", "weights")
+    return Made(forward, tuple(map(operands.tensor, roles)))
+
+
+def _conv_gradient(operands: Operands, *, pass_: str, bias: bool) -> Made:
+    layer, window = operands.layer, window_of(operands.layer)
     settings = (
         [layer.out_channels] if bias else [0],
-        stride,
-        padding,
-        dilation,
+        window.stride,
+        window.padding,
+        (layer.dilation_height, layer.dilation_width),
         False,
-        [0, 0],
-        groups,
+        (0, 0),
+        layer.groups,
     )
+    return _gradients(operands, pass_, settings, window, bias=bias)
+
+
+def _gradients(
+    operands: Operands,
+    pass_: str,
+    settings: tuple[Any, ...],
+    window: Window | None = None,
+    *,
+    bias: bool = False,
+) -> Made:
+    """Return the gradient of a convolution's source or weights, transposed or not.
+
+    Args:
+        operands: of the layer.
+        pass_: ``backward-data`` or ``backward-weights``.
+        settings: what the operator is told of the convolution.
+        window: of one that may have to be padded beforehand.
+        bias: whether the gradient of a bias is given beside that of the weights.
+    """
+    backward = torch.ops.aten.convolution_backward.default
+    gradient = operands.tensor("dst")
+    pads, cuts = (window.pads, window.cuts) if window else ((), [])
     if pass_ == "backward-data":
-        cut = [-side for side in sides or ()]
+        source, weights = operands.shape_of("src"), operands.tensor("weights")
+    else:
+        source, weights = operands.tensor("src"), operands.shape_of("weights")
+    if pads:
+        source = F.pad(source, pads)
 
-        def backward_data(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
-            found = backward(g, x, w, *settings, [True, False, False])[0]
-            return F.pad(found, cut) if cut else found
-
-        return Made(function=backward_data, arguments=(gradient, source, weights), plain=_itself)
+    def backward_data(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
+        found = backward(g, x, w, *settings, [True, False, False])[0]
+        return F.pad(found, cuts) if cuts else found
 
     def backward_weights(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
         return backward(g, x, w, *settings, [False, True, bias])[1:]
 
-    def weights_and_bias(result: Any) -> Any:
-        return {"weights": result[0], "bias": result[1]} if bias else result[0]
+    def plain(results: Any) -> Any:
+        return {"weights": results[0], "bias": results[1]} if bias else results[0]
 
-    return Made(
-        function=backward_weights, arguments=(gradient, source, weights), plain=weights_and_bias
-    )
-
-
-def _forward(
-    operand: Mapping[str, torch.Tensor],
-    sides: tuple[int, ...] | None,
-    bias: torch.Tensor | None,
-    settings: tuple[list[int], list[int], list[int], int],
-) -> Made:
-    def forward(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        if sides:
-            x = F.pad(x, sides)
-        return torch.conv2d(x, w, None, *settings)
-
-    def with_bias(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        if sides:
-            x = F.pad(x, sides)
-        return torch.conv2d(x, w, b, *settings)
-
-    operands = operand["src"], operand["weights"]
-    if bias is None:
-        return Made(function=forward, arguments=operands, plain=_itself)
-    return Made(function=with_bias, arguments=(*operands, bias), plain=_itself)
+    arguments = gradient, source, weights
+    if pass_ == "backward-data":
+        return Made(backward_data, arguments)
+    return Made(backward_weights, arguments, plain)
 
 
-def _itself(result: Any) -> Any:
-    return result
-
-
-# -----------------------------------------------------------------------------
-# Transposed convolutions: the same operators, told so.
-
-
-def deconv_recipes(layer: Deconv2d, pass_: str) -> list[Recipe]:
+def deconv_recipes(layer: Deconv2d, case: KernelSpec) -> list[Recipe]:
     """List the ways to run a pass of a transposed convolution: one per memory format.
 
     Raises:
         UnsupportedError: The result has a size that PyTorch's padding does not give.
     """
-    stride = [layer.stride_height, layer.stride_width]
-    padding = [layer.pad_top, layer.pad_left]
-    dilation = [layer.dilation_height, layer.dilation_width]
-    least = (
-        (layer.in_height - 1) * stride[0] + extent(layer.kernel_height, dilation[0]),
-        (layer.in_width - 1) * stride[1] + extent(layer.kernel_width, dilation[1]),
+    _further(layer)
+    make = functools.partial(_deconv_gradient, pass_=case.pass_)
+    return image_recipes(
+        f"{_CONV_NAMES[case.pass_]} transposed",
+        lambda word: f"src {word}, weights {'iohw' if word == 'nchw' else 'ihwo'}, dst {word}",
+        _deconv if case.pass_ == "forward" else make,
     )
-    sizes = layer.out_height, layer.out_width
-    further = [size + 2 * pad - one for size, pad, one in zip(sizes, padding, least, strict=True)]
+
+
+def deconv_in_network(layer: Deconv2d, site: NodeSite) -> NodeCall:
+    """Return the module of a transposed convolution.
+
+    Raises:
+        UnsupportedError: The result has a size that PyTorch's padding does not give.
+    """
+    module = _uninitialised(
+        nn.ConvTranspose2d,
+        layer.in_channels,
+        layer.out_channels,
+        (layer.kernel_height, layer.kernel_width),
+        (layer.stride_height, layer.stride_width),
+        (layer.pad_top, layer.pad_left),
+        _further(layer),
+        layer.groups,
+        bias=site.node.bias,
+        dilation=(layer.dilation_height, layer.dilation_width),
+    )
+    return NodeCall(module, site.inputs)
+
+
+def _further(layer: Deconv2d) -> tuple[int, int]:
+    """Return by how much the result is larger than the least that has its source, (height, width).
+
+    Raises:
+        UnsupportedError: By something that PyTorch's padding does not give.
+    """
+    stride = layer.stride_height, layer.stride_width
+    dilation = layer.dilation_height, layer.dilation_width
+    height = (layer.in_height - 1) * stride[0] + extent(layer.kernel_height, dilation[0])
+    width = (layer.in_width - 1) * stride[1] + extent(layer.kernel_width, dilation[1])
+    further = (
+        layer.out_height + 2 * layer.pad_top - height,
+        layer.out_width + 2 * layer.pad_left - width,
+    )
     for one, *steps in zip(further, stride, dilation, strict=True):
         if not 0 <= one < max(steps):
             raise UnsupportedError(
                 f"torch pads both ends of an axis alike, and {layer.problem} does not"
             )
+    return further
 
-    def forward(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return torch.conv_transpose2d(x, w, None, stride, padding, further, layer.groups, dilation)
 
-    settings = ([0], stride, padding, dilation, True, further, layer.groups)
-    mask = [pass_ == "backward-data", pass_ == "backward-weights", False]
-    backward = torch.ops.aten.convolution_backward.default
+def _deconv(operands: Operands) -> Made:
+    layer = operands.layer
+    settings = (
+        (layer.stride_height, layer.stride_width),
+        (layer.pad_top, layer.pad_left),
+        _further(layer),
+        layer.groups,
+        (layer.dilation_height, layer.dilation_width),
+    )
 
-    def gradient(x: torch.Tensor, w: torch.Tensor, g: torch.Tensor) -> Any:
-        return backward(g, x, w, *settings, mask)[mask.index(True)]
+    def forward(x: torch.Tensor, w: torch.Tensor) -> Any:
+        return torch.conv_transpose2d(x, w, None, *settings)
 
-    def recipe(word: str) -> Recipe:
-        def make(inputs: Mapping[str, NDArray[Any]], place: Place) -> Made:
-            # What a pass does not read is asked for its shape only.
-            x, w, g = (
-                place.tensor(inputs[role], FORMATS[word])
-                if role in inputs
-                else place.empty(shape, FORMATS[word])
-                for role, shape in layer.shapes().items()
-            )
-            if pass_ == "forward":
-                return Made(function=forward, arguments=(x, w), plain=_itself)
-            return Made(function=gradient, arguments=(x, w, g), plain=_itself)
+    return Made(forward, (operands.tensor("src"), operands.tensor("weights")))
 
-        return Recipe(
-            algorithm=f"{_NAMES[pass_]} transposed",
-            layout=_LAYOUTS[word].replace("oihw", "iohw").replace("ohwi", "ihwo"),
-            variant=word,
-            make=make,
-        )
 
-    return [recipe(word) for word in FORMATS]
+def _deconv_gradient(operands: Operands, *, pass_: str) -> Made:
+    layer = operands.layer
+    settings = (
+        [0],
+        (layer.stride_height, layer.stride_width),
+        (layer.pad_top, layer.pad_left),
+        (layer.dilation_height, layer.dilation_width),
+        True,
+        _further(layer),
+        layer.groups,
+    )
+    return _gradients(operands, pass_, settings)
 
 
 # -----------------------------------------------------------------------------
@@ -237,93 +331,103 @@ _FP8_LAYOUTS = {
 }
 
 
-def gemm_recipes(layer: Gemm, pass_: str, *, bias: bool = False) -> list[Recipe]:
-    """List the ways to run a pass of a product: transposed and plain weights.
+def gemm_recipes(layer: Gemm, case: KernelSpec) -> list[Recipe]:
+    """List the ways to run a pass of a product: transposed and plain weights; in FP8 there is one.
 
-    Args:
-        layer: The product.
-        pass_: ``forward``, ``backward-data`` or ``backward-weights``.
-        bias: Whether a bias is added in the same operator, or its gradient summed in the same call.
+    Raises:
+        UnsupportedError: A product that PyTorch does not have in FP8.
     """
+    if case.precision == "fp8-tc":
+        if case.fuse != "none":
+            raise UnsupportedError("torch: no product in fp8-tc with a bias here")
+        return _scaled_recipes(layer, case.pass_)
+    return [
+        _gemm_recipe(layer, case.pass_, transposed=transposed, bias=case.fuse == "bias")
+        for transposed in (True, False)
+    ]
+
+
+def linear_in_network(layer: Gemm, site: NodeSite) -> NodeCall:
+    """Return the module of a product with trained weights."""
+    return NodeCall(_uninitialised(nn.Linear, layer.k, layer.n, bias=site.node.bias), site.inputs)
+
+
+def _gemm_recipe(layer: Gemm, pass_: str, *, transposed: bool, bias: bool) -> Recipe:
     many = layer.batch_count > 1
-    letter = "g" if many else ""
-
-    def recipe(variant: str) -> Recipe:
-        transposed = variant == "transposed"
-        weights = "nk" if transposed else "kn"
-        name = "aten::bmm" if many else "aten::mm"
-        if transposed and pass_ == "forward" and not many:
-            name = "aten::linear"
-        if bias and pass_ == "forward":
-            name = {"aten::mm": "aten::addmm", "aten::bmm": "aten::baddbmm"}.get(name, name)
-            name += " with bias"
-        elif bias:
-            name += " + aten::sum"
-
-        def make(inputs: Mapping[str, NDArray[Any]], place: Place) -> Made:
-            if bias and pass_ == "forward":
-                return _with_bias(inputs, place, transposed=transposed, many=many)
-            product = _make_gemm(pass_, inputs, place, transposed=transposed, many=many)
-            return _with_bias_gradient(product, transposed=transposed) if bias else product
-
-        return Recipe(
-            algorithm=name,
-            layout=f"src {letter}mk, weights {letter}{weights}, dst {letter}mn",
-            variant=variant,
-            make=make,
-        )
-
-    return [recipe("transposed"), recipe("plain")]
+    name = "aten::bmm" if many else "aten::mm"
+    if transposed and pass_ == "forward" and not many:
+        name = "aten::linear"
+    make = functools.partial(_gemm, pass_=pass_, transposed=transposed)
+    if bias and pass_ == "forward":
+        name = {"aten::mm": "aten::addmm", "aten::bmm": "aten::baddbmm"}.get(name, name)
+        name += " with bias"
+        make = functools.partial(_gemm_with_bias, transposed=transposed)
+    elif bias:
+        name += " + aten::sum"
+        make = functools.partial(_gemm_with_bias_gradient, pass_=pass_, transposed=transposed)
+    letter, weights = "g" if many else "", "nk" if transposed else "kn"
+    return Recipe(
+        algorithm=name,
+        layout=f"src {letter}mk, weights {letter}{weights}, dst {letter}mn",
+        variant="transposed" if transposed else "plain",
+        make=make,
+    )
 
 
-def _make_gemm(
-    pass_: str,
-    inputs: Mapping[str, NDArray[Any]],
-    place: Place,
-    *,
-    transposed: bool,
-    many: bool,
-) -> Made:
+def _gemm(operands: Operands, *, pass_: str, transposed: bool) -> Made:
+    many = operands.layer.batch_count > 1
+
     def operand(role: str) -> torch.Tensor:
-        array = inputs[role]
+        array = operands.inputs[role]
         if role == "weights" and transposed:
             array = array.swapaxes(1, 2)
-        tensor = place.tensor(array)
+        tensor = operands.place.tensor(array)
         return tensor if many else tensor[0]
 
     multiply: Callable[..., Any] = torch.bmm if many else torch.mm
     if pass_ == "forward":
         source, weights = operand("src"), operand("weights")
         if transposed and not many:
-            return _made(torch.nn.functional.linear, source, weights)
-        return _made(multiply, source, weights.mT if transposed else weights)
+            return _product(F.linear, source, weights)
+        return _product(multiply, source, weights.mT if transposed else weights)
     if pass_ == "backward-data":
         gradient, weights = operand("dst"), operand("weights")
-        return _made(multiply, gradient, weights if transposed else weights.mT)
+        return _product(multiply, gradient, weights if transposed else weights.mT)
     source, gradient = operand("src"), operand("dst")
     if transposed:  # the gradient lies as the weights do
-        return _made(multiply, gradient.mT, source, turned=True)
-    return _made(multiply, source.mT, gradient)
+        return _product(multiply, gradient.mT, source, turned=True)
+    return _product(multiply, source.mT, gradient)
 
 
-def _with_bias(
-    inputs: Mapping[str, NDArray[Any]], place: Place, *, transposed: bool, many: bool
+def _product(
+    multiply: Callable[..., Any], left: torch.Tensor, right: torch.Tensor, turned: bool = False
 ) -> Made:
+    def product(a: torch.Tensor, b: torch.Tensor) -> Any:
+        return multiply(a, b)
+
+    def plain(result: torch.Tensor) -> torch.Tensor:
+        found = result.mT if turned else result
+        return found if found.dim() == 3 else found[None]
+
+    return Made(product, (left, right), plain)
+
+
+def _gemm_with_bias(operands: Operands, *, transposed: bool) -> Made:
     """A forward pass whose operator adds the bias as well."""
-    alone = _make_gemm("forward", inputs, place, transposed=transposed, many=many)
-    source, weights = alone.arguments
+    alone = _gemm(operands, pass_="forward", transposed=transposed)
+    many = operands.layer.batch_count > 1
     linear = transposed and not many
     add_multiply: Callable[..., Any] = torch.baddbmm if many else torch.addmm
 
     def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Any:
-        return torch.nn.functional.linear(a, b, c) if linear else add_multiply(c, a, b)
+        return F.linear(a, b, c) if linear else add_multiply(c, a, b)
 
-    bias = place.tensor(inputs["bias"])
-    return Made(function=product, arguments=(source, weights, bias), plain=alone.plain)
+    return Made(product, (*alone.arguments, operands.tensor("bias")), alone.plain)
 
 
-def _with_bias_gradient(alone: Made, *, transposed: bool) -> Made:
+def _gemm_with_bias_gradient(operands: Operands, *, pass_: str, transposed: bool) -> Made:
     """The gradient of the weights, and that of the bias by the operator behind it."""
+    alone = _gemm(operands, pass_=pass_, transposed=transposed)
     multiply = alone.function
 
     def both(a: torch.Tensor, b: torch.Tensor) -> Any:
@@ -335,23 +439,10 @@ def _with_bias_gradient(alone: Made, *, transposed: bool) -> Made:
         assert isinstance(weights, torch.Tensor)
         return {"weights": weights, "bias": results[1]}
 
-    return Made(function=both, arguments=alone.arguments, plain=plain)
+    return Made(both, alone.arguments, plain)
 
 
-def _made(
-    multiply: Callable[..., Any], left: torch.Tensor, right: torch.Tensor, turned: bool = False
-) -> Made:
-    def product(a: torch.Tensor, b: torch.Tensor) -> Any:
-        return multiply(a, b)
-
-    def plain(result: torch.Tensor) -> torch.Tensor:
-        found = result.mT if turned else result
-        return found if found.dim() == 3 else found[None]
-
-    return Made(function=product, arguments=(left, right), plain=plain)
-
-
-def scaled_recipes(layer: Gemm, pass_: str) -> list[Recipe]:
+def _scaled_recipes(layer: Gemm, pass_: str) -> list[Recipe]:
     """List the one way to run a pass of a product in FP8: ``torch._scaled_mm``, scales of one.
 
     Raises:
@@ -363,16 +454,12 @@ def scaled_recipes(layer: Gemm, pass_: str) -> list[Recipe]:
         raise UnsupportedError(
             f"fp8-tc needs sizes that are multiples of 16, and {layer.problem} has others"
         )
-
-    def make(inputs: Mapping[str, NDArray[Any]], place: Place) -> Made:
-        return _make_scaled(pass_, inputs, place)
-
     return [
         Recipe(
             algorithm="aten::_scaled_mm",
             layout=_FP8_LAYOUTS[pass_],
             variant="transposed",
-            make=make,
+            make=functools.partial(_scaled, pass_=pass_),
             notes=(
                 "fp8-tc: scales of one, no fast accumulation; the result is stored in bfloat16",
             ),
@@ -380,11 +467,11 @@ def scaled_recipes(layer: Gemm, pass_: str) -> list[Recipe]:
     ]
 
 
-def _make_scaled(pass_: str, inputs: Mapping[str, NDArray[Any]], place: Place) -> Made:
+def _scaled(operands: Operands, *, pass_: str) -> Made:
     # The second factor is given as a view: its columns lie in a row.
     def operand(role: str, turned: bool) -> torch.Tensor:
-        array = inputs[role][0]
-        return place.tensor(array.T if turned else array)
+        array = operands.inputs[role][0]
+        return operands.place.tensor(array.T if turned else array)
 
     if pass_ == "forward":
         left, right = operand("src", turned=False), operand("weights", turned=True)
@@ -392,7 +479,7 @@ def _make_scaled(pass_: str, inputs: Mapping[str, NDArray[Any]], place: Place) -
         left, right = operand("dst", turned=False), operand("weights", turned=False)
     else:
         left, right = operand("src", turned=True), operand("dst", turned=True)
-    one = torch.ones((), dtype=torch.float32, device=place.device)
+    one = torch.ones((), dtype=torch.float32, device=operands.place.device)
 
     def product(
         a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor
@@ -401,156 +488,151 @@ def _make_scaled(pass_: str, inputs: Mapping[str, NDArray[Any]], place: Place) -
             a, b, scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=False
         )
 
-    def plain(result: torch.Tensor) -> torch.Tensor:
-        return result[None]
-
-    return Made(function=product, arguments=(left, right.t(), one, one.clone()), plain=plain)
+    return Made(product, (left, right.t(), one, one.clone()), lambda result: result[None])
 
 
 # -----------------------------------------------------------------------------
-# Poolings: forward and backward-data through ATen's operators.
-#
-# PyTorch pads both ends of an axis alike, by half a window at the most. Where a layer does
-# otherwise, its users pad first (with minus infinity for a maximum), and pay for it.
+# Poolings: forward and backward-data.
 
 
-def pool_recipes(layer: Pool2d, pass_: str, training: bool, gradient_sums: str) -> list[Recipe]:
+def pool_recipes(layer: Pool2d, case: KernelSpec) -> list[Recipe]:
     """List the ways to run a pass of a pooling: one per memory format.
-
-    Args:
-        layer: The pooling.
-        pass_: ``forward`` or ``backward-data``.
-        training: Whether a forward pass hands out where its maxima are.
-        gradient_sums: Data type in which gradients of overlapping windows are summed.
 
     Raises:
         UnsupportedError: An average that leaves out padding which the operator does not have.
     """
-    sides = (layer.pad_left, layer.pad_right, layer.pad_top, layer.pad_bottom)
-    known = _known(layer)
-    average = layer.mode == "avg"
-    if average and not known and not layer.count_include_pad:
+    pads = window_of(layer).pads
+    average, forward = layer.mode == "avg", case.pass_ == "forward"
+    if average and pads and not layer.count_include_pad:
         raise UnsupportedError(
             "torch pads poolings alike on both ends, by half a window at the most, and has no "
-            f"average that leaves out any other padding ({padding_text(sides)})"
+            f"average that leaves out any other padding ({padding_text(pads)})"
         )
-    name = "aten::avg_pool2d" if average else "aten::max_pool2d_with_indices"
-    if pass_ == "forward" and not average and not training:
-        name = "aten::max_pool2d"
-    algorithm = name if pass_ == "forward" else f"{name}_backward"
+    # The forward pass of a training hands out where its maxima are.
+    indices = not average and not (forward and case.propagation == "inference")
+    name = "aten::avg_pool2d" if average else "aten::max_pool2d"
+    name += "_with_indices" if indices else ""
+    algorithm = name if forward else f"{name}_backward"
     notes: tuple[str, ...] = ()
-    if not known:
+    if pads:
         pad = "aten::constant_pad_nd"
-        algorithm = f"{pad} + {algorithm}" if pass_ == "forward" else f"{algorithm} + {pad}"
-        notes = (f"torch has no such padding in the operator: {padding_text(sides)}",)
-
-    def recipe(word: str) -> Recipe:
-        def make(inputs: Mapping[str, NDArray[Any]], place: Place) -> Made:
-            build = _average if average else _maximum
-            return build(
-                layer, pass_, inputs, place, FORMATS[word], None if known else sides, training
-            )
-
-        return Recipe(
-            algorithm=algorithm,
-            layout=f"src {word}, dst {word}",
-            variant=word,
-            make=make,
-            accumulate="float32" if pass_ == "forward" else gradient_sums,
-            notes=notes,
-        )
-
-    return [recipe(word) for word in FORMATS]
-
-
-def _known(layer: Pool2d) -> bool:
-    """Whether the operator itself has this padding."""
-    even = layer.pad_left == layer.pad_right and layer.pad_top == layer.pad_bottom
-    half = 2 * layer.pad_top <= layer.kernel_height and 2 * layer.pad_left <= layer.kernel_width
-    return even and half
-
-
-def _maximum(
-    layer: Pool2d,
-    pass_: str,
-    inputs: Mapping[str, NDArray[Any]],
-    place: Place,
-    like: torch.memory_format,
-    sides: tuple[int, ...] | None,
-    training: bool,
-) -> Made:
-    settings = (*_window(layer, sides), [1, 1], False)
-    with_indices = torch.ops.aten.max_pool2d_with_indices.default
-    source = place.tensor(inputs["src"], like)
-    lowest = float("-inf")
-    if pass_ == "forward":
-
-        def forward(x: torch.Tensor) -> Any:
-            if sides:
-                x = F.pad(x, sides, value=lowest)
-            return with_indices(x, *settings) if training else torch.max_pool2d(x, *settings)
-
-        plain = _first if training else _pool_itself
-        return Made(function=forward, arguments=(source,), plain=plain)
-    if sides:
-        source = F.pad(source, sides, value=lowest)
-    _, indices = with_indices(source, *settings)
-    backward = torch.ops.aten.max_pool2d_with_indices_backward.default
-    cut = [-side for side in sides or ()]
-
-    def backward_data(g: torch.Tensor, x: torch.Tensor, where: torch.Tensor) -> Any:
-        found = backward(g, x, *settings, where)
-        return F.pad(found, cut) if cut else found
-
-    gradient = place.tensor(inputs["dst"], like)
-    return Made(function=backward_data, arguments=(gradient, source, indices), plain=_pool_itself)
-
-
-def _average(
-    layer: Pool2d,
-    pass_: str,
-    inputs: Mapping[str, NDArray[Any]],
-    place: Place,
-    like: torch.memory_format,
-    sides: tuple[int, ...] | None,
-    training: bool,  # noqa: ARG001 - an average keeps nothing for the backward pass
-) -> Made:
-    settings = (*_window(layer, sides), False, layer.count_include_pad, None)
-    if pass_ == "forward":
-
-        def forward(x: torch.Tensor) -> Any:
-            if sides:
-                x = F.pad(x, sides)
-            return torch.ops.aten.avg_pool2d.default(x, *settings)
-
-        source = place.tensor(inputs["src"], like)
-        return Made(function=forward, arguments=(source,), plain=_pool_itself)
-    backward = torch.ops.aten.avg_pool2d_backward.default
-    source = place.empty(layer.shapes()["src"], like)
-    if sides:
-        source = F.pad(source, sides)
-    cut = [-side for side in sides or ()]
-
-    def backward_data(g: torch.Tensor, x: torch.Tensor) -> Any:
-        found = backward(g, x, *settings)
-        return F.pad(found, cut) if cut else found
-
-    gradient = place.tensor(inputs["dst"], like)
-    return Made(function=backward_data, arguments=(gradient, source), plain=_pool_itself)
-
-
-def _window(layer: Pool2d, sides: tuple[int, ...] | None) -> tuple[list[int], list[int], list[int]]:
-    """Return kernel, stride and the operator's own padding."""
-    return (
-        [layer.kernel_height, layer.kernel_width],
-        [layer.stride_height, layer.stride_width],
-        [0, 0] if sides else [layer.pad_top, layer.pad_left],
+        algorithm = f"{pad} + {algorithm}" if forward else f"{algorithm} + {pad}"
+        notes = (f"torch has no such padding in the operator: {padding_text(pads)}",)
+    # GPU kernels sum overlapping windows' gradients in float32, CPU kernels in what is stored.
+    in_float32 = forward or case.on_gpu
+    return image_recipes(
+        algorithm,
+        lambda word: f"src {word}, dst {word}",
+        functools.partial(_pool, indices=indices) if forward else _pool_gradient,
+        accumulate="float32" if in_float32 else stored(case.precision),
+        notes=notes,
     )
 
 
-def _pool_itself(result: Any) -> Any:
-    return result
+def pool_in_network(layer: Pool2d, site: NodeSite) -> NodeCall:
+    """Return the module of a pooling."""
+    window = window_of(layer)
+    module: nn.Module
+    if layer.mode == "max":
+        module = nn.MaxPool2d(window.kernel, window.stride, window.padding)
+    elif window.pads and not layer.count_include_pad:
+        module = ScaledAverage(layer)
+    else:
+        module = nn.AvgPool2d(
+            window.kernel,
+            window.stride,
+            window.padding,
+            count_include_pad=layer.count_include_pad,
+        )
+    return NodeCall(module, site.inputs, window.pads, _fill(layer))
 
 
-def _first(results: Any) -> Any:
-    return results[0]
+class ScaledAverage(nn.Module):  # type: ignore[misc]  # an unknown class to mypy
+    """An average over what was padded beforehand, scaled so that padding does not count.
+
+    Args:
+        layer: the pooling.
+    """
+
+    def __init__(self, layer: Pool2d) -> None:
+        super().__init__()
+        window = window_of(layer)
+        self._kernel, self._stride = window.kernel, window.stride
+        whole = layer.kernel_height * layer.kernel_width
+        scale = whole / np.multiply.outer(*layer.elements_inside())
+        self.register_buffer("scale", torch.from_numpy(scale.astype(np.float32)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the averages over the elements inside the image."""
+        scale: Any = self.scale
+        average: torch.Tensor = F.avg_pool2d(x, self._kernel, self._stride)
+        return average.mul(scale.to(x.dtype))
+
+
+def _fill(layer: Pool2d) -> float:
+    """What padding holds, so that it counts for nothing in a maximum, and as zero in a mean."""
+    return float("-inf") if layer.mode == "max" else 0.0
+
+
+def _pool_settings(layer: Pool2d) -> tuple[Any, ...]:
+    """Return what ATen's operators are told of a pooling, forward and backward."""
+    window = window_of(layer)
+    place = window.kernel, window.stride, window.padding
+    if layer.mode == "max":
+        return (*place, (1, 1), False)  # no dilation, and outputs for whole windows only
+    return (*place, False, layer.count_include_pad, None)
+
+
+def _pool(operands: Operands, *, indices: bool) -> Made:
+    layer = operands.layer
+    settings, pads, fill = _pool_settings(layer), window_of(layer).pads, _fill(layer)
+    function: Callable[..., Any] = torch.ops.aten.avg_pool2d.default
+    if layer.mode == "max":
+        with_indices = torch.ops.aten.max_pool2d_with_indices.default
+        function = with_indices if indices else torch.max_pool2d
+
+    def forward(x: torch.Tensor) -> Any:
+        if pads:
+            x = F.pad(x, pads, value=fill)
+        return function(x, *settings)
+
+    plain = (lambda results: results[0]) if indices else (lambda result: result)
+    return Made(forward, (operands.tensor("src"),), plain)
+
+
+def _pool_gradient(operands: Operands) -> Made:
+    layer, window = operands.layer, window_of(operands.layer)
+    settings, cuts = _pool_settings(layer), window.cuts
+    maxima = layer.mode == "max"
+    source = operands.tensor("src") if maxima else operands.shape_of("src")
+    if window.pads:
+        source = F.pad(source, window.pads, value=_fill(layer))
+    backward = torch.ops.aten.avg_pool2d_backward.default
+    kept: tuple[torch.Tensor, ...] = ()
+    if maxima:
+        backward = torch.ops.aten.max_pool2d_with_indices_backward.default
+        kept = (torch.ops.aten.max_pool2d_with_indices.default(source, *settings)[1],)
+
+    def backward_data(g: torch.Tensor, x: torch.Tensor, *indices: torch.Tensor) -> Any:
+        found = backward(g, x, *settings, *indices)
+        return F.pad(found, cuts) if cuts else found
+
+    return Made(backward_data, (operands.tensor("dst"), source, *kept))
+
+
+# -----------------------------------------------------------------------------
+# The one table.
+
+#: What PyTorch calls for a layer, by its kind; for memory-bound layers by their operation.
+LAYERS: Final[Mapping[str, LayerCalls]] = {
+    "conv2d": LayerCalls(recipes=conv_recipes, in_network=conv_in_network, overwritable=True),
+    "deconv2d": LayerCalls(recipes=deconv_recipes, in_network=deconv_in_network, overwritable=True),
+    "gemm": LayerCalls(recipes=gemm_recipes, in_network=linear_in_network, overwritable=True),
+    "pool2d": LayerCalls(recipes=pool_recipes, in_network=pool_in_network),
+    **pointwise.POINTWISE,
+}
+
+
+def calls_of(layer: Layer) -> LayerCalls:
+    """Return what PyTorch calls for a layer."""
+    return LAYERS[operation_of(layer)]

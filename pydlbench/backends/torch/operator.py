@@ -10,35 +10,46 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from pydlbench.backends.host_clock import HostClock
 from pydlbench.errors import DeviceLostError, InsufficientMemoryError
+from pydlbench.layers.layer import result_role
 
 if TYPE_CHECKING:
     import contextlib
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
+    from torch import nn
 
+    from pydlbench.models.graph import Node
+    from pydlbench.records.specs import KernelSpec
     from pydlbench.timing.chunk import Chunk, Request
 
 __all__ = [
     "FORMATS",
     "GuardedClock",
+    "LayerCalls",
     "Made",
+    "NodeCall",
+    "NodeSite",
+    "Operands",
     "Place",
     "Recipe",
     "TorchOperator",
     "build",
+    "by_role",
     "compiled",
     "empty",
+    "image_recipes",
     "padding_text",
 ]
 
 
 # -----------------------------------------------------------------------------
-# How an operator of PyTorch is called: a function of tensors, and where its tensors live.
+# Operands: tensors by role, where and as PyTorch's operators take them.
 
 #: Memory formats of images by their word.
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
@@ -73,7 +84,7 @@ class Place:
         like: torch.memory_format | None = None,
         dtype: torch.dtype | None = None,
     ) -> torch.Tensor:
-        """Return a tensor that nobody reads: some gradients ask an operand for its shape only."""
+        """Return a tensor with any values."""
         return torch.empty(
             tuple(shape),
             dtype=dtype or self.dtype,
@@ -82,7 +93,56 @@ class Place:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Operands:
+    """Operands of one layer, by role.
+
+    Args:
+        layer: The layer.
+        inputs: Plain float32 arrays by role.
+        place: Where tensors live.
+        like: Memory format of images, and of the weights of convolutions.
+    """
+
+    def __init__(
+        self,
+        layer: Any,
+        inputs: Mapping[str, NDArray[Any]],
+        place: Place,
+        like: torch.memory_format = torch.contiguous_format,
+    ) -> None:
+        self.layer = layer
+        self.inputs = inputs
+        self.place = place
+        self.like = like
+
+    def tensor(self, role: str) -> torch.Tensor:
+        """Return what has a role, in the type and, of four dimensions, in the format it wants."""
+        array = self.inputs[role]
+        if role == "labels":
+            return torch.from_numpy(array.astype(np.int64)).to(self.place.device)
+        dtype = torch.float32 if self.layer.in_float32(role) else None
+        return self.place.tensor(array, self.like if array.ndim == 4 else None, dtype)
+
+    def shape_of(self, role: str) -> torch.Tensor:
+        """Return a tensor that nobody reads: some gradients ask an operand for its shape only."""
+        return self.place.empty(self.layer.shapes()[role], self.like)
+
+
+# -----------------------------------------------------------------------------
+# What is called: for one pass of a layer alone, and for the layer in a network.
+
+
+def itself(result: Any) -> Any:
+    """Return the one result that there is."""
+    return result
+
+
+def by_role(*roles: str) -> Callable[[Any], Mapping[str, torch.Tensor]]:
+    """Return what names several results by their roles."""
+    return lambda results: dict(zip(roles, results, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
 class Made:
     """An operator with its operands.
 
@@ -98,7 +158,8 @@ class Made:
 
     function: Callable[..., Any]
     arguments: tuple[torch.Tensor, ...]
-    plain: Callable[[Any], torch.Tensor | Mapping[str, torch.Tensor]]
+    plain: Callable[[Any], torch.Tensor | Mapping[str, torch.Tensor]] = itself
+    _: dataclasses.KW_ONLY
     updated: tuple[int, ...] = ()
     turns: tuple[float, ...] = ()
 
@@ -108,15 +169,96 @@ class Recipe:
     """One way to call PyTorch for a layer and pass; the fields are those of a ``Variant``.
 
     Attributes:
-        make: puts operands (plain float32 arrays by role) in place.
+        make: puts operands in place; images have the format that ``variant`` names.
     """
 
     algorithm: str
     layout: str
     variant: str
-    make: Callable[[Mapping[str, NDArray[Any]], Place], Made]
+    make: Callable[[Operands], Made]
     accumulate: str = "float32"
     notes: tuple[str, ...] = ()
+
+
+def image_recipes(
+    algorithm: str,
+    layout: Callable[[str], str],
+    make: Callable[[Operands], Made],
+    *,
+    accumulate: str = "float32",
+    notes: tuple[str, ...] = (),
+) -> list[Recipe]:
+    """List the ways to run a pass on images: one per memory format.
+
+    Args:
+        algorithm: PyTorch's name of what is called.
+        layout: Returns the layouts of all operands by the word of a format.
+        make: Puts operands in place.
+        accumulate: What sums are kept in.
+        notes: What a reader has to know.
+    """
+    return [
+        Recipe(
+            algorithm=algorithm,
+            layout=layout(word),
+            variant=word,
+            make=make,
+            accumulate=accumulate,
+            notes=notes,
+        )
+        for word in FORMATS
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSite:
+    """Where a layer stands in a network.
+
+    Attributes:
+        node: of the model's graph.
+        inputs: what it reads, in whatever form the network is written down.
+        overwrites: whether it may overwrite the first of them: nobody else reads it.
+    """
+
+    node: Node
+    inputs: tuple[Any, ...]
+    overwrites: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCall:
+    """What the code of a network calls for a layer.
+
+    Attributes:
+        target: a module with its parameters, or a function.
+        arguments: the inputs, and for a function whatever else it is given.
+        pads: elements (left, right, top, bottom) that are padded to the first argument beforehand;
+            none where PyTorch's operator pads by itself.
+        fill: what is padded with.
+    """
+
+    target: nn.Module | Callable[..., Any]
+    arguments: tuple[Any, ...]
+    pads: tuple[int, ...] = ()
+    fill: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCalls:
+    """All that PyTorch calls for one kind of layer, or for one memory-bound operation.
+
+    Attributes:
+        recipes: lists the ways to run a pass of a layer alone. They are of the case's precision
+            and device; see :class:`Recipe`.
+        in_network: returns what a network calls for a layer; None where the graphs of models have
+            no such node.
+        overwritable: whether the gradient leaves the layer's own result unread, so that what
+            follows may overwrite it.
+    """
+
+    recipes: Callable[[Any, KernelSpec], list[Recipe]]
+    in_network: Callable[[Any, NodeSite], NodeCall] | None = None
+    overwritable: bool = False
 
 
 def padding_text(sides: Sequence[int]) -> str:
@@ -224,26 +366,34 @@ def _in_turn(calls: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
 
 def build(
     recipe: Recipe,
+    case: KernelSpec,
     inputs: Mapping[str, NDArray[Any]],
     place: Place,
     *,
-    role: str,
-    mode: str,
     guard: Callable[[], contextlib.AbstractContextManager[None]],
     wait: Callable[[], None],
-    timing: str,
 ) -> TorchOperator:
     """Put operands in place, compile in the mode ``compiled``, and run it once.
+
+    Args:
+        recipe: What is called.
+        case: What is computed.
+        inputs: Plain float32 arrays by role.
+        place: Where tensors live.
+        guard: See :class:`TorchOperator`.
+        wait: See :class:`TorchOperator`.
 
     Raises:
         InsufficientMemoryError: It does not fit.
         DeviceLostError: The GPU's context is beyond use.
     """
     try:
-        made = recipe.make(inputs, place)
-        if mode == "compiled":
+        like = FORMATS.get(recipe.variant, torch.contiguous_format)
+        made = recipe.make(Operands(case.layer, inputs, place, like))
+        if case.mode == "compiled":
             made = dataclasses.replace(made, function=compiled(made.function))
-        operator = TorchOperator(made, role, guard, wait, timing)
+        timing = "events" if case.timing == "events" else "cuda-graph"
+        operator = TorchOperator(made, result_role(case.layer, case.pass_), guard, wait, timing)
         with guard():
             operator.call()
             wait()
@@ -279,9 +429,7 @@ def empty(
 
     function = compiled(add) if mode == "compiled" else name if device.type == "cpu" else add
     one = torch.rand(1, device=device)
-    operator = TorchOperator(
-        Made(function=function, arguments=(one,), plain=lambda result: result), "dst", guard, wait
-    )
+    operator = TorchOperator(Made(function, (one,)), "dst", guard, wait)
     with guard():
         operator.call()
         wait()

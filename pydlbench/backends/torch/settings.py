@@ -8,13 +8,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pydlbench.backends.base import INSTRUCTION_SETS
+from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pydlbench.records.specs import KernelSpec
 
-__all__ = ["DTYPES", "choose", "emulated", "guard", "in_words"]
+__all__ = [
+    "DTYPES",
+    "check_precision",
+    "choose",
+    "emulated",
+    "guard",
+    "in_words",
+    "stored",
+    "tf32",
+]
 
 #: Data type of all tensors by precision.
 DTYPES = {
@@ -26,6 +36,23 @@ DTYPES = {
     "fp16-tc": torch.float16,
     "fp8-tc": torch.float8_e4m3fn,
 }
+
+
+def stored(precision: str) -> str:
+    """Return the data type of all tensors by its name: ``bfloat16``."""
+    return str(DTYPES[precision]).removeprefix("torch.")
+
+
+def check_precision(precision: str, on_gpu: bool) -> None:
+    """Refuse a precision that PyTorch, or this CPU, does not have.
+
+    Raises:
+        UnsupportedError: With the reason.
+    """
+    if on_gpu and precision == "fp16":
+        raise UnsupportedError("torch cannot keep fp16 off the tensor cores; fp16-tc uses them")
+    if not on_gpu and (lacking := emulated(precision)):
+        raise UnsupportedError(f"this CPU has no {precision}: it lacks {' and '.join(lacking)}")
 
 
 def choose(threads: int) -> None:
@@ -75,7 +102,7 @@ def guard(case: KernelSpec) -> Callable[[], contextlib.AbstractContextManager[No
 
     @contextlib.contextmanager
     def context() -> Iterator[None]:
-        with _tf32(case.precision == "tf32"), _grad(case):
+        with tf32(case.precision), _grad(case):
             yield
 
     return context
@@ -91,9 +118,12 @@ def _grad(case: KernelSpec) -> contextlib.AbstractContextManager[Any]:
 
 
 @contextlib.contextmanager
-def _tf32(allowed: bool) -> Iterator[None]:
-    """Let GPUs round float32 to TF32, in products and convolutions alike."""
-    if not allowed:
+def tf32(precision: str) -> Iterator[None]:
+    """Let GPUs round float32 to TF32, in products and convolutions alike, if that is the precision.
+
+    Elsewhere it is forbidden; see :func:`choose`.
+    """
+    if precision != "tf32":
         yield
         return
     switches: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)

@@ -11,45 +11,25 @@ import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
 from torch import fx, nn
 
 from pydlbench.backends import base
+from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.operator import compiled
-from pydlbench.backends.torch.settings import DTYPES, emulated
+from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.errors import UnsupportedError
 from pydlbench.steps.definition import Outcome, StepDefinition, check_trainable
 from pydlbench.steps.torch.net import Net
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from numpy.typing import NDArray
 
-    from pydlbench.models.graph import Model, Node
+    from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
     from pydlbench.steps.definition import LossKind, Step
     from pydlbench.steps.inputs import Batch
 
-__all__ = ["TorchModel", "TorchStep", "autocast", "tensor_float"]
-
-
-# -----------------------------------------------------------------------------
-# Precision: type of the weights, autocast, TF32; what a device refuses.
-
-
-def check_precision(case: StepSpec) -> None:
-    """Make sure that PyTorch has a step's precision on its device.
-
-    Raises:
-        UnsupportedError: It has not.
-    """
-    base.check_precision(case.precision, case.on_gpu)
-    if case.on_gpu and case.precision == "fp16":
-        raise UnsupportedError("torch cannot keep fp16 off the tensor cores; fp16-tc uses them")
-    if case.precision == "fp8-tc":
-        raise UnsupportedError("torch runs no whole models in fp8-tc; nearest: bf16-tc")
-    if not case.on_gpu and (lacking := emulated(case.precision)):
-        raise UnsupportedError(
-            f"this CPU has no {case.precision}: it lacks {' and '.join(lacking)}"
-        )
+__all__ = ["TorchModel", "TorchStep", "autocast"]
 
 
 def autocast(case: StepSpec) -> contextlib.AbstractContextManager[Any]:
@@ -61,26 +41,6 @@ def autocast(case: StepSpec) -> contextlib.AbstractContextManager[Any]:
         "cuda" if case.on_gpu else "cpu", narrow
     )
     return context
-
-
-@contextlib.contextmanager
-def tensor_float(case: StepSpec) -> Iterator[None]:
-    """Let a GPU round float32 to TF32 meanwhile, where that is the precision."""
-    if case.precision != "tf32":
-        yield
-        return
-    switches: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
-    for switch in switches:
-        switch.allow_tf32 = True
-    try:
-        yield
-    finally:
-        for switch in switches:
-            switch.allow_tf32 = False
-
-
-# -----------------------------------------------------------------------------
-# A model and its steps.
 
 
 class TorchModel:
@@ -107,7 +67,10 @@ class TorchModel:
         *,
         separate: bool = False,
     ) -> None:
-        check_precision(case)
+        base.check_precision(case.precision, case.on_gpu)
+        settings.check_precision(case.precision, case.on_gpu)
+        if case.precision == "fp8-tc":
+            raise UnsupportedError("torch runs no whole models in fp8-tc; nearest: bf16-tc")
         self.model, self.case = model, case
         self._weights = weights
         self.place = torch.device(case.device)
@@ -115,7 +78,7 @@ class TorchModel:
             torch.channels_last if case.layout == "nhwc" else torch.contiguous_format
         )
         self._dtype = DTYPES[case.precision] if case.cast == "whole" else torch.float32
-        self.net = _SeparateNet(model) if separate else Net(model)
+        self.net = Net(model, overwriting=not separate)
         module: Any = self.net.module.to(self.place, self._dtype)
         module.to(memory_format=self._format)
         self.net.load(weights)
@@ -133,7 +96,7 @@ class TorchModel:
 
     def __enter__(self) -> Self:
         """Switch TF32 on where that is the precision."""
-        self._tf32.enter_context(tensor_float(self.case))
+        self._tf32.enter_context(settings.tf32(self.case.precision))
         return self
 
     def __exit__(
@@ -421,14 +384,6 @@ def _fetched(tensor: torch.Tensor) -> Any:
 # Each node has a small autograd graph of its own, from detached inputs to its output, which is
 # kept: asked for the inputs' gradient PyTorch computes nothing of the weights', and the other way
 # round.
-
-
-class _SeparateNet(Net):
-    """A model whose nodes overwrite nothing: each output is there until the next step."""
-
-    def _free(self, node: Node) -> bool:
-        del node
-        return False
 
 
 @dataclass(frozen=True, slots=True)
