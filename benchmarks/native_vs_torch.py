@@ -14,134 +14,23 @@ import argparse
 import dataclasses
 import json
 import math
-import os
-import random
 import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
+
+from torch_rows import TorchPeer, TorchRow
 
 from pydlbench.errors import PydlbenchError
 from pydlbench.layers.base import PASSES
 from pydlbench.models.catalog import find_layers
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.session import Options, Session
-from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.policy import Policy
-from pydlbench.timing.procedure import Sampling, interleave
-from pydlbench.timing.statistics import paired_ratio
-from pydlbench.workers.environment import worker_environment
 
 LIMIT = 1.03
-# The thread pool that worked last keeps spinning for some milliseconds: on our cores.
-REST_S = 0.012
 
 
-class TorchPeer:
-    """The process that runs PyTorch."""
-
-    def __init__(self, cpus: Sequence[int]) -> None:
-        script = Path(__file__).with_name("torch_peer.py")
-        self._process = subprocess.Popen(
-            [sys.executable, str(script), json.dumps({"cpus": list(cpus)})],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=worker_environment(os.environ, cpus),
-            text=True,
-        )
-
-    def ask(self, op: str, **arguments: object) -> dict:
-        """Send one request and wait for its reply."""
-        self._process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"the torch process died (exit code {self._process.wait()})")
-        return json.loads(line)
-
-    def sample(self, number: int, request: Request) -> Chunk:
-        """Time one of the prepared statements."""
-        reply = self.ask(
-            "sample",
-            id=number,
-            samples=request.samples,
-            inner=request.inner,
-            untimed=request.untimed,
-        )
-        return Chunk(seconds=tuple(reply["seconds"]))
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.stdin.close()
-        self._process.wait()
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """One layer and pass. Times in seconds per execution."""
-
-    layer: str
-    pass_: str
-    precision: str
-    native_s: float
-    torch_s: float
-    torch_format: str
-    ratio: float
-    low: float | None
-    high: float | None
-    rounds: int
-    contended: bool
-    algorithm: str
-
-
-def compare(session: Session, peer: TorchPeer, case: KernelSpec, rounds: int) -> Row:
-    """Sample all three in turn and take the paired ratio to torch's better format."""
-    kernel = session.prepare(case)
-    layer = {"kind": case.layer.kind, **dataclasses.asdict(case.layer)}
-    formats = ("nchw", "nhwc")
-    for number, memory_format in enumerate(formats):
-        peer.ask(
-            "prepare",
-            id=number,
-            layer=layer,
-            format=memory_format,
-            precision=case.precision,
-            **{"pass": case.pass_},
-        )
-    policy = Policy(
-        budget_s=session.options.budget_s, min_rounds=rounds, min_samples=rounds, chunk_s=0.04
-    )
-    samplings = [Sampling(policy) for _ in range(3)]
-
-    def sample(index: int, request: Request) -> Chunk:
-        time.sleep(REST_S)
-        return kernel.sample(request) if index == 0 else peer.sample(index - 1, request)
-
-    interleave(samplings, sample, random.Random(session.options.seed))
-    peer.ask("release")
-    kernel.release()
-    native, *torches = (sampling.result() for sampling in samplings)
-    best = min((0, 1), key=lambda i: torches[i].summary().median)
-    ratio = paired_ratio(native.by_round(), torches[best].by_round())
-    return Row(
-        layer=case.layer.name or case.layer.problem,
-        pass_=case.pass_,
-        precision=case.precision,
-        native_s=native.summary().median,
-        torch_s=torches[best].summary().median,
-        torch_format=formats[best],
-        ratio=ratio.median,
-        low=ratio.interval.low if ratio.interval else None,
-        high=ratio.interval.high if ratio.interval else None,
-        rounds=ratio.n,
-        contended=native.contended,
-        algorithm=kernel.facts["algorithm"],
-    )
-
-
-def line(row: Row) -> str:
+def line(row: TorchRow) -> str:
     """One row as text; too few rounds have no interval."""
     known = row.low is not None and row.high is not None
     interval = f"[{row.low:.3f}, {row.high:.3f}]" if known else "-"
@@ -153,7 +42,7 @@ def line(row: Row) -> str:
     )
 
 
-def summary(rows: Sequence[Row], errors: int) -> str:
+def summary(rows: Sequence[TorchRow], errors: int) -> str:
     """What all rows say together."""
     if not rows:
         return f"no rows, errors: {errors}"
@@ -182,34 +71,34 @@ def main() -> int:
     args = parser.parse_args()
 
     passes = PASSES if "all" in args.passes else args.passes
-    session = Session(Options(budget_s=args.budget))
-    peer = TorchPeer(session.cpus)
-    about = peer.ask("describe")
-    print(f"{session.facts.name}, {len(session.cpus)} threads, torch {about['torch']}")
-    print(
-        f"{'layer':<22} {'pass':<17} {'prec':<5} {'native':>10} {'torch':>10} {'format':<6} "
-        f"{'ratio':>6}  {'95 % interval':<14}  algorithm"
+    policy = Policy(
+        budget_s=args.budget, min_rounds=args.rounds, min_samples=args.rounds, chunk_s=0.04
     )
-    rows: list[Row] = []
+    rows: list[TorchRow] = []
     errors = 0
-    for layer in find_layers(args.shape, args.batch):
-        for precision in args.precision:
-            for pass_ in passes:
-                if pass_ not in layer.passes:
-                    continue
-                case = KernelSpec(
-                    layer=layer, pass_=pass_, precision=precision, propagation=args.propagation
-                )
-                try:
-                    row = compare(session, peer, case, args.rounds)
-                except PydlbenchError as error:
-                    errors += 1
-                    print(f"{case.label}: {error}")
-                    continue
-                rows.append(row)
-                print(line(row), flush=True)
-    peer.close()
-    session.close()
+    with Session(Options(budget_s=args.budget)) as session, TorchPeer("cpu", session.cpus) as peer:
+        about = peer.describe()
+        print(f"{session.facts.name}, {len(session.cpus)} threads, torch {about['torch']}")
+        print(
+            f"{'layer':<22} {'pass':<17} {'prec':<5} {'native':>10} {'torch':>10} {'format':<6} "
+            f"{'ratio':>6}  {'95 % interval':<14}  algorithm"
+        )
+        specs = (
+            KernelSpec(layer=layer, pass_=pass_, precision=precision, propagation=args.propagation)
+            for layer in find_layers(args.shape, args.batch)
+            for precision in args.precision
+            for pass_ in passes
+            if pass_ in layer.passes
+        )
+        for spec in specs:
+            try:
+                row = peer.compare(session, spec, policy)
+            except PydlbenchError as error:
+                errors += 1
+                print(f"{spec.label}: {error}")
+                continue
+            rows.append(row)
+            print(line(row), flush=True)
     if args.json:
         document = {"torch": about, "rows": [dataclasses.asdict(row) for row in rows]}
         Path(args.json).write_text(json.dumps(document, indent=1))

@@ -51,7 +51,7 @@ SMALLEST: dict[str, dict[str, int]] = {
 
 
 @dataclass(frozen=True)
-class Played:
+class ProtocolRun:
     """One run of a protocol.
 
     Attributes:
@@ -73,7 +73,7 @@ class Played:
     library: str = ""
 
 
-def play(document: Document, framework: str, settings: dict[str, int]) -> Played:
+def run_protocol(document: Document, framework: str, settings: dict[str, int]) -> ProtocolRun:
     """Run a protocol on the CPU and compare its lines' format."""
     words = ["e2e", "--protocol", document.protocol, "--framework", framework, "--device", "cpu"]
     for name, value in settings.items():
@@ -96,7 +96,7 @@ def play(document: Document, framework: str, settings: dict[str, int]) -> Played
         order = document.head + document.order
         wrong = differences(document.forms, order, lines)
     run = found.get("run", {})
-    return Played(
+    return ProtocolRun(
         framework=framework,
         command=shlex.join(["pydlbench", *words]),
         lines=lines,
@@ -121,10 +121,10 @@ def changed(document: Document, settings: dict[str, int]) -> str:
     return ", ".join(words) or "as the script has it"
 
 
-def beside(document: Document, played: Sequence[Played]) -> list[str]:
+def beside(document: Document, runs: Sequence[ProtocolRun]) -> list[str]:
     """Return a line of each kind as published and as printed here, one below the other."""
-    width = max(len(one) for one in ("published", *(run.framework for run in played)))
-    outputs = [("published", document.lines), *((run.framework, run.lines) for run in played)]
+    width = max(len(one) for one in ("published", *(run.framework for run in runs)))
+    outputs = [("published", document.lines), *((run.framework, run.lines) for run in runs)]
     found = []
     for letter in dict.fromkeys(kinds(document.forms, document.lines)):
         for who, lines in outputs:
@@ -141,7 +141,9 @@ def beside(document: Document, played: Sequence[Played]) -> list[str]:
 
 
 def page(
-    results: Sequence[tuple[Document, dict[str, int], Sequence[Played]]], machine: str, command: str
+    results: Sequence[tuple[Document, dict[str, int], Sequence[ProtocolRun]]],
+    machine: str,
+    command: str,
 ) -> str:
     """Return the page."""
     matching = sum(not run.wrong for _, _, runs in results for run in runs)
@@ -192,20 +194,20 @@ def main() -> int:
         settings = (SMALLEST if args.smallest else SETTINGS)[document.protocol]
         runs = []
         for framework in args.framework or FRAMEWORKS:
-            run = play(document, framework, settings)
+            run = run_protocol(document, framework, settings)
             runs.append(run)
             print(f"== {document.protocol} in {framework}: {changed(document, settings)}")
             print("\n".join(run.lines))
             print("-- " + ("; ".join(run.wrong) or "every line has the script's format"))
         print("\n".join(["", *beside(document, runs), ""]), flush=True)
         results.append((document, settings, runs))
-    played = [run for _, _, runs in results for run in runs]
-    machine = args.machine or ", ".join(dict.fromkeys(run.device for run in played if run.device))
-    libraries = dict.fromkeys(run.library for run in played if run.library)
+    every = [run for _, _, runs in results for run in runs]
+    machine = args.machine or ", ".join(dict.fromkeys(run.device for run in every if run.device))
+    libraries = dict.fromkeys(run.library for run in every if run.library)
     if args.md is not None:
         command = "python benchmarks/protocols.py" + (" --smallest" if args.smallest else "")
         args.md.write_text(page(results, ", ".join([machine, *libraries]), command))
-    return int(any(run.wrong for run in played))
+    return int(any(run.wrong for run in every))
 
 
 if __name__ == "__main__":

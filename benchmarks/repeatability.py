@@ -15,6 +15,7 @@ import argparse
 import random
 import statistics
 from collections import defaultdict
+from collections.abc import Sequence
 
 from pydlbench.models.catalog import find_layers
 from pydlbench.records.specs import KernelSpec
@@ -27,14 +28,14 @@ LIMIT = 0.015
 SHARE = 0.95
 
 
-def value_range(values: list[float]) -> float:
-    """Largest over smallest, minus one."""
-    return max(values) / min(values) - 1
+def value_range(values: Sequence[float]) -> float:
+    """Largest over smallest, minus one; 0 of fewer than two."""
+    return max(values) / min(values) - 1 if len(values) > 1 else 0.0
 
 
-def deviation(values: list[float]) -> float:
-    """Standard deviation over the mean."""
-    return statistics.stdev(values) / statistics.fmean(values)
+def deviation(values: Sequence[float]) -> float:
+    """Standard deviation over the mean; 0 of fewer than two."""
+    return statistics.stdev(values) / statistics.fmean(values) if len(values) > 1 else 0.0
 
 
 def main() -> int:

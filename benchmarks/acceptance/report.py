@@ -11,6 +11,7 @@ from acceptance.verdicts import verdicts
 from pydlbench.records.measurement import Measurement
 from pydlbench.records.metrics import spread
 from pydlbench.records.record import SCHEMA_VERSION
+from pydlbench.report.text import markdown_table
 from pydlbench.units import format_seconds, number, percent, si
 
 __all__ = ["document", "markdown"]
@@ -45,13 +46,9 @@ def markdown(journal: Journal, about: Mapping[str, Any], names: Sequence[str]) -
     lines = [f"# {about.get('name', 'a GPU')}", ""]
     lines += [f"- {key}: {value}" for key, value in about.items() if key != "name"]
     lines += ["", f"{finished} of {len(names)} tasks are finished.", "", "## Targets", ""]
-    lines += _table(
-        ("target", "met", "found"),
-        (
-            (one.target, {True: "yes", False: "**no**", None: "open"}[one.met], one.found)
-            for one in verdicts(journal)
-        ),
-    )
+    met = {True: "yes", False: "NO", None: "open"}
+    targets = [(one.target, met[one.met], one.found) for one in verdicts(journal)]
+    lines.append(_table(("target", "met", "found"), targets))
     for prefix, title in (
         ("gemm ", "Matrix products"),
         ("layers ", "Layers"),
@@ -63,26 +60,26 @@ def markdown(journal: Journal, about: Mapping[str, Any], names: Sequence[str]) -
             if "measurement" in entry
         ]
         if rows:
-            lines += ["", f"## {title}", "", *_measurements(rows)]
+            lines += ["", f"## {title}", "", _measurements(rows)]
     torch = list(_torch(journal))
     if torch:
-        lines += ["", "## Native and PyTorch, sampled in turn", ""]
+        lines += ["", "## Native and PyTorch, interleaved", ""]
         titles = ("layer", "native", "torch", "format", "native/torch", "95 % CI", "algorithm")
-        lines += _table(titles, torch)
+        lines.append(_table(titles, torch))
     wrong = [
         (task, entry["error"]) for task, entry in journal.entries().items() if "error" in entry
     ]
     if wrong:
-        lines += ["", "## Tasks that failed", "", *_table(("task", "reason"), wrong)]
+        lines += ["", "## Tasks that failed", "", _table(("task", "reason"), wrong)]
     return "\n".join(lines) + "\n"
 
 
-def _measurements(rows: list[tuple[str, Measurement]]) -> list[str]:
+def _measurements(rows: list[tuple[str, Measurement]]) -> str:
     titles = (
         *("row", "median", "CI", "n", "TFLOP/s", "theoretical", "measured", "of roof", "bound"),
         *("clock", "checked", "algorithm"),
     )
-    return _table(titles, (_row(name, row) for name, row in rows))
+    return _table(titles, [_row(name, row) for name, row in rows])
 
 
 def _row(name: str, row: Measurement) -> tuple[str, ...]:
@@ -123,9 +120,5 @@ def _torch(journal: Journal) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _table(titles: tuple[str, ...], rows: Any) -> list[str]:
-    lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
-    for row in rows:
-        cells = (" ".join(str(cell).split()).replace("|", r"\|") for cell in row)
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return markdown_table(titles, rows, [False] * len(titles))

@@ -11,18 +11,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from acceptance.torch_rows import TorchRows
+from torch_rows import TorchPeer
+
+from pydlbench.errors import UnsupportedError
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.layer import Layer
 from pydlbench.models.catalog import find_layers
 from pydlbench.records.specs import GPU_PRECISIONS, KernelSpec
 from pydlbench.runner.session import Options, Session
+from pydlbench.timing.policy import Policy
 
 __all__ = ["Settings", "Task", "open_session", "read_tests", "tasks"]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# Verified on the device, the best three raced, then sampled until known to 0.5 %.
+# Verified on the device, the best three in the finals, then sampled until known to 0.5 %.
 _BUDGET_S = 0.5
+_ROUNDS = 9
 # A plan that hangs must not cost the shard.
 _TIMEOUT_S = 180.0
 GEMM_SIZE = 8192
@@ -153,32 +157,41 @@ def _device(settings: Settings) -> Iterator[Task]:
 def _gemm(settings: Settings) -> Iterator[Task]:
     layer = Gemm(m=GEMM_SIZE, k=GEMM_SIZE, n=GEMM_SIZE)
     for precision in settings.precisions:
-        case = KernelSpec(layer=layer, precision=precision, device=settings.device)
-        yield Task(name=f"gemm {precision}", run=_measuring(case))
+        spec = KernelSpec(layer=layer, precision=precision, device=settings.device)
+        yield Task(name=f"gemm {precision}", run=_measuring(spec))
 
 
 def _layers(settings: Settings) -> Iterator[Task]:
     yield from (
-        Task(name=f"layers {_key(case)}", run=_measuring(case)) for case in _cases(settings)
+        Task(name=f"layers {_key(spec)}", run=_measuring(spec)) for spec in _specs(settings)
     )
 
 
 def _repeat(settings: Settings) -> Iterator[Task]:
     """The same rows again, each from nothing: a new search, new memory."""
     yield from (
-        Task(name=f"repeat {_key(case)}", run=_measuring(case)) for case in _cases(settings)
+        Task(name=f"repeat {_key(spec)}", run=_measuring(spec)) for spec in _specs(settings)
     )
 
 
 def _torch(settings: Settings) -> Iterator[Task]:
-    with TorchRows(_BUDGET_S) as rows:
-        for case in _cases(dataclasses.replace(settings, caches=("hot",))):
-            if rows.knows(case):
-                yield Task(name=f"torch {_key(case)}", run=_comparing(rows, case))
+    with TorchPeer(settings.device) as peer:
+        for spec in _specs(dataclasses.replace(settings, caches=("hot",))):
+            if peer.knows(spec):
+                yield Task(name=f"torch {_key(spec)}", run=_comparing(peer, spec))
 
 
-def _comparing(rows: TorchRows, case: KernelSpec) -> Callable[[Session], dict[str, Any]]:
-    return lambda session: rows.compare(session, case)
+def _comparing(peer: TorchPeer, spec: KernelSpec) -> Callable[[Session], dict[str, Any]]:
+    policy = Policy(budget_s=_BUDGET_S, min_rounds=_ROUNDS, chunk_s=0.02)
+
+    def run(session: Session) -> dict[str, Any]:
+        try:
+            row = peer.compare(session, spec, policy)
+        except UnsupportedError as error:
+            return {"status": "skipped", "reason": str(error)}
+        return {"status": "ok", **dataclasses.asdict(row)}
+
+    return run
 
 
 _KINDS = {
@@ -191,7 +204,7 @@ _KINDS = {
 }
 
 
-def _cases(settings: Settings) -> Iterator[KernelSpec]:
+def _specs(settings: Settings) -> Iterator[KernelSpec]:
     """Yield every combination, hot ones first; equal layers of the models (VGG has some) once."""
     layers: dict[str, Layer] = {}
     for layer in find_layers(settings.patterns, settings.batch):
@@ -209,17 +222,17 @@ def _cases(settings: Settings) -> Iterator[KernelSpec]:
                     )
 
 
-def _measuring(case: KernelSpec) -> Callable[[Session], dict[str, Any]]:
+def _measuring(spec: KernelSpec) -> Callable[[Session], dict[str, Any]]:
     def run(session: Session) -> dict[str, Any]:
-        ((_, row),) = session.measure([case])
+        ((_, row),) = session.measure([spec])
         return {"measurement": row.to_dict()}
 
     return run
 
 
-def _key(case: KernelSpec) -> str:
-    name = case.layer.name or case.layer.problem
-    return f"{name} {case.pass_} {case.precision} {case.cache}"
+def _key(spec: KernelSpec) -> str:
+    name = spec.layer.name or spec.layer.problem
+    return f"{name} {spec.pass_} {spec.precision} {spec.cache}"
 
 
 def open_session() -> Session:

@@ -1,0 +1,216 @@
+"""Native rows beside PyTorch's operators on the same device, sampled interleaved."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+from pydlbench.errors import WorkerError
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.specs import KernelSpec
+from pydlbench.runner.interleaved import InterleavedKernel, releasing, rest, sample_interleaved
+from pydlbench.runner.session import Session
+from pydlbench.timing.chunk import Chunk, Request
+from pydlbench.timing.guards import disturbance
+from pydlbench.timing.policy import Policy, gpu_policy
+from pydlbench.timing.statistics import paired_ratio
+from pydlbench.workers.environment import worker_environment
+
+__all__ = ["TorchPeer", "TorchRow"]
+
+FORMATS = ("nchw", "nhwc")
+PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "fp16-tc", "bf16-tc")}
+
+
+@dataclass(frozen=True)
+class TorchRow:
+    """One layer and pass, native and in PyTorch's better memory format.
+
+    Attributes:
+        layer: its name, or its problem.
+        pass_: of the layer.
+        precision: storage and arithmetic.
+        native_s: median of the native kernel, in seconds per execution.
+        torch_s: likewise of PyTorch.
+        torch_format: the memory format that PyTorch was faster in.
+        ratio: native / torch, the median over rounds.
+        low: lower end of its interval, from the variance between rounds; None of too few.
+        high: upper end.
+        rounds: that both were in.
+        contended: other work disturbed the native samples.
+        algorithm: the native implementation.
+        timing: how the native samples were taken.
+    """
+
+    layer: str
+    pass_: str
+    precision: str
+    native_s: float
+    torch_s: float
+    torch_format: str
+    ratio: float
+    low: float | None
+    high: float | None
+    rounds: int
+    contended: bool
+    algorithm: str
+    timing: str
+
+
+class TorchPeer:
+    """The process that runs PyTorch, started when it is first asked. Use as a context manager.
+
+    Args:
+        device: ``cpu`` or ``cuda:N``.
+        cpus: that it may use on a CPU.
+        command: what starts it; the setup is appended.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        cpus: Sequence[int] = (),
+        command: Sequence[str] = (sys.executable, str(Path(__file__).with_name("torch_peer.py"))),
+    ) -> None:
+        self._device, self._cpus, self._command = device, tuple(cpus), tuple(command)
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process: nobody else is to be on the device while other rows are timed."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+    def knows(self, spec: KernelSpec) -> bool:
+        """Whether PyTorch has this layer as one operator."""
+        layer = spec.layer
+        if spec.precision not in PRECISIONS[self._device.partition(":")[0]]:
+            return False
+        if isinstance(layer, Pool2d):
+            return (layer.pad_top, layer.pad_left) == (layer.pad_bottom, layer.pad_right)
+        if layer.kind == "gemm":
+            return getattr(layer, "batch_count", 1) == 1
+        # What is padded unevenly gets its padding before, untimed.
+        return isinstance(layer, Conv2d)
+
+    def describe(self) -> dict[str, Any]:
+        """Return PyTorch's version and libraries."""
+        return self._ask(op="describe")
+
+    def compare(self, session: Session, spec: KernelSpec, policy: Policy) -> TorchRow:
+        """Sample native and PyTorch in two memory formats interleaved; ratio to the better one.
+
+        Args:
+            session: for the native kernel.
+            spec: on this peer's device.
+            policy: of the sampling, on a GPU before what is special about the native kernel.
+
+        Raises:
+            UnsupportedError: the native backend has no such kernel.
+            WorkerError: one of the processes has died; this one is started anew by the next call.
+        """
+        kernel = session.prepare(spec)
+        with releasing([kernel]):
+            try:
+                for number, memory_format in enumerate(FORMATS):
+                    self._prepare(spec, number, memory_format)
+                if spec.on_gpu:
+                    policy = gpu_policy(policy, kernel.facts, spec.cache)
+                samplers: list[Callable[[Request], Chunk]] = [
+                    lambda request: self._without_this(kernel.sample(request)),
+                    *(partial(self._sample, number) for number in range(len(FORMATS))),
+                ]
+                outcomes = sample_interleaved(
+                    [InterleavedKernel(sample=one, policy=policy) for one in samplers],
+                    random.Random(session.options.seed),
+                    # A pool of threads that worked last keeps spinning on the others' cores.
+                    (lambda: None) if spec.on_gpu else rest,
+                )
+                for outcome in outcomes:
+                    if outcome.error is not None:
+                        raise outcome.error
+                self._ask(op="release")
+            except WorkerError:
+                self.close()  # whatever state it is in
+                raise
+        native, *torches = (one.samples for one in outcomes if one.samples is not None)
+        best = min(range(len(torches)), key=lambda i: torches[i].summary().median)
+        ratio = paired_ratio(native.by_round(), torches[best].by_round())
+        return TorchRow(
+            layer=spec.layer.name or spec.layer.problem,
+            pass_=spec.pass_,
+            precision=spec.precision,
+            native_s=native.summary().median,
+            torch_s=torches[best].summary().median,
+            torch_format=FORMATS[best],
+            ratio=ratio.median,
+            low=ratio.interval.low if ratio.interval else None,
+            high=ratio.interval.high if ratio.interval else None,
+            rounds=ratio.n,
+            contended=native.contended,
+            algorithm=kernel.facts["algorithm"],
+            timing=kernel.facts["timing"],
+        )
+
+    def _prepare(self, spec: KernelSpec, number: int, memory_format: str) -> None:
+        layer = {"kind": spec.layer.kind, **dataclasses.asdict(spec.layer)}
+        words = {"layer": layer, "format": memory_format, "precision": spec.precision}
+        self._ask(op="prepare", id=number, **words, **{"pass": spec.pass_})
+
+    def _without_this(self, chunk: Chunk) -> Chunk:
+        """What this process did on the GPU between two native chunks speaks against none."""
+        if chunk.gpu is None or self._process is None:
+            return chunk
+        others = tuple(pid for pid in chunk.gpu.others if pid != self._process.pid)
+        gpu = dataclasses.replace(chunk.gpu, others=others)
+        return dataclasses.replace(chunk, gpu=gpu, disturbance=disturbance(gpu))
+
+    def _sample(self, number: int, request: Request) -> Chunk:
+        reply = self._ask(op="sample", id=number, **dataclasses.asdict(request))
+        return Chunk(seconds=tuple(reply["seconds"]), wall_s=reply["wall_s"])
+
+    def _ask(self, **request: Any) -> dict[str, Any]:
+        process = self._process
+        if process is None or process.poll() is not None:
+            process = self._process = self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(request) + "\n")
+            answer = process.stdout.readline()
+        except OSError:
+            answer = ""
+        if not answer:
+            raise WorkerError(f"the torch process ended with exit code {process.wait()}")
+        reply: dict[str, Any] = json.loads(answer)
+        if "error" in reply:
+            raise WorkerError(f"torch: {reply['error']}")
+        return reply
+
+    def _start(self) -> subprocess.Popen[str]:
+        on_cpu = self._device == "cpu"
+        return subprocess.Popen(
+            [*self._command, json.dumps({"device": self._device, "cpus": self._cpus})],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=worker_environment(os.environ, self._cpus) if on_cpu else None,
+            text=True,
+            bufsize=1,
+        )
