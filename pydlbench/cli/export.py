@@ -205,8 +205,7 @@ def _json(loaded: Sequence[Loaded], *, samples: bool) -> str:
             one.info.kind,
             one.record,
             one.entries,
-            # A run that took all its tasks is complete, whatever its rows say.
-            interrupted=one.info.status not in ("done", "failed"),
+            interrupted=one.info.early,
             samples=samples,
         )
         for one in loaded

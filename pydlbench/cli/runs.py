@@ -379,7 +379,7 @@ def _layers(run: Loaded, quiet: bool) -> None:
         run.record,
         rows,
         Outputs(files={}, quiet=quiet),
-        early=run.info.status != "done",
+        early=run.info.early,
         algorithms=any(row.candidates for row in rows),
         again=True,
     )
@@ -402,9 +402,8 @@ def _steps(run: Loaded, quiet: bool) -> None:
         models = [
             build_model(one.case.model, one.case.batch, **dict(one.case.options)) for one in some
         ]
-        early = run.info.status != "done"
         outputs = Outputs(files={}, quiet=quiet)
-        show_steps(run.record, models, some, agreements, outputs, early=early)
+        show_steps(run.record, models, some, agreements, outputs, early=run.info.early)
 
 
 def _protocols(run: Loaded) -> None:

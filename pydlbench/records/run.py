@@ -70,3 +70,8 @@ class RunInfo(Record, frozen=True, kw_only=True):
     command: tuple[str, ...]
 
     promised = ("measurements",)
+
+    @property
+    def early(self) -> bool:
+        """Whether more was asked for than is here; whatever the rows say that are."""
+        return self.status != "done"

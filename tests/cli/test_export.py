@@ -422,9 +422,9 @@ def test_a_workbook_has_the_lines_of_csv_with_their_types(
 
 
 @pytest.mark.parametrize(
-    ("status", "interrupted"), [("done", False), ("failed", False), ("interrupted", True)]
+    ("status", "interrupted"), [("done", False), ("failed", True), ("interrupted", True)]
 )
-def test_only_an_interrupted_run_is_exported_as_one(
+def test_only_a_run_that_ended_early_is_exported_as_interrupted(
     status, interrupted, run_record, without_time, capsys
 ):
     with Store.open() as store:
