@@ -1,21 +1,25 @@
-"""What oneDNN and MKL print about their calls, captured and read."""
+"""What oneDNN and MKL print about their calls, read: which kernel stands behind an operator.
+
+A line of oneDNN names the primitive, its implementation, its memory descriptors, the problem and
+the time of one execution in milliseconds::
+
+    onednn_verbose,v1,primitive,exec,cpu,convolution,brg_conv_fwd:avx512_core,forward_training,
+    src:f32::blocked:acdb::f0 ...,attr-scratchpad:user,alg:convolution_direct,mb2_ic16...,0.032
+
+(older ones leave out ``v1`` and ``primitive``); one of MKL the routine with its arguments, the
+time and the threads::
+
+    MKL_VERBOSE SGEMM(T,N,48,64,32,...) 1.76ms CNR:OFF Dyn:0 FastMM:1 TID:0  NThr:2
+"""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import os
 import re
-import sys
-import tempfile
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
 __all__ = [
     "Execution",
@@ -23,29 +27,11 @@ __all__ = [
     "evidence",
     "kernels",
     "last_call",
-    "library_output",
-    "logged_turn",
     "middle_turn",
     "parse",
-    "printed",
     "remarks",
     "total_s",
 ]
-
-
-# -----------------------------------------------------------------------------
-# What oneDNN and MKL print about their calls, read: which kernel stands behind an operator.
-#
-# A line of oneDNN names the primitive, its implementation, its memory descriptors, the problem and
-# the time of one execution in milliseconds::
-#
-#     onednn_verbose,v1,primitive,exec,cpu,convolution,brg_conv_fwd:avx512_core,forward_training,
-#     src:f32::blocked:acdb::f0 ...,attr-scratchpad:user,alg:convolution_direct,mb2_ic16...,0.032
-#
-# (older ones leave out ``v1`` and ``primitive``); one of MKL the routine with its arguments, the
-# time and the threads::
-#
-#     MKL_VERBOSE SGEMM(T,N,48,64,32,...) 1.76ms CNR:OFF Dyn:0 FastMM:1 TID:0  NThr:2
 
 _MKL = re.compile(r"MKL_VERBOSE (\w+)\(([^)]*)\) ([\d.]+)(ns|us|ms|s)\b(?:.*\bNThr:(\d+))?")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -235,70 +221,3 @@ def remarks(executions: list[Execution], *, threads: int, inference: bool) -> tu
     if idle:
         found.append(f"MKL used {idle[0].threads} of {threads} threads")
     return tuple(found)
-
-
-# -----------------------------------------------------------------------------
-# What libraries print while a function runs: oneDNN and MKL write to file descriptor 1.
-
-
-def library_output(call: Callable[[], Any]) -> str:
-    """Call once with oneDNN's and MKL's reports switched on, and return what they printed.
-
-    Empty where PyTorch was built without them.
-    """
-    with printed() as lines, _reports():
-        call()
-    return "".join(lines)
-
-
-def logged_turn(call: Callable[[], Any]) -> tuple[str, float, float]:
-    """Call with the reports switched on, right after the same call without them.
-
-    Returns:
-        What was printed, and the seconds of the call with the reports and of that without.
-    """
-    with printed() as lines:
-        call()  # threads have fallen asleep, and caches hold something else
-        plain_s = _seconds(call)
-        with _reports():
-            logged_s = _seconds(call)
-    return "".join(lines), logged_s, plain_s
-
-
-def _seconds(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-@contextlib.contextmanager
-def _reports() -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for library in (torch.backends.mkldnn, torch.backends.mkl):
-            # Without the library its switch is missing, or says that it failed.
-            with contextlib.suppress(AssertionError, AttributeError, RuntimeError):
-                stack.enter_context(library.verbose(library.VERBOSE_ON))
-        yield
-
-
-@contextlib.contextmanager
-def printed() -> Iterator[list[str]]:
-    """Divert file descriptor 1 into a file; the list is filled at the end."""
-    lines: list[str] = []
-    _flush()
-    with tempfile.TemporaryFile() as file:
-        kept = os.dup(1)
-        os.dup2(file.fileno(), 1)
-        try:
-            yield lines
-        finally:
-            _flush()
-            os.dup2(kept, 1)
-            os.close(kept)
-            file.seek(0)
-            lines.append(file.read().decode(errors="replace"))
-
-
-def _flush() -> None:
-    sys.stdout.flush()
-    ctypes.CDLL(None).fflush(None)  # the C library's own buffer

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from pydlbench.backends.frameworks import verbose
 from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant
-from pydlbench.backends.frameworks.verbose import logged_turn
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.layers import calls_of
 from pydlbench.backends.torch.operator import GuardedClock, Place, TorchOperator, build, empty
+from pydlbench.backends.torch.trace import Behind, behind_on_cpu
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.torch.operator import Recipe
     from pydlbench.records.specs import KernelSpec
 
-__all__ = ["Behind", "TorchBackend", "create"]
+__all__ = ["TorchBackend", "create"]
 
 
 # -----------------------------------------------------------------------------
@@ -43,8 +42,7 @@ def recipes(case: KernelSpec) -> list[Recipe]:
     Raises:
         UnsupportedError: PyTorch has no such operator, mode or precision here.
     """
-    if case.mode is not None:
-        _check_mode(case.mode)
+    _checked_mode(case.mode)
     if case.fuse not in ("none", "bias"):
         raise UnsupportedError(
             f"torch: --fuse {case.fuse} is for the native GPU backend so far; nearest: bias"
@@ -55,30 +53,12 @@ def recipes(case: KernelSpec) -> list[Recipe]:
     return calls_of(case.layer).recipes(case.layer, case)
 
 
-def _check_mode(mode: str) -> None:
+def _checked_mode(mode: str | None) -> str:
+    if mode is None:
+        return MODES[0]
     if mode not in MODES:
         raise UnsupportedError(f"torch has no mode {mode}; it has {' and '.join(MODES)}")
-
-
-# The times of single calls differ by more than what they are asked to explain.
-_TURNS = 7
-# Of calls that take long, a few tell as much.
-_FEW_TURNS, _LONG_S = 3, 0.1
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Behind:
-    """A call seen from below.
-
-    Attributes:
-        kernels: the library's names of what computes; None where it does not tell.
-        remarks: what a reader has to know about them.
-        evidence: for the causes of a slow row, see ``KernelFacts``.
-    """
-
-    kernels: str | None
-    remarks: tuple[str, ...]
-    evidence: dict[str, Any] = dataclasses.field(default_factory=dict)
+    return mode
 
 
 class TorchBackend(FrameworkBackend):
@@ -120,9 +100,7 @@ class TorchBackend(FrameworkBackend):
         Raises:
             UnsupportedError: There is no such mode.
         """
-        mode = mode or "eager"
-        _check_mode(mode)
-        return empty(self._place, mode, torch.inference_mode, self.wait)
+        return empty(self._place, _checked_mode(mode), torch.inference_mode, self.wait)
 
     @abc.abstractmethod
     def wait(self) -> None:
@@ -183,20 +161,9 @@ class TorchCpuBackend(TorchBackend):
         """Return at once: a call returns when it is done."""
 
     def behind(self, operator: TorchOperator, case: KernelSpec) -> Behind:
-        """Ask oneDNN and MKL what they did in a call; of several, the one in the middle."""
-        turns: list[verbose.Turn] = []
-        with operator.guard():
-            while len(turns) < (_TURNS if not turns or turns[0].logged_s < _LONG_S else _FEW_TURNS):
-                said, logged_s, plain_s = logged_turn(operator.call)
-                found = verbose.parse(said)
-                turns.append(verbose.Turn(executions=found, logged_s=logged_s, plain_s=plain_s))
-        executions, call_s = verbose.middle_turn(turns)
+        """Ask oneDNN and MKL what they did in a call."""
         inference = case.pass_ == "forward" and case.propagation == "inference"
-        remarks = verbose.remarks(executions, threads=len(self.cpus), inference=inference)
-        kernels = verbose.kernels(executions)
-        return Behind(
-            kernels=kernels, remarks=remarks, evidence=verbose.evidence(executions, call_s)
-        )
+        return behind_on_cpu(operator, threads=len(self.cpus), inference=inference)
 
 
 def _built_with() -> list[str]:

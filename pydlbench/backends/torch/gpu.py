@@ -13,8 +13,9 @@ import torch
 from pydlbench.backends import autotune
 from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.native.nvml import Monitor
-from pydlbench.backends.torch.backend import Behind, TorchBackend
+from pydlbench.backends.torch.backend import TorchBackend
 from pydlbench.backends.torch.operator import TorchOperator
+from pydlbench.backends.torch.trace import Behind
 from pydlbench.backends.verification.verify import TENSOR_ACCUMULATOR
 from pydlbench.errors import UnsupportedError
 from pydlbench.timing.chunk import Chunk

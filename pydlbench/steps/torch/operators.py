@@ -10,8 +10,9 @@ import torch
 from torch import fx, nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from pydlbench.backends.frameworks.verbose import library_output, parse
+from pydlbench.backends.frameworks.verbose import parse
 from pydlbench.backends.torch.operator import compiled
+from pydlbench.backends.torch.trace import library_output
 from pydlbench.steps.definition import definition_of
 from pydlbench.steps.inputs import make_batch, make_weights
 from pydlbench.steps.operators import CallCost, OperatorsFacts, OperatorsKernel, summary

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-
 import pytest
-import torch
 
-from pydlbench.backends.frameworks import verbose as capture
 from pydlbench.backends.frameworks.verbose import (
     Execution,
     Turn,
@@ -120,34 +115,6 @@ def test_remarks_tell_of_conversions_and_of_kernels_for_training():
     assert remarks([], threads=2, inference=True) == ()
 
 
-def test_what_is_written_to_the_descriptor_is_caught_and_nothing_after(capfd):
-    print("before")
-    with capture.printed() as lines:
-        os.write(1, b"from a library\n")
-    print("after")
-    assert "".join(lines) == "from a library\n"
-    assert capfd.readouterr().out == "before\nafter\n"
-
-
-def test_the_descriptor_comes_back_after_an_error(capfd):
-    with pytest.raises(ValueError, match="no"), capture.printed():
-        raise ValueError("no")
-    print("after")
-    assert capfd.readouterr().out == "after\n"
-
-
-def test_reports_are_off_again(capfd):
-    x, w = torch.rand(2, 16, 9, 9), torch.rand(8, 16, 3, 3)
-    with torch.inference_mode():
-        said = capture.library_output(lambda: torch.conv2d(x, w))
-        torch.conv2d(x, w)
-    assert capfd.readouterr().out == ""
-    if torch.backends.mkldnn.is_available():
-        assert [one.primitive for one in parse(said) if one.primitive != "reorder"] == [
-            "convolution"
-        ]
-
-
 def execution(seconds, name="brg:avx512", primitive="convolution"):
     return Execution(library="oneDNN", primitive=primitive, implementation=name, seconds=seconds)
 
@@ -194,30 +161,3 @@ def test_what_writing_the_log_costs_is_no_part_of_the_call():
     # It cannot be more than the call took besides its executions.
     executions, call_s = middle_turn([turn(1.8, 2.0, 1.0)])
     assert total_s(executions) == call_s
-
-
-@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
-def test_a_logged_turn_times_a_call_that_is_not_logged(monkeypatch, capfd):
-    x, w = torch.rand(2, 16, 9, 9), torch.rand(8, 16, 3, 3)
-    logging, seen = [], []
-
-    def call():
-        seen.append(bool(logging))
-        torch.conv2d(x, w)
-
-    @contextlib.contextmanager
-    def reports(real=capture._reports):
-        logging.append(1)
-        with real():
-            yield
-        logging.pop()
-
-    monkeypatch.setattr(capture, "_reports", reports)
-    with torch.inference_mode():
-        said, logged_s, plain_s = capture.logged_turn(call)
-    assert seen == [False, False, True]
-    assert min(logged_s, plain_s) > 0
-    # Of three calls one is in the log.
-    names = [one.primitive for one in parse(said)]
-    assert names.count("convolution") == 1
-    assert capfd.readouterr().out == ""
