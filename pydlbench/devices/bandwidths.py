@@ -7,13 +7,12 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydlbench.devices.cpu.advice import Advice
 from pydlbench.devices.cpu.working_set import (
     cache_working_set,
     memory_working_set,
     private_working_set,
 )
-from pydlbench.devices.findings import Bandwidth, ProbedDevice, Reading
+from pydlbench.devices.findings import Advice, Bandwidth, ProbedDevice, Reading
 from pydlbench.devices.kept import AGREES
 from pydlbench.errors import UnsupportedError
 

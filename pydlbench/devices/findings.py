@@ -2,28 +2,82 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
-from typing import TYPE_CHECKING, Any, Protocol, Self
+import math
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from pydlbench.devices.roofline import Level
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.units import si
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from pydlbench.devices.cpu.advice import Advice
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 __all__ = [
     "TOLERANCE",
+    "Advice",
     "Bandwidth",
+    "FlopRate",
     "ImpossiblePeakError",
     "Limits",
     "PrecisionPeak",
     "ProbedDevice",
     "Reading",
+    "TheoreticalPeak",
     "check_peak",
     "peak_beside_theory",
 ]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """A warning that helps.
+
+    Attributes:
+        symptom: what is wrong and what it does to timings.
+        remedy: what to do about it.
+    """
+
+    symptom: str
+    remedy: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FlopRate:
+    """Floating-point operations per clock of a core or a multiprocessor.
+
+    Attributes:
+        flop_per_clock: operations, a multiply-add counted as two.
+        derivation: how the number comes about, for people.
+        assumed: the device is not in the table; the number is what its instruction sets or its
+            name suggest.
+    """
+
+    flop_per_clock: int
+    derivation: str
+    assumed: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TheoreticalPeak:
+    """A theoretical compute peak; what it is made of is told by the kinds of devices.
+
+    Attributes:
+        flops_per_s: of all arithmetic units together.
+        hz: at which clock.
+        derivation: the factors, for people.
+        assumed: the device is not in the table.
+    """
+
+    flops_per_s: float
+    hz: float
+    derivation: str
+    assumed: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the peak for JSON: FLOP/s and Hz."""
+        return dataclasses.asdict(self)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,10 +193,11 @@ class Limits:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ProbedDevice:
-    """What was found on a device.
+class ProbedDevice(abc.ABC):
+    """What was found on a device; its kinds add what they are made of.
 
     Attributes:
+        kind: of device: ``cpu``, ``cuda``.
         clock_hz: the core clock under load (fp32 FMA), or None if it was not read.
         peaks: compute peaks, one per precision.
         bandwidths: of the memory and of caches.
@@ -151,12 +206,77 @@ class ProbedDevice:
         warnings: what makes timings unreliable here.
     """
 
+    kind: ClassVar[str]
+
     clock_hz: float | None = None
     peaks: tuple[PrecisionPeak, ...] = ()
     bandwidths: tuple[Bandwidth, ...] = ()
     bandwidth_reason: str | None = None
     libraries: Mapping[str, str] = dataclasses.field(default_factory=dict)
     warnings: tuple[Advice, ...] = ()
+
+    @abc.abstractmethod
+    def caches(self) -> Mapping[str, int | None]:
+        """Return the bytes of each cache that may be probed, from the nearest to the farthest.
+
+        None stands for one that the device lacks.
+        """
+
+    def levels(self, names: Collection[str] | None = None) -> tuple[Level, ...]:
+        """Return the probed levels of the memory hierarchy, from the nearest to the memory.
+
+        Args:
+            names: which of them; None is all. The memory is always there.
+
+        Raises:
+            UnsupportedError: The memory's bandwidth was not probed.
+        """
+        near = [
+            Level(name=name, capacity=size, bytes_per_s=found.bytes_per_s)
+            for name, size in self.caches().items()
+            if (names is None or name in names)
+            and size is not None
+            and (found := self.bandwidth(name)) is not None
+        ]
+        memory = Level(name="memory", capacity=math.inf, bytes_per_s=self.best_bandwidth("memory"))
+        return (*near, memory)
+
+    def lacking(self, precisions: Iterable[str]) -> list[str]:
+        """Return those of some precisions, each once, whose peaks were not probed yet."""
+        return [name for name in dict.fromkeys(precisions) if self.peak(name) is None]
+
+    def extended(
+        self, peaks: Sequence[PrecisionPeak], warnings: Iterable[Advice | None], **changes: Any
+    ) -> Self:
+        """Return the record with further peaks and warnings.
+
+        Args:
+            peaks: that were probed now.
+            warnings: about them; the same one is kept once, and None is none.
+            changes: further fields with their new values.
+        """
+        every = (*self.peaks, *peaks)
+        clocks = {peak.precision: peak.clock_hz for peak in every if peak.clock_hz}
+        found = dict.fromkeys((*self.warnings, *(one for one in warnings if one is not None)))
+        return dataclasses.replace(
+            self,
+            clock_hz=clocks.get("fp32") or next(iter(clocks.values()), None),
+            peaks=every,
+            warnings=tuple(found),
+            **changes,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what all kinds have for JSON: FLOP/s, B/s and Hz."""
+        return {
+            "kind": self.kind,
+            "clock_hz": self.clock_hz,
+            "peaks": [peak.to_dict() for peak in self.peaks],
+            "bandwidths": [dataclasses.asdict(item) for item in self.bandwidths],
+            "bandwidth_reason": self.bandwidth_reason,
+            "libraries": dict(self.libraries),
+            "warnings": [dataclasses.asdict(item) for item in self.warnings],
+        }
 
     def peak(self, precision: str) -> PrecisionPeak | None:
         """Return the peaks in ``precision``, if probed."""
@@ -218,25 +338,6 @@ TOLERANCE = 1.03
 
 class ImpossiblePeakError(PydlbenchError, AssertionError):
     """A probe measured more than the hardware can do: the table or the probe is wrong."""
-
-
-class TheoreticalPeak(Protocol):
-    """What the theoretical peaks of all kinds of devices tell."""
-
-    @property
-    def flops_per_s(self) -> float:
-        """Of all arithmetic units together."""
-
-    @property
-    def derivation(self) -> str:
-        """The factors, for people."""
-
-    @property
-    def assumed(self) -> bool:
-        """The device is not in the table."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the peak for JSON: FLOP/s and Hz."""
 
 
 def check_peak(

@@ -7,10 +7,9 @@ import pytest
 from pydlbench.backends import capabilities as presence
 from pydlbench.cli import device
 from pydlbench.cli.parser import Parser
-from pydlbench.devices.cpu.advice import Advice
 from pydlbench.devices.cpu.facts import CpuFacts, LogicalCpu
 from pydlbench.devices.cpu.record import DeviceRecord, precision_peak
-from pydlbench.devices.findings import Bandwidth
+from pydlbench.devices.findings import Advice, Bandwidth
 
 
 class Reading:

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pydlbench.devices.cpu.advice import Advice
 from pydlbench.devices.cpu.record import DeviceRecord, precision_peak
-from pydlbench.devices.findings import Bandwidth, ImpossiblePeakError
+from pydlbench.devices.findings import Advice, Bandwidth, ImpossiblePeakError
 from pydlbench.errors import UnsupportedError
 
 

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydlbench.devices.cpu.affinity import physical_cores
 from pydlbench.devices.cpu.kernel_files import read_text
+from pydlbench.devices.findings import Advice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pydlbench.devices.cpu.facts import CpuFacts
 
-__all__ = ["Advice", "assumption_advice", "cpu_advice", "peak_advice", "unprobed_advice"]
+__all__ = ["assumption_advice", "cpu_advice", "peak_advice", "unprobed_advice"]
 
 # The FMA probe loses a few per cent to its start and to interrupts; much more has another cause.
 _EXPECTED_SHARE = 0.90
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
-    """A warning that helps.
-
-    Attributes:
-        symptom: what is wrong and what it does to timings.
-        remedy: what to do about it.
-    """
-
-    symptom: str
-    remedy: str
 
 
 def cpu_advice(facts: CpuFacts, cpus: Sequence[int], root: str | Path = "/") -> tuple[Advice, ...]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pydlbench.devices.findings import FlopRate, TheoreticalPeak
 from pydlbench.units import format_hz
 
 if TYPE_CHECKING:
     from pydlbench.devices.cpu.facts import CpuFacts
 
-__all__ = ["FlopRate", "Peak", "find_microarchitecture", "flop_rate", "theoretical_peak"]
+__all__ = ["Peak", "find_microarchitecture", "flop_rate", "theoretical_peak"]
 
 
 # -----------------------------------------------------------------------------
@@ -41,22 +42,6 @@ class Microarchitecture:
     pipes: int
     bits: int
     note: str = ""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class FlopRate:
-    """Floating-point operations per cycle and core.
-
-    Attributes:
-        flop_per_cycle: operations, an FMA counted as two.
-        derivation: how the number comes about, for people.
-        assumed: the core is not in the table; the number is the most that its instruction sets
-            suggest.
-    """
-
-    flop_per_cycle: int
-    derivation: str
-    assumed: bool = False
 
 
 _Entry = tuple[Collection[int], Microarchitecture]
@@ -167,7 +152,7 @@ def flop_rate(facts: CpuFacts, precision: str) -> FlopRate | None:
         tiles = f"amx_{precision}"
         if tiles in isa and "amx_tile" in isa:
             return FlopRate(
-                flop_per_cycle=1024,
+                flop_per_clock=1024,
                 derivation="AMX: one tile product of 16x16x32 in 16 cycles, 2 FLOP each",
             )
         if f"avx512_{precision}" not in isa:
@@ -189,7 +174,7 @@ def flop_rate(facts: CpuFacts, precision: str) -> FlopRate | None:
     text = f"{core.name}: {pipes} x {bits}-bit pipes, {lanes} lanes of 32 bits x {what}"
     if core.note and pipes == core.pipes:
         text += f"; {core.note}"
-    return FlopRate(flop_per_cycle=flops, derivation=text, assumed=known is None)
+    return FlopRate(flop_per_clock=flops, derivation=text, assumed=known is None)
 
 
 def _widest(isa: Collection[str]) -> int:
@@ -211,28 +196,16 @@ def _assumed(isa: Collection[str]) -> Microarchitecture:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
-    """A theoretical compute peak.
+class Peak(TheoreticalPeak):
+    """The theoretical compute peak of a CPU's cores.
 
     Attributes:
-        flops_per_s: of all cores together.
         flop_per_cycle_per_core: an FMA counts as two.
         cores: how many physical cores.
-        hz: at which clock.
-        derivation: the factors, for people.
-        assumed: the core is not in the table.
     """
 
-    flops_per_s: float
     flop_per_cycle_per_core: int
     cores: int
-    hz: float
-    derivation: str
-    assumed: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the peak for JSON: FLOP/s and Hz."""
-        return dataclasses.asdict(self)
 
 
 def theoretical_peak(facts: CpuFacts, precision: str, cores: int, hz: float) -> Peak | None:
@@ -249,11 +222,11 @@ def theoretical_peak(facts: CpuFacts, precision: str, cores: int, hz: float) -> 
         return None
     count = f"{cores} core{'s' if cores != 1 else ''}"
     return Peak(
-        flops_per_s=rate.flop_per_cycle * cores * hz,
-        flop_per_cycle_per_core=rate.flop_per_cycle,
+        flops_per_s=rate.flop_per_clock * cores * hz,
+        flop_per_cycle_per_core=rate.flop_per_clock,
         cores=cores,
         hz=hz,
-        derivation=f"{rate.flop_per_cycle} FLOP/cycle x {count} x {format_hz(hz)} "
+        derivation=f"{rate.flop_per_clock} FLOP/cycle x {count} x {format_hz(hz)} "
         f"({rate.derivation})",
         assumed=rate.assumed,
     )

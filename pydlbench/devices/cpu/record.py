@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydlbench.devices.bandwidths import (
     LEVELS,
@@ -14,22 +13,22 @@ from pydlbench.devices.bandwidths import (
     extend_bandwidths,
     probe_bandwidths,
 )
-from pydlbench.devices.cpu.advice import Advice, assumption_advice, cpu_advice, peak_advice
+from pydlbench.devices.cpu.advice import assumption_advice, cpu_advice, peak_advice
 from pydlbench.devices.cpu.affinity import physical_cores
 from pydlbench.devices.cpu.peaks import theoretical_peak
 from pydlbench.devices.cpu.working_set import last_level_bytes, private_level_bytes
 from pydlbench.devices.findings import (
+    Advice,
     ImpossiblePeakError,
     PrecisionPeak,
     ProbedDevice,
     Reading,
     peak_beside_theory,
 )
-from pydlbench.devices.roofline import Level
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pydlbench.devices.cpu.facts import CpuFacts
     from pydlbench.devices.kept import Kept
@@ -45,53 +44,31 @@ class DeviceRecord(ProbedDevice):
         facts: what the system tells.
         cpus: the logical CPUs used, one pinned thread each.
         launch_s: seconds to start and join all threads; None while not probed, 0 if unknown.
-        kind: of device.
     """
+
+    kind: ClassVar[str] = "cpu"
 
     facts: CpuFacts
     cpus: tuple[int, ...]
     launch_s: float | None = None
-    kind: str = "cpu"
 
-    def levels(self, names: Collection[str] | None = None) -> tuple[Level, ...]:
-        """Return the probed levels of the memory hierarchy, from the nearest to the memory.
-
-        Args:
-            names: which of them; None is all. The memory is always there.
-
-        Raises:
-            UnsupportedError: The memory's bandwidth was not probed.
-        """
-        capacities = {
+    def caches(self) -> dict[str, int | None]:
+        """Return the bytes of the last two levels of caches behind the CPUs that are used."""
+        return {
             "l2": private_level_bytes(self.facts, self.cpus),
             "llc": last_level_bytes(self.facts, self.cpus),
         }
-        near = [
-            Level(name=name, capacity=size, bytes_per_s=found.bytes_per_s)
-            for name, size in capacities.items()
-            if (names is None or name in names)
-            and size is not None
-            and (found := self.bandwidth(name)) is not None
-        ]
-        memory = Level(name="memory", capacity=math.inf, bytes_per_s=self.best_bandwidth("memory"))
-        return (*near, memory)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record for JSON: FLOP/s, B/s, bytes and Hz."""
-        return {
-            "kind": self.kind,
+        # Without arguments, super() does not find its class in a dataclass with slots.
+        return ProbedDevice.to_dict(self) | {
             "name": self.facts.name,
             "cpus": list(self.cpus),
             "threads": len(self.cpus),
             "cores": physical_cores(self.facts, self.cpus),
-            "clock_hz": self.clock_hz,
             "facts": self.facts.to_dict(),
-            "peaks": [peak.to_dict() for peak in self.peaks],
-            "bandwidths": [dataclasses.asdict(item) for item in self.bandwidths],
-            "bandwidth_reason": self.bandwidth_reason,
             "launch_s": self.launch_s,
-            "libraries": dict(self.libraries),
-            "warnings": [dataclasses.asdict(item) for item in self.warnings],
         }
 
 
@@ -175,8 +152,7 @@ def extend_record(
         ImpossiblePeakError: A probe measured more than 1.03 x the theoretical peak of a CPU whose
             core is known.
     """
-    known = {peak.precision for peak in record.peaks}
-    peaks = [_peak(record, name, probe) for name in dict.fromkeys(precisions) if name not in known]
+    peaks = [_peak(record, name, probe) for name in record.lacking(precisions)]
     warnings = [_peak_warning(record, peak) for peak in peaks]
     before, earlier = record, kept.read() if kept is not None and take_over else ()
     record, remarks = extend_bandwidths(
@@ -188,18 +164,11 @@ def extend_record(
     # What is not to be believed is not kept.
     if kept is not None and fresh and not remarks:
         kept.write(fresh)
-    clocks = {peak.precision: peak.clock_hz for peak in (*record.peaks, *peaks) if peak.clock_hz}
-    return dataclasses.replace(
-        record,
+    return record.extended(
+        peaks,
+        (*warnings, *remarks),
         launch_s=_launch(probe) if record.launch_s is None else record.launch_s,
         libraries=record.libraries or _libraries(library),
-        clock_hz=clocks.get("fp32") or next(iter(clocks.values()), None),
-        peaks=(*record.peaks, *peaks),
-        warnings=(
-            *record.warnings,
-            *(advice for advice in warnings if advice is not None),
-            *remarks,
-        ),
     )
 
 

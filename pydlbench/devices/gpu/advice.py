@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.devices.cpu.advice import Advice
+from pydlbench.devices.findings import Advice
 from pydlbench.devices.gpu.cards import find_card
 from pydlbench.devices.gpu.peaks import on_tensor_cores
 from pydlbench.units import format_hz

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pydlbench.devices.findings import FlopRate, TheoreticalPeak
 from pydlbench.devices.gpu.cards import find_card
 from pydlbench.units import format_hz
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = [
     "PRECISIONS",
     "GpuPeak",
-    "GpuRate",
     "accumulator",
     "flop_rate",
     "lacks",
@@ -63,21 +63,6 @@ class _Multiprocessor:
     fp16: int = 0
     tensor_cores: int = 0
     tensor: Mapping[str, int] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class GpuRate:
-    """Floating-point operations per clock and multiprocessor.
-
-    Attributes:
-        flop_per_clock: operations, a multiply-add counted as two.
-        derivation: how the number comes about, for people.
-        assumed: the product is not in the table; its capability and its name suggest the number.
-    """
-
-    flop_per_clock: int
-    derivation: str
-    assumed: bool = False
 
 
 def _tensor(fp16: int, *, tf32: bool = True, fp8: bool = False) -> dict[str, int]:
@@ -154,7 +139,7 @@ def lacks(facts: GpuFacts, precision: str) -> str | None:
     return None
 
 
-def flop_rate(facts: GpuFacts, precision: str, accumulate: str = "float32") -> GpuRate | None:
+def flop_rate(facts: GpuFacts, precision: str, accumulate: str = "float32") -> FlopRate | None:
     """Return the FLOP per clock and multiprocessor, or None where :func:`lacks` says why not.
 
     Args:
@@ -168,19 +153,19 @@ def flop_rate(facts: GpuFacts, precision: str, accumulate: str = "float32") -> G
     assumed = find_card(facts) is None
     if precision == "fp16" and accumulate == "float16":
         text = f"{unit.fp16} float16 multiply-adds in half2 instructions x 2 FLOP"
-        return GpuRate(flop_per_clock=2 * unit.fp16, derivation=text, assumed=assumed)
+        return FlopRate(flop_per_clock=2 * unit.fp16, derivation=text, assumed=assumed)
     if not on_tensor_cores(precision):
         text = f"{unit.fp32} float32 lanes x 2 FLOP"
         if precision == "fp16":
             text += ", which float32 accumulation needs"
-        return GpuRate(flop_per_clock=2 * unit.fp32, derivation=text, assumed=assumed)
+        return FlopRate(flop_per_clock=2 * unit.fp32, derivation=text, assumed=assumed)
     each = unit.tensor[precision]
     text = f"{unit.tensor_cores} tensor cores x {each} multiply-adds x 2 FLOP"
     narrow = accumulate == "float16" and precision in ("fp16-tc", "fp8-tc")
     if _halved(facts) and not narrow:
         each //= 2
         text += ", half of it with float32 accumulation"
-    return GpuRate(flop_per_clock=2 * unit.tensor_cores * each, derivation=text, assumed=assumed)
+    return FlopRate(flop_per_clock=2 * unit.tensor_cores * each, derivation=text, assumed=assumed)
 
 
 def _halved(facts: GpuFacts) -> bool:
@@ -199,30 +184,18 @@ _OTHERS = (("fp16", "float32"), ("fp16-tc", "float16"), ("fp8-tc", "float16"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class GpuPeak:
-    """A theoretical compute peak.
+class GpuPeak(TheoreticalPeak):
+    """The theoretical compute peak of a GPU's multiprocessors.
 
     Attributes:
-        flops_per_s: of all multiprocessors together.
         flop_per_clock_per_multiprocessor: a multiply-add counts as two.
         multiprocessors: how many.
-        hz: at which clock.
         accumulate: ``float32`` or ``float16``.
-        derivation: the factors, for people.
-        assumed: the product is not in the table.
     """
 
-    flops_per_s: float
     flop_per_clock_per_multiprocessor: int
     multiprocessors: int
-    hz: float
     accumulate: str
-    derivation: str
-    assumed: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the peak for JSON: FLOP/s and Hz."""
-        return dataclasses.asdict(self)
 
 
 def rated_clock(facts: GpuFacts, precision: str) -> float | None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydlbench.devices.bandwidths import Probe, extend_bandwidths, probe_levels
 from pydlbench.devices.findings import (
@@ -29,14 +28,12 @@ from pydlbench.devices.gpu.peaks import (
     theoretical_peak,
     unknown_capability,
 )
-from pydlbench.devices.roofline import Level
 from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from pydlbench.devices.cpu.advice import Advice
-    from pydlbench.devices.findings import Bandwidth, Limits
+    from pydlbench.devices.findings import Advice, Bandwidth, Limits
     from pydlbench.devices.gpu.facts import GpuFacts
 
 __all__ = [
@@ -80,13 +77,13 @@ class GpuRecord(ProbedDevice):
         facts: what the driver tells.
         launch: cost of starting a kernel; None while not probed.
         nvml: what NVML told before anything was measured.
-        kind: of device.
     """
+
+    kind: ClassVar[str] = "cuda"
 
     facts: GpuFacts
     launch: LaunchCost | None = None
     nvml: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    kind: str = "cuda"
 
     @property
     def launch_s(self) -> float | None:
@@ -123,43 +120,25 @@ class GpuRecord(ProbedDevice):
         # Without arguments, super() does not find its class in a dataclass with slots.
         return ProbedDevice.limits(self, precision, clock_hz)
 
-    def levels(self, names: Collection[str] | None = None) -> tuple[Level, ...]:
-        """Return the probed levels of the memory hierarchy, from the nearest to the memory.
-
-        Args:
-            names: which of them; None is all. The memory is always there.
-
-        Raises:
-            UnsupportedError: The memory's bandwidth was not probed.
-        """
-        memory = Level(name="memory", capacity=math.inf, bytes_per_s=self.best_bandwidth("memory"))
-        near = self.bandwidth("l2")
-        if near is None or not self.facts.l2_bytes or (names is not None and "l2" not in names):
-            return (memory,)
-        capacity = self.facts.l2_bytes
-        return (Level(name="l2", capacity=capacity, bytes_per_s=near.bytes_per_s), memory)
+    def caches(self) -> dict[str, int | None]:
+        """Return the bytes of the second level, the only cache that all multiprocessors share."""
+        return {"l2": self.facts.l2_bytes or None}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record for JSON: FLOP/s, B/s, bytes and Hz."""
         card = find_card(self.facts)
-        return {
-            "kind": self.kind,
+        # Without arguments, super() does not find its class in a dataclass with slots.
+        return ProbedDevice.to_dict(self) | {
             "name": self.facts.name,
             "device": self.facts.device,
-            "clock_hz": self.clock_hz,
             "facts": self.facts.to_dict(),
             "product": None if card is None else card.to_dict(),
-            "peaks": [peak.to_dict() for peak in self.peaks],
             "peaks_other_accumulator": {
                 name: peak.to_dict() for name, peak in other_accumulators(self.facts).items()
             },
-            "bandwidths": [dataclasses.asdict(item) for item in self.bandwidths],
-            "bandwidth_reason": self.bandwidth_reason,
             "launch_s": self.launch_s,
             "launch": None if self.launch is None else dataclasses.asdict(self.launch),
-            "libraries": dict(self.libraries),
             "nvml": dict(self.nvml),
-            "warnings": [dataclasses.asdict(item) for item in self.warnings],
         }
 
 
@@ -236,23 +215,17 @@ def extend_record(
             that is in the table.
     """
     facts = record.facts
-    known = {peak.precision for peak in record.peaks}
-    peaks = [_peak(facts, name, probe) for name in dict.fromkeys(precisions) if name not in known]
+    peaks = [_peak(facts, name, probe) for name in record.lacking(precisions)]
     warnings = [_peak_warning(facts, peak) for peak in peaks]
     before = record
     record, remarks = extend_bandwidths(
         record, lambda: _bandwidths(before, patterns, levels, probe)
     )
-    clocks = {peak.precision: peak.clock_hz for peak in (*record.peaks, *peaks) if peak.clock_hz}
-    fresh = (*(advice for advice in warnings if advice is not None), *remarks)
-    return dataclasses.replace(
-        record,
+    return record.extended(
+        peaks,
+        (*warnings, *remarks),
         launch=_launch(probe) if record.launch is None else record.launch,
         libraries={**record.libraries, **_libraries(library)},
-        clock_hz=clocks.get("fp32") or next(iter(clocks.values()), None),
-        peaks=(*record.peaks, *peaks),
-        # Peaks of one kind share their remarks.
-        warnings=tuple(dict.fromkeys((*record.warnings, *fresh))),
     )
 
 
