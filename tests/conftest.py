@@ -27,7 +27,7 @@ from pydlbench.records.measurement import Correctness, Measurement, Peaks, Roofl
 from pydlbench.records.run import RunRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 #: Modes in which a framework has a compiler build each operator.
@@ -188,19 +188,27 @@ def _on_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
-@pytest.fixture(autouse=True)
-def store_path(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Keep what tests measure out of the user's own store: a file for each test, made if used."""
+@pytest.fixture(scope="session", autouse=True)
+def _own_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Keep what is measured and probed out of the user's own files, also for wider fixtures."""
     base = tmp_path_factory.getbasetemp()
-    path = base / f"store-{next(_NUMBERS)}.sqlite"
-    monkeypatch.setenv("PYDLBENCH_STORE", str(path))
     # All tests, of all processes of a parallel run, share what was probed: less to wait for.
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    monkeypatch.setenv("PYDLBENCH_PROBES", str(shared / "probes.json"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYDLBENCH_STORE", str(base / "store.sqlite"))
+        patch.setenv("PYDLBENCH_PROBES", str(shared / "probes.json"))
+        yield base
+
+
+@pytest.fixture(autouse=True)
+def store_path(_own_files: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give each test a store of its own, which is made if it is used."""
+    path = _own_files / f"store-{next(_NUMBERS)}.sqlite"
+    monkeypatch.setenv("PYDLBENCH_STORE", str(path))
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def measurement() -> Callable[..., Measurement]:
     """Build a measurement; ``median`` and ``roof`` in seconds, or any field."""
     return _measurement

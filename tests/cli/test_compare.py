@@ -342,6 +342,7 @@ def test_a_kernel_slowed_by_three_percent_is_found_when_interleaved(write, capsy
     assert row["ratio"] == pytest.approx(math.exp(sum(map(math.log, by_pass)) / 6))
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("drifting_workers")
 def test_the_very_same_kernel_is_not(write, capsys):
     a, b = layer_run(write, "a"), layer_run(write, "b")

@@ -36,7 +36,7 @@ def imported(stderr):
 def job():
     """The main job in small."""
     return call(
-        *("layers", "--shape", "conv3", "--batch", "2", "--budget", "0.2", "--json", "-"),
+        *("layers", "--shape", "conv3", "--batch", "2", "--budget", "0.05", "--json", "-"),
         python=("-X", "importtime"),
     )
 
@@ -75,22 +75,6 @@ def test_the_command_lines_record_has_the_fields_of_the_functions(job):
         assert set(row[part]) == set(record[part])
 
 
-@native
-def test_the_table_is_on_stdout():
-    done = call("layers", "--shape", "conv5", "--batch", "1", "--budget", "0.05", "--quiet")
-    assert done.returncode == 0
-    assert done.stderr == ""
-    assert "conv5" in done.stdout
-    assert "TFLOP/s" in done.stdout
-
-
-def test_help_is_light():
-    done = call("--help", python=("-X", "importtime"))
-    assert done.returncode == 0
-    heavy = FRAMEWORKS | {"numpy", "tqdm", "tabulate", "subprocess", "json"}
-    assert not imported(done.stderr) & heavy
-
-
 # The command line itself, but each finished row is told on stderr, so that a test need not guess.
 TELLING = """
 import sys
@@ -105,7 +89,7 @@ sys.exit(main())
 @native
 @pytest.mark.parametrize("finished", [0, 1])
 def test_ctrl_c_prints_what_is_finished(finished):
-    words = ("--shape", "conv5", "conv1", "conv2", "--batch", "8", "--budget", "1", "--json", "-")
+    words = ("--shape", "conv5", "conv1", "conv2", "--batch", "1", "--budget", "0.2", "--json", "-")
     process = subprocess.Popen(
         [sys.executable, "-c", TELLING, "layers", *words, "--quiet"],
         stdout=subprocess.PIPE,

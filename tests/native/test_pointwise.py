@@ -92,6 +92,7 @@ def precision(request):
     return request.param
 
 
+@pytest.mark.product
 @pytest.mark.parametrize(("pointwise", "pass_", "propagation"), STEPS)
 def test_every_candidate_is_right(pointwise, pass_, propagation, precision):
     layer = pointwise
@@ -119,8 +120,17 @@ def test_every_candidate_is_right(pointwise, pass_, propagation, precision):
         assert own >= 2 if "avx2" in _cpu.isa() else 1
 
 
-@pytest.mark.parametrize("text", ["momentum:ic4096", "batchnorm:mb2ic16ih5"])
-@pytest.mark.parametrize("cache", ["hot", "all_cold", "weights_cold"])
+@pytest.mark.parametrize(
+    ("text", "cache"),
+    [
+        ("momentum:ic4096", "hot"),
+        ("momentum:ic4096", "all_cold"),
+        ("momentum:ic4096", "weights_cold"),
+        pytest.param("batchnorm:mb2ic16ih5", "hot", marks=pytest.mark.deep),
+        pytest.param("batchnorm:mb2ic16ih5", "all_cold", marks=pytest.mark.deep),
+        pytest.param("batchnorm:mb2ic16ih5", "weights_cold", marks=pytest.mark.deep),
+    ],
+)
 def test_thousands_of_updates_leave_a_right_kernel(text, cache):
     layer = parse_problem(text)
     case = KernelSpec(layer=layer, propagation="training")

@@ -41,6 +41,7 @@ def judge(case, candidate, kernel, inputs):
     )
 
 
+@pytest.mark.product
 def test_every_candidate_is_right(layer, kind, precision):
     case = case_of(layer, kind, precision)
     inputs = make_inputs(layer, case.pass_, precision, seed=5)
@@ -69,14 +70,17 @@ def run_cold(layer, kind, cache):
     assert judge(case, fast[0], kernel, inputs).status == "ok"
 
 
+@pytest.mark.product
 def test_rotating_everything_gives_the_same_result(layer, kind):
     run_cold(layer, kind, _cpu.CacheState.all_cold)
 
 
+@pytest.mark.product
 def test_rotating_weights_gives_the_same_result(weighted, kind):
     run_cold(weighted, kind, _cpu.CacheState.weights_cold)
 
 
+@pytest.mark.product
 def test_the_output_has_the_plain_shape(layer, kind):
     case = case_of(layer, kind, "fp32")
     (role,) = layer.writes(case.pass_)

@@ -460,6 +460,7 @@ def test_the_order_of_samples_follows_the_seed():
     assert first == second
 
 
+@pytest.mark.deep
 def test_a_killed_process_costs_its_rows_only(monkeypatch):
     pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")
     pytest.importorskip("numba")

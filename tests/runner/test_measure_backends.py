@@ -56,7 +56,9 @@ def session():
         yield session
 
 
-@pytest.mark.parametrize("name", ["native", "torch", "numba", "tensorflow"])
+@pytest.mark.parametrize(
+    "name", ["native", "torch", "numba", pytest.param("tensorflow", marks=pytest.mark.deep)]
+)
 def test_every_backend_computes_with_all_threads(session, name):
     """GNU OpenMP binds the thread that loads it: to what is then taken for all there is."""
     if name != "native" and importlib.util.find_spec(name) is None:

@@ -26,7 +26,7 @@ def session():
         yield session
 
 
-@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+@pytest.mark.parametrize("name", ["mnist", pytest.param("cifar10", marks=pytest.mark.deep)])
 def test_tutorials_agree(session, name):
     found = agree(StepSpec(model=name, batch=2, phase="training"), session)
     assert found.output < 1e-4

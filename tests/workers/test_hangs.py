@@ -67,6 +67,7 @@ def test_hung_but_beating_ends_at_the_overall_limit(make_worker, prepare_in):
     assert prepare_in(worker).facts["algorithm"] == "works"
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("deed", ["keeps the lock", "is stopped"])
 @pytest.mark.parametrize("when", ["now", "later"])
 def test_silence_ends_it_long_before_the_overall_limit(make_worker, prepare_in, deed, when):

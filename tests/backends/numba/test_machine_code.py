@@ -71,7 +71,10 @@ def test_one_thread_or_vector_less_shows_in_real_code() -> None:
 @pytest.mark.parametrize(
     "layer",
     [
-        Conv2d.of(batch=1, in_channels=4, in_size=6, out_channels=32, kernel=3),
+        pytest.param(
+            Conv2d.of(batch=1, in_channels=4, in_size=6, out_channels=32, kernel=3),
+            marks=pytest.mark.deep,
+        ),
         Gemm(m=4, k=64, n=64),
     ],
 )

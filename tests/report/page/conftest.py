@@ -1,4 +1,4 @@
-"""Runs of every kind, and the page that comes of them."""
+"""Runs of every kind, and the page that comes of them: made once, and changed by no test."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from reading import parse
 sys.path.pop(0)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def rows(measurement):
     return invented.model_rows(measurement, who=invented.ALL)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def native(measurement):
     return invented.model_rows(measurement)
 
 
-@pytest.fixture
-def everything(tmp_path, rows, native, measurement):
+@pytest.fixture(scope="session")
+def everything(tmp_path_factory, rows, native, measurement):
     """Runs of every kind, with samples and several batches."""
     cold = [msgspec.structs.replace(row, cache="all-cold") for row in native]
     sweep = [
@@ -44,7 +44,7 @@ def everything(tmp_path, rows, native, measurement):
         for framework, mode, factor in (("torch", "eager", 1), ("tensorflow", "graph", 1.4))
     ]
     return invented.read(
-        tmp_path,
+        tmp_path_factory.mktemp("runs"),
         invented.layers_document(rows),
         invented.model_document(native),
         invented.check_document(native + cold),
@@ -53,11 +53,11 @@ def everything(tmp_path, rows, native, measurement):
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def page(everything):
     return build_page(everything)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def root(page):
     return parse(page.html)

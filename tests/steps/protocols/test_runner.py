@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import re
 
@@ -96,10 +97,18 @@ def session():
         yield session
 
 
+# Seconds each: those that are quickest stand for the others in the default set.
+QUICK = {("mnist-tutorial", "torch"), ("tf-cnn-benchmarks", "tensorflow")}
+
+
 @real
-@pytest.mark.product
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("protocol", sorted(PROTOCOLS))
+@pytest.mark.parametrize(
+    ("protocol", "framework"),
+    [
+        pytest.param(*both, marks=() if both in QUICK else pytest.mark.deep)
+        for both in itertools.product(sorted(PROTOCOLS), FRAMEWORKS)
+    ],
+)
 def test_lines_look_as_in_the_source_document(session, protocol, framework):
     lines: list[str] = []
     notes: list[str] = []
