@@ -11,34 +11,25 @@ import os
 import resource
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from pydlbench.timing.chunk import Chunk
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
+    from types import TracebackType
 
     from numpy.typing import NDArray
 
     from pydlbench.timing.chunk import Request
 
-__all__ = [
-    "HostClock",
-    "Operator",
-    "OthersTime",
-    "StolenTime",
-    "WaitingThreads",
-    "involuntary_switches",
-    "page_faults",
-]
+__all__ = ["Account", "HostClock", "Operator", "page_faults"]
 
 _TASKS = Path("/proc/self/task")
 _STAT = Path("/proc/stat")
-
-
-def involuntary_switches() -> int:
-    """Return how often threads of this process were taken off their CPU until now."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+# Columns of a CPU's line in /proc/stat: user, nice, system, interrupts of both kinds; stolen.
+_BUSY = (1, 2, 3, 6, 7)
+_STOLEN = 8
 
 
 def page_faults() -> int:
@@ -46,78 +37,93 @@ def page_faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
-class WaitingThreads:
-    """Run-queue waits from its making on, of the thread of this process that waited most."""
+class Account:
+    """What the system counts while the samples of a chunk are taken within it.
 
-    def __init__(self) -> None:
-        self._before = _delays()
-
-    def longest_s(self) -> float:
-        """Return the longest wait since, in seconds; a thread that is new counts from zero."""
-        waits = [delay - self._before.get(task, 0) for task, delay in _delays().items()]
-        return max(0, *waits, 0) / 1e9
-
-
-class StolenTime:
-    """Time that the hypervisor took from some CPUs, from its making on.
+    Python collects no garbage meanwhile: in the middle of a sample that would be Python's time, not
+    the operator's.
 
     Args:
-        cpus: their numbers.
+        cpus: those that the process is pinned to.
     """
 
-    def __init__(self, cpus: Collection[int]) -> None:
+    def __init__(self, cpus: Sequence[int]) -> None:
+        self._cpus = tuple(cpus)
         self._names = {f"cpu{cpu}" for cpu in cpus}
-        self._before = self._ticks()
+        self._counted: dict[str, Any] = {}
 
-    def seconds(self) -> float:
-        """Return the stolen time since, summed over the CPUs."""
-        return max(0, self._ticks() - self._before) / os.sysconf("SC_CLK_TCK")
+    def __enter__(self) -> Self:
+        """Begin to count."""
+        self._collecting = gc.isenabled()
+        gc.disable()
+        self._delays, self._ticks, self._faults = _delays(), self._of_cpus(), page_faults()
+        self._begin, self._used = time.monotonic(), time.process_time()
+        return self
 
-    def _ticks(self) -> int:
-        try:
-            lines = _STAT.read_text().splitlines()
-        except OSError:
-            return 0
-        fields = (line.split() for line in lines)
-        return sum(int(one[8]) for one in fields if len(one) > 8 and one[0] in self._names)
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Count what has happened since."""
+        wall, used = time.monotonic() - self._begin, time.process_time() - self._used
+        if self._collecting:
+            gc.enable()
+        self._faults = page_faults() - self._faults
+        # A thread that is new counts from zero.
+        waits = [delay - self._delays.get(task, 0) for task, delay in _delays().items()]
+        busy, stolen = (
+            (after - before) / os.sysconf("SC_CLK_TCK")
+            for before, after in zip(self._ticks, self._of_cpus(), strict=True)
+        )
+        self._counted = {
+            "run_delay_s": max(0, *waits, 0) / 1e9,
+            "steal_s": max(0.0, stolen),
+            "wall_s": wall,
+            "cpu_s": used,
+            # Ticks at both ends are whole ones, and this process's own time is known exactly: the
+            # difference may be too small, and negative.
+            "others_s": busy - used if self._ticks[0] else None,
+        }
 
+    def chunk(
+        self, seconds: Sequence[float], *, faults: float, involuntary: Sequence[int] = ()
+    ) -> Chunk:
+        """Return the samples with what was counted around them; see :class:`Chunk`.
 
-class OthersTime:
-    """CPU time that other processes spend on some CPUs, from its making on.
-
-    The system counts what a CPU does in ticks; this process's own time is known exactly.
-
-    Args:
-        cpus: their numbers.
-    """
-
-    def __init__(self, cpus: Collection[int]) -> None:
-        self._names = {f"cpu{cpu}" for cpu in cpus}
-        self._before = self._busy()
-        self._own = time.process_time()
-
-    def seconds(self) -> float | None:
-        """Return their time since, summed over the CPUs; None where the system does not count.
-
-        Ticks at both ends are whole ones: the result may be too small, and negative.
+        Args:
+            seconds: the samples.
+            faults: page faults per execution.
+            involuntary: context switches by sample.
         """
-        now = self._busy()
-        if now is None or self._before is None:
-            return None
-        own = time.process_time() - self._own
-        return (now - self._before) / os.sysconf("SC_CLK_TCK") - own
+        return Chunk(
+            seconds=tuple(seconds),
+            involuntary=tuple(involuntary),
+            threads=len(self._cpus),
+            faults=faults,
+            **self._counted,
+        )
 
-    def _busy(self) -> int | None:
-        """Ticks in user mode, niced or not, in the system and in interrupts."""
+    @property
+    def faults(self) -> int:
+        """How often fresh memory was touched."""
+        return self._faults
+
+    def _of_cpus(self) -> tuple[int, int]:
+        """Return ticks that the CPUs were busy, and stolen ones; zeros where nobody counts."""
         try:
             lines = _STAT.read_text().splitlines()
         except OSError:
-            return None
-        fields = [line.split() for line in lines]
-        found = [one for one in fields if len(one) > 7 and one[0] in self._names]
-        if not found:
-            return None
-        return sum(int(one[i]) for one in found for i in (1, 2, 3, 6, 7))
+            return 0, 0
+        rows = [
+            fields for line in lines if (fields := line.split())[:1] and fields[0] in self._names
+        ]
+        rows = [fields for fields in rows if len(fields) > _STOLEN]
+        return (
+            sum(int(fields[column]) for fields in rows for column in _BUSY),
+            sum(int(fields[_STOLEN]) for fields in rows),
+        )
 
 
 def _delays() -> dict[str, int]:
@@ -133,6 +139,11 @@ def _delays() -> dict[str, int]:
         except (OSError, IndexError, ValueError):
             continue  # the thread has ended, or the kernel does not count
     return found
+
+
+def _involuntary() -> int:
+    """Return how often threads of this process were taken off their CPU until now."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 class Operator(Protocol):
@@ -180,37 +191,15 @@ class HostClock:
         seconds: list[float] = []
         switches: list[int] = []
         inner = range(request.inner)
-        # A collection in the middle of a sample is Python's, not the operator's.
-        collecting = gc.isenabled()
-        gc.disable()
-        waiting, stolen, before = WaitingThreads(), StolenTime(self._cpus), page_faults()
-        others = OthersTime(self._cpus)
-        begin, used = time.monotonic(), time.process_time()
-        try:
+        with Account(self._cpus) as account:
             for _ in range(request.samples):
-                forced = involuntary_switches()
+                forced = _involuntary()
                 start = time.perf_counter()
                 for _ in inner:
                     call()
                 wait()
                 end = time.perf_counter()
-                switches.append(involuntary_switches() - forced)
+                switches.append(_involuntary() - forced)
                 seconds.append((end - start) / request.inner)
-        finally:
-            if collecting:
-                gc.enable()
-        taken = others.seconds()
-        wall, used = time.monotonic() - begin, time.process_time() - used
-        touched = page_faults() - before
         calls = request.samples * request.inner
-        return Chunk(
-            seconds=tuple(seconds),
-            involuntary=tuple(switches),
-            run_delay_s=waiting.longest_s(),
-            steal_s=stolen.seconds(),
-            wall_s=wall,
-            threads=len(self._cpus),
-            faults=touched / calls,
-            cpu_s=used,
-            others_s=taken,
-        )
+        return account.chunk(seconds, faults=account.faults / calls, involuntary=switches)

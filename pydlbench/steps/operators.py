@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import itertools
 import os
 import time
@@ -15,10 +14,9 @@ import msgspec
 import numpy as np
 
 from pydlbench.backends.frameworks.verbose import total_s
-from pydlbench.backends.host_clock import StolenTime, WaitingThreads, page_faults
+from pydlbench.backends.host_clock import Account, page_faults
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.records.record import Record
-from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
@@ -26,13 +24,14 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from pydlbench.backends.frameworks.verbose import Execution
-    from pydlbench.timing.chunk import Request
+    from pydlbench.timing.chunk import Chunk, Request
 
 __all__ = [
     "CallCost",
     "OperatorsFacts",
     "OperatorsKernel",
     "Replay",
+    "TimedCall",
     "TimedOperator",
     "replay",
     "summary",
@@ -112,29 +111,36 @@ class OperatorsKernel:
             for operator in self._operators:
                 operator.run()
         seconds: list[float] = []
-        collecting = gc.isenabled()
-        gc.disable()
-        waiting, stolen, faults = WaitingThreads(), StolenTime(self._cpus), 0.0
-        begin, used = time.monotonic(), time.process_time()
-        try:
+        faults = 0.0
+        with Account(self._cpus) as account:
             for _ in range(request.samples):
                 for operator, count in zip(self._operators, self._counts, strict=True):
                     before = page_faults()
                     # One that computes next to nothing may take less than a call is said to.
                     seconds.append(max(0.0, operator.run()))
                     faults += count * (page_faults() - before) / operator.executions
-        finally:
-            if collecting:
-                gc.enable()
-        return Chunk(
-            seconds=tuple(seconds),
-            run_delay_s=waiting.longest_s(),
-            steal_s=stolen.seconds(),
-            wall_s=time.monotonic() - begin,
-            threads=len(self._cpus),
-            faults=faults / request.samples,
-            cpu_s=time.process_time() - used,
-        )
+        return account.chunk(seconds, faults=faults / request.samples)
+
+
+class TimedCall:
+    """A call as an operator, its cost being part of what is measured.
+
+    Args:
+        call: what is called.
+    """
+
+    executions = 1
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+
+    def run(self) -> float:
+        """Call it once; what it returns is dropped once the clock has been read."""
+        start = time.perf_counter()
+        found = self._call()
+        seconds = time.perf_counter() - start
+        del found
+        return seconds
 
 
 # -----------------------------------------------------------------------------

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import time
 
+import pytest
+
 from pydlbench.backends import host_clock
+from pydlbench.backends.host_clock import Account
 
 
 def test_others_on_the_cpus_are_told_from_this_process():
@@ -14,16 +18,53 @@ def test_others_on_the_cpus_are_told_from_this_process():
     process = subprocess.Popen([sys.executable, "-c", spin, str(cpus[0])])
     try:
         time.sleep(0.2)  # it is up
-        others = host_clock.OthersTime(cpus)
-        time.sleep(0.5)
-        beside = others.seconds()
+        with Account(cpus) as beside:
+            time.sleep(0.5)
     finally:
         process.kill()
         process.wait()
-    own = host_clock.OthersTime(cpus)
-    end = time.process_time() + 0.3
-    while time.process_time() < end:
+    with Account(cpus) as alone:
+        end = time.process_time() + 0.3
+        while time.process_time() < end:
+            pass
+    taken, left = (one.chunk([0.1], faults=0).others_s for one in (beside, alone))
+    assert taken is None or taken > 0.1
+    assert (taken is None) == (left is None)
+
+
+def test_what_a_system_does_not_count_is_zero_or_unknown(monkeypatch, tmp_path):
+    monkeypatch.setattr(host_clock, "_STAT", tmp_path / "none")
+    monkeypatch.setattr(host_clock, "_TASKS", tmp_path / "none")
+    with Account([0]) as account:
         pass
-    alone = own.seconds()
-    assert beside is None or beside > 0.1
-    assert (beside is None) == (alone is None)
+    chunk = account.chunk([0.1], faults=2)
+    assert (chunk.others_s, chunk.steal_s, chunk.run_delay_s) == (None, 0, 0)
+    assert (chunk.threads, chunk.faults) == (1, 2)
+
+
+def test_ticks_of_the_used_cpus_only(monkeypatch, tmp_path):
+    stat, ticks = tmp_path / "stat", os.sysconf("SC_CLK_TCK")
+    monkeypatch.setattr(host_clock, "_STAT", stat)
+
+    def write(busy, stolen):
+        line = f"{busy} 0 0 5 0 0 0 {stolen} 0 0"
+        stat.write_text(f"cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 {line}\ncpu1 {line}\ncpu12 9\n")
+
+    write(7, 3)
+    with Account([1, 3]) as account:
+        write(7 + 4 * ticks, 3 + 2 * ticks)
+    chunk = account.chunk([0.1], faults=0)
+    assert chunk.steal_s == 2
+    assert 3.9 < chunk.others_s <= 4  # what this process itself took is not the others'
+
+
+def test_garbage_is_collected_after_the_samples_whatever_happens():
+    def refuse():
+        with Account([0]):
+            assert not gc.isenabled()
+            raise ValueError("no")
+
+    assert gc.isenabled()
+    with pytest.raises(ValueError, match="no"):
+        refuse()
+    assert gc.isenabled()

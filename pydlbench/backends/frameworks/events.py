@@ -70,7 +70,7 @@ class EventClock(HostClock):
         watcher: of the GPU; None where nobody watches.
     """
 
-    timing = "events"
+    timing: str = "events"
 
     def __init__(
         self, operator: Operator, runtime: EventRuntime, watcher: Watcher | None = None

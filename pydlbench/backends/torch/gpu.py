@@ -6,53 +6,47 @@ import dataclasses
 import itertools
 import statistics
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pydlbench.backends import autotune
-from pydlbench.backends.host_clock import HostClock
+from pydlbench.backends.frameworks.events import EventClock
 from pydlbench.backends.native.nvml import Monitor
 from pydlbench.backends.torch.backend import TorchBackend
 from pydlbench.backends.torch.operator import TorchOperator
 from pydlbench.backends.torch.trace import Behind
 from pydlbench.backends.verification.verify import TENSOR_ACCUMULATOR
 from pydlbench.errors import UnsupportedError
-from pydlbench.timing.chunk import Chunk
-from pydlbench.timing.guards import disturbance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pydlbench.backends.base import KernelFacts
-    from pydlbench.backends.host_clock import Operator
+    from pydlbench.backends.host_clock import HostClock, Operator
     from pydlbench.backends.torch.operator import Recipe
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.timing.chunk import Request
+    from pydlbench.timing.chunk import Chunk, Request
 
 __all__ = ["GpuClock", "TorchCudaBackend", "kernel_names"]
 
 
 # -----------------------------------------------------------------------------
-# A PyTorch operator on a GPU between CUDA events: many calls in a graph, or launched one by one.
+# A PyTorch operator on a GPU between events: many calls in a graph, or launched one by one.
 #
 # In a graph, samples are replays of ``inner`` calls, each between two events; nothing waits for the
 # host in between, which is ahead by a whole graph. This is how native hot rows are timed.
-#
-# With ``events``, ``inner`` calls are launched between two events while the device still sleeps: it
-# finds them all in its queue, and the host's launches are hidden as by the native gate. A sleep
-# needs no flag that somebody must set, so nothing can hang; where the host takes longer than the
-# sleep (the queue holds about a thousand launches), the gaps show.
 
-# The sleep is as long as the launches took, and so much more.
-_SLEEP_FACTOR = 1.5
-_SLEEP_LEAST_S = 50e-6
-_SLEEP_MOST_S = 0.5
+_cuda: Any = torch.cuda  # partly without types
 # Executions per reading of launch times: a reading is their mean.
 _LAUNCHES = 10
+# Calls before a capture: cuDNN's benchmark mode and lazy loading must be done with by then.
+_WARM_UP = 3
+_COPIES = ("memcpy", "memset")
+_NAME_LENGTH = 100
 
 
-class GpuClock(HostClock):
+class GpuClock(EventClock):
     """Times an operator on a GPU.
 
     Args:
@@ -62,34 +56,22 @@ class GpuClock(HostClock):
     """
 
     def __init__(self, operator: TorchOperator, runtime: Runtime, monitor: Monitor) -> None:
-        super().__init__(operator, ())
-        self._call = operator.call
+        super().__init__(operator, runtime, monitor)
         self._guard = operator.guard
         self.timing = operator.timing
-        self._runtime = runtime
-        self._monitor = monitor
-        self._graphs: dict[int, Graph] = {}
-        self._enqueue_s: float | None = None
+        self._capture = runtime.capture
+        self._graphs: dict[int, Any] = {}
 
     def sample(self, request: Request) -> Chunk:
         """Time the requested samples, after the calls that are not timed."""
-        mark = self._monitor.mark()
-        begin = self._runtime.now()
         with self._guard():
-            if self.timing == "cuda-graph":
-                seconds = self._replays(request.samples, request.inner, request.untimed)
-            else:
-                seconds = self._launches(request.samples, request.inner, request.untimed)
-        wall = self._runtime.now() - begin
-        readings = self._monitor.since(mark)
-        clock = None if readings is None else readings.sm_clock_hz
-        return Chunk(
-            seconds=tuple(seconds),
-            clock_hz=(clock,) if clock else (),
-            wall_s=wall,
-            disturbance=disturbance(readings),
-            gpu=readings,
-        )
+            return super().sample(request)
+
+    def seconds(self, samples: int, inner: int, untimed: int) -> list[float]:
+        """Return seconds per call, one for each sample of ``inner`` calls."""
+        if self.timing == "cuda-graph":
+            return self._replays(samples, inner, untimed)
+        return super().seconds(samples, inner, untimed)
 
     def launch_times(self, repetitions: int) -> dict[str, float]:
         """Return seconds per execution by three clocks, and what the host needs to launch one."""
@@ -105,7 +87,7 @@ class GpuClock(HostClock):
                 host.append((self._runtime.now() - start) / _LAUNCHES)
                 enqueue.append((launched - start) / _LAUNCHES)
             times = {
-                "event": self._launches(repetitions, _LAUNCHES, _LAUNCHES),
+                "event": super().seconds(repetitions, _LAUNCHES, _LAUNCHES),
                 "graph": self._replays(repetitions, _LAUNCHES, _LAUNCHES),
                 "host": host,
                 "enqueue": enqueue,
@@ -116,84 +98,33 @@ class GpuClock(HostClock):
         graph = self._graph(inner)
         for _ in range(1 + untimed // inner):
             graph.replay()
-        events = [self._runtime.event() for _ in range(samples + 1)]
-        events[0].record()
-        for event in events[1:]:
+        events = [self._runtime.record()]
+        for _ in range(samples):
             graph.replay()
-            event.record()
+            events.append(self._runtime.record())
         self._runtime.wait()
-        pairs = itertools.pairwise(events)
-        return [start.elapsed_time(end) / 1e3 / inner for start, end in pairs]
+        return [self._runtime.between(*pair) / inner for pair in itertools.pairwise(events)]
 
-    def _graph(self, inner: int) -> Graph:
+    def _graph(self, inner: int) -> Any:
         """Return the graph of ``inner`` calls; the last one only is kept, for its memory."""
         if inner not in self._graphs:
             self._graphs.clear()
-            self._graphs[inner] = self._runtime.capture(self._call, inner)
+            self._graphs[inner] = self._capture(self._call, inner)
         return self._graphs[inner]
-
-    def _launches(self, samples: int, inner: int, untimed: int) -> list[float]:
-        for _ in range(untimed):
-            self._call()
-        pause = self._enqueue() * inner * _SLEEP_FACTOR + _SLEEP_LEAST_S
-        pairs = []
-        for _ in range(samples):
-            start, end = self._runtime.event(), self._runtime.event()
-            self._runtime.sleep(min(pause, _SLEEP_MOST_S))
-            start.record()
-            for _ in range(inner):
-                self._call()
-            end.record()
-            pairs.append((start, end))
-            self._runtime.wait()  # else the queue fills up, and the next launches wait for room
-        return [start.elapsed_time(end) / 1e3 / inner for start, end in pairs]
-
-    def _enqueue(self) -> float:
-        """Return what the host needs to launch one, in seconds; measured once."""
-        if self._enqueue_s is None:
-            self._runtime.wait()
-            start = self._runtime.now()
-            for _ in range(_LAUNCHES):
-                self._call()
-            self._enqueue_s = (self._runtime.now() - start) / _LAUNCHES
-            self._runtime.wait()
-        return self._enqueue_s
-
-
-# -----------------------------------------------------------------------------
-# The few things that timing on a GPU needs from PyTorch's CUDA runtime; tests put a fake in.
-
-_cuda: Any = torch.cuda  # partly without types
-# Calls before a capture: cuDNN's benchmark mode and lazy loading must be done with by then.
-_WARM_UP = 3
-_COPIES = ("memcpy", "memset")
-_NAME_LENGTH = 100
-
-
-class Event(Protocol):
-    """A point in the device's stream."""
-
-    def record(self) -> None:
-        """Put it into the stream here."""
-
-    def elapsed_time(self, end: Any) -> float:
-        """Return milliseconds until another one; both must have passed."""
-
-
-class Graph(Protocol):
-    """Captured calls."""
-
-    def replay(self) -> None:
-        """Launch them all at once."""
 
 
 class Runtime:
-    """PyTorch's CUDA runtime on the current device and stream."""
+    """PyTorch's CUDA runtime on the current device and stream; tests put a fake in."""
 
-    def event(self) -> Event:
-        """Return a new event that keeps its time."""
-        event: Event = _cuda.Event(enable_timing=True)
+    def record(self) -> Any:
+        """Put a new event into the stream and return it."""
+        event = _cuda.Event(enable_timing=True)
+        event.record()
         return event
+
+    def between(self, start: Any, end: Any) -> float:
+        """Return the seconds between two events that have passed."""
+        return float(start.elapsed_time(end)) / 1e3
 
     def wait(self) -> None:
         """Return when the device has done everything."""
@@ -210,7 +141,7 @@ class Runtime:
         """Return the host's time in seconds."""
         return time.perf_counter()
 
-    def capture(self, call: Callable[[], Any], times: int) -> Graph:
+    def capture(self, call: Callable[[], Any], times: int) -> Any:
         """Capture ``times`` calls; each one's result is dropped at once, as outside of a graph."""
         side = _cuda.Stream()
         side.wait_stream(_cuda.current_stream())
@@ -218,7 +149,7 @@ class Runtime:
             for _ in range(_WARM_UP):
                 call()
         _cuda.current_stream().wait_stream(side)
-        graph: Graph = _cuda.CUDAGraph()
+        graph = _cuda.CUDAGraph()
         with _cuda.graph(graph):
             for _ in range(times):
                 call()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +16,13 @@ from pydlbench.backends.torch.operator import compiled
 from pydlbench.backends.torch.trace import library_output
 from pydlbench.steps.definition import definition_of
 from pydlbench.steps.inputs import make_batch, make_weights
-from pydlbench.steps.operators import CallCost, OperatorsFacts, OperatorsKernel, summary
+from pydlbench.steps.operators import (
+    CallCost,
+    OperatorsFacts,
+    OperatorsKernel,
+    TimedCall,
+    summary,
+)
 from pydlbench.steps.torch.step import TorchModel, TorchStep, autocast
 from pydlbench.timing.statistics import median
 
@@ -170,23 +177,6 @@ def _overwrites(net: Net, node: fx.Node) -> bool:
 
 # -----------------------------------------------------------------------------
 # Operators of PyTorch's step: the very modules of the step, with operands as a step leaves them.
-
-
-class FeedOperator:
-    """Images and labels from the host's arrays, in the step's type and layout."""
-
-    executions = 1
-
-    def __init__(self, model: TorchModel) -> None:
-        self._model = model
-
-    def run(self) -> float:
-        """Bring them over once."""
-        start = time.perf_counter()
-        found = self._model.fed()
-        seconds = time.perf_counter() - start
-        del found
-        return seconds
 
 
 class SubgraphOperator:
@@ -488,7 +478,8 @@ def prepare_log(
 
 def prepare_allocation(backend: FrameworkBackend, size: int) -> OperatorsKernel:
     """Make a call ready; see :func:`pydlbench.steps.operations.prepare_allocation`."""
-    return OperatorsKernel([_Allocation(size)], OperatorsFacts(names=("call",)), backend.cpus)
+    call = TimedCall(partial(torch.add, torch.ones(size // 4), 1.0))
+    return OperatorsKernel([call], OperatorsFacts(names=("call",)), backend.cpus)
 
 
 def _step(model: Model, case: StepSpec) -> TorchStep:
@@ -511,7 +502,7 @@ def _operators(
     found: dict[str, Any] = {}
     for one in wanted:
         if one.kind == "feed":
-            found[one.name] = FeedOperator(model)
+            found[one.name] = TimedCall(model.fed)
         elif one.kind == "optimizer":
             assert step.optimizer is not None, "a step that is trained has one"
             found[one.name] = OptimizerOperator(step.optimizer, model.parameters)
@@ -532,21 +523,6 @@ def _gradient(found: tuple[Subgraph, Operands] | None, model: TorchModel) -> tor
     """Return the gradient of a node's output, or something of the images' shape."""
     known = () if found is None else found[1].gradients
     return next((one for one in known if one is not None), model.resident[0])
-
-
-class _Allocation:
-    """A call whose result is so large that the C library may ask the system for it."""
-
-    executions = 1
-
-    def __init__(self, size: int) -> None:
-        self._source = torch.ones(size // 4)
-
-    def run(self) -> float:
-        """Allocate, write and drop it."""
-        start = time.perf_counter()
-        torch.add(self._source, 1.0)
-        return time.perf_counter() - start
 
 
 def _calibrated(step: TorchStep, single: SubgraphOperator) -> tuple[float, float]:

@@ -50,7 +50,8 @@ def test_launches_hide_behind_a_sleep(runtime, monitor):
     chunk = timer.sample(Request(samples=2, inner=3, untimed=1))
     assert chunk.seconds == pytest.approx([2e-3] * 2)
     sample = ["sleep", "event", *["call"] * 3, "event", "wait"]
-    assert runtime.log == ["call", "wait", *["call"] * 10, "wait", *sample, *sample]
+    launches = ["call", "wait", *["call"] * 10, "wait"]  # behind one that loads what is lazy
+    assert runtime.log == ["call", *launches, *sample, *sample]
     # What the host needs to launch is asked once.
     runtime.log.clear()
     timer.sample(Request(samples=1, inner=3))
