@@ -12,23 +12,15 @@ import numpy as np
 
 from pydlbench.backends.base import check_not_emulated, check_precision
 from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant
-from pydlbench.backends.tensorflow.layers import (
-    bias_sums,
-    convolutions,
-    poolings,
-    products,
-    transposed_convolutions,
-    with_bias,
-)
+from pydlbench.backends.tensorflow.layers import calls_of, with_bias
 from pydlbench.backends.tensorflow.operator import (
+    DTYPES,
     Clock,
     FunctionOperator,
     Recipe,
-    identity,
-    operator_of,
+    only,
     upload,
 )
-from pydlbench.backends.tensorflow.pointwise import pointwise_recipes
 from pydlbench.backends.tensorflow.runtime import configure, settings, tf
 from pydlbench.backends.tensorflow.trace import calls_for, kernels_behind, trace
 from pydlbench.devices.cpu.affinity import own_cpus
@@ -39,10 +31,6 @@ from pydlbench.errors import (
     PydlbenchError,
     UnsupportedError,
 )
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.deconv import Deconv2d
-from pydlbench.layers.pointwise import Pointwise
-from pydlbench.layers.pool import Pool2d
 from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS, KernelSpec
 from pydlbench.timing.chunk import Request
 
@@ -57,8 +45,6 @@ __all__ = ["Arithmetic", "TensorflowBackend", "arithmetic", "create", "reason_of
 
 # -----------------------------------------------------------------------------
 # What TensorFlow stores and computes in: which precisions it has on which device.
-
-_STORED = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +61,19 @@ class Arithmetic:
     tf32: bool | None
     accumulate: str
 
-    def accumulator(self, sums: str) -> str:
-        """Return the accumulator of a recipe, from what its ``sums`` says."""
-        return {"products": self.accumulate, "float32": "float32", "stored": self.dtype}[sums]
+    def accumulator(self, sums: str, mode: str) -> str:
+        """Return the accumulator of a recipe in a mode, from what its ``sums`` says.
+
+        Eigen's kernel of ``BiasAddGrad``, which graphs run, sums bfloat16 in bfloat16 (channels
+        last, one row of pixels after the other: a gradient over 13 000 pixels is off by a seventh);
+        XLA sums in float32.
+        """
+        return {
+            "products": self.accumulate,
+            "float32": "float32",
+            "stored": self.dtype,
+            "BiasAddGrad": "float32" if mode == "xla" else self.dtype,
+        }[sums]
 
 
 def arithmetic(precision: str, on_gpu: bool, isa: Collection[str]) -> Arithmetic:
@@ -94,16 +90,15 @@ def arithmetic(precision: str, on_gpu: bool, isa: Collection[str]) -> Arithmetic
     check_precision(precision, on_gpu)
     if not on_gpu:
         check_not_emulated(precision, isa)
-        return Arithmetic(dtype=_STORED[precision], tf32=None, accumulate="float32")
+        return Arithmetic(dtype=DTYPES[precision], tf32=None, accumulate="float32")
     if precision == "fp16":
         raise UnsupportedError("TensorFlow cannot keep float16 off the tensor cores; see fp16-tc")
     if precision == "fp8-tc":
         raise UnsupportedError("TensorFlow has no products of 8-bit floating-point numbers")
     if precision == "fp32":
         return Arithmetic(dtype="float32", tf32=False, accumulate="float32")
-    stored = _STORED[precision.removesuffix("-tc")]
     tf32 = True if precision == "tf32" else None
-    return Arithmetic(dtype=stored, tf32=tf32, accumulate="float32-tensor")
+    return Arithmetic(dtype=DTYPES[precision], tf32=tf32, accumulate="float32-tensor")
 
 
 # -----------------------------------------------------------------------------
@@ -207,10 +202,10 @@ class TensorflowBackend(FrameworkBackend):
                 layout=recipe.layout,
                 variant=recipe.variant,
                 build=functools.partial(self._build, recipe, numbers, mode),
-                accumulate=numbers.accumulator(recipe.sums),
-                bias_accumulate=numbers.accumulator(bias_sums(mode)),
+                accumulate=numbers.accumulator(recipe.sums, mode),
+                bias_accumulate=numbers.accumulator("BiasAddGrad", mode),
             )
-            for recipe in _recipes(case, numbers.dtype)
+            for recipe in _recipes(case)
         ]
 
     def empty(self, mode: str | None) -> Operator:
@@ -220,10 +215,9 @@ class TensorflowBackend(FrameworkBackend):
             algorithm="Identity",
             layout="",
             variant="",
-            function=identity,
+            function=tf.identity,
             operands=lambda _: (),
-            result="dst",
-            plain=np.atleast_1d,
+            by_role=only("dst", np.atleast_1d),
         )
         scalar = upload(np.ones((), np.float32), "float32", self._place)
         operator = FunctionOperator(recipe, [scalar], mode, self._place)
@@ -233,7 +227,8 @@ class TensorflowBackend(FrameworkBackend):
 
     def clock(self, operator: Operator) -> HostClock:
         """Return what times an operator: the host's clock, behind its switches."""
-        return Clock(operator, self.cpus, getattr(operator, "settle", None))
+        assert isinstance(operator, FunctionOperator)
+        return Clock(operator, self.cpus)
 
     def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
         """Return the facts with the kernel behind the function."""
@@ -284,7 +279,7 @@ class TensorflowBackend(FrameworkBackend):
     ) -> FunctionOperator:
         what = " ".join(filter(None, (recipe.algorithm, recipe.detail, f"({mode})")))
         try:
-            return operator_of(recipe, inputs, numbers, mode, self._place)
+            return FunctionOperator.of(recipe, inputs, numbers, mode, self._place)
         except tf.errors.OpError as error:
             raise translated(error, what) from error
 
@@ -297,23 +292,12 @@ def _checked_mode(mode: str | None) -> str:
     return mode
 
 
-def _recipes(case: KernelSpec, stored: str) -> list[Recipe]:
-    layer = case.layer
-    if isinstance(layer, Pool2d):
-        return poolings(layer, case.pass_)
-    if isinstance(layer, Pointwise):
-        if case.on_gpu:
-            raise UnsupportedError("tensorflow: memory-bound layers are run on CPUs so far")
-        training = case.propagation == "training"
-        return pointwise_recipes(
-            layer, case.pass_, training=training, stored=stored, mode=_checked_mode(case.mode)
-        )
-    if isinstance(layer, Conv2d):
-        found = convolutions(layer, case.pass_)
-    elif isinstance(layer, Deconv2d):
-        found = transposed_convolutions(layer, case.pass_)
-    else:
-        found = products(layer, case.pass_)
+def _recipes(case: KernelSpec) -> list[Recipe]:
+    """List the ways to run a case; a bias is added where it has one.
+
+    What cannot have one is refused with the operands, see ``verdicts.fused_inputs``.
+    """
+    found = calls_of(case.layer).recipes(case.layer, case)
     return [with_bias(one, case.pass_) for one in found] if case.fuse == "bias" else found
 
 

@@ -1,46 +1,132 @@
-"""Convolutions, products and poolings as TensorFlow's operators, with those of their gradients."""
+"""Convolutions, products and poolings as TensorFlow's operators, with those of their gradients.
+
+Each kind of layer is a class that says what TensorFlow calls for it, tensors in and tensors out. A
+layer that is timed alone is made of its passes; a network calls it forward and has a tape
+differentiate it, which comes to the same operators.
+"""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pydlbench.backends.frameworks.layouts import (
+    arranged,
+    arranged_matrices,
+    arranged_shape,
+    plain,
+    plain_matrices,
+)
 from pydlbench.backends.tensorflow.operator import (
     FORMATS,
+    InNetwork,
+    LayerCalls,
     Recipe,
-    RolesRecipe,
-    as_they_are,
-    from_plain,
+    only,
     spatial,
-    to_plain,
-    unused_plain,
 )
+from pydlbench.backends.tensorflow.pointwise import POINTWISE
 from pydlbench.backends.tensorflow.runtime import tf
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.deconv import Deconv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pointwise import Pointwise
+from pydlbench.layers.pool import Pool2d
 from pydlbench.layers.window import extent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from pydlbench.layers.deconv import Deconv2d
-    from pydlbench.layers.gemm import Gemm
-    from pydlbench.layers.pool import Pool2d
+    from pydlbench.backends.tensorflow.operator import Phase
+    from pydlbench.layers.layer import Layer
+    from pydlbench.records.specs import KernelSpec
 
-__all__ = [
-    "bias_sums",
-    "convolutions",
-    "padding_of",
-    "poolings",
-    "products",
-    "transposed_convolutions",
-    "with_bias",
-]
+__all__ = ["LAYERS", "calls_of", "padding_of", "with_bias"]
+
+
+# -----------------------------------------------------------------------------
+# What TensorFlow calls for a layer, and what a recipe and a network make of it.
+
+
+class Calls(InNetwork):
+    """What TensorFlow calls for one layer, in one layout.
+
+    Its methods ``forward``, ``backward_data`` and ``backward_weights`` take the tensors that the
+    layer's pass reads, in the order of its roles, and return what it writes.
+
+    Args:
+        data_format: ``NHWC`` or ``NCHW``; where ``BiasAdd`` finds the channels.
+    """
+
+    #: What is special about the problem, for refusals: ``with 2 groups``.
+    detail = ""
+
+    def __init__(self, data_format: str) -> None:
+        self.data_format = data_format
+
+    @property
+    def images(self) -> str:
+        """The layout of images, as rows of tables spell it."""
+        return self.data_format.lower()
+
+    @property
+    def variant(self) -> str:
+        """What ``--layout`` chooses by."""
+        return self.images
+
+    @property
+    @abc.abstractmethod
+    def layout(self) -> str:
+        """The layouts of all operands, for the reader."""
+
+    @abc.abstractmethod
+    def algorithm(self, pass_: str) -> str:
+        """Return TensorFlow's names of the operators of a pass."""
+
+    @abc.abstractmethod
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the layer's output."""
+
+    def arranged(self, role: str, array: NDArray[Any]) -> NDArray[Any]:
+        """Return a plain tensor as the operators want it, contiguous."""
+        del role
+        return arranged(array, self.images)
+
+    def plain(self, role: str, array: NDArray[Any]) -> NDArray[Any]:
+        """Return a tensor of the operators' as a plain one."""
+        del role
+        return plain(array, self.images)
+
+    def recipe(self, layer: Layer, pass_: str) -> Recipe:
+        """Return how a pass is computed alone."""
+        (result,) = layer.writes(pass_)
+
+        def operands(inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+            return tuple(self.arranged(role, inputs[role]) for role in layer.reads(pass_))
+
+        return Recipe(
+            algorithm=self.algorithm(pass_),
+            layout=self.layout,
+            variant=self.variant,
+            function=getattr(self, pass_.replace("-", "_")),
+            operands=operands,
+            by_role=only(result, lambda array: self.plain(result, array)),
+            detail=self.detail,
+        )
+
+    def output(self, inputs: Sequence[Any], own: Mapping[str, Any], phase: Phase) -> Any:
+        """Return the layer's output, with a bias where it has one."""
+        del phase
+        weights = [own["weights"]] if "weights" in own else []
+        found = self.forward(*inputs, *weights)
+        return tf.nn.bias_add(found, own["bias"], self.data_format) if "bias" in own else found
 
 
 # -----------------------------------------------------------------------------
@@ -50,15 +136,6 @@ __all__ = [
 # its own. The gradient of the bias is an operator of its own beside that of the weights.
 
 
-def bias_sums(mode: str) -> str:
-    """Return what ``BiasAddGrad`` sums in, in the words of a recipe.
-
-    Eigen's kernel in graphs sums bfloat16 in bfloat16 (channels last, one row of pixels after the
-    other: a gradient over 13 000 pixels is off by a seventh); XLA sums in float32.
-    """
-    return "float32" if mode == "xla" else "stored"
-
-
 def with_bias(recipe: Recipe, pass_: str) -> Recipe:
     """Return a recipe that adds a bias, or gives its gradient beside that of the weights.
 
@@ -66,102 +143,95 @@ def with_bias(recipe: Recipe, pass_: str) -> Recipe:
         recipe: of a convolution or a product.
         pass_: ``forward`` or ``backward-weights``.
     """
-    return _forward(recipe) if pass_ == "forward" else _gradient(recipe)
-
-
-def _channels(recipe: Recipe) -> str:
-    """Where the channels are, as ``BiasAdd`` wants it; columns of a product are the last."""
-    return "NCHW" if recipe.variant == "nchw" else "NHWC"
-
-
-def _forward(recipe: Recipe) -> Recipe:
-    data_format = _channels(recipe)
+    # Columns of a product are its last dimension.
+    data_format = "NCHW" if recipe.variant == "nchw" else "NHWC"
 
     def operands(inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
         return *recipe.operands(inputs), inputs["bias"]
 
-    def function(*tensors: Any) -> Any:
+    def forward(*tensors: Any) -> Any:
         return tf.nn.bias_add(recipe.function(*tensors[:-1]), tensors[-1], data_format)
 
-    return dataclasses.replace(
-        recipe, algorithm=f"{recipe.algorithm}, BiasAdd", operands=operands, function=function
-    )
+    def gradients(source: Any, gradient: Any) -> Any:
+        bias = tf.raw_ops.BiasAddGrad(out_backprop=gradient, data_format=data_format)
+        return recipe.function(source, gradient), bias
 
-
-def _gradient(recipe: Recipe) -> Recipe:
-    data_format = _channels(recipe)
-    # A product with transposed weights has the incoming gradient on its left.
-    place = 0 if recipe.variant == "transposed" else 1
-
-    def function(*tensors: Any) -> Any:
-        bias = tf.raw_ops.BiasAddGrad(out_backprop=tensors[place], data_format=data_format)
-        return recipe.function(*tensors), bias
-
-    def by_role(results: list[NDArray[Any]], _: list[NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def by_role(results: Sequence[NDArray[Any]], tensors: Sequence[Any]) -> dict[str, NDArray[Any]]:
         weights, bias = results
-        return {"weights": recipe.plain(weights), "bias": bias}
+        return {**recipe.by_role([weights], tensors), "bias": bias}
 
-    return RolesRecipe(
-        algorithm=f"{recipe.algorithm}, BiasAddGrad",
-        layout=recipe.layout,
-        variant=recipe.variant,
-        function=function,
-        operands=recipe.operands,
-        result=recipe.result,
-        plain=unused_plain,
-        complete=recipe.complete,
-        detail=recipe.detail,
-        sums=recipe.sums,
-        by_role=by_role,
-    )
+    if pass_ == "forward":
+        algorithm = f"{recipe.algorithm}, BiasAdd"
+        return dataclasses.replace(recipe, algorithm=algorithm, operands=operands, function=forward)
+    algorithm = f"{recipe.algorithm}, BiasAddGrad"
+    return dataclasses.replace(recipe, algorithm=algorithm, function=gradients, by_role=by_role)
 
 
 # -----------------------------------------------------------------------------
 # Products of matrices: ``tf.linalg.matmul``, with weights as they are or stored transposed.
 
 
-def products(layer: Gemm, pass_: str) -> list[Recipe]:
+class Product(Calls):
+    """A product of matrices, or several of the same size.
+
+    Args:
+        layer: the product.
+        transposed: whether the weights are stored with their columns as rows.
+    """
+
+    def __init__(self, layer: Gemm, *, transposed: bool = False) -> None:
+        super().__init__("NHWC")
+        self._layer, self._transposed = layer, transposed
+
+    @property
+    def variant(self) -> str:
+        """How the weights are stored."""
+        return "transposed" if self._transposed else "plain"
+
+    @property
+    def layout(self) -> str:
+        """The layouts of all operands."""
+        return f"src mk, weights {'nk' if self._transposed else 'kn'}, dst mn"
+
+    def algorithm(self, pass_: str) -> str:
+        """Return the operator of every pass: TensorFlow has one for matrices, one for several."""
+        del pass_
+        return "MatMul" if self._layer.batch_count == 1 else "BatchMatMulV2"
+
+    def forward(self, source: Any, weights: Any) -> Any:
+        """Return the product."""
+        return tf.linalg.matmul(source, weights, transpose_b=self._transposed)
+
+    def backward_data(self, weights: Any, gradient: Any) -> Any:
+        """Return the gradient of the source."""
+        return tf.linalg.matmul(gradient, weights, transpose_b=not self._transposed)
+
+    def backward_weights(self, source: Any, gradient: Any) -> Any:
+        """Return the gradient of the weights, stored as they are."""
+        left, right = (gradient, source) if self._transposed else (source, gradient)
+        return tf.linalg.matmul(left, right, transpose_a=True)
+
+    def arranged(self, role: str, array: NDArray[Any]) -> NDArray[Any]:
+        """Return an operand's matrix, or its matrices."""
+        return arranged_matrices(self._layer, role, array, transposed=self._transposed)
+
+    def plain(self, role: str, array: NDArray[Any]) -> NDArray[Any]:
+        """Return the result's matrices."""
+        return plain_matrices(self._layer, role, array, transposed=self._transposed)
+
+
+def gemm_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
     """Return the ways to compute a pass of a product: its weights lie one way or the other."""
-    return [_product_recipe(layer, pass_, transposed) for transposed in (False, True)]
+    assert isinstance(layer, Gemm)
+    ways = (Product(layer, transposed=transposed) for transposed in (False, True))
+    return [one.recipe(layer, case.pass_) for one in ways]
 
 
-def _product_recipe(layer: Gemm, pass_: str, transposed: bool) -> Recipe:
-    single = layer.batch_count == 1
-    # (left, right, whether left and right are read transposed)
-    left, right, flags = {
-        "forward": ("src", "weights", (False, transposed)),
-        "backward-data": ("dst", "weights", (False, not transposed)),
-        "backward-weights": (
-            ("dst", "src", (True, False)) if transposed else ("src", "dst", (True, False))
-        ),
-    }[pass_]
-    result = {"forward": "dst", "backward-data": "src", "backward-weights": "weights"}[pass_]
-
-    def arranged(role: str, array: NDArray[Any]) -> NDArray[Any]:
-        if role == "weights" and transposed:
-            array = array.transpose(0, 2, 1)
-        # One product is a matter of matrices; TensorFlow has another operator for several.
-        return np.ascontiguousarray(array[0] if single else array)
-
-    def operands(inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
-        return arranged(left, inputs[left]), arranged(right, inputs[right])
-
-    def plain(product: NDArray[Any]) -> NDArray[Any]:
-        product = product[None] if single else product
-        return product.transpose(0, 2, 1) if result == "weights" and transposed else product
-
-    def function(one: Any, other: Any) -> Any:
-        return tf.linalg.matmul(one, other, transpose_a=flags[0], transpose_b=flags[1])
-
-    return Recipe(
-        algorithm="MatMul" if single else "BatchMatMulV2",
-        layout=f"src mk, weights {'nk' if transposed else 'kn'}, dst mn",
-        variant="transposed" if transposed else "plain",
-        function=function,
-        operands=operands,
-        result=result,
-        plain=plain,
-    )
+def gemm_in_network(layer: Layer, data_format: str) -> Product:
+    """Return the product as models have it: matrices lie one way whatever that of images."""
+    del data_format
+    assert isinstance(layer, Gemm)
+    return Product(layer)
 
 
 # -----------------------------------------------------------------------------
@@ -182,18 +252,20 @@ class Padding:
     rows: tuple[int, int]
     columns: tuple[int, int]
 
+    def pairs(self, data_format: str) -> list[tuple[int, int]]:
+        """Return the pads before and behind each of the four dimensions."""
+        sides, none = [self.rows, self.columns], (0, 0)
+        return [none, *sides, none] if data_format == "NHWC" else [none, none, *sides]
+
     def explicit(self, data_format: str) -> list[int]:
         """Return the pads of all four dimensions one after the other; empty with a word."""
         if self.word != "EXPLICIT":
             return []
-        if data_format == "NHWC":
-            return [0, 0, *self.rows, *self.columns, 0, 0]
-        return [0, 0, 0, 0, *self.rows, *self.columns]
+        return [pad for pair in self.pairs(data_format) for pad in pair]
 
-    def pairs(self, data_format: str) -> str | list[list[int]]:
-        """Return what ``tf.nn.conv2d`` takes: the word, or a pair for each dimension."""
-        flat = self.explicit(data_format)
-        return [flat[i : i + 2] for i in range(0, 8, 2)] if flat else self.word
+    def spoken(self, data_format: str) -> str | list[tuple[int, int]]:
+        """Return what ``tf.nn.conv2d`` takes: the word, or the pairs where there is none."""
+        return self.pairs(data_format) if self.word == "EXPLICIT" else self.word
 
     def __str__(self) -> str:
         """Return the four numbers in words."""
@@ -243,6 +315,48 @@ def _words(size: int, out: int, window: int, stride: int, leading: int) -> list[
     return words
 
 
+class Windows(Calls):
+    """Windows that move over padded images: what convolutions and poolings have in common.
+
+    Args:
+        layer: the convolution or pooling.
+        data_format: of the images.
+        padded: whether the source is padded in an operator of its own, from which the gradient is
+            cut out again; else the operator pads.
+    """
+
+    def __init__(self, layer: Conv2d | Pool2d, data_format: str, *, padded: bool) -> None:
+        super().__init__(data_format)
+        self._image = arranged_shape(layer.shapes()["src"], self.images)
+        self._around = padding_of(layer) if padded else None
+        if padded:
+            layer = dataclasses.replace(
+                layer,
+                in_height=layer.in_height + layer.pad_top + layer.pad_bottom,
+                in_width=layer.in_width + layer.pad_left + layer.pad_right,
+                pad_top=0,
+                pad_bottom=0,
+                pad_left=0,
+                pad_right=0,
+            )
+        self._padding = padding_of(layer)
+        self._padded_image = arranged_shape(layer.shapes()["src"], self.images)
+        self._strides = spatial(data_format, layer.stride_height, layer.stride_width)
+
+    def _pad(self, images: Any, value: float = 0) -> Any:
+        """Return images with the padding that the operator does not add."""
+        if self._around is None:
+            return images
+        return tf.pad(images, self._around.pairs(self.data_format), constant_values=value)
+
+    def _cut(self, images: Any) -> Any:
+        """Return images without what :meth:`_pad` adds."""
+        if self._around is None:
+            return images
+        begin = [before for before, _ in self._around.pairs(self.data_format)]
+        return tf.slice(images, begin, self._image)
+
+
 # -----------------------------------------------------------------------------
 # Convolutions: ``tf.nn.conv2d`` and the operators that its gradients are made of.
 
@@ -256,16 +370,173 @@ _DEPTHWISE_NAMES = {
     "backward-data": "DepthwiseConv2dNativeBackpropInput",
     "backward-weights": "DepthwiseConv2dNativeBackpropFilter",
 }
-_CONV_READS = {
-    "forward": ("src", "weights"),
-    "backward-data": ("weights", "dst"),
-    "backward-weights": ("src", "dst"),
-}
-_WRITES = {"forward": "dst", "backward-data": "src", "backward-weights": "weights"}
 
 
-def convolutions(layer: Conv2d, pass_: str) -> list[Recipe]:
-    """Return the ways to compute a pass of a convolution.
+def is_depthwise(layer: Conv2d) -> bool:
+    """Whether each channel is convolved by itself, which TensorFlow has operators for."""
+    return layer.groups == layer.in_channels > 1
+
+
+class Convolution(Windows):
+    """A convolution.
+
+    Args:
+        layer: the convolution.
+        data_format: of the images.
+        padded: see :class:`Windows`.
+        depthwise: through the operators for one group per channel.
+        split: forward, groups are split, convolved and joined, as AlexNet's ports did; else the
+            operator knows groups.
+    """
+
+    def __init__(
+        self,
+        layer: Conv2d,
+        data_format: str,
+        *,
+        padded: bool = False,
+        depthwise: bool = False,
+        split: bool = False,
+    ) -> None:
+        super().__init__(layer, data_format, padded=padded)
+        self._layer, self._depthwise, self._split = layer, depthwise, split
+        self._names = _DEPTHWISE_NAMES if depthwise else _CONV_NAMES
+        self._dilations = layer.dilation_height, layer.dilation_width
+        details = [f"{layer.groups} groups"] if layer.groups > 1 else []
+        if max(self._dilations) > 1:
+            details.append("dilation")
+        self.detail = f"with {' and '.join(details)}" if details else ""
+        self._words = {
+            "strides": self._strides,
+            "padding": self._padding.word,
+            "explicit_paddings": self._padding.explicit(data_format),
+            "data_format": data_format,
+            "dilations": spatial(data_format, *self._dilations),
+        }
+
+    @property
+    def layout(self) -> str:
+        """The layouts of all operands."""
+        filters = "hwcm" if self._depthwise else "hwio"
+        return f"src {self.images}, weights {filters}, dst {self.images}"
+
+    def algorithm(self, pass_: str) -> str:
+        """Return the operators of a pass."""
+        name = self._names[pass_]
+        return name if self._around is None else f"Pad, {name}"
+
+    def forward(self, source: Any, weights: Any) -> Any:
+        """Return the convolution."""
+        source = self._pad(source)
+        if not self._split:
+            return self._convolved(source, weights)
+        axis = self.data_format.index("C")
+        sources = tf.split(source, self._layer.groups, axis)
+        filters = tf.split(weights, self._layer.groups, 3)
+        found = [self._convolved(*pair) for pair in zip(sources, filters, strict=True)]
+        return tf.concat(found, axis)
+
+    def _convolved(self, source: Any, weights: Any) -> Any:
+        pads = self._padding.spoken(self.data_format)
+        if self._depthwise:
+            return tf.nn.depthwise_conv2d(
+                source, weights, self._strides, pads, self.data_format, self._dilations
+            )
+        return tf.nn.conv2d(
+            source, weights, self._strides, pads, self.data_format, self._words["dilations"]
+        )
+
+    def backward_data(self, weights: Any, gradient: Any) -> Any:
+        """Return the gradient of the source."""
+        operator = getattr(tf.raw_ops, self._names["backward-data"])
+        sizes = self._padded_image
+        return self._cut(
+            operator(input_sizes=sizes, filter=weights, out_backprop=gradient, **self._words)
+        )
+
+    def backward_weights(self, source: Any, gradient: Any) -> Any:
+        """Return the gradient of the weights."""
+        operator = getattr(tf.raw_ops, self._names["backward-weights"])
+        layer = self._layer
+        channels = layer.in_channels // layer.groups, layer.out_channels
+        if self._depthwise:
+            channels = layer.in_channels, layer.out_channels // layer.in_channels
+        sizes = [layer.kernel_height, layer.kernel_width, *channels]
+        source = self._pad(source)
+        return operator(input=source, filter_sizes=sizes, out_backprop=gradient, **self._words)
+
+    def arranged(self, role: str, array: NDArray[Any]) -> NDArray[Any]:
+        """Return images in their format; filters with their taps outside, outputs inside."""
+        if role != "weights":
+            return super().arranged(role, array)
+        if self._depthwise:  # (rows, columns, channels, outputs per channel)
+            grouped = array.reshape(self._layer.in_channels, -1, *array.shape[2:])
+            return np.ascontiguousarray(grouped.transpose(2, 3, 0, 1))
+        return arranged(array, "hwio")
+
+    def plain(self, role: str, array: NDArray[Any]) -> NDArray[Any]:
+        """Return images as NCHW, filters as (outputs, inputs, rows, columns)."""
+        if role != "weights":
+            return super().plain(role, array)
+        if self._depthwise:
+            return array.transpose(2, 3, 0, 1).reshape(-1, 1, *array.shape[:2])
+        return plain(array, "hwio")
+
+
+class TransposedConvolution(Convolution):
+    """A transposed convolution, by a convolution's operators with the images exchanged.
+
+    What ``tf.nn.conv2d_transpose`` calls is the gradient of a convolution, and its gradients are
+    the convolution and that of its weights.
+
+    Args:
+        layer: the transposed convolution.
+        data_format: of the images.
+        ways: see :class:`Convolution`.
+    """
+
+    def __init__(self, layer: Deconv2d, data_format: str, **ways: bool) -> None:
+        super().__init__(layer.convolution, data_format, **ways)
+
+    def algorithm(self, pass_: str) -> str:
+        """Return the operators of a pass."""
+        return super().algorithm(Deconv2d.pass_of_convolution(pass_))
+
+    def forward(self, source: Any, weights: Any) -> Any:
+        """Return the transposed convolution."""
+        return super().backward_data(weights, source)
+
+    def backward_data(self, weights: Any, gradient: Any) -> Any:
+        """Return the gradient of the source."""
+        return super().forward(gradient, weights)
+
+    def backward_weights(self, source: Any, gradient: Any) -> Any:
+        """Return the gradient of the weights."""
+        return super().backward_weights(gradient, source)
+
+
+def conv_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
+    """Return the ways to compute a pass of a convolution."""
+    assert isinstance(layer, Conv2d)
+    return [
+        Convolution(layer, data_format, **way).recipe(layer, case.pass_)
+        for way in _ways(layer)
+        for data_format in FORMATS
+    ]
+
+
+def deconv_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
+    """Return the ways to compute a pass of a transposed convolution."""
+    assert isinstance(layer, Deconv2d)
+    return [
+        TransposedConvolution(layer, data_format, **way).recipe(layer, case.pass_)
+        for way in _ways(layer.convolution)
+        for data_format in FORMATS
+    ]
+
+
+def _ways(layer: Conv2d) -> list[dict[str, bool]]:
+    """Return how a convolution can be called.
 
     Where no word describes the padding, the images may also be padded first, as models written for
     TensorFlow do: its gradients with explicit padding are not oneDNN's, sum bfloat16 in bfloat16,
@@ -274,199 +545,146 @@ def convolutions(layer: Conv2d, pass_: str) -> list[Recipe]:
     A convolution with one group per channel also goes through TensorFlow's operators for just that;
     these have one stride for both directions and, on CPUs, no dilation.
     """
-    found = [_conv_recipe(layer, pass_, data_format, "dense") for data_format in FORMATS]
+    ways: list[dict[str, bool]] = [{}]
     if padding_of(layer).word == "EXPLICIT":
-        found += [_conv_recipe(layer, pass_, data_format, "padded") for data_format in FORMATS]
+        ways.append({"padded": True})
     dense = layer.dilation_height == layer.dilation_width == 1
-    even = layer.stride_height == layer.stride_width
-    if layer.groups == layer.in_channels > 1 and dense and even:
-        found += [_conv_recipe(layer, pass_, data_format, "depthwise") for data_format in FORMATS]
-    return found
+    if is_depthwise(layer) and dense and layer.stride_height == layer.stride_width:
+        ways.append({"depthwise": True})
+    return ways
 
 
-def transposed_convolutions(layer: Deconv2d, pass_: str) -> list[Recipe]:
-    """Return the ways to compute a pass of a transposed convolution.
+def conv_in_network(layer: Layer, data_format: str) -> Convolution:
+    """Return a convolution as models call it: padded first where no word says the same.
 
-    What ``tf.nn.conv2d_transpose`` calls is the gradient of a convolution, and its gradients are
-    the convolution and that of its weights: the same operators, with the images exchanged.
+    Other groups than one per channel are split: TensorFlow's gradients know none on a CPU.
+
+    Raises:
+        UnsupportedError: channel by channel with two strides.
     """
-    return [
-        _exchanged(one) for one in convolutions(layer.convolution, layer.pass_of_convolution(pass_))
-    ]
-
-
-def _exchanged(recipe: Recipe) -> Recipe:
-    """Return a recipe that calls what it reads and writes ``src`` where it was ``dst``."""
-    other = {"src": "dst", "dst": "src", "weights": "weights"}
-
-    def operands(inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
-        return recipe.operands({other[role]: array for role, array in inputs.items()})
-
-    return dataclasses.replace(recipe, operands=operands, result=other[recipe.result])
-
-
-def _conv_recipe(layer: Conv2d, pass_: str, data_format: str, way: str) -> Recipe:
-    depthwise = way == "depthwise"
-
-    def arranged(role: str, array: NDArray[Any]) -> NDArray[Any]:
-        if role != "weights":
-            return from_plain(array, data_format)
-        if depthwise:  # (height, width, channels, outputs per channel)
-            array = array.reshape(layer.in_channels, -1, *array.shape[2:])
-            return np.ascontiguousarray(array.transpose(2, 3, 0, 1))
-        return np.ascontiguousarray(array.transpose(2, 3, 1, 0))
-
-    def operands(inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
-        return tuple(arranged(role, inputs[role]) for role in _CONV_READS[pass_])
-
-    def plain(result: NDArray[Any]) -> NDArray[Any]:
-        if pass_ != "backward-weights":
-            return to_plain(result, data_format)
-        if depthwise:
-            return result.transpose(2, 3, 0, 1).reshape(layer.out_channels, 1, *result.shape[:2])
-        return result.transpose(3, 2, 0, 1)
-
-    filters = "hwcm" if depthwise else "hwio"
-    images = data_format.lower()
-    functions = {"dense": _dense, "padded": _padded, "depthwise": _depthwise}
-    name = (_DEPTHWISE_NAMES if depthwise else _CONV_NAMES)[pass_]
-    details = [f"{layer.groups} groups"] if layer.groups > 1 else []
-    if max(layer.dilation_height, layer.dilation_width) > 1:
-        details.append("dilation")
-    return Recipe(
-        algorithm=f"Pad, {name}" if way == "padded" else name,
-        layout=f"src {images}, weights {filters}, dst {images}",
-        variant=images,
-        function=functions[way](layer, pass_, data_format),
-        operands=operands,
-        result=_WRITES[pass_],
-        plain=plain,
-        detail=f"with {' and '.join(details)}" if details else "",
-    )
-
-
-def _dense(layer: Conv2d, pass_: str, data_format: str) -> Callable[..., Any]:
-    padding = padding_of(layer)
-    strides = spatial(data_format, layer.stride_height, layer.stride_width)
-    dilations = spatial(data_format, layer.dilation_height, layer.dilation_width)
-    if pass_ == "forward":
-
-        def forward(source: Any, weights: Any) -> Any:
-            pads = padding.pairs(data_format)
-            return tf.nn.conv2d(source, weights, strides, pads, data_format, dilations)
-
-        return forward
-    rest = {
-        "strides": strides,
-        "padding": padding.word,
-        "explicit_paddings": padding.explicit(data_format),
-        "data_format": data_format,
-        "dilations": dilations,
-    }
-    if pass_ == "backward-data":
-        shape = _image_shape(layer, data_format)
-
-        def backward_data(weights: Any, gradient: Any) -> Any:
-            return tf.raw_ops.Conv2DBackpropInput(
-                input_sizes=shape, filter=weights, out_backprop=gradient, **rest
-            )
-
-        return backward_data
-    taps = layer.kernel_height, layer.kernel_width
-    sizes = [*taps, layer.in_channels // layer.groups, layer.out_channels]
-
-    def backward_weights(source: Any, gradient: Any) -> Any:
-        return tf.raw_ops.Conv2DBackpropFilter(
-            input=source, filter_sizes=sizes, out_backprop=gradient, **rest
+    assert isinstance(layer, Conv2d)
+    depthwise = is_depthwise(layer)
+    if depthwise and layer.stride_height != layer.stride_width:
+        raise UnsupportedError(
+            f"{layer.name or layer.problem}: TensorFlow's depthwise convolution has one stride "
+            "for both directions"
         )
-
-    return backward_weights
-
-
-def _padded(layer: Conv2d, pass_: str, data_format: str) -> Callable[..., Any]:
-    """Pad the source in an operator of its own; its gradient is cut out of the padded one's."""
-    whole = dataclasses.replace(
+    return Convolution(
         layer,
-        in_height=layer.in_height + layer.pad_top + layer.pad_bottom,
-        in_width=layer.in_width + layer.pad_left + layer.pad_right,
-        pad_top=0,
-        pad_bottom=0,
-        pad_left=0,
-        pad_right=0,
+        data_format,
+        padded=padding_of(layer).word == "EXPLICIT",
+        depthwise=depthwise,
+        split=layer.groups > 1 and not depthwise,
     )
-    inner = _dense(whole, pass_, data_format)
-    if pass_ != "backward-data":
-        pads = padding_of(layer).pairs(data_format)
-        return lambda source, other: inner(tf.pad(source, pads), other)
-    begin = [extent - 1 for extent in spatial(data_format, layer.pad_top + 1, layer.pad_left + 1)]
-    shape = _image_shape(layer, data_format)
-    return lambda weights, gradient: tf.slice(inner(weights, gradient), begin, shape)
 
 
-def _depthwise(layer: Conv2d, pass_: str, data_format: str) -> Callable[..., Any]:
-    padding = padding_of(layer)
-    rest = {
-        "strides": spatial(data_format, layer.stride_height, layer.stride_width),
-        "padding": padding.word,
-        "explicit_paddings": padding.explicit(data_format),
-        "data_format": data_format,
-    }
-    if pass_ == "forward":
+def deconv_in_network(layer: Layer, data_format: str) -> TransposedConvolution:
+    """Return a transposed convolution as models call it.
 
-        def forward(source: Any, weights: Any) -> Any:
-            return tf.raw_ops.DepthwiseConv2dNative(input=source, filter=weights, **rest)
-
-        return forward
-    if pass_ == "backward-data":
-        shape = _image_shape(layer, data_format)
-
-        def backward_data(weights: Any, gradient: Any) -> Any:
-            return tf.raw_ops.DepthwiseConv2dNativeBackpropInput(
-                input_sizes=shape, filter=weights, out_backprop=gradient, **rest
-            )
-
-        return backward_data
-    taps = layer.kernel_height, layer.kernel_width
-    sizes = [*taps, layer.in_channels, layer.out_channels // layer.in_channels]
-
-    def backward_weights(source: Any, gradient: Any) -> Any:
-        return tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
-            input=source, filter_sizes=sizes, out_backprop=gradient, **rest
+    Raises:
+        UnsupportedError: it has groups.
+    """
+    assert isinstance(layer, Deconv2d)
+    if layer.groups > 1:
+        raise UnsupportedError(
+            f"{layer.name or layer.problem}: TensorFlow has no transposed convolution with groups"
         )
-
-    return backward_weights
-
-
-def _image_shape(layer: Conv2d, data_format: str) -> list[int]:
-    if data_format == "NHWC":
-        return [layer.batch, layer.in_height, layer.in_width, layer.in_channels]
-    return [layer.batch, layer.in_channels, layer.in_height, layer.in_width]
+    return TransposedConvolution(layer, data_format)
 
 
 # -----------------------------------------------------------------------------
 # Pooling: ``MaxPool`` and ``AvgPool`` with their gradients.
 
-_POOL_NAMES = {
-    ("max", "forward"): "MaxPool",
-    ("max", "backward-data"): "MaxPoolGrad",
-    ("avg", "forward"): "AvgPool",
-    ("avg", "backward-data"): "AvgPoolGrad",
-}
-_POOL_READS = {
-    ("max", "forward"): ("src",),
-    ("max", "backward-data"): ("src", "dst"),
-    ("avg", "forward"): ("src",),
-    ("avg", "backward-data"): ("dst",),
-}
+
+class Pooling(Windows):
+    """A pooling: maxima or averages.
+
+    Args:
+        layer: the pooling.
+        data_format: of the images.
+        padded: see :class:`Windows`; the padding never is a maximum. An average that leaves it out
+            is scaled by what is inside.
+    """
+
+    def __init__(self, layer: Pool2d, data_format: str, *, padded: bool = False) -> None:
+        super().__init__(layer, data_format, padded=padded)
+        self._layer = layer
+        self._window = {
+            "ksize": spatial(data_format, layer.kernel_height, layer.kernel_width),
+            "strides": self._strides,
+            "padding": self._padding.word,
+            "data_format": data_format,
+        }
+        self._average = layer.mode == "avg"
+        if not self._average:
+            self._window["explicit_paddings"] = self._padding.explicit(data_format)
+
+    @property
+    def layout(self) -> str:
+        """The layouts of both operands."""
+        return f"src {self.images}, dst {self.images}"
+
+    def algorithm(self, pass_: str) -> str:
+        """Return the operator of a pass."""
+        name = "AvgPool" if self._average else "MaxPool"
+        return name if pass_ == "forward" else f"{name}Grad"
+
+    def forward(self, source: Any) -> Any:
+        """Return maxima or averages."""
+        if not self._average:
+            return tf.raw_ops.MaxPool(input=self._pad(source, source.dtype.min), **self._window)
+        found = tf.raw_ops.AvgPool(value=self._pad(source), **self._window)
+        if self._around is None or self._layer.count_include_pad:
+            return found
+        inside = np.multiply.outer(*self._layer.elements_inside())
+        scale = self._layer.kernel_height * self._layer.kernel_width / inside
+        placed = scale if self.data_format == "NCHW" else scale[..., None]
+        return found * tf.cast(placed.astype(np.float32), source.dtype)
+
+    def backward_data(self, *tensors: Any) -> Any:
+        """Return the gradient of the source.
+
+        Args:
+            tensors: of an average its gradient; of maxima the source, their gradient and
+                themselves, which TensorFlow reads as well.
+        """
+        if self._average:
+            (gradient,) = tensors
+            return tf.raw_ops.AvgPoolGrad(
+                orig_input_shape=self._image, grad=gradient, **self._window
+            )
+        source, gradient, maxima = tensors
+        found = tf.raw_ops.MaxPoolGrad(
+            orig_input=self._pad(source, source.dtype.min),
+            orig_output=maxima,
+            grad=gradient,
+            **self._window,
+        )
+        return self._cut(found)
+
+    def gradient(self, source: Any, result: Any, incoming: Any) -> Any:
+        """Return the gradient of the source of maxima; an average's needs nothing of its output."""
+        return None if self._average else self.backward_data(source, incoming, result)
+
+    def with_maxima(self, tensors: Sequence[Any]) -> Sequence[Any]:
+        """Add the result of the forward pass to source and gradient."""
+        source, gradient = tensors
+        if self.data_format == "NHWC":
+            return source, gradient, self.forward(source)
+        # In NHWC, which every device has.
+        moved = tf.transpose(source, [0, 2, 3, 1])
+        maxima = Pooling(self._layer, "NHWC").forward(moved)
+        return source, gradient, tf.transpose(maxima, [0, 3, 1, 2])
 
 
-def poolings(layer: Pool2d, pass_: str) -> list[Recipe]:
+def pool_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
     """Return the ways to compute a pass of a pooling.
 
     Raises:
         UnsupportedError: an average that TensorFlow has not: over padding, or padded in a way that
             neither of its two words describes.
     """
+    assert isinstance(layer, Pool2d)
     padding = padding_of(layer)
     if layer.mode == "avg" and padding.word != "VALID":
         if layer.count_include_pad:
@@ -475,70 +693,39 @@ def poolings(layer: Pool2d, pass_: str) -> list[Recipe]:
             raise UnsupportedError(
                 f"TensorFlow's averages are padded as SAME or VALID, not {padding}"
             )
-    return [_pool_recipe(layer, pass_, data_format) for data_format in FORMATS]
 
-
-def _pool_recipe(layer: Pool2d, pass_: str, data_format: str) -> Recipe:
-    which = layer.mode, pass_
-
-    def operands(inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
-        return tuple(from_plain(inputs[role], data_format) for role in _POOL_READS[which])
-
-    def plain(result: NDArray[Any]) -> NDArray[Any]:
-        return to_plain(result, data_format)
-
-    images = data_format.lower()
-    maxima = which == ("max", "backward-data")
-    return Recipe(
-        algorithm=_POOL_NAMES[which],
-        layout=f"src {images}, dst {images}",
-        variant=images,
-        function=_function(layer, pass_, data_format),
-        operands=operands,
-        result="dst" if pass_ == "forward" else "src",
-        plain=plain,
-        complete=_with_maxima(layer, data_format) if maxima else as_they_are,
+    def recipe(data_format: str) -> Recipe:
+        calls = Pooling(layer, data_format)
+        alone = calls.recipe(layer, case.pass_)
+        if (layer.mode, case.pass_) != ("max", "backward-data"):
+            return dataclasses.replace(alone, sums="float32")
         # Overlapping windows' gradients are added up in the gradient itself.
-        sums="stored" if maxima else "float32",
-    )
+        return dataclasses.replace(alone, complete=calls.with_maxima, sums="stored")
+
+    return [recipe(data_format) for data_format in FORMATS]
 
 
-def _function(layer: Pool2d, pass_: str, data_format: str) -> Callable[..., Any]:
-    window = _window(layer, data_format)
-    if layer.mode == "max":
-        window["explicit_paddings"] = padding_of(layer).explicit(data_format)
-        if pass_ == "forward":
-            return lambda source: tf.raw_ops.MaxPool(input=source, **window)
-        return lambda source, maxima, gradient: tf.raw_ops.MaxPoolGrad(
-            orig_input=source, orig_output=maxima, grad=gradient, **window
-        )
-    if pass_ == "forward":
-        return lambda source: tf.raw_ops.AvgPool(value=source, **window)
-    shape = [layer.batch, layer.channels, layer.in_height, layer.in_width]
-    if data_format == "NHWC":
-        shape = [shape[0], *shape[2:], shape[1]]
-    return lambda gradient: tf.raw_ops.AvgPoolGrad(orig_input_shape=shape, grad=gradient, **window)
+def pool_in_network(layer: Layer, data_format: str) -> Pooling:
+    """Return a pooling as models call it: padded first where no word says the same."""
+    assert isinstance(layer, Pool2d)
+    word = padding_of(layer).word
+    counts_padding = layer.count_include_pad and word == "SAME"
+    return Pooling(layer, data_format, padded=word == "EXPLICIT" or counts_padding)
 
 
-def _window(layer: Pool2d, data_format: str) -> dict[str, Any]:
-    return {
-        "ksize": spatial(data_format, layer.kernel_height, layer.kernel_width),
-        "strides": spatial(data_format, layer.stride_height, layer.stride_width),
-        "padding": padding_of(layer).word,
-        "data_format": data_format,
-    }
+# -----------------------------------------------------------------------------
+# All layers: what a kind of layer is for this backend stands in one entry.
+
+#: What TensorFlow calls for a layer, by its kind; of a memory-bound layer by its operation.
+LAYERS: Mapping[str, LayerCalls] = {
+    "conv2d": LayerCalls(recipes=conv_recipes, in_network=conv_in_network),
+    "deconv2d": LayerCalls(recipes=deconv_recipes, in_network=deconv_in_network),
+    "gemm": LayerCalls(recipes=gemm_recipes, in_network=gemm_in_network),
+    "pool2d": LayerCalls(recipes=pool_recipes, in_network=pool_in_network),
+    **POINTWISE,
+}
 
 
-def _with_maxima(layer: Pool2d, data_format: str) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Add the result of the forward pass, which TensorFlow's backward pass reads as well."""
-
-    def complete(tensors: Sequence[Any]) -> Sequence[Any]:
-        source, gradient = tensors
-        # In NHWC, which every device has.
-        moved = source if data_format == "NHWC" else tf.transpose(source, [0, 2, 3, 1])
-        maxima = _function(layer, "forward", "NHWC")(moved)
-        if data_format != "NHWC":
-            maxima = tf.transpose(maxima, [0, 3, 1, 2])
-        return source, maxima, gradient
-
-    return complete
+def calls_of(layer: Layer) -> LayerCalls:
+    """Return what TensorFlow calls for a layer, alone and in a network."""
+    return LAYERS[layer.op if isinstance(layer, Pointwise) else layer.kind]

@@ -227,7 +227,7 @@ def _nodes(operator: FunctionOperator) -> list[str]:
     try:
         current.export_run_metadata()  # drops what was recorded before
         # A graph is recorded when it is made, so one that has run before would not be.
-        operator.again().call()
+        operator.traced()(*operator.operands)
         record = current.export_run_metadata()
     finally:
         current.disable_run_metadata()

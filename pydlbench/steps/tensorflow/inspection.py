@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.backends.tensorflow.operator import to_plain
+from pydlbench.backends.frameworks.layouts import plain
 from pydlbench.backends.tensorflow.runtime import tf
 from pydlbench.steps.checks import Inspection
 from pydlbench.steps.inputs import trained
@@ -62,7 +62,7 @@ class TensorflowInspection(Inspection[TensorflowModel]):
 
     def _plain_output(self, array: NDArray[np.float32]) -> NDArray[np.float32]:
         array = array.astype("float32", copy=False)
-        return to_plain(array, self.model.data_format) if array.ndim == 4 else array
+        return plain(array, self.model.case.layout) if array.ndim == 4 else array
 
     def _plain_gradients(
         self, arrays: tuple[NDArray[np.float32], ...]

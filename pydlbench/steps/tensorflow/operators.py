@@ -51,11 +51,8 @@ def _values(
     graph, net = model.model, model.net
 
     def run(images: Any, labels: Any = None) -> list[Any]:
-        found = {INPUT: net.cast(images)}
         with tf.GradientTape() as tape:
-            for node in graph:
-                inputs = [found[name] for name in node.inputs]
-                found[node.name] = net.apply(node, inputs, definition)
+            found = net.values({INPUT: net.cast(images)}, definition)
             loss = model.loss(_loss_kind(definition), found[graph.output.name], labels)
         gradients = tape.gradient(
             loss,
@@ -101,9 +98,7 @@ def _subgraph(
         with tf.GradientTape() as tape:
             for one in sources:
                 tape.watch(one)
-            for name in asked.nodes:
-                node = model.model[name]
-                known[name] = net.apply(node, [known[one] for one in node.inputs], definition)
+            known = net.values(known, definition, asked.nodes)
         results = [known[name] for name in asked.outputs]
         if not (definition.backward and upstream and (sources or weights)):
             return results

@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from pydlbench.backends.frameworks.layouts import arranged
 from pydlbench.backends.tensorflow.backend import arithmetic, translated
-from pydlbench.backends.tensorflow.layers import padding_of
-from pydlbench.backends.tensorflow.operator import from_plain, spatial
 from pydlbench.backends.tensorflow.runtime import tf
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.pool import Pool2d
 from pydlbench.models.graph import INPUT
 from pydlbench.steps.definition import Outcome, StepDefinition, check_trainable
 from pydlbench.steps.inputs import trained
-from pydlbench.steps.tensorflow.net import Net, padded
+from pydlbench.steps.tensorflow.net import Net
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -140,7 +138,7 @@ class TensorflowModel:
 
     def arrays(self, batch: Batch) -> tuple[NDArray[Any], ...]:
         """Return images and labels as TensorFlow takes them from the host."""
-        images = from_plain(batch.images, self.data_format)
+        images = arranged(batch.images, self.case.layout)
         return (images,) if batch.labels is None else (images, batch.labels.astype(np.int32))
 
     def traced(self, body: Callable[..., Any]) -> Any:
@@ -386,10 +384,7 @@ class _Passes:
         return found
 
     def _forward(self, images: Any) -> dict[str, Any]:
-        values = {INPUT: self._net.cast(images)}
-        for node in self._net.model:
-            inputs = [values[name] for name in node.inputs]
-            values[node.name] = self._net.apply(node, inputs, self._definition)
+        values = self._net.values({INPUT: self._net.cast(images)}, self._definition)
         del values[INPUT]
         return values
 
@@ -426,36 +421,12 @@ class _Passes:
     def _through(self, node: Node, values: dict[str, Any], wanted: list[str], given: Any) -> Any:
         """Return the gradients of a node's inputs from that of its output."""
         inputs = [values[name] for name in node.inputs]
-        output = values[node.name]
-        if node.op == "relu":
-            return [tf.raw_ops.ReluGrad(gradients=given, features=output)]
-        if isinstance(node.layer, Pool2d) and node.layer.mode == "max":
-            return [_of_maxima(inputs[0], output, given, node.layer, self._net.data_format)]
+        found = self._net.gradient(node, inputs[0], values[node.name], given)
+        if found is not None:
+            return [found]
         sources = [values[name] for name in wanted]
         with tf.GradientTape() as tape:
             for one in sources:
                 tape.watch(one)
             again = self._net.apply(node, inputs, self._definition)
         return tape.gradient(again, sources, given)
-
-
-def _of_maxima(images: Any, output: Any, given: Any, layer: Pool2d, data_format: str) -> Any:
-    """Return the gradient of a maximum pooling's images."""
-    word = padding_of(layer).word
-    source = images
-    if word == "EXPLICIT":
-        source = padded(images, layer, data_format, images.dtype.min)
-    found = tf.raw_ops.MaxPoolGrad(
-        orig_input=source,
-        orig_output=output,
-        grad=given,
-        ksize=spatial(data_format, layer.kernel_height, layer.kernel_width),
-        strides=spatial(data_format, layer.stride_height, layer.stride_width),
-        padding="VALID" if word == "EXPLICIT" else word,
-        data_format=data_format,
-    )
-    if word != "EXPLICIT":
-        return found
-    top, left = layer.pad_top, layer.pad_left
-    first = [0, 0, top, left] if data_format == "NCHW" else [0, top, left, 0]
-    return tf.slice(found, first, images.shape)

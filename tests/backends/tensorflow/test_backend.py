@@ -225,17 +225,10 @@ def test_what_xla_refuses_is_unsupported_in_its_own_words(backend: TensorflowBac
 def test_a_wrong_operator_fails(
     backend: TensorflowBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pydlbench.backends.tensorflow import backend as module
+    from pydlbench.backends.tensorflow.layers import Convolution
 
-    real = module.convolutions
-
-    def planted(layer: Conv2d, pass_: str) -> list:
-        def off(recipe):
-            return lambda *tensors: recipe.function(*tensors) * 1.001
-
-        return [dataclasses.replace(one, function=off(one)) for one in real(layer, pass_)]
-
-    monkeypatch.setattr(module, "convolutions", planted)
+    real = Convolution.forward
+    monkeypatch.setattr(Convolution, "forward", lambda *tensors: real(*tensors) * 1.001)
     with pytest.raises(PrimitiveError, match=r"right result: .* expected"):
         prepare(backend, PLAIN, "forward", "graph")
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("backend")
 
 
 def operator(function, operands, mode: str):
-    from pydlbench.backends.tensorflow.operator import FunctionOperator, Recipe, upload
+    from pydlbench.backends.tensorflow.operator import FunctionOperator, Recipe, only, upload
 
     recipe = Recipe(
         algorithm="test",
@@ -24,8 +24,7 @@ def operator(function, operands, mode: str):
         variant="plain",
         function=function,
         operands=lambda _: (),
-        result="dst",
-        plain=lambda result: result,
+        by_role=only("dst", lambda result: result),
     )
     tensors = [upload(array, "float32", "/CPU:0") for array in operands]
     return FunctionOperator(recipe, tensors, mode, "/CPU:0")
@@ -110,5 +109,5 @@ def test_switches_are_set_before_each_run(
         one = operator(lambda a: a + a, [np.ones(2, "f")], mode)
         one._tf32 = tf32
         one.outputs()
-        Clock(one, backend.cpus, one.settle).sample(Request(samples=2))
+        Clock(one, backend.cpus).sample(Request(samples=2))
     assert seen == [True, True, False, False]

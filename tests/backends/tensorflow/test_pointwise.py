@@ -144,16 +144,16 @@ def test_many_sources_are_split_and_few_are_sliced(backend: TensorflowBackend) -
 def test_a_wrong_result_fails_whichever_it_is(
     backend: TensorflowBackend, monkeypatch: pytest.MonkeyPatch, op: str, role: str
 ) -> None:
-    from pydlbench.backends.tensorflow.operator import RolesOperator
+    from pydlbench.backends.tensorflow.operator import FunctionOperator
 
-    real = RolesOperator.outputs
+    real = FunctionOperator.outputs
 
-    def wrong(operator: RolesOperator) -> dict[str, Any]:
+    def wrong(operator: FunctionOperator) -> dict[str, Any]:
         found = {name: array.copy() for name, array in real(operator).items()}
         found[role].reshape(-1)[-1] = 0.7531
         return found
 
-    monkeypatch.setattr(RolesOperator, "outputs", wrong)
+    monkeypatch.setattr(FunctionOperator, "outputs", wrong)
     with pytest.raises(PrimitiveError, match="no candidate gives a right result"):
         backend.prepare(KernelSpec(layer=BY_OP[op], propagation="training"), Preparation())
 

@@ -55,10 +55,11 @@ def test_explicit_padding_follows_the_format() -> None:
     padding = padding_of(conv(8, 4, 1, (1, 2, 3, 0)))
     assert padding.explicit("NHWC") == [0, 0, 1, 2, 3, 0, 0, 0]
     assert padding.explicit("NCHW") == [0, 0, 0, 0, 1, 2, 3, 0]
-    assert padding.pairs("NHWC") == [[0, 0], [1, 2], [3, 0], [0, 0]]
+    assert padding.spoken("NHWC") == [(0, 0), (1, 2), (3, 0), (0, 0)]
     same = padding_of(conv(8, 3, 1, 1))
     assert same.explicit("NHWC") == []
-    assert same.pairs("NHWC") == "SAME"
+    assert same.spoken("NHWC") == "SAME"
+    assert same.pairs("NHWC") == [(0, 0), (1, 1), (1, 1), (0, 0)]
 
 
 def test_precisions_by_device() -> None:
@@ -70,8 +71,11 @@ def test_precisions_by_device() -> None:
     assert arithmetic("fp32", on_gpu=True, isa=()).tf32 is False
     tf32 = arithmetic("tf32", on_gpu=True, isa=())
     assert (tf32.dtype, tf32.tf32, tf32.accumulate) == ("float32", True, "float32-tensor")
-    assert tf32.accumulator("stored") == "float32"
-    assert arithmetic("bf16", on_gpu=False, isa={"amx_bf16"}).accumulator("stored") == "bfloat16"
+    assert tf32.accumulator("stored", "graph") == "float32"
+    cpu = arithmetic("bf16", on_gpu=False, isa={"amx_bf16"})
+    assert cpu.accumulator("stored", "xla") == "bfloat16"
+    assert cpu.accumulator("BiasAddGrad", "graph") == "bfloat16"
+    assert cpu.accumulator("BiasAddGrad", "xla") == "float32"
     bf16 = arithmetic("bf16-tc", on_gpu=True, isa=())
     assert (bf16.dtype, bf16.tf32, bf16.accumulate) == ("bfloat16", None, "float32-tensor")
 

@@ -1,0 +1,72 @@
+"""How frameworks lay out plain tensors: images, filters, and the matrices of products."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pydlbench.layers.gemm import Gemm
+    from pydlbench.layers.pointwise import Pointwise
+
+    Array = NDArray[Any]
+
+__all__ = [
+    "arranged",
+    "arranged_matrices",
+    "arranged_shape",
+    "layout_of_images",
+    "plain",
+    "plain_matrices",
+]
+
+# Where the axes of a plain tensor go, by the word for the layout: images are plain as NCHW, filters
+# as (outputs, inputs, rows, columns).
+_AXES = {"nchw": (0, 1, 2, 3), "nhwc": (0, 2, 3, 1), "oihw": (0, 1, 2, 3), "hwio": (2, 3, 1, 0)}
+
+
+def arranged(array: Array, layout: str) -> Array:
+    """Return a plain tensor of four dimensions in a layout, contiguous."""
+    return np.ascontiguousarray(array.transpose(_AXES[layout]))
+
+
+def arranged_shape(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
+    """Return the shape of a plain tensor of four dimensions once it is in a layout."""
+    return tuple(shape[axis] for axis in _AXES[layout])
+
+
+def plain(array: Array, layout: str) -> Array:
+    """Return a tensor that lies in a layout as a plain one; a view."""
+    return array.transpose(np.argsort(_AXES[layout]))
+
+
+def arranged_matrices(layer: Gemm, role: str, array: Array, *, transposed: bool) -> Array:
+    """Return a tensor of a product, contiguous, as frameworks want it.
+
+    A product alone is a matter of matrices, without the dimension that counts products.
+
+    Args:
+        layer: the product.
+        role: of the tensor.
+        array: plain, ``(batch_count, rows, columns)``.
+        transposed: whether weights are stored with their columns as rows.
+    """
+    array = array.swapaxes(1, 2) if transposed and role == "weights" else array
+    return np.ascontiguousarray(array[0] if layer.batch_count == 1 else array)
+
+
+def plain_matrices(layer: Gemm, role: str, array: Array, *, transposed: bool) -> Array:
+    """Return what :func:`arranged_matrices` made as a plain tensor; a view."""
+    array = array[None] if layer.batch_count == 1 else array
+    return array.swapaxes(1, 2) if transposed and role == "weights" else array
+
+
+def layout_of_images(layer: Pointwise, pass_: str, word: str) -> str:
+    """Return the layouts of the images of a pass in words: ``src nhwc, src2 nhwc, dst nhwc``."""
+    roles = dict.fromkeys((*layer.reads(pass_), *layer.writes(pass_)))
+    images = [role for role in roles if role.startswith(("src", "dst"))]
+    images.sort(key=lambda role: (role == "dst", int(role[3:] or 1)))
+    return ", ".join(f"{role} {word}" for role in images)
