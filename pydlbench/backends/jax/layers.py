@@ -13,6 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jax import ShapeDtypeStruct, lax, linear_transpose, vjp
 
+from pydlbench.backends.frameworks.layouts import (
+    arranged,
+    arranged_matrices,
+    arranged_shape,
+    plain,
+    plain_matrices,
+)
+from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.layer import result_role
@@ -27,16 +35,10 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-__all__ = ["Recipe", "recipes"]
+__all__ = ["LAYERS", "Recipe", "recipes"]
 
-# Axes of a plain tensor in the order of a layout, and back: (N, C, H, W), (O, I, H, W).
-_ORDERS = {"nchw": (0, 1, 2, 3), "oihw": (0, 1, 2, 3), "nhwc": (0, 2, 3, 1), "hwio": (2, 3, 1, 0)}
+# The layout of filters by that of images.
 _FILTERS = {"nchw": "oihw", "nhwc": "hwio"}
-_READS = {
-    "forward": ("src", "weights"),
-    "backward-data": ("weights", "dst"),
-    "backward-weights": ("src", "dst"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,23 +66,9 @@ class Recipe:
     plain: Callable[[Array], Array]
 
 
-def recipes(layer: Layer, pass_: str) -> list[Recipe]:
-    """Return the ways to compute a pass of a layer; nothing for layers that have none.
-
-    Args:
-        layer: the problem.
-        pass_: one of the layer's passes.
-    """
-    if isinstance(layer, Conv2d):
-        return [_conv(layer, pass_, images) for images in _FILTERS]
-    if isinstance(layer, Gemm):
-        return [_gemm(layer, pass_, transposed) for transposed in (False, True)]
-    if isinstance(layer, Pool2d):
-        return [_pool(layer, pass_, images) for images in _FILTERS]
-    return []
-
-
-def _conv(layer: Conv2d, pass_: str, images: str) -> Recipe:
+def conv_recipe(layer: Layer, pass_: str, images: str) -> Recipe:
+    """Return a pass of a convolution on images in a layout."""
+    assert isinstance(layer, Conv2d)
     filters = _FILTERS[images]
     orders = {"src": images, "weights": filters, "dst": images}
 
@@ -95,38 +83,37 @@ def _conv(layer: Conv2d, pass_: str, images: str) -> Recipe:
             feature_group_count=layer.groups,
         )
 
-    shapes = {role: _arranged_shape(layer, role, order) for role, order in orders.items()}
+    role = result_role(layer, pass_)
+    shapes = {one: arranged_shape(shape, orders[one]) for one, shape in layer.shapes().items()}
     return Recipe(
         algorithm=_name("lax.conv_general_dilated", pass_),
         layout=f"src {images}, weights {filters}, dst {images}",
         variant=images,
         function=_of_pass(convolve, pass_, shapes),
-        reads=_READS[pass_],
-        role=result_role(layer, pass_),
-        arrange=lambda role, array: _arranged(array, orders[role]),
-        plain=lambda result: _plain(result, orders[result_role(layer, pass_)]),
+        reads=layer.reads(pass_),
+        role=role,
+        arrange=lambda one, array: arranged(array, orders[one]),
+        plain=lambda result: plain(result, orders[role]),
     )
 
 
-def _gemm(layer: Gemm, pass_: str, transposed: bool) -> Recipe:
+def gemm_recipe(layer: Layer, pass_: str, variant: str) -> Recipe:
+    """Return a pass of a product, with weights ``plain`` or ``transposed``."""
+    assert isinstance(layer, Gemm)
+    transposed = variant == "transposed"
     matrix = "nk" if transposed else "kn"
     single = layer.batch_count == 1
     batch = "" if single else "b"
     equation = f"{batch}mk,{batch}{matrix}->{batch}mn"
     role = result_role(layer, pass_)
 
-    def arrange(name: str, array: Array) -> Array:
-        array = array.swapaxes(1, 2) if transposed and name == "weights" else array
-        return np.ascontiguousarray(array[0] if single else array)
-
-    def plain(result: Array) -> Array:
-        result = result[None] if single else result
-        return result.swapaxes(1, 2) if transposed and role == "weights" else result
-
     def multiply(source: Any, weights: Any) -> Any:
         from jax.numpy import einsum
 
         return einsum(equation, source, weights)
+
+    def arrange(name: str, array: Array) -> Array:
+        return arranged_matrices(layer, name, array, transposed=transposed)
 
     shapes = {
         name: arrange(name, np.broadcast_to(np.float32(0), shape)).shape
@@ -135,16 +122,18 @@ def _gemm(layer: Gemm, pass_: str, transposed: bool) -> Recipe:
     return Recipe(
         algorithm=_name("lax.dot_general", pass_),
         layout=f"src mk, weights {matrix}, dst mn",
-        variant="transposed" if transposed else "plain",
+        variant=variant,
         function=_of_pass(multiply, pass_, shapes),
-        reads=_READS[pass_],
+        reads=layer.reads(pass_),
         role=role,
         arrange=arrange,
-        plain=plain,
+        plain=lambda result: plain_matrices(layer, role, result, transposed=transposed),
     )
 
 
-def _pool(layer: Pool2d, pass_: str, images: str) -> Recipe:
+def pool_recipe(layer: Layer, pass_: str, images: str) -> Recipe:
+    """Return a pass of a pooling on images in a layout."""
+    assert isinstance(layer, Pool2d)
     spatial = slice(1, 3) if images == "nhwc" else slice(2, 4)
 
     def around(pair: tuple[Any, Any], others: Any) -> tuple[Any, ...]:
@@ -157,24 +146,26 @@ def _pool(layer: Pool2d, pass_: str, images: str) -> Recipe:
     strides = around((layer.stride_height, layer.stride_width), 1)
     pads = ((layer.pad_top, layer.pad_bottom), (layer.pad_left, layer.pad_right))
     padding = around(pads, (0, 0))
-    sizes = _inside(layer)[(slice(None), slice(None), None) if images == "nhwc" else ...]
+    rows, columns = layer.elements_inside()
+    if layer.count_include_pad:
+        rows = [layer.kernel_height] * layer.out_height
+        columns = [layer.kernel_width] * layer.out_width
+    sizes = np.multiply.outer(rows, columns).astype(np.float32)
+    sizes = sizes[..., None] if images == "nhwc" else sizes
 
     def pool(source: Any) -> Any:
         if layer.mode == "max":
             return lax.reduce_window(source, -np.inf, lax.max, window, strides, padding)
         return lax.reduce_window(source, 0.0, lax.add, window, strides, padding) / sizes
 
-    shape = _arranged_shape(layer, "src", images)
+    shape = arranged_shape(layer.shapes()["src"], images)
     function: Callable[..., Any] = pool
-    reads: tuple[str, ...] = ("src",)
     if pass_ != "forward" and layer.mode == "max":
-        reads = ("src", "dst")
 
         def function(source: Any, gradient: Any) -> Any:
             return vjp(pool, source)[1](gradient)[0]
 
     elif pass_ != "forward":
-        reads = ("dst",)
 
         def function(gradient: Any) -> Any:
             return linear_transpose(pool, ShapeDtypeStruct(shape, np.float32))(gradient)[0]
@@ -184,10 +175,10 @@ def _pool(layer: Pool2d, pass_: str, images: str) -> Recipe:
         layout=f"src {images}, dst {images}",
         variant=images,
         function=function,
-        reads=reads,
+        reads=layer.reads(pass_),
         role=result_role(layer, pass_),
-        arrange=lambda _, array: _arranged(array, images),
-        plain=lambda result: _plain(result, images),
+        arrange=lambda _, array: arranged(array, images),
+        plain=lambda result: plain(result, images),
     )
 
 
@@ -218,29 +209,21 @@ def _name(function: str, pass_: str) -> str:
     return function if pass_ == "forward" else f"gradient of {function}"
 
 
-def _inside(layer: Pool2d) -> NDArray[np.float32]:
-    """Return how many elements each average is over, by output row and column."""
-
-    def along(size: int, out: int, window: int, stride: int, lead: int) -> Array:
-        start = np.arange(out) * stride - lead
-        inside = np.minimum(start + window, size) - np.maximum(start, 0)
-        return np.full(out, window) if layer.count_include_pad else inside
-
-    height, width = layer.in_height, layer.in_width
-    rows = along(height, layer.out_height, layer.kernel_height, layer.stride_height, layer.pad_top)
-    columns = along(width, layer.out_width, layer.kernel_width, layer.stride_width, layer.pad_left)
-    counts: Array = np.multiply.outer(rows, columns)
-    return counts.astype(np.float32)
+#: Makes the recipe of a layer's pass in a variant, and the variants there are, by kind of layer.
+LAYERS: dict[str, tuple[Callable[[Layer, str, str], Recipe], tuple[str, ...]]] = {
+    "conv2d": (conv_recipe, ("nchw", "nhwc")),
+    "gemm": (gemm_recipe, ("plain", "transposed")),
+    "pool2d": (pool_recipe, ("nchw", "nhwc")),
+}
 
 
-def _arranged(array: Array, layout: str) -> Array:
-    return np.ascontiguousarray(array.transpose(_ORDERS[layout]))
+def recipes(layer: Layer, pass_: str) -> list[Recipe]:
+    """Return the ways to compute a pass of a layer.
 
-
-def _plain(array: Array, layout: str) -> Array:
-    return array.transpose(np.argsort(_ORDERS[layout]))
-
-
-def _arranged_shape(layer: Layer, role: str, layout: str) -> tuple[int, ...]:
-    shape = layer.shapes()[role]
-    return tuple(shape[axis] for axis in _ORDERS[layout])
+    Raises:
+        UnsupportedError: JAX has no such layers here.
+    """
+    if layer.kind not in LAYERS:
+        raise UnsupportedError(f"jax: no {layer.kind} layers here")
+    make, variants = LAYERS[layer.kind]
+    return [make(layer, pass_, variant) for variant in variants]
