@@ -12,7 +12,7 @@ import numpy as np
 
 from pydlbench.backends.base import check_not_emulated, check_precision
 from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant
-from pydlbench.backends.tensorflow.layers import calls_of, with_bias
+from pydlbench.backends.tensorflow.layers import calls_of
 from pydlbench.backends.tensorflow.operator import (
     DTYPES,
     Clock,
@@ -205,7 +205,7 @@ class TensorflowBackend(FrameworkBackend):
                 accumulate=numbers.accumulator(recipe.sums, mode),
                 bias_accumulate=numbers.accumulator("BiasAddGrad", mode),
             )
-            for recipe in _recipes(case)
+            for recipe in calls_of(case.layer).recipes(case.layer, case)
         ]
 
     def empty(self, mode: str | None) -> Operator:
@@ -290,15 +290,6 @@ def _checked_mode(mode: str | None) -> str:
     if mode not in MODES:
         raise UnsupportedError(f"tensorflow has no mode {mode} here, only {' and '.join(MODES)}")
     return mode
-
-
-def _recipes(case: KernelSpec) -> list[Recipe]:
-    """List the ways to run a case; a bias is added where it has one.
-
-    What cannot have one is refused with the operands, see ``verdicts.fused_inputs``.
-    """
-    found = calls_of(case.layer).recipes(case.layer, case)
-    return [with_bias(one, case.pass_) for one in found] if case.fuse == "bias" else found
 
 
 def create(device: str) -> TensorflowBackend:

@@ -40,7 +40,7 @@ from pydlbench.layers.pool import Pool2d
 from pydlbench.layers.window import extent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pydlbench.layers.layer import Layer
     from pydlbench.records.specs import KernelSpec
 
-__all__ = ["LAYERS", "calls_of", "padding_of", "with_bias"]
+__all__ = ["LAYERS", "calls_of", "padding_of"]
 
 
 # -----------------------------------------------------------------------------
@@ -134,6 +134,12 @@ class Calls(InNetwork):
 #
 # In graph mode Grappler makes one kernel of ``Conv2D`` or ``MatMul`` and ``BiasAdd``; XLA fuses on
 # its own. The gradient of the bias is an operator of its own beside that of the weights.
+
+
+def product_recipes(layer: Layer, case: KernelSpec, ways: Iterable[Calls]) -> list[Recipe]:
+    """Return how a pass is computed alone, with a bias where the case fuses one."""
+    found = [one.recipe(layer, case.pass_) for one in ways]
+    return [with_bias(one, case.pass_) for one in found] if case.fuse == "bias" else found
 
 
 def with_bias(recipe: Recipe, pass_: str) -> Recipe:
@@ -223,8 +229,8 @@ class Product(Calls):
 def gemm_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
     """Return the ways to compute a pass of a product: its weights lie one way or the other."""
     assert isinstance(layer, Gemm)
-    ways = (Product(layer, transposed=transposed) for transposed in (False, True))
-    return [one.recipe(layer, case.pass_) for one in ways]
+    ways = [Product(layer, transposed=transposed) for transposed in (False, True)]
+    return product_recipes(layer, case, ways)
 
 
 def gemm_in_network(layer: Layer, data_format: str) -> Product:
@@ -518,21 +524,16 @@ class TransposedConvolution(Convolution):
 def conv_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
     """Return the ways to compute a pass of a convolution."""
     assert isinstance(layer, Conv2d)
-    return [
-        Convolution(layer, data_format, **way).recipe(layer, case.pass_)
-        for way in _ways(layer)
-        for data_format in FORMATS
-    ]
+    ways = [Convolution(layer, one, **way) for way in _ways(layer) for one in FORMATS]
+    return product_recipes(layer, case, ways)
 
 
 def deconv_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
     """Return the ways to compute a pass of a transposed convolution."""
     assert isinstance(layer, Deconv2d)
-    return [
-        TransposedConvolution(layer, data_format, **way).recipe(layer, case.pass_)
-        for way in _ways(layer.convolution)
-        for data_format in FORMATS
-    ]
+    every = _ways(layer.convolution)
+    ways = [TransposedConvolution(layer, one, **way) for way in every for one in FORMATS]
+    return product_recipes(layer, case, ways)
 
 
 def _ways(layer: Conv2d) -> list[dict[str, bool]]:
