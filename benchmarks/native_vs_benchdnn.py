@@ -128,11 +128,11 @@ def _compare(session: Session, tool: str, case: KernelSpec, args: argparse.Names
         ratios.append(ours / (theirs / 1e3))
     kernel.release()
     ratio = statistics.median(ratios)
-    same = kernel.facts["algorithm"].endswith(implementation)
+    same = kernel.facts.algorithm.endswith(implementation)
     verdict = "same implementation" if same else f"benchdnn ran {implementation}"
     print(
         f"{case.label:<44} {ratio:6.3f} [{min(ratios):.3f}, {max(ratios):.3f}]  "
-        f"{kernel.facts['algorithm']}  {verdict}",
+        f"{kernel.facts.algorithm}  {verdict}",
         flush=True,
     )
     return not same or abs(ratio - 1) <= LIMIT

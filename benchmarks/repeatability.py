@@ -71,10 +71,10 @@ def main() -> int:
                 kernel.release()
                 own, other = (sampling.result() for sampling in samplings)
                 ratios[layer.name].append(paired_ratio(own.by_round(), other.by_round()).median)
-                median = own.summary().median
+                median = own.median
                 seconds[layer.name].append(median)
                 cycles[layer.name].append(median * (own.clock_hz or float("nan")))
-                algorithms[layer.name].append(kernel.facts["algorithm"])
+                algorithms[layer.name].append(kernel.facts.algorithm)
                 contended[layer.name] += own.contended or other.contended
         print(f"run {run + 1} of {args.runs} done", flush=True)
 

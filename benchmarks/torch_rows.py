@@ -132,7 +132,7 @@ class TorchPeer:
                 for number, memory_format in enumerate(FORMATS):
                     self._prepare(spec, number, memory_format)
                 if spec.on_gpu:
-                    policy = gpu_policy(policy, kernel.facts, spec.cache)
+                    policy = gpu_policy(policy, kernel.facts.timing, spec.cache)
                 samplers: list[Callable[[Request], Chunk]] = [
                     lambda request: self._without_this(kernel.sample(request)),
                     *(partial(self._sample, number) for number in range(len(FORMATS))),
@@ -151,22 +151,22 @@ class TorchPeer:
                 self.close()  # whatever state it is in
                 raise
         native, *torches = (one.samples for one in outcomes if one.samples is not None)
-        best = min(range(len(torches)), key=lambda i: torches[i].summary().median)
+        best = min(range(len(torches)), key=lambda i: torches[i].median)
         ratio = paired_ratio(native.by_round(), torches[best].by_round())
         return TorchRow(
             layer=spec.layer.name or spec.layer.problem,
             pass_=spec.pass_,
             precision=spec.precision,
-            native_s=native.summary().median,
-            torch_s=torches[best].summary().median,
+            native_s=native.median,
+            torch_s=torches[best].median,
             torch_format=FORMATS[best],
             ratio=ratio.median,
             low=ratio.interval.low if ratio.interval else None,
             high=ratio.interval.high if ratio.interval else None,
             rounds=ratio.n,
             contended=native.contended,
-            algorithm=kernel.facts["algorithm"],
-            timing=kernel.facts["timing"],
+            algorithm=kernel.facts.algorithm,
+            timing=kernel.facts.timing,
         )
 
     def _prepare(self, spec: KernelSpec, number: int, memory_format: str) -> None:

@@ -9,7 +9,6 @@ alike.
 from __future__ import annotations
 
 import abc
-import dataclasses
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -167,7 +166,7 @@ class Candidate:
             "seconds": list(self.times),
             "chosen": chosen,
             "workspace_bytes": None,
-            "correct": dataclasses.asdict(self.verdict) if self.verdict else None,
+            "correct": self.verdict.to_dict() if self.verdict else None,
             "reorder_s": None,
             **self.details,
         }
@@ -333,7 +332,7 @@ class Autotuner(abc.ABC):
             return False
         if candidate.verdict.status == "ok":
             return True
-        candidate.disqualify(candidate.verdict.detail)
+        candidate.disqualify(candidate.verdict.detail or "wrong result")
         return False
 
 

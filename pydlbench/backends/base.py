@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydlbench.errors import InsufficientMemoryError, UnsupportedError
+from pydlbench.records.measurement import Correctness  # noqa: TC001 - read where facts arrive
 from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class KernelFacts:
         workspace_bytes: scratchpad and workspace together.
         reorder_s: per tensor, the time to convert it from the plain layout (or back to it).
         setup_s: creation of the primitive, including generated code.
-        correct: a correctness record, in its JSON form.
+        correct: verdict of the verification.
         candidates: all that were tried, fastest first, in JSON form.
         timing: how samples are taken: ``steady`` (the monotonic clock of the host), ``events``,
             ``cuda-graph``.
@@ -98,7 +99,7 @@ class KernelFacts:
     workspace_bytes: int
     reorder_s: dict[str, float]
     setup_s: float
-    correct: dict[str, Any]
+    correct: Correctness
     candidates: list[dict[str, Any]]
     timing: str = "steady"
     tensor_cores: bool | None = None
@@ -107,10 +108,6 @@ class KernelFacts:
     energy_j: float | None = None
     power_w: float | None = None
     evidence: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-able form."""
-        return dataclasses.asdict(self)
 
 
 class Kernel(Protocol):

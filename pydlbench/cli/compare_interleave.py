@@ -102,7 +102,7 @@ def _check_memory(rerun: Sequence[RerunPair]) -> None:
     Raises:
         UsageError: they have not.
     """
-    from pydlbench.runner.session import check_memory
+    from pydlbench.runner.kernels import check_memory
 
     with _open_session(side=0, threads=None, seed=0) as session:
         available = session.facts.memory_available_bytes

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class Passes:
         cycles: the same in cycles, of passes in which both clocks were read.
         seconds: medians of A and of B.
         clocks: of A and of B, in Hz.
-        facts: of the two kernels that ran last.
+        algorithms: of the two kernels that ran last; None before.
         reason: why the last pass that failed did; None where none failed.
     """
 
@@ -48,7 +48,7 @@ class Passes:
     cycles: list[float] = field(default_factory=list)
     seconds: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
     clocks: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
-    facts: list[dict[str, Any]] = field(default_factory=lambda: [{}, {}])
+    algorithms: list[str | None] = field(default_factory=lambda: [None, None])
     reason: str | None = None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydlbench.compare.interleaved import Passes
 from pydlbench.compare.match import LAYER_KINDS, Matching, Pair
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
 
+    from pydlbench.backends.base import KernelFacts
     from pydlbench.compare.rows import Row, Side
     from pydlbench.layers.layer import Layer
     from pydlbench.records.run import RunRecord
@@ -132,7 +133,6 @@ def _here(side: Side, rows: list[Row], run: RunRecord) -> Side:
 
 def _row(row: Row, pair: RerunPair, side: int) -> Row:
     found = pair.found
-    facts: dict[str, Any] = found.facts[side]
     clocks = found.clocks[side]
     return row._replace(
         median=median(found.seconds[side]),
@@ -142,7 +142,7 @@ def _row(row: Row, pair: RerunPair, side: int) -> Row:
         n=len(found.seconds[side]),
         clock_hz=median(clocks) if clocks else None,
         contended=None,
-        algorithm=facts.get("algorithm", row.algorithm),
+        algorithm=found.algorithms[side] or row.algorithm,
     )
 
 
@@ -178,7 +178,7 @@ class RerunPair:
     found: Passes = field(default_factory=Passes)
 
 
-def policy(budget_s: float, spec: KernelSpec, facts: dict[str, Any]) -> Policy:
+def policy(budget_s: float, spec: KernelSpec, facts: KernelFacts) -> Policy:
     """Return the constants of sampling a kernel within a pass.
 
     Args:
@@ -195,7 +195,7 @@ def policy(budget_s: float, spec: KernelSpec, facts: dict[str, Any]) -> Policy:
         chunk_s=min(base.chunk_s, budget_s / _ROUNDS),
         warmup_limit_s=min(base.warmup_limit_s, budget_s),
     )
-    return gpu_policy(short, facts, spec.cache) if spec.on_gpu else short
+    return gpu_policy(short, facts.timing, spec.cache) if spec.on_gpu else short
 
 
 def take_pass(
@@ -243,7 +243,7 @@ def _one(
 ) -> None:
     sides = [0, 1]
     rng.shuffle(sides)  # who is prepared first gets the better pages, or the worse ones
-    kernels: dict[int, RemoteKernel] = {}
+    kernels: dict[int, RemoteKernel[KernelFacts]] = {}
     with releasing(kernels.values()):
         for side in sides:
             own = pair.sides[side]
@@ -256,7 +256,7 @@ def _one(
 
 def _sample(
     pair: RerunPair,
-    kernels: dict[int, RemoteKernel],
+    kernels: dict[int, RemoteKernel[KernelFacts]],
     budget_s: float,
     rng: random.Random,
     rest: Callable[[], None] | None,
@@ -278,7 +278,7 @@ def _sample(
         pair.found.reason = "no round in common in which neither was disturbed"
         return
     _add(pair.found, a, b)
-    pair.found.facts[:] = [kernels[side].facts for side in (0, 1)]
+    pair.found.algorithms[:] = [kernels[side].facts.algorithm for side in (0, 1)]
 
 
 def _add(found: Passes, a: Samples, b: Samples) -> None:

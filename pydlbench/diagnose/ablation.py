@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Mapping, Sequence
 
+    from pydlbench.backends.base import KernelFacts
     from pydlbench.diagnose.evidence import Observations
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.records.step import StepSpec
+    from pydlbench.records.step import StepFacts, StepSpec
     from pydlbench.runner.session import Session
     from pydlbench.timing.procedure import Samples
     from pydlbench.timing.statistics import Ratio
@@ -154,7 +155,7 @@ _TURNS, _APART = 3, 1_000_000
 
 
 def in_turn(
-    kernels: Sequence[RemoteKernel], policies: Sequence[Policy], seed: int, images: int
+    kernels: Sequence[RemoteKernel[Any]], policies: Sequence[Policy], seed: int, images: int
 ) -> tuple[Ratio, float, str]:
     """Return the ratio of the second to the first, per image, the first one's median, a warning.
 
@@ -179,7 +180,7 @@ def in_turn(
 
 
 def _sampled(
-    kernels: Sequence[RemoteKernel], policies: Sequence[Policy], order: random.Random
+    kernels: Sequence[RemoteKernel[Any]], policies: Sequence[Policy], order: random.Random
 ) -> list[Samples]:
     both = [
         InterleavedKernel(sample=kernel.sample, policy=policy)
@@ -404,13 +405,14 @@ def _of_step(experiment: StepChange, seen: Observations, session: Session) -> Sa
     case = _with_options(seen.case, experiment.both)
     changes: dict[str, Any] = dict(experiment.changes)
     other = msgspec.structs.replace(_with_options(case, experiment.options), **changes)
-    kernels: list[RemoteKernel] = []
+    kernels: list[RemoteKernel[StepFacts]] = []
     with releasing(kernels):
         kernels.append(prepare_step(case, session, preparation=StepPreparation(checks=False)))
         how = StepPreparation(checks=experiment.checks)
         changed = prepare_step(other, session, allocator=experiment.allocator, preparation=how)
         kernels.append(changed)
-        _check(kernels[1].facts)
+        if wrong := [one for one in changed.facts.checks if one.status != "ok"]:
+            raise PrimitiveError(f"its check {wrong[0].name} failed: {wrong[0].detail}")
         policies = [
             with_rounds(step_policy(one, session, kernel.facts), _rounds(seen.step_s))
             for one, kernel in zip((case, other), kernels, strict=True)
@@ -429,11 +431,13 @@ def _with_options(case: StepSpec, options: Sequence[tuple[str, str]]) -> StepSpe
 
 
 def _of_layer(experiment: LayerChange, step_s: float, session: Session) -> Saving:
-    kernels: list[RemoteKernel] = []
+    kernels: list[RemoteKernel[KernelFacts]] = []
     with releasing(kernels):
         kernels.append(session.prepare(experiment.case, variant=experiment.variant))
         kernels.append(session.prepare(experiment.changed, variant=experiment.changed_variant))
-        _check_layer(kernels[1].facts)
+        verdict = kernels[1].facts.correct
+        if verdict.status == "failed":
+            raise PrimitiveError(f"its result is wrong: {verdict.detail or 'checked'}")
         options = session.options
         policy = Policy(confidence=options.confidence, budget_s=options.budget_s)
         policies = [with_rounds(policy, _ROUNDS)] * 2
@@ -445,14 +449,3 @@ def _of_layer(experiment: LayerChange, step_s: float, session: Session) -> Savin
     if experiment.count > 1:
         how += f"; {experiment.count} times in the step"
     return saving_of(ratio, base, step_s, "layer", how, count=experiment.count)
-
-
-def _check(facts: Mapping[str, Any]) -> None:
-    wrong = [one for one in facts["checks"] if one["status"] != "ok"]
-    if wrong:
-        raise PrimitiveError(f"its check {wrong[0]['name']} failed: {wrong[0]['detail']}")
-
-
-def _check_layer(facts: Mapping[str, Any]) -> None:
-    if facts["correct"]["status"] == "failed":
-        raise PrimitiveError(f"its result is wrong: {facts['correct'].get('detail') or 'checked'}")

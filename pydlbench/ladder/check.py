@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -26,10 +26,14 @@ if TYPE_CHECKING:
     from pydlbench.ladder.operators import StepOperator
     from pydlbench.models.graph import Model
     from pydlbench.records.check import CheckRecord
+    from pydlbench.records.step import StepFacts
     from pydlbench.runner.session import Session
+    from pydlbench.steps.operations import OperatorsFacts
     from pydlbench.workers.host import RemoteKernel
 
 __all__ = ["check"]
+
+Facts = TypeVar("Facts")
 
 
 def check(
@@ -125,11 +129,11 @@ class _Check:
         )
         # What compilers make of single nodes would take minutes more.
         self._singles = singles(model, case.phase, self._found) if case.mode == "graph" else ()
-        self._kernels: list[RemoteKernel] = []
+        self._kernels: list[RemoteKernel[Any]] = []
         self._own: Worker | None = None
         self._notes: list[str] = []
-        self._operators: RemoteKernel
-        self._step: RemoteKernel
+        self._operators: RemoteKernel[OperatorsFacts]
+        self._step: RemoteKernel[StepFacts]
         self._rounds: Rounds
         self._log: dict[str, Any] = {}
 
@@ -143,7 +147,7 @@ class _Check:
                 case, session, self._found, self._singles, warm=not keeps, traces=not keeps
             )
         )
-        played = None if keeps else self._replay(self._operators.facts["traces"])
+        played = None if keeps else self._replay(self._operators.facts.traces)
         if keeps:
             self._notes.append(
                 f"{case.framework} keeps freed pages by itself: no cost of page faults is added to "
@@ -161,8 +165,8 @@ class _Check:
             else None
         )
         self._step = step
-        wrong = [one for one in step.facts["checks"] if one["status"] != "ok"]
-        self._notes += [f"check {one['name']} failed: {one['detail']}" for one in wrong]
+        wrong = [one for one in step.facts.checks if one.status != "ok"]
+        self._notes += [f"check {one.name} failed: {one.detail}" for one in wrong]
         self._rounds = Rounds(
             self._found,
             self._operators,
@@ -200,7 +204,7 @@ class _Check:
             rounds=self._rounds,
             calibration=Calibration.of(self._operators.facts),
             log=self._log,
-            library=self._step.facts["library"],
+            library=self._step.facts.library,
             notes=tuple(self._notes),
         )
 
@@ -211,16 +215,16 @@ class _Check:
         if self._own is not None:
             self._own.discard()
 
-    def _replay(self, traces: Mapping[str, Sequence[int]]) -> RemoteKernel:
+    def _replay(self, traces: Mapping[str, Sequence[int]]) -> RemoteKernel[OperatorsFacts]:
         # Each block is given back when it is freed, so that the next one's pages are fresh.
         self._own = Worker("native", "cpu", self._session.cpus, environment=FRESH_PAGES)
         sizes = blocks(self._found, traces)
         return self._kept(ask_replay(self._session, self._own, sizes))
 
-    def _warm(self, case: StepSpec) -> RemoteKernel:
+    def _warm(self, case: StepSpec) -> RemoteKernel[StepFacts]:
         how = StepPreparation(checks=False)
         return self._kept(prepare_step(case, self._session, warm=True, preparation=how))
 
-    def _kept(self, kernel: RemoteKernel) -> RemoteKernel:
+    def _kept(self, kernel: RemoteKernel[Facts]) -> RemoteKernel[Facts]:
         self._kernels.append(kernel)
         return kernel

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pydlbench.models.graph import Model, Node
-    from pydlbench.steps.operations import OperatorKind
+    from pydlbench.steps.operations import OperatorKind, OperatorsFacts
 
 __all__ = [
     "LAYERS",
@@ -297,12 +297,12 @@ class Calibration:
     how: str = ""
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Calibration:
+    def of(cls, facts: OperatorsFacts) -> Calibration:
         """Read it from what a worker says of its operators."""
         return cls(
-            once_s=facts["once_s"],
-            dispatch_s=facts["dispatch_s"],
-            how=facts["how"],
+            once_s=facts.once_s,
+            dispatch_s=facts.dispatch_s,
+            how=facts.how,
         )
 
 

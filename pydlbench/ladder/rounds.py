@@ -18,9 +18,10 @@ import msgspec
 from pydlbench.backends import capabilities
 from pydlbench.ladder.operators import by_operator, predict
 from pydlbench.records.check import RoundRow
-from pydlbench.records.record import plain
+from pydlbench.records.step import StepFacts, StepPreparation
 from pydlbench.runner.interleaved import REST_S
 from pydlbench.steps import operations
+from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.statistics import median
 
@@ -219,7 +220,7 @@ def ask_operators(
     *,
     warm: bool,
     traces: bool,
-) -> RemoteKernel:
+) -> RemoteKernel[OperatorsFacts]:
     """Have all operators of a step made ready where pages are kept.
 
     Args:
@@ -237,8 +238,9 @@ def ask_operators(
     worker = session.worker(case.framework, case.device, warm=warm)
     return worker.build(
         operations.prepare_operators,
+        OperatorsFacts,
         case=resident.to_dict(),
-        operators=plain(requests),
+        operators=requests,
         traces=traces,
     )
 
@@ -246,7 +248,9 @@ def ask_operators(
 def keeps_pages(case: StepSpec, session: Session) -> bool:
     """Whether a framework's own allocator keeps freed pages: its results then fault no more."""
     worker = session.worker(case.framework, case.device)
-    kernel = worker.build(operations.prepare_allocation, framework=case.framework, size=_LARGE)
+    kernel = worker.build(
+        operations.prepare_allocation, OperatorsFacts, framework=case.framework, size=_LARGE
+    )
     try:
         chunk = kernel.sample(Request(samples=5, untimed=2))
         return (chunk.faults or 0.0) < _KEPT * _LARGE / _PAGE
@@ -254,7 +258,9 @@ def keeps_pages(case: StepSpec, session: Session) -> bool:
         kernel.release()
 
 
-def ask_replay(session: Session, worker: Worker, sizes: Sequence[int]) -> RemoteKernel:
+def ask_replay(
+    session: Session, worker: Worker, sizes: Sequence[int]
+) -> RemoteKernel[OperatorsFacts]:
     """Have blocks made ready in a process that has no framework in it.
 
     Args:
@@ -263,7 +269,7 @@ def ask_replay(session: Session, worker: Worker, sizes: Sequence[int]) -> Remote
         sizes: of the blocks, in bytes.
     """
     live = _OUT_OF_CACHES * session.cache_bytes("cpu")
-    return worker.build(operations.prepare_replay, sizes=list(sizes), live=live)
+    return worker.build(operations.prepare_replay, OperatorsFacts, sizes=list(sizes), live=live)
 
 
 def ask_log(case: StepSpec, session: Session) -> dict[str, Any]:
@@ -275,9 +281,11 @@ def ask_log(case: StepSpec, session: Session) -> dict[str, Any]:
     worker = session.worker(case.framework, case.device, warm=True, logging=logging)
     if logging:
         return _said(case, worker)
-    kernel = worker.build(operations.prepare_log, case=case.to_dict(), calls=_LOGGED_CALLS)
+    kernel = worker.build(
+        operations.prepare_log, OperatorsFacts, case=case.to_dict(), calls=_LOGGED_CALLS
+    )
     try:
-        return dict(kernel.facts["log"])
+        return kernel.facts.log
     finally:
         kernel.release()
 
@@ -285,11 +293,10 @@ def ask_log(case: StepSpec, session: Session) -> dict[str, Any]:
 def _said(case: StepSpec, worker: Worker) -> dict[str, Any]:
     """Read the log that a process writes to standard error while it runs steps."""
     from pydlbench.backends.frameworks.verbose import parse
-    from pydlbench.records.step import StepPreparation
     from pydlbench.steps.operators import summary
 
-    how = StepPreparation(checks=False).to_dict()
-    kernel = worker.build(operations.prepare_step, case=case.to_dict(), preparation=how)
+    how = StepPreparation(checks=False)
+    kernel = worker.build(operations.prepare_step, StepFacts, case=case.to_dict(), preparation=how)
     try:
         calls = []
         for _ in range(_LOGGED_CALLS):

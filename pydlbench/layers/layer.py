@@ -10,13 +10,24 @@ from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
 
-__all__ = ["KINDS", "Layer", "result_role"]
+__all__ = ["ITEM_BYTES", "KINDS", "Layer", "result_role"]
 
 #: Every kind there is. One whose descriptors others would take for theirs stands before these.
 Layer: TypeAlias = Gemm | Deconv2d | Pointwise | Conv2d | Pool2d
 
 #: The same by name.
 KINDS: Final[dict[str, type[Layer]]] = {kind.kind: kind for kind in get_args(Layer)}
+
+#: Bytes of one stored element, by precision.
+ITEM_BYTES: Final[dict[str, int]] = {
+    "fp32": 4,
+    "tf32": 4,
+    "fp16": 2,
+    "fp16-tc": 2,
+    "bf16": 2,
+    "bf16-tc": 2,
+    "fp8-tc": 1,
+}
 
 
 def result_role(layer: Layer, pass_: str) -> str:

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UsageError, nearest
+from pydlbench.layers.layer import ITEM_BYTES
 from pydlbench.models.graph import INPUT, buffers, trained_tensors
 from pydlbench.models.work import check_phase, work
 
@@ -14,15 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["macs", "memory", "parameters", "summary"]
 
-_ITEMSIZE: Final = {
-    "fp32": 4,
-    "tf32": 4,
-    "fp16": 2,
-    "fp16-tc": 2,
-    "bf16": 2,
-    "bf16-tc": 2,
-    "fp8-tc": 1,
-}
 _FLOAT32: Final = 4
 
 
@@ -85,10 +77,10 @@ def memory(model: Model, phase: str, precision: str = "fp32") -> dict[str, int]:
         UsageError: No such phase or precision.
     """
     check_phase(phase)
-    if precision not in _ITEMSIZE:
-        choices = nearest(precision, _ITEMSIZE) or list(_ITEMSIZE)
+    if precision not in ITEM_BYTES:
+        choices = nearest(precision, ITEM_BYTES) or list(ITEM_BYTES)
         raise UsageError(f"--precision {precision}: none; nearest: {', '.join(choices)}")
-    itemsize = _ITEMSIZE[precision]
+    itemsize = ITEM_BYTES[precision]
     trained = kept = 0
     for node in model:
         size = _FLOAT32 if node.op == "batchnorm" else itemsize

@@ -19,7 +19,7 @@ from pydlbench.records.metrics import (
 )
 from pydlbench.records.record import Record, one_of
 from pydlbench.records.specs import Cache, LayerKind, PassName, Precision, Propagation
-from pydlbench.timing.statistics import summarize
+from pydlbench.timing.statistics import median, median_interval, quantile
 from pydlbench.units import number, percent, si
 
 __all__ = [
@@ -340,15 +340,15 @@ class Measurement(
 
 def time_summary(seconds: Sequence[float], confidence: float) -> TimeSummary:
     """Summarise samples (seconds per execution); the interval is None where there are too few."""
-    summary = summarize(seconds, confidence)
+    interval = median_interval(seconds, confidence)
     return TimeSummary(
-        median=summary.median,
-        ci_low=summary.interval.low if summary.interval else None,
-        ci_high=summary.interval.high if summary.interval else None,
-        q1=summary.q1,
-        q3=summary.q3,
-        min=summary.min,
-        n=summary.n,
+        median=median(seconds),
+        ci_low=interval.low if interval else None,
+        ci_high=interval.high if interval else None,
+        q1=quantile(seconds, 0.25),
+        q3=quantile(seconds, 0.75),
+        min=min(seconds),
+        n=len(seconds),
         confidence=confidence,
         p90=_percentile(seconds, 90),
         p99=_percentile(seconds, 99),

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.layers.layer import ITEM_BYTES
 from pydlbench.records.measurement import is_tied, less_exact
 from pydlbench.report.columns import AXES, axis_values, label, varying
-from pydlbench.runner.measuring import ITEM_BYTES
 from pydlbench.timing.guards import HARMFUL
 from pydlbench.units import format_seconds, number, percent, time_in, time_unit
 

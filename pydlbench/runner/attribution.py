@@ -21,12 +21,20 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from pydlbench.layers.layer import result_role
+from pydlbench.runner.interleaved import saved_s
+from pydlbench.timing.statistics import median
 from pydlbench.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-__all__ = ["LOG", "Account", "Evidence", "causes", "unexplained_s"]
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.runner.problem import BackendRun
+
+__all__ = ["LOG", "Account", "Evidence", "causes", "explained", "unexplained_s"]
 
 
 # -----------------------------------------------------------------------------
@@ -115,7 +123,7 @@ class Cause:
 
     Attributes:
         name: ``allocation``, ``reorders``, ``dispatch``, ``one thread``, ``idle threads``,
-            ``weights not packed``, ``generic kernel`` or ``slower kernel``.
+            ``weights not packed``, ``generic kernel``, ``slower kernel`` or ``unexplained``.
         seconds: how much more time it takes than in the fastest backend.
         share: of the gap; more than 1 if without it this backend would be the fastest.
         how: the measurement, in words.
@@ -334,3 +342,126 @@ def _within(account: Account) -> Account:
         kernel_s=None if account.kernel_s is None else pace * account.kernel_s,
         reorder_s=None if account.reorder_s is None else pace * account.reorder_s,
     )
+
+
+# -----------------------------------------------------------------------------
+# From what was measured of two backends' runs to the evidence, and to the row with its causes.
+
+# Weights of products as they are, plain or transposed, in a kernel's layout.
+_UNPACKED = re.compile(r"\bweights g?(kn|nk)\b")
+
+
+def explained(row: Measurement, run: BackendRun, best: BackendRun) -> Measurement:
+    """Return the row with its causes.
+
+    Args:
+        row: of a slow run, with its ratio to the fastest.
+        run: the slow one.
+        best: the fastest one, its row made.
+    """
+    if row.time is None or row.ratio is None or best.row is None or best.row.time is None:
+        return row
+    # Of the same rounds: the machine may have been another one in others.
+    best_s = row.time.median / row.ratio["median"]
+    evidence = Evidence(
+        own=_account(run, row, row.time.median),
+        best=_account(best, best.row, best_s),
+        kind=run.case.layer.kind,
+        plain_over_packed=_packing_gain(run, best),
+    )
+    found = causes(evidence)
+    rest = unexplained_s(evidence)
+    unexplained = Cause(
+        name="unexplained",
+        seconds=rest,
+        share=rest / evidence.gap_s if evidence.gap_s else 0.0,
+        how="the gap less the causes above",
+    )
+    listed = tuple(cause.to_dict() for cause in (*found, unexplained))
+    return msgspec.structs.replace(row, causes=listed)
+
+
+def _account(run: BackendRun, row: Measurement, time_s: float) -> Account:
+    """What is known of where a run's time goes; ``time_s`` may be that of fewer rounds."""
+    if run.kernel is None or run.samples is None or row.time is None:
+        return Account(time_s=time_s)
+    # With a log of the process whose pages are there, no fault is counted in the kernel as well.
+    kept = run.warm if run.warm_samples is not None else None
+    seen = {**(kept or run.kernel).facts.evidence, **run.log}
+    saved, faults = None, row.faults or {}
+    busy, kept_s = run.samples.busy, time_s
+    if run.warm_samples is not None:
+        saved = saved_s(run.samples, run.warm_samples) * time_s / row.time.median
+        busy, kept_s = run.warm_samples.busy, time_s - saved
+    on_gpu, roof = run.case.on_gpu, row.roofline
+    # Samples behind a gate and in a graph leave out what the calls cost.
+    called = not on_gpu or row.timing not in ("events", "cuda-graph")
+    return Account(
+        time_s=time_s,
+        allocation_s=saved,
+        faults=faults["default"] - faults["warm"] if len(faults) == 2 else None,
+        empty_s=row.empty_call_s if called else None,
+        queued=on_gpu and run.samples.inner > 1,
+        kernel=seen.get("kernel") or run.kernel.facts.algorithm,
+        **_inside(seen, kept_s),
+        detail=seen.get("detail", ""),
+        limit_s=None if roof is None else roof.time_s * time_s / row.time.median,
+        bound="compute" if roof is None else roof.bound,
+        busy=None if on_gpu else busy,
+        threads=row.threads or 1,
+    )
+
+
+def _inside(seen: Mapping[str, Any], call_s: float) -> dict[str, Any]:
+    """What of a call that takes so long its kernels and reorders are, and how that is known.
+
+    The library's log counts before the backend's own measurement of the kernel alone. Either was
+    made beside a call as a whole, when the machine may have been faster or slower than it is now:
+    what counts is a part's share of that call.
+    """
+    logged = seen.get("kernel_s") is not None
+    names = ("kernel_s", "reorder_s") if logged else ("alone_s", "alone_reorder_s")
+    parts = {
+        part: seen[name]
+        for part, name in zip(("kernel", "reorder"), names, strict=True)
+        if seen.get(name) is not None
+    }
+    if not parts or not seen.get("call_s"):
+        return {}
+    # The logged call may have been slower than the one beside it; parts are no more than the whole.
+    whole = max(seen["call_s"], sum(parts.values()))
+    by = LOG if logged else seen["alone_by"]
+    found: dict[str, Any] = {}
+    for part, seconds in parts.items():
+        share = seconds / whole
+        found[f"{part}_s"] = share * call_s
+        found[f"{part}_by"] = f"{by}, where it was {100 * share:.0f} % of a call"
+    return found
+
+
+def _packing_gain(run: BackendRun, best: BackendRun) -> float | None:
+    """What packed weights bring the fastest backend, where this one has none.
+
+    From the candidates of the native row, if that is the fastest and packs its weights. A library
+    that brings its operands into other layouts in each call packs them, whatever it is given; and
+    a pass whose result they are has none to pack.
+    """
+    if run.kernel is None or best.kernel is None or run.case.layer.kind != "gemm":
+        return None
+    if result_role(run.case.layer, run.case.pass_) == "weights":
+        return None
+    facts = run.kernel.facts
+    if not _UNPACKED.search(facts.layout) or _reorders(facts.evidence):
+        return None
+    times: dict[bool, float] = {}
+    for candidate in best.kernel.facts.candidates:
+        if candidate["status"] == "ok" and candidate["seconds"] and candidate.get("variant"):
+            plain, time = candidate["variant"] == "plain", median(candidate["seconds"])
+            times[plain] = min(time, times.get(plain, time))
+    if best.case.backend != "native" or len(times) < 2:
+        return None
+    return times[True] / times[False] if times[True] > times[False] > 0 else None
+
+
+def _reorders(seen: Mapping[str, Any]) -> bool:
+    return bool(seen.get("reorder_s") or seen.get("alone_reorder_s"))

@@ -189,7 +189,7 @@ class KernelTask(Task):
 
     def refused(self, row: Row, status: str, reason: str) -> Result:
         """Return a layer's row without numbers."""
-        from pydlbench.runner.measuring import empty_row
+        from pydlbench.runner.rows import empty_row
 
         empty = empty_row(row.case, self.options.get("threads"), status, reason)
         return Result("layer", empty.to_dict(), row)
@@ -214,7 +214,7 @@ def kernels(
         PydlbenchError: one could not be measured at all, and other tasks do not go on without it.
     """
     from pydlbench.records.measurement import Measurement
-    from pydlbench.runner.measuring import empty_row
+    from pydlbench.runner.rows import empty_row
 
     rows: dict[KernelSpec, Measurement] = {}
     for number, case in enumerate(cases):

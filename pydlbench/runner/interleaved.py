@@ -10,7 +10,7 @@ import contextlib
 import random
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydlbench.errors import PydlbenchError
 from pydlbench.timing.procedure import Sampling, interleave
@@ -94,7 +94,7 @@ def random_order(seed: int) -> random.Random:
 
 
 @contextlib.contextmanager
-def releasing(kernels: Iterable[RemoteKernel | None]) -> Iterator[None]:
+def releasing(kernels: Iterable[RemoteKernel[Any] | None]) -> Iterator[None]:
     """Release all kernels at the end, also those that join the collection meanwhile."""
     try:
         yield
@@ -161,7 +161,7 @@ def ratios(
     if not able:
         return {}
     found = {best: _ratios_to(best, samples) for best in able}
-    medians = {best: samples[best].summary().median for best in able}
+    medians = {best: samples[best].median for best in able}
     return found[max(able, key=lambda best: (*_rank(found[best], able), -medians[best]))]
 
 
@@ -210,7 +210,7 @@ def saved_s(default: Samples, kept: Samples) -> float:
     ratio = median(shared)
     interval = median_interval(shared, default.confidence)
     highest = max(shared) if interval is None else interval.high
-    return default.summary().median * (1 - ratio) if highest < 1 else 0.0
+    return default.median * (1 - ratio) if highest < 1 else 0.0
 
 
 def _ratios_to(best: int, samples: Mapping[int, Samples]) -> dict[int, RatioToBest]:
@@ -220,7 +220,7 @@ def _ratios_to(best: int, samples: Mapping[int, Samples]) -> dict[int, RatioToBe
 def _ratio_to_best(own: Samples, other: Samples, best: int) -> RatioToBest:
     shared = _shared(own, other)
     if not shared:  # all of one's samples were disturbed in the rounds that the other has kept
-        medians = own.summary().median, other.summary().median
+        medians = own.median, other.median
         return RatioToBest(best=best, median=medians[0] / medians[1], low=None, high=None, rounds=0)
     interval = median_interval(shared, own.confidence)
     return RatioToBest(

@@ -2,49 +2,36 @@
 
 from __future__ import annotations
 
-import bisect
-import dataclasses
 import datetime as dt
 import sys
 import uuid
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from pydlbench.backends.base import DEFAULT_WORKSPACE
-from pydlbench.errors import PydlbenchError, UsageError
-from pydlbench.layers.layer import result_role
-from pydlbench.runner.measuring import ITEM_BYTES, Measuring
-from pydlbench.units import format_bytes
+from pydlbench.runner.kernels import Kernels, check_memory
+from pydlbench.runner.machine import Devices, Workers
+from pydlbench.runner.problem import by_problem, measure_problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
+    from pydlbench.backends.base import KernelFacts
     from pydlbench.devices.cpu.facts import CpuFacts
     from pydlbench.devices.cpu.record import DeviceRecord
     from pydlbench.devices.gpu.record import GpuRecord
-    from pydlbench.layers.layer import Layer
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
     from pydlbench.records.specs import KernelSpec
     from pydlbench.workers.host import RemoteKernel, Worker
 
 __all__ = [
-    "Devices",
     "Options",
     "Session",
-    "Workers",
-    "check_memory",
-    "memory_held",
-    "memory_needed",
 ]
-
-
-# -----------------------------------------------------------------------------
-# How a session measures.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,295 +72,6 @@ class Options:
     timeout_s: float | None = None
 
 
-# -----------------------------------------------------------------------------
-# The workers of a session, each started when it is first asked.
-
-
-class Workers:
-    """One process per backend, device and environment.
-
-    Args:
-        cpus: logical CPUs that each of them is pinned to.
-        timeout_s: see ``Options``.
-    """
-
-    def __init__(self, cpus: Sequence[int], timeout_s: float | None) -> None:
-        self._cpus = tuple(cpus)
-        self._limits = (
-            {} if timeout_s is None else {"timeout": timeout_s, "prepare_timeout": timeout_s}
-        )
-        self._found: dict[tuple[str, str, str, bool], Worker] = {}
-
-    def get(self, backend: str, device: str, *, allocator: str, logging: bool) -> Worker:
-        """Return a worker; see ``Session.worker``."""
-        from pydlbench.backends import capabilities
-        from pydlbench.workers.environment import allocator_environment
-        from pydlbench.workers.host import Worker
-
-        key = (backend, device, allocator, logging)
-        if key not in self._found:
-            log = capabilities.of(backend).log_environment if logging else {}
-            extra = {**allocator_environment(allocator), **log}
-            self._found[key] = Worker(
-                backend, device, self._cpus, environment=extra, **self._limits
-            )
-        return self._found[key]
-
-    def close(self) -> None:
-        """End them all."""
-        for worker in self._found.values():
-            worker.discard()
-        self._found.clear()
-
-
-# -----------------------------------------------------------------------------
-# The devices of a session, probed as far as its rows have needed it.
-
-# The roof is the fastest way to move bytes; one of these is, which one depends on the machine.
-_ROOF_PATTERNS = ("read", "copy", "triad")
-
-
-class Devices:
-    """A CPU and any number of GPUs.
-
-    Args:
-        facts: of the CPU.
-        cpus: logical CPUs that kernels are pinned to.
-        worker: returns the native worker of a device.
-        keep_probes: take over what earlier runs have probed, where a reading agrees with it.
-    """
-
-    def __init__(
-        self,
-        facts: CpuFacts,
-        cpus: tuple[int, ...],
-        worker: Callable[[str], Worker],
-        keep_probes: bool = True,
-    ) -> None:
-        from pydlbench.devices.cpu.record import start_record
-
-        self._keep_probes = keep_probes
-
-        self._facts = facts
-        self._cpus = cpus
-        self._worker = worker
-        self._cpu: DeviceRecord = start_record(facts, cpus)
-        self._gpus: dict[str, GpuRecord] = {}
-        self._main = "cpu"
-        self._unprobed: dict[str, str] = {}
-
-    def described(self) -> dict[str, Any]:
-        """Return the device that was measured, with the host beside a GPU."""
-        record = self._gpus.get(self._main)
-        if record is None:
-            return self._cpu.to_dict()
-        return {**record.to_dict(), "host": self._cpu.to_dict()}
-
-    def cpu(
-        self,
-        precisions: Iterable[str],
-        patterns: Sequence[str] | None,
-        levels: Sequence[str] | None,
-    ) -> DeviceRecord:
-        """Return the CPU; see ``Session.device``."""
-        from pydlbench.devices.bandwidths import LEVELS, PATTERNS
-        from pydlbench.devices.cpu.record import extend_record
-        from pydlbench.devices.kept import Kept, kept_path, machine_key
-
-        worker = self._worker("cpu")
-        told = worker.describe()
-        kept = Kept(kept_path(), machine_key(self._facts, self._cpus, told))
-        self._cpu = extend_record(
-            self._cpu,
-            tuple(precisions),
-            told,
-            worker.probe,
-            PATTERNS if patterns is None else patterns,
-            LEVELS if levels is None else levels,
-            kept,
-            self._keep_probes,
-        )
-        return self._cpu
-
-    def gpu(
-        self,
-        device: str,
-        precisions: Iterable[str] = (),
-        patterns: Sequence[str] | None = None,
-        levels: Sequence[str] | None = None,
-    ) -> GpuRecord:
-        """Return a GPU; see ``Session.gpu``."""
-        from pydlbench.devices.gpu.facts import GpuFacts
-        from pydlbench.devices.gpu.record import LEVELS, PATTERNS, extend_record, start_record
-
-        worker = self._worker(device)
-        told = worker.describe()
-        self._main = device
-        if device not in self._gpus:
-            self._gpus[device] = start_record(GpuFacts.of(told["device"]), told["nvml"])
-        self._gpus[device] = extend_record(
-            self._gpus[device],
-            tuple(precisions),
-            told["libraries"],
-            worker.probe,
-            PATTERNS if patterns is None else patterns,
-            LEVELS if levels is None else levels,
-        )
-        return self._gpus[device]
-
-    def unprobed(self, reason: str) -> DeviceRecord:
-        """Return the CPU with what is known, and the reason why nothing more was probed."""
-        from pydlbench.devices.cpu.advice import unprobed_advice
-
-        warnings = (*self._cpu.warnings, unprobed_advice(reason))
-        self._cpu = dataclasses.replace(self._cpu, warnings=warnings)
-        return self._cpu
-
-    def limited(self, row: Measurement, case: KernelSpec) -> Measurement:
-        """Return a row held against the limits of its device, or with the reason why not.
-
-        Args:
-            row: a timed one.
-            case: what was timed.
-        """
-        from pydlbench.devices.cpu.working_set import private_level_bytes
-        from pydlbench.runner.measuring import cached_bytes, with_limits
-
-        if case.on_gpu:
-            precisions = dict.fromkeys((case.precision, *self._advisable(case)))
-            levels: tuple[str, ...] = ("memory", "l2")
-        else:
-            precisions = dict.fromkeys((case.precision, "fp32", "bf16"))
-            private = private_level_bytes(self._facts, self._cpus) or 0
-            # A large kernel's time hardly depends on what its operands' first megabytes do.
-            near = cached_bytes(case) <= 2 * private
-            levels = ("memory", "llc", "l2") if near else ("memory", "llc")
-        try:
-            return with_limits(row, case, self._probed(case, precisions, levels), levels)
-        except PydlbenchError as error:  # the time stands without a peak beside it
-            return msgspec.structs.replace(row, warnings=(*row.warnings, str(error)))
-
-    def _advisable(self, case: KernelSpec) -> tuple[str, ...]:
-        """The precisions of a GPU that the advice to change the precision can name."""
-        from pydlbench.devices.gpu.peaks import lacks
-
-        half = "fp16-tc" if lacks(self._gpus[case.device].facts, "bf16-tc") else "bf16-tc"
-        products = case.layer.kind == "gemm" and case.precision in ("fp16-tc", "bf16-tc")
-        return ("fp32", half, "fp8-tc") if products else ("fp32", half)
-
-    def _probed(
-        self, case: KernelSpec, precisions: Iterable[str], levels: Sequence[str]
-    ) -> DeviceRecord | GpuRecord:
-        """The device for a row's roof; after a failure not every further row probes again."""
-        if case.device in self._unprobed:
-            raise PydlbenchError(self._unprobed[case.device])
-        try:
-            if case.on_gpu:
-                return self.gpu(case.device, precisions, levels=levels)
-            return self.cpu(precisions, _ROOF_PATTERNS, levels)
-        except PydlbenchError as error:
-            self._unprobed[case.device] = str(error)
-            raise
-
-
-# -----------------------------------------------------------------------------
-# Whether what is to be measured fits into memory: asked before anything is measured.
-
-# What a search holds at once: layouts of every operand, and pools of two finalists.
-_LAYOUTS = 3
-_POOLS = 2
-
-
-def check_memory(processes: Sequence[KernelSpec], available: int, cold_bytes: int) -> None:
-    """Make sure that processes of one problem have room beside each other.
-
-    Args:
-        processes: the case of each; those of one problem are prepared one after another, and all
-            of them hold their operands until the last one is timed.
-        available: bytes of memory.
-        cold_bytes: what the rotating copies of a cold cache state span.
-
-    Raises:
-        UsageError: there is too little memory.
-    """
-    processes = [case for case in processes if case.pass_ in case.layer.passes]
-    if not processes:
-        return
-    layer = processes[0].layer
-
-    def needed(batch: int) -> int:
-        return group_memory(processes, layer.with_batch(batch), cold_bytes)
-
-    if needed(layer.batch) <= available:
-        return
-    several = f" for {len(processes)} processes at a time" if len(processes) > 1 else ""
-    nearest = "fewer of --backend and --mode" if several else "a smaller layer"
-    batches = range(1, layer.batch)
-    if count := bisect.bisect_left(batches, True, key=lambda batch: needed(batch) > available):
-        nearest = f"--batch {batches[count - 1]}"
-    raise UsageError(
-        f"{layer.name or layer.problem}: needs {format_bytes(needed(layer.batch))} of memory"
-        f"{several}, {format_bytes(available)} are available; nearest: {nearest}"
-    )
-
-
-def group_memory(processes: Sequence[KernelSpec], layer: Layer, cold_bytes: int) -> int:
-    """Return the most bytes that processes of one problem hold at a time.
-
-    Each is prepared while all others hold theirs: whichever dies is prepared once more at the end.
-
-    Args:
-        processes: the case of each.
-        layer: their layer, or the same with another batch.
-        cold_bytes: see :func:`check_memory`.
-    """
-    total, most = 0, 0
-    for case in processes:
-        # Of a GPU's row the host holds the originals; the card is asked when it takes its part.
-        cold = 0 if case.on_gpu else cold_bytes
-        held = memory_held(case, layer, cold)
-        total += held
-        most = max(most, memory_needed(case, layer, cold) - held)
-    return total + most
-
-
-def memory_needed(case: KernelSpec, layer: Layer, cold_bytes: int) -> int:
-    """Return the bytes of memory that measuring a case takes, verification and finals included.
-
-    The float32 originals; every operand in up to three layouts in the storage type; a float32 copy
-    of the output; where caches are cold, two pools of rotating copies, each of which spans
-    ``cold_bytes`` and ends with whole copies.
-
-    Args:
-        case: what is to be measured.
-        layer: its layer, or the same with another batch.
-        cold_bytes: what the rotating copies of a cold cache state span at least.
-    """
-    operands = layer.operands(case.pass_)
-    output = result_role(layer, case.pass_)
-    elements = sum(operands.values())
-    stored = elements * ITEM_BYTES[case.precision]
-    needed = 4 * elements + _LAYOUTS * stored + 4 * operands[output]
-    return needed if case.cache == "hot" else needed + _POOLS * (cold_bytes + 2 * stored)
-
-
-def memory_held(case: KernelSpec, layer: Layer, cold_bytes: int) -> int:
-    """Return the bytes of memory that a prepared case keeps until it is released.
-
-    Every operand once, in the storage type; where caches are cold, one pool of rotating copies
-    instead, which ends with a whole copy. A GPU's row holds nothing on the host.
-
-    Args:
-        case: what is to be measured.
-        layer: its layer, or the same with another batch.
-        cold_bytes: see :func:`memory_needed`.
-    """
-    if case.on_gpu:
-        return 0
-    stored = sum(layer.operands(case.pass_).values()) * ITEM_BYTES[case.precision]
-    return stored if case.cache == "hot" else cold_bytes + 2 * stored
-
-
 class Session:
     """Workers, device and settings of one run. Use as a context manager."""
 
@@ -385,10 +83,9 @@ class Session:
         self.facts: CpuFacts = read_cpu_facts()
         self.cpus: tuple[int, ...] = choose_cpus(self.facts, self.options.threads)
         self._workers = Workers(self.cpus, self.options.timeout_s)
-        self._devices = Devices(
-            self.facts, self.cpus, partial(self.worker, "native"), self.options.keep_probes
-        )
-        self._measuring = Measuring(self.options, self.facts, self.cpus, self._devices, self.worker)
+        keep = self.options.keep_probes
+        self._devices = Devices(self.facts, self.cpus, self._workers, keep)
+        self._kernels = Kernels(self.options, self.facts, self.cpus, self._workers, self._devices)
         self._started = dt.datetime.now(dt.UTC)
         self._id = f"{self._started:%Y%m%d}-{uuid.uuid4().hex[:8]}"
 
@@ -416,22 +113,8 @@ class Session:
         logging: bool = False,
         allocator: str | None = None,
     ) -> Worker:
-        """Return the worker of a backend; its process starts when it is first asked.
-
-        Args:
-            backend: its name.
-            device: ``cpu`` or ``cuda:N``.
-            warm: one whose C library keeps the pages that were freed.
-            logging: one whose oneDNN reports its kernels; never timed by our clock.
-            allocator: one of ``session.allocators.ALLOCATORS``; None is ``kept pages`` for a warm
-                one, else ``default``.
-
-        Raises:
-            UsageError: no such allocator.
-            UnsupportedError: an allocator that this machine has not.
-        """
-        chosen = allocator or ("kept pages" if warm else "default")
-        return self._workers.get(backend, device, allocator=chosen, logging=logging)
+        """Return the worker of a backend; see :meth:`pydlbench.runner.machine.Workers.get`."""
+        return self._workers.get(backend, device, warm=warm, logging=logging, allocator=allocator)
 
     @property
     def run(self) -> RunRecord:
@@ -453,13 +136,7 @@ class Session:
         patterns: Sequence[str] | None = None,
         levels: Sequence[str] | None = None,
     ) -> DeviceRecord:
-        """Return facts, peaks and bandwidths, probing what has not been probed yet.
-
-        Args:
-            precisions: which compute peaks are needed.
-            patterns: which bandwidths are needed; None is all of them.
-            levels: of which levels of the memory; None is all of them.
-        """
+        """Return the CPU; see :meth:`pydlbench.runner.machine.Devices.cpu`."""
         return self._devices.cpu(precisions, patterns, levels)
 
     def gpu(
@@ -469,22 +146,11 @@ class Session:
         patterns: Sequence[str] | None = None,
         levels: Sequence[str] | None = None,
     ) -> GpuRecord:
-        """Return a GPU's facts, peaks and bandwidths, probing what has not been probed yet.
-
-        Args:
-            device: ``cuda:N``.
-            precisions: which compute peaks are needed.
-            patterns: which bandwidths are needed; None is all of them.
-            levels: of which levels of the memory; None is all of them.
-
-        Raises:
-            BackendMissingError: the CUDA module or a library is missing.
-            UnsupportedError: there is no driver or no such GPU.
-        """
+        """Return a GPU; see :meth:`pydlbench.runner.machine.Devices.gpu`."""
         return self._devices.gpu(device, precisions, patterns, levels)
 
     def unprobed(self, reason: str) -> DeviceRecord:
-        """Return the record with what is known, and the reason why nothing more was probed."""
+        """Return the CPU with what is known, and the reason why nothing more was probed."""
         return self._devices.unprobed(reason)
 
     def measure(
@@ -506,20 +172,15 @@ class Session:
             BackendMissingError: the CUDA module or a library is missing; no row could be measured.
             UnsupportedError: there is no driver or no such GPU; likewise.
         """
-        from pydlbench.runner.problem import by_problem, measure_problem
-
-        found = list(by_problem(cases))
-        self.check_room(cases)
+        groups = list(by_problem(cases))
+        self._check_room(groups)
         for device in dict.fromkeys(case.device for case in cases if case.on_gpu):
             self.gpu(device, levels=())
         done = 0
-        for group in found:
+        for group in groups:
             if progress:
                 progress(done, len(cases), _label(group))
-            if len(group) == 1:
-                yield group[0], self._measuring.alone(group[0])
-            else:
-                yield from zip(group, measure_problem(self._measuring, group), strict=True)
+            yield from zip(group, measure_problem(self._kernels, group), strict=True)
             done += len(group)
         if progress:
             progress(len(cases), len(cases), "")
@@ -530,11 +191,7 @@ class Session:
         Args:
             device: ``cpu`` or ``cuda:N``.
         """
-        if device != "cpu":
-            return self.gpu(device, levels=()).facts.l2_bytes
-        from pydlbench.devices.cpu.working_set import last_level_bytes
-
-        return last_level_bytes(self.facts, self.cpus)
+        return self._devices.cache_bytes(device)
 
     def remember(self, case: KernelSpec, algorithm: str, layout: str) -> None:
         """Take a hot row's kernel from elsewhere: an estimate's cold row is timed with the same.
@@ -544,11 +201,11 @@ class Session:
             algorithm: the kernel's, by its library's name.
             layout: the layouts that it works in.
         """
-        self._measuring.remember(case, algorithm, layout)
+        self._kernels.remember(case, algorithm, layout)
 
     def prepare(
         self, case: KernelSpec, *, warm: bool = False, variant: str | None = None
-    ) -> RemoteKernel:
+    ) -> RemoteKernel[KernelFacts]:
         """Have a case made ready in its worker; raises what the backend raises.
 
         Args:
@@ -556,7 +213,7 @@ class Session:
             warm: in a process of its own whose allocator keeps the pages that were freed.
             variant: see ``Preparation``.
         """
-        return self._measuring.prepare(case, warm=warm, variant=variant)
+        return self._kernels.prepare(case, warm=warm, variant=variant)
 
     def check_room(self, cases: Sequence[KernelSpec]) -> None:
         """Make sure that cases fit into memory, those beside each other that are interleaved.
@@ -564,14 +221,14 @@ class Session:
         Raises:
             UsageError: one needs more than there is; it names the largest batch that fits.
         """
-        from pydlbench.runner.problem import by_problem
+        self._check_room(by_problem(cases))
 
+    def _check_room(self, groups: Iterable[Sequence[KernelSpec]]) -> None:
         available = self.facts.memory_available_bytes
         if available is None:
             return
-        for group in by_problem(cases):
-            processes = self._measuring.processes(group)
-            check_memory(processes, available, self._measuring.cold_bytes())
+        for group in groups:
+            check_memory(self._kernels.processes(group), available, self._kernels.cold_bytes("cpu"))
 
 
 def _label(group: Sequence[KernelSpec]) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+import msgspec
+
 from pydlbench.models import build_model
 from pydlbench.records.record import Record
 from pydlbench.records.step import StepPreparation, StepSpec
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "OperatorKind",
     "OperatorRequest",
+    "OperatorsFacts",
     "prepare_allocation",
     "prepare_log",
     "prepare_operators",
@@ -58,6 +61,30 @@ class OperatorRequest(Record, frozen=True, kw_only=True):
     def is_subgraph(self) -> bool:
         """Whether it is nodes of the graph, run forwards and backwards."""
         return self.kind in ("layer", "pointwise")
+
+
+class OperatorsFacts(Record, frozen=True, kw_only=True):
+    """What is known of the operators besides their times.
+
+    Attributes:
+        names: in the order in which ``OperatorsKernel.sample`` returns their times.
+        once_s: seconds of starting a call, which a step has once.
+        dispatch_s: seconds that a framework needs for an operator that computes nothing.
+        how: how the two were measured.
+        setup_s: building, tracing and compiling all operators.
+        traces: by operator, the bytes of each block that it allocates; empty where nobody asked.
+        log: what the framework's libraries logged; empty where nobody asked.
+        library: name and version.
+    """
+
+    names: tuple[str, ...] = ()
+    once_s: float = 0.0
+    dispatch_s: float = 0.0
+    how: str = ""
+    setup_s: float = 0.0
+    traces: dict[str, list[int]] = msgspec.field(default_factory=dict)
+    log: dict[str, Any] = msgspec.field(default_factory=dict)
+    library: str = ""
 
 
 def prepare_step(

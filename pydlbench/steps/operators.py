@@ -10,13 +10,12 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
 import numpy as np
 
 from pydlbench.backends.frameworks.verbose import total_s
 from pydlbench.backends.host_clock import Account, page_faults
 from pydlbench.devices.cpu.affinity import own_cpus
-from pydlbench.records.record import Record
+from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CallCost",
-    "OperatorsFacts",
     "OperatorsKernel",
     "Replay",
     "TimedCall",
@@ -54,30 +52,6 @@ class TimedOperator(Protocol):
 
         Neither what is set up is in them nor what starting the call costs.
         """
-
-
-class OperatorsFacts(Record, frozen=True, kw_only=True):
-    """What is known of the operators besides their times.
-
-    Attributes:
-        names: in the order in which :meth:`OperatorsKernel.sample` returns their times.
-        once_s: seconds of starting a call, which a step has once.
-        dispatch_s: seconds that a framework needs for an operator that computes nothing.
-        how: how the two were measured.
-        setup_s: building, tracing and compiling all operators.
-        traces: by operator, the bytes of each block that it allocates; empty where nobody asked.
-        log: what the framework's libraries logged; empty where nobody asked.
-        library: name and version.
-    """
-
-    names: tuple[str, ...] = ()
-    once_s: float = 0.0
-    dispatch_s: float = 0.0
-    how: str = ""
-    setup_s: float = 0.0
-    traces: dict[str, list[int]] = msgspec.field(default_factory=dict)
-    log: dict[str, Any] = msgspec.field(default_factory=dict)
-    library: str = ""
 
 
 class OperatorsKernel:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.models.counts import memory
-from pydlbench.records.step import StepPreparation, StepRecord
+from pydlbench.records.step import StepFacts, StepPreparation, StepRecord
 from pydlbench.runner.interleaved import (
     InterleavedKernel,
     Outcome,
@@ -15,7 +17,7 @@ from pydlbench.runner.interleaved import (
     sample_alone,
     sample_interleaved,
 )
-from pydlbench.runner.measuring import summary_of
+from pydlbench.runner.rows import summary_of
 from pydlbench.steps import operations
 from pydlbench.timing.policy import Policy, gpu_policy
 from pydlbench.units import format_bytes
@@ -47,7 +49,7 @@ def prepare_step(
     warm: bool = False,
     allocator: str | None = None,
     preparation: StepPreparation | None = None,
-) -> RemoteKernel:
+) -> RemoteKernel[StepFacts]:
     """Have a step made ready in its framework's process; raises what is raised there.
 
     Args:
@@ -58,18 +60,17 @@ def prepare_step(
         preparation: with which checks; None is all of them.
 
     Returns:
-        A kernel to sample; its ``facts`` are a :class:`~pydlbench.records.step.StepFacts` in its
-        JSON form.
+        A kernel to sample.
     """
     worker = session.worker(case.framework, case.device, warm=warm, allocator=allocator)
-    how = (preparation or StepPreparation()).to_dict()
-    return worker.build(operations.prepare_step, case=case.to_dict(), preparation=how)
+    how = preparation or StepPreparation()
+    return worker.build(operations.prepare_step, StepFacts, case=case.to_dict(), preparation=how)
 
 
-def step_policy(case: StepSpec, session: Session, facts: dict[str, Any]) -> Policy:
+def step_policy(case: StepSpec, session: Session, facts: StepFacts) -> Policy:
     """Return the constants of sampling for a step."""
     policy = Policy(confidence=session.options.confidence, budget_s=session.options.budget_s)
-    return gpu_policy(policy, facts) if case.on_gpu else policy
+    return gpu_policy(policy, facts.timing) if case.on_gpu else policy
 
 
 def run(
@@ -107,7 +108,7 @@ def run_in_turn(
         A record for each, in the order given.
     """
     records: dict[int, StepRecord] = {}
-    kernels: dict[int, RemoteKernel] = {}
+    kernels: dict[int, RemoteKernel[StepFacts]] = {}
     with releasing(kernels.values()):
         for index, case in enumerate(cases):
             if progress:
@@ -130,9 +131,7 @@ def run_in_turn(
     return [records[index] for index in range(len(cases))]
 
 
-def record_of(
-    case: StepSpec, session: Session, facts: dict[str, Any], samples: Samples
-) -> StepRecord:
+def record_of(case: StepSpec, session: Session, facts: StepFacts, samples: Samples) -> StepRecord:
     """Return the record of a timed step.
 
     A check that failed makes the row ``failed``; its time stands beside it all the same.
@@ -144,36 +143,40 @@ def record_of(
         samples: its times.
     """
     time = summary_of(samples)
-    wrong = [one for one in facts["checks"] if one["status"] != "ok"]
+    wrong = [one for one in facts.checks if one.status != "ok"]
     warnings = []
     if not samples.warmup.steady:
         warnings.append(f"the warm-up ended before times were steady: {samples.warmup.detail}")
-    return StepRecord.from_dict(
-        {
-            **{name: value for name, value in facts.items() if name != "batch"},
-            **case.to_dict(),
-            "batch": facts["batch"],
-            "status": "failed" if wrong else "ok",
-            "reason": "; ".join(f"{one['name']}: {one['detail']}" for one in wrong) or None,
-            "time_s": time.to_dict(),
-            "images_per_s": facts["batch"] / time.median,
-            "samples_s": list(samples.all_seconds),
-            "rounds_s": samples.by_round(),
-            "inner": samples.inner,
-            "faults": samples.faults,
-            "busy": samples.busy,
-            "threads": _threads(case, session),
-            "warnings": warnings,
-            "contended": samples.contended,
-            "contention_reason": samples.contention_reason,
-            "discarded": samples.discarded,
-            "stop_reason": samples.stop_detail,
-        }
+    return StepRecord(
+        case=msgspec.structs.replace(case, batch=facts.batch),
+        status="failed" if wrong else "ok",
+        reason="; ".join(f"{one.name}: {one.detail}" for one in wrong) or None,
+        time=time,
+        images_per_s=facts.batch / time.median,
+        samples_s=samples.all_seconds,
+        rounds_s=samples.by_round(),
+        inner=samples.inner,
+        faults=samples.faults,
+        busy=samples.busy,
+        threads=_threads(case, session),
+        checks=facts.checks,
+        output=facts.output,
+        parameters=facts.parameters,
+        setup_s=facts.setup_s,
+        checks_s=facts.checks_s,
+        library=facts.library,
+        environment=facts.environment,
+        notes=facts.notes,
+        warnings=tuple(warnings),
+        contended=samples.contended,
+        contention_reason=samples.contention_reason,
+        discarded=samples.discarded,
+        stop_reason=samples.stop_detail,
     )
 
 
 def _sampled(
-    cases: Sequence[StepSpec], kernels: dict[int, RemoteKernel], session: Session
+    cases: Sequence[StepSpec], kernels: dict[int, RemoteKernel[StepFacts]], session: Session
 ) -> list[Outcome]:
     policies = {i: step_policy(cases[i], session, kernel.facts) for i, kernel in kernels.items()}
     if len(kernels) == 1:

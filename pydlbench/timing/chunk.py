@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from pydlbench.timing.guards import GpuReadings
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["Chunk", "Request"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What a kernel is asked to run next.
 
     Attributes:
@@ -29,8 +25,7 @@ class Request:
     untimed: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     """Consecutive samples of one kernel and the counters read around them.
 
     Attributes:
@@ -90,39 +85,3 @@ class Chunk:
                 raise ValueError(f"chunk with {name} = {value}")
         if self.threads < 1:
             raise ValueError(f"chunk with {self.threads} threads")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the chunk as plain lists and numbers for the wire or JSON."""
-        return {
-            "seconds": list(self.seconds),
-            "involuntary": list(self.involuntary),
-            "clock_hz": list(self.clock_hz),
-            "run_delay_s": self.run_delay_s,
-            "steal_s": self.steal_s,
-            "wall_s": self.wall_s,
-            "threads": self.threads,
-            "disturbance": self.disturbance,
-            "gpu": None if self.gpu is None else self.gpu.to_dict(),
-            "faults": self.faults,
-            "cpu_s": self.cpu_s,
-            "others_s": self.others_s,
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Chunk:
-        """Read what ``to_dict`` wrote; everything but ``seconds`` may be missing."""
-        gpu = data.get("gpu")
-        return cls(
-            seconds=tuple(float(x) for x in data["seconds"]),
-            involuntary=tuple(int(x) for x in data.get("involuntary", ())),
-            clock_hz=tuple(float(x) for x in data.get("clock_hz", ())),
-            run_delay_s=float(data.get("run_delay_s", 0.0)),
-            steal_s=float(data.get("steal_s", 0.0)),
-            wall_s=float(data.get("wall_s", 0.0)),
-            threads=int(data.get("threads", 1)),
-            disturbance=data.get("disturbance"),
-            gpu=None if gpu is None else GpuReadings.from_dict(gpu),
-            faults=data.get("faults"),
-            cpu_s=data.get("cpu_s"),
-            others_s=data.get("others_s"),
-        )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pydlbench.timing.chunk import Chunk
     from pydlbench.timing.policy import Policy
@@ -130,7 +132,9 @@ def judge(chunks: Sequence[Chunk], inner: int, policy: Policy) -> Verdict:
     verdict = _judged(chunks, inner, policy)
     if verdict.contended and _alone(chunks, inner, policy):
         # More threads than CPUs wait for each other: that is what this backend is like.
-        chunks = [replace(chunk, run_delay_s=0.0, involuntary=()) for chunk in chunks]
+        chunks = [
+            msgspec.structs.replace(chunk, run_delay_s=0.0, involuntary=()) for chunk in chunks
+        ]
         return _judged(chunks, inner, policy)
     return verdict
 
@@ -245,8 +249,7 @@ HARMFUL = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuReadings:
+class GpuReadings(msgspec.Struct, frozen=True, kw_only=True):
     """What NVML told about a GPU during a chunk of samples; None is what it did not tell.
 
     Attributes:
@@ -266,19 +269,6 @@ class GpuReadings:
     reasons: tuple[str, ...] = ()
     others: tuple[int, ...] = ()
     readings: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain lists and numbers for the wire or JSON."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {**values, "reasons": list(self.reasons), "others": list(self.others)}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read what ``to_dict`` wrote; unknown names are ignored."""
-        values = {item.name: data[item.name] for item in fields(cls) if item.name in data}
-        for name in ("reasons", "others"):
-            values[name] = tuple(values.get(name, ()))
-        return cls(**values)
 
 
 def reasons_of(bits: int) -> tuple[str, ...]:

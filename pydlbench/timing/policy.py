@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
 from pydlbench.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["Policy", "estimate_policy", "gpu_policy"]
 
@@ -156,16 +152,16 @@ def estimate_policy(policy: Policy) -> Policy:
     )
 
 
-def gpu_policy(policy: Policy, facts: Mapping[str, Any], cache: str = "hot") -> Policy:
+def gpu_policy(policy: Policy, timing: str, cache: str = "hot") -> Policy:
     """Return the constants for a kernel on a GPU.
 
     Args:
         policy: those for a CPU.
-        facts: of the kernel: how it is timed (``timing``).
+        timing: how the kernel is timed: ``events``, ``cuda-graph`` or ``host-sync``.
         cache: the cache state. A sample of a cold one is a single execution: the second would find
             what the first has left, unless operands rotate.
     """
-    single = cache != "hot" and facts["timing"] == "events"
+    single = cache != "hot" and timing == "events"
     return replace(
         policy,
         # Events tick every half microsecond and a graph's start takes one to three: 0.3 % of 1 ms.

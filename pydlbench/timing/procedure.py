@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.guards import GpuReadings, Verdict, combine, judge
 from pydlbench.timing.policy import Policy
-from pydlbench.timing.statistics import Summary, median, summarize
+from pydlbench.timing.statistics import median
 from pydlbench.timing.stopping import AnyOf, Warmup, WarmupOutcome, default_rule
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Samples:
         inner: executions per sample.
         retries: extra chunks asked for because of contention.
         spent_s: wall time of the rounds.
-        confidence: the level for ``summary``.
+        confidence: the level of intervals.
         gpu: what was read from a GPU during all rounds.
         faults: page faults per execution, in the median of the rounds; None where nobody counted.
         busy: share of the threads' time in which they had a CPU (spinning included) or waited for
@@ -80,9 +80,10 @@ class Samples:
     faults: float | None = None
     busy: float | None = None
 
-    def summary(self) -> Summary:
-        """Median, quartiles, extremes and the interval of the kept samples."""
-        return summarize(self.seconds, self.confidence)
+    @property
+    def median(self) -> float:
+        """Median of the kept samples, in seconds."""
+        return median(self.seconds)
 
     def by_round(self) -> dict[int, float]:
         """Median seconds by round number, for ``paired_ratio``."""
@@ -91,12 +92,6 @@ class Samples:
     def cycles_by_round(self) -> dict[int, float]:
         """Median core cycles by round number; rounds without a clock reading are left out."""
         return {r.index: r.cycles for r in self.rounds if r.cycles is not None}
-
-    @property
-    def drift(self) -> float:
-        """Slowest round median over fastest, minus 1: large where no counter saw a cause."""
-        medians = [r.seconds for r in self.rounds]
-        return max(medians) / min(medians) - 1 if min(medians) > 0 else 0.0
 
 
 class Sampling:

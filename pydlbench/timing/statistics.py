@@ -8,20 +8,17 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
 __all__ = [
     "Interval",
     "Ratio",
-    "Summary",
     "interval_ranks",
     "median",
     "median_interval",
     "paired_ratio",
     "paired_ratios",
     "quantile",
-    "summarize",
-    "widest_interval",
 ]
 
 
@@ -33,28 +30,12 @@ class Interval:
     high: float
     confidence: float
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """Summary of samples; ``interval`` is None where there are too few for the level."""
-
-    median: float
-    q1: float
-    q3: float
-    min: float
-    max: float
-    n: int
-    interval: Interval | None
-
-    @property
-    def iqr(self) -> float:
-        """Distance between the quartiles, in the samples' unit."""
-        return self.q3 - self.q1
-
-    @property
-    def half_width(self) -> float | None:
-        """Half of the interval's width over the median; None without an interval."""
-        return None if self.interval is None else _relative_half_width(self.interval, self.median)
+    def half_width(self, center: float) -> float:
+        """Return half of the width over the center, which is positive unless all is zero."""
+        width = (self.high - self.low) / 2
+        if width == 0:
+            return 0.0
+        return width / center if center > 0 else math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +53,7 @@ def quantile(values: Iterable[float], q: float) -> float:
     Raises:
         ValueError: if there are no values or ``q`` is outside [0, 1].
     """
-    return _quantile_sorted(sorted(values), q)
-
-
-def median(values: Iterable[float]) -> float:
-    """Return the median; ValueError without values."""
-    return quantile(values, 0.5)
-
-
-def _quantile_sorted(ordered: Sequence[float], q: float) -> float:
+    ordered = sorted(values)
     if not ordered:
         raise ValueError("quantile of no values")
     if not 0 <= q <= 1:
@@ -92,6 +65,11 @@ def _quantile_sorted(ordered: Sequence[float], q: float) -> float:
     low, high = ordered[below], ordered[above]
     # low + share * (high - low) overshoots ``high`` by rounding; equal neighbours stay exact.
     return min(low + share * (high - low), high)
+
+
+def median(values: Iterable[float]) -> float:
+    """Return the median; ValueError without values."""
+    return quantile(values, 0.5)
 
 
 def _lower_tail(n: int, k: int) -> float:
@@ -135,48 +113,13 @@ def interval_ranks(n: int, confidence: float) -> tuple[int, int, float] | None:
     return low, n - 1 - low, 1 - 2 * _lower_tail(n, low)
 
 
-def _interval_sorted(ordered: Sequence[float], confidence: float) -> Interval | None:
+def median_interval(values: Iterable[float], confidence: float = 0.95) -> Interval | None:
+    """Distribution-free interval of the median, or None with too few values."""
+    ordered = sorted(values)
     ranks = interval_ranks(len(ordered), confidence)
     if ranks is None:
         return None
     return Interval(low=ordered[ranks[0]], high=ordered[ranks[1]], confidence=ranks[2])
-
-
-def median_interval(values: Iterable[float], confidence: float = 0.95) -> Interval | None:
-    """Distribution-free interval of the median, or None with too few values."""
-    return _interval_sorted(sorted(values), confidence)
-
-
-def widest_interval(values: Iterable[float]) -> Interval:
-    """Minimum to maximum with the confidence it has: 1 - 2^(1-n), below 95 % for n < 6."""
-    ordered = sorted(values)
-    if not ordered:
-        raise ValueError("interval of no values")
-    n = len(ordered)
-    return Interval(low=ordered[0], high=ordered[-1], confidence=1 - 2.0 ** (1 - n))
-
-
-def _relative_half_width(interval: Interval, center: float) -> float:
-    width = (interval.high - interval.low) / 2
-    if width == 0:
-        return 0.0
-    return width / center if center > 0 else math.inf
-
-
-def summarize(
-    values: Iterable[float], confidence: float = 0.95, *, is_sorted: bool = False
-) -> Summary:
-    """Summarize samples; ValueError without any. ``is_sorted`` saves the sort."""
-    ordered = values if is_sorted and isinstance(values, list) else sorted(values)
-    return Summary(
-        median=_quantile_sorted(ordered, 0.5),
-        q1=_quantile_sorted(ordered, 0.25),
-        q3=_quantile_sorted(ordered, 0.75),
-        min=ordered[0],
-        max=ordered[-1],
-        n=len(ordered),
-        interval=_interval_sorted(ordered, confidence),
-    )
 
 
 def paired_ratios(a: Mapping[int, float], b: Mapping[int, float]) -> list[float]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pydlbench.timing.policy import Policy
-from pydlbench.timing.statistics import Summary, median, summarize
+from pydlbench.timing.statistics import median, median_interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,14 +70,15 @@ class MedianPrecision:
         self._confidence = confidence
         self._ordered: list[float] = []
 
-    def summary(self) -> Summary:
-        """Summary of the samples so far; ValueError without any."""
-        return summarize(self._ordered, self._confidence, is_sorted=True)
+    def half_width(self) -> float | None:
+        """Return half of the interval's width over the median; None with too few samples."""
+        interval = median_interval(self._ordered, self._confidence)
+        return None if interval is None else interval.half_width(median(self._ordered))
 
     @property
     def detail(self) -> str:
         """The interval reached, in words."""
-        width = self.summary().half_width if self._ordered else None
+        width = self.half_width()
         if width is None:
             return f"{len(self._ordered)} samples: no interval at {self._confidence:.0%}"
         return f"median known to {width:.2%} at {self._confidence:.3g} confidence"
@@ -90,7 +91,7 @@ class MedianPrecision:
         """Whether there are enough samples and a narrow enough interval."""
         if len(self._ordered) < self._min_samples:
             return False
-        width = self.summary().half_width
+        width = self.half_width()
         return width is not None and width <= self._half_width
 
 

@@ -1,8 +1,9 @@
 """The channel between host and worker: typed requests, replies, and heartbeats.
 
-A message is one JSON object on a line. A request is ``{"op": name, ...fields}``, one of
-:data:`Operation`. A reply is ``{"ok": result}`` or ``{"error": {"type": exception name, "message":
-text}}``, one per request, in order. Between a request and its reply there may be lines
+A message is one JSON object on a line; structs and dataclasses in it are objects of their fields,
+which the other side reads back into the same class. A request is ``{"op": name, ...fields}``, one
+of :data:`Operation`. A reply is ``{"ok": result}`` or ``{"error": {"type": exception name,
+"message": text}}``, one per request, in order. Between a request and its reply there may be lines
 ``{"heartbeat": number}``, and ``{"told": message}`` where an operation has something to say before
 it is done.
 """
@@ -15,14 +16,16 @@ import os
 import selectors
 import threading
 import time
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
+
+import msgspec
 
 from pydlbench import errors
 from pydlbench.backends.base import insufficient_memory, is_out_of_memory
+from pydlbench.timing.chunk import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import BinaryIO
 
 __all__ = [
@@ -42,20 +45,21 @@ __all__ = [
     "decode",
     "decode_request",
     "encode",
-    "encode_request",
     "error_reply",
     "is_fatal",
     "raise_error",
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Describe:
+class _Operation(msgspec.Struct, frozen=True, tag_field="op", tag=str.lower):
+    """What all requests have in common: their name in lower case tells them apart."""
+
+
+class Describe(_Operation, frozen=True):
     """Say what the backend says of itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Build:
+class Build(_Operation, frozen=True):
     """Make a kernel ready and keep it under a number.
 
     Attributes:
@@ -67,8 +71,7 @@ class Build:
     arguments: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(_Operation, frozen=True):
     """Call a function that may tell something before it returns.
 
     Attributes:
@@ -81,25 +84,20 @@ class Call:
     arguments: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Time samples of a kernel; the fields are those of ``pydlbench.timing.chunk.Request``."""
+class Sample(_Operation, frozen=True):
+    """Time samples of a kernel."""
 
     kernel: int
-    samples: int
-    inner: int
-    untimed: int
+    request: Request
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(_Operation, frozen=True):
     """Free a kernel."""
 
     kernel: int
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(_Operation, frozen=True):
     """Run one of the backend's probes."""
 
     name: str
@@ -107,9 +105,6 @@ class Probe:
 
 
 Operation = Describe | Build | Call | Sample | Release | Probe
-_OPERATIONS: dict[str, type[Operation]] = {
-    kind.__name__.lower(): kind for kind in (Describe, Build, Call, Sample, Release, Probe)
-}
 
 # Exceptions that cross the wire as themselves; any other arrives as a WorkerError.
 _TYPES: dict[str, type[errors.PydlbenchError]] = {
@@ -126,9 +121,20 @@ _TYPES: dict[str, type[errors.PydlbenchError]] = {
 }
 
 
-def encode(message: dict[str, Any]) -> bytes:
+def encode(message: Mapping[str, Any] | Operation) -> bytes:
     """Turn a message into one line."""
-    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+    return json.dumps(message, separators=(",", ":"), default=_fields).encode() + b"\n"
+
+
+def _fields(value: object) -> dict[str, Any]:
+    """Return the fields of what JSON does not know by itself; of an operation with its name."""
+    if isinstance(value, _Operation):
+        return {"op": type(value).__name__.lower(), **msgspec.structs.asdict(value)}
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.asdict(value)
+    if dataclasses.is_dataclass(value):
+        return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+    raise TypeError(f"{type(value).__name__} cannot be sent")
 
 
 def decode(line: bytes) -> dict[str, Any]:
@@ -146,26 +152,19 @@ def decode(line: bytes) -> dict[str, Any]:
     return message
 
 
-def encode_request(operation: Operation) -> bytes:
-    """Turn a request into one line."""
-    fields = {one.name: getattr(operation, one.name) for one in dataclasses.fields(operation)}
-    return encode({"op": type(operation).__name__.lower(), **fields})
-
-
 def decode_request(line: bytes) -> Operation:
     """Read a request back.
 
     Raises:
         WorkerError: it is not one.
     """
-    message = decode(line)
-    kind = _OPERATIONS.get(message.pop("op", ""))
-    if kind is None:
-        raise errors.WorkerError(f"unreadable message {line[:80]!r}: not an operation")
     try:
-        return kind(**message)
-    except TypeError as error:
-        raise errors.WorkerError(f"unreadable message {line[:80]!r}: {error}") from error
+        found: Operation = msgspec.convert(decode(line), Operation)
+    except msgspec.ValidationError as error:
+        raise errors.WorkerError(
+            f"unreadable message {line[:80]!r}: not an operation: {error}"
+        ) from error
+    return found
 
 
 def error_reply(error: BaseException) -> dict[str, Any]:

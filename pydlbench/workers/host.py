@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pydlbench.backends.base import Preparation
+import msgspec
+
+from pydlbench.backends.base import KernelFacts
 from pydlbench.errors import WorkerError
-from pydlbench.timing.chunk import Chunk, Request
+from pydlbench.timing.chunk import Chunk
 from pydlbench.workers.channel import (
     HEARTBEAT_S,
     Build,
@@ -26,7 +28,7 @@ from pydlbench.workers.channel import (
     ReplyReader,
     Sample,
     SilentError,
-    encode_request,
+    encode,
     is_fatal,
     raise_error,
 )
@@ -35,13 +37,14 @@ from pydlbench.workers.environment import worker_environment
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from pydlbench.backends.base import Preparation
     from pydlbench.records.specs import KernelSpec
+    from pydlbench.timing.chunk import Request
 
 __all__ = ["DEFAULT_TIMEOUT", "PREPARE_TIMEOUT", "RemoteKernel", "Worker", "exit_status"]
 
+Facts = TypeVar("Facts")
 
-# -----------------------------------------------------------------------------
-# How a worker ended, in words that say what to do.
 
 # What to do about a death, where its signal tells something.
 _ADVICE = {
@@ -139,26 +142,29 @@ class Worker:
         self._start()
         return self._description
 
-    def prepare(self, case: KernelSpec, preparation: Preparation) -> RemoteKernel:
+    def prepare(self, case: KernelSpec, preparation: Preparation) -> RemoteKernel[KernelFacts]:
         """Have a case made ready in the worker; raises what the backend raises there."""
         from pydlbench.workers import worker
 
-        fields = {name: getattr(preparation, name) for name in Preparation.__slots__}
-        return self.build(worker.prepare, case=case.to_dict(), preparation=fields)
+        return self.build(worker.prepare, KernelFacts, case=case.to_dict(), preparation=preparation)
 
-    def build(self, builder: Callable[..., Any], **arguments: Any) -> RemoteKernel:
+    def build(
+        self, builder: Callable[..., Any], facts: type[Facts], **arguments: Any
+    ) -> RemoteKernel[Facts]:
         """Have a function of a module make a kernel ready in the worker.
 
         Args:
             builder: called there with the backend and the arguments; imported there by its name, so
                 that what builds may stand above this package.
-            arguments: JSON-able.
+            facts: what is known of such a kernel besides its time.
+            arguments: JSON-able, structs and dataclasses among them.
 
         Raises:
             PydlbenchError: whatever the function raised.
         """
         reply = self.ask(Build(_name_of(builder), arguments))
-        return RemoteKernel(self, reply["kernel"], reply["facts"])
+        known = msgspec.convert(reply["facts"], facts, strict=False, str_keys=True)
+        return RemoteKernel(self, reply["kernel"], known)
 
     def call(
         self,
@@ -215,7 +221,7 @@ class Worker:
         # Not by seek(): the worker shares the file's position.
         self._said = os.fstat(self._stderr.fileno()).st_size
         try:
-            process.stdin.write(encode_request(operation))
+            process.stdin.write(encode(operation))
             process.stdin.flush()
         except BrokenPipeError:
             raise self._died() from None
@@ -329,10 +335,10 @@ def _name_of(function: Callable[..., Any]) -> str:
     return f"{function.__module__}:{function.__qualname__}"
 
 
-class RemoteKernel:
-    """A kernel that lives in a worker."""
+class RemoteKernel(Generic[Facts]):
+    """A kernel that lives in a worker, with what its builder says of it."""
 
-    def __init__(self, worker: Worker, number: int, facts: dict[str, Any]) -> None:
+    def __init__(self, worker: Worker, number: int, facts: Facts) -> None:
         self._worker = worker
         self._number = number
         self._generation = worker.generation
@@ -346,8 +352,7 @@ class RemoteKernel:
         """
         if self._worker.pid is None or self._worker.generation != self._generation:
             raise WorkerError(f"the {self._worker.backend} worker that held this kernel has died")
-        operation = Sample(self._number, request.samples, request.inner, request.untimed)
-        return Chunk.from_dict(self._worker.ask(operation))
+        return msgspec.convert(self._worker.ask(Sample(self._number, request)), Chunk)
 
     def release(self) -> None:
         """Free the kernel's memory, if its worker still lives."""

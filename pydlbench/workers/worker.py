@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from pydlbench.backends import capabilities
 from pydlbench.backends.base import Backend, Kernel, Preparation
 from pydlbench.records.specs import KernelSpec
-from pydlbench.timing.chunk import Request
 from pydlbench.workers.channel import (
     Build,
     Call,
@@ -61,12 +60,11 @@ class _Server:
                 kernel: Kernel = _named(builder)(self._backend, **arguments)
                 self._last += 1
                 self._kernels[self._last] = kernel
-                return {"kernel": self._last, "facts": kernel.facts.to_dict()}
+                return {"kernel": self._last, "facts": kernel.facts}
             case Call(function, arguments):
                 return _named(function)(self._backend, self._replies.tell, **arguments)
-            case Sample(number, samples, inner, untimed):
-                request = Request(samples=samples, inner=inner, untimed=untimed)
-                return self._kernels[number].sample(request).to_dict()
+            case Sample(number, request):
+                return self._kernels[number].sample(request)
             case Release(number):
                 del self._kernels[number]
                 return None

@@ -278,7 +278,7 @@ from pydlbench.records.specs import KernelSpec
 from pydlbench.cli import layers
 from pydlbench.cli.parser import Parser
 from pydlbench.records.run import RunRecord
-from pydlbench.runner.measuring import empty_row
+from pydlbench.runner.rows import empty_row
 
 class Session:
     run = RunRecord(id="20300102-killed00", created_utc="2030-01-02T03:04:05+00:00",

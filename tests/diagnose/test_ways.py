@@ -32,7 +32,7 @@ def test_both_ways_are_there_and_differ(session, framework, kind, layout):
     for word in _OTHER_WAY[framework, kind, layout]:
         assert word in _WAYS
         kernel = session.prepare(case, variant=word)
-        assert kernel.facts["correct"]["status"] == "ok"
-        layouts.append(kernel.facts["layout"])
+        assert kernel.facts.correct.status == "ok"
+        layouts.append(kernel.facts.layout)
         kernel.release()
     assert len(set(layouts)) == 2

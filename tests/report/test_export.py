@@ -4,6 +4,7 @@ import csv
 import io
 import json
 
+import msgspec
 import pytest
 
 from pydlbench.records.measurement import Correctness, Measurement
@@ -50,7 +51,7 @@ def test_csv_has_one_line_per_measurement(run_record, measurement, without_time)
 
 def test_csv_columns_cover_the_record(measurement):
     launch_s = dict.fromkeys(("event", "graph", "host", "enqueue"), 1e-5)
-    gpu = GpuReadings(readings=1).to_dict()
+    gpu = msgspec.to_builtins(GpuReadings(readings=1))
     data = measurement(
         reorder_s={"src": 1.0},
         launch_s=launch_s,

@@ -8,10 +8,11 @@ import pytest
 from pydlbench.backends.base import KernelFacts
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
-from pydlbench.records.measurement import Roofline
+from pydlbench.records.measurement import Correctness, Roofline
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner.measuring import measured_row
-from pydlbench.runner.problem import BackendRun, explained
+from pydlbench.runner.attribution import explained
+from pydlbench.runner.problem import BackendRun
+from pydlbench.runner.rows import measured_row
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.procedure import Sampling
 
@@ -33,11 +34,11 @@ class Remote:
                 "workspace_bytes": 0,
                 "reorder_s": {},
                 "setup_s": 0.0,
-                "correct": {"status": "ok", "rel_error": 0.0, "tolerance": 1e-6, "detail": ""},
+                "correct": Correctness(status="ok", rel_error=0.0, tolerance=1e-6),
                 "candidates": [],
                 **words,
             }
-        ).to_dict()
+        )
 
 
 def samples(seconds, busy, faults=0.0, waited=0.0):

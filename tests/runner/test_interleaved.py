@@ -13,10 +13,11 @@ from pydlbench.backends.base import KernelFacts
 from pydlbench.errors import BackendMissingError, UnsupportedError, WorkerError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
+from pydlbench.records.measurement import Correctness
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner import interleaved
-from pydlbench.runner.measuring import measured_row
 from pydlbench.runner.problem import _in_rounds, by_problem, measure_problem
+from pydlbench.runner.rows import measured_row
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.policy import Policy
 
@@ -72,10 +73,10 @@ class InventedKernel:
             workspace_bytes=0,
             reorder_s={},
             setup_s=0.0,
-            correct={"status": "ok", "rel_error": 0.0, "tolerance": 1e-6, "detail": ""},
+            correct=Correctness(status="ok", rel_error=0.0, tolerance=1e-6),
             candidates=backend.candidates,
             evidence=evidence,
-        ).to_dict()
+        )
         self.asked = 0
         self.released = 0
 
@@ -464,13 +465,14 @@ def test_the_order_of_samples_follows_the_seed():
 def test_a_killed_process_costs_its_rows_only(monkeypatch):
     pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")
     pytest.importorskip("numba")
-    from pydlbench.runner.session import Devices, Options, Session
+    from pydlbench.runner.machine import Devices
+    from pydlbench.runner.session import Options, Session
     from pydlbench.workers.host import RemoteKernel
 
     real, calls = RemoteKernel.sample, []
 
     def sample(kernel, request):
-        if kernel.facts["library"].startswith("Numba"):
+        if kernel.facts.library.startswith("Numba"):
             calls.append(request)
             if len(calls) == 6:
                 os.kill(session.worker("numba").pid, signal.SIGKILL)

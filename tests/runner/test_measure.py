@@ -148,7 +148,7 @@ def test_a_worker_killed_from_outside_costs_its_row_and_no_other(session, monkey
     victims = []
 
     def sample(kernel, request):
-        if kernel.facts["algorithm"].startswith(("inner_product", "matmul")) and not victims:
+        if kernel.facts.algorithm.startswith(("inner_product", "matmul")) and not victims:
             victims.append(session.worker().pid)
             timer = threading.Timer(0.1, os.kill, (victims[0], signal.SIGKILL))
             timer.start()

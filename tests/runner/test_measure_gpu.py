@@ -17,8 +17,9 @@ from pydlbench.errors import (
 )
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
-from pydlbench.records.measurement import Measurement
+from pydlbench.records.measurement import Correctness, Measurement
 from pydlbench.records.specs import KernelSpec
+from pydlbench.runner.machine import Workers
 from pydlbench.runner.session import Options, Session
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.guards import GpuReadings
@@ -56,7 +57,7 @@ class Kernel:
             workspace_bytes=1024,
             reorder_s={},
             setup_s=0.25,
-            correct={"status": "ok", "rel_error": 1e-7, "tolerance": 1e-5, "detail": "all"},
+            correct=Correctness(status="ok", rel_error=1e-7, tolerance=1e-5, detail="all"),
             candidates=[],
             timing="cuda-graph" if case.cache == "hot" else "events",
             tensor_cores=False,
@@ -64,7 +65,7 @@ class Kernel:
             launch_s={"event": TIME, "graph": TIME, "host": 5e-6},
             energy_j=0.1,
             power_w=500.0,
-        ).to_dict()
+        )
 
     def sample(self, request):
         if self.worker.error is not None:
@@ -141,7 +142,7 @@ def session(worker, monkeypatch):
         assert needed == ("native", "cuda:0", False), "nothing of a GPU's row needs another"
         return worker
 
-    monkeypatch.setattr(Session, "worker", only)
+    monkeypatch.setattr(Workers, "get", only)
     with Session(QUICK) as found:
         yield found
 
@@ -225,7 +226,7 @@ def test_a_cold_sample_is_one_execution(session, worker):
 
 
 def test_options_reach_the_backend(worker, monkeypatch):
-    monkeypatch.setattr(Session, "worker", lambda *_, **__: worker)
+    monkeypatch.setattr(Workers, "get", lambda *_, **__: worker)
     options = Options(budget_s=0.02, seed=5, algorithms=True, workspace_bytes=4096, energy=True)
     with Session(options) as session:
         list(session.measure([case()]))
@@ -312,7 +313,7 @@ def test_a_roof_holds_against_the_cpu_rows_beside_it(worker, monkeypatch):
         gpu = device == "cuda:0"
         return worker if gpu else true_worker(session, backend, device, warm=warm)
 
-    monkeypatch.setattr(Session, "worker", chosen)
+    monkeypatch.setattr(Workers, "get", chosen)
     with Session(QUICK) as session:
         (_, gpu), (_, cpu) = session.measure([case(GEMM), KernelSpec(layer=GEMM)])
         assert session.run.device["kind"] == "cuda"

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+from pydlbench.backends.base import KernelFacts
 from pydlbench.devices.cpu.facts import Cache, CpuFacts, LogicalCpu
 from pydlbench.devices.cpu.record import DeviceRecord
 from pydlbench.devices.findings import Bandwidth, PrecisionPeak
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.descriptor import parse_problem
 from pydlbench.layers.gemm import Gemm
+from pydlbench.records.measurement import Correctness
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner.measuring import measured_row, with_limits
-from pydlbench.runner.session import memory_held, memory_needed
+from pydlbench.runner.kernels import memory_held, memory_needed
+from pydlbench.runner.rows import measured_row, with_limits
 from pydlbench.timing.procedure import Round, Samples
 from pydlbench.timing.stopping import WarmupOutcome
 
 CASE = KernelSpec(layer=Gemm(m=100, k=10, n=20))
-FACTS = {
-    "accumulate": "float32",
-    "library": "oneDNN 3.2.0",
-    "algorithm": "brgemm",
-    "layout": "ab",
-    "timing": "steady",
-    "correct": {"status": "ok", "rel_error": 0.0, "tolerance": 1e-6, "detail": "all"},
-    "workspace_bytes": 0,
-    "reorder_s": {},
-    "setup_s": 0.001,
-    "candidates": [],
-}
+FACTS = KernelFacts(
+    accumulate="float32",
+    library="oneDNN 3.2.0",
+    algorithm="brgemm",
+    layout="ab",
+    correct=Correctness(status="ok", rel_error=0.0, tolerance=1e-6, detail="all"),
+    workspace_bytes=0,
+    reorder_s={},
+    setup_s=0.001,
+    candidates=[],
+)
 STEADY = WarmupOutcome(reason="steady", chunks=3, seconds=0.15, detail="time and clock steady")
 
 
@@ -138,7 +141,7 @@ def test_a_wrong_candidate_is_named_if_its_median_is_faster(seconds, faster):
         "reason": "wrong by 0.1",
         "seconds": list(seconds),
     }
-    found = row({**FACTS, "candidates": [wrong]}).warnings
+    found = row(dataclasses.replace(FACTS, candidates=[wrong])).warnings
     assert found == (("winograd is faster but was left out: wrong by 0.1",) if faster else ())
 
 

@@ -18,6 +18,7 @@ from pydlbench.steps.inputs import Batch, make_batch
 from pydlbench.steps.operations import prepare_step
 from pydlbench.steps.serving import build_step, prepare_model
 from pydlbench.timing.chunk import Request
+from pydlbench.workers.channel import encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +43,7 @@ def test_every_check_passes(
     wanted = ["shapes", "parameters", "flops", "gradients", "descent"]
     assert list(checks) == wanted[: 5 if case.backward else 3]
     assert {one.detail for one in checks.values() if one.status != "ok"} == set()
-    assert json.loads(json.dumps(kernel.facts.to_dict()))["output"] == [
+    assert json.loads(encode(kernel.facts))["output"] == [
         model.batch,
         *model.output.shape,
     ]

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pydlbench.timing.chunk import Chunk
+from pydlbench.workers.channel import encode
 
 
 @given(
@@ -24,11 +26,11 @@ def test_json_round_trip(pairs: list[tuple[float, int]], clock: list[float], wai
         wall_s=2.0,
         threads=3,
     )
-    assert Chunk.from_dict(json.loads(json.dumps(chunk.to_dict()))) == chunk
+    assert msgspec.convert(json.loads(encode({"ok": chunk}))["ok"], Chunk) == chunk
 
 
 def test_only_seconds_is_required() -> None:
-    assert Chunk.from_dict({"seconds": [1]}) == Chunk(seconds=(1.0,))
+    assert msgspec.convert({"seconds": [1]}, Chunk) == Chunk(seconds=(1.0,))
 
 
 @pytest.mark.parametrize(

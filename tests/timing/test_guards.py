@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -194,7 +193,7 @@ CROWDED = chunk([0.0050] * 8 + [0.0080] * 2, [2] * 10, wait=0.012, wall=0.056)
 
 
 def with_others(one: Chunk, seconds: float | None) -> Chunk:
-    return dataclasses.replace(one, others_s=seconds)
+    return msgspec.structs.replace(one, others_s=seconds)
 
 
 def test_a_process_that_waits_for_itself_is_not_contended() -> None:
@@ -220,7 +219,7 @@ def test_a_burst_is_left_out_whoever_it_was() -> None:
 
 
 def test_stolen_time_is_contention_although_the_process_was_alone() -> None:
-    stolen = dataclasses.replace(with_others(CROWDED, 0.0), steal_s=0.02)
+    stolen = msgspec.structs.replace(with_others(CROWDED, 0.0), steal_s=0.02)
     assert judge([stolen] * 10, 1, POLICY).contended
 
 

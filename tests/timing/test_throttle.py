@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+
+import msgspec
 import pytest
 
 from pydlbench.timing.chunk import Chunk
@@ -13,6 +16,7 @@ from pydlbench.timing.guards import (
 )
 from pydlbench.timing.policy import Policy, gpu_policy
 from pydlbench.timing.procedure import Sampling
+from pydlbench.workers.channel import encode
 
 POLICY = Policy()
 
@@ -121,8 +125,8 @@ def test_readings_of_several_chunks_make_one_account():
 
 def test_readings_cross_the_wire():
     readings = GpuReadings(sm_clock_hz=1.98e9, reasons=("power cap",), others=(3,), readings=2)
-    sent = chunk(disturbance="why", gpu=readings).to_dict()
-    assert Chunk.from_dict(sent) == chunk(disturbance="why", gpu=readings)
+    sent = json.loads(encode({"ok": chunk(disturbance="why", gpu=readings)}))["ok"]
+    assert msgspec.convert(sent, Chunk) == chunk(disturbance="why", gpu=readings)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +140,7 @@ def test_readings_cross_the_wire():
     ],
 )
 def test_behind_a_flush_a_sample_is_one_execution(cache, timing, single):
-    policy = gpu_policy(POLICY, {"timing": timing}, cache)
+    policy = gpu_policy(POLICY, timing, cache)
     sampling = Sampling(policy, alone=True)
     request = sampling.next_request()
     while sampling.phase == "calibrate":

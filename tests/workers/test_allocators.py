@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pydlbench.errors import UnsupportedError, UsageError
-from pydlbench.runner.session import Workers
+from pydlbench.runner.machine import Workers
 from pydlbench.workers import environment as allocators
 from pydlbench.workers.environment import allocator_environment
 
@@ -52,12 +52,9 @@ def test_each_allocator_has_a_worker_of_its_own(kernel):
     kernel("always [madvise] never")
     workers = Workers((0,), None)
     try:
-        found = [
-            workers.get("native", "cpu", allocator=name, logging=False)
-            for name in allocators.ALLOCATORS
-        ]
+        found = [workers.get("native", "cpu", allocator=name) for name in allocators.ALLOCATORS]
         assert len({id(one) for one in found}) == 3
-        assert workers.get("native", "cpu", allocator="kept pages", logging=False) is found[1]
+        assert workers.get("native", "cpu", allocator="kept pages") is found[1]
         assert all(one.pid is None for one in found)
     finally:
         workers.close()

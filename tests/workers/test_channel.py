@@ -6,6 +6,7 @@ import json
 import pytest
 
 from pydlbench import errors
+from pydlbench.timing.chunk import Request
 from pydlbench.workers import channel
 from pydlbench.workers.channel import ReplyWriter
 from pydlbench.workers.worker import serve
@@ -89,13 +90,13 @@ def test_the_server_answers_each_request_in_order_and_outlives_bad_ones():
             return {"name": name, **arguments}
 
     requests = [
-        channel.encode_request(channel.Describe()),
+        channel.encode(channel.Describe()),
         b"garbage\n",
         b'{"op":"__init__"}\n',
         b'{"noop":1}\n',
-        channel.encode_request(channel.Sample(5, samples=1, inner=1, untimed=0)),
+        channel.encode(channel.Sample(5, Request(samples=1))),
         b'{"op":"release"}\n',
-        channel.encode_request(channel.Probe("clock", {"n": 3})),
+        channel.encode(channel.Probe("clock", {"n": 3})),
     ]
     stream = io.BytesIO()
     replies = ReplyWriter(stream)

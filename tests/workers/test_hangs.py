@@ -64,7 +64,7 @@ def test_hung_but_beating_ends_at_the_overall_limit(make_worker, prepare_in):
         kernel.sample(ONE)
     assert gone(pid)
     worker._timeout = LONG
-    assert prepare_in(worker).facts["algorithm"] == "works"
+    assert prepare_in(worker).facts.algorithm == "works"
 
 
 @pytest.mark.product

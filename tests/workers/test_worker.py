@@ -61,7 +61,7 @@ def test_it_starts_when_first_asked(worker):
 
 def test_a_kernel_is_prepared_sampled_and_released(worker, prepare):
     kernel = prepare()
-    assert kernel.facts["library"] == "invented 1"
+    assert kernel.facts.library == "invented 1"
     assert kernel.sample(Request(samples=3)).seconds == (0.001,) * 3
     kernel.release()
     with pytest.raises(WorkerError, match="KeyError"):
@@ -233,7 +233,7 @@ def test_an_interrupt_leaves_no_answer_for_the_next_request(worker, prepare):
         kernel.sample(ONE)
     timer.join()
     assert gone(pid)
-    assert prepare().facts["algorithm"] == "works"
+    assert prepare().facts.algorithm == "works"
 
 
 def test_closing_ends_the_process(worker, prepare):
@@ -295,7 +295,7 @@ def test_kill_minus_nine_in_the_middle_of_a_native_sample(native):
     timer.join()
     again = native.prepare(KernelSpec(layer=GEMM), Preparation())
     assert native.pid != first
-    assert again.facts["correct"]["status"] == "ok"
+    assert again.facts.correct.status == "ok"
     assert len(again.sample(Request(samples=5)).seconds) == 5
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import dataclasses
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -268,7 +267,7 @@ class FrameworkBackend(abc.ABC):
             workspace_bytes=0,
             reorder_s={},
             setup_s=built.setup_s,
-            correct=dataclasses.asdict(chosen.verdict),
+            correct=chosen.verdict,
             candidates=search.listing(chosen),
             timing="steady",
             notes=list(variant.notes),

@@ -351,7 +351,7 @@ class CpuBackend:
             workspace_bytes=chosen.details["workspace_bytes"],
             reorder_s={} if preparation.brief else kernel.reorder_seconds(),
             setup_s=kernel.setup_seconds,
-            correct=dataclasses.asdict(chosen.verdict),
+            correct=chosen.verdict,
             candidates=search.listing(chosen),
         )
         return CpuKernel(kernel, facts, library["threads"] or len(self._cpus))

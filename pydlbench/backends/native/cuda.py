@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import time
@@ -143,7 +142,7 @@ class CudaBackend:
             workspace_bytes=plan.workspace_bytes,
             reorder_s={},
             setup_s=chosen.details["setup_s"],
-            correct=dataclasses.asdict(chosen.verdict),
+            correct=chosen.verdict,
             candidates=listed,
             timing=search.timing,
             tensor_cores=plan.tensor_cores,

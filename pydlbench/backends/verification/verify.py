@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 
 from pydlbench.backends.verification.checksums import Computed, pieces
@@ -16,6 +16,7 @@ from pydlbench.backends.verification.pointwise import check_pointwise
 from pydlbench.backends.verification.pool import check_pool
 from pydlbench.errors import UsageError, nearest
 from pydlbench.layers.layer import Layer, result_role
+from pydlbench.records.measurement import Correctness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -117,26 +118,19 @@ _CHECKS: Final[Mapping[str, Callable[[Any, Computed], dict[str, Evidence]]]] = {
 _STREAM = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What the verification of one result found.
+class Verdict(Correctness, frozen=True, kw_only=True):
+    """What the verification of one result found: what a row keeps of it, and how it was found.
+
+    The error is the largest one found, relative to ``|ref| + s`` where ``s`` is the root of the sum
+    of the squared terms; None where the result is not finite, or not zero where nothing is summed.
+    The tolerance is zero where the result must be exact.
 
     Attributes:
-        status: ``ok`` or ``failed``.
-        rel_error: Largest error found, relative to ``|ref| + s`` where ``s`` is the root of the
-            sum of the squared terms; None where the result is not finite, or not zero where nothing
-            is summed.
-        tolerance: Largest error allowed; zero where the result must be exact.
-        detail: What was compared, or the worst element or checksum, or what was never written.
         unwritten: Elements that are NaN, as outputs are before a kernel runs.
         points: Elements recomputed exactly.
         checksums: Checksums over all elements.
     """
 
-    status: str
-    rel_error: float | None
-    tolerance: float
-    detail: str
     unwritten: int
     points: int
     checksums: int
@@ -210,7 +204,8 @@ def verify(
         verdicts.append(_judge(evidence, allowed, results[name], name))
     verdict = verdicts[0] if len(verdicts) == 1 else _worst(verdicts)
     if missing := [name for name in written if name not in results]:
-        verdict = replace(verdict, detail=f"{verdict.detail}; not compared: {', '.join(missing)}")
+        detail = f"{verdict.detail}; not compared: {', '.join(missing)}"
+        verdict = msgspec.structs.replace(verdict, detail=detail)
     return verdict
 
 
@@ -255,7 +250,7 @@ def _worst(verdicts: list[Verdict]) -> Verdict:
     worst = max(verdicts, key=badness)
     points = sum(verdict.points for verdict in verdicts)
     detail = f"{points} of {points} elements of {len(verdicts)} results recomputed"
-    return replace(
+    return msgspec.structs.replace(
         worst,
         detail=worst.detail if worst.status == "failed" else detail,
         unwritten=sum(verdict.unwritten for verdict in verdicts),

@@ -14,7 +14,8 @@ from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.models.graph import INPUT
 from pydlbench.steps.definition import definition_of
 from pydlbench.steps.inputs import make_batch, make_weights
-from pydlbench.steps.operators import CallCost, OperatorsFacts, OperatorsKernel
+from pydlbench.steps.operations import OperatorsFacts
+from pydlbench.steps.operators import CallCost, OperatorsKernel
 from pydlbench.steps.tensorflow.step import TensorflowModel, TensorflowStep
 from pydlbench.timing.statistics import median
 

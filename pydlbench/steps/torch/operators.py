@@ -16,13 +16,8 @@ from pydlbench.backends.torch.operator import compiled
 from pydlbench.backends.torch.trace import library_output
 from pydlbench.steps.definition import definition_of
 from pydlbench.steps.inputs import make_batch, make_weights
-from pydlbench.steps.operators import (
-    CallCost,
-    OperatorsFacts,
-    OperatorsKernel,
-    TimedCall,
-    summary,
-)
+from pydlbench.steps.operations import OperatorsFacts
+from pydlbench.steps.operators import CallCost, OperatorsKernel, TimedCall, summary
 from pydlbench.steps.torch.step import TorchModel, TorchStep, autocast
 from pydlbench.timing.statistics import median
 

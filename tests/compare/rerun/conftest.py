@@ -6,6 +6,7 @@ import math
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,7 +29,7 @@ LAYER = Conv2d.of(batch=1, in_channels=4, in_size=5, out_channels=4, kernel=3, p
 class Kernel:
     def __init__(self, machine, case):
         self.machine = machine
-        self.facts = {"algorithm": f"{case.backend} kernel", "timing": "steady"}
+        self.facts = SimpleNamespace(algorithm=f"{case.backend} kernel", timing="steady")
         self.seconds = machine.seconds.get(case.backend, 1e-3)
         self.seconds *= math.exp(machine.rng.gauss(0, machine.preparation_sd))
         self.clock_hz = machine.clocks.get(case.backend)

@@ -85,7 +85,7 @@ def test_every_pass_prepares_anew_in_new_processes(machine):
 def test_who_is_prepared_first_is_left_to_chance(machine):
     here = machine()
     here.measure([("native", "torch")], passes=12)
-    first = [kernel.facts["algorithm"] for kernel in here.kernels[::2]]
+    first = [kernel.facts.algorithm for kernel in here.kernels[::2]]
     assert 2 <= first.count("native kernel") <= 10
 
 

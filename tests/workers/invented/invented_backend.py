@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pydlbench import errors
 from pydlbench.backends.base import KernelFacts
+from pydlbench.records.measurement import Correctness
 from pydlbench.timing.chunk import Chunk
 
 
@@ -99,7 +100,7 @@ class Kernel:
             workspace_bytes=0,
             reorder_s={},
             setup_s=0.001,
-            correct={"status": "ok", "rel_error": 0.0, "tolerance": 1e-6, "detail": ""},
+            correct=Correctness(status="ok", rel_error=0.0, tolerance=1e-6),
             candidates=[],
         )
 

@@ -6,6 +6,7 @@ import random
 import time
 
 from pydlbench.backends.base import KernelFacts
+from pydlbench.records.measurement import Correctness
 from pydlbench.timing.chunk import Chunk
 
 SECONDS = {"native": 1e-3, "torch": 1.03e-3}
@@ -23,7 +24,7 @@ class Kernel:
             workspace_bytes=0,
             reorder_s={},
             setup_s=0.001,
-            correct={"status": "ok", "rel_error": 0.0, "tolerance": 1e-6, "detail": ""},
+            correct=Correctness(status="ok", rel_error=0.0, tolerance=1e-6),
             candidates=[],
         )
 

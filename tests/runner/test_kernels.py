@@ -10,7 +10,8 @@ from pydlbench.errors import UnsupportedError, WorkerError
 from pydlbench.layers.gemm import Gemm
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner import interleaved
-from pydlbench.runner.measuring import Measuring
+from pydlbench.runner.kernels import Kernels
+from pydlbench.runner.problem import measure_problem
 from pydlbench.runner.session import Options
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.policy import Policy
@@ -81,17 +82,18 @@ def machine():
 
 
 @pytest.fixture
-def measuring(machine, monkeypatch):
+def kernels(machine, monkeypatch):
     monkeypatch.setattr(interleaved, "REST_S", 0.0)
     facts = SimpleNamespace(memory_available_bytes=None)
-    found = Measuring(Options(), facts, (0, 1), SimpleNamespace(), machine.worker)
-    monkeypatch.setattr(found, "cold_bytes", lambda: 0)
+    workers = SimpleNamespace(get=machine.worker)
+    found = Kernels(Options(), facts, (0, 1), workers, SimpleNamespace())
+    monkeypatch.setattr(found, "cold_bytes", lambda _: 0)
     return found
 
 
-def test_a_log_is_held_against_calls_without_one_that_take_turns(machine, measuring):
+def test_a_log_is_held_against_calls_without_one_that_take_turns(machine, kernels):
     beside = Kernel(machine, machine.call_s)
-    found = measuring.logged(CASE, None, beside)
+    found = kernels.logged(CASE, None, beside)
     assert machine.asked == [beside, machine.logging] * 7
     assert found["kernel"] == "brg:avx512"
     # The machine loses three quarters of its pace while they take turns.
@@ -101,40 +103,40 @@ def test_a_log_is_held_against_calls_without_one_that_take_turns(machine, measur
     assert not beside.released  # it is the problem's
 
 
-def test_without_a_process_beside_it_the_logged_call_itself_counts(measuring):
-    found = measuring.logged(CASE, None)
+def test_without_a_process_beside_it_the_logged_call_itself_counts(kernels):
+    found = kernels.logged(CASE, None)
     assert found["kernel_s"] / found["call_s"] == pytest.approx(0.6 * 1.331 / (1.331 + 3))
 
 
-def test_calls_that_take_long_are_few(machine, measuring):
+def test_calls_that_take_long_are_few(machine, kernels):
     machine.logging.seconds = 4.0
-    measuring.logged(CASE, None, Kernel(machine, 1.0))
+    kernels.logged(CASE, None, Kernel(machine, 1.0))
     assert len(machine.asked) == 2 * 3
 
 
-def test_who_dies_beside_the_log_costs_the_log_only(machine, measuring):
+def test_who_dies_beside_the_log_costs_the_log_only(machine, kernels):
     def dies(_):
         raise WorkerError("killed by SIGKILL")
 
-    assert measuring.logged(CASE, None, SimpleNamespace(sample=dies)) == {}
+    assert kernels.logged(CASE, None, SimpleNamespace(sample=dies)) == {}
     assert machine.logging.released
 
 
-def test_only_those_who_cannot_switch_their_log_on_are_asked(machine, measuring):
-    assert measuring.logged(KernelSpec(layer=CASE.layer, backend="torch"), None) == {}
+def test_only_those_who_cannot_switch_their_log_on_are_asked(machine, kernels):
+    assert kernels.logged(KernelSpec(layer=CASE.layer, backend="torch"), None) == {}
     assert machine.asked == []
 
 
-def test_the_empty_call_is_taken_again_each_time(machine, measuring):
-    assert [measuring.empty_call_s(CASE) for _ in range(2)] == [1e-4, 2e-4]
+def test_the_empty_call_is_taken_again_each_time(machine, kernels):
+    assert [kernels.empty_call_s(CASE) for _ in range(2)] == [1e-4, 2e-4]
     (name, arguments), _ = machine.probes
     assert (name, arguments["mode"]) == ("empty_call", "graph")
     assert arguments["samples"] * arguments["inner"] < 1000
 
 
-def test_who_has_no_empty_call_is_asked_once(machine, measuring):
+def test_who_has_no_empty_call_is_asked_once(machine, kernels):
     machine.empty = [None, 1e-4]
-    assert [measuring.empty_call_s(CASE) for _ in range(2)] == [None, None]
+    assert [kernels.empty_call_s(CASE) for _ in range(2)] == [None, None]
     assert len(machine.probes) == 1
 
 
@@ -150,7 +152,7 @@ class Preparing:
 
     @property
     def facts(self):
-        return {"algorithm": "jit", "layout": "src nhwc", "timing": "steady"}
+        return SimpleNamespace(algorithm="jit", layout="src nhwc", timing="steady")
 
     def sample(self, _request):
         raise UnsupportedError("no clock")
@@ -162,9 +164,10 @@ class Preparing:
 def preparing(estimate):
     worker = Preparing()
     facts = SimpleNamespace(memory_available_bytes=1 << 30, caches=())
-    measuring = Measuring(Options(estimate=estimate), facts, (0,), None, lambda *_, **__: worker)
-    measuring._cold_bytes = lambda _: 0
-    return measuring, worker
+    workers = SimpleNamespace(get=lambda *_, **__: worker)
+    kernels = Kernels(Options(estimate=estimate), facts, (0,), workers, None)
+    kernels.cold_bytes = lambda _: 0
+    return kernels, worker
 
 
 @pytest.mark.parametrize(
@@ -177,12 +180,13 @@ def preparing(estimate):
     ],
 )
 def test_cold_caches_are_timed_with_the_kernel_of_hot_ones(estimate, words, variant, brief):
-    measuring, worker = preparing(estimate)
+    kernels, worker = preparing(estimate)
     hot = KernelSpec(layer=Gemm(m=8, k=32, n=16), **words)
     cold = KernelSpec(layer=Gemm(m=8, k=32, n=16), cache="all-cold", **words)
     other = KernelSpec(layer=Gemm(m=8, k=32, n=8), cache="all-cold", **words)
     for case in (cold, hot, cold, other):
-        assert measuring.alone(case).reason == "no clock"
+        (row,) = measure_problem(kernels, [case])
+        assert row.reason == "no clock"
     assert worker.asked == [
         ("all-cold", None, brief),
         ("hot", None, brief),
@@ -192,16 +196,16 @@ def test_cold_caches_are_timed_with_the_kernel_of_hot_ones(estimate, words, vari
 
 
 def test_a_hot_row_from_elsewhere_gives_the_cold_one_its_kernel():
-    measuring, worker = preparing(estimate=True)
+    kernels, worker = preparing(estimate=True)
     hot = KernelSpec(layer=Gemm(m=8, k=32, n=16))
-    measuring.remember(hot, "gemm", "src plain")
-    measuring.alone(KernelSpec(layer=Gemm(m=8, k=32, n=16), cache="all-cold"))
+    kernels.remember(hot, "gemm", "src plain")
+    measure_problem(kernels, [KernelSpec(layer=Gemm(m=8, k=32, n=16), cache="all-cold")])
     assert worker.asked == [("all-cold", "gemm src plain", True)]
 
 
 def test_what_competes_side_by_side_is_searched_in_full():
-    measuring, worker = preparing(estimate=True)
+    kernels, worker = preparing(estimate=True)
     hot = KernelSpec(layer=Gemm(m=8, k=32, n=16))
-    measuring.prepare(hot)
+    kernels.prepare(hot)
     assert worker.asked == [("hot", None, False)]
-    assert measuring.sampling_policy(hot, {}).half_width == Policy().half_width
+    assert kernels.sampling_policy(hot, worker.facts).half_width == Policy().half_width

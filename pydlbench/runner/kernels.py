@@ -1,0 +1,349 @@
+"""Kernels made ready in the workers of a session, and the memory that they take there."""
+
+from __future__ import annotations
+
+import bisect
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pydlbench.backends import capabilities
+from pydlbench.backends.base import Preparation
+from pydlbench.errors import PydlbenchError, UsageError
+from pydlbench.layers.layer import ITEM_BYTES, result_role
+from pydlbench.runner.interleaved import rest
+from pydlbench.runner.rows import measured_row
+from pydlbench.timing.chunk import Request
+from pydlbench.timing.policy import Policy, estimate_policy, gpu_policy
+from pydlbench.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydlbench.backends.base import KernelFacts
+    from pydlbench.backends.frameworks.verbose import Turn
+    from pydlbench.devices.cpu.facts import CpuFacts
+    from pydlbench.layers.layer import Layer
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.specs import KernelSpec
+    from pydlbench.runner.machine import Devices, Workers
+    from pydlbench.runner.session import Options
+    from pydlbench.timing.procedure import Samples
+    from pydlbench.workers.host import RemoteKernel, Worker
+
+__all__ = ["Kernels", "check_memory", "memory_held", "memory_needed"]
+
+# Rotating copies of a cold cache state span this many last-level caches.
+_COLD_FACTOR = 3
+# Rotating copies on a GPU span this many L2 caches: its replacement is not strictly the oldest
+# line's, so that after twice its size one line in eight is still there.
+_COLD_L2 = 4
+_LOGGED_TURNS = 7
+_LONG_S, _FEW_TURNS = 0.1, 3
+# Of calls that do nothing, beside each row: at most a tenth of a second.
+_FEW_CALLS = {"samples": 11, "inner": 30}
+
+
+class Kernels:
+    """The kernels of a session: made ready in its workers, with what is asked of these besides.
+
+    Args:
+        options: of the session.
+        facts: of the CPU.
+        cpus: logical CPUs that kernels are pinned to.
+        workers: of the session.
+        devices: of the session.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        facts: CpuFacts,
+        cpus: tuple[int, ...],
+        workers: Workers,
+        devices: Devices,
+    ) -> None:
+        self._options = options
+        self._facts = facts
+        self._cpus = cpus
+        self._workers = workers
+        self._devices = devices
+        self._policy = Policy(confidence=options.confidence, budget_s=options.budget_s)
+        self._summand = estimate_policy(self._policy)
+        # Of hot cases, the name of the fastest kernel.
+        self._fastest: dict[KernelSpec, str] = {}
+        self._without_empty_call: set[tuple[str, str, str | None]] = set()
+
+    @property
+    def seed(self) -> int:
+        """Of the inputs and of the order of rounds."""
+        return self._options.seed
+
+    def threads(self, case: KernelSpec) -> int | None:
+        """Return the threads of a row; None on a GPU."""
+        return None if case.on_gpu else len(self._cpus)
+
+    def allocates(self, case: KernelSpec) -> bool:
+        """Whether a backend allocates its outputs in each call, from the C library."""
+        return not case.on_gpu and capabilities.of(case.backend).fresh_results
+
+    def processes(self, group: Sequence[KernelSpec]) -> list[KernelSpec]:
+        """Return the case of each process that holds operands of a group's problem.
+
+        Args:
+            group: cases that differ in backend and mode only.
+        """
+        if len(group) == 1:
+            return list(group)
+        # With cold caches frameworks are not timed: they refuse before they hold anything.
+        holding = [one for one in group if one.backend == "native" or one.cache == "hot"]
+        warm = [one for one in holding if self.allocates(one)]
+        # One log is read at a time.
+        log = [one for one in warm if capabilities.of(one.backend).log_environment][:1]
+        return [*holding, *warm, *log]
+
+    def empty_call_s(self, case: KernelSpec) -> float | None:
+        """Return the seconds of a call that does nothing, made as this case's backend calls.
+
+        Measured now: in the course of a run it changes by more than a third.
+        """
+        key = (case.backend, case.device, case.mode)
+        if key in self._without_empty_call:
+            return None
+        try:
+            worker = self._workers.get(case.backend, case.device)
+            found = worker.probe("empty_call", mode=case.mode, **_FEW_CALLS)["seconds"]
+        except PydlbenchError:
+            self._without_empty_call.add(key)
+            return None
+        return float(found)
+
+    def logged(
+        self, case: KernelSpec, variant: str | None, beside: RemoteKernel[KernelFacts] | None = None
+    ) -> dict[str, Any]:
+        """Return what the library itself logs of a call, see ``KernelFacts.evidence``.
+
+        Asked in a process of its own, whose pages are kept: of frameworks that cannot switch the
+        log on and off. Empty where there is no such log.
+
+        Args:
+            case: what is computed.
+            variant: the variant that was timed.
+            beside: the same where pages are kept as well, without a log: its calls take turns with
+                the logged ones, to tell what writing a log costs.
+        """
+        from pydlbench.backends.frameworks.verbose import evidence, middle_turn
+
+        if case.on_gpu or not capabilities.of(case.backend).log_environment:
+            return {}
+        worker = self._workers.get(case.backend, case.device, warm=True, logging=True)
+        try:
+            kernel = worker.prepare(case, self._preparation(case, variant))
+            try:
+                turns = [_turn(worker, kernel, beside)]
+                wanted = _LOGGED_TURNS if turns[0].logged_s < _LONG_S else _FEW_TURNS
+                turns += [_turn(worker, kernel, beside) for _ in range(wanted - 1)]
+                return evidence(*middle_turn(turns))
+            finally:
+                kernel.release()
+        except PydlbenchError:
+            return {}  # without a log there is one cause less to find
+
+    def prepare(
+        self,
+        case: KernelSpec,
+        *,
+        warm: bool = False,
+        variant: str | None = None,
+        alone: bool = False,
+    ) -> RemoteKernel[KernelFacts]:
+        """Have a case made ready in its worker; raises what the backend raises.
+
+        Args:
+            case: what is to be computed.
+            warm: in a process of its own whose allocator keeps the pages that were freed.
+            variant: see ``Preparation``.
+            alone: it competes with nobody: for an estimate's sum a short search will do, and with
+                cold caches the kernel of the hot row, where that was measured before.
+        """
+        worker = self._workers.get(case.backend, case.device, warm=warm)
+        summand = alone and self._is_summand(case)
+        hot = msgspec.structs.replace(case, cache="hot")
+        if summand and case != hot:
+            variant = self._fastest.get(hot)
+        kernel = worker.prepare(case, self._preparation(case, variant, brief=summand))
+        if summand and case == hot:
+            self.remember(case, kernel.facts.algorithm, kernel.facts.layout)
+        return kernel
+
+    def sampling_policy(
+        self, case: KernelSpec, facts: KernelFacts, *, alone: bool = False
+    ) -> Policy:
+        """Return the constants of sampling for a prepared kernel; ``alone`` as it was prepared."""
+        if case.on_gpu:
+            return gpu_policy(self._policy, facts.timing, case.cache)
+        return self._summand if alone and self._is_summand(case) else self._policy
+
+    def _is_summand(self, case: KernelSpec) -> bool:
+        """Whether a case's row is one of an estimate's native ones on a CPU."""
+        return self._options.estimate and case.backend == "native" and not case.on_gpu
+
+    def remember(self, case: KernelSpec, algorithm: str, layout: str) -> None:
+        """Keep the kernel of a hot row for the cold one of an estimate."""
+        self._fastest[case] = f"{algorithm} {layout}"
+
+    def _preparation(
+        self, case: KernelSpec, variant: str | None, *, brief: bool = False
+    ) -> Preparation:
+        return Preparation(
+            seed=self._options.seed,
+            cold_bytes=self.cold_bytes(case.device),
+            memory_bytes=self._facts.memory_available_bytes or (1 << 62),
+            all_candidates=self._options.algorithms,
+            brief=brief,
+            workspace_bytes=self._options.workspace_bytes,
+            energy=self._options.energy,
+            variant=variant,
+        )
+
+    def cold_bytes(self, device: str) -> int:
+        """Return the bytes that the rotating copies of a cold cache state span on a device."""
+        factor = _COLD_FACTOR if device == "cpu" else _COLD_L2
+        return factor * self._devices.cache_bytes(device)
+
+    def row(self, case: KernelSpec, facts: KernelFacts, samples: Samples) -> Measurement:
+        """Return the row of a timed case, held against the limits of its device.
+
+        Args:
+            case: what was timed.
+            facts: what its backend says of the kernel.
+            samples: its times.
+        """
+        row = measured_row(
+            case,
+            self.threads(case),
+            facts,
+            samples,
+            keep_samples=self._options.keep_samples,
+            keep_candidates=self._options.algorithms,
+        )
+        return self._devices.limited(row, case)
+
+
+def _turn(
+    worker: Worker,
+    kernel: RemoteKernel[KernelFacts],
+    beside: RemoteKernel[KernelFacts] | None,
+) -> Turn:
+    """Have a call logged, and the same made without a log right before it."""
+    from pydlbench.backends.frameworks.verbose import Turn, last_call, parse
+
+    # The first call wakes the threads; of two equal calls, the log of the second counts.
+    request = Request(samples=1, untimed=1)
+    rest()
+    plain = None if beside is None else beside.sample(request)
+    rest()
+    logged = kernel.sample(request)
+    return Turn(
+        executions=last_call(parse(worker.said()), 2),
+        logged_s=logged.seconds[0],
+        plain_s=None if plain is None else plain.seconds[0],
+    )
+
+
+# -----------------------------------------------------------------------------
+# Whether what is to be measured fits into memory: asked before anything is measured.
+
+# What a search holds at once: layouts of every operand, and pools of two finalists.
+_LAYOUTS = 3
+_POOLS = 2
+
+
+def check_memory(processes: Sequence[KernelSpec], available: int, cold_bytes: int) -> None:
+    """Make sure that processes of one problem have room beside each other.
+
+    Args:
+        processes: the case of each; those of one problem are prepared one after another, and all
+            of them hold their operands until the last one is timed.
+        available: bytes of memory.
+        cold_bytes: what the rotating copies of a cold cache state span.
+
+    Raises:
+        UsageError: there is too little memory.
+    """
+    processes = [case for case in processes if case.pass_ in case.layer.passes]
+    if not processes:
+        return
+    layer = processes[0].layer
+
+    def needed(batch: int) -> int:
+        return group_memory(processes, layer.with_batch(batch), cold_bytes)
+
+    if needed(layer.batch) <= available:
+        return
+    several = f" for {len(processes)} processes at a time" if len(processes) > 1 else ""
+    nearest = "fewer of --backend and --mode" if several else "a smaller layer"
+    batches = range(1, layer.batch)
+    if count := bisect.bisect_left(batches, True, key=lambda batch: needed(batch) > available):
+        nearest = f"--batch {batches[count - 1]}"
+    raise UsageError(
+        f"{layer.name or layer.problem}: needs {format_bytes(needed(layer.batch))} of memory"
+        f"{several}, {format_bytes(available)} are available; nearest: {nearest}"
+    )
+
+
+def group_memory(processes: Sequence[KernelSpec], layer: Layer, cold_bytes: int) -> int:
+    """Return the most bytes that processes of one problem hold at a time.
+
+    Each is prepared while all others hold theirs: whichever dies is prepared once more at the end.
+
+    Args:
+        processes: the case of each.
+        layer: their layer, or the same with another batch.
+        cold_bytes: see :func:`check_memory`.
+    """
+    total, most = 0, 0
+    for case in processes:
+        # Of a GPU's row the host holds the originals; the card is asked when it takes its part.
+        cold = 0 if case.on_gpu else cold_bytes
+        held = memory_held(case, layer, cold)
+        total += held
+        most = max(most, memory_needed(case, layer, cold) - held)
+    return total + most
+
+
+def memory_needed(case: KernelSpec, layer: Layer, cold_bytes: int) -> int:
+    """Return the bytes of memory that measuring a case takes, verification and finals included.
+
+    The float32 originals; every operand in up to three layouts in the storage type; a float32 copy
+    of the output; where caches are cold, two pools of rotating copies, each of which spans
+    ``cold_bytes`` and ends with whole copies.
+
+    Args:
+        case: what is to be measured.
+        layer: its layer, or the same with another batch.
+        cold_bytes: what the rotating copies of a cold cache state span at least.
+    """
+    operands = layer.operands(case.pass_)
+    output = result_role(layer, case.pass_)
+    elements = sum(operands.values())
+    stored = elements * ITEM_BYTES[case.precision]
+    needed = 4 * elements + _LAYOUTS * stored + 4 * operands[output]
+    return needed if case.cache == "hot" else needed + _POOLS * (cold_bytes + 2 * stored)
+
+
+def memory_held(case: KernelSpec, layer: Layer, cold_bytes: int) -> int:
+    """Return the bytes of memory that a prepared case keeps until it is released.
+
+    Every operand once, in the storage type; where caches are cold, one pool of rotating copies
+    instead, which ends with a whole copy. A GPU's row holds nothing on the host.
+
+    Args:
+        case: what is to be measured.
+        layer: its layer, or the same with another batch.
+        cold_bytes: see :func:`memory_needed`.
+    """
+    if case.on_gpu:
+        return 0
+    stored = sum(layer.operands(case.pass_).values()) * ITEM_BYTES[case.precision]
+    return stored if case.cache == "hot" else cold_bytes + 2 * stored

@@ -1,0 +1,256 @@
+"""The processes and devices of a session: workers by backend, and what was probed of a device."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pydlbench.errors import PydlbenchError
+from pydlbench.runner.rows import cached_bytes, with_limits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pydlbench.devices.cpu.facts import CpuFacts
+    from pydlbench.devices.cpu.record import DeviceRecord
+    from pydlbench.devices.gpu.record import GpuRecord
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.specs import KernelSpec
+    from pydlbench.workers.host import Worker
+
+__all__ = ["Devices", "Workers"]
+
+
+class Workers:
+    """One process per backend, device and environment.
+
+    Args:
+        cpus: logical CPUs that each of them is pinned to.
+        timeout_s: see ``Options``.
+    """
+
+    def __init__(self, cpus: Sequence[int], timeout_s: float | None) -> None:
+        self._cpus = tuple(cpus)
+        self._limits = (
+            {} if timeout_s is None else {"timeout": timeout_s, "prepare_timeout": timeout_s}
+        )
+        self._found: dict[tuple[str, str, str, bool], Worker] = {}
+
+    def get(
+        self,
+        backend: str,
+        device: str,
+        *,
+        warm: bool = False,
+        logging: bool = False,
+        allocator: str | None = None,
+    ) -> Worker:
+        """Return the worker of a backend; its process starts when it is first asked.
+
+        Args:
+            backend: its name.
+            device: ``cpu`` or ``cuda:N``.
+            warm: one whose C library keeps the pages that were freed.
+            logging: one whose oneDNN reports its kernels; never timed by our clock.
+            allocator: one of ``workers.environment.ALLOCATORS``; None is ``kept pages`` for a warm
+                one, else ``default``.
+
+        Raises:
+            UsageError: no such allocator.
+            UnsupportedError: an allocator that this machine has not.
+        """
+        from pydlbench.backends import capabilities
+        from pydlbench.workers.environment import allocator_environment
+        from pydlbench.workers.host import Worker
+
+        allocator = allocator or ("kept pages" if warm else "default")
+        key = (backend, device, allocator, logging)
+        if key not in self._found:
+            log = capabilities.of(backend).log_environment if logging else {}
+            extra = {**allocator_environment(allocator), **log}
+            self._found[key] = Worker(
+                backend, device, self._cpus, environment=extra, **self._limits
+            )
+        return self._found[key]
+
+    def close(self) -> None:
+        """End them all."""
+        for worker in self._found.values():
+            worker.discard()
+        self._found.clear()
+
+
+# The roof is the fastest way to move bytes; one of these is, which one depends on the machine.
+_ROOF_PATTERNS = ("read", "copy", "triad")
+
+
+class Devices:
+    """The CPU and the GPUs of a session, probed as far as its rows have needed it.
+
+    Args:
+        facts: of the CPU.
+        cpus: logical CPUs that kernels are pinned to.
+        workers: of the session; the native one of a device probes it.
+        keep_probes: take over what earlier runs have probed, where a reading agrees with it.
+    """
+
+    def __init__(
+        self,
+        facts: CpuFacts,
+        cpus: tuple[int, ...],
+        workers: Workers,
+        keep_probes: bool = True,
+    ) -> None:
+        from pydlbench.devices.cpu.record import start_record
+
+        self._keep_probes = keep_probes
+        self._facts = facts
+        self._cpus = cpus
+        self._workers = workers
+        self._cpu: DeviceRecord = start_record(facts, cpus)
+        self._gpus: dict[str, GpuRecord] = {}
+        self._main = "cpu"
+        self._unprobed: dict[str, str] = {}
+
+    def described(self) -> dict[str, Any]:
+        """Return the device that was measured, with the host beside a GPU."""
+        record = self._gpus.get(self._main)
+        if record is None:
+            return self._cpu.to_dict()
+        return {**record.to_dict(), "host": self._cpu.to_dict()}
+
+    def cpu(
+        self,
+        precisions: Iterable[str],
+        patterns: Sequence[str] | None,
+        levels: Sequence[str] | None,
+    ) -> DeviceRecord:
+        """Return the CPU's facts, peaks and bandwidths, probing what has not been probed yet.
+
+        Args:
+            precisions: which compute peaks are needed.
+            patterns: which bandwidths are needed; None is all of them.
+            levels: of which levels of the memory; None is all of them.
+        """
+        from pydlbench.devices.bandwidths import LEVELS, PATTERNS
+        from pydlbench.devices.cpu.record import extend_record
+        from pydlbench.devices.kept import Kept, kept_path, machine_key
+
+        worker = self._workers.get("native", "cpu")
+        told = worker.describe()
+        kept = Kept(kept_path(), machine_key(self._facts, self._cpus, told))
+        self._cpu = extend_record(
+            self._cpu,
+            tuple(precisions),
+            told,
+            worker.probe,
+            PATTERNS if patterns is None else patterns,
+            LEVELS if levels is None else levels,
+            kept,
+            self._keep_probes,
+        )
+        return self._cpu
+
+    def gpu(
+        self,
+        device: str,
+        precisions: Iterable[str] = (),
+        patterns: Sequence[str] | None = None,
+        levels: Sequence[str] | None = None,
+    ) -> GpuRecord:
+        """Return a GPU's facts, peaks and bandwidths, probing what has not been probed yet.
+
+        Args:
+            device: ``cuda:N``.
+            precisions: as for the CPU; so are patterns and levels.
+            patterns: see there.
+            levels: see there.
+
+        Raises:
+            BackendMissingError: the CUDA module or a library is missing.
+            UnsupportedError: there is no driver or no such GPU.
+        """
+        from pydlbench.devices.gpu.facts import GpuFacts
+        from pydlbench.devices.gpu.record import LEVELS, PATTERNS, extend_record, start_record
+
+        worker = self._workers.get("native", device)
+        told = worker.describe()
+        self._main = device
+        if device not in self._gpus:
+            self._gpus[device] = start_record(GpuFacts.of(told["device"]), told["nvml"])
+        self._gpus[device] = extend_record(
+            self._gpus[device],
+            tuple(precisions),
+            told["libraries"],
+            worker.probe,
+            PATTERNS if patterns is None else patterns,
+            LEVELS if levels is None else levels,
+        )
+        return self._gpus[device]
+
+    def cache_bytes(self, device: str) -> int:
+        """Return the size of the last cache before memory, as far as the session's threads see it.
+
+        Args:
+            device: ``cpu`` or ``cuda:N``.
+        """
+        from pydlbench.devices.cpu.working_set import last_level_bytes
+
+        if device != "cpu":
+            return self.gpu(device, levels=()).facts.l2_bytes
+        return last_level_bytes(self._facts, self._cpus)
+
+    def unprobed(self, reason: str) -> DeviceRecord:
+        """Return the CPU with what is known, and the reason why nothing more was probed."""
+        from pydlbench.devices.cpu.advice import unprobed_advice
+
+        warnings = (*self._cpu.warnings, unprobed_advice(reason))
+        self._cpu = dataclasses.replace(self._cpu, warnings=warnings)
+        return self._cpu
+
+    def limited(self, row: Measurement, case: KernelSpec) -> Measurement:
+        """Return a row held against the limits of its device, or with the reason why not.
+
+        Args:
+            row: a timed one.
+            case: what was timed.
+        """
+        from pydlbench.devices.cpu.working_set import private_level_bytes
+
+        if case.on_gpu:
+            precisions = dict.fromkeys((case.precision, *self._advisable(case)))
+            levels: tuple[str, ...] = ("memory", "l2")
+        else:
+            precisions = dict.fromkeys((case.precision, "fp32", "bf16"))
+            private = private_level_bytes(self._facts, self._cpus) or 0
+            # A large kernel's time hardly depends on what its operands' first megabytes do.
+            near = cached_bytes(case) <= 2 * private
+            levels = ("memory", "llc", "l2") if near else ("memory", "llc")
+        try:
+            return with_limits(row, case, self._probed(case, precisions, levels), levels)
+        except PydlbenchError as error:  # the time stands without a peak beside it
+            return msgspec.structs.replace(row, warnings=(*row.warnings, str(error)))
+
+    def _advisable(self, case: KernelSpec) -> tuple[str, ...]:
+        """The precisions of a GPU that the advice to change the precision can name."""
+        from pydlbench.devices.gpu.peaks import lacks
+
+        half = "fp16-tc" if lacks(self._gpus[case.device].facts, "bf16-tc") else "bf16-tc"
+        products = case.layer.kind == "gemm" and case.precision in ("fp16-tc", "bf16-tc")
+        return ("fp32", half, "fp8-tc") if products else ("fp32", half)
+
+    def _probed(
+        self, case: KernelSpec, precisions: Iterable[str], levels: Sequence[str]
+    ) -> DeviceRecord | GpuRecord:
+        """The device for a row's roof; after a failure not every further row probes again."""
+        if case.device in self._unprobed:
+            raise PydlbenchError(self._unprobed[case.device])
+        try:
+            if case.on_gpu:
+                return self.gpu(case.device, precisions, levels=levels)
+            return self.cpu(precisions, _ROOF_PATTERNS, levels)
+        except PydlbenchError as error:
+            self._unprobed[case.device] = str(error)
+            raise

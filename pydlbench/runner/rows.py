@@ -1,0 +1,276 @@
+"""From a case, its kernel's facts and its samples to the row that every output shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pydlbench.layers.layer import ITEM_BYTES
+from pydlbench.records.measurement import Measurement, Peaks, Roofline, time_summary
+from pydlbench.records.record import plain
+from pydlbench.timing.statistics import median, median_interval
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from pydlbench.backends.base import KernelFacts
+    from pydlbench.devices.cpu.record import DeviceRecord
+    from pydlbench.devices.gpu.record import GpuRecord
+    from pydlbench.records.measurement import TimeSummary
+    from pydlbench.records.specs import KernelSpec
+    from pydlbench.timing.procedure import Samples
+
+__all__ = ["cached_bytes", "empty_row", "measured_row", "summary_of", "with_limits"]
+
+# Fewer rounds have no interval at 95 %.
+_ROUNDS = 6
+
+
+# Of a quiet machine, the first rounds agree with the last within 1 to 2 %.
+_DRIFT = 0.05
+_DRIFT_TEXT = (
+    "although nothing on this system was in the way: the clock changed, or a neighbour of the "
+    "virtual machine was busy"
+)
+_GPU_DRIFT_TEXT = (
+    "although nothing else was seen on the GPU: its clock follows power and heat; compare cycles "
+    "rather than times"
+)
+
+
+def empty_row(case: KernelSpec, threads: int | None, status: str, reason: str) -> Measurement:
+    """Return the row of a case that was not timed."""
+    return Measurement(
+        **_base(case, threads), status=status, reason=reason, timing=_intended_timing(case)
+    )
+
+
+def measured_row(
+    case: KernelSpec,
+    threads: int | None,
+    facts: KernelFacts,
+    samples: Samples,
+    *,
+    keep_samples: bool = False,
+    keep_candidates: bool = False,
+) -> Measurement:
+    """Return the row of a timed case, still without the limits that it is held against.
+
+    Samples of one round are not independent: a round's clock and its neighbours are theirs in
+    common, and their interval says nothing of the next round. With six rounds or more, the interval
+    of the median is therefore the wider one of two: that of all samples, and that of the rounds'
+    medians (both distribution-free), extended to the median where that lies outside.
+
+    Args:
+        case: what was timed.
+        threads: of the kernel; None on a GPU.
+        facts: what the backend says of the kernel.
+        samples: its times.
+        keep_samples: keep the raw samples.
+        keep_candidates: keep what was tried.
+    """
+    base = _base(case, threads)
+    time = summary_of(samples)
+    candidates = _candidates(facts.candidates, samples.confidence)
+    return Measurement(
+        **base,
+        status="ok",
+        accumulate=facts.accumulate,
+        library=facts.library,
+        algorithm=facts.algorithm,
+        layout=facts.layout,
+        timing=facts.timing,
+        time=time,
+        tflops=base["flops"] / time.median / 1e12,
+        gbps=base["bytes"] / time.median / 1e9,
+        clock_hz=samples.clock_hz,
+        correct=facts.correct,
+        contended=samples.contended,
+        contention_reason=samples.contention_reason,
+        stop_rule=samples.stop_reason,
+        stop_reason=samples.stop_detail,
+        inner=samples.inner,
+        retries=samples.retries,
+        cycles=None if samples.clock_hz is None else time.median * samples.clock_hz,
+        workspace_bytes=facts.workspace_bytes,
+        reorder_s=facts.reorder_s,
+        setup_s=facts.setup_s,
+        discarded=samples.discarded,
+        candidates=candidates if keep_candidates else None,
+        samples_s=samples.all_seconds if keep_samples else None,
+        tensor_cores=facts.tensor_cores,
+        notes=tuple(facts.notes),
+        launch_s=facts.launch_s,
+        energy_j=facts.energy_j,
+        power_w=facts.power_w,
+        gpu=None if samples.gpu is None else plain(msgspec.structs.asdict(samples.gpu)),
+        warnings=(
+            *_warnings(samples, time, case.on_gpu),
+            *_wrong_ones(facts.candidates, time.median),
+        ),
+    )
+
+
+def _intended_timing(case: KernelSpec) -> str:
+    """How a row without samples would have been sampled."""
+    if not case.on_gpu:
+        return "steady"
+    if case.timing != "auto":
+        return case.timing
+    return "cuda-graph" if case.cache == "hot" else "events"
+
+
+def _base(case: KernelSpec, threads: int | None) -> dict[str, Any]:
+    """What a row says whatever happens to it."""
+    layer = case.layer
+    known = case.pass_ in layer.passes
+    flops = layer.flops(case.pass_) if known else 0
+    executed = layer.flops_executed(case.pass_) if known else 0
+    moved = layer.bytes(case.pass_, ITEM_BYTES[case.precision]) if known else 0
+    return {
+        "layer": layer.name or layer.problem,
+        "kind": layer.kind,
+        "problem": layer.problem,
+        "batch": layer.batch,
+        "pass_": case.pass_,
+        "precision": case.precision,
+        "propagation": case.propagation,
+        "device": case.device,
+        "backend": case.backend,
+        "mode": case.mode,
+        "cache": case.cache,
+        "layout_request": case.layout,
+        "threads": threads,
+        "fuse": case.fuse,
+        "flops": flops,
+        "flops_executed": executed,
+        "bytes": moved,
+        "arithmetic_intensity": executed / moved if moved else None,
+    }
+
+
+def summary_of(samples: Samples) -> TimeSummary:
+    """Return the samples' summary with the wider interval, see :func:`measured_row`."""
+    summary = time_summary(samples.seconds, samples.confidence)
+    rounds = samples.by_round().values()
+    if len(rounds) < _ROUNDS:
+        return summary
+    between = median_interval(rounds, samples.confidence)
+    if between is None or summary.ci_low is None or summary.ci_high is None:
+        return summary
+    if between.high - between.low <= summary.ci_high - summary.ci_low:
+        return summary
+    return msgspec.structs.replace(
+        summary,
+        ci_low=min(between.low, summary.median),
+        ci_high=max(between.high, summary.median),
+    )
+
+
+def _drift(samples: Samples) -> tuple[float, float]:
+    """The medians of the first third of the rounds and of the last."""
+    seconds = [one.seconds for one in samples.rounds]
+    third = max(1, len(seconds) // 3)
+    return median(seconds[:third]), median(seconds[-third:])
+
+
+def _warnings(samples: Samples, time: TimeSummary, on_gpu: bool) -> tuple[str, ...]:
+    """What no counter of this system saw, but the samples show."""
+    found = []
+    if not samples.warmup.steady:
+        found.append(f"the warm-up ended before times were steady: {samples.warmup.detail}")
+    first, last = _drift(samples)
+    moved = last / first - 1 if first > 0 else 0.0
+    # What the row's own interval shows need not be said once more.
+    width = 0.0 if time.ci_low is None or time.ci_high is None else time.ci_high - time.ci_low
+    if not samples.contended and abs(moved) > _DRIFT and abs(last - first) > width:
+        text = _GPU_DRIFT_TEXT if on_gpu else _DRIFT_TEXT
+        how = "rose" if moved > 0 else "fell"
+        found.append(
+            f"the median {how} by {100 * abs(moved):.0f} % from the first rounds to the last {text}"
+        )
+    return tuple(found)
+
+
+def _wrong_ones(candidates: Sequence[dict[str, Any]], median_s: float) -> tuple[str, ...]:
+    """Faster candidates whose results are not right: others may be using them."""
+    return tuple(
+        f"{entry['algorithm']} is faster but was left out: {entry['reason']}"
+        for entry in candidates
+        if entry["status"] == "failed" and entry["seconds"] and median(entry["seconds"]) < median_s
+    )
+
+
+def _candidates(listed: Sequence[dict[str, Any]], confidence: float) -> tuple[dict[str, Any], ...]:
+    rows = []
+    for entry in listed:
+        row = dict(entry)
+        seconds = row.pop("seconds")
+        row["time_s"] = time_summary(seconds, confidence).to_dict() if seconds else None
+        rows.append(row)
+    return tuple(rows)
+
+
+# -----------------------------------------------------------------------------
+# A row held against the limits of its device.
+
+
+def cached_bytes(case: KernelSpec) -> int:
+    """Return how many bytes of a case's operands its cache state may leave in the caches."""
+    moved = case.layer.bytes(case.pass_, ITEM_BYTES[case.precision])
+    weights = case.layer.weight_elements * ITEM_BYTES[case.precision]
+    return {"hot": moved, "weights-cold": max(0, moved - weights), "all-cold": 0}[case.cache]
+
+
+def with_limits(
+    row: Measurement,
+    case: KernelSpec,
+    device: DeviceRecord | GpuRecord,
+    levels: Collection[str] | None = None,
+) -> Measurement:
+    """Return the row with the compute peaks at its clock and the roof over it.
+
+    Args:
+        row: of :func:`measured_row`.
+        case: what was timed.
+        device: with the case's precision and the bandwidths of memory and last-level cache probed;
+            that of the level before it counts where it was probed.
+        levels: the levels that count, whatever else was probed for other rows; None is all.
+
+    Raises:
+        UnsupportedError: a peak or a bandwidth was not probed.
+    """
+    from pydlbench.devices.gpu.record import GpuRecord
+    from pydlbench.devices.roofline import memory_time, roof, with_launch
+
+    if row.time is None:
+        return row
+    if isinstance(device, GpuRecord):
+        limits = device.limits(case.precision, row.clock_hz, row.accumulate)
+        launch = device.launch_in(row.timing)
+    else:
+        limits = device.limits(case.precision, row.clock_hz)
+        launch = device.launch_s or 0.0
+    warm = cached_bytes(case)
+    counted = device.levels(levels)
+    move = memory_time(row.bytes - warm, warm, counted)
+    over = roof(row.flops_executed, limits.measured, *move)
+    over = with_launch(over, launch, row.time.median)
+    theoretical = limits.theoretical
+    return msgspec.structs.replace(
+        row,
+        peak=Peaks(
+            theoretical=None if theoretical is None else theoretical / 1e12,
+            measured=limits.measured / 1e12,
+        ),
+        roofline=Roofline(
+            bound=over.bound,
+            time_s=over.time_s,
+            efficiency=over.time_s / row.time.median,
+            bandwidth=over.bandwidth,
+            bandwidth_gbps=next(
+                one.bytes_per_s / 1e9 for one in counted if one.name == over.bandwidth
+            ),
+        ),
+    )
