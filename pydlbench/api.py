@@ -50,7 +50,7 @@ def diagnose_step(
         model: by its name.
         time_limit_s: no experiment begins later, in seconds.
         options: threads, seed, budget.
-        step: see :func:`e2e`.
+        step: see :func:`e2e`; the device is the CPU, as it is for the command.
 
     Raises:
         UsageError: no such model, or a word that is none.
