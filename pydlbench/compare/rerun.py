@@ -13,7 +13,7 @@ from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
 from pydlbench.layers.descriptor import parse_problem
 from pydlbench.models.catalog import find_layers
 from pydlbench.records.specs import TIMINGS, KernelSpec
-from pydlbench.runner.interleaved import InterleavedKernel, releasing, sample_interleaved
+from pydlbench.runner.interleaved import releasing, sample_interleaved
 from pydlbench.timing.policy import Policy, gpu_policy
 from pydlbench.timing.statistics import median, paired_ratio
 
@@ -261,20 +261,16 @@ def _sample(
     rng: random.Random,
     rest: Callable[[], None] | None,
 ) -> None:
-    both = [
-        InterleavedKernel(
-            sample=kernels[side].sample,
-            policy=policy(budget_s, pair.sides[side].spec, kernels[side].facts),
-        )
-        for side in (0, 1)
-    ]
+    both = [kernels[side] for side in (0, 1)]
+    policies = [policy(budget_s, pair.sides[side].spec, kernels[side].facts) for side in (0, 1)]
     between = {} if rest is None else {"rest": rest}
-    outcomes = sample_interleaved(both, rng, **between)
-    for outcome in outcomes:
-        if outcome.error is not None:
-            raise outcome.error
-    a, b = outcomes[0].samples, outcomes[1].samples
-    if a is None or b is None or not a.by_round().keys() & b.by_round().keys():
+    found: list[Samples] = []
+    for samples in sample_interleaved(both, policies, rng, **between):
+        if isinstance(samples, PydlbenchError):
+            raise samples
+        found.append(samples)
+    a, b = found
+    if not a.by_round().keys() & b.by_round().keys():
         pair.found.reason = "no round in common in which neither was disturbed"
         return
     _add(pair.found, a, b)

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from pydlbench.errors import PrimitiveError, UnsupportedError
+from pydlbench.errors import PrimitiveError, PydlbenchError
 from pydlbench.records.diagnosis import Cause, Saving
 from pydlbench.records.step import StepPreparation
 from pydlbench.runner.interleaved import (
-    InterleavedKernel,
     random_order,
     releasing,
     sample_interleaved,
@@ -182,15 +181,11 @@ def in_turn(
 def _sampled(
     kernels: Sequence[RemoteKernel[Any]], policies: Sequence[Policy], order: random.Random
 ) -> list[Samples]:
-    both = [
-        InterleavedKernel(sample=kernel.sample, policy=policy)
-        for kernel, policy in zip(kernels, policies, strict=True)
-    ]
     found = []
-    for outcome in sample_interleaved(both, order):
-        if outcome.samples is None:
-            raise outcome.error or UnsupportedError("no samples")
-        found.append(outcome.samples)
+    for samples in sample_interleaved(kernels, policies, order):
+        if isinstance(samples, PydlbenchError):
+            raise samples
+        found.append(samples)
     return found
 
 

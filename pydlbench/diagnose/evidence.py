@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["Excess", "Observations", "observe"]
 
 
-# -----------------------------------------------------------------------------
-# What is known of a step before anything is tried.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excess:
     """What the framework needs for a node more than the native library does.

@@ -334,10 +334,6 @@ class Measurement(
         return rate / peak if rate is not None and peak else None
 
 
-# -----------------------------------------------------------------------------
-# From samples to the summary that every row carries.
-
-
 def time_summary(seconds: Sequence[float], confidence: float) -> TimeSummary:
     """Summarise samples (seconds per execution); the interval is None where there are too few."""
     interval = median_interval(seconds, confidence)

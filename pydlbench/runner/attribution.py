@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["LOG", "Account", "Evidence", "causes", "explained", "unexplained_s"]
 
 
-# -----------------------------------------------------------------------------
-# What is measured of two backends, and what a cause says.
-
 #: How a kernel's time is known where nothing else is said.
 LOG = "by the library's own log"
 

@@ -9,12 +9,17 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.errors import PydlbenchError
 from pydlbench.timing.procedure import Sampling, interleave
-from pydlbench.timing.statistics import median, median_interval, paired_ratios
+from pydlbench.timing.statistics import (
+    Ratio,
+    median,
+    median_interval,
+    paired_ratio,
+    paired_ratios,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,61 +31,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "REST_S",
-    "InterleavedKernel",
-    "Outcome",
-    "RatioToBest",
     "clock_beside",
     "random_order",
     "ratios",
     "releasing",
     "rest",
-    "sample_alone",
     "sample_interleaved",
     "saved_s",
 ]
 
 #: GNU OpenMP's threads spin for some milliseconds after their work: on the cores of the next one.
 REST_S = 0.012
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InterleavedKernel:
-    """One kernel among several.
-
-    Attributes:
-        sample: times a request.
-        policy: the constants of its sampling.
-    """
-
-    sample: Callable[[Request], Chunk]
-    policy: Policy
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What became of a kernel: its samples, or why there are none."""
-
-    samples: Samples | None = None
-    error: PydlbenchError | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RatioToBest:
-    """A kernel's time over the fastest one's, from rounds that both were in.
-
-    Attributes:
-        best: index of the fastest.
-        median: of the ratios of single rounds; 1 for the fastest itself.
-        low: lower end of its interval, or None where there are too few rounds.
-        high: upper end.
-        rounds: how many.
-    """
-
-    best: int
-    median: float
-    low: float | None
-    high: float | None
-    rounds: int
 
 
 def rest() -> None:
@@ -106,18 +67,23 @@ def releasing(kernels: Iterable[RemoteKernel[Any] | None]) -> Iterator[None]:
 
 
 def sample_interleaved(
-    kernels: Sequence[InterleavedKernel],
+    kernels: Sequence[RemoteKernel[Any]],
+    policies: Sequence[Policy],
     rng: random.Random,
     rest: Callable[[], None] = rest,
-) -> list[Outcome]:
-    """Sample all kernels round by round, in a new random order each time.
+) -> list[Samples | PydlbenchError]:
+    """Sample kernels round by round, in a new random order each time.
 
     Args:
-        kernels: at least one.
+        kernels: one has the cores for itself.
+        policies: the constants of sampling each of them.
         rng: seeded source of the order.
         rest: called between two of them, so that the last one's threads fall asleep.
+
+    Returns:
+        For each kernel its samples, or what was raised when they were asked for.
     """
-    samplings = [Sampling(one.policy) for one in kernels]
+    samplings = [Sampling(policy, alone=len(kernels) == 1) for policy in policies]
     errors: dict[int, PydlbenchError] = {}
 
     def sample(index: int, request: Request) -> Chunk | None:
@@ -131,41 +97,30 @@ def sample_interleaved(
 
     interleave(samplings, sample, rng)
     return [
-        Outcome(error=errors[i]) if i in errors else Outcome(samples=sampling.result())
-        for i, sampling in enumerate(samplings)
+        errors[index] if index in errors else sampling.result()
+        for index, sampling in enumerate(samplings)
     ]
-
-
-def sample_alone(sample: Callable[[Request], Chunk], policy: Policy) -> Samples:
-    """Sample one kernel with nobody beside it.
-
-    Raises:
-        PydlbenchError: whatever its worker raises.
-    """
-    sampling = Sampling(policy, alone=True)
-    while request := sampling.next_request():
-        sampling.feed(sample(request))
-    return sampling.result()
 
 
 def ratios(
     samples: Mapping[int, Samples], eligible: Collection[int] | None = None
-) -> dict[int, RatioToBest]:
-    """Return each kernel's ratio to the fastest one, as the rounds that both were in tell.
+) -> tuple[int, dict[int, Ratio]]:
+    """Return which kernel is the fastest, and each one's ratio to it.
+
+    Ratios are from rounds that both were in; the fastest one's own is 1.
 
     Args:
         samples: of one problem's kernels, taken in turn, by index.
-        eligible: who may be the one that others are compared with; None is all.
+        eligible: who may be the one that others are compared with, at least one of them; None is
+            all.
     """
     able = sorted(index for index in samples if eligible is None or index in eligible)
-    if not able:
-        return {}
-    found = {best: _ratios_to(best, samples) for best in able}
-    medians = {best: samples[best].median for best in able}
-    return found[max(able, key=lambda best: (*_rank(found[best], able), -medians[best]))]
+    found = {best: _ratios_to(samples[best], samples) for best in able}
+    fastest = max(able, key=lambda best: (*_rank(found[best], able), -samples[best].median))
+    return fastest, found[fastest]
 
 
-def _rank(found: Mapping[int, RatioToBest], able: Sequence[int]) -> tuple[bool, float]:
+def _rank(found: Mapping[int, Ratio], able: Sequence[int]) -> tuple[bool, float]:
     """How well somebody serves as the fastest: best is whom nobody else has a ratio below 1 to.
 
     Neither medians of all samples tell (whoever ran on while the machine was fast has the smaller
@@ -174,7 +129,7 @@ def _rank(found: Mapping[int, RatioToBest], able: Sequence[int]) -> tuple[bool, 
     whom nobody is faster than beyond an interval, and of these whose least ratio is nearest to 1.
     """
     others = [found[index] for index in able]
-    beyond = any((one.median if one.high is None else one.high) < 1 for one in others)
+    beyond = any((one.interval.high if one.interval else one.median) < 1 for one in others)
     return not beyond, min(1.0, *(one.median for one in others))
 
 
@@ -204,7 +159,7 @@ def saved_s(default: Samples, kept: Samples) -> float:
     """
     if default.faults is not None and kept.faults is not None and default.faults - kept.faults < 1:
         return 0.0
-    shared = _shared(kept, default)
+    shared = paired_ratios(kept.by_round(), default.by_round())
     if not shared:
         return 0.0
     ratio = median(shared)
@@ -213,24 +168,13 @@ def saved_s(default: Samples, kept: Samples) -> float:
     return default.median * (1 - ratio) if highest < 1 else 0.0
 
 
-def _ratios_to(best: int, samples: Mapping[int, Samples]) -> dict[int, RatioToBest]:
-    return {index: _ratio_to_best(own, samples[best], best) for index, own in samples.items()}
+def _ratios_to(best: Samples, samples: Mapping[int, Samples]) -> dict[int, Ratio]:
+    return {index: _ratio(own, best) for index, own in samples.items()}
 
 
-def _ratio_to_best(own: Samples, other: Samples, best: int) -> RatioToBest:
-    shared = _shared(own, other)
-    if not shared:  # all of one's samples were disturbed in the rounds that the other has kept
-        medians = own.median, other.median
-        return RatioToBest(best=best, median=medians[0] / medians[1], low=None, high=None, rounds=0)
-    interval = median_interval(shared, own.confidence)
-    return RatioToBest(
-        best=best,
-        median=median(shared),
-        low=None if interval is None else interval.low,
-        high=None if interval is None else interval.high,
-        rounds=len(shared),
-    )
-
-
-def _shared(own: Samples, other: Samples) -> list[float]:
-    return paired_ratios(own.by_round(), other.by_round())
+def _ratio(own: Samples, best: Samples) -> Ratio:
+    first, second = own.by_round(), best.by_round()
+    if first.keys() & second.keys():
+        return paired_ratio(first, second, own.confidence)
+    # All of one's samples were disturbed in the rounds that the other has kept.
+    return Ratio(median=own.median / best.median, interval=None, n=0)

@@ -12,12 +12,10 @@ from pydlbench.errors import PydlbenchError, UnsupportedError, WorkerError
 from pydlbench.records.measurement import SLOW, less_exact
 from pydlbench.runner.attribution import explained
 from pydlbench.runner.interleaved import (
-    InterleavedKernel,
     clock_beside,
     random_order,
     ratios,
     releasing,
-    sample_alone,
     sample_interleaved,
 )
 from pydlbench.runner.rows import empty_row
@@ -28,10 +26,10 @@ if TYPE_CHECKING:
     from pydlbench.backends.base import KernelFacts
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.runner.interleaved import RatioToBest
     from pydlbench.runner.kernels import Kernels
     from pydlbench.timing.policy import Policy
     from pydlbench.timing.procedure import Samples
+    from pydlbench.timing.statistics import Ratio
     from pydlbench.workers.host import RemoteKernel
 
 __all__ = ["BackendRun", "by_problem", "measure_problem"]
@@ -113,7 +111,10 @@ def _alone(kernels: Kernels, case: KernelSpec) -> Measurement:
         kernel = kernels.prepare(case, alone=True)
         with releasing([kernel]):
             policy = kernels.sampling_policy(case, kernel.facts, alone=True)
-            return kernels.row(case, kernel.facts, sample_alone(kernel.sample, policy))
+            (samples,) = sample_interleaved([kernel], [policy], random_order(kernels.seed))
+            if isinstance(samples, PydlbenchError):
+                return without_time(kernels, case, samples)
+            return kernels.row(case, kernel.facts, samples)
     except PydlbenchError as error:
         return without_time(kernels, case, error)
 
@@ -127,22 +128,19 @@ def _sample(kernels: Kernels, runs: Sequence[BackendRun]) -> None:
             running.append((run, run.warm, True))
     if not running:
         return
-    beside = [
-        InterleavedKernel(
-            sample=kernel.sample,
-            policy=_in_rounds(kernels.sampling_policy(run.case, kernel.facts)),
-        )
-        for run, kernel, _ in running
-    ]
-    outcomes = sample_interleaved(beside, random_order(kernels.seed))
-    for (run, _, warm), outcome in zip(running, outcomes, strict=True):
-        if warm:
-            run.warm_samples = outcome.samples
-        elif outcome.samples is None:
-            error = outcome.error or UnsupportedError("no samples")
-            run.row = without_time(kernels, run.case, error)
+    taken = sample_interleaved(
+        [kernel for _, kernel, _ in running],
+        [_in_rounds(kernels.sampling_policy(run.case, kernel.facts)) for run, kernel, _ in running],
+        random_order(kernels.seed),
+    )
+    for (run, _, warm), samples in zip(running, taken, strict=True):
+        if isinstance(samples, PydlbenchError):
+            if not warm:  # without the other one a column stays empty
+                run.row = without_time(kernels, run.case, samples)
+        elif warm:
+            run.warm_samples = samples
         else:
-            run.samples = outcome.samples
+            run.samples = samples
 
 
 def _in_rounds(policy: Policy) -> Policy:
@@ -221,7 +219,9 @@ def compare(kernels: Kernels, runs: Sequence[BackendRun]) -> None:
         runs: those with samples.
     """
     timed = {i: run.samples for i, run in enumerate(runs) if run.samples is not None}
-    found = ratios(timed, _references({index: runs[index] for index in timed}))
+    if not timed:
+        return
+    best, found = ratios(timed, _references({index: runs[index] for index in timed}))
     for index, samples in timed.items():
         run, ratio = runs[index], found[index]
         if run.kernel is None:
@@ -232,7 +232,7 @@ def compare(kernels: Kernels, runs: Sequence[BackendRun]) -> None:
         row = msgspec.structs.replace(
             row,
             clock_from=clock_from,
-            ratio=_ratio_fields(ratio, runs[ratio.best].name),
+            ratio=_ratio_fields(ratio, runs[best].name),
             warm_s=None if warm is None else warm.median,
             faults=_faults(samples, warm),
             empty_call_s=None if run.case.backend == "native" else kernels.empty_call_s(run.case),
@@ -240,12 +240,13 @@ def compare(kernels: Kernels, runs: Sequence[BackendRun]) -> None:
         run.row = row
     for index, run in enumerate(runs):
         ratio = found[index]
-        if run.row is not None and ratio.median > SLOW and (ratio.low is None or ratio.low > 1):
+        slow = ratio.interval.low if ratio.interval else ratio.median
+        if run.row is not None and ratio.median > SLOW and slow > 1:
             if run.kernel is not None and "kernel_s" not in run.kernel.facts.evidence:
                 variant = run.kernel.facts.evidence.get("variant")
                 beside = run.warm if run.warm_samples is not None else None
                 run.log = kernels.logged(run.case, variant, beside)
-            run.row = explained(run.row, run, runs[ratio.best])
+            run.row = explained(run.row, run, runs[best])
 
 
 def _references(runs: Mapping[int, BackendRun]) -> set[int]:
@@ -280,13 +281,13 @@ def _clocked(
     return samples, None
 
 
-def _ratio_fields(ratio: RatioToBest, best: str) -> dict[str, Any]:
+def _ratio_fields(ratio: Ratio, best: str) -> dict[str, Any]:
     return {
         "to": best,
         "median": ratio.median,
-        "ci_low": ratio.low,
-        "ci_high": ratio.high,
-        "rounds": ratio.rounds,
+        "ci_low": ratio.interval.low if ratio.interval else None,
+        "ci_high": ratio.interval.high if ratio.interval else None,
+        "rounds": ratio.n,
     }
 
 

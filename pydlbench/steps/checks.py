@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["Agreement", "Inspection", "agree", "compare", "run_checks"]
 
 
-# -----------------------------------------------------------------------------
-# What must hold before a step is timed: it is the graph, it has gradients, it learns.
-
 #: Steps of the descent, and by how much the first of them is to lower the loss at the most.
 _STEPS = 4
 _SHARE = 0.05

@@ -211,10 +211,6 @@ def check_trainable(model: Model, instead: str) -> None:
         raise UsageError(f"{model.name}: has no optimizer to train with; nearest: {instead}")
 
 
-# -----------------------------------------------------------------------------
-# What runs definitions: a model in some framework, and its steps.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What a step brought to the host, as its ``fetch`` says; None is what nobody asked for.

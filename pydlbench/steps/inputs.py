@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "make_batch", "make_weights", "trained", "weight_shapes"]
 
 
-# -----------------------------------------------------------------------------
-# Synthetic images and labels: random, seeded, and the same in every framework.
-
-
 @dataclass(frozen=True, slots=True)
 class Batch:
     """One minibatch.
@@ -59,9 +55,6 @@ def make_batch(model: Model, seed: int = 0) -> Batch:
         labels = drawn.astype(np.int64)
     return Batch(images, labels)
 
-
-# -----------------------------------------------------------------------------
-# Weights to start from: seeded, by name, and the same in every framework.
 
 # A truncated normal distribution is cut off at so many standard deviations.
 _CUT = 2.0

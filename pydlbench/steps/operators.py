@@ -36,10 +36,6 @@ __all__ = [
 ]
 
 
-# -----------------------------------------------------------------------------
-# Many operators under one clock: each is run once per round, in the order of the step.
-
-
 class TimedOperator(Protocol):
     """An operator of a step with its operands in place."""
 
@@ -150,10 +146,6 @@ class CallCost:
     def latest(self) -> float:
         """What the last calls cost, in seconds; there was one."""
         return self._share * median(self._recent)
-
-
-# -----------------------------------------------------------------------------
-# What a library logged of whole steps, added up by primitive.
 
 
 def summary(calls: list[list[Execution]]) -> dict[str, Any]:

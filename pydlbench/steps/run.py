@@ -10,11 +10,8 @@ from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedErr
 from pydlbench.models.counts import memory
 from pydlbench.records.step import StepFacts, StepPreparation, StepRecord
 from pydlbench.runner.interleaved import (
-    InterleavedKernel,
-    Outcome,
     random_order,
     releasing,
-    sample_alone,
     sample_interleaved,
 )
 from pydlbench.runner.rows import summary_of
@@ -121,13 +118,15 @@ def run_in_turn(
                 records[index] = _refused(case, session, error)
         if progress:
             progress(len(records), len(cases), f"{len(kernels)} steps in turn")
-        for index, outcome in zip(kernels, _sampled(cases, kernels, session), strict=True):
+        policies = [step_policy(cases[i], session, kernel.facts) for i, kernel in kernels.items()]
+        order = random_order(session.options.seed)
+        taken = sample_interleaved(list(kernels.values()), policies, order)
+        for index, samples in zip(kernels, taken, strict=True):
             case, facts = cases[index], kernels[index].facts
-            if outcome.samples is None:
-                reason = outcome.error or UnsupportedError("no samples")
-                records[index] = _refused(case, session, reason)
+            if isinstance(samples, PydlbenchError):
+                records[index] = _refused(case, session, samples)
             else:
-                records[index] = record_of(case, session, facts, outcome.samples)
+                records[index] = record_of(case, session, facts, samples)
     return [records[index] for index in range(len(cases))]
 
 
@@ -173,23 +172,6 @@ def record_of(case: StepSpec, session: Session, facts: StepFacts, samples: Sampl
         discarded=samples.discarded,
         stop_reason=samples.stop_detail,
     )
-
-
-def _sampled(
-    cases: Sequence[StepSpec], kernels: dict[int, RemoteKernel[StepFacts]], session: Session
-) -> list[Outcome]:
-    policies = {i: step_policy(cases[i], session, kernel.facts) for i, kernel in kernels.items()}
-    if len(kernels) == 1:
-        ((index, kernel),) = kernels.items()
-        try:
-            return [Outcome(samples=sample_alone(kernel.sample, policies[index]))]
-        except PydlbenchError as error:
-            return [Outcome(error=error)]
-    steps = [
-        InterleavedKernel(sample=kernel.sample, policy=policies[index])
-        for index, kernel in kernels.items()
-    ]
-    return sample_interleaved(steps, random_order(session.options.seed)) if steps else []
 
 
 def _threads(case: StepSpec, session: Session) -> int | None:

@@ -15,13 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HARMFUL",
-    "ChunkVerdict",
     "GpuReadings",
     "Verdict",
     "combine",
     "disturbance",
+    "disturbed_by",
     "judge",
-    "judge_chunk",
     "reasons_of",
 ]
 
@@ -36,14 +35,6 @@ __all__ = [
 # What no counter here shows: a neighbour on the same physical core outside the virtual machine. It
 # slows every sample alike, without a switch, a wait or (mostly) a tick of steal; only the medians
 # of the rounds tell, and interleaving.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkVerdict:
-    """Whether a chunk was disturbed as a whole, and by what."""
-
-    disturbed: bool
-    reason: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,25 +66,21 @@ def _wall(chunk: Chunk, inner: int) -> float:
     return max(chunk.wall_s, inner * sum(chunk.seconds))
 
 
-def judge_chunk(chunk: Chunk, inner: int, policy: Policy) -> ChunkVerdict:
-    """Judge one chunk by what its backend saw, the wait for a CPU and the stolen time in it."""
+def disturbed_by(chunk: Chunk, inner: int, policy: Policy) -> str | None:
+    """Return what disturbed a chunk as a whole, in words, or None.
+
+    That is what its backend saw, the wait for a CPU, or the time that was stolen in it.
+    """
     if chunk.disturbance is not None:
-        return ChunkVerdict(disturbed=True, reason=chunk.disturbance)
+        return chunk.disturbance
     wall = _wall(chunk, inner)
-    wait_limit = max(policy.chunk_wait_fraction * wall, policy.chunk_wait_floor_s)
-    if chunk.run_delay_s > wait_limit:
-        return ChunkVerdict(
-            disturbed=True,
-            reason=f"waited {chunk.run_delay_s * 1e3:.3g} ms of {wall * 1e3:.3g} ms for a CPU",
-        )
+    if chunk.run_delay_s > max(policy.chunk_wait_fraction * wall, policy.chunk_wait_floor_s):
+        return f"waited {chunk.run_delay_s * 1e3:.3g} ms of {wall * 1e3:.3g} ms for a CPU"
     # Half a tick of slack: sums of ticks are floats.
     steal_limit = (policy.chunk_steal_ticks - 0.5) * policy.steal_tick_s
     if chunk.steal_s >= max(steal_limit, policy.chunk_steal_fraction * wall):
-        return ChunkVerdict(
-            disturbed=True,
-            reason=f"lost {chunk.steal_s * 1e3:.3g} ms of {wall * 1e3:.3g} ms to the hypervisor",
-        )
-    return ChunkVerdict(disturbed=False, reason=None)
+        return f"lost {chunk.steal_s * 1e3:.3g} ms of {wall * 1e3:.3g} ms to the hypervisor"
+    return None
 
 
 def _hits(chunk: Chunk, inner: int, fastest: float, policy: Policy) -> list[bool]:
@@ -142,7 +129,7 @@ def judge(chunks: Sequence[Chunk], inner: int, policy: Policy) -> Verdict:
 def _judged(chunks: Sequence[Chunk], inner: int, policy: Policy) -> Verdict:
     fastest = min(min(chunk.seconds) for chunk in chunks)
     hits = [_hits(chunk, inner, fastest, policy) for chunk in chunks]
-    disturbed = [judge_chunk(chunk, inner, policy).disturbed for chunk in chunks]
+    disturbed = [disturbed_by(chunk, inner, policy) is not None for chunk in chunks]
     hit_count = sum(map(sum, hits))
     reason = _contention_reason(chunks, inner, disturbed, hit_count, policy)
     keep = [

@@ -282,10 +282,6 @@ def _rounds(chunks: list[Chunk], indexes: list[int], verdict: Verdict) -> tuple[
     return tuple(rounds)
 
 
-# -----------------------------------------------------------------------------
-# Round by round through several kernels, so that what is compared saw the same drift.
-
-
 def interleave(
     samplings: Sequence[Sampling],
     sample: Callable[[int, Request], Chunk | None],

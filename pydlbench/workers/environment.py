@@ -22,9 +22,6 @@ __all__ = [
 ]
 
 
-# -----------------------------------------------------------------------------
-# The environment of a worker: pinned threads, nothing inherited that changes numerics.
-
 # Settings of thread pools, math libraries and the allocator, which is a part of what frameworks are
 # measured with: a worker gets ours, whatever the shell says. Backends declare their own.
 _DROPPED = (

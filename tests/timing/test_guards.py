@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pydlbench.timing.chunk import Chunk
-from pydlbench.timing.guards import judge, judge_chunk
+from pydlbench.timing.guards import disturbed_by, judge
 from pydlbench.timing.policy import Policy
 
 POLICY = Policy()
@@ -50,7 +50,7 @@ def test_a_kernel_thread_is_no_contention() -> None:
 
 def test_one_burst_is_discarded_with_its_chunk() -> None:
     burst = chunk([0.0050] * 9 + [0.0110], [0] * 9 + [5], wait=0.0065)
-    assert judge_chunk(burst, 1, POLICY).disturbed
+    assert disturbed_by(burst, 1, POLICY) is not None
     verdict = judge([QUIET, burst, QUIET], 1, POLICY)
     assert (verdict.contended, verdict.discarded, verdict.disturbed_chunks) == (False, 10, 1)
     assert verdict.keep[1] == (False,) * 10

@@ -10,8 +10,8 @@ from pydlbench.timing.guards import (
     GpuReadings,
     combine,
     disturbance,
+    disturbed_by,
     judge,
-    judge_chunk,
     reasons_of,
 )
 from pydlbench.timing.policy import Policy, gpu_policy
@@ -72,9 +72,7 @@ def test_a_power_cap_is_recorded_and_held_against_nobody():
 )
 def test_heat_and_other_processes_speak_against_samples(readings, text):
     assert disturbance(readings) == text
-    verdict = judge_chunk(chunk(disturbance=text), 1, POLICY)
-    assert verdict.disturbed
-    assert verdict.reason == text
+    assert disturbed_by(chunk(disturbance=text), 1, POLICY) == text
 
 
 def test_no_readings_say_nothing():

@@ -34,9 +34,6 @@ __all__ = [
 ]
 
 
-# -----------------------------------------------------------------------------
-# A data set with the parts that the scripts make of it.
-
 #: Of both data sets.
 CLASSES: Final = 10
 _TITLES: Final = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
@@ -376,10 +373,6 @@ def _find(folder: Path, stem: str, dimensions: int) -> Path:
     raise UsageError(
         f"--data {folder}: no {name} there, compressed or not; nearest: --download URL-BASE"
     )
-
-
-# -----------------------------------------------------------------------------
-# The door to the data sets' files: by name and folder.
 
 
 def load(name: Literal["mnist", "cifar10"], folder: str, write: Callable[[str], None]) -> Dataset:

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["FILES", "DownloadError", "PublishedFile", "fetch", "fetch_files"]
 
 
-# -----------------------------------------------------------------------------
-# One request for a file or for what is missing of it, appended to what is there.
-
 _CHUNK: Final = 1 << 16
 _TIMEOUT_S: Final = 30.0
 

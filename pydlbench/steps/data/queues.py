@@ -14,11 +14,8 @@ if TYPE_CHECKING:
 
     from pydlbench.steps.data.datasets import Split
 
-__all__ = ["CROP", "Prefetch", "ShuffleQueue", "central", "distort", "standardize"]
+__all__ = ["CROP", "Prefetch", "ShuffleQueue", "distort", "standardize"]
 
-
-# -----------------------------------------------------------------------------
-# An iterator that a thread runs ahead of, as TensorFlow's queue runners do.
 
 _Item = TypeVar("_Item")
 
@@ -89,7 +86,6 @@ class Prefetch(Generic[_Item]):
 #
 # Order and limits are the script's (cifar10_input.py): random crop, random flip, brightness by up
 # to 63, contrast by 0.2 to 1.8 about each channel's mean, then standardisation of the whole image.
-# For evaluation: the central crop, standardised.
 
 #: Height and width of what the network sees.
 CROP: Final = 24
@@ -127,14 +123,6 @@ def distort(images: NDArray[Any], rng: np.random.Generator) -> NDArray[np.float3
     factors = rng.uniform(*_CONTRAST, count).astype(np.float32)[:, None, None, None]
     means = crops.mean(axis=(2, 3), keepdims=True)
     return standardize((crops - means) * factors + means)
-
-
-def central(images: NDArray[Any]) -> NDArray[np.float32]:
-    """Return the central 24 x 24 of images, standardised."""
-    import numpy as np
-
-    top, left = (images.shape[2] - CROP) // 2, (images.shape[3] - CROP) // 2
-    return standardize(images[:, :, top : top + CROP, left : left + CROP].astype(np.float32))
 
 
 def standardize(images: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pydlbench.steps.data.queues import CROP, central, distort, standardize
+from pydlbench.steps.data.queues import CROP, distort, standardize
 
 
 @pytest.fixture
@@ -25,13 +25,6 @@ def test_an_image_of_one_colour_becomes_zero_and_faint_ones_stay_faint() -> None
     # A deviation below 1 / sqrt(1728) is not blown up to 1.
     faint = flat + np.where(np.arange(24) % 2, 0.001, -0.001).astype(np.float32)
     assert standardize(faint).std() == pytest.approx(0.001 * np.sqrt(1728), rel=1e-2)
-
-
-def test_evaluation_takes_the_middle(images: np.ndarray) -> None:
-    found = central(images)
-    np.testing.assert_allclose(
-        found, standardize(images[:, :, 4:28, 4:28].astype(np.float32)), rtol=1e-6
-    )
 
 
 def test_each_crop_is_a_piece_of_its_image_up_to_a_line(images: np.ndarray) -> None:
