@@ -14,15 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from pydlbench.errors import WorkerError
+from pydlbench.errors import PydlbenchError, WorkerError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.pool import Pool2d
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner.interleaved import InterleavedKernel, releasing, rest, sample_interleaved
+from pydlbench.runner.interleaved import releasing, rest, sample_interleaved
 from pydlbench.runner.session import Session
 from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.guards import disturbance
 from pydlbench.timing.policy import Policy, gpu_policy
+from pydlbench.timing.procedure import Samples
 from pydlbench.timing.statistics import paired_ratio
 from pydlbench.workers.environment import worker_environment
 
@@ -137,20 +138,20 @@ class TorchPeer:
                     lambda request: self._without_this(kernel.sample(request)),
                     *(partial(self._sample, number) for number in range(len(FORMATS))),
                 ]
-                outcomes = sample_interleaved(
-                    [InterleavedKernel(sample=one, policy=policy) for one in samplers],
+                taken = sample_interleaved(
+                    samplers,
+                    [policy] * len(samplers),
                     random.Random(session.options.seed),
                     # A pool of threads that worked last keeps spinning on the others' cores.
                     (lambda: None) if spec.on_gpu else rest,
                 )
-                for outcome in outcomes:
-                    if outcome.error is not None:
-                        raise outcome.error
+                if errors := [one for one in taken if isinstance(one, PydlbenchError)]:
+                    raise errors[0]
                 self._ask(op="release")
             except WorkerError:
                 self.close()  # whatever state it is in
                 raise
-        native, *torches = (one.samples for one in outcomes if one.samples is not None)
+        native, *torches = (one for one in taken if isinstance(one, Samples))
         best = min(range(len(torches)), key=lambda i: torches[i].median)
         ratio = paired_ratio(native.by_round(), torches[best].by_round())
         return TorchRow(

@@ -261,7 +261,7 @@ def _sample(
     rng: random.Random,
     rest: Callable[[], None] | None,
 ) -> None:
-    both = [kernels[side] for side in (0, 1)]
+    both = [kernels[side].sample for side in (0, 1)]
     policies = [policy(budget_s, pair.sides[side].spec, kernels[side].facts) for side in (0, 1)]
     between = {} if rest is None else {"rest": rest}
     found: list[Samples] = []

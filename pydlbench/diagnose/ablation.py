@@ -182,7 +182,8 @@ def _sampled(
     kernels: Sequence[RemoteKernel[Any]], policies: Sequence[Policy], order: random.Random
 ) -> list[Samples]:
     found = []
-    for samples in sample_interleaved(kernels, policies, order):
+    samplers = [kernel.sample for kernel in kernels]
+    for samples in sample_interleaved(samplers, policies, order):
         if isinstance(samples, PydlbenchError):
             raise samples
         found.append(samples)

@@ -67,7 +67,7 @@ def releasing(kernels: Iterable[RemoteKernel[Any] | None]) -> Iterator[None]:
 
 
 def sample_interleaved(
-    kernels: Sequence[RemoteKernel[Any]],
+    samplers: Sequence[Callable[[Request], Chunk]],
     policies: Sequence[Policy],
     rng: random.Random,
     rest: Callable[[], None] = rest,
@@ -75,7 +75,7 @@ def sample_interleaved(
     """Sample kernels round by round, in a new random order each time.
 
     Args:
-        kernels: one has the cores for itself.
+        samplers: the ``sample`` of each; a single one has the cores for itself.
         policies: the constants of sampling each of them.
         rng: seeded source of the order.
         rest: called between two of them, so that the last one's threads fall asleep.
@@ -83,14 +83,14 @@ def sample_interleaved(
     Returns:
         For each kernel its samples, or what was raised when they were asked for.
     """
-    samplings = [Sampling(policy, alone=len(kernels) == 1) for policy in policies]
+    samplings = [Sampling(policy, alone=len(samplers) == 1) for policy in policies]
     errors: dict[int, PydlbenchError] = {}
 
     def sample(index: int, request: Request) -> Chunk | None:
-        if len(kernels) > 1:
+        if len(samplers) > 1:
             rest()
         try:
-            return kernels[index].sample(request)
+            return samplers[index](request)
         except PydlbenchError as error:
             errors[index] = error
             return None

@@ -111,7 +111,7 @@ def _alone(kernels: Kernels, case: KernelSpec) -> Measurement:
         kernel = kernels.prepare(case, alone=True)
         with releasing([kernel]):
             policy = kernels.sampling_policy(case, kernel.facts, alone=True)
-            (samples,) = sample_interleaved([kernel], [policy], random_order(kernels.seed))
+            (samples,) = sample_interleaved([kernel.sample], [policy], random_order(kernels.seed))
             if isinstance(samples, PydlbenchError):
                 return without_time(kernels, case, samples)
             return kernels.row(case, kernel.facts, samples)
@@ -129,7 +129,7 @@ def _sample(kernels: Kernels, runs: Sequence[BackendRun]) -> None:
     if not running:
         return
     taken = sample_interleaved(
-        [kernel for _, kernel, _ in running],
+        [kernel.sample for _, kernel, _ in running],
         [_in_rounds(kernels.sampling_policy(run.case, kernel.facts)) for run, kernel, _ in running],
         random_order(kernels.seed),
     )

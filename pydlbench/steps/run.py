@@ -120,7 +120,8 @@ def run_in_turn(
             progress(len(records), len(cases), f"{len(kernels)} steps in turn")
         policies = [step_policy(cases[i], session, kernel.facts) for i, kernel in kernels.items()]
         order = random_order(session.options.seed)
-        taken = sample_interleaved(list(kernels.values()), policies, order)
+        samplers = [kernel.sample for kernel in kernels.values()]
+        taken = sample_interleaved(samplers, policies, order)
         for index, samples in zip(kernels, taken, strict=True):
             case, facts = cases[index], kernels[index].facts
             if isinstance(samples, PydlbenchError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from planted_world import KERNEL_S, World, summary
 
 from pydlbench.diagnose.run import diagnose
@@ -9,10 +11,10 @@ from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.models import build_model
 from pydlbench.models.work import work
 from pydlbench.records.check import CheckRecord, LedgerTerm, PieceRow
-from pydlbench.records.measurement import Measurement, Roofline
-from pydlbench.records.step import StepSpec
+from pydlbench.records.measurement import Correctness, Measurement, Roofline
+from pydlbench.records.step import StepFacts, StepSpec
 from pydlbench.runner.session import Options
-from pydlbench.steps.operations import prepare_log
+from pydlbench.steps.operations import OperatorsFacts, prepare_log
 from pydlbench.timing.chunk import Chunk
 from pydlbench.workers.channel import Release, Sample
 from pydlbench.workers.host import RemoteKernel
@@ -31,7 +33,7 @@ class Kernels:
         self.session, self.allocator = session, allocator
         self.made = {}
 
-    def build(self, builder, case, **_words):
+    def build(self, builder, _facts, case, **_words):
         case = StepSpec.from_dict(case)
         world = self.session.world
         for word in world.refuses:
@@ -41,22 +43,18 @@ class Kernels:
         if builder is prepare_log:
             self.made[number] = 0.0
             seconds = {"reorder": world.reorder_s if case.layout == "nchw" else 0.0}
-            return RemoteKernel(self, number, {"log": {"seconds": seconds, "calls": 3}})
+            return RemoteKernel(self, number, OperatorsFacts(log={"seconds": seconds, "calls": 3}))
         model = build_model(case.model, case.batch, **case.options)
         own = build_model(self.session.model, self.session.batch).batch
         self.made[number] = world.step(case, self.allocator, own)
-        facts = {
-            "library": "invented 1",
-            "timing": "steady",
-            "batch": model.batch,
-            "output": [1],
-            "parameters": 1,
-            "setup_s": 0.0,
-            "checks": [],
-            "checks_s": 0.0,
-            "notes": [],
-            "environment": {},
-        }
+        facts = StepFacts(
+            library="invented 1",
+            timing="steady",
+            batch=model.batch,
+            output=(1,),
+            parameters=1,
+            setup_s=0.0,
+        )
         return RemoteKernel(self, number, facts)
 
     def ask(self, operation):
@@ -87,13 +85,13 @@ class Bench:
         name = allocator or ("kept pages" if warm else "default")
         return self.workers.setdefault((backend, name), Kernels(self, name))
 
-    def chunk(self, seconds, request, allocator):
+    def chunk(self, seconds, operation, allocator):
         self.world.drift *= 1.0005
         seconds *= self.world.drift
         # What is prepared first is the step as it is timed alone.
-        disturbed = self.world.disturbed > 0 and request.kernel == 1
+        disturbed = self.world.disturbed > 0 and operation.kernel == 1
         seconds *= 1 + disturbed * self.world.disturbed
-        count, inner = request.samples, request.inner
+        count, inner = operation.request.samples, operation.request.inner
         faults = self.world.fresh_s / 1e-6 if allocator == "default" else 0.0
         times = tuple(self.world.sample(seconds) for _ in range(count))
         return Chunk(
@@ -101,7 +99,7 @@ class Bench:
             wall_s=seconds * count * inner,
             faults=faults,
             disturbance="invented work" if disturbed else None,
-        ).to_dict()
+        )
 
     def cache_bytes(self, device="cpu"):  # noqa: ARG002 - as a session's
         return 1
@@ -113,7 +111,7 @@ class Bench:
         worker.made[number] = self.world.operator(case, variant)
         if case.layer.with_batch(1).batch == 1 and case.layer.batch > self.batch:
             worker.made[number] *= case.layer.batch / self.batch
-        return RemoteKernel(worker, number, {"correct": {"status": "ok"}})
+        return RemoteKernel(worker, number, SimpleNamespace(correct=Correctness(status="ok")))
 
     def measure(self, cases, progress=None):  # noqa: ARG002 - as a session's
         for case in cases:

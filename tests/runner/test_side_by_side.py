@@ -3,7 +3,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-from types import SimpleNamespace
 
 import pytest
 
@@ -55,7 +54,7 @@ def steady(seconds, dies_at=None):
             raise WorkerError("killed by SIGKILL")
         return Chunk(seconds=(seconds,) * request.samples, wall_s=seconds * request.samples)
 
-    return SimpleNamespace(sample=sample)
+    return sample
 
 
 def turn(*contestants):
