@@ -168,7 +168,7 @@ def test_file_does_not_get_what_a_closed_stream_would(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-@pytest.mark.parametrize("words", ["shapes conv3", "shapes --json -", "--version"])
+@pytest.mark.parametrize("words", ["shapes conv3", "shapes 'vgg16/*' --json -", "--version"])
 def test_full_disk_is_one_line_and_exit_code_1(words):
     done = shell(f"$P {words} > /dev/full")
     assert done.returncode == 1

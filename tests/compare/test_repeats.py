@@ -247,6 +247,7 @@ def test_a_margin_may_be_asked_for(machine):
     assert verdicts(found).count("SAME") == 10  # 45 % slower is within 50 %, but not for sure
 
 
+@pytest.mark.deep
 def test_fifty_thousand_rows_are_compared_as_arrays(machine):
     here = machine(rows=50_000, row_sd=0.03)
     found = compared(here.run("a"), here.run("b", {7: 3.0}))

@@ -1,10 +1,10 @@
 """The command line end to end: transcripts of command lines with what each printed and returned.
 
 A file of ``transcripts/`` is one test. Its lines that begin with ``$ pydlbench`` or ``~ pydlbench``
-are run one after another in an empty folder, with the files of ``recorded/`` in it and a store of
-their own; the lines below each are what has to come out again: standard output, standard error
-with ``! `` before each line, and the exit code in brackets. Only the command line is used, nothing
-that is inside the package.
+are run one after another, each in a process, in an empty folder with the files of ``recorded/`` in
+it and a store of their own; the lines below each are what has to come out again: standard output,
+standard error with ``! `` before each line, and the exit code in brackets. Only the command line is
+used, nothing that is inside the package.
 
 ``$`` has its output compared word for word, but for widths of columns, the folder's path and the
 version. Its input is recorded or its output is the same on every machine. JSON documents and HTML
@@ -77,20 +77,75 @@ VARIABLE = {
 SOMETIMES = {"layout", "note", "of bandwidth", "p90", "p99"}
 
 
+# Runs command lines that it reads, one as JSON per line, each in a child that has imported already
+# what all of them import; writes what each printed and its exit code.
+SERVER = """
+import importlib, json, os, pkgutil, runpy, sys, tempfile
+import pydlbench.cli, pydlbench.report.layers, pydlbench.store.store
+for one in pkgutil.iter_modules(pydlbench.cli.__path__, "pydlbench.cli."):
+    importlib.import_module(one.name)
+
+def run(words):
+    sys.argv = ["pydlbench", *words]
+    try:
+        runpy.run_module("pydlbench", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        return end.code or 0
+
+for line in sys.stdin:
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        child = os.fork()
+        if child == 0:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(out.fileno(), 1)
+            os.dup2(err.fileno(), 2)
+            code = 1
+            try:
+                code = run(json.loads(line))
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:
+                os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        said = []
+        for file in (out, err):
+            file.seek(0)
+            said.append(file.read().decode())
+        print(json.dumps([code, *said]), flush=True)
+"""
+
+
 def replay(transcript: Path, folder: Path) -> str:
     """Run a transcript's command lines in a folder and return the transcript that they make."""
     shutil.copytree(RECORDED, folder, dirs_exist_ok=True)
+    lines = transcript.read_text(encoding="utf-8").splitlines()
+    commands = [line for line in lines if line.startswith(("$ pydlbench", "~ pydlbench"))]
     parts = []
-    for line in transcript.read_text(encoding="utf-8").splitlines():
-        if line.startswith(("$ pydlbench", "~ pydlbench")):
-            show = exact if line[0] == "$" else measured
-            parts.append(f"{line}\n{show(shlex.split(line)[2:], folder)}")
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER],
+        cwd=folder,
+        env=surroundings(folder),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        for line in commands:
+            words = shlex.split(line)[2:]
+            if line[0] == "$":
+                print(json.dumps(words), file=server.stdin, flush=True)
+                code, out, err = json.loads(server.stdout.readline())
+                done = subprocess.CompletedProcess(words, code, out, err)
+                parts.append(f"{line}\n{exact(done, words, folder)}")
+            else:
+                parts.append(f"{line}\n{measured(words, folder)}")
     return "\n".join(parts)
 
 
-def pydlbench_command(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run one command line; it finds the package that the tests import."""
-    surroundings = {
+def surroundings(folder: Path) -> dict[str, str]:
+    """Return the environment of a command line, which finds the package that the tests import."""
+    return {
         **os.environ,
         "PYTHONPATH": str(Path(pydlbench.__file__).parents[1]),
         "PYDLBENCH_STORE": str(folder / "store.sqlite"),
@@ -98,10 +153,14 @@ def pydlbench_command(words: list[str], folder: Path) -> subprocess.CompletedPro
         "COLUMNS": "1000",
         "NO_COLOR": "1",
     }
+
+
+def pydlbench_command(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run one command line in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "pydlbench", *words],
         cwd=folder,
-        env=surroundings,
+        env=surroundings(folder),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -110,9 +169,8 @@ def pydlbench_command(words: list[str], folder: Path) -> subprocess.CompletedPro
     )
 
 
-def exact(words: list[str], folder: Path) -> str:
+def exact(done: subprocess.CompletedProcess[str], words: list[str], folder: Path) -> str:
     """Return all that a command printed, and its exit code."""
-    done = pydlbench_command(words, folder)
     out = done.stdout
     if out.startswith("<!DOCTYPE html>"):
         out = page_text(out)

@@ -55,7 +55,7 @@ def test_frameworks_agree(
     [
         ("torch", {"layout": "nchw"}),
         ("torch", {"feed": "host"}),
-        ("tensorflow", {"mode": "xla"}),
+        pytest.param("tensorflow", {"mode": "xla"}, marks=pytest.mark.deep),
         ("tensorflow", {"feed": "host"}),
     ],
 )

@@ -136,6 +136,7 @@ def test_disturbed_layers_do_not_tell_what_dominates_a_model(tmp_path, native, c
     assert ("*" in ladder) is contended
 
 
+@pytest.mark.deep
 def test_size_of_alexnet_and_vgg_with_all_backends(tmp_path, measurement):
     who = [*invented.ALL, "tensorflow xla", "numba"]
     passes = ("forward", "backward-data", "backward-weights")
