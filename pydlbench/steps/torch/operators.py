@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 import operator
 import time
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
     from pydlbench.steps.operations import OperatorRequest
+    from pydlbench.steps.operators import TimedOperator
     from pydlbench.steps.torch.net import Net
 
 __all__ = ["prepare", "prepare_allocation", "prepare_log"]
@@ -37,96 +40,109 @@ __all__ = ["prepare", "prepare_allocation", "prepare_log"]
 # Subgraphs cut out of PyTorch's step, and what they read there.
 
 
+@dataclass(slots=True, kw_only=True)
 class Subgraph:
-    """Consecutive nodes of the step's graph as a module of their own.
+    """Nodes of a step's graph as a module of their own, with what they read in the step.
+
+    Attributes:
+        module: of the very modules of the step; returns a tuple of outputs.
+        overwritten: positions of inputs that it works on in place.
+        reads: nodes of the step's graph whose values come in.
+        writes: nodes of the step's graph whose values go out.
+        inputs: those values, in their order; :func:`record` fills them in.
+        gradients: of the outputs, where they have one; likewise.
+    """
+
+    module: fx.GraphModule
+    overwritten: frozenset[int] = frozenset()
+    reads: list[fx.Node] = field(default_factory=list)
+    writes: list[fx.Node] = field(default_factory=list)
+    inputs: list[torch.Tensor] = field(default_factory=list)
+    gradients: list[torch.Tensor | None] = field(default_factory=list)
+
+
+def cut_out(net: Net, names: Sequence[str], *, functional: bool = False) -> Subgraph:
+    """Return consecutive nodes of the step's graph as a module.
 
     Args:
         net: the model.
         names: our names of the nodes, in the order of the graph.
         functional: nothing in place, as a compiler sees it.
     """
-
-    def __init__(self, net: Net, names: Sequence[str], *, functional: bool = False) -> None:
-        own = _nodes_of(net, names)
-        inside = set(own)
-        graph = fx.Graph()
-        #: Nodes of the step's graph whose values come in, and whose values go out.
-        self.inputs: list[fx.Node] = []
-        self.outputs: list[fx.Node] = []
-        self.overwritten: set[int] = set()
-        known: dict[fx.Node, fx.Node] = {}
-        for one in (one for node in own for one in node.all_input_nodes):
-            if one not in known and one not in inside:
-                known[one] = graph.placeholder(f"x{len(self.inputs)}")
-                self.inputs.append(one)
-        for node in own:
-            first = node.args[0] if node.args else None
-            if isinstance(first, fx.Node) and first not in inside and _overwrites(net, node):
-                self.overwritten.add(self.inputs.index(first))
-            known[node] = graph.node_copy(node, lambda one: known[one])
-            if any(user not in inside for user in node.users):
-                self.outputs.append(node)
-        graph.output(tuple(known[one] for one in self.outputs))
-        self.module = fx.GraphModule(net.module, graph)
-        if functional:
-            self.overwritten.clear()
-            _keep_inputs(self.module)
-
-
-class Operands:
-    """What a subgraph reads: its inputs, and the gradients of its outputs."""
-
-    def __init__(self, subgraph: Subgraph) -> None:
-        self.inputs: list[torch.Tensor | None] = [None] * len(subgraph.inputs)
-        self.gradients: list[torch.Tensor | None] = [None] * len(subgraph.outputs)
+    own = _nodes_of(net, names)
+    inside = set(own)
+    graph = fx.Graph()
+    reads: list[fx.Node] = []
+    overwritten: set[int] = set()
+    known: dict[fx.Node, fx.Node] = {}
+    for one in (one for node in own for one in node.all_input_nodes):
+        if one not in known and one not in inside:
+            known[one] = graph.placeholder(f"x{len(reads)}")
+            reads.append(one)
+    for node in own:
+        first = node.args[0] if node.args else None
+        if isinstance(first, fx.Node) and first not in inside and _overwrites(net, node):
+            overwritten.add(reads.index(first))
+        known[node] = graph.node_copy(node, lambda one: known[one])
+    writes = [node for node in own if any(user not in inside for user in node.users)]
+    graph.output(tuple(known[one] for one in writes))
+    module = fx.GraphModule(net.module, graph)
+    if functional:
+        overwritten.clear()
+        _keep_inputs(module)
+    return Subgraph(
+        module=module,
+        overwritten=frozenset(overwritten),
+        reads=reads,
+        writes=writes,
+        inputs=[torch.empty(0)] * len(reads),
+        gradients=[None] * len(writes),
+    )
 
 
-def record(step: TorchStep, subgraphs: Sequence[Subgraph]) -> list[Operands]:
+def record(step: TorchStep, subgraphs: Sequence[Subgraph]) -> None:
     """Run the model once, untimed, and keep what the subgraphs read.
 
     Gradients have the strides and the zeros that they have in a step; so have inputs.
     """
-    found = [Operands(one) for one in subgraphs]
     model, definition = step.owner, step.definition
-    recorder = _Recorder(model.net.module, subgraphs, found)
+    recorder = _Recorder(model.net.module, subgraphs)
     images, labels = model.resident
     if definition.input_gradient:
         images = images.detach().requires_grad_()
     with torch.set_grad_enabled(definition.backward), autocast(model.case):
         output = recorder.run(images)
-        if not definition.backward:
-            return found
-        loss = model.loss(definition.loss, output, labels)
-    loss.backward()
-    for one in model.parameters:
-        one.grad = None
-    return found
+        loss = model.loss(definition.loss, output, labels) if definition.backward else None
+    if loss is not None:
+        loss.backward()
+        for one in model.parameters:
+            one.grad = None
 
 
 class _Recorder(fx.Interpreter):  # type: ignore[misc]  # an unknown class to mypy
-    def __init__(
-        self, module: fx.GraphModule, subgraphs: Sequence[Subgraph], found: Sequence[Operands]
-    ) -> None:
+    """Runs a module, keeping each value before anybody can overwrite it, and each gradient."""
+
+    def __init__(self, module: fx.GraphModule, subgraphs: Sequence[Subgraph]) -> None:
         super().__init__(module)
-        self._read: dict[fx.Node, list[tuple[Operands, int]]] = {}
-        self._written: dict[fx.Node, list[tuple[Operands, int]]] = {}
-        for subgraph, operands in zip(subgraphs, found, strict=True):
-            for number, node in enumerate(subgraph.inputs):
-                self._read.setdefault(node, []).append((operands, number))
-            for number, node in enumerate(subgraph.outputs):
-                self._written.setdefault(node, []).append((operands, number))
+        self._readers: dict[fx.Node, list[Subgraph]] = {}
+        self._writers: dict[fx.Node, list[Subgraph]] = {}
+        for subgraph in subgraphs:
+            for node in subgraph.reads:
+                self._readers.setdefault(node, []).append(subgraph)
+            for node in subgraph.writes:
+                self._writers.setdefault(node, []).append(subgraph)
 
     def run_node(self, n: fx.Node) -> Any:
-        """Run a node; keep its value before anybody can overwrite it, and its gradient."""
+        """Run a node; keep its value, and its gradient once it is there."""
         value = super().run_node(n)
-        for operands, number in self._read.get(n, ()):
-            operands.inputs[number] = copied(value).requires_grad_(value.requires_grad)
-        if n in self._written and value.requires_grad:
-            places = self._written[n]
+        for subgraph in self._readers.get(n, ()):
+            kept = copied(value).requires_grad_(value.requires_grad)
+            subgraph.inputs[subgraph.reads.index(n)] = kept
+        if n in self._writers and value.requires_grad:
 
             def keep(gradient: torch.Tensor) -> None:
-                for operands, number in places:
-                    operands.gradients[number] = copied(gradient)
+                for subgraph in self._writers[n]:
+                    subgraph.gradients[subgraph.writes.index(n)] = copied(gradient)
 
             value.register_hook(keep)
         return value
@@ -171,76 +187,38 @@ def _overwrites(net: Net, node: fx.Node) -> bool:
 
 
 # -----------------------------------------------------------------------------
-# Operators of PyTorch's step: the very modules of the step, with operands as a step leaves them.
+# Operators of PyTorch's step, with operands as a step leaves them.
 
 
-class SubgraphOperator:
-    """A subgraph with its operands: forward, and where it has gradients, backward at once.
+class BothWays(abc.ABC):
+    """An operator that runs forward, and where it has gradients, backward at once.
 
     Args:
-        step: that it is cut out of.
-        subgraph: what is run.
-        operands: as :func:`record` left them.
+        differentiates: whether gradients are computed.
+        inputs: what it reads.
         cost: of a call, which is taken off; None leaves it in.
-        compile_it: through ``torch.compile``.
     """
 
     executions = 1
 
     def __init__(
-        self,
-        step: TorchStep,
-        subgraph: Subgraph,
-        operands: Operands,
-        cost: CallCost | None = None,
-        *,
-        compile_it: bool = False,
+        self, differentiates: bool, inputs: list[torch.Tensor], cost: CallCost | None
     ) -> None:
-        self._case = step.owner.case
+        self.differentiates = differentiates
+        self.inputs = inputs
         self._cost = cost
-        #: Whether gradients are computed.
-        self.differentiates = step.definition.backward
-        self._overwritten = subgraph.overwritten
-        self.inputs = [one for one in operands.inputs if one is not None]
-        self.parameters = [one for one in subgraph.module.parameters() if one.requires_grad]
-        self.sources = [*(one for one in self.inputs if one.requires_grad), *self.parameters]
-        self.gradients = operands.gradients
-        module = subgraph.module
-        self._call: Callable[..., Any] = module
-        if compile_it:
-
-            def run(*tensors: torch.Tensor) -> Any:
-                return module(*tensors)
-
-            self._call = compiled(run)
 
     def ready(self) -> list[torch.Tensor]:
-        """Return operands of which those that will be overwritten are copies."""
-        return [
-            one.clone(memory_format=torch.preserve_format) if index in self._overwritten else one
-            for index, one in enumerate(self.inputs)
-        ]
+        """Return operands for one run."""
+        return self.inputs
 
-    def forward(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """Run it forwards; returns a tuple of outputs."""
-        with autocast(self._case):
-            return self._call(*tensors)
+    @abc.abstractmethod
+    def forward(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Run it forwards."""
 
-    def backward(self, outputs: Any) -> Any:
+    @abc.abstractmethod
+    def backward(self, outputs: tuple[torch.Tensor, ...]) -> tuple[Any, ...]:
         """Return gradients of inputs and parameters; nothing where there are none."""
-        pairs = [
-            (output, gradient)
-            for output, gradient in zip(outputs, self.gradients, strict=True)
-            if gradient is not None and output.requires_grad
-        ]
-        if not pairs or not self.sources:
-            return ()
-        return torch.autograd.grad(
-            [one for one, _ in pairs],
-            self.sources,
-            [one for _, one in pairs],
-            allow_unused=True,
-        )
 
     def run(self) -> float:
         """Run it once; see :class:`pydlbench.steps.operators.TimedOperator`."""
@@ -255,6 +233,62 @@ class SubgraphOperator:
             end = time.perf_counter()
             del outputs, found
         return end - start - (self._cost.seconds() if self._cost else 0.0)
+
+
+class SubgraphOperator(BothWays):
+    """A subgraph with its operands.
+
+    Args:
+        step: that it is cut out of.
+        subgraph: what is run.
+        cost: of a call, which is taken off; None leaves it in.
+    """
+
+    def __init__(self, step: TorchStep, subgraph: Subgraph, cost: CallCost | None = None) -> None:
+        super().__init__(step.definition.backward, subgraph.inputs, cost)
+        self._case = step.owner.case
+        self._overwritten = subgraph.overwritten
+        self.parameters = [one for one in subgraph.module.parameters() if one.requires_grad]
+        self.sources = [*(one for one in self.inputs if one.requires_grad), *self.parameters]
+        self.gradients = subgraph.gradients
+        module = subgraph.module
+        self._call: Callable[..., Any] = module
+        if self._case.mode == "compiled":
+
+            def run(*tensors: torch.Tensor) -> Any:
+                return module(*tensors)
+
+            self._call = compiled(run)
+
+    def ready(self) -> list[torch.Tensor]:
+        """Return operands of which those that will be overwritten are copies."""
+        return [
+            one.clone(memory_format=torch.preserve_format) if index in self._overwritten else one
+            for index, one in enumerate(self.inputs)
+        ]
+
+    def forward(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Run it forwards."""
+        with autocast(self._case):
+            outputs: tuple[torch.Tensor, ...] = self._call(*tensors)
+        return outputs
+
+    def backward(self, outputs: tuple[torch.Tensor, ...]) -> tuple[Any, ...]:
+        """Return gradients of inputs and parameters; nothing where there are none."""
+        pairs = [
+            (output, gradient)
+            for output, gradient in zip(outputs, self.gradients, strict=True)
+            if gradient is not None and output.requires_grad
+        ]
+        if not pairs or not self.sources:
+            return ()
+        found: tuple[Any, ...] = torch.autograd.grad(
+            [one for one, _ in pairs],
+            self.sources,
+            [one for _, one in pairs],
+            allow_unused=True,
+        )
+        return found
 
 
 def _read(tensors: Sequence[torch.Tensor]) -> None:
@@ -288,7 +322,7 @@ class GradientSum:
         return time.perf_counter() - start
 
 
-class LossOperator:
+class LossOperator(BothWays):
     """The loss with its L2 terms, forward and backward, and the sums of those terms' gradients.
 
     Args:
@@ -297,37 +331,28 @@ class LossOperator:
         cost: of a call, which is taken off.
     """
 
-    executions = 1
-
     def __init__(self, step: TorchStep, output: torch.Tensor, cost: CallCost) -> None:
+        super().__init__(True, [copied(output).requires_grad_()], cost)
         self._model, self._kind = step.owner, step.definition.loss
-        self._cost = cost
-        self.inputs = [copied(output).requires_grad_()]
         _, self._labels = self._model.resident
         decayed = [one for one, _ in self._model.decays(self._kind) if one.requires_grad]
         self.parameters = list({id(one): one for one in decayed}.values())
         self._sums = [GradientSum(copied(one)) for one in self.parameters]
 
-    def ready(self) -> list[torch.Tensor]:
-        """Return the output that the loss takes."""
-        return self.inputs
-
-    def forward(self, tensors: Sequence[torch.Tensor]) -> Any:
+    def forward(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Return the loss."""
         with autocast(self._model.case):
             return (self._model.loss(self._kind, tensors[0], self._labels),)
 
-    def backward(self, outputs: Any) -> Any:
+    def backward(self, outputs: tuple[torch.Tensor, ...]) -> tuple[Any, ...]:
         """Return the gradients of the output, and of what the L2 terms name."""
-        return torch.autograd.grad(outputs[0], [*self.inputs, *self.parameters])
+        wanted = [*self.inputs, *self.parameters]
+        found: tuple[Any, ...] = torch.autograd.grad(outputs[0], wanted)
+        return found
 
     def run(self) -> float:
         """Run it once."""
-        start = time.perf_counter()
-        found = self.backward(self.forward(self.inputs))
-        seconds = time.perf_counter() - start - self._cost.seconds()
-        del found
-        return seconds + sum(one.run() for one in self._sums)
+        return super().run() + sum(one.run() for one in self._sums)
 
 
 class OptimizerOperator:
@@ -370,12 +395,12 @@ def trace_all(operators: Mapping[str, Any]) -> dict[str, list[int]]:
     """Run each operator once under the profiler.
 
     Args:
-        operators: by name; those without ``forward`` and ``backward`` work in place.
+        operators: by name; those that do not run both ways work in place.
 
     Returns:
         By operator, the bytes of each block that it allocates, in their order.
     """
-    both_ways = {name: one for name, one in operators.items() if hasattr(one, "forward")}
+    both_ways = {name: one for name, one in operators.items() if isinstance(one, BothWays)}
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         for name, one in both_ways.items():
             _run(name, one)
@@ -386,9 +411,9 @@ def trace_all(operators: Mapping[str, Any]) -> dict[str, list[int]]:
     return found
 
 
-def _run(name: str, timed: Any) -> None:
+def _run(name: str, timed: BothWays) -> None:
     """Run an operator; copies of operands that it overwrites are not its own."""
-    with torch.set_grad_enabled(getattr(timed, "differentiates", True)):
+    with torch.set_grad_enabled(timed.differentiates):
         tensors = timed.ready()
         with record_function(f"{_MARK}{name}"):
             outputs = timed.forward(tensors)
@@ -487,14 +512,16 @@ def _step(model: Model, case: StepSpec) -> TorchStep:
 
 def _operators(
     step: TorchStep, wanted: Sequence[OperatorRequest], cost: CallCost
-) -> dict[str, Any]:
+) -> dict[str, TimedOperator]:
     model = step.owner
-    compile_it = model.case.mode == "compiled"
-    needed = [one for one in wanted if one.nodes]
-    subgraphs = [Subgraph(model.net, one.nodes, functional=compile_it) for one in needed]
-    recorded = zip(subgraphs, record(step, subgraphs), strict=True)
-    operands = dict(zip((one.name for one in needed), recorded, strict=True))
-    found: dict[str, Any] = {}
+    functional = model.case.mode == "compiled"
+    subgraphs = {
+        one.name: cut_out(model.net, one.nodes, functional=functional)
+        for one in wanted
+        if one.nodes
+    }
+    record(step, list(subgraphs.values()))
+    found: dict[str, TimedOperator] = {}
     for one in wanted:
         if one.kind == "feed":
             found[one.name] = TimedCall(model.fed)
@@ -507,17 +534,13 @@ def _operators(
                 output = output.contiguous(memory_format=torch.channels_last)
             found[one.name] = LossOperator(step, output, cost)
         elif one.kind == "gradient sum":
-            found[one.name] = GradientSum(_gradient(operands.get(one.name), model))
+            # Of something of the images' shape where no node's output has a gradient.
+            known = subgraphs[one.name].gradients if one.nodes else []
+            summed = [gradient for gradient in known if gradient is not None]
+            found[one.name] = GradientSum((*summed, model.resident[0])[0])
         else:
-            subgraph, own = operands[one.name]
-            found[one.name] = SubgraphOperator(step, subgraph, own, cost, compile_it=compile_it)
+            found[one.name] = SubgraphOperator(step, subgraphs[one.name], cost)
     return found
-
-
-def _gradient(found: tuple[Subgraph, Operands] | None, model: TorchModel) -> torch.Tensor:
-    """Return the gradient of a node's output, or something of the images' shape."""
-    known = () if found is None else found[1].gradients
-    return next((one for one in known if one is not None), model.resident[0])
 
 
 def _calibrated(step: TorchStep, single: SubgraphOperator) -> tuple[float, float]:
@@ -547,13 +570,12 @@ def _trivial(step: TorchStep, length: int) -> SubgraphOperator:
         root.add_module(f"n{number}", nn.ReLU())
         value = graph.call_module(f"n{number}", (value,))
     graph.output((value,))
-    subgraph: Any = Subgraph.__new__(Subgraph)
-    subgraph.inputs, subgraph.outputs, subgraph.overwritten = [value], [value], set()
-    subgraph.module = fx.GraphModule(root, graph)
-    operands = Operands(subgraph)
-    operands.inputs = [torch.ones(1, 1, 1, 1).requires_grad_(step.definition.backward)]
-    operands.gradients = [torch.ones(1, 1, 1, 1)]
-    compile_it = step.owner.case.mode == "compiled"
-    made = SubgraphOperator(step, subgraph, operands, compile_it=compile_it)
+    one = torch.ones(1, 1, 1, 1)
+    subgraph = Subgraph(
+        module=fx.GraphModule(root, graph),
+        inputs=[one.clone().requires_grad_(step.definition.backward)],
+        gradients=[one],
+    )
+    made = SubgraphOperator(step, subgraph)
     made.run()
     return made
