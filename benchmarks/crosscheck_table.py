@@ -8,7 +8,8 @@ from typing import Any
 
 from acceptance.journal import Journal
 
-from pydlbench.report.check import Scale, markdown_table, signed_percent
+from pydlbench.report.text import markdown_table
+from pydlbench.units import Scale, percent
 
 # Largest median error, largest error, largest median of what is unexplained.
 TARGETS = (0.05, 0.12, 0.03)
@@ -61,9 +62,9 @@ def cells(row: Row) -> list[str]:
         *head,
         scale.text(row["estimate_s"]),
         scale.text(row["measured_s"]["median"]),
-        signed_percent(row["error"]),
-        signed_percent(row["error_native"]) if has_native(row) else "-",
-        signed_percent(row["unexplained"]),
+        percent(row["error"], signed=True),
+        percent(row["error_native"], signed=True) if has_native(row) else "-",
+        percent(row["unexplained"], signed=True),
     ]
 
 

@@ -1,18 +1,19 @@
-"""Formatting of times, FLOPs, bytes and rates: three or four digits, SI prefixes; and of text."""
+"""Formatting of times, FLOPs, bytes, rates and shares: three or four digits; and of text."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
+    "Scale",
     "format_bytes",
     "format_flops",
     "format_hz",
-    "format_percent",
     "format_seconds",
     "number",
     "percent",
@@ -79,12 +80,6 @@ def format_hz(hertz: float) -> str:
     return si(hertz, "Hz")
 
 
-def format_percent(fraction: float) -> str:
-    """Format a fraction as a percentage: ``91 %``, ``0.3 %``."""
-    percent = 100 * fraction
-    return f"{percent:.1f} %" if abs(percent) < 9.95 else f"{percent:.0f} %"
-
-
 def number(value: float | None, digits: int = 3) -> str:
     """Format with three significant digits and no exponent: ``0.561``, ``51.2``, ``512``."""
     if value is None or not math.isfinite(value):
@@ -102,14 +97,23 @@ def scientific(value: float) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
-def percent(fraction: float | None) -> str:
-    """Format a fraction: ``93 %``, ``0.3 %``, ``<0.1 %``."""
+def percent(fraction: float | None, *, decimal: bool = False, signed: bool = False) -> str:
+    """Format a fraction: ``93 %``, ``0.3 %``, ``<0.1 %``; a dash for what is no number.
+
+    Args:
+        fraction: of one.
+        decimal: keep a decimal up to 100 %, as columns need that are added up by eye: ``71.9 %``.
+        signed: an error or a difference, which has its sign and a decimal: ``+0.2 %``.
+    """
     if fraction is None or not math.isfinite(fraction):
         return "-"
     value = 100 * fraction
-    if 0 < value < 0.05:
+    added_up = decimal or signed
+    if 0 < value < 0.05 and not added_up:
         return "<0.1 %"
-    return f"{value:.1f} %" if abs(value) < 9.95 else f"{value:.0f} %"
+    decimals = 1 if abs(value) < (99.95 if added_up else 9.95) else 0
+    text = _unsigned_zero(f"{value:.{decimals}f} %")
+    return _with_sign(text) if signed else text
 
 
 def time_unit(seconds: Sequence[float]) -> tuple[float, str]:
@@ -128,6 +132,52 @@ def time_unit(seconds: Sequence[float]) -> tuple[float, str]:
 def time_in(unit: tuple[float, str], seconds: float) -> str:
     """Format ``seconds`` in a unit of ``time_unit``."""
     return f"{number(seconds * unit[0])} {unit[1]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """One unit for all times of a table, so that its column can be added up by eye.
+
+    Attributes:
+        unit: ``s``, ``ms`` or ``us``.
+        factor: seconds in a unit.
+        decimals: behind the point.
+    """
+
+    unit: str
+    factor: float
+    decimals: int
+
+    @classmethod
+    def of(cls, seconds: float) -> Scale:
+        """Return the scale in which ``seconds`` has four digits."""
+        size = abs(seconds) or 1e-3
+        for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+            if size >= factor or unit == "us":
+                break
+        digits = math.floor(math.log10(size / factor))
+        return cls(unit=unit, factor=factor, decimals=max(0, 3 - digits))
+
+    def text(self, seconds: float | None) -> str:
+        """Return a time: ``116.8 ms``; a dash for None."""
+        return "-" if seconds is None else f"{self.bare(seconds)} {self.unit}"
+
+    def bare(self, seconds: float) -> str:
+        """Return a time without its unit."""
+        return _unsigned_zero(f"{seconds / self.factor:.{self.decimals}f}")
+
+    def signed(self, seconds: float) -> str:
+        """Return a difference: ``+3.6 ms``."""
+        return _with_sign(self.text(seconds))
+
+
+def _with_sign(text: str) -> str:
+    return text if text.startswith("-") else f"+{text}"
+
+
+def _unsigned_zero(text: str) -> str:
+    """Nothing is below zero by nothing."""
+    return text.removeprefix("-") if not text.strip("-0. %") else text
 
 
 def printable(text: str) -> str:

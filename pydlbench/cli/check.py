@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pydlbench.cli.output import Outputs
     from pydlbench.ladder.native import NativeSum
     from pydlbench.models.graph import Model
-    from pydlbench.report.check import CheckResult, Limits
+    from pydlbench.records.check import CheckResult
     from pydlbench.runner.execute import Results, View
 
 __all__ = ["CheckRequest", "add_parser", "check_room", "read_check", "read_tasks", "run", "tasks"]
@@ -151,7 +151,7 @@ class CheckRequest:
 
     def result(self, framework: str, mode: str, **found: Any) -> CheckResult:
         """Return what came of one check: a record, or status and reason."""
-        from pydlbench.report.check import CheckResult
+        from pydlbench.records.check import CheckResult
 
         return CheckResult(
             model=self.model.name,
@@ -319,9 +319,7 @@ class CheckTask(Task):
         native = 2 * len(self.request.model.nodes) * float(self.options["budget_s"])
         return native + self.request.time_limit_s
 
-    def native(
-        self, session: Any, view: View, stages: int
-    ) -> Generator[Result, None, tuple[NativeSum, Limits]]:
+    def native(self, session: Any, view: View, stages: int) -> Generator[Result, None, NativeSum]:
         """Measure what is not there yet of the native rows, and sum them.
 
         Args:
@@ -331,20 +329,19 @@ class CheckTask(Task):
         """
         from pydlbench.ladder.estimate import plan
         from pydlbench.ladder.native import native_sum
-        from pydlbench.report.check import limits
 
         asked = self.request
         cache = session.cache_bytes("cpu")
         wanted = plan(asked.model, asked.phase, asked.precision, "cpu", cache)
         rows = yield from kernels(self, wanted.cases, session, view, stages)
-        return native_sum(wanted, rows), limits(wanted, rows)
+        return native_sum(wanted, rows)
 
     def measure(self, session: Any, view: View) -> Iterator[Result]:
         """Measure the native rows, then predict and run the step."""
         asked, (row,) = self.request, self.rows
         check_room(asked)
         stages = asked.rounds + _STAGES
-        native, found = yield from self.native(session, view, stages)
+        native = yield from self.native(session, view, stages)
         framework, mode = row.case
         done = 0
 
@@ -377,12 +374,12 @@ class CheckTask(Task):
             )
         else:
             result = asked.result(framework, mode, record=record)
-        yield Result("check", result.to_dict(found), row, detail=(result, found))
+        yield Result("check", result.to_dict(), row, detail=result)
 
     def refused(self, row: Row, status: str, reason: str) -> Result:
         """Return a check's result without numbers."""
         result = self.request.result(*row.case, status=status, reason=reason)
-        return Result("check", result.to_dict(None), row)
+        return Result("check", result.to_dict(), row, detail=result)
 
 
 def _check(*arguments: Any, **options: Any) -> Any:
@@ -440,7 +437,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
 
 
 def show(results: Results, outputs: Outputs, *, several: bool, explain: bool) -> None:
-    """Write the files, warn, and print.
+    """Write the files, and print.
 
     Args:
         results: with at least one check.
@@ -451,15 +448,16 @@ def show(results: Results, outputs: Outputs, *, several: bool, explain: bool) ->
     Raises:
         PydlbenchError: a file could not be written after all; the report is printed before.
     """
-    from pydlbench.report.check import checks_markdown, render_checks
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.report.check import check_report
     from pydlbench.report.json import dump
-    from pydlbench.report.text import Style
+    from pydlbench.report.text import Style, as_markdown, as_text, run_lines
 
     native = [one.document for one in results.parts.values()]
     objects = [one.document for one in results.outcomes]
-    found: list[CheckResult] = [one.result.detail[0] for one in results.outcomes]
-    limits: Limits = results.outcomes[-1].result.detail[1]
-    contended = sum(bool(row.get("contended")) for row in native)
+    found: list[CheckResult] = [one.result.detail for one in results.outcomes]
+    rows = [Measurement.from_dict(one) for one in native]
+    report = check_report(results.run, found, rows, explain=explain)
 
     def document() -> str:
         head = {"kind": "check", "interrupted": results.early, "run": results.run.to_dict()}
@@ -467,16 +465,6 @@ def show(results: Results, outputs: Outputs, *, several: bool, explain: bool) ->
         return dump({**head, **checks, "measurements": native})
 
     outputs.write(
-        {
-            "json": document,
-            "md": lambda: checks_markdown(results.run, found, limits, diagnose=True),
-        },
-        lambda: render_checks(
-            results.run, found, limits, explain=explain, diagnose=True, style=Style.of(sys.stdout)
-        ),
-        warnings=[
-            f"other work disturbed {contended} of {len(native)} native kernels; repeat when quiet"
-        ]
-        if contended
-        else [],
+        {"json": document, "md": lambda: as_markdown([*report, run_lines(results.run)])},
+        lambda: as_text(report, Style.of(sys.stdout)),
     )

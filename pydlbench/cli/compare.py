@@ -281,13 +281,16 @@ def show(found: Comparison, outputs: Outputs, *, everything: bool) -> None:
     Raises:
         PydlbenchError: a file could not be written after all; the table is printed before.
     """
-    from pydlbench.report.compare import comparison_markdown, render_comparison
+    from pydlbench.report.compare import comparison_report
     from pydlbench.report.json import dump
-    from pydlbench.report.text import Style
+    from pydlbench.report.text import Style, as_markdown, as_text
 
     outputs.write(
-        {"json": lambda: dump(found.to_dict()), "md": lambda: comparison_markdown(found)},
-        lambda: render_comparison(found, Style.of(sys.stdout), everything=everything),
+        {
+            "json": lambda: dump(found.to_dict()),
+            "md": lambda: as_markdown(comparison_report(found)),
+        },
+        lambda: as_text(comparison_report(found, everything=everything), Style.of(sys.stdout)),
     )
 
 
@@ -310,8 +313,8 @@ def run_published(args: argparse.Namespace, outputs: Outputs) -> int:
     """
     from pydlbench.compare.published import beside, find_figures
     from pydlbench.report.json import dump
-    from pydlbench.report.published import published_markdown, render_published
-    from pydlbench.report.text import Style
+    from pydlbench.report.published import published_report
+    from pydlbench.report.text import Style, as_markdown, as_text
 
     figures = find_figures(args.model)
     own = _own(args)
@@ -320,9 +323,9 @@ def run_published(args: argparse.Namespace, outputs: Outputs) -> int:
     outputs.write(
         {
             "json": lambda: dump(_document(found, args.runs, given)),
-            "md": lambda: published_markdown(found, own=given),
+            "md": lambda: as_markdown(published_report(found, own=given)),
         },
-        lambda: render_published(found, Style.of(sys.stdout), own=given),
+        lambda: as_text(published_report(found, own=given), Style.of(sys.stdout)),
     )
     return 1 if given and not any(ours for _, ours in found) else 0
 

@@ -189,14 +189,16 @@ def show(run: RunRecord, found: Diagnosis, outputs: Outputs) -> None:
     Raises:
         PydlbenchError: a file could not be written after all; the report is printed before.
     """
-    from pydlbench.report.diagnose import diagnosis_markdown, render_diagnosis
+    from pydlbench.report.diagnose import diagnosis_report
     from pydlbench.report.json import dump
-    from pydlbench.report.text import Style
+    from pydlbench.report.text import Style, as_markdown, as_text, run_lines
+
+    report = diagnosis_report(run, found)
 
     outputs.write(
         {
             "json": lambda: dump({"kind": "diagnose", "run": run.to_dict(), **found.to_dict()}),
-            "md": lambda: diagnosis_markdown(run, found),
+            "md": lambda: as_markdown([*report, run_lines(run)]),
         },
-        lambda: render_diagnosis(run, found, Style.of(sys.stdout)),
+        lambda: as_text(report, Style.of(sys.stdout)),
     )

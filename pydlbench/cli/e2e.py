@@ -424,17 +424,18 @@ def show(
     if not rows:
         return
     from pydlbench.report import e2e as export
-    from pydlbench.report.text import Style
+    from pydlbench.report.text import Style, as_markdown, as_text
 
     shown = [export.StepRow.of(row, models) for row in rows]
     lines = [*export.conclude(shown), *map(_agreement, agreements)]
+    report = export.steps_report(run, shown, lines)
     outputs.write(
         {
             "json": lambda: export.to_json(run, shown, agreements, lines, interrupted=early),
             "csv": lambda: export.to_csv(run, shown),
-            "md": lambda: export.to_markdown(run, shown, lines),
+            "md": lambda: as_markdown(report),
         },
-        lambda: export.render_steps(run, shown, lines, Style.of(sys.stdout)),
+        lambda: as_text(report, Style.of(sys.stdout)),
         warnings=_warnings(rows),
     )
 

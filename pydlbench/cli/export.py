@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
     from pydlbench.report.e2e import StepRow
+    from pydlbench.report.text import Block
     from pydlbench.store.documents import Loaded
     from pydlbench.store.entry import Entry
 
@@ -279,31 +280,31 @@ def _sheet(loaded: Sequence[Loaded]) -> tuple[Sequence[str], list[list[Any]], li
 def run_markdown(run: RunRecord, entries: Sequence[Entry]) -> str:
     """Return a run as a section that can be pasted into a page."""
     from pydlbench.report.e2e import conclude as conclude_steps
-    from pydlbench.report.e2e import settings
-    from pydlbench.report.e2e import to_markdown as steps_markdown
-    from pydlbench.report.markdown import document_tables, to_markdown
+    from pydlbench.report.e2e import settings, steps_report
+    from pydlbench.report.layers import layers_page
+    from pydlbench.report.markdown import document_tables
+    from pydlbench.report.text import as_markdown, run_lines
     from pydlbench.report.verdicts import conclude, measured_peaks
 
-    blocks = []
+    blocks: list[Block] = []
     rows = _layers(entries)
     if rows:
         timed = [row for row in rows if row.ok]
         threads = timed[0].threads if timed else None
         notes = conclude(rows, measured_peaks(run.device_for(threads)))
-        blocks.append(to_markdown(run, rows, notes).rstrip("\n"))
+        blocks += layers_page(run, rows, notes)
     steps = _steps(entries)
     others: dict[str, list[dict[str, object]]] = {}
     for entry in entries:
         others.setdefault(entry.table, []).append(entry.document)
     # Of several models or settings the full table has no common heading: the short one names each.
     if len(set(settings([row.record for row in steps]))) == 1:
-        text = steps_markdown(run, steps, conclude_steps(steps))
-        blocks.append(text.rstrip("\n"))
+        blocks += steps_report(run, steps, conclude_steps(steps))
         del others["step"]
     blocks += document_tables(others)
     if not rows:
-        blocks.append(f"Run {run.id}, {run.created_utc}.")
-    return "\n\n".join(blocks) + "\n"
+        blocks.append(run_lines(run))
+    return as_markdown(blocks)
 
 
 def _layers(entries: Sequence[Entry]) -> list[Measurement]:

@@ -235,7 +235,8 @@ def show(
     """
     from pydlbench.report.csv import to_csv
     from pydlbench.report.json import to_json
-    from pydlbench.report.markdown import to_markdown
+    from pydlbench.report.layers import layers_page, layers_report
+    from pydlbench.report.text import Style, as_markdown, as_text
 
     bugs: list[Exception] = []
     conclusion: list[str] = []
@@ -244,42 +245,22 @@ def show(
     except Exception as error:  # noqa: BLE001 - a sentence must not cost the measurements
         bugs.append(error)
 
+    def table() -> str | None:
+        report = layers_report(run, rows, conclusion, algorithms=algorithms, explain=explain)
+        return as_text(report, Style.of(sys.stdout)) if rows else None
+
     outputs.write(
         {
             "json": lambda: to_json(run, rows, interrupted=early),
             "csv": lambda: to_csv(run, rows),
-            "md": lambda: to_markdown(run, rows, conclusion),
+            "md": lambda: as_markdown(layers_page(run, rows, conclusion)),
         },
-        lambda: _table(run, rows, conclusion, algorithms, explain) if rows else None,
+        table,
         warnings=_row_warnings(rows) if again else [*_device_warnings(run), *_row_warnings(rows)],
         keep_files=early and not rows,
     )
     if bugs:
         raise bugs[0]
-
-
-def _table(
-    run: RunRecord,
-    rows: Sequence[Measurement],
-    conclusion: Sequence[str],
-    algorithms: bool,
-    explain: bool,
-) -> str:
-    from pydlbench.report.columns import label, varying
-    from pydlbench.report.layers import evidence, render_algorithms, render_layers
-    from pydlbench.report.text import Style
-
-    blocks = [render_layers(run, rows, Style.of(sys.stdout))]
-    if algorithms:
-        axes = varying(rows)
-        blocks += [render_algorithms(row, label(row, axes)) for row in rows if row.candidates]
-    if explain:
-        # Sums follow from the backend that a row is named after.
-        axes = [axis for axis in varying(rows) if axis != "accumulate"]
-        found = list(evidence([row for row in rows if row.ok], lambda row: label(row, axes)))
-        blocks += ["\n".join(found)] if found else []
-    blocks.append("\n".join(conclusion))
-    return "\n\n".join(blocks)
 
 
 def _conclusion(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:

@@ -290,7 +290,7 @@ def summed(
 
 
 def show_estimate(run: RunRecord, found: Summed, outputs: Outputs, *, top: int | None) -> None:
-    """Warn, write the file, and print.
+    """Write the file, and print.
 
     Args:
         run: the run.
@@ -302,31 +302,22 @@ def show_estimate(run: RunRecord, found: Summed, outputs: Outputs, *, top: int |
         PydlbenchError: the file could not be written after all; the table is printed before.
     """
     from pydlbench.report.json import dump
-    from pydlbench.report.model import render_model
-    from pydlbench.report.text import Style
+    from pydlbench.report.model import model_report
+    from pydlbench.report.text import Style, as_text
 
-    rows = found.rows
-    contended = sum(row.contended for row in rows.values())
+    rows = list(found.rows.values())
 
     def document() -> str:
-        measurements = [row.to_dict() for row in rows.values()]
+        measurements = [row.to_dict() for row in rows]
         head = {"kind": "model", "run": run.to_dict()}
         return dump({**head, **found.document, "measurements": measurements})
 
     outputs.write(
         {"json": document},
-        lambda: render_model(
-            run,
-            found.wanted,
-            found.estimate,
-            found.memory,
-            top=top,
-            libraries=sorted({row.library for row in rows.values() if row.library}),
-            style=Style.of(sys.stdout),
+        lambda: as_text(
+            model_report(run, found.wanted, found.estimate, found.memory, rows, top=top),
+            Style.of(sys.stdout),
         ),
-        warnings=[f"other work disturbed {contended} of {len(rows)} kernels; repeat when quiet"]
-        if contended
-        else [],
     )
 
 
@@ -334,8 +325,12 @@ def show_summary(model: Model, outputs: Outputs) -> int:
     """Count, without timing anything; returns the exit code."""
     from pydlbench.models.counts import summary
     from pydlbench.report.json import dump
-    from pydlbench.report.model import render_summary
+    from pydlbench.report.model import summary_report
+    from pydlbench.report.text import Style, as_text
 
     found = summary(model)
-    outputs.write({"json": lambda: dump(found)}, lambda: render_summary(found))
+    outputs.write(
+        {"json": lambda: dump(found)},
+        lambda: as_text(summary_report(found), Style.of(sys.stdout)),
+    )
     return 0

@@ -222,8 +222,8 @@ def _table(run: Loaded, every: Sequence[Measurement], document: Mapping[str, Any
     """Return the whole report, or None where the run's rows do not add up to the estimate."""
     from pydlbench.ladder.estimate import estimate
     from pydlbench.models.counts import memory
-    from pydlbench.report.model import render_model
-    from pydlbench.report.text import Style
+    from pydlbench.report.model import model_report
+    from pydlbench.report.text import Style, as_text
 
     wanted = _plan(document)
     # A file has null where there is no number.
@@ -233,14 +233,9 @@ def _table(run: Loaded, every: Sequence[Measurement], document: Mapping[str, Any
     for rows in _rows(wanted, every, document.get("threads")):
         found = estimate(wanted, rows)
         if math.isclose(found.time.middle, kept, rel_tol=1e-9):
-            return render_model(
-                run.record,
-                wanted,
-                found,
-                memory(wanted.model, wanted.phase, wanted.precision),
-                libraries=sorted({one.library for one in rows.values() if one.library}),
-                style=Style.of(sys.stdout),
-            )
+            needs = memory(wanted.model, wanted.phase, wanted.precision)
+            report = model_report(run.record, wanted, found, needs, list(rows.values()))
+            return as_text(report, Style.of(sys.stdout))
     return None
 
 
@@ -426,9 +421,10 @@ def _checks(run: Loaded) -> None:
     """Print checks of the same step together, as the command does."""
     import json
 
-    from pydlbench.records.check import CheckRecord
-    from pydlbench.report.check import CheckResult, Limits, render_checks
-    from pydlbench.report.text import Style
+    from pydlbench.records.check import CheckResult
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.report.check import check_report
+    from pydlbench.report.text import Style, as_text
 
     # One command checks one step; a sweep any number of them.
     several = run.info.kind == "sweep"
@@ -438,28 +434,22 @@ def _checks(run: Loaded) -> None:
     for entry in run.table("check"):
         step = json.dumps([entry.document.get(name) for name in of])
         steps.setdefault(step, []).append(entry.document)
-    names = (*step_names, "framework", "mode", "status", "reason")
+    rows = [Measurement.from_dict(entry.document) for entry in run.table("layer")]
+    native = [row for row in rows if row.backend == "native"]
     for number, documents in enumerate(steps.values()):
         if number:
             print()
-        results = [
-            CheckResult(
-                **{name: one[name] for name in names if name in one},
-                record=CheckRecord.from_dict(one) if "measured_s" in one else None,
-            )
-            for one in documents
-        ]
-        ladder: dict[str, Any] = next((one["ladder"] for one in documents if "ladder" in one), {})
-        found = Limits(theoretical_s=ladder.get("theoretical_s"), roof_s=ladder.get("roof_s"))
-        style = Style.of(sys.stdout)
-        print(render_checks(run.record, results, found, diagnose=True, style=style), flush=True)
+        results = list(map(CheckResult.from_dict, documents))
+        report = check_report(run.record, results, native)
+        print(as_text(report, Style.of(sys.stdout)), flush=True)
 
 
 def _findings(run: Loaded) -> None:
     from pydlbench.records.diagnosis import Diagnosis
-    from pydlbench.report.diagnose import render_diagnosis
-    from pydlbench.report.text import Style
+    from pydlbench.report.diagnose import diagnosis_report
+    from pydlbench.report.text import Style, as_text
 
     for entry in run.table("findings"):
         found = Diagnosis.from_dict(entry.document)
-        print(render_diagnosis(run.record, found, Style.of(sys.stdout)), flush=True)
+        report = diagnosis_report(run.record, found)
+        print(as_text(report, Style.of(sys.stdout)), flush=True)

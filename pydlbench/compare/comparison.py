@@ -157,6 +157,12 @@ class Comparison:
     in_cycles: bool = False
 
     @property
+    def itself(self) -> bool:
+        """Whether both sides are the same measurement."""
+        same = (self.a.run_id, self.a.created_utc) == (self.b.run_id, self.b.created_utc)
+        return same and all(row.a == row.b for row in self.rows)
+
+    @property
     def counted(self) -> Mapping[str, int]:
         """How many rows have each verdict."""
         found = dict.fromkeys(VERDICTS, 0)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from pydlbench.compare.comparison import (
+    SAME,
     UNCLEAR,
     ComparedRow,
     Comparison,
@@ -56,6 +57,8 @@ _DRIFT: Final = 2.0
 # The median of |x| of a normal distribution, in standard deviations.
 _NORMAL: Final = 0.674490
 _NO_INTERVAL: Final = "too few samples for an interval"
+# Of a row with itself: whatever disturbed it, and however runs differ.
+_ITSELF: Final = Estimate(ratio=1.0, ci_low=1.0, ci_high=1.0, verdict=SAME, p=1.0)
 _CONTENDED: Final = "other work disturbed it"
 _TWO_READINGS: Final = "not the clock alone bounds it, and time and cycles say different things"
 
@@ -101,6 +104,14 @@ def compare(
         cycles = list(map(_agreed, times, cycles, bound))
         if geomean is not None and geomean_cycles is not None:
             geomean_cycles = _agreed(geomean, geomean_cycles, all(bound))
+    if (a.run_id, a.created_utc) == (b.run_id, b.created_utc):
+        itself = [pair.a == pair.b for pair in pairs]
+        times, cycles = (
+            [_ITSELF if same else one for same, one in zip(itself, estimates, strict=True)]
+            for estimates in (times, cycles)
+        )
+        if all(itself):
+            geomean, geomean_cycles = _ITSELF, geomean_cycles and _ITSELF
     rows = [
         ComparedRow(pair.a, pair.b, time, None if math.isnan(clock) else cycle, by_clock)
         for pair, time, cycle, clock in zip(pairs, times, cycles, clocks.tolist(), strict=True)

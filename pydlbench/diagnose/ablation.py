@@ -19,7 +19,7 @@ from pydlbench.runner.interleaved import (
 from pydlbench.steps.run import prepare_step, step_policy
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import median, paired_ratio
-from pydlbench.units import format_percent, format_seconds
+from pydlbench.units import format_seconds, percent
 
 if TYPE_CHECKING:
     import random
@@ -335,7 +335,7 @@ def _how(own: Measurement, best: Measurement, count: int) -> str:
 
 
 def _line(cause: Mapping[str, Any]) -> str:
-    share = format_percent(cause["share"])
+    share = percent(cause["share"])
     return (
         f"{cause['cause']}: {format_seconds(cause['seconds'])} ({share} of the gap): {cause['how']}"
     )

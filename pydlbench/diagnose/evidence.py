@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pydlbench.ladder.native import NativeSum
     from pydlbench.models.graph import Model
     from pydlbench.models.work import Work
-    from pydlbench.records.check import CheckRecord, LedgerTerm, PieceRow
+    from pydlbench.records.check import CheckRecord, LedgerTerm, OperatorRow
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.step import StepRecord, StepSpec
     from pydlbench.runner.session import Session
@@ -100,16 +100,17 @@ class Observations:
         terms = () if self.check is None else self.check.ledger
         return next((one for one in terms if one.term == name), None)
 
-    def pieces(self, kind: str) -> list[PieceRow]:
-        """Return the check's parts of a kind; none without one."""
-        return [] if self.check is None else [one for one in self.check.pieces if one.kind == kind]
+    def operators(self, kind: str) -> list[OperatorRow]:
+        """Return the check's operators of a kind; none without a check."""
+        every = () if self.check is None else self.check.operators
+        return [one for one in every if one.kind == kind]
 
     def own_s(self, node: str) -> float:
         """Return what a node costs in the step: in the framework, as far as that is known."""
         for kind in ("layer", "pointwise"):
-            for piece in self.pieces(kind):
-                if node in piece.nodes and len(piece.nodes) == 1:
-                    return piece.seconds
+            for operator in self.operators(kind):
+                if node in operator.nodes and len(operator.nodes) == 1:
+                    return operator.seconds
         return self.native.by_node.get(node, 0.0)
 
     def excesses(self, kind: str) -> list[Excess]:
@@ -124,14 +125,14 @@ class Observations:
             return sorted(self._suspects(kind), key=lambda one: -one.seconds)
         found = [
             Excess(
-                node=piece.nodes[0],
-                seconds=piece.count * (piece.seconds - piece.native_s),
-                own_s=piece.seconds,
-                native_s=piece.native_s,
-                count=piece.count,
+                node=operator.nodes[0],
+                seconds=operator.count * (operator.seconds - operator.native_s),
+                own_s=operator.seconds,
+                native_s=operator.native_s,
+                count=operator.count,
             )
-            for piece in self.pieces(kind)
-            if piece.native_s is not None and len(piece.nodes) == 1
+            for operator in self.operators(kind)
+            if operator.native_s is not None and len(operator.nodes) == 1
         ]
         return sorted(found, key=lambda one: -one.seconds)
 
@@ -242,7 +243,7 @@ def observe(
         notes.append(f"other work disturbed the step: {step.contention_reason}")
     reason = _unchecked(time.monotonic() - start, time_limit_s)
     if reason is None:
-        tell("cross-check")
+        tell("check")
         try:
             found = checker(
                 case.model,
@@ -265,7 +266,7 @@ def observe(
             reason = str(error)
         else:
             return _with_check(seen, found), tuple(dict.fromkeys((*notes, *found.notes)))
-    notes.append(f"no cross-check: {reason}")
+    notes.append(f"no check: {reason}")
     return _without_check(seen, session), tuple(notes)
 
 

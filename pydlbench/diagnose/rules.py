@@ -17,7 +17,7 @@ from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.pool import Pool2d
 from pydlbench.models.work import LOSS
 from pydlbench.records.diagnosis import ALL, WORTH, Hypothesis
-from pydlbench.units import format_bytes, format_percent, format_seconds
+from pydlbench.units import format_bytes, format_seconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,8 +108,8 @@ def find_first_touch(seen: Observations) -> Iterator[Hypothesis]:
     evidence = ["page faults counted by the kernel around the samples"]
     term = seen.term("allocation, first touch")
     if term is not None:
-        share = format_percent(term.share)
-        evidence.append(f"cross-check: {format_seconds(term.seconds)} ({share}): {term.how}")
+        share = percent(term.share)
+        evidence.append(f"check: {format_seconds(term.seconds)} ({share}): {term.how}")
     for experiment in (_HUGE, _kept(seen)):
         yield Hypothesis(
             problem="first touch of fresh memory",
@@ -163,7 +163,7 @@ def find_layout(seen: Observations) -> Iterator[Hypothesis]:
         symptom = f"the step runs in {case.layout.upper()}; nothing logs its layout reorders"
         evidence: tuple[str, ...] = ()
     else:
-        share = format_percent(reorder / seen.step_s)
+        share = percent(reorder / seen.step_s)
         symptom = f"{format_seconds(reorder)} of layout reorders in each step ({share})"
         evidence = (f"reorders by {seen.reorder_how}",)
     changes = (("layout", other),)
@@ -223,9 +223,9 @@ def _of_node(seen: Observations, excess: Excess) -> Iterator[Hypothesis]:
 def _symptom(seen: Observations, excess: Excess) -> str:
     native = format_seconds(excess.native_s)
     if excess.own_s is None:
-        share = format_percent(excess.seconds / seen.step_s)
+        share = percent(excess.seconds / seen.step_s)
         return f"{excess.node} needs {native} natively ({share} of the step)"
-    share = format_percent(excess.seconds / seen.step_s)
+    share = percent(excess.seconds / seen.step_s)
     often = f", {excess.count} times" if excess.count > 1 else ""
     return (
         f"{excess.node} takes {format_seconds(excess.own_s)} in {seen.case.framework} alone, "
@@ -251,7 +251,7 @@ def find_channels(seen: Observations) -> Iterator[Hypothesis]:
             continue
         whole = -(-layer.in_channels // _BLOCK) * _BLOCK
         padded = dataclasses.replace(layer, in_channels=whole, name=None)
-        share = format_percent(seconds / seen.step_s)
+        share = percent(seconds / seen.step_s)
         for work in seen.works(node.name):
             case = seen.framework_case(work)
             yield Hypothesis(
@@ -307,9 +307,7 @@ def find_copies(seen: Observations) -> Iterator[Hypothesis]:
                 problem="extra copy for uneven padding",
                 symptom=f"{node.name} pads {layer.pad_top}/{layer.pad_bottom} rows and "
                 f"{layer.pad_left}/{layer.pad_right} columns: {format_bytes(size)} are copied",
-                evidence=(
-                    f"{node.name} takes {format_percent(seconds / seen.step_s)} of the step",
-                ),
+                evidence=(f"{node.name} takes {percent(seconds / seen.step_s)} of the step",),
                 cause="PyTorch's convolutions pad both ends of an axis alike; anything else is an "
                 "operator of its own, which copies the images",
                 experiment=LayerChange(
@@ -374,7 +372,7 @@ def _of(seen: Observations, gap: float, work: Work, row: Measurement) -> Iterato
     assert row.roofline is not None
     where = f"{work.node} {work.pass_}"
     symptom = (
-        f"{where} reaches {format_percent(row.roofline.efficiency)} of its roof "
+        f"{where} reaches {percent(row.roofline.efficiency)} of its roof "
         f"({row.roofline.bound}): {format_seconds(row.time.median)} where "
         f"{format_seconds(row.roofline.time_s)} are possible"
     )
@@ -448,7 +446,7 @@ def find_fusion(seen: Observations) -> Iterator[Hypothesis]:
         problem=ONE_BY_ONE,
         reason="pointwise layers bound by memory",
         symptom=f"{format_seconds(seconds)} of each step "
-        f"({format_percent(seconds / seen.step_s)}) go into layers that hardly compute",
+        f"({percent(seconds / seen.step_s)}) go into layers that hardly compute",
         evidence=(how,),
         cause="each of them reads its input from memory and writes it back; joined with the layer "
         "before, it would do neither",
@@ -462,7 +460,7 @@ def find_fusion(seen: Observations) -> Iterator[Hypothesis]:
 
 
 def _pointwise(seen: Observations) -> tuple[float, str]:
-    own = [*seen.pieces("pointwise"), *seen.pieces("gradient sum")]
+    own = [*seen.operators("pointwise"), *seen.operators("gradient sum")]
     if own:
         seconds = sum(one.count * one.seconds for one in own)
         return seconds, f"{len(own)} different ones, each timed alone in {seen.case.framework}"
@@ -485,7 +483,7 @@ def find_dispatch(seen: Observations) -> Iterator[Hypothesis]:
     seconds, how = found
     symptom = (
         f"{format_seconds(seconds)} of each step "
-        f"({format_percent(seconds / seen.step_s)}) go into starting operators"
+        f"({percent(seconds / seen.step_s)}) go into starting operators"
     )
     cause = "many operators are so small that starting them is a large part of their time"
     mode = compiling_mode(seen.case)
@@ -521,7 +519,7 @@ def find_dispatch(seen: Observations) -> Iterator[Hypothesis]:
 def _dispatch(seen: Observations) -> tuple[float, str] | None:
     term = seen.term("dispatch")
     if term is not None:
-        return term.seconds, f"cross-check: {term.how}"
+        return term.seconds, f"check: {term.how}"
     if seen.dispatch_s is None:
         return None
     operators = len(seen.plan.terms)
@@ -543,18 +541,18 @@ def find_optimizer(seen: Observations) -> Iterator[Hypothesis]:
         return
     if "optimizer" in seen.native.incomplete:
         return  # nobody knows what of it has to be done
-    pieces = seen.pieces("optimizer")
+    operators = seen.operators("optimizer")
     native = seen.native.optimizer_s
-    own = sum(one.count * one.seconds for one in pieces) if pieces else native
+    own = sum(one.count * one.seconds for one in operators) if operators else native
     if own < _LARGE_OPTIMIZER * seen.step_s:
         return
-    if pieces and own - native < WORTH * seen.step_s:
+    if operators and own - native < WORTH * seen.step_s:
         return  # it is as fast as memory allows
-    who = f"timed alone in {seen.case.framework}" if pieces else "in native kernels"
+    who = f"timed alone in {seen.case.framework}" if operators else "in native kernels"
     yield Hypothesis(
         problem="slow optimizer",
         symptom=f"the updates ({model.optimizer.kind}) take {format_seconds(own)} {who}, "
-        f"{format_percent(own / seen.step_s)} of the step",
+        f"{percent(own / seen.step_s)} of the step",
         evidence=(f"native kernels need {format_seconds(native)} for the same updates",),
         cause="it goes over weights, gradients and velocities more often than once; a fused "
         "optimizer reads and writes each of them once",
@@ -581,15 +579,15 @@ def find_decay(seen: Observations) -> Iterator[Hypothesis]:
     model = seen.model
     if seen.case.phase != "training" or not model.decays:
         return
-    pieces = seen.pieces("loss")
-    own = sum(one.count * one.seconds for one in pieces) if pieces else seen.native.loss_s
+    operators = seen.operators("loss")
+    own = sum(one.count * one.seconds for one in operators) if operators else seen.native.loss_s
     if own < WORTH * seen.step_s:
         return
-    who = f"timed alone in {seen.case.framework}" if pieces else "in native kernels"
+    who = f"timed alone in {seen.case.framework}" if operators else "in native kernels"
     yield Hypothesis(
         problem="L2 terms in the loss",
         symptom=f"the loss with its {len(model.decays)} L2 terms takes {format_seconds(own)} "
-        f"{who}, {format_percent(own / seen.step_s)} of the step",
+        f"{who}, {percent(own / seen.step_s)} of the step",
         evidence=(),
         cause="each term reads its weights to sum squares, and once more for its gradient; an "
         "optimizer that takes the decay itself reads them anyway",
@@ -614,8 +612,8 @@ def find_loss(seen: Observations) -> Iterator[Hypothesis]:
     """Yield a comparison with the native library on the loss itself."""
     if seen.model.decays:
         return  # see the rule of L2 terms
-    pieces = seen.pieces(LOSS)
-    own = sum(one.count * one.seconds for one in pieces) if pieces else seen.native.loss_s
+    operators = seen.operators(LOSS)
+    own = sum(one.count * one.seconds for one in operators) if operators else seen.native.loss_s
     if own < _LARGE_LOSS * seen.step_s:
         return
     for term in seen.plan.terms:
@@ -626,7 +624,7 @@ def find_loss(seen: Observations) -> Iterator[Hypothesis]:
         yield Hypothesis(
             problem="slow loss",
             symptom=f"the loss takes {format_seconds(own)}, "
-            f"{format_percent(own / seen.step_s)} of the step",
+            f"{percent(own / seen.step_s)} of the step",
             evidence=(),
             cause="the framework's loss is slower than one kernel that does it all",
             experiment=AgainstNative(case=case),
@@ -661,7 +659,7 @@ def find_batch(seen: Observations) -> Iterator[Hypothesis]:
     yield Hypothesis(
         problem="small batch",
         symptom=f"{', '.join(names)}: weights are read from memory for {seen.model.batch} images "
-        f"only, {format_percent(seconds / seen.step_s)} of the step",
+        f"only, {percent(seconds / seen.step_s)} of the step",
         evidence=(f"{format_seconds(seconds)} in native rows that memory bounds",),
         cause="weights are read once per step, whatever the batch: more images share the cost",
         experiment=StepChange(what=f"batch {batch}", changes=(("batch", batch),), images=2),
@@ -691,7 +689,7 @@ def find_arithmetic(seen: Observations) -> Iterator[Hypothesis]:
         return
     yield Hypothesis(
         problem="float32 arithmetic",
-        symptom=f"arithmetic bounds {format_percent(bound / total)} of the native sum",
+        symptom=f"arithmetic bounds {percent(bound / total)} of the native sum",
         evidence=(f"{format_seconds(bound)} in native layers whose roof is the compute peak",),
         cause="units for bfloat16 do more per cycle, and its tensors are half as large",
         experiment=StepChange(

@@ -15,7 +15,7 @@ from pydlbench.diagnose.rules import RULES
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.ladder.check import check
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Tried, overlap
-from pydlbench.units import format_percent, format_seconds
+from pydlbench.units import format_seconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -155,7 +155,7 @@ def _both(first: Cause, second: Cause) -> Cause:
 def _alternative(one: Finding, shown: str) -> str:
     """Another way in a line, with its command unless that is shown already."""
     where = f"{', '.join(one.where)}: " if one.where else ""
-    share = format_percent(one.saving.share)
+    share = percent(one.saving.share)
     seconds = format_seconds(one.saving.seconds)
     following = "" if one.next == shown else f"; next: {one.next}"
     return f"{where}{one.saving.how}: saves {seconds} ({share}){following}"
@@ -259,7 +259,7 @@ def _attempt(
         return saving
     repeated = experiment.again if isinstance(experiment, Rounds) else experiment
     if cost_s(repeated, seen.step_s) > left_s():
-        share = format_percent(saving.share)
+        share = percent(saving.share)
         raise UnsupportedError(f"saved {share} of the step once; no time to see it twice")
     begin(" once more")
     weaker = min(saving, try_out(repeated, seen, session), key=_certain)
@@ -307,7 +307,7 @@ def _name(experiment: Experiment, hypothesis: Hypothesis) -> str:
 
 def _result(saving: Saving) -> str:
     """How the time changed, and why that is no finding."""
-    share = format_percent(abs(saving.share))
+    share = percent(abs(saving.share))
     if saving.otherwise:
         return saving.otherwise
     if saving.low is None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.ladder.rounds import paired
-from pydlbench.records.check import UNEXPLAINED, CheckRecord, LedgerTerm, PieceRow
+from pydlbench.records.check import UNEXPLAINED, CheckRecord, LedgerTerm, OperatorRow
 from pydlbench.records.measurement import time_summary
 from pydlbench.timing.statistics import median
 
@@ -75,10 +75,10 @@ def ledger(model: Model, found: Sequence[StepOperator], seen: Evidence) -> tuple
     layers = _native_of_layers(apart, native)
     other = native.of_nodes() - layers
     made = _Terms(seen.measured_s)
-    made.add("layers at their roof", native.roof_s(), "rooflines of the native rows, summed")
+    made.add("layers at their roof", native.roof_of_nodes(), "rooflines of the native rows, summed")
     made.add(
         "above the roof, native",
-        layers + other - native.roof_s(),
+        layers + other - native.roof_of_nodes(),
         "native rows, between hot and cold caches, minus their rooflines",
         _standing_out(native, seen.measured_s),
     )
@@ -128,23 +128,23 @@ def ledger(model: Model, found: Sequence[StepOperator], seen: Evidence) -> tuple
     return made.closed()
 
 
-def native_of(model: Model, piece: StepOperator, native: NativeSum) -> float | None:
+def native_of(model: Model, operator: StepOperator, native: NativeSum) -> float | None:
     """Return what the native library needs for an operator's first occurrence; None if unknown."""
-    if piece.kind in native.incomplete or piece.kind == "feed":
+    if operator.kind in native.incomplete or operator.kind == "feed":
         return None
-    if piece.kind == "loss":
+    if operator.kind == "loss":
         return native.loss_s
-    if piece.kind == "optimizer":
+    if operator.kind == "optimizer":
         return native.optimizer_s
-    if piece.kind == "gradient sum":
-        names = {name for (name,) in piece.occurrences}
+    if operator.kind == "gradient sum":
+        names = {name for (name,) in operator.occurrences}
         if not native.incomplete.isdisjoint(names):
             return None
-        return sum(native.sums.get(name, 0.0) for name in names) / piece.count
-    if not native.incomplete.isdisjoint(piece.nodes):
+        return sum(native.sums.get(name, 0.0) for name in names) / operator.count
+    if not native.incomplete.isdisjoint(operator.nodes):
         return None
-    known = [native.by_node[name] for name in piece.nodes if name in native.by_node]
-    needed = [name for name in piece.nodes if model[name].layer is not None]
+    known = [native.by_node[name] for name in operator.nodes if name in native.by_node]
+    needed = [name for name in operator.nodes if model[name].layer is not None]
     return sum(known) if known or not needed else None
 
 
@@ -292,6 +292,7 @@ def conclude(what: Findings, native: NativeSum, session: Session, seconds: float
     case, model, rows = what.case, what.model, what.rounds.rows
     measured = time_summary([one.measured_s for one in rows], session.options.confidence)
     times = what.rounds.median_times()
+    estimate_s = median(one.estimate_s for one in rows)
     return CheckRecord(
         model=case.model,
         options=dict(case.options),
@@ -304,15 +305,15 @@ def conclude(what: Findings, native: NativeSum, session: Session, seconds: float
         feed=case.feed,
         library=what.library,
         threads=len(session.cpus),
-        estimate_s=median(one.estimate_s for one in rows),
+        estimate_s=estimate_s,
         estimate_native_s=native.time.middle,
         native_low_s=native.time.low,
         native_high_s=native.time.high,
         measured=measured,
         ledger=ledger(model, what.found, _evidence(what, native, measured.median, times)),
         rounds=tuple(rows),
-        pieces=tuple(
-            PieceRow(
+        operators=tuple(
+            OperatorRow(
                 name=one.name,
                 kind=one.kind,
                 count=one.count,
@@ -328,6 +329,15 @@ def conclude(what: Findings, native: NativeSum, session: Session, seconds: float
             "dispatch_s": what.calibration.dispatch_s,
             "fault_s": what.rounds.fault_s(),
             "how": what.calibration.how,
+        },
+        ladder={
+            "theoretical_s": native.theoretical_s,
+            "roof_s": native.roof_s,
+            "native_low_s": native.time.low,
+            "native_high_s": native.time.high,
+            "operators_s": median(one.operators_s for one in rows),
+            "estimate_s": estimate_s,
+            "measured_s": measured.median,
         },
         notes=(*what.notes, *_absent(what, native)),
         seconds=seconds,

@@ -1,16 +1,16 @@
-"""The native rows of a step, by what they stand for."""
+"""The native rows of a step, summed by what they stand for: the ladder's lower rungs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from pydlbench.ladder.estimate import Range, plan
+from pydlbench.ladder.estimate import ZERO, Range, plan
 from pydlbench.ladder.operators import LAYERS
 from pydlbench.models.work import LOSS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pydlbench.ladder.estimate import Plan
     from pydlbench.models.graph import Model
@@ -19,9 +19,101 @@ if TYPE_CHECKING:
     from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.session import Session
 
-__all__ = ["NativeSum", "measure_native", "native_sum"]
+__all__ = [
+    "NativeSum",
+    "Place",
+    "Rungs",
+    "measure_native",
+    "native_sum",
+    "roof_s",
+    "rungs_by_place",
+    "theoretical_s",
+]
 
-_ZERO = Range(hot=0.0, cold=0.0)
+
+class Place(NamedTuple):
+    """Where a native row belongs in a step.
+
+    Attributes:
+        part: ``node``, ``sum`` (of gradients, at a node), ``loss`` (with the L2 terms) or
+            ``optimizer``.
+        node: whose work it is.
+    """
+
+    part: str
+    node: str
+
+    @classmethod
+    def of(cls, work: Work) -> Place:
+        """Return the place of a piece of a step's work."""
+        last = (work.layer.name or "").rpartition("/")[2]
+        if work.node == LOSS or last == "l2":
+            return cls("loss", work.node)
+        return cls({"update": "optimizer", "gradient-sum": "sum"}.get(last, "node"), work.node)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rungs:
+    """The three rungs that native rows give. Seconds.
+
+    Attributes:
+        theoretical_s: executed FLOPs over the peaks derived from the device's facts, at the clock
+            it ran; None where no peak is known. Bytes are not in it: a processor does not say what
+            its memory can do.
+        roof_s: the rooflines of the measured peaks and bandwidths; a row without one counts as it
+            is.
+        time: the rows, with hot and with cold caches.
+    """
+
+    theoretical_s: float | None = None
+    roof_s: float = 0.0
+    time: Range = ZERO
+
+    def __add__(self, other: Rungs) -> Rungs:
+        known = [one for one in (self.theoretical_s, other.theoretical_s) if one is not None]
+        return Rungs(
+            theoretical_s=sum(known) if known else None,
+            roof_s=self.roof_s + other.roof_s,
+            time=self.time + other.time,
+        )
+
+
+def theoretical_s(row: Measurement) -> float | None:
+    """Return the seconds of a row's executed FLOPs at the theoretical peak; None if unknown."""
+    if not row.peak.theoretical or not row.flops_executed:
+        return None
+    return row.flops_executed / (row.peak.theoretical * 1e12)
+
+
+def roof_s(row: Measurement) -> float | None:
+    """Return the seconds of a row's measured roof, or its own without one; None without a time."""
+    if row.roofline is not None:
+        return row.roofline.time_s
+    return None if row.time is None else row.time.median
+
+
+def rungs_by_place(
+    rows: Iterable[tuple[Work, Measurement, Measurement]],
+) -> dict[Place, Rungs]:
+    """Sum native rows by their place in the step.
+
+    Args:
+        rows: a piece of work, its row with hot caches, which has a time, and the one with cold
+            caches; where that has none, the hot one stands for both.
+    """
+    found: dict[Place, Rungs] = {}
+    for work, hot, cold in rows:
+        assert hot.time is not None, "rows without a time are in no sum"
+        cold_time = cold.time if cold.ok and cold.time is not None else hot.time
+        time = Range(hot=hot.time.median, cold=cold_time.median)
+        own = Rungs(
+            theoretical_s=theoretical_s(hot),
+            roof_s=time.middle if hot.roofline is None else hot.roofline.time_s,
+            time=time,
+        )
+        place = Place.of(work)
+        found[place] = found.get(place, Rungs()) + own
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +130,8 @@ class NativeSum:
         optimizer_s: the updates.
         missing: what could not be measured, with the reason.
         incomplete: the nodes that some of this belongs to, or ``loss``, or ``optimizer``.
+        theoretical_s: the step at the theoretical peaks; None without one.
+        roof_s: the step at its rooflines, loss and optimizer in it; None without any row.
     """
 
     time: Range
@@ -48,8 +142,10 @@ class NativeSum:
     optimizer_s: float = 0.0
     missing: tuple[str, ...] = ()
     incomplete: frozenset[str] = frozenset()
+    theoretical_s: float | None = None
+    roof_s: float | None = None
 
-    def roof_s(self) -> float:
+    def roof_of_nodes(self) -> float:
         """Return the roof of all nodes together."""
         return sum(self.roofs.values())
 
@@ -88,48 +184,42 @@ def measure_native(
 
 
 def native_sum(wanted: Plan, rows: Mapping[KernelSpec, Measurement]) -> NativeSum:
-    """Sum measured rows by what they stand for."""
-    total, loss, optimizer = _ZERO, 0.0, 0.0
-    nodes: dict[str, float] = {}
-    sums: dict[str, float] = {}
-    roofs: dict[str, float] = {}
+    """Sum measured rows by what they stand for; rows without a time are in no sum.
+
+    Args:
+        wanted: the step's work.
+        rows: a measurement for each of its cases.
+    """
+    timed = []
     missing: list[str] = []
     incomplete: set[str] = set()
     for term in wanted.terms:
-        row, cold = rows[term.hot], rows[term.cold]
-        if not row.ok or row.time is None:
-            missing.append(f"{term.work.layer.name} {term.work.pass_}: {row.reason or row.status}")
-            part = _part(term.work)
-            incomplete.add(part if part in ("loss", "optimizer") else term.work.node)
+        row = rows[term.hot]
+        if row.ok and row.time is not None:
+            timed.append((term.work, row, rows[term.cold]))
             continue
-        hot_s = row.time.median
-        own = Range(hot=hot_s, cold=cold.time.median if cold.ok and cold.time else hot_s)
-        total += own
-        part = _part(term.work)
-        if part == "loss":
-            loss += own.middle
-        elif part == "optimizer":
-            optimizer += own.middle
-        else:
-            into = sums if part == "sum" else nodes
-            into[term.work.node] = into.get(term.work.node, 0.0) + own.middle
-            roof = row.roofline.time_s if row.roofline else own.middle
-            roofs[term.work.node] = roofs.get(term.work.node, 0.0) + roof
+        missing.append(f"{term.work.layer.name} {term.work.pass_}: {row.reason or row.status}")
+        place = Place.of(term.work)
+        incomplete.add(place.part if place.part in ("loss", "optimizer") else place.node)
+    found = rungs_by_place(timed)
+    total = sum(found.values(), Rungs())
+
+    def seconds(part: str) -> dict[str, float]:
+        return {place.node: one.time.middle for place, one in found.items() if place.part == part}
+
+    roofs: dict[str, float] = {}
+    for place, one in found.items():
+        if place.part in ("node", "sum"):
+            roofs[place.node] = roofs.get(place.node, 0.0) + one.roof_s
     return NativeSum(
-        time=total,
-        by_node=nodes,
-        sums=sums,
+        time=total.time,
+        by_node=seconds("node"),
+        sums=seconds("sum"),
         roofs=roofs,
-        loss_s=loss,
-        optimizer_s=optimizer,
+        loss_s=sum(seconds("loss").values()),
+        optimizer_s=sum(seconds("optimizer").values()),
         missing=tuple(dict.fromkeys(missing)),
         incomplete=frozenset(incomplete),
+        theoretical_s=total.theoretical_s,
+        roof_s=total.roof_s if found else None,
     )
-
-
-def _part(work: Work) -> str:
-    """Return which part of a step a row belongs to."""
-    last = (work.layer.name or "").rpartition("/")[2]
-    if work.node == LOSS or last == "l2":
-        return "loss"
-    return {"update": "optimizer", "gradient-sum": "sum"}.get(last, "node")

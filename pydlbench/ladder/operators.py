@@ -318,7 +318,7 @@ def by_operator(seconds: Sequence[float], found: Sequence[StepOperator]) -> dict
     """
     count = len(found)
     if not seconds or len(seconds) % count:
-        raise ValueError(f"{len(seconds)} times of {count} parts")
+        raise ValueError(f"{len(seconds)} times of {count} operators")
     return {one.name: median(seconds[i::count]) for i, one in enumerate(found)}
 
 

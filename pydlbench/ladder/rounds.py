@@ -63,7 +63,7 @@ class Rounds:
 
     Args:
         found: the operators.
-        parts: runs all of them, and what is to be known besides, in this order.
+        operators: runs all of them, and what is to be known besides, in this order.
         calibration: what calls cost.
         replay: touches a step's blocks on fresh pages, which gives what a page fault costs; None
             where the framework keeps its pages itself.
@@ -78,7 +78,7 @@ class Rounds:
     def __init__(
         self,
         found: Sequence[StepOperator],
-        parts: Sampled,
+        operators: Sampled,
         calibration: Calibration,
         replay: Sampled | None,
         step: Sampled,
@@ -92,7 +92,7 @@ class Rounds:
         self._timed = (*self._found, *besides)
         self._calibration = calibration
         self._kernels: dict[str, Sampled | None] = {
-            "parts": parts,
+            "operators": operators,
             "replay": replay,
             "step": step,
             "kept": kept,
@@ -131,21 +131,21 @@ class Rounds:
 
     def take(self) -> RoundRow:
         """Take one round and return it."""
-        chunk = self._sample("parts")
+        chunk = self._sample("operators")
         times = by_operator(chunk.seconds, self._timed)
-        pieces_s = predict(times, self._found, self._calibration)
+        operators_s = predict(times, self._found, self._calibration)
         faults_s = 0.0
         if self._kernels["replay"] is not None:
             self._costs.append(_per_fault(self._sample("replay")))
             # Those that operators have although their pages are kept are in their seconds.
             others = max(0.0, self._known_faults() - (chunk.faults or 0.0))
             faults_s = others * self._costs[-1]
-        estimate_s = pieces_s + faults_s  # nothing below can change it any more
+        estimate_s = operators_s + faults_s  # nothing below can change it any more
         steps = [one for one in ("step", "kept", "resident") if self._kernels[one] is not None]
         self._order.shuffle(steps)
         seconds = {name: median(self._sample(name).seconds) for name in steps}
         row = RoundRow(
-            pieces_s=pieces_s,
+            operators_s=operators_s,
             faults_s=faults_s,
             estimate_s=estimate_s,
             measured_s=seconds["step"],
@@ -174,7 +174,7 @@ class Rounds:
         Without a replay they are those that the operators have.
         """
         if self._kernels["replay"] is None:
-            return self.median_faults("parts")
+            return self.median_faults("operators")
         return self._known_faults(last=1)
 
     def _known_faults(self, last: int = 0) -> float:

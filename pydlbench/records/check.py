@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -12,7 +14,14 @@ from pydlbench.records.record import Record
 from pydlbench.records.specs import Precision
 from pydlbench.records.step import Framework, Phase
 
-__all__ = ["UNEXPLAINED", "CheckRecord", "LedgerTerm", "PieceRow", "RoundRow"]
+__all__ = [
+    "UNEXPLAINED",
+    "CheckRecord",
+    "CheckResult",
+    "LedgerTerm",
+    "OperatorRow",
+    "RoundRow",
+]
 
 #: The only term that is a difference.
 UNEXPLAINED = "unexplained"
@@ -36,8 +45,8 @@ class LedgerTerm(Record, frozen=True, kw_only=True):
     detail: str = ""
 
 
-class PieceRow(Record, frozen=True, kw_only=True):
-    """One distinct part of the step.
+class OperatorRow(Record, frozen=True, kw_only=True):
+    """One distinct operator of the step.
 
     Attributes:
         name: of its first occurrence.
@@ -56,20 +65,20 @@ class PieceRow(Record, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
 
 
-class RoundRow(Record, frozen=True, kw_only=True):
-    """One round: first the parts, then the prediction is written down, then the step runs.
+class RoundRow(Record, frozen=True, kw_only=True, rename={"operators_s": "pieces_s"}):
+    """One round: first the operators, then the prediction is written down, then the step runs.
 
     Attributes:
-        pieces_s: sum of the parts.
-        faults_s: as many page faults as earlier steps had (those inside the parts left out), each
-            at what one cost on fresh pages.
+        operators_s: sum of the operators (JSON: ``pieces_s``).
+        faults_s: as many page faults as earlier steps had (those inside the operators left out),
+            each at what one cost on fresh pages.
         estimate_s: the prediction for this round.
         measured_s: the step, with the default allocator.
         kept_s: the step with an allocator that keeps its pages.
         resident_s: the same with its images lying there; None where they do in the others too.
     """
 
-    pieces_s: float
+    operators_s: float
     faults_s: float
     estimate_s: float
     measured_s: float
@@ -77,7 +86,12 @@ class RoundRow(Record, frozen=True, kw_only=True):
     resident_s: float | None = None
 
 
-class CheckRecord(Record, frozen=True, kw_only=True, rename={"measured": "measured_s"}):
+class CheckRecord(
+    Record,
+    frozen=True,
+    kw_only=True,
+    rename={"measured": "measured_s", "operators": "pieces"},
+):
     """A step of a model in a framework: predicted, measured, explained.
 
     Attributes:
@@ -96,14 +110,16 @@ class CheckRecord(Record, frozen=True, kw_only=True, rename={"measured": "measur
         native_high_s: and the upper one.
         ledger: terms that sum to the measured step, ``unexplained`` the last.
         rounds: as they were taken.
-        pieces: the parts.
+        operators: each distinct one (JSON: ``pieces``).
         faults: pages touched for the first time per step: ``predicted`` (counted in steps that ran
-            before the prediction was made; in the parts, where the framework keeps its pages
-            itself), ``counted`` (in those it is held against) and ``kept`` (in the step whose
+            before the prediction was made; in the operators, where the framework keeps its
+            pages itself), ``counted`` (in those it is held against) and ``kept`` (in the step whose
             allocator keeps pages).
         calibration: what a call, an operator and a page fault cost, and how that was measured.
         layout: of images: ``nhwc`` (PyTorch's channels_last) or ``nchw``.
         feed: ``resident`` images, or new ones from the ``host`` in each step.
+        ladder: the rungs from the theoretical limit to the measured step, in seconds; None where
+            one is not known, empty in older documents.
         notes: what a reader has to know, and terms that are absent.
         seconds: that the check took.
         measured: the step with the default allocator, over the rounds (JSON: ``measured_s``).
@@ -123,12 +139,13 @@ class CheckRecord(Record, frozen=True, kw_only=True, rename={"measured": "measur
     native_high_s: float
     ledger: tuple[LedgerTerm, ...]
     rounds: tuple[RoundRow, ...]
-    pieces: tuple[PieceRow, ...]
+    operators: tuple[OperatorRow, ...]
     faults: Mapping[str, float | None]
     calibration: Mapping[str, Any] = msgspec.field(default_factory=dict)
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
     layout: str = "nhwc"
     feed: str = "resident"
+    ladder: Mapping[str, float | None] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     measured: TimeSummary
@@ -146,6 +163,66 @@ class CheckRecord(Record, frozen=True, kw_only=True, rename={"measured": "measur
         return (self.estimate_native_s - self.measured.median) / self.measured.median
 
     @property
+    def operators_s(self) -> float:
+        """The operators one by one, pages kept: the median over the rounds."""
+        return median(one.operators_s for one in self.rounds) if self.rounds else self.estimate_s
+
+    @property
     def unexplained(self) -> float:
         """What no term explains, as a signed fraction of the measured step."""
         return next(one.share for one in self.ledger if one.term == UNEXPLAINED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """What came of checking a step in one framework and mode: a record, or the reason for none.
+
+    Attributes:
+        model: the model's name.
+        batch: images per step.
+        phase: ``forward``, ``forward-backward`` or ``training``.
+        precision: of the products.
+        framework: ``torch`` or ``tensorflow``.
+        mode: one of the framework's.
+        status: ``ok``, ``skipped`` (it cannot) or ``failed``.
+        record: what was found; None unless ``ok``.
+        reason: why there is none.
+        options: of the model.
+        layout: of images: ``nhwc`` or ``nchw``.
+        feed: ``resident`` or ``host``.
+    """
+
+    model: str
+    batch: int
+    phase: str
+    precision: str
+    framework: str
+    mode: str
+    status: str = "ok"
+    record: CheckRecord | None = None
+    reason: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    layout: str = "nhwc"
+    feed: str = "resident"
+
+    @property
+    def who(self) -> str:
+        """Framework and mode: ``torch eager``."""
+        return f"{self.framework} {self.mode}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object: the record's fields stand in the object itself."""
+        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "record"}
+        own["options"] = dict(self.options)
+        return own if self.record is None else {**own, **self.record.to_dict()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> CheckResult:
+        """Read :meth:`to_dict`'s object back.
+
+        Raises:
+            ValueError: a value of the record is not of its type.
+        """
+        own = {one.name: data[one.name] for one in fields(cls) if one.name in data}
+        record = CheckRecord.from_dict(data) if "measured_s" in data else None
+        return cls(**{**own, "record": record})

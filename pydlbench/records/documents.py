@@ -75,20 +75,18 @@ class BackendsDocument(Document, frozen=True, kw_only=True):
     backends: tuple[BackendEntry, ...]
 
 
-class CrossCheck(Record, frozen=True, kw_only=True):
+class CheckedStep(Record, frozen=True, kw_only=True):
     """A step of a model in a framework: predicted, measured, explained; or why it is not.
 
     Attributes:
         record: its fields stand in the object itself, where the status is ok.
         status: whether there is a result.
         reason: why there is none.
-        ladder: the rungs from the theoretical limit to the measured step, in seconds.
     """
 
     record: CheckRecord
     status: Status = "ok"
     reason: str | None = None
-    ladder: Mapping[str, float | None] = msgspec.field(default_factory=dict)
 
     embedded = ("record",)
     rules: ClassVar[Mapping[str, Any]] = {
@@ -104,7 +102,7 @@ class CrossCheck(Record, frozen=True, kw_only=True):
 
 
 class CheckDocument(Document, frozen=True, kw_only=True):
-    """Cross-checks: one object, or several under checks. Times in seconds.
+    """Checks: one object, or several under checks. Times in seconds.
 
     Attributes:
         interrupted: more was asked for than is here.
@@ -116,10 +114,10 @@ class CheckDocument(Document, frozen=True, kw_only=True):
     interrupted: bool = False
     run: RunRecord | None
     measurements: tuple[Measurement, ...] = ()
-    checks: tuple[CrossCheck, ...] = ()
+    checks: tuple[CheckedStep, ...] = ()
 
     rules: ClassVar[Mapping[str, Any]] = {
-        "anyOf": [{"required": ["checks"]}, {"$ref": "#/$defs/CrossCheck"}]
+        "anyOf": [{"required": ["checks"]}, {"$ref": "#/$defs/CheckedStep"}]
     }
 
 
@@ -917,7 +915,7 @@ class SweepDocument(Document, frozen=True, kw_only=True):
         measurements: the rows.
         estimates: estimates of steps.
         steps: timed steps.
-        checks: cross-checks.
+        checks: of steps.
         findings: diagnoses.
         not_estimated: rows of [[model]] without an estimate, with the reason.
         agreements: what came of comparing frameworks.
@@ -930,7 +928,7 @@ class SweepDocument(Document, frozen=True, kw_only=True):
     measurements: tuple[Measurement, ...]
     estimates: tuple[StepEstimate, ...]
     steps: tuple[StepRow, ...]
-    checks: tuple[CrossCheck, ...]
+    checks: tuple[CheckedStep, ...]
     findings: tuple[DiagnosisObject, ...] = ()
     not_estimated: tuple[Mapping[str, Any], ...] = ()
     agreements: tuple[AgreementRow, ...] = ()

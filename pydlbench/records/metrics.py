@@ -26,7 +26,7 @@ __all__ = [
     "algorithm_within",
     "checked_text",
     "columns_of",
-    "printed",
+    "cut",
     "ratio_text",
     "short_layout",
     "spread",
@@ -141,14 +141,6 @@ def columns_of(metrics: Iterable[Metric[Row, Table]], table: Table) -> list[Colu
 
 def _cell(text: Callable[[Row, Table], str], table: Table, row: Row) -> str:
     return text(row, table)
-
-
-def printed(
-    columns: Sequence[Column[Row]], rows: Iterable[Row]
-) -> tuple[list[str], list[list[str]], list[bool]]:
-    """Return titles, cells by row, and which columns are aligned to the right, for a printer."""
-    cells = [[column.cell(row) for column in columns] for row in rows]
-    return [one.title for one in columns], cells, [one.right for one in columns]
 
 
 # Texts of cells that are more than a number.

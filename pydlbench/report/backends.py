@@ -15,8 +15,15 @@ from pydlbench.records.metrics import (
     columns_of,
     ratio_text,
 )
-from pydlbench.report.columns import AXES, common_model, label, varying
-from pydlbench.report.text import plain_table
+from pydlbench.report.columns import (
+    AXES,
+    OF_BACKENDS,
+    by_problem,
+    common_model,
+    label,
+    varying,
+)
+from pydlbench.report.text import Table
 from pydlbench.units import format_bytes, format_flops, number
 
 if TYPE_CHECKING:
@@ -24,14 +31,11 @@ if TYPE_CHECKING:
 
     from pydlbench.records.measurement import Measurement
 
-__all__ = ["contest_legend", "contest_table", "contests"]
+__all__ = ["interleaved_legend", "interleaved_table"]
 
-_WIDTH = 150
-# An algorithm's name gets what the other columns leave, within these limits.
-_LEAST, _MOST = 12, 40
+# Characters of an algorithm's name.
+_MOST: Final = 40
 _CONTENDED, _UNCERTAIN, _OTHER_SUMS = "!", "~", "a"
-# What differs between the backends of one problem, and follows from who they are.
-_OF_BACKENDS = ("backend", "mode", "timing", "accumulate")
 # The columns between an algorithm and its ratio; one title is shorter than in other tables.
 _METRICS: Final = (
     *map(METRIC.__getitem__, ("layout", "time_s.median", "time_s.spread", "tflops")),
@@ -40,54 +44,25 @@ _METRICS: Final = (
 )
 
 
-def contest_table(rows: Sequence[Measurement]) -> str:
-    """Return the table; above each block what its rows share, and the table's heading does not.
+def interleaved_table(rows: Sequence[Measurement]) -> Table:
+    """Return the table; above each problem what its rows share, and the table's heading does not.
 
     Args:
         rows: ``ok`` rows, some of them with a ratio to the fastest.
     """
-    blocks = contests(rows)
-    found = _columns(rows, blocks)
-    cells = [[column.cell(row) for column in found] for block in blocks for row in block]
-    place = next(i for i, column in enumerate(found) if column.title == "algorithm")
-    rest = [column for i, column in enumerate(found) if i != place]
-    others = 2 + sum(
-        2 + max(len(column.title), *(len(column.cell(row)) for row in rows)) for column in rest
-    )
-    width = max(_LEAST, min(_MOST, _WIDTH - others))
-    for row, line in zip((row for block in blocks for row in block), cells, strict=True):
-        line[place] = algorithm_within(row, width)
-    titles = [column.title for column in found]
-    title, *lines = plain_table(titles, cells, [column.right for column in found]).splitlines()
-    if len(blocks) == 1:
-        return "\n".join([title, *lines])
-    shown = [title]
-    for block in blocks:
-        shown += ["", _above(block, rows), *lines[: len(block)]]
-        lines = lines[len(block) :]
-    return "\n".join(shown)
+    problems = by_problem(rows)
+    above, at = {}, 0
+    for problem in problems if len(problems) > 1 else ():
+        above[at] = _above(problem, rows)
+        at += len(problem)
+    ordered = [row for problem in problems for row in problem]
+    return Table.of(_columns(rows, problems), ordered, above=above)
 
 
-def contests(rows: Sequence[Measurement]) -> list[list[Measurement]]:
-    """Return the rows of each problem together, in the order of their first."""
-    axes = [axis for axis in AXES if axis not in _OF_BACKENDS]
-    found: dict[tuple[str, ...], list[list[Measurement]]] = {}
-    blocks: list[list[Measurement]] = []
-    for row in rows:
-        key = (row.problem, *(AXES[axis](row) for axis in axes))
-        of_problem = found.setdefault(key, [])
-        # The same again, with another setting: it competed with others.
-        if not of_problem or any(one.who == row.who for one in of_problem[-1]):
-            of_problem.append([])
-            blocks.append(of_problem[-1])
-        of_problem[-1].append(row)
-    return blocks
-
-
-def contest_legend(rows: Sequence[Measurement]) -> list[str]:
+def interleaved_legend(rows: Sequence[Measurement]) -> list[str]:
     """Return a line for each mark and for what a column's title cannot say."""
     lines = []
-    other = [row for block in contests(rows) for row in _other_sums(block)]
+    other = [row for problem in by_problem(rows) for row in _other_sums(problem)]
     if any(row.warm_s for row in rows):
         lines.append("kept: the same call where the allocator keeps the pages that were freed")
     if any(is_uncertain(row) for row in rows):
@@ -99,7 +74,7 @@ def contest_legend(rows: Sequence[Measurement]) -> list[str]:
         lines.append(
             f"{_OTHER_SUMS}: sums in another format than whom it is compared with: {formats}"
         )
-    if any(map(_disagree, contests(rows))):
+    if any(map(_disagree, by_problem(rows))):
         lines.append(
             "to best: from the rounds that both were in; the order of the medians, which are of "
             "all samples, is not always that of the ratios: the ratios count"
@@ -108,19 +83,19 @@ def contest_legend(rows: Sequence[Measurement]) -> list[str]:
 
 
 def _columns(
-    rows: Sequence[Measurement], blocks: Sequence[Sequence[Measurement]]
+    rows: Sequence[Measurement], problems: Sequence[Sequence[Measurement]]
 ) -> list[Column[Measurement]]:
     table = TableOf(rows)
-    inside = {axis for block in blocks for axis in varying(block)}
+    inside = {axis for problem in problems for axis in varying(problem)}
     inside -= {"backend", "mode", "accumulate"}  # a mark tells who sums in what
-    other = {id(row) for block in blocks for row in _other_sums(block)}
+    other = {id(row) for problem in problems for row in _other_sums(problem)}
 
     def marks(row: Measurement) -> str:
         return _marks(row) + (_OTHER_SUMS if id(row) in other else "")
 
     found: list[Column[Measurement]] = [Column("backend", lambda row: row.who, right=False)]
     found += [Column(axis, AXES[axis], right=False) for axis in AXES if axis in inside]
-    found.append(Column("algorithm", lambda row: row.algorithm or "-", right=False))
+    found.append(Column("algorithm", lambda row: algorithm_within(row, _MOST), right=False))
     found += columns_of(_METRICS, table)
     found.append(Column("to best", ratio_text))
     if table.some("warm_s"):
@@ -133,16 +108,16 @@ def _columns(
     return found
 
 
-def _above(block: Sequence[Measurement], rows: Sequence[Measurement]) -> str:
-    """What the rows of a block share and the table's heading does not say."""
-    axes = [axis for axis in varying(rows) if axis not in _OF_BACKENDS]
-    first, model = block[0], common_model(rows)
+def _above(problem: Sequence[Measurement], rows: Sequence[Measurement]) -> str:
+    """What the rows of a problem share and the table's heading does not say."""
+    axes = [axis for axis in varying(rows) if axis not in OF_BACKENDS]
+    first, model = problem[0], common_model(rows)
     name = label(first, axes)
     items = [name.removeprefix(f"{model}/") if model else name]
     if first.problem != first.layer:
         items.append(first.problem)
     items += [format_flops(first.flops), format_bytes(first.bytes)]
-    bounds = {row.roofline.bound for row in block if row.roofline is not None}
+    bounds = {row.roofline.bound for row in problem if row.roofline is not None}
     if len(bounds) == 1:
         items.append(f"{bounds.pop()} bound")
     return "  ".join(items)
@@ -153,25 +128,25 @@ def _marks(row: Measurement) -> str:
     return uncertain + (_CONTENDED if row.contended else "")
 
 
-def _other_sums(block: Sequence[Measurement]) -> list[Measurement]:
+def _other_sums(problem: Sequence[Measurement]) -> list[Measurement]:
     """Return the rows of a problem whose accumulator is not that of the row they are compared with.
 
     Without such a row it is that of most; of two, the first's.
     """
-    known = [row.accumulate for row in block if row.accumulate]
+    known = [row.accumulate for row in problem if row.accumulate]
     if len(set(known)) < 2:
         return []
-    names = {row.ratio["to"] for row in block if row.ratio}
-    references = [row.accumulate for row in block if row.who in names and row.accumulate]
+    names = {row.ratio["to"] for row in problem if row.ratio}
+    references = [row.accumulate for row in problem if row.who in names and row.accumulate]
     usual = references[0] if references else max(dict.fromkeys(known), key=known.count)
-    return [row for row in block if row.accumulate not in (None, usual)]
+    return [row for row in problem if row.accumulate not in (None, usual)]
 
 
-def _disagree(block: Sequence[Measurement]) -> bool:
+def _disagree(problem: Sequence[Measurement]) -> bool:
     """Whether the medians of a problem, as they are shown, are in another order than the ratios."""
     shown = sorted(
         (_digits(row.ratio["median"]), _digits(row.time.median))
-        for row in block
+        for row in problem
         if row.ratio and row.time is not None
     )
     return any(

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AXES",
+    "OF_BACKENDS",
     "axis_values",
+    "by_problem",
     "columns",
     "common_model",
     "device_name",
@@ -54,6 +56,8 @@ AXES: dict[str, Callable[[Measurement], str]] = {
     "mode": lambda row: row.mode or "",
 }
 
+#: What differs between the backends of one problem, and follows from who they are.
+OF_BACKENDS = ("backend", "mode", "timing", "accumulate")
 # These follow from others, or are empty in a row that was never run: no difference by themselves.
 _BLANK_IS_NO_VALUE = {"threads", "accumulate", "timing"}
 # One that follows from another says nothing more: bf16 beside fp32 differs in the accumulator too,
@@ -86,6 +90,24 @@ def common_model(rows: Sequence[Measurement]) -> str:
     """Return the model that all of several layers belong to, or nothing: ``vgg16``."""
     models = {row.layer.rpartition("/")[0] for row in rows}
     return models.pop() if len(models) == 1 and len(axis_values(rows, "layer")) > 1 else ""
+
+
+def by_problem(rows: Sequence[Measurement]) -> list[list[Measurement]]:
+    """Return the rows of each problem together, in the order of their first.
+
+    The same backend once more begins another list: it was interleaved with others.
+    """
+    axes = [axis for axis in AXES if axis not in OF_BACKENDS]
+    found: dict[tuple[str, ...], list[list[Measurement]]] = {}
+    problems: list[list[Measurement]] = []
+    for row in rows:
+        key = (row.problem, *(AXES[axis](row) for axis in axes))
+        same = found.setdefault(key, [])
+        if not same or any(one.who == row.who for one in same[-1]):
+            same.append([])
+            problems.append(same[-1])
+        same[-1].append(row)
+    return problems
 
 
 def label(row: Measurement, axes: Sequence[str]) -> str:

@@ -4,35 +4,28 @@ from __future__ import annotations
 
 import heapq
 import math
-import textwrap
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.compare.comparison import FASTER, SAME, SLOWER, UNCLEAR
 from pydlbench.compare.match import LAYER_KINDS, describe
-from pydlbench.report.text import PLAIN, Style, markdown_table, markdown_text, plain_table
-from pydlbench.units import number, time_in, time_unit
+from pydlbench.records.metrics import Column
+from pydlbench.report.text import Heading, Lines, Table, some_names
+from pydlbench.units import number, percent, time_in, time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pydlbench.compare.comparison import ComparedRow, Comparison, Estimate
     from pydlbench.compare.rows import Row, Side
+    from pydlbench.report.text import Block
 
-__all__ = [
-    "change",
-    "comparison_markdown",
-    "names_of",
-    "render_comparison",
-    "resolution",
-    "wrapped",
-]
+__all__ = ["change", "comparison_report", "names_of", "resolution"]
 
 
 # -----------------------------------------------------------------------------
 # Ratios, verdicts and settings of a comparison in words, for its table and its Markdown alike.
 
 _SHOWN: Final = 6
-_WIDTH: Final = 150
 # Beyond this a ratio is said as a factor.
 _FACTOR: Final = 2.0
 # Less than half a percent in common is nothing to speak of.
@@ -65,19 +58,17 @@ def change(ratio: float) -> str:
     if ratio >= _FACTOR:
         return f"{number(ratio, 2)}x as slow"
     if ratio > 1:
-        return f"{_percent(ratio - 1)} slower"
+        return f"{percent(ratio - 1)} slower"
     return (
         f"{number(1 / ratio, 2)}x as fast"
         if ratio <= 1 / _FACTOR
-        else f"{_percent(1 - ratio)} faster"
+        else f"{percent(1 - ratio)} faster"
     )
 
 
 def names_of(rows: Iterable[Row]) -> str:
     """Name some rows and count the others."""
-    named = list(dict.fromkeys(describe(row) for row in rows))
-    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
-    return ", ".join(named[:_SHOWN]) + more
+    return some_names(list(dict.fromkeys(describe(row) for row in rows)), _SHOWN)
 
 
 def side_lines(found: Comparison) -> list[str]:
@@ -151,14 +142,6 @@ def legend(found: Comparison) -> list[str]:
     return lines
 
 
-def wrapped(text: str) -> str:
-    """Return lines of prose no wider than a table may be, those of tables as they are."""
-    return "\n".join(
-        line if len(line) <= _WIDTH else textwrap.fill(line, _WIDTH, subsequent_indent="  ")
-        for line in text.splitlines()
-    )
-
-
 def _side(side: Side) -> str:
     parts = [side.name]
     if side.run_id and side.run_id != side.name:
@@ -168,11 +151,6 @@ def _side(side: Side) -> str:
 
 def _rows(count: int) -> str:
     return "1 row" if count == 1 else f"{count} rows"
-
-
-def _percent(fraction: float) -> str:
-    value = 100 * fraction
-    return f"{value:.0f} %" if value >= 9.95 else f"{value:.1f} %"
 
 
 def groups_of(rows: Sequence[ComparedRow]) -> dict[str, list[ComparedRow]]:
@@ -195,6 +173,8 @@ def conclude(found: Comparison) -> list[str]:
     Args:
         found: with at least one row.
     """
+    if found.itself:
+        return ["A and B are the same measurement: it says nothing of how runs differ."]
     groups = groups_of(found.rows)
     total = len(found.rows)
     changed = [
@@ -208,7 +188,7 @@ def conclude(found: Comparison) -> list[str]:
     elif SAME in groups:
         sentence = (
             f"nothing is known to be faster or slower: {len(groups[SAME])} of "
-            f"{_counted_rows(total)} are the same within {_margin(found)}"
+            f"{_rows(total)} are the same within {_margin(found)}"
         )
     else:
         sentence = f"nothing can be said for sure of {_those(total)}"
@@ -237,7 +217,7 @@ def _changed(rows: list[ComparedRow], total: int) -> str:
     ordered = sorted(rows, key=lambda row: -row.counts.ratio if slow else row.counts.ratio)
     names = list(dict.fromkeys(row.b.layer for row in ordered))
     more = ", ..." if len(names) > _NAMED else ""
-    return f"{much} in {len(rows)} of {_counted_rows(total)} ({', '.join(names[:_NAMED])}{more})"
+    return f"{much} in {len(rows)} of {_rows(total)} ({', '.join(names[:_NAMED])}{more})"
 
 
 def _range(first: str, second: str) -> str:
@@ -264,20 +244,15 @@ def _margin(found: Comparison) -> str:
     return f"{100 * found.settings.margin:g} %"
 
 
-def _counted_rows(count: int) -> str:
-    return "1 row" if count == 1 else f"{count} rows"
-
-
 def _those(count: int) -> str:
     return "the row that both have" if count == 1 else f"the {count} rows that both have"
 
 
 # -----------------------------------------------------------------------------
-# A comparison as text: the conclusion first, the sides, the rows, what has no partner.
+# The report: the conclusion first, the sides, the rows, what has no partner.
 
 #: Rows that are printed; files have all.
 LIMIT: Final = 60
-_NAME_WIDTH: Final = 44
 # Settings that get a column where rows differ in them.
 _AXES: Final = (
     *("kind", "batch", "pass_", "precision", "device", "backend", "mode", "cache", "threads"),
@@ -300,64 +275,57 @@ _OF_AXIS: Final = {
 }
 
 
-def render_comparison(found: Comparison, style: Style = PLAIN, *, everything: bool = False) -> str:
-    """Return the report; no newline at the end.
+def comparison_report(found: Comparison, *, everything: bool = True) -> list[Block]:
+    """Return the conclusion, the sides, warnings, the rows, and what has no partner.
 
     Args:
         found: with at least one row.
-        style: colours.
-        everything: print all rows, however many there are.
+        everything: all rows, however many there are.
     """
-    first, *rest = conclude(found)
-    blocks = [wrapped("\n".join([style.bold(first), *rest]))]
-    blocks.append(wrapped("\n".join(side_lines(found))))
-    warnings = [f"warning: {one.text}" for one in found.differences]
-    if warnings:
-        blocks.append(wrapped("\n".join(warnings)))
     shown = _shown(found.rows, everything)
-    titles, cells, right = table(found, shown)
-    text = plain_table(titles, cells, right).splitlines()
-    verdicts = [row.verdict for row in shown]
-    coloured = [
-        style.alarm(line) if verdict == SLOWER else line
-        for line, verdict in zip(text[1:], verdicts, strict=True)
-    ]
-    if len(shown) < len(found.rows):
-        coloured.append(f"... {len(found.rows) - len(shown)} rows more; --all prints them")
-    blocks.append("\n".join([text[0], *coloured]))
+    slower = {at for at, row in enumerate(shown) if row.verdict == SLOWER}
+    left = len(found.rows) - len(shown)
     others = [*left_over(found), *unclear_reasons(found), *(f"note: {one}" for one in found.notes)]
-    if others:
-        blocks.append(wrapped("\n".join(others)))
-    blocks.append(wrapped("\n".join(legend(found))))
-    return "\n\n".join(blocks)
+    return [
+        Lines(conclude(found), bold=1),
+        Heading(side_lines(found), bold=0),
+        Lines([f"warning: {one.text}" for one in found.differences], listed=True),
+        Table.of(_columns(found, shown), shown, alarms=slower),
+        Lines([f"... {left} rows more; --all prints them"] if left else []),
+        Lines(others, listed=True),
+        Lines(legend(found)),
+    ]
 
 
-def table(
-    found: Comparison, rows: Sequence[ComparedRow]
-) -> tuple[list[str], list[list[str]], list[bool]]:
-    """Return titles, cells and which columns are right-aligned."""
-    units = time_unit([row.a.median or 0.0 for row in rows] + [row.b.median or 0.0 for row in rows])
-    axes = _varying(found, rows)
-    cycles = any(row.cycles is not None for row in rows)
-    titles = ["", *(_TITLES.get(axis, axis) for axis in axes), f"A {units[1]}", f"B {units[1]}"]
-    titles += ["ratio", f"{100 * found.settings.confidence:g} % CI", "resolves", "verdict"]
-    right = [False, *(axis in _NUMBERS for axis in axes), True, True, True, True, True, False]
-    if cycles:
-        titles += ["in cycles", "verdict"]
-        right += [True, False]
-    cells = []
-    for row in rows:
-        line = [_cut(row.b.layer), *(_cell(row.b, axis) for axis in axes)]
-        line += [_time(units, row.a), _time(units, row.b), ratio_text(row.time.ratio)]
-        line += [interval(row.time), resolution(row.time), row.time.verdict]
-        if cycles:
-            line += (
-                ["-", ""]
-                if row.cycles is None
-                else [ratio_text(row.cycles.ratio), row.cycles.verdict]
-            )
-        cells.append(line)
-    return titles, cells, right
+def _columns(found: Comparison, rows: Sequence[ComparedRow]) -> list[Column[ComparedRow]]:
+    unit = time_unit([row.a.median or 0.0 for row in rows] + [row.b.median or 0.0 for row in rows])
+
+    def time(row: Row) -> str:
+        return time_in(unit, row.median or 0.0).removesuffix(unit[1]).strip()
+
+    def setting(axis: str) -> Column[ComparedRow]:
+        def cell(row: ComparedRow) -> str:
+            value = getattr(row.b, axis)
+            return "" if value is None else str(value)
+
+        return Column(_TITLES.get(axis, axis), cell, right=axis in _NUMBERS)
+
+    columns: list[Column[ComparedRow]] = [
+        Column("layer", lambda row: row.b.layer, right=False),
+        *map(setting, _varying(found, rows)),
+        Column(f"A {unit[1]}", lambda row: time(row.a)),
+        Column(f"B {unit[1]}", lambda row: time(row.b)),
+        Column("ratio", lambda row: ratio_text(row.time.ratio)),
+        Column(f"{100 * found.settings.confidence:g} % CI", lambda row: interval(row.time)),
+        Column("resolves", lambda row: resolution(row.time)),
+        Column("verdict", lambda row: row.time.verdict, right=False),
+    ]
+    if any(row.cycles is not None for row in rows):
+        columns += [
+            Column("in cycles", lambda row: ratio_text(row.cycles.ratio) if row.cycles else "-"),
+            Column("verdict", lambda row: row.cycles.verdict if row.cycles else "", right=False),
+        ]
+    return columns
 
 
 def _shown(rows: Sequence[ComparedRow], everything: bool) -> Sequence[ComparedRow]:
@@ -388,44 +356,3 @@ def _varying(found: Comparison, rows: Sequence[ComparedRow]) -> list[str]:
         if len(values) > 1 and axis not in across:
             varying.append(axis)
     return varying
-
-
-def _cell(row: Row, axis: str) -> str:
-    value = getattr(row, axis)
-    return "" if value is None else str(value)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _NAME_WIDTH else f"{text[: _NAME_WIDTH - 1]}…"
-
-
-def _time(unit: tuple[float, str], row: Row) -> str:
-    seconds = row.median or 0.0
-    return time_in(unit, seconds).removesuffix(unit[1]).strip()
-
-
-# -----------------------------------------------------------------------------
-# A comparison as Markdown, for a pull request or a page.
-
-
-def comparison_markdown(found: Comparison) -> str:
-    """Return the conclusion in bold, the sides, warnings, all rows, and what has no partner."""
-    first, *rest = conclude(found)
-    blocks = [
-        " ".join([f"**{markdown_text(first)}**", *map(markdown_text, rest)]),
-        _lines(side_lines(found)),
-    ]
-    blocks += [_list([f"warning: {one.text}" for one in found.differences])]
-    titles, cells, _ = table(found, found.rows)
-    blocks.append(markdown_table([title or "layer" for title in titles], cells))
-    others = [*left_over(found), *unclear_reasons(found), *found.notes]
-    blocks += [_list(others), _lines(legend(found))]
-    return "\n\n".join(filter(None, blocks)) + "\n"
-
-
-def _lines(lines: Sequence[str]) -> str:
-    return "  \n".join(map(markdown_text, lines))
-
-
-def _list(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {markdown_text(line)}" for line in lines)

@@ -10,7 +10,7 @@ from pydlbench.devices.gpu.cards import find_card
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import accumulator, other_accumulators, theoretical_peak
 from pydlbench.report.text import plain_table
-from pydlbench.units import format_bytes, format_hz, format_percent, format_seconds, si
+from pydlbench.units import format_bytes, format_hz, format_seconds, percent, si
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -84,11 +84,7 @@ def bandwidth_table(
         if theory:
             limit = theory.get(level)
             best = max(item.bytes_per_s for item in found.values())
-            cells += (
-                ["-", "-"]
-                if limit is None
-                else [f"{limit / 1e9:.1f}", format_percent(best / limit)]
-            )
+            cells += ["-", "-"] if limit is None else [f"{limit / 1e9:.1f}", percent(best / limit)]
         rows.append((names.get(level, level), format_bytes(size), *cells))
     titles = ("GB/s from", "working set", *patterns)
     if theory:
@@ -105,7 +101,7 @@ def _peak_row(peak: PrecisionPeak) -> tuple[str, ...]:
         peak.precision,
         si(peak.measured, "FLOP/s"),
         "-" if limit is None else si(limit.flops_per_s, "FLOP/s"),
-        "-" if limit is None else format_percent(peak.measured / limit.flops_per_s),
+        "-" if limit is None else percent(peak.measured / limit.flops_per_s),
         nominal,
         "-" if peak.clock_hz is None else format_hz(peak.clock_hz),
         peak.kernel or "-",

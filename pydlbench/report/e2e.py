@@ -9,13 +9,13 @@ from pydlbench.devices.gpu.cards import find_card
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import on_tensor_cores
 from pydlbench.models.counts import macs
-from pydlbench.records.metrics import Metric, columns_of, printed
+from pydlbench.records.metrics import Metric, columns_of
 from pydlbench.report.columns import device_name
 from pydlbench.report.csv import flat_lines
 from pydlbench.report.json import dump
-from pydlbench.report.text import PLAIN, Style, csv_text, markdown_table, markdown_text, plain_table
+from pydlbench.report.text import Heading, Lines, Table, csv_text
 from pydlbench.timing.statistics import paired_ratio
-from pydlbench.units import format_flops, format_percent, format_seconds
+from pydlbench.units import format_flops, format_seconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Model
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepRecord
+    from pydlbench.report.text import Block
     from pydlbench.timing.statistics import Ratio
 
 __all__ = [
     "StepRow",
     "conclude",
-    "render_steps",
     "settings",
+    "steps_report",
     "to_csv",
     "to_json",
-    "to_markdown",
     "verdicts",
 ]
 
@@ -157,30 +157,27 @@ def device_ratio(row: StepRow, rows: Sequence[StepRow]) -> Ratio | None:
 _AXES = ("precision", "phase", "batch", "device")
 
 
-def render_steps(
-    run: RunRecord, rows: Sequence[StepRow], conclusion: Sequence[str], style: Style = PLAIN
-) -> str:
-    """Return heading, table, rows without a time, and conclusion; no newline at the end.
+def steps_report(run: RunRecord, rows: Sequence[StepRow], conclusion: Sequence[str]) -> list[Block]:
+    """Return heading, table, rows without a time, notes, and conclusion.
 
     Args:
         run: for the device's name.
         rows: in the order in which they are to stand; at least one.
         conclusion: sentences.
-        style: colours.
     """
-    head = heading(run, rows)
-    blocks = ["\n".join([style.bold(head[0]), *head[1:]])]
-    titles, cells, right = table(rows)
-    if cells:
-        blocks.append(plain_table(titles, cells, right))
-    for status, lines in refused(rows).items():
-        blocks.append("\n".join(map(style.alarm, lines) if status == "failed" else lines))
+    timed = [row for row in rows if row.record.time is not None]
+    differing = _differing(rows)
     notes = dict.fromkeys(f"{row.who}: {note}" for row in rows for note in row.record.notes)
-    if notes:
-        blocks.append("\n".join(notes))
-    if conclusion:
-        blocks.append("\n".join(conclusion))
-    return "\n\n".join(blocks)
+    return [
+        Heading(heading(run, rows)),
+        Table.of(columns_of(METRICS, StepTable(timed, differing)), timed),
+        *(
+            Lines(_refused(rows, status, differing), alarm=status == "failed", listed=True)
+            for status in ("failed", "skipped")
+        ),
+        Lines(list(notes)),
+        Lines(conclusion),
+    ]
 
 
 def heading(run: RunRecord, rows: Sequence[StepRow]) -> list[str]:
@@ -203,25 +200,15 @@ def heading(run: RunRecord, rows: Sequence[StepRow]) -> list[str]:
     return ["  ".join([*items, rows[0].title]), "  ".join(where)]
 
 
-def table(rows: Sequence[StepRow]) -> tuple[list[str], list[list[str]], list[bool]]:
-    """Return titles, cells and which columns are right-aligned, of all rows that have a time."""
-    timed = [row for row in rows if row.record.time is not None]
-    differing = _differing(rows)
-    return printed(columns_of(METRICS, StepTable(timed, differing)), timed)
-
-
-def refused(rows: Sequence[StepRow]) -> dict[str, list[str]]:
-    """Return a line for each row that was skipped or has failed, by status."""
-    found: dict[str, list[str]] = {}
-    differ = _differing(rows)
-    for status in ("failed", "skipped"):
-        for row in rows:
-            if row.record.status == status:
-                where = "  ".join(str(getattr(row.record.case, axis)) for axis in differ)
-                name = f"{row.who}  {where}" if where else row.who
-                reason = " ".join((row.record.reason or "no reason recorded").split())
-                found.setdefault(status, []).append(f"{status}  {name}: {reason}")
-    return found
+def _refused(rows: Sequence[StepRow], status: str, differing: Sequence[str]) -> list[str]:
+    """Return a line for each row that was skipped, or has failed."""
+    lines = []
+    for row in rows:
+        if row.record.status == status:
+            where = [str(getattr(row.record.case, axis)) for axis in differing]
+            reason = " ".join((row.record.reason or "no reason recorded").split())
+            lines.append(f"{status}  {'  '.join([row.who, *where])}: {reason}")
+    return lines
 
 
 def _differing(rows: Sequence[StepRow]) -> list[str]:
@@ -396,10 +383,10 @@ def _verdict(rows: Sequence[StepRow]) -> str:
     bar = _bar(row)
     case = row.record.case
     reached = (
-        f"{row.tflops:.3g} TFLOP/s, {format_percent(share)} of the {promised:g} that a {card.name} "
+        f"{row.tflops:.3g} TFLOP/s, {percent(share)} of the {promised:g} that a {card.name} "
         f"has in {case.precision} ({row.who}, batch {case.batch}, {case.phase})"
     )
-    usual = f"{format_percent(bar)} or more is usual"
+    usual = f"{percent(bar)} or more is usual"
     if share >= bar:
         return f"{device} works as a {card.name} should: {reached}; {usual}."
     if share >= _BAD * bar:
@@ -518,7 +505,7 @@ def _devices(timed: Sequence[StepRow]) -> list[str]:
 
 
 # -----------------------------------------------------------------------------
-# Steps as JSON, CSV and Markdown.
+# Steps as JSON and CSV.
 
 CSV_COLUMNS = (
     *("run_id", "created_utc", "model", "batch", "phase", "framework", "mode", "precision"),
@@ -555,16 +542,3 @@ def to_csv(run: RunRecord, rows: Sequence[StepRow]) -> str:
     """Return the header and one line per step; what is unknown is an empty cell."""
     documents = (row.to_dict() for row in rows)
     return csv_text(CSV_COLUMNS, flat_lines(run, "step", CSV_COLUMNS, documents))
-
-
-def to_markdown(run: RunRecord, rows: Sequence[StepRow], conclusion: Sequence[str]) -> str:
-    """Return a section that can be pasted into a page."""
-    blocks = ["  \n".join(markdown_text(line) for line in heading(run, rows))]
-    titles, cells, right = table(rows)
-    if cells:
-        blocks.append(markdown_table(titles, cells, right))
-    rest = [line for group in refused(rows).values() for line in group]
-    if rest:
-        blocks.append("\n".join(f"- {markdown_text(line)}" for line in rest))
-    blocks += [markdown_text(line) for line in conclusion]
-    return "\n\n".join(blocks) + "\n"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.records.measurement import TimeSummary
-from pydlbench.records.metrics import spread
-from pydlbench.report.backends import contest_legend, contest_table
+from pydlbench.records.metrics import Column, spread
+from pydlbench.report.backends import interleaved_legend, interleaved_table
 from pydlbench.report.columns import columns, heading, label, varying
-from pydlbench.report.text import PLAIN, Style, plain_table
+from pydlbench.report.text import Heading, Lines, Table, run_lines, some_names
 from pydlbench.units import (
     format_bytes,
     format_seconds,
@@ -27,24 +27,161 @@ if TYPE_CHECKING:
 
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
+    from pydlbench.report.text import Block
 
 __all__ = [
+    "algorithms_report",
     "disagreement",
     "evidence",
     "explanations",
     "gpu_notes",
-    "render_algorithms",
-    "render_layers",
+    "layers_page",
+    "layers_report",
 ]
+
+
+def layers_report(
+    run: RunRecord,
+    rows: Sequence[Measurement],
+    conclusion: Sequence[str] = (),
+    *,
+    algorithms: bool = False,
+    explain: bool = False,
+) -> list[Block]:
+    """Return heading, table, rows without a time, footnotes and conclusion.
+
+    Args:
+        run: The run, for the device's name.
+        rows: Measurements, in the order in which they are to stand.
+        conclusion: Sentences.
+        algorithms: List the candidates of every row.
+        explain: Show the measurements behind what is said of slower backends.
+    """
+    if not rows:
+        return [Lines(["nothing was timed"])]
+    timed = [row for row in rows if row.ok]
+    beside = any(row.ratio for row in timed)
+    # Sums follow from the backend that a row is named after: "bf16 float32" says nothing.
+    axes = [axis for axis in varying(rows) if not (beside and axis == "accumulate")]
+
+    def name(row: Measurement) -> str:
+        return label(row, axes)
+
+    blocks: list[Block] = [
+        Heading(heading(run, timed or rows)),
+        interleaved_table(timed) if beside else Table.of(columns(timed) if timed else (), timed),
+        *_refused(rows, name),
+        Lines([*_footnotes(timed, name), *gpu_notes(timed, name), *explanations(timed, name)]),
+        *_clocks_table(timed, name),
+    ]
+    if algorithms:
+        for row in rows:
+            blocks += algorithms_report(row, name(row)) if row.candidates else []
+    if explain:
+        blocks.append(Lines(list(evidence(timed, name))))
+    return [*blocks, Lines(conclusion)]
+
+
+def layers_page(
+    run: RunRecord, rows: Sequence[Measurement], conclusion: Sequence[str] = ()
+) -> list[Block]:
+    """Return what a page in Markdown has room for: one table of all rows, and what follows."""
+    timed = [row for row in rows if row.ok]
+    axes = varying(rows)
+    return [
+        Heading(heading(run, timed or rows)),
+        Table.of(columns(timed) if timed else (), timed),
+        *_refused(rows, lambda row: label(row, axes)),
+        Lines(conclusion),
+        run_lines(run),
+    ]
+
+
+def _refused(rows: Sequence[Measurement], name_of: Callable[[Measurement], str]) -> Iterator[Lines]:
+    """Yield the rows without a time, those together that have the same reason."""
+    for status in ("failed", "skipped"):
+        group = [row for row in rows if not row.ok and row.status == status]
+        reasons = _by(group, name_of, lambda row: row.reason or "no reason recorded")
+        lines = [f"{status}  {names}: {reason}" for reason, names in reasons]
+        yield Lines(lines, alarm=status == "failed", listed=True)
+
+
+def _by(
+    rows: Iterable[Measurement],
+    name_of: Callable[[Measurement], str],
+    key: Callable[[Measurement], str],
+) -> list[tuple[str, str]]:
+    """Group rows by a text and name the members: ``[(text, "conv1, conv2 and 3 more")]``."""
+    groups: dict[str, list[str]] = {}
+    for row in rows:
+        groups.setdefault(" ".join(key(row).split()), []).append(name_of(row))
+    return [(text, some_names(names)) for text, names in groups.items()]
+
+
+def _footnotes(
+    timed: Sequence[Measurement], name_of: Callable[[Measurement], str]
+) -> Iterator[str]:
+    if any(row.ratio for row in timed):
+        yield from interleaved_legend(timed)
+    several = len(timed) > 1
+    stops = _by((row for row in timed if row.stop_reason), name_of, _stop_of(several))
+    if len(stops) == 1:
+        yield f"stopped: {stops[0][0]}"
+    else:
+        yield from (f"stopped: {reason}: {names}" for reason, names in stops)
+    if not several:
+        yield from (f"beside the kernel: {cost}" for cost in map(_beside, timed) if cost)
+    yield from _contended(timed, name_of)
+    discarded = sum(row.discarded for row in timed)
+    if discarded:
+        kept = sum(row.time.n for row in timed if row.time is not None)
+        yield f"discarded: {discarded} disturbed samples of {kept + discarded}"
+    if any(row.flops_executed != row.flops for row in timed):
+        yield "TFLOP/s counts padding, as papers do; percentages use the executed FLOPs only"
+
+
+def _stop_of(several: bool) -> Callable[[Measurement], str]:
+    if several:
+        # "known to 0.43% at" and "known to 0.44% at" are one reason; a column has the figures.
+        figures = re.compile(r" (?:to|at) [\d.]+ ?%|^[\d.]+ s of ")
+        return lambda row: figures.sub("", row.stop_reason or "")
+    return lambda row: row.stop_reason or ""
+
+
+def _contended(
+    timed: Sequence[Measurement], name_of: Callable[[Measurement], str]
+) -> Iterator[str]:
+    """Say once which rows other work disturbed, and how; figures only of a single row."""
+    rows = [row for row in timed if row.contended]
+    if not rows:
+        return
+    reasons = [row.contention_reason or "other work" for row in rows]
+    if len(rows) > 1:
+        reasons = list(dict.fromkeys(reason.partition(":")[0] for reason in reasons))
+    names = _some(list(map(name_of, rows)), len(timed))
+    yield f"contended: {names}: {'; '.join(reasons)}"
+
+
+def _beside(row: Measurement) -> str:
+    """What the kernel needs and its time leaves out: reorders, memory, creation."""
+    parts = []
+    if row.reorder_s:
+        times = ", ".join(f"{role} {format_seconds(s)}" for role, s in row.reorder_s.items())
+        parts.append(f"reorders from and to plain layouts {times}")
+    if row.workspace_bytes:
+        parts.append(f"workspace {format_bytes(row.workspace_bytes)}")
+    if row.setup_s is not None:
+        parts.append(f"created in {format_seconds(row.setup_s)}")
+    return "; ".join(parts)
 
 
 # -----------------------------------------------------------------------------
 # ``--algorithms``: every implementation that was tried for one layer, fastest first.
 
-_TEXTS = 3  # columns before the numbers
+_Candidate = tuple[Mapping[str, Any], TimeSummary | None]
 
 
-def render_algorithms(row: Measurement, name: str) -> str:
+def algorithms_report(row: Measurement, name: str) -> list[Block]:
     """Return the table of a measurement's candidates, or one line where there are none.
 
     Those that failed or were wrong stand last, with the reason in the place of a verdict.
@@ -55,45 +192,56 @@ def render_algorithms(row: Measurement, name: str) -> str:
     """
     candidates = [(item, _time(item)) for item in row.candidates or ()]
     if not candidates:
-        return f"{name}: no candidates were recorded"
+        return [Lines([f"{name}: no candidates were recorded"])]
     candidates.sort(key=lambda pair: pair[1].median if pair[1] else math.inf)
-    medians = [time.median for _, time in candidates if time]
-    unit = time_unit(medians)
-    reordered = any(item.get("reorder_s") for item, _ in candidates)
-    on_gpu = any(item.get("tensor_cores") is not None for item, _ in candidates)
-    cells = []
-    for item, time in candidates:
-        reorders = sum((item.get("reorder_s") or {}).values())
-        workspace = item.get("workspace_bytes")
-        cells.append(
-            [
-                "*" if item.get("chosen") else "",
-                str(item.get("algorithm") or "-"),
-                str(item.get("layout") or "-"),
-                time_in(unit, time.median) if time else "-",
-                spread(time) if time else "-",
-                str(time.n) if time else "-",
-                f"{number(time.median / medians[0])}x" if time and medians[0] > 0 else "-",
-                *([format_seconds(reorders) if reorders else "-"] if reordered else ()),
-                format_bytes(workspace) if workspace else "-",
-                *(_on_gpu(item) if on_gpu else ()),
-                _verdict(item),
-            ]
-        )
-    titles = ["", "algorithm", "layout", "median", "CI", "n", "ratio"]
-    titles += [*(["reorders"] if reordered else ()), "workspace"]
-    titles += ["tensor cores", "built in"] if on_gpu else []
-    right = [index >= _TEXTS for index in range(len(titles))] + [False]
     many = f"{len(candidates)} candidate{'s' if len(candidates) > 1 else ''}"
     title = f"{name}: {many}, fastest first; * is the row above"
-    return f"{title}\n\n{plain_table([*titles, 'verdict'], cells, right)}"
+    return [Lines([title]), Table.of(_candidate_columns(candidates), candidates)]
 
 
-def _on_gpu(item: Mapping[str, Any]) -> list[str]:
-    tensor_cores = item.get("tensor_cores")
-    used = "-" if tensor_cores is None else "yes" if tensor_cores else "no"
-    seconds = item.get("setup_s")
-    return [used, format_seconds(seconds) if seconds else "-"]
+def _candidate_columns(candidates: Sequence[_Candidate]) -> list[Column[_Candidate]]:
+    medians = [time.median for _, time in candidates if time]
+    unit = time_unit(medians)
+
+    def text(key: str) -> Callable[[_Candidate], str]:
+        return lambda one: str(one[0].get(key) or "-")
+
+    def of_time(cell: Callable[[TimeSummary], str]) -> Callable[[_Candidate], str]:
+        return lambda one: cell(one[1]) if one[1] else "-"
+
+    def ratio(time: TimeSummary) -> str:
+        return f"{number(time.median / medians[0])}x" if medians[0] > 0 else "-"
+
+    def reorders(one: _Candidate) -> str:
+        seconds = sum((one[0].get("reorder_s") or {}).values())
+        return format_seconds(seconds) if seconds else "-"
+
+    def workspace(one: _Candidate) -> str:
+        size = one[0].get("workspace_bytes")
+        return format_bytes(size) if size else "-"
+
+    def tensor_cores(one: _Candidate) -> str:
+        return {None: "-", True: "yes", False: "no"}[one[0].get("tensor_cores")]
+
+    def built_in(one: _Candidate) -> str:
+        seconds = one[0].get("setup_s")
+        return format_seconds(seconds) if seconds else "-"
+
+    found = [
+        Column("", lambda one: "*" if one[0].get("chosen") else "", right=False),
+        Column("algorithm", text("algorithm"), right=False),
+        Column("layout", text("layout"), right=False),
+        Column("median", of_time(lambda time: time_in(unit, time.median))),
+        Column("CI", of_time(spread)),
+        Column("n", of_time(lambda time: str(time.n))),
+        Column("ratio", of_time(ratio)),
+    ]
+    if any(item.get("reorder_s") for item, _ in candidates):
+        found.append(Column("reorders", reorders))
+    found.append(Column("workspace", workspace))
+    if any(item.get("tensor_cores") is not None for item, _ in candidates):
+        found += [Column("tensor cores", tensor_cores), Column("built in", built_in)]
+    return [*found, Column("verdict", lambda one: _verdict(one[0]), right=False)]
 
 
 def _time(item: Mapping[str, Any]) -> TimeSummary | None:
@@ -124,7 +272,7 @@ def _verdict(item: Mapping[str, Any]) -> str:
 # The three clocks of one kernel agree within this, or the row says how they differ.
 _AGREE = 0.10
 _NAMED = 4
-_CLOCKS = ("event", "graph", "host")
+_CLOCKS: Final = ("event", "graph", "host")
 
 
 def gpu_notes(rows: Sequence[Measurement], name_of: Callable[[Measurement], str]) -> Iterator[str]:
@@ -136,10 +284,12 @@ def gpu_notes(rows: Sequence[Measurement], name_of: Callable[[Measurement], str]
     """
     apart = [(row, text) for row in rows if (text := disagreement(row)) is not None]
     if len(apart) > _NAMED:
-        yield from _clocks([row for row, _ in apart], name_of)
+        yield (
+            f"{len(apart)} rows whose time depends on the clock by over {100 * _AGREE:.0f} %: the "
+            "table below has their times"
+        )
     else:
-        for row, text in apart:
-            yield f"{name_of(row)}: {text}"
+        yield from (f"{name_of(row)}: {text}" for row, text in apart)
     for remark, names in _units(rows, name_of).items():
         yield f"{remark}: {_some(names, len(rows))}"
     for reason, names in _held_down(rows, name_of).items():
@@ -151,15 +301,24 @@ def gpu_notes(rows: Sequence[Measurement], name_of: Callable[[Measurement], str]
         yield f"energy of executions back to back, at {watts} W"
 
 
-def _clocks(rows: Sequence[Measurement], name_of: Callable[[Measurement], str]) -> Iterator[str]:
-    """A table of the times by three clocks, for many rows whose clocks disagree."""
-    yield f"{len(rows)} rows whose time depends on the clock by over {100 * _AGREE:.0f} %:"
-    titles = ["", "between events", "in a graph", "host's clock", "launching it"]
-    cells = [
-        [name_of(row), *(_seconds(row, clock) for clock in (*_CLOCKS, "enqueue"))] for row in rows
-    ]
-    right = [False, *[True] * (len(titles) - 1)]
-    yield from (f"  {line}".rstrip() for line in plain_table(titles, cells, right).splitlines())
+def _clocks_table(
+    rows: Sequence[Measurement], name_of: Callable[[Measurement], str]
+) -> Iterator[Table]:
+    """Yield the times by three clocks of the rows whose clocks disagree, where these are many."""
+    apart = [row for row in rows if disagreement(row) is not None]
+
+    def column(title: str, clock: str) -> Column[Measurement]:
+        return Column(title, lambda row: _seconds(row, clock))
+
+    if len(apart) > _NAMED:
+        found = [
+            Column("row", name_of, right=False),
+            column("between events", "event"),
+            column("in a graph", "graph"),
+            column("host's clock", "host"),
+            column("launching it", "enqueue"),
+        ]
+        yield Table.of(found, apart)
 
 
 def _seconds(row: Measurement, clock: str) -> str:
@@ -168,10 +327,7 @@ def _seconds(row: Measurement, clock: str) -> str:
 
 
 def _some(names: Sequence[str], rows: int) -> str:
-    if len(names) == rows > 1:
-        return f"all {rows} rows"
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED + 1 else ""
-    return ", ".join(names[:_NAMED] if more else names) + more
+    return f"all {rows} rows" if len(names) == rows > 1 else some_names(names)
 
 
 def _units(
@@ -288,105 +444,3 @@ def _share(cause: Mapping[str, Any]) -> str:
 
 def _signed(share: float) -> str:
     return f"-{percent(-share)}" if share < 0 else percent(share)
-
-
-def render_layers(run: RunRecord, rows: Sequence[Measurement], style: Style = PLAIN) -> str:
-    """Return heading, table, rows without a time, and footnotes; no newline at the end.
-
-    Args:
-        run: The run, for the device's name.
-        rows: Measurements, in the order in which they are to stand.
-        style: Colours.
-    """
-    if not rows:
-        return "nothing was timed"
-    timed = [row for row in rows if row.ok]
-    axes = varying(rows)
-    head = heading(run, timed or rows)
-    blocks = ["\n".join([style.bold(head[0]), *head[1:]])]
-    if any(row.ratio for row in timed):
-        blocks.append(contest_table(timed))
-        # It follows from the backend that a row is named after: "bf16 float32" says nothing.
-        axes = [axis for axis in axes if axis != "accumulate"]
-    elif timed:
-        found = columns(timed)
-        blocks.append(
-            plain_table(
-                [column.title for column in found],
-                [[column.cell(row) for column in found] for row in timed],
-                [column.right for column in found],
-            )
-        )
-    for status in ("failed", "skipped"):
-        group = [row for row in rows if not row.ok and row.status == status]
-        lines = [
-            f"{status}  {names}: {reason}"
-            for reason, names in _by(group, axes, lambda row: row.reason or "no reason recorded")
-        ]
-        if lines:
-            blocks.append("\n".join(map(style.alarm, lines) if status == "failed" else lines))
-    notes = list(_footnotes(timed, axes))
-    if notes:
-        blocks.append("\n".join(notes))
-    return "\n\n".join(blocks)
-
-
-def _by(
-    rows: Iterable[Measurement], axes: Sequence[str], key: Callable[[Measurement], str]
-) -> list[tuple[str, str]]:
-    """Group rows by a text and name the members: ``[(text, "conv1, conv2 and 3 more")]``."""
-    groups: dict[str, list[str]] = {}
-    for row in rows:
-        groups.setdefault(" ".join(key(row).split()), []).append(label(row, axes))
-    named = []
-    for text, names in groups.items():
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED + 1 else ""
-        shown = names[:_NAMED] if more else names
-        named.append((text, ", ".join(shown) + more))
-    return named
-
-
-def _stop_of(several: bool) -> Callable[[Measurement], str]:
-    if several:
-        # "known to 0.43% at" and "known to 0.44% at" are one reason; a column has the figures.
-        figures = re.compile(r" (?:to|at) [\d.]+ ?%|^[\d.]+ s of ")
-        return lambda row: figures.sub("", row.stop_reason or "")
-    return lambda row: row.stop_reason or ""
-
-
-def _footnotes(timed: Sequence[Measurement], axes: Sequence[str]) -> Iterable[str]:
-    if any(row.ratio for row in timed):
-        yield from contest_legend(timed)
-    stops = _by((row for row in timed if row.stop_reason), axes, _stop_of(len(timed) > 1))
-    if len(stops) == 1:
-        yield f"stopped: {stops[0][0]}"
-    else:
-        yield from (f"stopped: {reason}: {names}" for reason, names in stops)
-    if len(timed) == 1:
-        beside = _beside(timed[0])
-        if beside:
-            yield f"beside the kernel: {beside}"
-    disturbed = [row for row in timed if row.contended]
-    for reason, names in _by(disturbed, axes, lambda row: row.contention_reason or "other work"):
-        yield f"contended: {names}: {reason}"
-    yield from gpu_notes(timed, lambda row: label(row, axes))
-    yield from explanations(timed, lambda row: label(row, axes))
-    discarded = sum(row.discarded for row in timed)
-    if discarded:
-        kept = sum(row.time.n for row in timed if row.time is not None)
-        yield f"discarded: {discarded} disturbed samples of {kept + discarded}"
-    if any(row.flops_executed != row.flops for row in timed):
-        yield "TFLOP/s counts padding, as papers do; percentages use the executed FLOPs only"
-
-
-def _beside(row: Measurement) -> str:
-    """What the kernel needs and its time leaves out: reorders, memory, creation."""
-    parts = []
-    if row.reorder_s:
-        times = ", ".join(f"{role} {format_seconds(s)}" for role, s in row.reorder_s.items())
-        parts.append(f"reorders from and to plain layouts {times}")
-    if row.workspace_bytes:
-        parts.append(f"workspace {format_bytes(row.workspace_bytes)}")
-    if row.setup_s is not None:
-        parts.append(f"created in {format_seconds(row.setup_s)}")
-    return "; ".join(parts)

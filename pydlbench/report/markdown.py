@@ -1,76 +1,35 @@
-"""Markdown tables of layers, estimates, steps, checks and findings."""
+"""Markdown tables of what a run holds besides layers: estimates, steps, checks, findings."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.records.metrics import Column, printed
-from pydlbench.report.columns import columns, heading, label, varying
-from pydlbench.report.text import markdown_run, markdown_table, markdown_text
+from pydlbench.records.metrics import Column
+from pydlbench.report.text import Lines, Table, Title
 from pydlbench.units import format_seconds, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.run import RunRecord
+    from pydlbench.report.text import Block
 
-__all__ = ["document_tables", "dominant", "to_markdown"]
-
-
-# -----------------------------------------------------------------------------
-# Markdown: the heading, one table, and the rows without a time with their reasons.
+__all__ = ["document_tables", "dominant"]
 
 
-def to_markdown(
-    run: RunRecord, measurements: Sequence[Measurement], notes: Sequence[str] = ()
-) -> str:
-    """Return a section that can be pasted into a page.
-
-    Args:
-        run: The run.
-        measurements: Its rows.
-        notes: Sentences below the table.
-    """
-    timed = [row for row in measurements if row.ok]
-    axes = varying(measurements)
-    blocks = ["  \n".join(markdown_text(line) for line in heading(run, timed or measurements))]
-    if timed:
-        blocks.append(markdown_table(*printed(columns(timed), timed)))
-    rest = [row for row in measurements if not row.ok]
-    if rest:
-        blocks.append(
-            "\n".join(
-                f"- {row.status}: {markdown_text(label(row, axes))}: "
-                f"{markdown_text(row.reason or 'no reason recorded')}"
-                for row in rest
-            )
-        )
-    blocks += [markdown_text(note) for note in notes]
-    blocks += markdown_run(run)
-    return "\n\n".join(blocks) + "\n"
-
-
-# -----------------------------------------------------------------------------
-# Markdown tables of what is no layer: estimates, steps, checks and findings.
-
-
-def document_tables(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    """Return a section for each table of the store that has documents.
+def document_tables(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Block]:
+    """Return a title and a table for each table of the store that has documents.
 
     Args:
         entries: documents by table: ``estimate``, ``step``, ``check``, ``findings``.
     """
-    blocks = []
-    for table, (title, fields) in _TABLES.items():
+    blocks: list[Block] = []
+    for table, (title, columns) in _TABLES.items():
         documents = entries.get(table) or ()
         timed = [one for one in documents if one.get("status", "ok") == "ok"]
-        if timed:
-            blocks.append(f"### {title}")
-            blocks.append(markdown_table(*printed(fields, timed)))
         rest = [one for one in documents if one.get("status", "ok") != "ok"]
-        if rest:
-            blocks.append("\n".join(f"- {_refused(one)}" for one in rest))
+        blocks.append(Title(title if timed else ""))
+        blocks.append(Table.of(columns, timed))
+        blocks.append(Lines([_refused(one) for one in rest], listed=True))
     return blocks
 
 
@@ -104,7 +63,7 @@ def _median(document: Mapping[str, Any], name: str) -> str:
 
 
 def _signed(value: Any) -> str:
-    return f"{100 * value:+.1f} %" if isinstance(value, (int, float)) else "-"
+    return percent(value, signed=True) if isinstance(value, (int, float)) else "-"
 
 
 def _numbers(document: Mapping[str, Any]) -> str:
@@ -169,7 +128,7 @@ _TABLES: Final[Mapping[str, tuple[str, tuple[Column[Mapping[str, Any]], ...]]]] 
         ),
     ),
     "check": (
-        "Cross-checks",
+        "Checks",
         (
             *_STEP,
             *_WHO,
@@ -218,6 +177,4 @@ def _refused(document: Mapping[str, Any]) -> str:
     words = [_what(document), f"batch {document.get('batch')}", str(document.get("phase"))]
     words.append(_who(document))
     name = " ".join(filter(None, words))
-    return markdown_text(
-        f"{document['status']}: {name}: {document.get('reason') or 'no reason recorded'}"
-    )
+    return f"{document['status']}: {name}: {document.get('reason') or 'no reason recorded'}"

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.records.metrics import Column
 from pydlbench.report.columns import device_name
-from pydlbench.report.text import PLAIN, Style, plain_table
-from pydlbench.units import format_bytes, format_percent, format_seconds, si
+from pydlbench.report.text import Facts, Heading, Lines, Table, some_names
+from pydlbench.report.verdicts import disturbance, sum_is_disturbed
+from pydlbench.units import format_bytes, format_seconds, percent, si
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pydlbench.ladder.estimate import Estimate, LayerShare, Plan, Range
+    from pydlbench.ladder.estimate import Estimate, LayerShare, Plan
+    from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
+    from pydlbench.report.text import Block
 
-__all__ = ["model_conclusion", "render_model", "render_summary"]
+__all__ = ["model_conclusion", "model_report", "summary_report"]
 
-_SHORT = {
+_PASSES: Final = {
     "forward": "forward",
     "backward-data": "bwd data",
     "backward-weights": "bwd weights",
@@ -25,139 +29,139 @@ _SHORT = {
 }
 
 
-def render_model(
+def model_report(
     run: RunRecord,
     plan: Plan,
     estimate: Estimate,
     memory: Mapping[str, int],
+    rows: Sequence[Measurement] = (),
     *,
     top: int | None = 20,
-    libraries: Sequence[str] = (),
-    style: Style = PLAIN,
-) -> str:
-    """Return heading, table of layers, sums and conclusion; no newline at the end.
+) -> list[Block]:
+    """Return heading, table of layers, sums and conclusion.
 
     Args:
         run: for the device's name.
         plan: what was measured.
         estimate: what came of it.
         memory: bytes by what they are for.
+        rows: the kernels that are summed.
         top: how many layers to show, by time, those that run the same kernels in one line; None
             is all of them, each for itself and in the model's order.
-        libraries: names and versions.
-        style: colours.
     """
-    blocks = ["\n".join([style.bold(_what(plan)), _where(run, libraries)])]
+    model, threads = plan.model, run.device.get("threads")
+    what = [model.name, f"batch {model.batch}", plan.phase, plan.precision, model.title]
+    where = [device_name(run.device)]
+    where += [f"{threads} thread{'' if threads == 1 else 's'}"] if threads else []
+    where += sorted({row.library for row in rows if row.library})
+    where.append("native backend, every layer alone")
+    blocks: list[Block] = [Heading(["  ".join(what), "  ".join(where)])]
     if estimate.layers:
         blocks.append(_table(estimate, top))
-        blocks.append("\n".join(_sums(estimate, memory)))
-        blocks.append("\n".join(model_conclusion(estimate)))
-    if estimate.missing:
-        blocks.append("\n".join(map(style.alarm, _missing(estimate))))
-    return "\n\n".join(blocks)
+        blocks.append(Facts(_sums(estimate, memory)))
+        blocks.append(Lines(model_conclusion(estimate, rows)))
+    missing: dict[str, list[str]] = {}
+    for name, pass_, reason in estimate.missing:
+        missing.setdefault(reason, []).append(f"{name} {pass_}")
+    lines = [f"not in the sum: {some_names(who)}: {why}" for why, who in missing.items()]
+    return [*blocks, Lines(lines, alarm=True)]
 
 
-def _what(plan: Plan) -> str:
-    model = plan.model
-    return "  ".join([model.name, f"batch {model.batch}", plan.phase, plan.precision, model.title])
-
-
-def _where(run: RunRecord, libraries: Sequence[str]) -> str:
-    device = run.device
-    items = [device_name(device)]
-    threads = device.get("threads")
-    if threads:
-        items.append(f"{threads} thread{'' if threads == 1 else 's'}")
-    return "  ".join([*items, *libraries, "native backend, every layer alone"])
-
-
-def _table(estimate: Estimate, top: int | None) -> str:
-    passes = [name for name in _SHORT if any(name in layer.by_pass for layer in estimate.layers)]
-    several = len(passes) > 1
-    titles = ["layer", "kind", *([_SHORT[one] for one in passes] if several else [])]
-    titles += ["hot", "cold", "share", "", "bound", "of roof"]
+def _table(estimate: Estimate, top: int | None) -> Table:
     shown, others = list(estimate.layers), []
     if top is not None and len(shown) > top:
         groups = sorted(estimate.groups, key=lambda layer: -layer.time.middle)
         shown, others = groups[:top], groups[top:]
-    cells = [_row(layer, passes if several else []) for layer in shown]
+    columns = _columns(estimate)
+    cells = [[column.cell(layer) for column in columns] for layer in shown]
     if others:
-        rest = sum(layer.count for layer in others)
-        cells.append(_filler(f"{rest} others", others, len(titles)))
-    left = {"layer", "kind", "", "bound"}
-    return plain_table(titles, cells, [title not in left for title in titles])
+        rest = {
+            "layer": f"{sum(layer.count for layer in others)} others",
+            "hot": format_seconds(sum(one.time.hot for one in others)),
+            "cold": format_seconds(sum(one.time.cold for one in others)),
+            "share": percent(sum(one.share for one in others)),
+        }
+        cells.append([rest.get(column.title, "") for column in columns])
+    return Table([one.title for one in columns], cells, [one.right for one in columns])
 
 
-def _row(layer: LayerShare, passes: Sequence[str]) -> list[str]:
-    efficiency = layer.efficiency
+def _columns(estimate: Estimate) -> list[Column[LayerShare]]:
+    def name(one: LayerShare) -> str:
+        return one.name if one.count == 1 else f"{one.name} x{one.count}"
+
+    def of_pass(which: str) -> Column[LayerShare]:
+        def seconds(one: LayerShare) -> str:
+            time = one.by_pass.get(which)
+            return "-" if time is None else format_seconds(time.middle)
+
+        return Column(_PASSES[which], seconds)
+
+    passes = [one for one in _PASSES if any(one in layer.by_pass for layer in estimate.layers)]
     return [
-        layer.name if layer.count == 1 else f"{layer.name} x{layer.count}",
-        layer.kind,
-        *(_seconds(layer.by_pass.get(one)) for one in passes),
-        format_seconds(layer.time.hot),
-        format_seconds(layer.time.cold),
-        format_percent(layer.share),
-        "#" * round(20 * layer.share),
-        layer.bound or "-",
-        "-" if efficiency is None else format_percent(efficiency),
+        Column("layer", name, right=False),
+        Column("kind", lambda one: one.kind, right=False),
+        *map(of_pass, passes if len(passes) > 1 else ()),
+        Column("hot", lambda one: format_seconds(one.time.hot)),
+        Column("cold", lambda one: format_seconds(one.time.cold)),
+        Column("share", lambda one: percent(one.share)),
+        Column("", lambda one: "#" * round(20 * one.share), right=False),
+        Column("bound", lambda one: one.bound or "-", right=False),
+        Column("of roof", lambda one: percent(one.efficiency)),
     ]
 
 
-def _filler(label: str, others: Sequence[LayerShare], width: int) -> list[str]:
-    row = [label, *[""] * (width - 1)]
-    row[-6] = format_seconds(sum(one.time.hot for one in others))
-    row[-5] = format_seconds(sum(one.time.cold for one in others))
-    row[-4] = format_percent(sum(one.share for one in others))
-    return row
-
-
-def _seconds(time: Range | None) -> str:
-    return "-" if time is None else format_seconds(time.middle)
-
-
-def _sums(estimate: Estimate, memory: Mapping[str, int]) -> list[str]:
+def _sums(estimate: Estimate, memory: Mapping[str, int]) -> list[tuple[str, str]]:
     hot, cold = format_seconds(estimate.time.hot), format_seconds(estimate.time.cold)
     width = format_seconds(estimate.half_width_s)
-    kernels = f"{estimate.measured} distinct kernels stand for {estimate.occurrences}"
-    kinds = ", ".join(
-        f"{kind} {format_percent(seconds / estimate.time.middle)}"
-        for kind, seconds in list(estimate.kinds.items())[:5]
-    )
     rate = si(estimate.images_per_s, "images/s")
     middle = format_seconds(estimate.time.middle)
+    kernels = f"{estimate.measured} distinct kernels stand for {estimate.occurrences}"
     alone, why = estimate.hot_only
-    doubt = [f"          {alone} of them without cold caches, hot stands for both: {why}"]
+    kinds = ", ".join(
+        f"{kind} {percent(seconds / estimate.time.middle)}"
+        for kind, seconds in list(estimate.kinds.items())[:5]
+    )
+    doubt = f"{alone} of them without cold caches, hot stands for both: {why}"
     return [
-        f"estimate  {middle}  {hot} (hot caches) to {cold} (cold)  sampling +-{width}  {rate}",
-        f"          {kernels}; all at their measured roof: {format_seconds(estimate.roof_s)}",
-        *(doubt if alone else []),
-        f"by kind   {kinds}",
-        "memory    " + ", ".join(f"{name} {format_bytes(size)}" for name, size in memory.items()),
+        ("estimate", f"{middle}  {hot} (hot caches) to {cold} (cold)  sampling +-{width}  {rate}"),
+        ("estimate", f"{kernels}; all at their measured roof: {format_seconds(estimate.roof_s)}"),
+        *([("estimate", doubt)] if alone else []),
+        ("by kind", kinds),
+        ("memory", ", ".join(f"{name} {format_bytes(size)}" for name, size in memory.items())),
     ]
 
 
-def model_conclusion(estimate: Estimate) -> list[str]:
-    """Return which layer and kind dominate, and what the step would be without their excess."""
+def model_conclusion(estimate: Estimate, rows: Sequence[Measurement] = ()) -> list[str]:
+    """Return which layer and kind dominate, and what the step would be without their excess.
+
+    Where other work disturbed kernels that is said first, and nothing else where these are a large
+    part of the sum.
+
+    Args:
+        estimate: of the step.
+        rows: the kernels that it sums.
+    """
+    lines = disturbance(rows)
     dominant = estimate.dominant
-    if dominant is None:
-        return []
+    if dominant is None or sum_is_disturbed(rows):
+        return lines
     total = estimate.time.middle
     kind, seconds = next(iter(estimate.kinds.items()))
-    share = format_percent(seconds / total)
-    part = format_percent(dominant.share)
+    share = percent(seconds / total)
+    part = percent(dominant.share)
     verb = "dominates" if dominant.count == 1 else "dominate"
-    lines = [f"{_alike(dominant)} {verb}: {part} of the step; {kind} layers take {share}."]
+    lines.append(f"{_alike(dominant)} {verb}: {part} of the step; {kind} layers take {share}.")
     best = estimate.ranked()[0]
     gain = total - estimate.at_roof_s(best)
     if gain > 0.005 * total:
         reached = best.efficiency
         one = best.count == 1
         who = "it reaches" if one else "they reach"
-        where = "" if reached is None else f", {who} {format_percent(reached)} of it"
+        where = "" if reached is None else f", {who} {percent(reached)} of it"
         lines.append(
             f"If {_alike(best)} ran at {'its' if one else 'their'} roof{where}, the step would "
             f"take {format_seconds(estimate.at_roof_s(best))} "
-            f"({format_percent(gain / total)} less): the most that "
+            f"({percent(gain / total)} less): the most that "
             f"{'a single layer' if one else 'one kind of layer'} can give."
         )
     else:
@@ -172,56 +176,34 @@ def _alike(layer: LayerShare) -> str:
     return layer.name if layer.count == 1 else f"{layer.name} and {layer.count - 1} like it"
 
 
-def _missing(estimate: Estimate) -> list[str]:
-    found: dict[str, list[str]] = {}
-    for name, pass_, reason in estimate.missing:
-        found.setdefault(reason, []).append(f"{name} {pass_}")
-    return [
-        f"not in the sum: {', '.join(names[:4])}"
-        + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-        + f": {reason}"
-        for reason, names in found.items()
-    ]
-
-
 # -----------------------------------------------------------------------------
 # The report of ``model --summary``: what a model is made of, counted and not timed.
 
+_NODES: Final[tuple[Column[Mapping[str, Any]], ...]] = (
+    Column("layer", lambda one: one["name"], right=False),
+    Column("operation", lambda one: one["op"], right=False),
+    Column("output", lambda one: "x".join(map(str, one["shape"])), right=False),
+    Column("problem", lambda one: one["problem"] or "-", right=False),
+    Column("parameters", lambda one: _count(one["parameters"])),
+    Column("multiply-adds", lambda one: _count(one["macs_forward"])),
+)
 
-def render_summary(found: Mapping[str, Any]) -> str:
-    """Return the table of nodes and the totals; no newline at the end.
+
+def summary_report(found: Mapping[str, Any]) -> list[Block]:
+    """Return the table of nodes and the totals.
 
     Args:
         found: What ``pydlbench.models.counts.summary`` returns.
     """
-    rows = [
-        [
-            layer["name"],
-            layer["op"],
-            _shape(layer["shape"]),
-            layer["problem"] or "-",
-            _count(layer["parameters"]),
-            _count(layer["macs_forward"]),
-        ]
-        for layer in found["layers"]
-    ]
-    table = plain_table(
-        ["layer", "operation", "output", "problem", "parameters", "multiply-adds"],
-        rows,
-        [False, False, False, False, True, True],
-    )
-    totals = [
-        f"parameters              {found['parameters']:,}",
-        f"multiply-adds forward   {found['macs_forward']:,}",
-        f"multiply-adds training  {found['macs_training']:,}",
-        "multiply-adds are those of one image; one is two FLOP",
-    ]
     head = f"{found['model']}  {found['title']}  batch {found['batch']}  from {found['source']}"
-    return "\n\n".join([head, table, "\n".join(totals)])
-
-
-def _shape(sizes: Sequence[int]) -> str:
-    return "x".join(map(str, sizes))
+    totals = [
+        ("parameters", f"{found['parameters']:,}"),
+        ("multiply-adds forward", f"{found['macs_forward']:,}"),
+        ("multiply-adds training", f"{found['macs_training']:,}"),
+    ]
+    note = "multiply-adds are those of one image; one is two FLOP"
+    table = Table.of(_NODES, found["layers"])
+    return [Heading([head], bold=0), table, Facts(totals), Lines([note])]
 
 
 def _count(number: int) -> str:

@@ -1,53 +1,48 @@
-"""Published figures, and ours beside them, as text and Markdown."""
+"""Published figures, and ours beside them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pydlbench.compare.published import read_sources
-from pydlbench.report.compare import wrapped
-from pydlbench.report.text import PLAIN, Style, markdown_table, plain_table
+from pydlbench.records.metrics import Column
+from pydlbench.report.text import Lines, Table
 from pydlbench.units import number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pydlbench.compare.published import Beside, Figure
+    from pydlbench.report.text import Block
 
-__all__ = ["published_markdown", "render_published"]
+__all__ = ["published_report"]
 
-_TITLES: Final = ("model", "stage", "precision", "batch", "hardware", "year", "framework")
-_RIGHT: Final = (False, False, False, True, False, True, False)
+Row = TypeVar("Row")
+
 _PLAIN: Final = "plain step: our step, which need not include all that the published one does"
 
 
-def render_published(
-    found: Sequence[tuple[Figure, Sequence[Beside]]], style: Style = PLAIN, *, own: bool
-) -> str:
-    """Return the report; no newline at the end.
+def published_report(found: Sequence[tuple[Figure, Sequence[Beside]]], *, own: bool) -> list[Block]:
+    """Return the report.
 
     Args:
         found: figures, each with ours beside it.
-        style: colours.
         own: whether runs were given; their figures get columns, and figures without one are left
             out.
     """
-    blocks = [style.bold(published_conclusion(found, own=own))]
-    titles, cells, right = _table(found, own)
-    if cells:
-        blocks.append(plain_table(titles, cells, right))
-    blocks.append("\n".join(_notes(found, own)))
-    return "\n\n".join(wrapped(block) for block in blocks if block)
-
-
-def published_markdown(found: Sequence[tuple[Figure, Sequence[Beside]]], *, own: bool) -> str:
-    """Return the same as Markdown."""
-    titles, cells, _ = _table(found, own)
-    blocks = [f"**{published_conclusion(found, own=own)}**"]
-    if cells:
-        blocks.append(markdown_table(titles, cells))
-    blocks.append("\n".join(f"- {line}" for line in _notes(found, own)))
-    return "\n\n".join(filter(None, blocks)) + "\n"
+    beside = [one for _, ours in found for one in ours]
+    table = (
+        Table.of([*_figure_columns(lambda one: one.figure), *_OURS], beside)
+        if own
+        else Table.of([*_figure_columns(lambda one: one[0]), _NOTE], found)
+    )
+    includes, notes = _includes(found, own), _notes(found, own)
+    return [
+        Lines([published_conclusion(found, own=own)], bold=1),
+        table,
+        Lines(includes, listed=True, title="what the published numbers include:"),
+        Lines(notes, listed=True),
+    ]
 
 
 def published_conclusion(found: Sequence[tuple[Figure, Sequence[Beside]]], *, own: bool) -> str:
@@ -84,28 +79,30 @@ def _faster(one: Beside) -> str:
     return f"{one.own.who} runs {figure.model} {figure.stage} {speed} {place}"
 
 
-def _table(
-    found: Sequence[tuple[Figure, Sequence[Beside]]], own: bool
-) -> tuple[list[str], list[list[str]], list[bool]]:
-    titles = [*_TITLES, "published", "unit"]
-    right = [*_RIGHT, True, False]
-    if own:
-        titles += ["ours", "by", "speed", "note"]
-        right += [True, False, True, False]
-    else:
-        titles += ["note"]
-        right += [False]
-    cells = []
-    for figure, ours in found:
-        line = [figure.model, figure.stage, figure.precision, str(figure.batch)]
-        line += [figure.hardware, str(figure.year), figure.framework, _published(figure)]
-        line += [figure.unit]
-        if not own:
-            cells.append([*line, figure.note])
-        for one in ours if own else ():
-            end = [number(one.value), one.own.who, f"{number(one.speedup, 2)}x"]
-            cells.append([*line, *end, ", ".join(one.marks)])
-    return titles, cells, right
+def _figure_columns(figure_of: Callable[[Row], Figure]) -> list[Column[Row]]:
+    """Return the columns of a published figure, for rows that have one."""
+    return [
+        Column("model", lambda row: figure_of(row).model, right=False),
+        Column("stage", lambda row: figure_of(row).stage, right=False),
+        Column("precision", lambda row: figure_of(row).precision, right=False),
+        Column("batch", lambda row: str(figure_of(row).batch)),
+        Column("hardware", lambda row: figure_of(row).hardware, right=False),
+        Column("year", lambda row: str(figure_of(row).year)),
+        Column("framework", lambda row: figure_of(row).framework, right=False),
+        Column("published", lambda row: _published(figure_of(row))),
+        Column("unit", lambda row: figure_of(row).unit, right=False),
+    ]
+
+
+_OURS: Final[tuple[Column[Beside], ...]] = (
+    Column("ours", lambda one: number(one.value)),
+    Column("by", lambda one: one.own.who, right=False),
+    Column("speed", lambda one: f"{number(one.speedup, 2)}x"),
+    Column("note", lambda one: ", ".join(one.marks), right=False),
+)
+_NOTE: Final[Column[tuple[Figure, Sequence[Beside]]]] = Column(
+    "note", lambda pair: pair[0].note, right=False
+)
 
 
 def _published(figure: Figure) -> str:
@@ -113,16 +110,15 @@ def _published(figure: Figure) -> str:
     return text if figure.spread is None else f"{text} +- {figure.spread:g}"
 
 
+def _includes(found: Sequence[tuple[Figure, Sequence[Beside]]], own: bool) -> list[str]:
+    shown = [figure for figure, ours in found if ours or not own]
+    every = dict.fromkeys((one.protocol, one.stage, one.includes) for one in shown)
+    return [f"{protocol}, {stage}: {text}" for protocol, stage, text in every]
+
+
 def _notes(found: Sequence[tuple[Figure, Sequence[Beside]]], own: bool) -> list[str]:
     shown = [(figure, ours) for figure, ours in found if ours or not own]
-    lines = [
-        f"{protocol}, {stage}: {text}"
-        for protocol, stage, text in dict.fromkeys(
-            (figure.protocol, figure.stage, figure.includes) for figure, _ in shown
-        )
-    ]
-    if lines:
-        lines.insert(0, "what the published numbers include:")
+    lines = []
     if own and any("plain step" in one.marks for _, ours in shown for one in ours):
         scripts = ", ".join(dict.fromkeys(figure.protocol for figure, _ in shown))
         lines.append(f"{_PLAIN}; pydlbench e2e --protocol runs the scripts' own: {scripts}")

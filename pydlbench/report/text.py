@@ -1,4 +1,8 @@
-"""The printers: tables as plain text, Markdown and CSV, colour, and where results are written."""
+"""The printers of a report: plain text and Markdown of the same blocks; CSV; where results go.
+
+Each command's report says what is its own as a list of blocks: a heading, tables of declared
+columns, and lines. How a block looks in a terminal and in Markdown stands here, once.
+"""
 
 from __future__ import annotations
 
@@ -8,55 +12,238 @@ import io
 import math
 import os
 import secrets
+import shutil
 import stat
 import sys
-from dataclasses import dataclass
+import textwrap
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, Self, TextIO, TypeVar
 
 from pydlbench.errors import UsageError, nearest
+from pydlbench.records.metrics import cut
 from pydlbench.store.place import user_path
 from pydlbench.units import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence, Set
 
+    from pydlbench.records.metrics import Column
     from pydlbench.records.run import RunRecord
 
 __all__ = [
     "PLAIN",
     "STDOUT",
+    "Block",
+    "Facts",
+    "Heading",
+    "Lines",
     "Style",
+    "Table",
+    "Title",
+    "as_markdown",
+    "as_text",
     "check_writable",
     "csv_text",
-    "markdown_run",
     "markdown_table",
     "markdown_text",
     "plain_table",
+    "run_lines",
+    "some_names",
+    "wrapped",
     "write_bytes",
     "write_text",
 ]
 
+Row = TypeVar("Row")
 
+#: Columns of a report that goes into a pipe or a file, and the most that it takes of a terminal.
+WIDEST: Final = 150
 # What spreadsheets take for the beginning of a formula.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+# A command stands on one line, however long: it is there to be copied.
+_COMMANDS: Final = ("next: ", "try: ")
+# Columns of words that are cut for want of place keep so many characters at least.
+_LEAST: Final = 20
+_GAP: Final = "  "
+# The label of a command among facts.
+_NEXT: Final = "next"
+
+
+# -----------------------------------------------------------------------------
+# Colour and width for terminals only: pipes, ``NO_COLOR`` and dumb terminals get plain text.
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """Marks text, or leaves it alone where ``enabled`` is false; and how wide a line may be."""
+
+    enabled: bool = False
+    width: int = WIDEST
+
+    @classmethod
+    def of(cls, stream: TextIO) -> Self:
+        """Return the style that suits ``stream`` (https://no-color.org)."""
+        if not stream.isatty():
+            return cls()
+        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        columns = shutil.get_terminal_size((WIDEST, 24)).columns
+        return cls(not plain, min(WIDEST, columns))
+
+    def bold(self, text: str) -> str:
+        """Mark what is to be read first."""
+        return f"\033[1m{text}\033[0m" if self.enabled else text
+
+    def alarm(self, text: str) -> str:
+        """Mark what went wrong."""
+        return f"\033[31m{text}\033[0m" if self.enabled else text
+
+
+PLAIN = Style()
+
+
+# -----------------------------------------------------------------------------
+# The blocks of a report.
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """What was measured, and where.
+
+    Attributes:
+        lines: of text.
+        bold: how many of them are to be read first.
+    """
+
+    lines: Sequence[str]
+    bold: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of text.
+
+    Attributes:
+        titles: of the columns; what stands under an empty one is drawn, and Markdown leaves it out.
+        cells: by row.
+        right: whether each column is aligned to the right.
+        above: lines that stand above rows, by the number of the row.
+        alarms: numbers of rows that say that something went wrong.
+    """
+
+    titles: Sequence[str]
+    cells: Sequence[Sequence[str]]
+    right: Sequence[bool]
+    above: Mapping[int, str] = field(default_factory=dict)
+    alarms: Set[int] = frozenset()
+
+    @classmethod
+    def of(cls, columns: Sequence[Column[Row]], rows: Sequence[Row], **more: Any) -> Self:
+        """Return the table of some rows under declared columns."""
+        cells = [[column.cell(row) for column in columns] for row in rows]
+        titles, right = [one.title for one in columns], [one.right for one in columns]
+        return cls(titles, cells, right, **more)
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Sentences, notes or reasons.
+
+    Attributes:
+        lines: of text; one that is too wide is broken between words.
+        bold: how many of them are to be read first.
+        alarm: whether they say that something went wrong.
+        listed: whether they are items of a list.
+        title: of such a list; empty without one.
+    """
+
+    lines: Sequence[str]
+    bold: int = 0
+    alarm: bool = False
+    listed: bool = False
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Labelled texts.
+
+    Attributes:
+        facts: label and text; where the label is that of the fact above, it is not repeated. What
+            is to be done ``next`` is a command.
+        title: of all of them; empty without one.
+    """
+
+    facts: Sequence[tuple[str, str]]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Title:
+    """The title of what follows in a report of several parts."""
+
+    text: str
+
+
+Block = Heading | Table | Lines | Facts | Title
+
+
+def as_text(blocks: Iterable[Block], style: Style = PLAIN) -> str:
+    """Return a report for terminals, pipes and mails; no newline at the end."""
+    return "\n\n".join(filter(None, (_block_text(block, style) for block in blocks)))
+
+
+def as_markdown(blocks: Iterable[Block]) -> str:
+    """Return a report as a section that can be pasted into a page; ends in a newline."""
+    return "\n\n".join(filter(None, map(_block_markdown, blocks))) + "\n"
+
+
+def run_lines(run: RunRecord) -> Lines:
+    """Return the line that names a run below its results; nothing where it has no name."""
+    return Lines([f"Run {run.id}, {run.created_utc}."] if run.id else [])
+
+
+def some_names(names: Sequence[str], most: int = 4) -> str:
+    """Name a few of several and count the others: ``conv1, conv2, conv3, conv4 and 3 more``."""
+    # "and 1 more" is no shorter than a name.
+    shown = names if len(names) <= most + 1 else names[:most]
+    more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
+    return ", ".join(shown) + more
+
+
+def wrapped(line: str, width: int = WIDEST) -> list[str]:
+    """Return a line broken between words; what follows is indented under it.
+
+    A command is not broken, and neither is what has no blank.
+    """
+    if len(line) <= width or line.startswith(_COMMANDS):
+        return [line]
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.wrap(
+        line,
+        width,
+        subsequent_indent=f"{indent}  ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 def plain_table(
-    titles: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool]
+    titles: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    right: Sequence[bool],
+    width: int | None = None,
 ) -> str:
-    """Return an aligned table without rules: readable in a terminal, in a pipe and in a mail."""
-    from tabulate import tabulate  # imported here: not every command prints a table
+    """Return an aligned table without rules: readable in a terminal, in a pipe and in a mail.
 
-    # The titles go in as a row: tabulate pads headers by two more blanks, which many columns of
-    # few digits cannot afford.
-    text = tabulate(
-        [titles, *([printable(cell) for cell in row] for row in cells)],
-        tablefmt="plain",
-        disable_numparse=True,
-        colalign=["right" if flag else "left" for flag in right],
-    )
-    return "\n".join(line.rstrip() for line in text.splitlines())
+    Args:
+        titles: of the columns.
+        cells: by row.
+        right: whether each column is aligned to the right.
+        width: that it has to fit into. Where it does not, names are cut, and then the columns that
+            are left over continue below, the first one repeated.
+    """
+    return _table_text(Table(titles, cells, right), width, PLAIN)
 
 
 def markdown_table(
@@ -86,11 +273,118 @@ def markdown_text(text: str) -> str:
     return " ".join(printable(text).split())
 
 
-def markdown_run(run: RunRecord) -> list[str]:
-    """Return the line that names a run below its results; nothing where it has no name."""
-    if not run.id:
-        return []
-    return [f"Run {markdown_text(run.id)}, {markdown_text(run.created_utc)}."]
+def _block_text(block: Block, style: Style) -> str:
+    if isinstance(block, Table):
+        return _table_text(block, style.width, style) if block.cells else ""
+    if isinstance(block, Facts):
+        return _facts_text(block, style)
+    if isinstance(block, Title):
+        return style.bold(block.text)
+    lines, printed = list(block.lines), []
+    if isinstance(block, Lines) and block.title and lines:
+        lines = [block.title, *(f"  {line}" for line in lines)]
+    for number, line in enumerate(lines):
+        parts = wrapped(printable(line), style.width)
+        if number < block.bold:
+            parts = [style.bold(part) for part in parts]
+        elif isinstance(block, Lines) and block.alarm:
+            parts = [style.alarm(part) for part in parts]
+        printed += parts
+    return "\n".join(printed)
+
+
+def _block_markdown(block: Block) -> str:
+    if isinstance(block, Table):
+        kept = [at for at, title in enumerate(block.titles) if title]
+        cells = [[row[at] for at in kept] for row in block.cells]
+        titles, right = [block.titles[at] for at in kept], [block.right[at] for at in kept]
+        return markdown_table(titles, cells, right) if cells else ""
+    if isinstance(block, Title):
+        return f"### {markdown_text(block.text)}" if block.text else ""
+    if isinstance(block, Facts):
+        title = [f"**{markdown_text(block.title)}**"] if block.title else []
+        return "\n\n".join([*title, "\n".join(map(_fact_markdown, block.facts))])
+    lines = [markdown_text(line) for line in block.lines]
+    if isinstance(block, Heading):
+        return "  \n".join(lines)
+    if block.listed:
+        listed = "\n".join(f"- {line}" for line in lines)
+        return f"{markdown_text(block.title)}\n\n{listed}" if block.title and lines else listed
+    bold = [f"**{line}**" for line in lines[: block.bold]]
+    return "\n\n".join([*bold, *lines[block.bold :]])
+
+
+def _fact_markdown(fact: tuple[str, str]) -> str:
+    label, text = fact
+    return f"- {label}: `{text}`" if label == _NEXT else f"- {label}: {markdown_text(text)}"
+
+
+def _facts_text(block: Facts, style: Style) -> str:
+    lines = [style.bold(line) for line in wrapped(block.title, style.width)] if block.title else []
+    indent = "    " if block.title else ""
+    wide = max(10, *(len(label) + 2 for label, _ in block.facts))
+    before = ""
+    for label, text in block.facts:
+        start = f"{indent}{'' if label == before else label:{wide}}"
+        before = label
+        if label == _NEXT:
+            lines.append(f"{start}{text}")
+            continue
+        lines += textwrap.wrap(
+            printable(text),
+            style.width,
+            initial_indent=start,
+            subsequent_indent=" " * len(start),
+            break_on_hyphens=False,
+            break_long_words=False,
+        )
+    return "\n".join(lines)
+
+
+def _table_text(table: Table, width: int | None, style: Style) -> str:
+    rows = [list(table.titles)]
+    rows += [[" ".join(printable(cell).splitlines()) for cell in row] for row in table.cells]
+    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    parts = [list(range(len(wide)))] if width is None else _fitted(wide, table.right, width)
+    texts = []
+    for part in parts:
+        title, *lines = (
+            _GAP.join(
+                cut(row[at], wide[at]).rjust(wide[at])
+                if table.right[at]
+                else cut(row[at], wide[at]).ljust(wide[at])
+                for at in part
+            ).rstrip()
+            for row in rows
+        )
+        printed = [title]
+        for number, line in enumerate(lines):
+            if number in table.above:
+                printed += ["", *wrapped(table.above[number], width or WIDEST)]
+            printed.append(style.alarm(line) if number in table.alarms else line)
+        texts.append("\n".join(printed))
+    return "\n\n".join(texts)
+
+
+def _fitted(wide: list[int], right: Sequence[bool], width: int) -> list[list[int]]:
+    """Make columns of words narrower, the widest first; return which columns stand beside others.
+
+    Args:
+        wide: characters of each column; changed.
+        right: whether each is aligned to the right: a number, which is never cut.
+        width: that is to be fitted into.
+    """
+    words = sorted((at for at, flag in enumerate(right) if not flag), key=lambda at: -wide[at])
+    for at in words:
+        excess = sum(wide) + len(_GAP) * (len(wide) - 1) - width
+        wide[at] = min(wide[at], max(_LEAST, wide[at] - max(0, excess)))
+    parts = [[0]]
+    for at in range(1, len(wide)):
+        taken = sum(wide[one] + len(_GAP) for one in parts[-1])
+        if len(parts[-1]) > 1 and taken + wide[at] > width:
+            parts.append([0])
+        parts[-1].append(at)
+    return parts
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -115,34 +409,6 @@ def _csv_cell(value: Any) -> Any:
     if isinstance(value, str) and value.startswith(_FORMULA):
         return f"'{value}"
     return value
-
-
-# -----------------------------------------------------------------------------
-# Colour for terminals only: pipes, ``NO_COLOR`` and dumb terminals get plain text.
-
-
-@dataclass(frozen=True, slots=True)
-class Style:
-    """Marks text, or leaves it alone where ``enabled`` is false."""
-
-    enabled: bool = False
-
-    @classmethod
-    def of(cls, stream: TextIO) -> Style:
-        """Return the style that suits ``stream`` (https://no-color.org)."""
-        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-        return cls(not plain and stream.isatty())
-
-    def bold(self, text: str) -> str:
-        """Mark what is to be read first."""
-        return f"\033[1m{text}\033[0m" if self.enabled else text
-
-    def alarm(self, text: str) -> str:
-        """Mark what went wrong."""
-        return f"\033[31m{text}\033[0m" if self.enabled else text
-
-
-PLAIN = Style()
 
 
 # -----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydlbench.layers.layer import ITEM_BYTES
 from pydlbench.records.measurement import is_tied, less_exact
-from pydlbench.report.columns import AXES, axis_values, label, varying
+from pydlbench.report.columns import AXES, axis_values, by_problem, label, varying
 from pydlbench.timing.guards import HARMFUL
 from pydlbench.units import format_seconds, number, percent, time_in, time_unit
 
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement, TimeSummary
 
 __all__ = [
-    "MATERIAL",
     "compare_backends",
     "conclude",
     "disturbance",
-    "disturbed_share",
     "measured_peaks",
+    "sum_is_disturbed",
 ]
 
 
@@ -194,23 +193,11 @@ def compare_backends(timed: Sequence[Measurement]) -> list[str]:
     Args:
         timed: ``ok`` rows; those without a ratio to the fastest are left out.
     """
-    found: dict[tuple[str, ...], list[list[Measurement]]] = {}
-    for row in timed:
-        if row.ratio is None:
-            continue
-        contests = found.setdefault(_problem(row), [[]])
-        if any(one.who == row.who for one in contests[-1]):
-            contests.append([])  # the same with another setting, which only some backends know
-        contests[-1].append(row)
-    several = [rows for contests in found.values() for rows in contests if len(rows) > 1]
+    problems = by_problem([row for row in timed if row.ratio is not None])
+    several = [rows for rows in problems if len(rows) > 1]
     if not several:
         return []
     return _one(several[0]) if len(several) == 1 else _many(several)
-
-
-def _problem(row: Measurement) -> tuple[str, ...]:
-    shared = (row.layer, row.problem, row.pass_, row.precision, row.cache, row.layout_request)
-    return (*shared, row.propagation, row.device, row.fuse, str(row.threads))
 
 
 def _one(rows: Sequence[Measurement]) -> list[str]:
@@ -255,23 +242,23 @@ def _why_coarse(row: Measurement, best: Measurement) -> str:
     )
 
 
-def _many(contests: Sequence[Sequence[Measurement]]) -> list[str]:
+def _many(problems: Sequence[Sequence[Measurement]]) -> list[str]:
     """Geometric means, each sentence over the problems that all of its backends have in common."""
-    problems: list[dict[str, Measurement]] = []
+    exactly: list[dict[str, Measurement]] = []
     winners: list[str | None] = []
     coarse: dict[tuple[str, str], int] = {}
-    for rows in contests:
+    for rows in problems:
         best = _best(rows)
         for row in rows:
             if _coarser(row, best):
                 key = row.who, row.accumulate or ""
                 coarse[key] = coarse.get(key, 0) + 1
         exact = {row.who: row for row in rows if not _coarser(row, best)}
-        problems.append(exact)
+        exactly.append(exact)
         winners.append(None if any(map(is_tied, exact.values())) else best.who)
     ran: dict[str, tuple[int, ...]] = {}
-    for who in dict.fromkeys(name for exact in problems for name in exact):
-        ran[who] = tuple(i for i, exact in enumerate(problems) if who in exact)
+    for who in dict.fromkeys(name for exact in exactly for name in exact):
+        ran[who] = tuple(i for i, exact in enumerate(exactly) if who in exact)
     lines = []
     for common in sorted(dict.fromkeys(ran.values()), key=len, reverse=True):
         names = [name for name, where in ran.items() if set(where) >= set(common)]
@@ -279,9 +266,9 @@ def _many(contests: Sequence[Sequence[Measurement]]) -> list[str]:
             continue
         own = [name for name, where in ran.items() if where == common]
         over = f"over {_counted(len(common), 'problem')}"
-        if len(common) < len(contests):
-            over += f" of {len(contests)}, those of {_listed(own)}"
-        lines.append(f"{over}, geometric mean: {_means(names, common, problems, winners)}.")
+        if len(common) < len(problems):
+            over += f" of {len(problems)}, those of {_listed(own)}"
+        lines.append(f"{over}, geometric mean: {_means(names, common, exactly, winners)}.")
     for (who, sums), count in coarse.items():
         lines.append(
             f"{who} sums in {sums} in {_counted(count, 'problem')}, less exactly than the fastest: "
@@ -290,7 +277,7 @@ def _many(contests: Sequence[Sequence[Measurement]]) -> list[str]:
     undecided = winners.count(None)
     if undecided:
         lines.append(
-            f"in {undecided} of {len(contests)} problems the fastest cannot be told apart from "
+            f"in {undecided} of {len(problems)} problems the fastest cannot be told apart from "
             "another and none counts as the fastest."
         )
     return lines
@@ -445,8 +432,8 @@ def _without_layer(row: Measurement, settings: Sequence[str]) -> str:
 
 # Rows of one step, not alternatives: their times may be added up.
 _ADDITIVE = {"layer", "pass"}
-#: The part of a sum that disturbed rows may have, which are upper bounds, for it to tell anything.
-MATERIAL = 0.05
+# The part of a sum that disturbed rows may have, which are upper bounds, for it to tell anything.
+_MATERIAL = 0.05
 
 
 def conclude(rows: Sequence[Measurement], peaks: Mapping[str, float] | None = None) -> list[str]:
@@ -476,13 +463,14 @@ def conclude(rows: Sequence[Measurement], peaks: Mapping[str, float] | None = No
 
 def _side_by_side(timed: Sequence[Measurement]) -> list[str]:
     """Compare several rows: backends, else settings, or add up the layers of one model."""
-    disturbed = {_problem(row) for row in timed if row.contended}
-    beside = compare_backends([row for row in timed if _problem(row) not in disturbed])
+    disturbed = any(row.contended for row in timed)
+    quiet = [rows for rows in by_problem(timed) if not any(row.contended for row in rows)]
+    beside = compare_backends([row for rows in quiet for row in rows])
     if beside or (disturbed and any(row.ratio for row in timed)):
         return beside
     settings = _settings(timed)
     if not settings and len({row.layer.rpartition("/")[0] for row in timed}) == 1:
-        return [_sum(timed)] if disturbed_share(timed) <= MATERIAL else []
+        return [] if sum_is_disturbed(timed) else [_sum(timed)]
     if disturbed:
         timed = [row for row in timed if not row.contended]
         settings = _settings(timed)
@@ -499,15 +487,16 @@ def _settings(timed: Sequence[Measurement]) -> list[str]:
     return found
 
 
-def disturbed_share(timed: Sequence[Measurement]) -> float:
-    """Return the part of the summed time of ``ok`` rows that disturbed ones take."""
-    times = [(row.time.median, row.contended) for row in timed if row.time is not None]
+def sum_is_disturbed(rows: Sequence[Measurement]) -> bool:
+    """Whether rows that other work disturbed are so large a part of a sum that it tells nothing."""
+    times = [(row.time.median, row.contended) for row in rows if row.ok and row.time is not None]
     total = sum(seconds for seconds, _ in times)
-    return sum(seconds for seconds, contended in times if contended) / total if total else 0.0
+    return sum(seconds for seconds, contended in times if contended) > _MATERIAL * total
 
 
-def disturbance(timed: Sequence[Measurement]) -> list[str]:
-    """Return a line on how many of the ``ok`` rows other work disturbed; none where it did not."""
+def disturbance(rows: Sequence[Measurement]) -> list[str]:
+    """Return a line on how many of the rows other work disturbed; none where it did not."""
+    timed = [row for row in rows if row.ok]
     rows = [row for row in timed if row.contended]
     if not rows:
         return []

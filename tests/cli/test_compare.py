@@ -282,7 +282,7 @@ def test_what_the_source_says_of_a_figure_stands_below_ours(steps, capsys):
 def test_steps_are_compared_like_layers(steps, capsys):
     assert main(["compare", steps, steps, "--json", "-"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
-    assert (row["kind"], row["ratio"], row["verdict"]) == ("step", 1.0, "UNCLEAR")
+    assert (row["kind"], row["ratio"], row["verdict"]) == ("step", 1.0, "SAME")
 
 
 def test_estimates_with_other_numbers_of_threads_are_two(tmp_path, run_record, capsys):

@@ -18,7 +18,8 @@ from pydlbench.cli import sweep as sweep_command
 from pydlbench.cli.parser import Parser
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving, Tried
 from pydlbench.records.step import StepRecord, StepSpec
-from pydlbench.report.diagnose import render_diagnosis
+from pydlbench.report.diagnose import diagnosis_report
+from pydlbench.report.text import as_text
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 
@@ -155,4 +156,4 @@ def test_a_diagnosis_is_read_back_as_it_was(store_path, run_record, capsys):
         store.begin(run_record, "diagnose")
         store.add(run_record.id, Entry.of("findings", found.to_dict()))
         store.finish(run_record, "done")
-    assert shown(capsys).endswith(f"\n\n{render_diagnosis(run_record, found)}\n")
+    assert shown(capsys).endswith(f"\n\n{as_text(diagnosis_report(run_record, found))}\n")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pydlbench.compare.match import match
 from pydlbench.compare.stored import compare
-from pydlbench.report.compare import render_comparison
+from pydlbench.report.compare import comparison_report
+from pydlbench.report.text import Style, as_text
 
 
-def rendered(side, rows):
+def rendered(side, rows, width=1000):
     a, b = side("a", rows), side("b", rows)
-    return render_comparison(compare(a, b, match(a, b))).splitlines()
+    report = comparison_report(compare(a, b, match(a, b)))
+    return as_text(report, Style(width=width)).splitlines()
 
 
 def titles(lines):
@@ -37,5 +39,21 @@ def test_a_row_is_a_line_however_many_columns_there_are(row, side):
         )
     ]
     lines = rendered(side, rows)
-    assert sum(line.startswith("net/") and "UNCLEAR" in line for line in lines) == len(rows)
-    assert max(map(len, lines)) > 150
+    assert sum(line.startswith("net/") for line in lines) == len(rows)
+    narrow = rendered(side, rows, width=80)
+    assert max(map(len, narrow)) <= 80
+    parts = [line for line in narrow if line.startswith("layer ")]
+    assert sum(line.startswith("net/") for line in narrow) == len(parts) * len(rows)
+    assert {title for part in parts for title in part.split()} >= {"pass", "cache", "ratio"}
+
+
+def test_a_measurement_is_the_same_as_itself(row, side):
+    a = side("a", [row(contended=True), row("net/fc")])
+    found = compare(a, a, match(a, a))
+    assert [one.verdict for one in found.rows] == ["SAME", "SAME"]
+    assert found.geomean.verdict == "SAME"
+    assert found.itself
+    b = side("a", [row(contended=True), row("net/fc", median=row().median * 1.001)])
+    found = compare(a, b, match(a, b))
+    assert [one.verdict for one in found.rows] == ["SAME", "UNCLEAR"]
+    assert not found.itself

@@ -10,7 +10,7 @@ from pydlbench.diagnose.run import diagnose
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.models import build_model
 from pydlbench.models.work import work
-from pydlbench.records.check import CheckRecord, LedgerTerm, PieceRow
+from pydlbench.records.check import CheckRecord, LedgerTerm, OperatorRow
 from pydlbench.records.measurement import Correctness, Measurement, Roofline
 from pydlbench.records.step import StepFacts, StepSpec
 from pydlbench.runner.session import Options
@@ -183,16 +183,16 @@ def checker(world):
         for one in work(model, phase):
             if one.node in [node.name for node in model]:
                 times[one.node] = times.get(one.node, 0.0) + KERNEL_S
-        pieces = []
+        operators = []
         for node in model:
             if node.name not in times:
                 continue
             lost = world.unpacked_s.get(node.name, 0.0) + world.slow_s.get(node.name, 0.0)
             kind = "layer" if node.op in ("conv", "linear", "pool") else "pointwise"
-            pieces.append(piece(node.name, kind, times[node.name] + lost, times[node.name]))
+            operators.append(operator(node.name, kind, times[node.name] + lost, times[node.name]))
         loss = world.decay_s + world.slow_s.get("loss", 0.0)
-        pieces.append(piece("loss", "loss", loss, 0.0, ()))
-        pieces.append(piece("optimizer", "optimizer", world.optimizer_s, KERNEL_S, ()))
+        operators.append(operator("loss", "loss", loss, 0.0, ()))
+        operators.append(operator("optimizer", "optimizer", world.optimizer_s, KERNEL_S, ()))
         terms = {"allocation, first touch": world.fresh_s, "dispatch": world.gaps_s}
         if mode in ("eager", "graph"):
             terms["layout reorders"] = world.reorder_s if layout == "nchw" else 0.0
@@ -216,7 +216,7 @@ def checker(world):
             measured=summary(step_s),
             ledger=tuple(ledger),
             rounds=(),
-            pieces=tuple(pieces),
+            operators=tuple(operators),
             faults={},
             calibration={"dispatch_s": 1e-6},
             notes=("an invented cross-check",),
@@ -225,8 +225,8 @@ def checker(world):
     return check
 
 
-def piece(name, kind, seconds, native_s, nodes=None):
-    return PieceRow(
+def operator(name, kind, seconds, native_s, nodes=None):
+    return OperatorRow(
         name=name,
         kind=kind,
         count=1,

@@ -71,10 +71,10 @@ def test_a_tiny_check_closes_its_ledger(session, native, framework, phase):
     assert names[-1] == "unexplained"
     assert ("optimizer" in names) == (phase == "training")
     for one in found.rounds:
-        assert one.estimate_s == one.pieces_s + one.faults_s
+        assert one.estimate_s == one.operators_s + one.faults_s
         assert one.measured_s > 0
-    assert sum(one.seconds for one in found.pieces) > 0
-    assert all(one.seconds >= 0 and one.count >= 1 for one in found.pieces)
+    assert sum(one.seconds for one in found.operators) > 0
+    assert all(one.seconds >= 0 and one.count >= 1 for one in found.operators)
     assert told.index("operators") < told.index("step") < told.index("round 1")
     stored = json.loads(json.dumps(found.to_dict()))
     assert CheckRecord.from_dict(stored) == found
@@ -100,7 +100,7 @@ def test_what_comes_from_the_host_has_a_part_and_an_experiment(session, native, 
         feed="host",
     )
     assert (found.layout, found.feed) == (layout, "host")
-    assert [one.kind for one in found.pieces].count("feed") == 1
+    assert [one.kind for one in found.operators].count("feed") == 1
     assert all(one.resident_s is not None for one in found.rounds)
     (term,) = [one for one in found.ledger if one.term == "host transfer"]
     assert "fed from the host" in term.how

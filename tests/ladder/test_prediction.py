@@ -21,7 +21,7 @@ def test_a_piece_is_the_median_over_rounds():
 
 def test_times_that_are_no_rounds_are_refused():
     for seconds in ([], [1, 2], [1, 2, 3, 4]):
-        with pytest.raises(ValueError, match="parts"):
+        with pytest.raises(ValueError, match="operators"):
             by_operator(seconds, FOUND)
 
 

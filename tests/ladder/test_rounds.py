@@ -28,7 +28,7 @@ class Invented:
 def made(*, replay=True, resident=False):
     calls = []
     kernels = {
-        "parts": Invented("parts", calls, [0.3, 0.1], 1.0),
+        "operators": Invented("operators", calls, [0.3, 0.1], 1.0),
         "replay": Invented("replay", calls, [0.05], 7.0) if replay else None,
         "step": Invented("step", calls, [0.9], 9.0),
         "kept": Invented("kept", calls, [0.8], 2.0),
@@ -37,7 +37,7 @@ def made(*, replay=True, resident=False):
     calibration = Calibration(once_s=0.01, dispatch_s=0.0)
     rounds = Rounds(
         FOUND,
-        kernels["parts"],
+        kernels["operators"],
         calibration,
         kernels["replay"],
         kernels["step"],
@@ -55,12 +55,12 @@ def test_a_round_predicts_before_the_step_runs():
     calls.clear()
     row = rounds.take()
     names = [name for name, _ in calls]
-    assert names[:2] == ["parts", "replay"]
+    assert names[:2] == ["operators", "replay"]
     assert sorted(names[2:]) == ["kept", "step"]
-    assert abs(row.pieces_s - 0.71) < 1e-12
+    assert abs(row.operators_s - 0.71) < 1e-12
     # Nine faults in the steps of the warm-up, one of them in the parts; the replay has 7 in 50 ms.
     assert abs(row.faults_s - 8 * 0.05 / 7) < 1e-12
-    assert abs(row.estimate_s - row.pieces_s - row.faults_s) < 1e-12
+    assert abs(row.estimate_s - row.operators_s - row.faults_s) < 1e-12
     assert (row.measured_s, row.kept_s) == (0.9, 0.8)
     assert rounds.fault_s() == pytest.approx(0.05 / 7)
 
@@ -79,7 +79,7 @@ def test_a_prediction_takes_the_faults_of_steps_before_it_only():
 
 def test_faults_of_the_parts_are_not_counted_twice():
     rounds, _ = made()
-    rounds._kernels["parts"].faults = 20.0
+    rounds._kernels["operators"].faults = 20.0
     rounds.warm_up()
     assert rounds.take().faults_s == 0.0
 
@@ -106,7 +106,7 @@ def test_without_a_replay_faults_cost_nothing_of_their_own():
     assert rounds.take().faults_s == 0
     assert rounds.median_faults("replay") is None
     assert rounds.predicted_faults() == 1.0  # those of the parts
-    assert {name for name, _ in calls} == {"parts", "step", "kept"}
+    assert {name for name, _ in calls} == {"operators", "step", "kept"}
 
 
 def test_a_step_that_is_fed_takes_turns_with_one_that_is_not():

@@ -1,4 +1,4 @@
-"""Invented records of the cross-check, which the tests of report and command line share."""
+"""Invented records of checks, which the tests of report and command line share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from pydlbench.records.check import CheckRecord, LedgerTerm, PieceRow, RoundRow
+from pydlbench.records.check import CheckRecord, LedgerTerm, OperatorRow, RoundRow
 from pydlbench.records.measurement import TimeSummary
 
 MEASURED_S = 0.1168
@@ -48,7 +48,7 @@ def make_record(**changes: Any) -> CheckRecord:
         "ledger": make_ledger(),
         "rounds": tuple(
             RoundRow(
-                pieces_s=0.1080 + drift,
+                operators_s=0.1080 + drift,
                 faults_s=0.0044,
                 estimate_s=0.1124 + drift,
                 measured_s=MEASURED_S + drift,
@@ -56,8 +56,8 @@ def make_record(**changes: Any) -> CheckRecord:
             )
             for drift in (-0.002, -0.001, 0.0, 0.001, 0.002)
         ),
-        "pieces": (
-            PieceRow(
+        "operators": (
+            OperatorRow(
                 name="conv1",
                 kind="layer",
                 count=1,
@@ -65,14 +65,15 @@ def make_record(**changes: Any) -> CheckRecord:
                 native_s=0.0115,
                 nodes=("conv1",),
             ),
-            PieceRow(
+            OperatorRow(
                 name="conv2", kind="layer", count=1, seconds=0.028, native_s=0.027, nodes=("conv2",)
             ),
-            PieceRow(
+            OperatorRow(
                 name="fc6", kind="layer", count=2, seconds=0.013, native_s=0.007, nodes=("fc6",)
             ),
-            PieceRow(name="relu1", kind="pointwise", count=7, seconds=0.0004, nodes=("relu1",)),
+            OperatorRow(name="relu1", kind="pointwise", count=7, seconds=0.0004, nodes=("relu1",)),
         ),
+        "ladder": {"theoretical_s": 0.0801, "roof_s": 0.0840},
         "faults": {"predicted": 12345.0, "counted": 12900.4, "kept": 12.0},
         "calibration": {
             "once_s": 2e-5,

@@ -6,7 +6,7 @@ from pydlbench.report.verdicts import compare_backends, conclude
 
 
 @pytest.fixture
-def contestant(measurement):
+def row_of(measurement):
     """A row with its ratio; ``low`` is the lower end of the interval."""
 
     def build(name, ratio, low=None, to="native", **changes):
@@ -24,8 +24,8 @@ def contestant(measurement):
     return build
 
 
-def test_one_problem(contestant):
-    rows = [contestant("torch eager", 1.5), contestant("native", 1), contestant("numba", 4.123)]
+def test_one_problem(row_of):
+    rows = [row_of("torch eager", 1.5), row_of("native", 1), row_of("numba", 4.123)]
     (text,) = compare_backends(rows)
     assert text == (
         "native runs conv3 fastest, at 90 % of its measured limit; torch eager takes 1.50x as "
@@ -34,19 +34,19 @@ def test_one_problem(contestant):
     assert conclude(rows)[0].startswith("native runs conv3 fastest")
 
 
-def test_without_a_roof_there_is_no_limit(contestant):
-    rows = [contestant("native", 1, roof=None), contestant("numba", 2, roof=None)]
+def test_without_a_roof_there_is_no_limit(row_of):
+    rows = [row_of("native", 1, roof=None), row_of("numba", 2, roof=None)]
     assert compare_backends(rows) == ["native runs conv3 fastest; numba takes 2.00x as long."]
 
 
-def test_an_interval_that_holds_one_is_no_difference(contestant):
-    rows = [contestant("native", 1), contestant("torch eager", 1.02, low=0.99)]
+def test_an_interval_that_holds_one_is_no_difference(row_of):
+    rows = [row_of("native", 1), row_of("torch eager", 1.02, low=0.99)]
     (text,) = compare_backends(rows)
     assert text == (
         "native and torch eager cannot be told apart on conv3, native at 90 % of its measured "
         "limit."
     )
-    rows += [contestant("tensorflow xla", 1.01, low=1.0), contestant("numba", 4.123)]
+    rows += [row_of("tensorflow xla", 1.01, low=1.0), row_of("numba", 4.123)]
     (text,) = compare_backends(rows)
     assert text == (
         "native, tensorflow xla and torch eager cannot be told apart on conv3 and are the fastest, "
@@ -55,11 +55,11 @@ def test_an_interval_that_holds_one_is_no_difference(contestant):
     assert conclude(rows)[0] == text
 
 
-def test_the_fastest_is_whom_the_ratios_refer_to(contestant):
-    rows = [contestant("native", 1), contestant("torch eager", 0.99, low=0.97)]
+def test_the_fastest_is_whom_the_ratios_refer_to(row_of):
+    rows = [row_of("native", 1), row_of("torch eager", 0.99, low=0.97)]
     (text,) = compare_backends(rows)
     assert text.startswith("native and torch eager cannot be told apart")
-    rows = [contestant("native", 1), contestant("torch eager", 0.999, low=1.001)]
+    rows = [row_of("native", 1), row_of("torch eager", 0.999, low=1.001)]
     (text,) = compare_backends(rows)
     assert text.startswith("native runs conv3 fastest")
 
@@ -73,16 +73,16 @@ def test_few_rounds_without_an_interval(measurement):
     assert "numba takes 1.40x as long" in compare_backends(rows)[0]
 
 
-def test_many_problems_are_geometric_means(contestant):
+def test_many_problems_are_geometric_means(row_of):
     rows = []
     for layer, ratios in {"conv3": (1, 2.0, 4.0), "conv4": (4.0, 1, 8.0)}.items():
         to = "native" if ratios[0] == 1 else "torch eager"
         rows += [
-            contestant(name, ratio, to=to, layer=f"alexnet/{layer}")
+            row_of(name, ratio, to=to, layer=f"alexnet/{layer}")
             for name, ratio in zip(("native", "torch eager", "numba"), ratios, strict=True)
         ]
     # One that was not run everywhere is compared where it was.
-    rows.append(contestant("torch compiled", 3.0, layer="alexnet/conv3"))
+    rows.append(row_of("torch compiled", 3.0, layer="alexnet/conv3"))
     text, beside = compare_backends(rows)
     assert text == (
         "over 2 problems, geometric mean: torch eager 1.41x the fastest (1 of 2 fastest), native "
@@ -96,11 +96,9 @@ def test_many_problems_are_geometric_means(contestant):
     assert conclude(rows)[0].startswith("over 2 problems")
 
 
-def test_backends_without_a_problem_in_common_are_not_compared(contestant):
-    rows = [contestant("native", 1), contestant("numba", 2)]
-    rows += [
-        contestant(name, one, layer="alexnet/pool1") for name, one in (("native", 1), ("x", 3))
-    ]
+def test_backends_without_a_problem_in_common_are_not_compared(row_of):
+    rows = [row_of("native", 1), row_of("numba", 2)]
+    rows += [row_of(name, one, layer="alexnet/pool1") for name, one in (("native", 1), ("x", 3))]
     first, second = compare_backends(rows)
     assert first.startswith("over 1 problem of 2, those of numba, geometric mean: native 1.00x")
     assert second.startswith("over 1 problem of 2, those of x, geometric mean: native 1.00x")
@@ -108,12 +106,12 @@ def test_backends_without_a_problem_in_common_are_not_compared(contestant):
     assert "numba" not in second
 
 
-def test_who_sums_less_exactly_is_not_the_fastest_without_a_word(contestant):
+def test_who_sums_less_exactly_is_not_the_fastest_without_a_word(row_of):
     rows = [
-        contestant("native", 1, accumulate="float32"),
-        contestant("torch eager", 0.5, accumulate="bfloat16"),
-        contestant("tensorflow xla", 1.02, low=0.9, accumulate="bfloat16"),
-        contestant("numba", 2, accumulate="float32"),
+        row_of("native", 1, accumulate="float32"),
+        row_of("torch eager", 0.5, accumulate="bfloat16"),
+        row_of("tensorflow xla", 1.02, low=0.9, accumulate="bfloat16"),
+        row_of("numba", 2, accumulate="float32"),
     ]
     first, *others = compare_backends(rows)
     assert first == (
@@ -131,11 +129,11 @@ def test_who_sums_less_exactly_is_not_the_fastest_without_a_word(contestant):
     ]
 
 
-def test_sums_that_are_less_exact_count_in_no_mean(contestant):
-    rows = [contestant(name, one) for name, one in (("native", 1), ("torch eager", 2))]
+def test_sums_that_are_less_exact_count_in_no_mean(row_of):
+    rows = [row_of(name, one) for name, one in (("native", 1), ("torch eager", 2))]
     rows += [
-        contestant("native", 1, accumulate="float32", layer="alexnet/pool1"),
-        contestant("torch eager", 0.25, accumulate="bfloat16", layer="alexnet/pool1"),
+        row_of("native", 1, accumulate="float32", layer="alexnet/pool1"),
+        row_of("torch eager", 0.25, accumulate="bfloat16", layer="alexnet/pool1"),
     ]
     assert compare_backends(rows) == [
         (
@@ -149,11 +147,11 @@ def test_sums_that_are_less_exact_count_in_no_mean(contestant):
     ]
 
 
-def test_a_tie_is_nobody_s_win(contestant):
-    rows = [contestant("native", 1), contestant("numba", 1.02, low=0.98)]
+def test_a_tie_is_nobody_s_win(row_of):
+    rows = [row_of("native", 1), row_of("numba", 1.02, low=0.98)]
     for layer in ("conv4", "conv5"):
         rows += [
-            contestant(name, ratio, layer=f"alexnet/{layer}")
+            row_of(name, ratio, layer=f"alexnet/{layer}")
             for name, ratio in (("native", 1), ("numba", 2))
         ]
     means, ties = compare_backends(rows)
@@ -167,15 +165,15 @@ def test_a_tie_is_nobody_s_win(contestant):
 @pytest.mark.parametrize(
     "other", [{"precision": "bf16"}, {"threads": 1}, {"pass_": "backward-data"}, {"cache": "x"}]
 )
-def test_settings_are_problems_of_their_own(contestant, other):
-    rows = [contestant(name, ratio) for name, ratio in (("native", 1), ("numba", 2))]
-    rows += [contestant(name, ratio, **other) for name, ratio in (("native", 1), ("numba", 8))]
+def test_settings_are_problems_of_their_own(row_of, other):
+    rows = [row_of(name, ratio) for name, ratio in (("native", 1), ("numba", 2))]
+    rows += [row_of(name, ratio, **other) for name, ratio in (("native", 1), ("numba", 8))]
     assert compare_backends(rows)[0].startswith("over 2 problems, geometric mean: native 1.00x")
 
 
-def test_clocks_of_a_gpu_may_differ_between_contestants(contestant):
+def test_clocks_of_a_gpu_may_differ_between_backends(row_of):
     def row(name, ratio, timing):
-        return contestant(name, ratio, device="cuda:0", timing=timing, threads=None)
+        return row_of(name, ratio, device="cuda:0", timing=timing, threads=None)
 
     first = [row("native", 1, "cuda-graph"), row("tensorflow xla", 2, "host-sync")]
     assert compare_backends(first)[0].startswith("native runs conv3 fastest")
@@ -183,7 +181,7 @@ def test_clocks_of_a_gpu_may_differ_between_contestants(contestant):
     assert "tensorflow xla 4.00x the fastest" in compare_backends(first + second)[0]
 
 
-def test_without_a_contest_nothing_is_said(contestant, measurement):
+def test_with_one_backend_nothing_is_said(row_of, measurement):
     assert compare_backends([]) == []
-    assert compare_backends([contestant("native", 1)]) == []
+    assert compare_backends([row_of("native", 1)]) == []
     assert compare_backends([measurement(), measurement(backend="numba")]) == []

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pydlbench.records.check import LedgerTerm, PieceRow
+from pydlbench.records.check import LedgerTerm, OperatorRow
 from pydlbench.report.check import check_conclusion
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -22,16 +22,13 @@ def test_the_conclusion_names_layer_term_and_next_command():
         "The largest term that is not physics: operator choice, 17.8 ms, 15.2 % of the step "
         "(fc6 +12.0 ms, fc7 +4.9 ms)."
     )
-    assert lines[2] == (
-        "next: pydlbench layers --shape alexnet-owt/fc6 --batch 32 --backend native,torch "
-        "--mode eager --explain"
-    )
+    assert lines[2] == "next: pydlbench diagnose alexnet-owt --batch 32 --framework torch"
 
 
 def test_alike_layers_count_together():
-    pieces = make_record().pieces
-    many = msgspec.structs.replace(pieces[2], seconds=0.02, count=3)
-    lines = check_conclusion(make_record(pieces=(*pieces[:2], many)))
+    operators = make_record().operators
+    many = msgspec.structs.replace(operators[2], seconds=0.02, count=3)
+    lines = check_conclusion(make_record(operators=(*operators[:2], many)))
     assert lines[0] == "fc6 and 2 like it dominate: 60.0 ms, 51.4 % of the step."
 
 
@@ -39,19 +36,9 @@ def test_alike_layers_count_together():
     ("seconds", "phase", "command"),
     [
         (
-            {"above": 0.05},
-            "training",
-            "layers --shape alexnet-owt/conv2 --batch 32 --pass all --algorithms",
-        ),
-        (
             {"pointwise": 0.05},
-            "forward",
-            "check alexnet-owt --batch 32 --framework torch --mode compiled",
-        ),
-        (
-            {"allocation": 0.05},
             "training",
-            "check alexnet-owt --batch 32 --phase training --framework torch --explain",
+            "diagnose alexnet-owt --batch 32 --phase training --framework torch",
         ),
         (
             {"above": 0.0, "operator": 0.0, "allocation": 0.0},
@@ -65,9 +52,9 @@ def test_the_next_command_follows_from_the_largest_term(seconds, phase, command)
     assert check_conclusion(record)[-1] == f"next: pydlbench {command}"
 
 
-def test_with_a_diagnosis_that_is_the_next_command():
+def test_the_variant_of_a_model_is_named():
     record = make_record(options={"lrn": "off"}, phase="training", precision="bf16")
-    assert check_conclusion(record, diagnose=True)[-1] == (
+    assert check_conclusion(record)[-1] == (
         "next: pydlbench diagnose alexnet-owt --batch 32 --phase training --precision bf16 "
         "--option lrn=off --framework torch"
     )
@@ -82,31 +69,29 @@ def test_a_step_at_its_roof_has_no_loss():
 
 
 def test_what_an_optimizer_needs_natively_is_no_loss():
-    optimizer = PieceRow(name="optimizer", kind="optimizer", count=1, seconds=0.03, native_s=0.01)
+    optimizer = OperatorRow(
+        name="optimizer", kind="optimizer", count=1, seconds=0.03, native_s=0.01
+    )
     term = LedgerTerm(term="optimizer", seconds=0.03, share=0.03 / MEASURED_S, how="alone")
     record = make_record(
         ledger=(*make_ledger()[:-1], term, make_ledger()[-1]),
-        pieces=(*make_record().pieces, optimizer),
+        operators=(*make_record().operators, optimizer),
     )
     assert check_conclusion(record)[1] == (
         "The largest term that is not physics: optimizer above its native rows, 20.0 ms, 17.1 % "
         "of the step."
     )
     cheap = msgspec.structs.replace(optimizer, native_s=0.02)
-    record = msgspec.structs.replace(record, pieces=(*make_record().pieces, cheap))
+    record = msgspec.structs.replace(record, operators=(*make_record().operators, cheap))
     assert "operator choice, 17.8 ms" in check_conclusion(record)[1]
 
 
 def test_the_next_command_is_about_the_step_that_was_checked():
     words = {"mode": "compiled", "layout": "nchw", "feed": "host"}
     record = make_record(**words, ledger=make_ledger(allocation=0.05, operator=0.0))
-    line = check_conclusion(record)[-1]
-    assert line == (
-        "next: pydlbench check alexnet-owt --batch 32 --layout nchw --feed host --framework torch "
-        "--mode compiled --explain"
-    )
-    line = check_conclusion(record, diagnose=True)[-1]
-    assert line == (
-        "next: pydlbench diagnose alexnet-owt --batch 32 --layout nchw --framework torch "
-        "--mode compiled"
-    )
+    step = "alexnet-owt --batch 32 --layout nchw --framework torch --mode compiled"
+    assert check_conclusion(record)[-1] == f"next: pydlbench diagnose {step}"
+    unexplained = make_ledger(above=0.0, operator=0.0, allocation=0.0)
+    record = make_record(**words, ledger=unexplained)
+    again = f"check {step} --feed host --rounds 10 --explain"
+    assert check_conclusion(record)[-1] == f"next: pydlbench {again}"

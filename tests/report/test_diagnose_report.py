@@ -5,10 +5,18 @@ import pytest
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving, Tried
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.step import StepRecord, StepSpec
-from pydlbench.report.diagnose import OVERLAPS, diagnosis_markdown, render_diagnosis
-from pydlbench.report.text import Style
+from pydlbench.report.diagnose import OVERLAPS, diagnosis_report
+from pydlbench.report.text import PLAIN, Style, as_markdown, as_text, run_lines
 
 LONG = "the kernel clears each page and maps it while the step waits for it to be done, " * 5
+
+
+def render_diagnosis(run_record, found, style=PLAIN):
+    return as_text(diagnosis_report(run_record, found), style)
+
+
+def diagnosis_markdown(run_record, found):
+    return as_markdown([*diagnosis_report(run_record, found), run_lines(run_record)])
 
 
 def finding(seconds=0.05, **changes):
@@ -71,7 +79,7 @@ def test_several_causes_have_shares_and_the_title_says_what_they_share(run_recor
     assert "cause     weights not packed (64 %), 32.0 ms: read as they lie\n" in text
     assert "              slower kernel (36 %), 18.0 ms: a slow one\n" in text
     markdown = diagnosis_markdown(run_record, found)
-    assert "   - cause: slower kernel (36 %), 18.0 ms: a slow one\n" in markdown
+    assert "- cause: slower kernel (36 %), 18.0 ms: a slow one\n" in markdown
 
 
 def test_causes_that_one_experiment_cannot_tell_apart_have_no_shares(run_record):
@@ -97,8 +105,8 @@ def test_every_line_fits(run_record):
         untried=tried,
         notes=(LONG,),
     )
-    lines = render_diagnosis(run_record, found).splitlines()
-    assert max(map(len, lines)) <= 120
+    lines = render_diagnosis(run_record, found, Style(width=90)).splitlines()
+    assert max(map(len, lines)) <= 90
     assert "overlaps  2" in "\n".join(lines)
     assert any(OVERLAPS in line for line in lines)
     assert sum(line.startswith("  the kernel clears") for line in lines) == 2
@@ -122,9 +130,9 @@ def test_markdown(run_record, overlaps):
     found = diagnosis(finding(overlaps=overlaps), tried=tried, notes=("n",))
     text = diagnosis_markdown(run_record, found)
     title = "slow operators: fc6, fc7 forward; fc6 backward-data: weights not packed"
-    assert f"1. **{title}**" in text
+    assert f"**1. {title}**" in text
     assert r"symptom: fc6 takes 12 ms \| 4 ms natively" in text
-    assert "next: `pydlbench layers --shape 32x9216:9216x4096" in text
+    assert "- next: `pydlbench layers --shape 32x9216:9216x4096" in text
     assert r"- a (b): c\_d" in text
     assert (OVERLAPS in text) is bool(overlaps)
     assert text.endswith("Run 20300102-030405-abcd, 2030-01-02T03:04:05Z.\n")

@@ -3,9 +3,14 @@ from __future__ import annotations
 import pytest
 
 from pydlbench.report.columns import columns
-from pydlbench.report.layers import evidence, explanations, render_layers
+from pydlbench.report.layers import evidence, explanations, layers_report
+from pydlbench.report.text import as_text
 
 RATIO = {"to": "native", "median": 2.0, "ci_low": 1.99, "ci_high": 2.01, "rounds": 9}
+
+
+def render_layers(run_record, rows):
+    return as_text(layers_report(run_record, rows))
 
 
 def cause(name, share, how="measured so"):
@@ -75,7 +80,7 @@ def test_evidence_is_every_measurement(fast, slow):
     ]
 
 
-def contest(fast, slow):
+def interleaved(fast, slow):
     return [
         fast,
         slow(
@@ -91,7 +96,7 @@ def contest(fast, slow):
 
 
 def test_table_of_one_layer_has_no_column_for_it_and_fits_150_columns(run_record, fast, slow):
-    text = render_layers(run_record, contest(fast, slow))
+    text = render_layers(run_record, interleaved(fast, slow))
     table = text.split("\n\n")[1].splitlines()
     assert table[0].split()[:2] == ["backend", "algorithm"]
     assert "to best" in table[0]

@@ -10,7 +10,8 @@ import pytest
 from pydlbench.records.measurement import Correctness, Measurement
 from pydlbench.report.csv import CSV_COLUMNS, to_csv
 from pydlbench.report.json import to_json
-from pydlbench.report.markdown import to_markdown
+from pydlbench.report.layers import layers_page
+from pydlbench.report.text import as_markdown
 from pydlbench.timing.guards import GpuReadings
 
 
@@ -69,17 +70,17 @@ _NESTED = ("time_s", "peak_tflops", "roofline", "correct", "launch_s", "gpu", "r
 
 def test_markdown_table_and_reasons(run_record, measurement, without_time):
     rows = [measurement(), without_time("skipped", "no AMX | really", precision="bf16")]
-    text = to_markdown(run_record, rows, ["conv3 is fine."])
+    text = as_markdown(layers_page(run_record, rows, ["conv3 is fine."]))
     lines = text.splitlines()
     table = [line for line in lines if line.startswith("|")]
     assert len(table) == 3
     assert table[0].count("|") == table[1].count("|") == table[2].count("|")
     assert "50.0 ms | 1.0 % | 24" in table[2]
-    assert r"- skipped: alexnet/conv3 bf16: no AMX \| really" in lines
+    assert r"- skipped alexnet/conv3 bf16: no AMX \| really" in lines
     assert "conv3 is fine." in lines
 
 
 def test_markdown_of_nothing_but_failures(run_record, without_time):
-    text = to_markdown(run_record, [without_time("failed", "out of memory")])
-    assert "failed: alexnet/conv3: out of memory" in text
+    text = as_markdown(layers_page(run_record, [without_time("failed", "out of memory")]))
+    assert "failed alexnet/conv3: out of memory" in text
     assert "|" not in text

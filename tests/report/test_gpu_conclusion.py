@@ -3,12 +3,17 @@ from __future__ import annotations
 import pytest
 
 from pydlbench.records.measurement import Roofline
-from pydlbench.report.layers import render_algorithms
+from pydlbench.report.layers import algorithms_report
+from pydlbench.report.text import as_text
 from pydlbench.report.verdicts import conclude
 
 PEAKS = {"fp32": 54.0, "tf32": 330.0, "bf16-tc": 700.0, "fp16-tc": 690.0, "fp8-tc": 1300.0}
 MEMORY = Roofline(bound="memory", time_s=0.01, efficiency=0.9, bandwidth="memory")
 LAUNCH = Roofline(bound="launch", time_s=2e-6, efficiency=0.8)
+
+
+def render_algorithms(row, name):
+    return as_text(algorithms_report(row, name))
 
 
 @pytest.fixture

@@ -2,9 +2,17 @@ from __future__ import annotations
 
 import io
 
-from pydlbench.report.layers import render_algorithms, render_layers
-from pydlbench.report.text import Style, plain_table
+from pydlbench.report.layers import algorithms_report, layers_report
+from pydlbench.report.text import Style, as_text, plain_table
 from pydlbench.report.verdicts import measured_peaks
+
+
+def render_layers(run_record, rows):
+    return as_text(layers_report(run_record, rows))
+
+
+def render_algorithms(row, name):
+    return as_text(algorithms_report(row, name))
 
 
 def test_report_of_one_layer(run_record, measurement):

@@ -1,4 +1,9 @@
-"""The ladders of steps, put together from estimates, checks and timed steps."""
+"""The ladders of steps, put together from estimates, checks and timed steps. Times in seconds.
+
+The limits and the native layers are summed from the rows that a run holds, by the graph of the
+model; a framework's operators come from its check. What no layer can be charged with stays in one
+piece: a measured step is never spread over layers.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +11,22 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import PydlbenchError
-from pydlbench.models.work import LOSS
-from pydlbench.report.check import operators_s
+from pydlbench.ladder.native import roof_s, rungs_by_place, theoretical_s
 from pydlbench.report.columns import AXES, axis_values, label
 from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.runs import finite, mapping, node_name, objects, positive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from pydlbench.ladder.native import Place, Rungs
     from pydlbench.models.graph import Model
-    from pydlbench.models.work import Work
     from pydlbench.records.measurement import Measurement, TimeSummary
     from pydlbench.records.step import StepSpec
     from pydlbench.report.page.runs import CheckEntry, PageRun
 
 __all__ = ["Ladder", "Rate", "Rung", "Segment", "ladders", "layer_sums", "options_text", "rates"]
 
-
-# -----------------------------------------------------------------------------
-# A rung of a step's ladder: a time, divided by layer as far as that is known. Times in seconds.
-#
-# What no layer can be charged with stays in one piece: a measured step is never spread over
-# layers.
 
 _WHOLE: Final = "whole"
 
@@ -154,15 +152,10 @@ def _sums(run: PageRun, rows: Sequence[Measurement]) -> list[Rung]:
         disturbed = any(row.contended for row, _ in times) and name in backends
         return Rung(name=plain(name, 40), segments=parts, source=run.number, contended=disturbed)
 
-    theory = [
-        (row, row.flops_executed / (row.peak.theoretical * 1e12) if row.peak.theoretical else None)
-        for row in first
+    found = [
+        rung("theoretical", [(row, theoretical_s(row)) for row in first]),
+        rung("measured roof", [(row, roof_s(row)) for row in first]),
     ]
-    roofs = [
-        (row, row.roofline.time_s if row.roofline else row.time.median if row.time else None)
-        for row in first
-    ]
-    found = [rung("theoretical", theory), rung("measured roof", roofs)]
     for who in backends:
         times = [(group[who], group[who].time) for group in common]
         found.append(rung(who, [(row, time.median if time else None) for row, time in times]))
@@ -275,12 +268,7 @@ def _rate(
 
 
 # -----------------------------------------------------------------------------
-# The ladders of steps, put together from estimates, checks and timed steps.
-#
-# Times in seconds. The limits and the native layers come from the rows that a run holds, by the
-# graph of the model; a framework's operators from the parts of a check.
-
-OPTIMIZER: Final = "optimizer"
+# The ladders of steps.
 
 
 def ladders(runs: Sequence[PageRun]) -> list[Ladder]:
@@ -335,8 +323,10 @@ def _merge(
 def _of_estimate(run: PageRun, document: Mapping[str, Any]) -> Iterator[Rung]:
     layers = objects(document.get("layers"))
     named = [one for one in layers if positive(one.get("time_s"))]
-    sums = _node_sums(run, document)
-    yield Rung(name="theoretical", segments=_segments(sums, "theoretical"), source=run.number)
+    theory = _segments(
+        _native_rungs(run, document), lambda one: one.theoretical_s, _kinds(document)
+    )
+    yield Rung(name="theoretical", segments=theory, source=run.number)
 
     def segments(key: str) -> tuple[Segment, ...]:
         return tuple(
@@ -363,17 +353,12 @@ def _of_estimate(run: PageRun, document: Mapping[str, Any]) -> Iterator[Rung]:
 def _of_check(run: PageRun, check: CheckEntry) -> Iterator[Rung]:
     record = check.record
     assert record is not None  # the caller has looked
-    sums = _node_sums(run, check.document)
-    told = mapping(check.document.get("ladder"))
-    for name, key in (("theoretical", "theoretical_s"), ("measured roof", "roof_s")):
-        which = "theoretical" if name == "theoretical" else "roof"
-        divided = _segments(sums, which)
-        total = positive(told.get(key))
-        if divided:
-            yield Rung(name=name, segments=divided, source=run.number)
-        elif total:
-            yield undivided(name, total, run.number)
-    native = _segments(sums, "native")
+    sums, kinds = _native_rungs(run, check.document), _kinds(check.document)
+    theory = _segments(sums, lambda one: one.theoretical_s, kinds)
+    yield from _limit("theoretical", theory, record.ladder.get("theoretical_s"), run)
+    roofs = _segments(sums, lambda one: one.roof_s, kinds)
+    yield from _limit("measured roof", roofs, record.ladder.get("roof_s"), run)
+    native = _segments(sums, lambda one: one.time.middle, kinds)
     low, high = record.native_low_s, record.native_high_s
     if native:
         yield Rung(
@@ -386,22 +371,32 @@ def _of_check(run: PageRun, check: CheckEntry) -> Iterator[Rung]:
         )
     elif high > 0:
         yield undivided("native layers", (low + high) / 2, run.number, low, high)
-    kinds = _kinds(check.document)
-    pieces = tuple(
+    operators = tuple(
         Segment(
             plain(one.name if one.count == 1 else f"{one.name} x{one.count}", 40),
             kinds.get(one.nodes[0], one.kind) if one.nodes else one.kind,
             one.count * one.seconds,
         )
-        for one in record.pieces
+        for one in record.operators
         if positive(one.seconds)
     )
-    rest = operators_s(record) - sum(one.seconds for one in pieces)
+    rest = record.operators_s - sum(one.seconds for one in operators)
     if rest > 0.005 * record.measured.median:
-        pieces = (*pieces, Segment("rest", "other", rest))
-    yield Rung(name=f"operators, {check.who}", segments=pieces, source=run.number)
+        operators = (*operators, Segment("rest", "other", rest))
+    yield Rung(name=f"operators, {check.who}", segments=operators, source=run.number)
     time = record.measured
     yield undivided(f"step, {check.who}", time.median, run.number, time.ci_low, time.ci_high)
+
+
+def _limit(
+    name: str, segments: tuple[Segment, ...], told: float | None, run: PageRun
+) -> Iterator[Rung]:
+    """Yield a limit's rung by layer, or in one piece where the check itself tells no more."""
+    total = positive(told)
+    if segments:
+        yield Rung(name=name, segments=segments, source=run.number)
+    elif total:
+        yield undivided(name, total, run.number)
 
 
 def _disturbed(run: PageRun, document: Mapping[str, Any]) -> bool:
@@ -429,38 +424,25 @@ def _kinds(document: Mapping[str, Any]) -> dict[str, str]:
     return {node.name: node.layer.kind for node in model.nodes if node.layer is not None}
 
 
-def _node_sums(
-    run: PageRun, document: Mapping[str, Any]
-) -> dict[tuple[str, str], dict[str, float]]:
-    """Seconds by node and kind: ``theoretical``, ``roof`` and ``native``; empty if unknown."""
+def _native_rungs(run: PageRun, document: Mapping[str, Any]) -> dict[Place, Rungs]:
+    """Sum the run's native rows of a step by their place in it; empty where that is not known."""
     from pydlbench.models.work import work
 
     model = _model(document)
-    phase = document.get("phase")
     if model is None or not run.rows or not run.whole:
         return {}
     if len({row.threads for row in run.timed if row.backend == "native"}) > 1:
         return {}  # of a sweep: which rows are this step's is not known
     hot, cold = (_by_problem(run.timed, document, one) for one in (True, False))
-    kinds = {node.name: node.layer.kind for node in model.nodes if node.layer is not None}
-    found: dict[tuple[str, str], dict[str, float]] = {}
     try:
-        parts = work(model, str(phase))
+        parts = work(model, str(document.get("phase")))
     except PydlbenchError:
         return {}
-    for one in parts:
-        key = (one.layer.problem, one.pass_, one.propagation)
-        row = hot.get(key)
-        if row is None or row.time is None:
-            continue  # it failed; the estimate's own record says so
-        other = cold.get(key, row).time
-        median = row.time.median
-        sums = found.setdefault(_place(one, kinds), {})
-        _add(sums, "native", (median + (other.median if other else median)) / 2)
-        _add(sums, "roof", row.roofline.time_s if row.roofline else median)
-        if row.peak.theoretical and row.flops_executed:
-            _add(sums, "theoretical", row.flops_executed / (row.peak.theoretical * 1e12))
-    return found
+    keys = [(one, (one.layer.problem, one.pass_, one.propagation)) for one in parts]
+    # A row that failed is none of the timed ones; the estimate's own record says so.
+    return rungs_by_place(
+        (one, hot[key], cold.get(key, hot[key])) for one, key in keys if key in hot
+    )
 
 
 def _by_problem(
@@ -476,22 +458,14 @@ def _by_problem(
     }
 
 
-def _place(part: Work, kinds: Mapping[str, str]) -> tuple[str, str]:
-    last = (part.layer.name or "").rpartition("/")[2]
-    if part.node == LOSS or last == "l2":
-        return "loss", "pointwise"
-    if last == "update":
-        return OPTIMIZER, "pointwise"
-    return part.node, kinds.get(part.node, "pointwise")
-
-
-def _add(sums: dict[str, float], key: str, seconds: float) -> None:
-    sums[key] = sums.get(key, 0.0) + seconds
-
-
-def _segments(sums: Mapping[tuple[str, str], Mapping[str, float]], key: str) -> tuple[Segment, ...]:
-    return tuple(
-        Segment(plain(name, 40), kind, found[key])
-        for (name, kind), found in sums.items()
-        if found.get(key)
-    )
+def _segments(
+    sums: Mapping[Place, Rungs], seconds: Callable[[Rungs], float | None], kinds: Mapping[str, str]
+) -> tuple[Segment, ...]:
+    """Return a segment for each node, its sums of gradients in it, the loss and the optimizer."""
+    found: dict[tuple[str, str], float] = {}
+    for place, one in sums.items():
+        whole = place.part in ("loss", "optimizer")
+        name = place.part if whole else place.node
+        kind = "pointwise" if whole else kinds.get(name, "pointwise")
+        found[name, kind] = found.get((name, kind), 0.0) + (seconds(one) or 0.0)
+    return tuple(Segment(plain(name, 40), kind, s) for (name, kind), s in found.items() if s)

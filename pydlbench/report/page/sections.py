@@ -7,7 +7,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.records.metrics import ratio_text
-from pydlbench.report.check import Scale, percent, signed_percent
 from pydlbench.report.columns import columns, heading, label, varying
 from pydlbench.report.diagnose import OVERLAPS, because
 from pydlbench.report.page.blocks import (
@@ -35,7 +34,7 @@ from pydlbench.report.page.figures.step import STEP_NEEDS, steps
 from pydlbench.report.page.ladders import options_text, rates
 from pydlbench.report.page.runs import finite
 from pydlbench.report.page.sentences import conclusions
-from pydlbench.units import format_flops, format_percent, number, time_in, time_unit
+from pydlbench.units import Scale, format_flops, number, percent, time_in, time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -140,7 +139,7 @@ def _ledger(record: CheckRecord, ident: str, which: str) -> Group:
 
     def share(one: LedgerTerm) -> str:
         part = seconds(one) / record.measured.median
-        return (signed_percent if one.term == "unexplained" else percent)(part)
+        return percent(part, decimal=True, signed=one.term == "unexplained")
 
     columns = [
         Column("term", lambda one: one.term),
@@ -193,7 +192,7 @@ def _finding_columns(found: Sequence[Finding]) -> list[Column]:
         ),
         Column(
             "of the step",
-            lambda one: format_percent(one.saving.share),
+            lambda one: percent(one.saving.share),
             lambda one: one.saving.share,
             right=True,
         ),
@@ -261,7 +260,7 @@ def _causes(run: PageRun, which: str) -> Iterator[Table]:
         ),
         Column(
             "of the gap",
-            lambda pair: percent(pair[1]["share"]),
+            lambda pair: percent(pair[1]["share"], decimal=True),
             lambda pair: pair[1]["share"],
             right=True,
         ),

@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydlbench.report.page.blocks import UNREADABLE, dotted, plain
 from pydlbench.report.page.ladders import options_text
 from pydlbench.report.page.runs import finite, mapping, objects, positive
-from pydlbench.report.verdicts import (
-    MATERIAL,
-    conclude,
-    disturbance,
-    disturbed_share,
-    measured_peaks,
-)
+from pydlbench.report.verdicts import conclude, disturbance, measured_peaks, sum_is_disturbed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -108,7 +102,7 @@ def _estimates(run: PageRun) -> Iterator[Conclusion]:
 def _caveat(run: PageRun) -> list[str]:
     """Return what to say of a step first where disturbed rows have too large a part in its sum."""
     native = [row for row in run.timed if row.backend == "native"]
-    return disturbance(native) if disturbed_share(native) > MATERIAL else []
+    return disturbance(native) if sum_is_disturbed(native) else []
 
 
 def _checks(run: PageRun) -> Iterator[Conclusion]:
@@ -120,7 +114,7 @@ def _checks(run: PageRun) -> Iterator[Conclusion]:
             yield Conclusion(_step(check.document), [_refused(check)])
             continue
         what, figures = summary_parts(record)
-        *sentences, following = check_conclusion(record, diagnose=True)
+        *sentences, following = check_conclusion(record)
         caveat = _caveat(run)  # the native rows are terms of the ledger
         lines = [*caveat, f"{', '.join(figures.split('   '))}.", *([] if caveat else sentences)]
         yield Conclusion(what, [*lines, f"{errors_line(record)}.", following])

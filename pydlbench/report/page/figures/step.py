@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.report.check import Scale
 from pydlbench.report.page.blocks import dotted, plain
 from pydlbench.report.page.figures.canvas import CONTENDED, Chart, bar, figure, mark, place
 from pydlbench.report.page.ladders import Segment, ladders, layer_sums
 from pydlbench.report.page.palette import LIGHT, kind_look
-from pydlbench.units import percent
+from pydlbench.units import Scale, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,8 +6,10 @@ import msgspec
 import pytest
 
 from pydlbench.records.measurement import Roofline
-from pydlbench.report.backends import contest_table, contests
-from pydlbench.report.layers import render_layers
+from pydlbench.report.backends import interleaved_table
+from pydlbench.report.columns import by_problem
+from pydlbench.report.layers import layers_report
+from pydlbench.report.text import as_text
 
 ALGORITHMS = {
     "native": "brgconv_strided:avx512_core_bf16+brgconv:avx512_core",
@@ -19,8 +21,12 @@ ALGORITHMS = {
 }
 
 
+def render_layers(run_record, rows):
+    return as_text(layers_report(run_record, rows))
+
+
 @pytest.fixture
-def contest(measurement):
+def interleaved(measurement):
     """The rows of every backend on one problem; native is the fastest."""
 
     def build(ratio=2.0, half=0.02, **changes):
@@ -42,10 +48,10 @@ def contest(measurement):
 
 
 def lines_of(rows):
-    return contest_table(rows).splitlines()
+    return as_text([interleaved_table(rows)]).splitlines()
 
 
-def test_everything_at_once_fits_150_columns(contest):
+def test_everything_at_once_fits_150_columns(interleaved):
     roof = Roofline(bound="memory", time_s=0.03, efficiency=0.6)
     rows = []
     for layer, pass_, precision in itertools.product(
@@ -54,15 +60,15 @@ def test_everything_at_once_fits_150_columns(contest):
         ("fp32", "bf16"),
     ):
         words = {"layer": layer, "problem": layer, "pass_": pass_, "precision": precision}
-        rows += contest(12.3, 0.23, roofline=roof, **words)
+        rows += interleaved(12.3, 0.23, roofline=roof, **words)
     lines = lines_of(rows)
     assert max(map(len, lines)) <= 150
     assert sum(line.startswith("tensorflow graph") for line in lines) == 8
     assert {"theory", "measured", "note"} <= set(lines[0].split())
 
 
-def test_what_a_problem_s_rows_share_stands_above_them(contest):
-    rows = contest() + contest(pass_="backward-data")
+def test_what_a_problem_s_rows_share_stands_above_them(interleaved):
+    rows = interleaved() + interleaved(pass_="backward-data")
     lines = lines_of(rows)
     assert lines[1:3] == [
         "",
@@ -73,47 +79,47 @@ def test_what_a_problem_s_rows_share_stands_above_them(contest):
     assert len(lines) == 17
 
 
-def test_one_problem_needs_nothing_above_it(contest):
-    lines = lines_of(contest())
+def test_one_problem_needs_nothing_above_it(interleaved):
+    lines = lines_of(interleaved())
     assert len(lines) == 7
     assert lines[1].startswith("native ")
 
 
-def test_the_model_that_all_share_is_in_the_heading_only(contest):
-    lines = lines_of(contest() + contest(layer="alexnet/conv4", problem="mb128"))
+def test_the_model_that_all_share_is_in_the_heading_only(interleaved):
+    lines = lines_of(interleaved() + interleaved(layer="alexnet/conv4", problem="mb128"))
     assert lines[2].startswith("conv3  mb128ic192")
     assert lines[10].startswith("conv4  mb128  ")
 
 
-def test_a_layout_that_all_share_is_in_the_heading(run_record, contest):
-    first, *rest = contest(layout="src nhwc, weights Ohwi48o, dst nhwc")
-    other = contest(layout="src nhwc, weights oihw, dst nhwc")[1:]
+def test_a_layout_that_all_share_is_in_the_heading(run_record, interleaved):
+    first, *rest = interleaved(layout="src nhwc, weights Ohwi48o, dst nhwc")
+    other = interleaved(layout="src nhwc, weights oihw, dst nhwc")[1:]
     text = render_layers(run_record, [first, *other])
     assert "layout nhwc\n" in text
     assert "layout" not in lines_of([first, *rest])[0]
-    assert "layout" in lines_of(contest())[0]
+    assert "layout" in lines_of(interleaved())[0]
 
 
-def test_marks_have_their_legend(run_record, contest):
-    lines = lines_of(contest())
+def test_marks_have_their_legend(run_record, interleaved):
+    lines = lines_of(interleaved())
     assert [line.split()[-1] for line in lines[1:]] == [*["2e-7"] * 5, "!"]
-    text = render_layers(run_record, contest())
+    text = render_layers(run_record, interleaved())
     assert "\n!: contended, the time is an upper bound\n" in text
     assert "\n~: " not in text
-    text = render_layers(run_record, contest(half=0.2, contended=False))
+    text = render_layers(run_record, interleaved(half=0.2, contended=False))
     assert (
         "\n~: the ratio is known to no better than 5 %, may lie on either side of 1.1x, or comes "
         "from too few rounds for an interval\n" in text
     )
     assert "\n!: " not in text
-    lines = lines_of(contest(half=0.2))
+    lines = lines_of(interleaved(half=0.2))
     assert [line.split()[-1] for line in lines[1:]] == ["2e-7", *["~"] * 4, "~!"]
-    assert "note" not in lines_of(contest(contended=False))[0]
+    assert "note" not in lines_of(interleaved(contended=False))[0]
     assert "\nkept: the same call where the allocator keeps" in text
 
 
-def test_what_differs_between_backends_of_one_problem_is_a_column(contest):
-    rows = contest(device="cuda:0", threads=None)
+def test_what_differs_between_backends_of_one_problem_is_a_column(interleaved):
+    rows = interleaved(device="cuda:0", threads=None)
     timings = ["cuda-graph", "host-sync"]
     rows = [
         type(row).from_dict({**row.to_dict(), "timing": timings[row.backend == "tensorflow"]})
@@ -124,27 +130,27 @@ def test_what_differs_between_backends_of_one_problem_is_a_column(contest):
     assert "host-sync" in lines[3]
 
 
-def test_an_algorithm_is_cut_to_what_is_left(contest):
-    lines = lines_of(contest())
+def test_an_algorithm_is_cut_to_what_is_left(interleaved):
+    lines = lines_of(interleaved())
     assert "brgconv_strided:avx512_core " in lines[2]
     assert "_MklNativePadWithFusedConv2D" in lines[4]
-    assert "brgconv_strided:avx512_core_...  nchw>nChw16c" in lines[1]
+    assert "brgconv_strided:avx512_core_bf...  nchw>nChw16c" in lines[1]
 
 
-def test_the_same_once_more_competed_with_others(contest):
-    first, second = contest(), contest()
-    assert contests([*first, *second]) == [first, second]
-    other = contest(threads=1)
+def test_the_same_once_more_was_interleaved_with_others(interleaved):
+    first, second = interleaved(), interleaved()
+    assert by_problem([*first, *second]) == [first, second]
+    other = interleaved(threads=1)
     mixed = [row for pair in zip(first, other, strict=True) for row in pair]
-    assert contests(mixed) == [first, other]
+    assert by_problem(mixed) == [first, other]
 
 
-def test_who_sums_in_another_format_is_marked(run_record, contest):
+def test_who_sums_in_another_format_is_marked(run_record, interleaved):
     rows = [
         type(row).from_dict({**row.to_dict(), "accumulate": "bfloat16"})
         if row.backend == "torch"
         else row
-        for row in contest(precision="bf16", accumulate="float32", contended=False)
+        for row in interleaved(precision="bf16", accumulate="float32", contended=False)
     ]
     title, *lines = lines_of(rows)
     assert "accumulate" not in title
@@ -152,12 +158,12 @@ def test_who_sums_in_another_format_is_marked(run_record, contest):
     text = render_layers(run_record, rows)
     assert "\na: sums in another format than whom it is compared with: bfloat16\n" in text
     # The same everywhere needs no mark, whatever other problems do.
-    assert not [line for line in lines_of(contest(accumulate="bfloat16")) if line.endswith("a")]
+    assert not [line for line in lines_of(interleaved(accumulate="bfloat16")) if line.endswith("a")]
 
 
-def test_rows_are_not_named_after_their_accumulator(run_record, contest):
+def test_rows_are_not_named_after_their_accumulator(run_record, interleaved):
     causes = ({"cause": "unexplained", "seconds": 1e-4, "share": 1.0, "how": "so"},)
-    first, second, *rest = contest(precision="bf16", accumulate="float32", contended=False)
+    first, second, *rest = interleaved(precision="bf16", accumulate="float32", contended=False)
     second = type(second).from_dict(
         {**second.to_dict(), "accumulate": "bfloat16", "causes": causes}
     )
@@ -165,8 +171,8 @@ def test_rows_are_not_named_after_their_accumulator(run_record, contest):
     assert "alexnet/conv3 torch eager: 2.00x the time of native: no cause found" in text
 
 
-def test_medians_in_another_order_than_the_ratios_are_explained(run_record, contest):
-    rows = contest(contended=False)
+def test_medians_in_another_order_than_the_ratios_are_explained(run_record, interleaved):
+    rows = interleaved(contended=False)
     assert "is not always that of the ratios" not in render_layers(run_record, rows)
     first, second, *rest = rows
     # Half as long in the rounds that all were in, and yet the longest over all its samples.
@@ -179,12 +185,12 @@ def test_medians_in_another_order_than_the_ratios_are_explained(run_record, cont
     assert "\nto best: from the rounds that both were in; the order of the medians" in text
 
 
-def test_the_row_that_others_are_compared_with_has_no_mark_of_its_sums(contest):
+def test_the_row_that_others_are_compared_with_has_no_mark_of_its_sums(interleaved):
     rows = [
         msgspec.structs.replace(
             row, accumulate="float32" if row.backend == "native" else "bfloat16"
         )
-        for row in contest(precision="bf16", contended=False)
+        for row in interleaved(precision="bf16", contended=False)
     ]
     _, *lines = lines_of(rows)
     marked = [line.endswith(" a") for line in lines]
