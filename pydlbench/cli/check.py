@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pydlbench.ladder.native import NativeSum
     from pydlbench.models.graph import Model
     from pydlbench.records.check import CheckResult
+    from pydlbench.report.text import Block
     from pydlbench.runner.execute import Results, View
 
 __all__ = ["CheckRequest", "add_parser", "check_room", "read_check", "read_tasks", "run", "tasks"]
@@ -457,7 +458,9 @@ def show(results: Results, outputs: Outputs, *, several: bool, explain: bool) ->
     objects = [one.document for one in results.outcomes]
     found: list[CheckResult] = [one.result.detail for one in results.outcomes]
     rows = [Measurement.from_dict(one) for one in native]
-    report = check_report(results.run, found, rows, explain=explain)
+
+    def report() -> list[Block]:
+        return check_report(results.run, found, rows, explain=explain)
 
     def document() -> str:
         head = {"kind": "check", "interrupted": results.early, "run": results.run.to_dict()}
@@ -465,6 +468,6 @@ def show(results: Results, outputs: Outputs, *, several: bool, explain: bool) ->
         return dump({**head, **checks, "measurements": native})
 
     outputs.write(
-        {"json": document, "md": lambda: as_markdown([*report, run_lines(results.run)])},
-        lambda: as_text(report, Style.of(sys.stdout)),
+        {"json": document, "md": lambda: as_markdown([*report(), run_lines(results.run)])},
+        lambda: as_text(report(), Style.of(sys.stdout)),
     )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pydlbench.records.diagnosis import Diagnosis
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec
+    from pydlbench.report.text import Block
     from pydlbench.runner.execute import View
 
 __all__ = ["add_parser", "read_tasks", "run"]
@@ -193,12 +194,13 @@ def show(run: RunRecord, found: Diagnosis, outputs: Outputs) -> None:
     from pydlbench.report.json import dump
     from pydlbench.report.text import Style, as_markdown, as_text, run_lines
 
-    report = diagnosis_report(run, found)
+    def report() -> list[Block]:
+        return diagnosis_report(run, found)
 
     outputs.write(
         {
             "json": lambda: dump({"kind": "diagnose", "run": run.to_dict(), **found.to_dict()}),
-            "md": lambda: as_markdown([*report, run_lines(run)]),
+            "md": lambda: as_markdown([*report(), run_lines(run)]),
         },
-        lambda: as_text(report, Style.of(sys.stdout)),
+        lambda: as_text(report(), Style.of(sys.stdout)),
     )

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pydlbench.cli.output import Outputs
     from pydlbench.models.graph import Model
     from pydlbench.records.run import RunRecord
+    from pydlbench.report.text import Block
     from pydlbench.runner.execute import View
 
 __all__ = ["add_parser", "device_options", "devices", "read_request", "read_tasks", "run", "show"]
@@ -428,14 +429,17 @@ def show(
 
     shown = [export.StepRow.of(row, models) for row in rows]
     lines = [*export.conclude(shown), *map(_agreement, agreements)]
-    report = export.steps_report(run, shown, lines)
+
+    def report() -> list[Block]:
+        return export.steps_report(run, shown, lines)
+
     outputs.write(
         {
             "json": lambda: export.to_json(run, shown, agreements, lines, interrupted=early),
             "csv": lambda: export.to_csv(run, shown),
-            "md": lambda: as_markdown(report),
+            "md": lambda: as_markdown(report()),
         },
-        lambda: as_text(report, Style.of(sys.stdout)),
+        lambda: as_text(report(), Style.of(sys.stdout)),
         warnings=_warnings(rows),
     )
 

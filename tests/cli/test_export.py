@@ -18,9 +18,9 @@ from check_records import make_record
 sys.path.pop(0)
 
 from pydlbench.cli import export, main
+from pydlbench.records.check import CheckResult
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.step import StepRecord, StepSpec
-from pydlbench.report.check import CheckResult
 from pydlbench.report.csv import CSV_COLUMNS, DLB_COLUMNS, LONG_COLUMNS
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
@@ -51,7 +51,7 @@ def check():
         framework="torch",
         mode="eager",
         record=record,
-    ).to_dict(None)
+    ).to_dict()
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def test_markdown_has_layers_and_the_rest(capsys):
     assert main(["export", "last", "--format", "md"]) == 0
     text = capsys.readouterr().out
     assert "| backend |" in text
-    assert "### Cross-checks" in text
+    assert "### Checks" in text
     assert "it died" in text
     assert "-3.8 %" in text
 

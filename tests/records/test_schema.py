@@ -116,7 +116,7 @@ def test_a_device_is_valid(capsys):
 
 
 def test_a_check_is_one_object_or_several(run_record, measurement):
-    from pydlbench.report.check import CheckResult
+    from pydlbench.records.check import CheckResult
 
     failed = CheckResult(
         model="mnist",
@@ -127,7 +127,7 @@ def test_a_check_is_one_object_or_several(run_record, measurement):
         mode="eager",
         status="failed",
         reason="it died",
-    ).to_dict(None)
+    ).to_dict()
     head = {
         "schema_version": 1,
         "interrupted": False,

@@ -66,7 +66,7 @@ def test_the_conclusion_is_what_the_commands_print(everything, root):
 
     text = by_id(root, "conclusion").text()
     assert conclude(everything[0].rows)[0] in text
-    for line in check_conclusion(everything[2].checks[0].record, diagnose=True):
+    for line in check_conclusion(everything[2].checks[0].record):
         assert " ".join(line.split()) in text
     assert "dominates" in text
     assert "torch eager is fastest" in text
