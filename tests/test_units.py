@@ -63,7 +63,14 @@ def test_each_quantity_has_its_unit():
 
 @pytest.mark.parametrize(
     ("fraction", "text"),
-    [(0.91, "91 %"), (0.003, "0.3 %"), (0.0994, "9.9 %"), (0.0996, "10 %"), (-0.05, "-5.0 %")],
+    [
+        (0.91, "91 %"),
+        (0.003, "0.3 %"),
+        (0.0994, "9.9 %"),
+        (0.0996, "10 %"),
+        (-0.05, "-5.0 %"),
+        (1e-5, "<0.1 %"),
+    ],
 )
 def test_percentages_below_ten_get_a_decimal(fraction, text):
-    assert units.format_percent(fraction) == text
+    assert units.percent(fraction) == text

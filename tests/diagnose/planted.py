@@ -165,7 +165,7 @@ class Bench:
 
 
 def checker(world):
-    """Return what stands for the cross-check: it knows what was planted, as the real one would."""
+    """Return what stands for the check: it knows what was planted, as the real one would."""
 
     def check(name, options, batch, phase, precision, framework, mode, *_, layout, **__):
         model = build_model(name, batch, **options)
@@ -219,7 +219,7 @@ def checker(world):
             operators=tuple(operators),
             faults={},
             calibration={"dispatch_s": 1e-6},
-            notes=("an invented cross-check",),
+            notes=("an invented check",),
         )
 
     return check
@@ -241,7 +241,7 @@ def run(world, *, check=True, limit=1e6, batch=4, model="mnist", **words):
     case = StepSpec(model=model, batch=batch, **words)
 
     def no_check(*_, **__):
-        raise PrimitiveError("no cross-check today")
+        raise PrimitiveError("no check today")
 
     session = Bench(world, model, batch)
     return diagnose(case, session, limit, checker=checker(world) if check else no_check)

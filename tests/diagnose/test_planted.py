@@ -31,7 +31,7 @@ def near(**seconds):
 def test_without_a_fault_there_is_no_finding(phase, check):
     found = run(World(), phase=phase, check=check)
     assert found.findings == ()
-    assert ("no cross-check: no cross-check today" in found.notes) is not check
+    assert ("no check: no check today" in found.notes) is not check
 
 
 def test_unpacked_weights_of_several_layers_are_one_finding_and_summed():
@@ -85,7 +85,7 @@ def test_a_slow_layout_is_found_by_the_other_one():
     (one,) = found.findings
     assert one.next == "pydlbench diagnose mnist --batch 4"
     assert "60.0 ms of layout reorders" in one.symptom
-    assert "an invented cross-check" in found.notes
+    assert "an invented check" in found.notes
 
 
 def test_the_right_layout_is_kept():
