@@ -7,7 +7,7 @@ become markup.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
@@ -27,9 +27,9 @@ __all__ = [
     "Section",
     "Table",
     "Text",
-    "capped",
-    "collected",
+    "blocks_of",
     "dotted",
+    "figures_of",
     "plain",
     "sentence",
 ]
@@ -102,10 +102,11 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure with its heading and caption."""
+    """A figure with its heading and caption, and the blocks that belong below it."""
 
     kind: ClassVar[str] = "figure"
     chart: Chart
+    below: Sequence[Any] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,15 +207,18 @@ class Section:
         ident: what links point to.
         title: its heading.
         blocks: below it; a section without any is not on the page.
-        charts: its figures, which can also become files.
         command: what would fill the section where it is empty.
     """
 
     ident: str
     title: str
     blocks: Sequence[Any]
-    charts: list[Chart] = field(default_factory=list)
     command: str = ""
+
+    @property
+    def charts(self) -> list[Chart]:
+        """Its figures, which can also become files."""
+        return [one.chart for one in self.blocks if isinstance(one, Figure)]
 
 
 def sentence(line: str, css: str | None = None) -> Text:
@@ -225,25 +229,34 @@ def sentence(line: str, css: str | None = None) -> Text:
     return Text(line, css)
 
 
-def collected(make: Callable[[], Iterable[Any]], what: str) -> tuple[list[Any], list[Any]]:
-    """Return what can be made, and a line where a document's values are in the way."""
+def blocks_of(make: Callable[[], Iterable[Any]], what: str) -> list[Any]:
+    """Return what can be made, and a line where a document's values are in the way.
+
+    Args:
+        make: makes the blocks.
+        what: they show, for the line.
+    """
     found: list[Any] = []
     try:
         found.extend(make())
     except UNREADABLE as error:
         why = f"{type(error).__name__}: {plain(error, 120)}"
-        return found, [
-            Text(f"{what} cannot be shown: a run holds unusable values ({why}).", "alarm")
-        ]
-    return found, []
+        found.append(Text(f"{what} cannot be shown: a run holds unusable values ({why}).", "alarm"))
+    return found
 
 
-def capped(
-    make: Callable[[], Iterator[Any]], what: str, most: int = MOST_FIGURES
-) -> tuple[list[Any], list[Any]]:
-    """Return the first figures, and a line if there would be more or one cannot be drawn."""
-    found, trouble = collected(lambda: islice(make(), most + 1), what)
-    if len(found) <= most:
-        return found, trouble
-    text = f"{what}: only the first {most} figures are drawn; a report of fewer runs shows more."
-    return found[:most], [Text(text, "absent"), *trouble]
+def figures_of(make: Callable[[], Iterable[Figure]], what: str) -> list[Any]:
+    """Return the first figures of a kind, and a line if there are more or one cannot be drawn.
+
+    Args:
+        make: draws them one by one.
+        what: they show, for the line.
+    """
+    found = blocks_of(lambda: islice(make(), MOST_FIGURES + 1), what)
+    if sum(isinstance(one, Figure) for one in found) <= MOST_FIGURES:
+        return found
+    first = f"only the first {MOST_FIGURES} figures are drawn"
+    return [
+        *found[:MOST_FIGURES],
+        Text(f"{what}: {first}; a report of fewer runs shows more.", "absent"),
+    ]

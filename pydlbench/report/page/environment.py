@@ -15,7 +15,7 @@ from pydlbench.report.page.blocks import (
     Section,
     Table,
     Text,
-    collected,
+    blocks_of,
     plain,
 )
 from pydlbench.report.page.runs import finite, mapping, objects, positive
@@ -40,11 +40,9 @@ _MOST_VALUES: Final = 8
 
 def differences(runs: Sequence[PageRun]) -> Section:
     """Return the table of what differs between the runs; empty where there is only one."""
-    blocks: list[Any] = []
-    if len(runs) > 1:
-        tables, trouble = collected(lambda: _differing(runs), "What differs between the runs")
-        blocks = [*tables, *trouble]
-    return Section("differences", "What differs between the runs", blocks)
+    title = "What differs between the runs"
+    blocks = blocks_of(lambda: _differing(runs), title) if len(runs) > 1 else []
+    return Section("differences", title, blocks)
 
 
 def _differing(runs: Sequence[PageRun]) -> Iterator[Table]:
@@ -65,8 +63,8 @@ def _differing(runs: Sequence[PageRun]) -> Iterator[Table]:
 
 def environment(runs: Sequence[PageRun]) -> Section:
     """Return the section: the commands, what all runs share, and what their devices can do."""
-    blocks, trouble = collected(lambda: _environment(runs), "The environment")
-    return Section("environment", "Environment", [*blocks, *trouble])
+    blocks = blocks_of(lambda: _environment(runs), "The environment")
+    return Section("environment", "Environment", blocks)
 
 
 def _environment(runs: Sequence[PageRun]) -> Iterator[Any]:
@@ -158,10 +156,10 @@ def _facts(run: PageRun) -> dict[str, str]:
     record, device = run.record, run.record.device
     pairs = [
         ("run", record.id),
-        ("kind of run", run.kind),
+        ("kind of run", run.info.kind),
         ("measured", record.created_utc),
-        ("status", run.status),
-        ("tags", ", ".join(run.tags)),
+        ("status", run.info.status),
+        ("tags", ", ".join(run.info.tags)),
         ("models", ", ".join(run.models)),
         *_settings(run),
         ("processor", run.machine),
@@ -173,12 +171,12 @@ def _facts(run: PageRun) -> dict[str, str]:
 
 def _settings(run: PageRun) -> Iterator[tuple[str, str]]:
     """Yield what was asked for, out of the rows and out of the steps that a run has."""
-    steps = [*run.estimates, *(one.document for one in run.checks)]
-    cases = [one.record.case for one in run.steps] + [one.step.case for one in run.findings]
-    steps += [case.to_dict() for case in cases]
+    steps: list[Any] = [*run.estimates, *run.checks]
+    steps += [one.record.case for one in run.steps] + [one.step.case for one in run.findings]
     for name in _SETTINGS:
         values = axis_values(run.rows, name) if name in AXES else []
-        values += [str(one[name]) for one in steps if one.get(name) is not None]
+        told = (getattr(one, name, None) for one in steps)
+        values += [str(value) for value in told if value is not None]
         found = list(dict.fromkeys(filter(None, values)))
         more = f" and {len(found) - _MOST_VALUES} more" if len(found) > _MOST_VALUES else ""
         yield name, ", ".join(found[:_MOST_VALUES]) + more

@@ -12,20 +12,32 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import PydlbenchError
 from pydlbench.ladder.native import roof_s, rungs_by_place, theoretical_s
+from pydlbench.records.step import StepSpec
 from pydlbench.report.columns import AXES, axis_values, label
 from pydlbench.report.page.blocks import plain
-from pydlbench.report.page.runs import finite, mapping, node_name, objects, positive
+from pydlbench.report.page.runs import node_name, positive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pydlbench.ladder.native import Place, Rungs
     from pydlbench.models.graph import Model
+    from pydlbench.records.check import CheckRecord, CheckResult
+    from pydlbench.records.documents import EstimatedLayer, StepEstimate
     from pydlbench.records.measurement import Measurement, TimeSummary
-    from pydlbench.records.step import StepSpec
-    from pydlbench.report.page.runs import CheckEntry, PageRun
+    from pydlbench.report.page.runs import PageRun
 
-__all__ = ["Ladder", "Rate", "Rung", "Segment", "ladders", "layer_sums", "options_text", "rates"]
+__all__ = [
+    "Ladder",
+    "Rate",
+    "Rung",
+    "Segment",
+    "framework_text",
+    "ladders",
+    "layer_sums",
+    "options_text",
+    "rates",
+]
 
 
 _WHOLE: Final = "whole"
@@ -110,7 +122,7 @@ def layer_sums(runs: Sequence[PageRun]) -> Iterator[Ladder]:
     Only layers that every backend has timed are in the sums.
     """
     for run in runs:
-        if run.kind not in ("layers", "sweep") or len(run.models) != 1 or not run.whole:
+        if run.info.kind not in ("layers", "sweep") or len(run.models) != 1 or not run.whole:
             continue
         differ = [axis for axis in _OWN if len(axis_values(run.timed, axis)) > 1]
         groups: dict[tuple[Any, ...], list[Measurement]] = {}
@@ -211,13 +223,15 @@ def options_text(options: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={options[name]}" for name in sorted(options))
 
 
-def framework_text(case: StepSpec) -> str:
+def framework_text(step: StepSpec | CheckResult) -> str:
     """Return framework and mode of a step, and whatever of it is not as by default."""
-    words = [case.framework, case.mode, case.layout if case.layout != "nhwc" else None]
-    words += [case.feed if case.feed != "resident" else None, "fetch" if case.fetch else None]
-    words += [case.cast if case.precision != "fp32" and case.cast != "mixed" else None]
-    words += [None if case.dropout else "without dropout"]
-    words += ["running statistics" if case.running_statistics else None]
+    words = [step.framework, step.mode, step.layout if step.layout != "nhwc" else None]
+    words += [step.feed if step.feed != "resident" else None]
+    if isinstance(step, StepSpec):
+        words += ["fetch" if step.fetch else None]
+        words += [step.cast if step.precision != "fp32" and step.cast != "mixed" else None]
+        words += [None if step.dropout else "without dropout"]
+        words += ["running statistics" if step.running_statistics else None]
     return " ".join(filter(None, words))
 
 
@@ -236,7 +250,7 @@ def rates(runs: Sequence[PageRun]) -> list[Rate]:
             one = check.record
             if one is not None and one.batch:
                 model = f"{one.model} {options_text(one.options)}".strip()
-                words = (model, one.phase, one.precision, check.who, "cpu")
+                words = (model, one.phase, one.precision, framework_text(check), "cpu")
                 found.append(_rate(run, words, one.batch, one.measured, contended=False))
     return found
 
@@ -279,12 +293,11 @@ def ladders(runs: Sequence[PageRun]) -> list[Ladder]:
             _merge(found, run, one, _of_estimate(run, one))
         for check in run.checks:
             if check.record is not None:
-                _merge(found, run, check.document, _of_check(run, check))
+                _merge(found, run, check.record, _of_check(run, check, check.record))
     for run in runs:
         for step in run.steps:
             case, record = step.record.case, step.record
-            words = (case.model, case.batch, case.phase, case.precision, options_text(case.options))
-            key = _key(run, words)
+            key = _key(run, case)
             if key in found and record.time is not None:
                 who = f"step, {framework_text(case)}, e2e"
                 if who in {one.name for one in found[key].rungs}:
@@ -295,20 +308,20 @@ def ladders(runs: Sequence[PageRun]) -> list[Ladder]:
     return [one for one in found.values() if one.rungs]
 
 
-def _key(run: PageRun, words: Iterable[Any]) -> tuple[str, ...]:
+def _key(run: PageRun, step: StepSpec | StepEstimate | CheckRecord) -> tuple[str, ...]:
     """What makes a step the same step: the machine, and what is run on it."""
+    # A variant of a model is another model.
+    words = (step.model, step.batch, step.phase, step.precision, options_text(step.options))
     return (run.machine, *(plain(word, 40) for word in words))
 
 
 def _merge(
     found: dict[tuple[str, ...], Ladder],
     run: PageRun,
-    document: Mapping[str, Any],
+    step: StepEstimate | CheckRecord,
     rungs: Iterable[Rung],
 ) -> None:
-    words = [document.get(name) for name in ("model", "batch", "phase", "precision")]
-    # A variant of a model is another model.
-    key = _key(run, [*words, options_text(mapping(document.get("options")))])
+    key = _key(run, step)
     _, model, batch, phase, precision, variant = key
     title = f"{model}  {variant}  batch {batch}  {phase}  {precision}"
     ladder = found.setdefault(key, Ladder(title=title[:110]))
@@ -320,40 +333,31 @@ def _merge(
             ladder.left.append(run.number)
 
 
-def _of_estimate(run: PageRun, document: Mapping[str, Any]) -> Iterator[Rung]:
-    layers = objects(document.get("layers"))
-    named = [one for one in layers if positive(one.get("time_s"))]
-    theory = _segments(
-        _native_rungs(run, document), lambda one: one.theoretical_s, _kinds(document)
-    )
+def _of_estimate(run: PageRun, record: StepEstimate) -> Iterator[Rung]:
+    theory = _segments(_native_rungs(run, record), lambda one: one.theoretical_s, _kinds(record))
     yield Rung(name="theoretical", segments=theory, source=run.number)
 
-    def segments(key: str) -> tuple[Segment, ...]:
+    def segments(seconds: Callable[[EstimatedLayer], float | None]) -> tuple[Segment, ...]:
         return tuple(
-            Segment(
-                plain(one.get("name"), 40),
-                plain(one.get("kind"), 20),
-                positive(one.get(key)) or positive(one["time_s"]) or 0.0,
-            )
-            for one in named
+            Segment(plain(one.name, 40), plain(one.kind, 20), seconds(one) or one.time_s)
+            for one in record.layers
         )
 
-    yield Rung(name="measured roof", segments=segments("roof_s"), source=run.number)
-    ends = mapping(document.get("estimate"))
+    roofs = segments(lambda one: one.roof_s)
+    yield Rung(name="measured roof", segments=roofs, source=run.number)
     yield Rung(
         name="native layers",
-        segments=segments("time_s"),
-        low=finite(ends.get("low")),
-        high=finite(ends.get("high")),
+        segments=segments(lambda one: one.time_s),
+        low=record.estimate.low,
+        high=record.estimate.high,
         source=run.number,
-        contended=_disturbed(run, document),
+        contended=_disturbed(run, record),
     )
 
 
-def _of_check(run: PageRun, check: CheckEntry) -> Iterator[Rung]:
-    record = check.record
-    assert record is not None  # the caller has looked
-    sums, kinds = _native_rungs(run, check.document), _kinds(check.document)
+def _of_check(run: PageRun, check: CheckResult, record: CheckRecord) -> Iterator[Rung]:
+    who = plain(framework_text(check), 60)
+    sums, kinds = _native_rungs(run, record), _kinds(record)
     theory = _segments(sums, lambda one: one.theoretical_s, kinds)
     yield from _limit("theoretical", theory, record.ladder.get("theoretical_s"), run)
     roofs = _segments(sums, lambda one: one.roof_s, kinds)
@@ -367,7 +371,7 @@ def _of_check(run: PageRun, check: CheckEntry) -> Iterator[Rung]:
             low=low,
             high=high,
             source=run.number,
-            contended=_disturbed(run, check.document),
+            contended=_disturbed(run, record),
         )
     elif high > 0:
         yield undivided("native layers", (low + high) / 2, run.number, low, high)
@@ -383,9 +387,9 @@ def _of_check(run: PageRun, check: CheckEntry) -> Iterator[Rung]:
     rest = record.operators_s - sum(one.seconds for one in operators)
     if rest > 0.005 * record.measured.median:
         operators = (*operators, Segment("rest", "other", rest))
-    yield Rung(name=f"operators, {check.who}", segments=operators, source=run.number)
+    yield Rung(name=f"operators, {who}", segments=operators, source=run.number)
     time = record.measured
-    yield undivided(f"step, {check.who}", time.median, run.number, time.ci_low, time.ci_high)
+    yield undivided(f"step, {who}", time.median, run.number, time.ci_low, time.ci_high)
 
 
 def _limit(
@@ -399,43 +403,41 @@ def _limit(
         yield undivided(name, total, run.number)
 
 
-def _disturbed(run: PageRun, document: Mapping[str, Any]) -> bool:
+def _disturbed(run: PageRun, step: StepEstimate | CheckRecord) -> bool:
     """Whether other work disturbed a native row of the step."""
-    rows = [_by_problem(run.timed, document, hot).values() for hot in (True, False)]
+    rows = [_by_problem(run.timed, step, hot).values() for hot in (True, False)]
     return any(row.contended for some in rows for row in some)
 
 
-def _model(document: Mapping[str, Any]) -> Model | None:
-    """The graph, if the document's words describe one that exists here."""
+def _model(step: StepEstimate | CheckRecord) -> Model | None:
+    """The graph, if the step's words describe one that exists here."""
     from pydlbench.models import build_model
 
-    options, batch = document.get("options"), positive(document.get("batch"))
     try:
-        chosen = {str(k): v for k, v in options.items()} if isinstance(options, dict) else {}
-        return build_model(str(document.get("model")), int(batch) if batch else None, **chosen)
+        return build_model(step.model, step.batch or None, **step.options)
     except (PydlbenchError, TypeError, ValueError):
         return None  # a model of another version of pydlbench: its rungs stay undivided
 
 
-def _kinds(document: Mapping[str, Any]) -> dict[str, str]:
-    model = _model(document)
+def _kinds(step: StepEstimate | CheckRecord) -> dict[str, str]:
+    model = _model(step)
     if model is None:
         return {}
     return {node.name: node.layer.kind for node in model.nodes if node.layer is not None}
 
 
-def _native_rungs(run: PageRun, document: Mapping[str, Any]) -> dict[Place, Rungs]:
+def _native_rungs(run: PageRun, step: StepEstimate | CheckRecord) -> dict[Place, Rungs]:
     """Sum the run's native rows of a step by their place in it; empty where that is not known."""
     from pydlbench.models.work import work
 
-    model = _model(document)
+    model = _model(step)
     if model is None or not run.rows or not run.whole:
         return {}
     if len({row.threads for row in run.timed if row.backend == "native"}) > 1:
         return {}  # of a sweep: which rows are this step's is not known
-    hot, cold = (_by_problem(run.timed, document, one) for one in (True, False))
+    hot, cold = (_by_problem(run.timed, step, one) for one in (True, False))
     try:
-        parts = work(model, str(document.get("phase")))
+        parts = work(model, step.phase)
     except PydlbenchError:
         return {}
     keys = [(one, (one.layer.problem, one.pass_, one.propagation)) for one in parts]
@@ -446,15 +448,16 @@ def _native_rungs(run: PageRun, document: Mapping[str, Any]) -> dict[Place, Rung
 
 
 def _by_problem(
-    rows: Iterable[Measurement], document: Mapping[str, Any], hot: bool
+    rows: Iterable[Measurement], step: StepEstimate | CheckRecord, hot: bool
 ) -> dict[tuple[str, str, str], Measurement]:
+    device = getattr(step, "device", "")  # a check has none: it runs on the CPU
     return {
         (row.problem, row.pass_, row.propagation): row
         for row in rows
         if (row.cache == "hot") is hot
         and row.backend == "native"
-        and row.precision == document.get("precision")
-        and row.device == document.get("device", row.device)
+        and row.precision == step.precision
+        and row.device == (device or row.device)
     }
 
 

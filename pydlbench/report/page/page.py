@@ -9,7 +9,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from pydlbench import __version__
-from pydlbench.report.page.blocks import Details, Facts, Figure, Section, plain
+from pydlbench.report.page.blocks import Facts, Figure, Section, plain
 from pydlbench.report.page.environment import differences, environment
 from pydlbench.report.page.figures.canvas import draw_png, drawing, file_svg, inline_svg
 from pydlbench.report.page.palette import css_variables
@@ -112,25 +112,17 @@ def build_page(runs: Sequence[PageRun], title: str | None = None) -> Page:
 
 
 def _opened(sections: Sequence[Section]) -> list[Section]:
-    """Put the first figure, and what is folded below it, before everything else.
+    """Put the first figure, with what belongs below it, before everything else.
 
     It is that of a step where a run knows of one, else the first of the layers or frameworks.
     """
-    index = next((i for i, one in enumerate(sections) if one.charts), None)
-    if index is None:
-        return list(sections)
-    whole = sections[index]
-    first = next(i for i, one in enumerate(whole.blocks) if isinstance(one, Figure))
-    end = first + 1
-    while end < len(whole.blocks) and isinstance(whole.blocks[end], Details):
-        end += 1
-    rest = replace(
-        whole,
-        blocks=[*whole.blocks[:first], *whole.blocks[end:]],
-        charts=whole.charts[1:],
-    )
-    opening = Section("picture", "At a glance", whole.blocks[first:end], whole.charts[:1])
-    return [opening, *sections[:index], rest, *sections[index + 1 :]]
+    for index, whole in enumerate(sections):
+        first = next((one for one in whole.blocks if isinstance(one, Figure)), None)
+        if first is not None:
+            rest = replace(whole, blocks=[one for one in whole.blocks if one is not first])
+            opening = Section("picture", "At a glance", [first])
+            return [opening, *sections[:index], rest, *sections[index + 1 :]]
+    return list(sections)
 
 
 def _data(name: str) -> str:
@@ -148,6 +140,6 @@ def _title(runs: Sequence[PageRun]) -> str:
 def _subtitle(runs: Sequence[PageRun]) -> str:
     first = runs[0].record
     if len(runs) == 1:
-        return f"{runs[0].kind}, run {first.id}, {first.created_utc}"
+        return f"{runs[0].info.kind}, run {first.id}, {first.created_utc}"
     dates = sorted(str(run.record.created_utc) for run in runs)
     return f"{len(runs)} runs, {dates[0]} to {dates[-1]}"

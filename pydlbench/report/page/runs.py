@@ -14,26 +14,26 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from pydlbench.records.check import CheckResult
+from pydlbench.records.diagnosis import Diagnosis
+from pydlbench.records.documents import AgreementRow, PlayedProtocol, StepEstimate
 from pydlbench.records.measurement import Measurement, TimeSummary
 from pydlbench.records.record import Record
+from pydlbench.records.step import StepRecord
 from pydlbench.report.columns import device_name
-from pydlbench.report.page.blocks import plain
-from pydlbench.store.entry import TABLES
+from pydlbench.report.e2e import StepRow
+from pydlbench.report.page.blocks import UNREADABLE, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from pydlbench.records.check import CheckRecord
-    from pydlbench.records.diagnosis import Diagnosis
-    from pydlbench.records.run import RunRecord
-    from pydlbench.records.step import StepRecord
+    from pydlbench.records.run import RunInfo, RunRecord
     from pydlbench.store.documents import Loaded
 
 __all__ = [
     "COLUMNS",
     "MOST_ROWS",
     "MOST_UNTIMED",
-    "CheckEntry",
     "PageRun",
     "choose",
     "finite",
@@ -198,78 +198,36 @@ def choose(columns: Sequence[tuple[Any, ...]]) -> Choice:
     return Choice(places, timed - len(kept), max(0, len(untimed) - MOST_UNTIMED))
 
 
-# What reading an object that is not what it says it is raises.
-_UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepEntry:
-    """A framework's step.
-
-    Attributes:
-        record: the step.
-        flops: algorithmic, of a step; 0 where the document does not say.
-    """
-
-    record: StepRecord
-    flops: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckEntry:
-    """A check in one framework and mode.
-
-    Attributes:
-        document: its JSON object.
-        record: the same as a record; None unless its status is ``ok``.
-    """
-
-    document: Mapping[str, Any]
-    record: CheckRecord | None = None
-
-    @property
-    def who(self) -> str:
-        """Framework and mode, and whatever of the step is not as by default."""
-        words = [self.document.get("framework"), self.document.get("mode")]
-        for name, usual in (("layout", "nhwc"), ("feed", "resident")):
-            words += [one for one in [self.document.get(name)] if one not in (None, usual)]
-        return plain(" ".join(map(str, words)), 60)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRun:
     """One run.
 
     Attributes:
         number: from 1, as the page refers to it.
+        info: what a list shows of it: its command, its status, its tags.
         record: when, where, with which libraries.
-        kind: the command.
-        status: ``done``, ``interrupted``...
-        tags: of the store.
         rows: layers, with their samples.
-        estimates: objects of ``model --json``.
+        estimates: of steps, from their layers.
         steps: of frameworks.
-        checks: of the ladder.
+        checks: of steps; some with a reason in the place of a record.
         findings: what ``diagnose`` found, of each step.
-        agreements: of frameworks on the same numbers, objects of ``e2e --agree``.
-        protocols: objects of ``e2e --protocol``.
+        agreements: of frameworks on the same numbers.
+        protocols: of published scripts.
         troubles: what could not be read, a line each.
         left_timed: timed rows that the run has besides ``rows``.
         left_untimed: rows without a time that it has besides.
     """
 
     number: int
+    info: RunInfo
     record: RunRecord
-    kind: str
-    status: str = "done"
-    tags: tuple[str, ...] = ()
     rows: tuple[Measurement, ...] = ()
-    estimates: tuple[Mapping[str, Any], ...] = ()
-    steps: tuple[StepEntry, ...] = ()
-    checks: tuple[CheckEntry, ...] = ()
+    estimates: tuple[StepEstimate, ...] = ()
+    steps: tuple[StepRow, ...] = ()
+    checks: tuple[CheckResult, ...] = ()
     findings: tuple[Diagnosis, ...] = ()
-    agreements: tuple[Mapping[str, Any], ...] = ()
-    protocols: tuple[Mapping[str, Any], ...] = ()
+    agreements: tuple[AgreementRow, ...] = ()
+    protocols: tuple[PlayedProtocol, ...] = ()
     troubles: tuple[str, ...] = ()
     left_timed: int = 0
     left_untimed: int = 0
@@ -303,8 +261,8 @@ class PageRun:
     @property
     def models(self) -> tuple[str, ...]:
         """The models that it is about."""
-        found = dict.fromkeys(str(one.get("model")) for one in self.estimates)
-        found |= dict.fromkeys(str(one.document.get("model")) for one in self.checks)
+        found = dict.fromkeys(one.model for one in self.estimates)
+        found |= dict.fromkeys(one.model for one in self.checks)
         found |= dict.fromkeys(one.record.case.model for one in self.steps)
         found |= dict.fromkeys(row.layer.partition("/")[0] for row in self.rows if "/" in row.layer)
         return tuple(found)
@@ -337,18 +295,15 @@ def read_run(loaded: Loaded, number: int = 1) -> PageRun:
     """
     found: dict[str, list[Any]] = {}
     troubles: dict[str, int] = {}
-    readers = {"layer": _layer, "step": _step, "check": _check, "findings": _diagnosis}
     choice = choose(loaded.columns(COLUMNS))
     entries = loaded.table("layer", samples=True, places=choice.places)
-    for table in TABLES:
+    for table in _READERS:
         entries += [] if table == "layer" else loaded.table(table, samples=True)
     for entry in entries:
         try:
-            reader = readers.get(entry.table)
-            document = entry.document
-            value = document if reader is None else reader(document, entry.samples)
+            value = _READERS[entry.table](entry.document, entry.samples)
             found.setdefault(entry.table, []).append(value)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             why = f"{entry.table} {type(error).__name__}: {plain(error, 100)}"
             troubles[why] = troubles.get(why, 0) + 1
     record = msgspec.structs.replace(
@@ -358,10 +313,8 @@ def read_run(loaded: Loaded, number: int = 1) -> PageRun:
     )
     return PageRun(
         number=number,
+        info=loaded.info,
         record=record,
-        kind=loaded.info.kind,
-        status=loaded.info.status,
-        tags=tuple(loaded.info.tags),
         rows=tuple(found.get("layer", ())),
         estimates=tuple(found.get("estimate", ())),
         steps=tuple(found.get("step", ())),
@@ -389,33 +342,47 @@ def usable_samples(given: Any) -> tuple[float, ...]:
     return tuple(number for one in given if (number := positive(one)) is not None)
 
 
-def _step(document: Mapping[str, Any], samples: Sequence[float] | None) -> StepEntry:
-    from pydlbench.records.step import StepRecord
-
-    data = dict(document)
-    data["samples_s"] = usable_samples(samples or data.get("samples_s"))
-    record = StepRecord.from_dict(data)
+def _step(document: Mapping[str, Any], samples: Sequence[float] | None) -> StepRow:
+    kept = usable_samples(samples or document.get("samples_s"))
+    record = StepRecord.from_dict({**document, "samples_s": kept})
     require_usable(record, record.status == "ok")
-    return StepEntry(record=record, flops=int(finite(data.get("flops")) or 0))
+    flops = int(finite(document.get("flops")) or 0)
+    return StepRow(record=record, title=record.case.model, flops=flops)
 
 
 def _diagnosis(document: Mapping[str, Any], _samples: Sequence[float] | None) -> Diagnosis:
-    from pydlbench.records.diagnosis import Diagnosis
-
     found = Diagnosis.from_dict(document)
     require_usable(found, ok=False)
     require_usable(found.step, found.step.status == "ok")
     return found
 
 
-def _check(document: Mapping[str, Any], _samples: Sequence[float] | None) -> CheckEntry:
-    if document.get("status", "ok") != "ok":
-        return CheckEntry(document=document)
-    from pydlbench.records.check import CheckRecord
-
-    record = CheckRecord.from_dict(document)
-    median = positive(record.measured.median)
-    numbers = (record.estimate_s, record.native_low_s, record.native_high_s)
-    if median is None or any(finite(one) is None for one in numbers):
+def _check(document: Mapping[str, Any], _samples: Sequence[float] | None) -> CheckResult:
+    found = CheckResult.from_dict(document)
+    if found.status != "ok":
+        return found
+    record = found.record
+    if record is None or positive(record.measured.median) is None:
         raise ValueError("no usable time")
-    return CheckEntry(document=document, record=record)
+    numbers = (record.estimate_s, record.native_low_s, record.native_high_s)
+    if any(finite(one) is None for one in numbers):
+        raise ValueError("no usable estimate")
+    return found
+
+
+def _estimate(document: Mapping[str, Any], _samples: Sequence[float] | None) -> StepEstimate:
+    found = StepEstimate.from_dict(document)
+    require_usable(found, ok=False)
+    timed = tuple(one for one in found.layers if one.time_s > 0)
+    return msgspec.structs.replace(found, layers=timed)
+
+
+_READERS: Final[Mapping[str, Callable[[Mapping[str, Any], Sequence[float] | None], Any]]] = {
+    "layer": _layer,
+    "estimate": _estimate,
+    "step": _step,
+    "agreement": lambda document, _samples: AgreementRow.from_dict(document),
+    "protocol": lambda document, _samples: PlayedProtocol.from_dict(document),
+    "check": _check,
+    "findings": _diagnosis,
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.records.metrics import ratio_text
@@ -19,9 +20,9 @@ from pydlbench.report.page.blocks import (
     Section,
     Table,
     Text,
-    capped,
-    collected,
+    blocks_of,
     dotted,
+    figures_of,
     plain,
     sentence,
 )
@@ -31,7 +32,7 @@ from pydlbench.report.page.figures.peaks import PEAKS_NEED, against_peaks
 from pydlbench.report.page.figures.roofline import ROOFLINE_NEEDS, rooflines
 from pydlbench.report.page.figures.samples import SAMPLES_NEED, distributions
 from pydlbench.report.page.figures.step import STEP_NEEDS, steps
-from pydlbench.report.page.ladders import options_text, rates
+from pydlbench.report.page.ladders import framework_text, options_text, rates
 from pydlbench.report.page.runs import finite
 from pydlbench.report.page.sentences import conclusions
 from pydlbench.units import Scale, format_flops, number, percent, time_in, time_unit
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from pydlbench.records.check import CheckRecord, LedgerTerm
     from pydlbench.records.diagnosis import Finding
     from pydlbench.records.measurement import Measurement
+    from pydlbench.report.page.figures.canvas import Chart
     from pydlbench.report.page.ladders import Ladder, Rate
     from pydlbench.report.page.runs import PageRun
 
@@ -75,8 +77,8 @@ def _conclusion_run(run: PageRun, count: int) -> Group:
         blocks += [Heading(f"{number}{one.about}"), Text(first, "first")]
         blocks += [sentence(line) for line in rest if line]
     notes = list(run.troubles)
-    if run.status not in ("done", "unknown"):
-        notes.insert(0, f"this run is {run.status}: it is not all that was asked for.")
+    if run.info.early:
+        notes.insert(0, f"this run is {run.info.status}: it is not all that was asked for.")
     return Group("verdict", [*blocks, *(Text(note, "alarm") for note in notes)])
 
 
@@ -86,14 +88,15 @@ def _conclusion_run(run: PageRun, count: int) -> Group:
 
 def step(runs: Sequence[PageRun]) -> Section:
     """Return the section: a figure and a table per step, then the ledgers."""
-    found, trouble = capped(lambda: steps(runs), "The ladder of a step")
-    blocks: list[Any] = []
-    for one, ladder in found:
-        blocks += [Figure(one), _ladder(ladder, f"{one.name}-table")]
-    ledgers, other = collected(lambda: _ledgers(runs), "A ledger")
-    charts = [one for one, _ in found]
-    every = [*blocks, *trouble, *ledgers, *other]
-    return Section("step", "Where a step goes", every, charts, STEP_NEEDS)
+    blocks = [
+        *figures_of(lambda: starmap(_step_figure, steps(runs)), "The ladder of a step"),
+        *blocks_of(lambda: _ledgers(runs), "A ledger"),
+    ]
+    return Section("step", "Where a step goes", blocks, STEP_NEEDS)
+
+
+def _step_figure(chart: Chart, ladder: Ladder) -> Figure:
+    return Figure(chart, [_ladder(ladder, f"{chart.name}-table")])
 
 
 def _ladder(ladder: Ladder, ident: str) -> Details:
@@ -123,7 +126,7 @@ def _ledgers(runs: Sequence[PageRun]) -> Iterator[Group]:
         for check in run.checks:
             if check.record is not None:
                 count += 1
-                which = f"{check.who}{run.within(len(runs))}"
+                which = f"{plain(framework_text(check), 60)}{run.within(len(runs))}"
                 yield _ledger(check.record, f"ledger-{count}", which)
 
 
@@ -164,8 +167,8 @@ def _ledger(record: CheckRecord, ident: str, which: str) -> Group:
 
 def findings(runs: Sequence[PageRun]) -> Section:
     """Return the section; empty where nothing was diagnosed."""
-    tables, trouble = collected(lambda: _finding_tables(runs), "A finding")
-    return Section("findings", "Findings", [*tables, *trouble])
+    tables = blocks_of(lambda: _finding_tables(runs), "A finding")
+    return Section("findings", "Findings", tables)
 
 
 def _finding_tables(runs: Sequence[PageRun]) -> Iterator[Table]:
@@ -218,10 +221,11 @@ _LEGEND = {
 
 def layers(runs: Sequence[PageRun]) -> Section:
     """Return the section: a figure and the tables of each run."""
-    charts, trouble = capped(lambda: against_peaks(runs), "Measured against theoretical")
-    tables, other = collected(lambda: _layer_tables(runs), "A table of layers")
-    blocks = [*map(Figure, charts), *trouble, *tables, *other]
-    return Section("layers", "Layers", blocks, charts, PEAKS_NEED)
+    blocks = [
+        *figures_of(lambda: map(Figure, against_peaks(runs)), "Measured against theoretical"),
+        *blocks_of(lambda: _layer_tables(runs), "A table of layers"),
+    ]
+    return Section("layers", "Layers", blocks, PEAKS_NEED)
 
 
 def _layer_tables(runs: Sequence[PageRun]) -> Iterator[Any]:
@@ -324,9 +328,8 @@ _EXACT: dict[str, Callable[[Measurement], float | None]] = {
 
 def roofline(runs: Sequence[PageRun]) -> Section:
     """Return the section: one plot for each run and device."""
-    charts, trouble = capped(lambda: rooflines(runs), "The roofline")
-    blocks = [*map(Figure, charts), *trouble]
-    return Section("roofline", "Roofline", blocks, charts, ROOFLINE_NEEDS)
+    plots = figures_of(lambda: map(Figure, rooflines(runs)), "The roofline")
+    return Section("roofline", "Roofline", plots, ROOFLINE_NEEDS)
 
 
 # -----------------------------------------------------------------------------
@@ -335,10 +338,11 @@ def roofline(runs: Sequence[PageRun]) -> Section:
 
 def by_framework(runs: Sequence[PageRun]) -> Section:
     """Return the section: the figure, and a table of all steps."""
-    charts, trouble = collected(lambda: frameworks(runs), "The comparison of frameworks")
-    tables, other = collected(lambda: _framework_tables(runs), "A table of steps")
-    blocks = [*map(Figure, charts), *trouble, *tables, *other]
-    return Section("frameworks", "Frameworks by precision", blocks, charts, FRAMEWORKS_NEED)
+    blocks = [
+        *figures_of(lambda: map(Figure, frameworks(runs)), "The comparison of frameworks"),
+        *blocks_of(lambda: _framework_tables(runs), "A table of steps"),
+    ]
+    return Section("frameworks", "Frameworks by precision", blocks, FRAMEWORKS_NEED)
 
 
 def _framework_tables(runs: Sequence[PageRun]) -> Iterator[Any]:
@@ -393,9 +397,8 @@ def _framework_columns(found: Sequence[Rate]) -> list[Column]:
 
 def batches(runs: Sequence[PageRun]) -> Section:
     """Return the section."""
-    charts, trouble = collected(lambda: batch_sweeps(runs), "The batch sweep")
-    blocks = [*map(Figure, charts), *trouble]
-    return Section("batches", "Batch sweep", blocks, charts, BATCHES_NEED)
+    plots = figures_of(lambda: map(Figure, batch_sweeps(runs)), "The batch sweep")
+    return Section("batches", "Batch sweep", plots, BATCHES_NEED)
 
 
 # -----------------------------------------------------------------------------
@@ -404,9 +407,8 @@ def batches(runs: Sequence[PageRun]) -> Section:
 
 def samples(runs: Sequence[PageRun]) -> Section:
     """Return the section."""
-    charts, trouble = capped(lambda: distributions(runs), "The samples")
-    blocks = [*map(Figure, charts), *trouble]
-    return Section("samples", "Sample distributions", blocks, charts, SAMPLES_NEED)
+    plots = figures_of(lambda: map(Figure, distributions(runs)), "The samples")
+    return Section("samples", "Sample distributions", plots, SAMPLES_NEED)
 
 
 # -----------------------------------------------------------------------------

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.report.page.blocks import UNREADABLE, dotted, plain
-from pydlbench.report.page.ladders import options_text
-from pydlbench.report.page.runs import finite, mapping, objects, positive
-from pydlbench.report.verdicts import conclude, disturbance, measured_peaks, sum_is_disturbed
+from pydlbench.report.page.ladders import framework_text, options_text
+from pydlbench.report.verdicts import conclude, disturbance, measured_peaks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from pydlbench.ladder.estimate import Estimate
-    from pydlbench.report.page.runs import CheckEntry, PageRun
+    from pydlbench.records.documents import AgreementRow, StepEstimate
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.report.e2e import StepRow
+    from pydlbench.report.page.runs import PageRun
 
 __all__ = ["Conclusion", "conclusions"]
 
@@ -51,13 +53,15 @@ def conclusions(run: PageRun) -> list[Conclusion]:
         except UNREADABLE as error:
             why = f"{type(error).__name__}: {plain(error, 100)}"
             found.append(
-                Conclusion(run.kind, [f"no conclusion: the run holds unusable values ({why})."])
+                Conclusion(
+                    run.info.kind, [f"no conclusion: the run holds unusable values ({why})."]
+                )
             )
-    return found or [Conclusion(run.kind, ["nothing was measured in this run."])]
+    return found or [Conclusion(run.info.kind, ["nothing was measured in this run."])]
 
 
 def _layers(run: PageRun) -> Iterator[Conclusion]:
-    if not run.rows or run.kind in _OF_PARTS:
+    if not run.rows or run.info.kind in _OF_PARTS:
         return
     if not run.whole:
         yield _of_many(run)
@@ -76,33 +80,31 @@ def _of_many(run: PageRun) -> Conclusion:
     total = len(run.rows) + run.left_timed + run.left_untimed
     lines = [f"{timed} of {total} rows have a time: no sentence holds for so many.", run.part]
     lines.append("pydlbench export has all of them; pydlbench compare judges them row by row.")
-    return Conclusion(f"{run.kind}, {total} rows", filter(None, lines))
+    return Conclusion(f"{run.info.kind}, {total} rows", filter(None, lines))
 
 
 def _estimates(run: PageRun) -> Iterator[Conclusion]:
     from pydlbench.report.model import model_conclusion
     from pydlbench.units import format_seconds
 
-    for document in run.estimates:
-        estimate = _estimate(document)
-        caveat = _caveat(run)
-        lines = [] if caveat else model_conclusion(estimate)
+    for record in run.estimates:
+        estimate = _estimate(record)
+        lines = model_conclusion(estimate, _native(run)) if estimate.layers else []
         if estimate.layers and estimate.time.middle > 0:
             low, high = estimate.time.low, estimate.time.high
             middle, rate = format_seconds(estimate.time.middle), estimate.images_per_s
             caches = f"{format_seconds(low)} with hot caches to {format_seconds(high)} with cold"
             whole = f"estimate of a step from its layers: {middle}, {caches}, {rate:.4g} images/s."
-            lines = [*caveat, whole, *lines]
-        missing = len(objects(document.get("missing")))
-        if missing:
-            lines.append(f"{missing} parts could not be measured and are in no sum.")
-        yield Conclusion(_step(document), lines or ["nothing was measured in this run."])
+            disturbed = len(disturbance(_native(run)))
+            lines[disturbed:disturbed] = [whole]
+        if record.missing:
+            lines.append(f"{len(record.missing)} parts could not be measured and are in no sum.")
+        yield Conclusion(_step(record), lines or ["nothing was measured in this run."])
 
 
-def _caveat(run: PageRun) -> list[str]:
-    """Return what to say of a step first where disturbed rows have too large a part in its sum."""
-    native = [row for row in run.timed if row.backend == "native"]
-    return disturbance(native) if sum_is_disturbed(native) else []
+def _native(run: PageRun) -> list[Measurement]:
+    """Return the rows that a step's estimate and a check's ledger are sums of."""
+    return [row for row in run.timed if row.backend == "native"]
 
 
 def _checks(run: PageRun) -> Iterator[Conclusion]:
@@ -111,46 +113,40 @@ def _checks(run: PageRun) -> Iterator[Conclusion]:
     for check in run.checks:
         record = check.record
         if record is None:
-            yield Conclusion(_step(check.document), [_refused(check)])
+            reason = f"{framework_text(check)} {check.status}: {check.reason}"
+            yield Conclusion(_step(check), [reason])
             continue
         what, figures = summary_parts(record)
-        *sentences, following = check_conclusion(record)
-        caveat = _caveat(run)  # the native rows are terms of the ledger
-        lines = [*caveat, f"{', '.join(figures.split('   '))}.", *([] if caveat else sentences)]
-        yield Conclusion(what, [*lines, f"{errors_line(record)}.", following])
-
-
-def _refused(check: CheckEntry) -> str:
-    document = check.document
-    return f"{check.who} {document.get('status')}: {plain(document.get('reason'))}"
+        native = _native(run)
+        *sentences, following = check_conclusion(record, native)
+        disturbed = len(disturbance(native))
+        sentences[disturbed:disturbed] = [f"{', '.join(figures.split('   '))}."]
+        yield Conclusion(what, [*sentences, f"{errors_line(record)}.", following])
 
 
 def _steps(run: PageRun) -> Iterator[Conclusion]:
-    if not run.steps or run.kind == "diagnose":
+    if not run.steps or run.info.kind == "diagnose":
         return
-    from pydlbench.report.e2e import StepRow, settings
     from pydlbench.report.e2e import conclude as conclude_steps
+    from pydlbench.report.e2e import settings
 
     by_setting: dict[str, list[StepRow]] = {}
     for setting, one in zip(settings([one.record for one in run.steps]), run.steps, strict=True):
-        row = StepRow(record=one.record, title=one.record.case.model, flops=one.flops)
-        by_setting.setdefault(setting, []).append(row)
+        by_setting.setdefault(setting, []).append(one)
     for setting, rows in by_setting.items():
         lines = [*conclude_steps(rows), *map(_agreement, run.agreements)]
         yield Conclusion(setting, [line.replace("stand above.", "stand below.") for line in lines])
 
 
 def _protocols(run: PageRun) -> Iterator[Conclusion]:
-    for document in run.protocols:
-        what = plain(document.get("protocol"))
-        yield Conclusion(
-            _step(document), [f"{what}: what the published script prints; it has no figures here."]
-        )
+    for one in run.protocols:
+        printed = "what the published script prints; it has no figures here."
+        yield Conclusion(_step(one), [f"{one.protocol}: {printed}"])
 
 
-def _agreement(found: Mapping[str, Any]) -> str:
-    words = [plain(found.get(name)) for name in ("batch", "phase", "status", "detail")]
-    return "agreement of the frameworks, batch {}, {}: {}: {}".format(*words)
+def _agreement(found: AgreementRow) -> str:
+    what = f"batch {found.batch}, {found.phase}"
+    return f"agreement of the frameworks, {what}: {found.status}: {plain(found.detail)}"
 
 
 def _diagnoses(run: PageRun) -> Iterator[Conclusion]:
@@ -161,51 +157,39 @@ def _diagnoses(run: PageRun) -> Iterator[Conclusion]:
         if found.step.contended:
             lines = ["other work disturbed the step: its time is an upper bound."]
         lines += [f"next: {one.next}" for one in found.findings[:1]]
-        yield Conclusion(_step(found.to_dict()), lines)
+        yield Conclusion(_step(found.step.case), lines)
 
 
-def _step(document: Mapping[str, Any]) -> str:
+def _step(one: Any) -> str:
+    """Name what a conclusion is about: a step, however much its record says of it."""
     names = ("model", "batch", "phase", "precision", "framework", "mode")
-    words = [plain(document.get(name)) for name in names if document.get(name) is not None]
-    if "batch" in document and len(words) > 1:
-        words[1] = f"batch {words[1]}"
-    words += [options_text(mapping(document.get("options")))]
-    if threads := positive(document.get("threads")):
-        words.append(f"{threads:.0f} thread{'' if threads == 1 else 's'}")
+    told = {name: getattr(one, name, None) for name in names}
+    told["batch"] = None if told["batch"] is None else f"batch {told['batch']}"
+    words = [plain(value) for value in told.values() if value is not None]
+    words.append(options_text(one.options))
+    if threads := getattr(one, "threads", None):
+        words.append(f"{threads} thread{'' if threads == 1 else 's'}")
     return "  ".join(filter(None, words))
 
 
-def _estimate(document: Mapping[str, Any]) -> Estimate:
-    """Rebuild the estimate out of ``model --json``; layers without a time are left out."""
+def _estimate(record: StepEstimate) -> Estimate:
+    """Return the estimate that a record was made of, as far as a conclusion needs it."""
     from pydlbench.ladder.estimate import Estimate, LayerShare, Range
 
-    layers = []
-    for one in objects(document.get("layers")):
-        seconds = positive(one.get("time_s"))
-        if seconds is None:
-            continue
-        low, high = finite(one.get("low")), finite(one.get("high"))
-        layers.append(
-            LayerShare(
-                name=plain(one.get("name"), 60),
-                kind=plain(one.get("kind"), 30),
-                time=Range(
-                    hot=seconds if low is None else low, cold=seconds if high is None else high
-                ),
-                roof_s=positive(one.get("roof_s")),
-                bound=None,
-                share=finite(one.get("share")) or 0.0,
-                by_pass={},
-                algorithms={},
-                like=str(one.get("like") or ""),  # compared, never shown
-            )
+    layers = tuple(
+        LayerShare(
+            name=plain(one.name, 60),
+            kind=plain(one.kind, 30),
+            time=Range(hot=one.low or one.time_s, cold=one.high or one.time_s),
+            roof_s=one.roof_s,
+            bound=one.bound,
+            share=one.share,
+            by_pass={},
+            algorithms={},
+            like=one.like,  # compared, never shown
         )
-    told = mapping(document.get("estimate"))
-    middle = positive(told.get("time_s")) or sum(layer.time.middle for layer in layers)
-    hot, cold = (positive(told.get(name)) or middle for name in ("hot_s", "cold_s"))
-    return Estimate(
-        time=Range(hot=hot, cold=cold),
-        half_width_s=finite(told.get("half_width_s")) or 0.0,
-        batch=int(finite(document.get("batch")) or 0),
-        layers=tuple(layers),
+        for one in record.layers
     )
+    told = record.estimate
+    time = Range(hot=told.hot_s or told.time_s, cold=told.cold_s or told.time_s)
+    return Estimate(time=time, half_width_s=told.half_width_s, batch=record.batch, layers=layers)

@@ -141,7 +141,7 @@ def model_document(rows: Any, name: str = "alexnet-owt", batch: int = 4) -> dict
         one = layers.setdefault(
             part.node,
             {"name": part.node, "kind": row.kind, "time_s": 0.0, "low": 0.0, "high": 0.0}
-            | {"roof_s": 0.0, "share": 0.1, "bound": "compute"},
+            | {"roof_s": 0.0, "share": 0.1, "bound": "compute", "efficiency": None},
         )
         for key, factor in (("time_s", 1.0), ("low", 0.95), ("high", 1.05)):
             one[key] += factor * row.time.median
@@ -156,6 +156,7 @@ def model_document(rows: Any, name: str = "alexnet-owt", batch: int = 4) -> dict
         "estimate": {"time_s": total, "low": 0.95 * total, "high": 1.05 * total}
         | {"hot_s": 0.95 * total, "cold_s": 1.05 * total, "images_per_s": batch / total},
         "layers": list(layers.values()),
+        "dominant": next(iter(layers)),
         "missing": [],
         "measurements": [row.to_dict() for row in rows],
     }

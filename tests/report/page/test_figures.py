@@ -76,7 +76,7 @@ def test_the_ladder_has_every_rung_and_its_sums(everything, root):
         *("operators, torch eager", "step, torch eager"),
         *("step, torch eager, e2e", "step, tensorflow graph, e2e"),
     ]
-    assert sums["native layers"] == pytest.approx(estimate["estimate"]["time_s"])
+    assert sums["native layers"] == pytest.approx(estimate.estimate.time_s)
     assert sums["step, torch eager"] == record.measured.median
     assert sums["operators, torch eager"] == pytest.approx(0.108)
     assert sums["theoretical"] > 0.9 * sum(row.flops / 0.59e12 for row in native.values())
@@ -158,8 +158,15 @@ def test_many_runs_have_a_few_figures_of_a_kind_and_say_so(tmp_path, measurement
 
 def test_contended_rows_are_marked(tmp_path, measurement):
     rows = [
-        measurement(layer=f"net/conv{i}", problem=f"mb1ic{i}", contended=i == 2, samples_s=(1.0,))
+        measurement(
+            layer=f"net/conv{i}",
+            problem=f"mb{batch}ic{i}",
+            batch=batch,
+            contended=i == 2,
+            samples_s=(1.0,),
+        )
         for i in (1, 2)
+        for batch in (1, 2)
     ]
     page = build_page(invented.read(tmp_path, invented.layers_document(rows)))
     for chart in page.charts:

@@ -19,7 +19,7 @@ sys.path.pop(0)
 
 def test_nothing_is_in_the_way_of_good_documents(everything, page, root):
     assert [run.troubles for run in everything] == [()] * 5
-    assert [run.kind for run in everything] == ["layers", "model", "check", "e2e", "layers"]
+    assert [run.info.kind for run in everything] == ["layers", "model", "check", "e2e", "layers"]
     assert "cannot be shown" not in page.html
     assert "unusable" not in page.html
     assert not [node for node in root.all("p") if node.attributes.get("class") == "absent"]

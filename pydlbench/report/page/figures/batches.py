@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pydlbench.report.page.blocks import plain
-from pydlbench.report.page.figures.canvas import Chart, figure, log_ticks, mark, place
+from pydlbench.report.page.figures.canvas import (
+    CONTENDED,
+    Chart,
+    figure,
+    legend,
+    log_ticks,
+    mark,
+    marker,
+    place,
+    ring,
+)
 from pydlbench.report.page.ladders import rates
 from pydlbench.report.page.palette import LINES, line_looks
 from pydlbench.units import number
@@ -19,7 +29,16 @@ __all__ = ["BATCHES_NEED", "batch_sweeps"]
 
 #: The command whose runs have what this figure needs.
 BATCHES_NEED: Final = "pydlbench layers --shape conv3 --batch 1 2 4 8 16 32"
-_Line = dict[int, float]  # batch -> rate
+
+
+class _Point(NamedTuple):
+    """A rate, and whether other work disturbed what it is the rate of."""
+
+    rate: float
+    contended: bool
+
+
+_Line = dict[int, _Point]  # by batch
 
 
 def batch_sweeps(runs: Sequence[PageRun]) -> Iterator[Chart]:
@@ -27,7 +46,7 @@ def batch_sweeps(runs: Sequence[PageRun]) -> Iterator[Chart]:
     steps: dict[str, _Line] = {}
     for one in rates(runs):
         name = f"{one.model} {one.phase} {one.precision} {one.who} {one.device} {one.machine}"
-        steps.setdefault(name, {}).setdefault(one.batch, one.images_per_s)
+        steps.setdefault(name, {}).setdefault(one.batch, _Point(one.images_per_s, one.contended))
     layers: dict[str, _Line] = {}
     for run in runs:
         for row in run.timed:
@@ -39,7 +58,7 @@ def batch_sweeps(runs: Sequence[PageRun]) -> Iterator[Chart]:
                 words += [value for value, usual in told if value != usual]
                 # Another machine's rates are another line.
                 name = " ".join(words) if len(runs) == 1 else " ".join([*words, run.machine])
-                layers.setdefault(name, {}).setdefault(row.batch, row.tflops)
+                layers.setdefault(name, {}).setdefault(row.batch, _Point(row.tflops, row.contended))
     count = 0
     for lines, unit, what in (
         (steps, "images/s", "steps of frameworks"),
@@ -73,25 +92,32 @@ def _chart(name: str, lines: Mapping[str, _Line], unit: str, what: str, part: st
     for key, look in zip(chosen, series.values(), strict=False):
         line = sorted(lines[key].items())
         style = {"color": look.color, "linestyle": look.line}
-        axes.plot(*zip(*line, strict=True), **style, linewidth=1.3, zorder=2)
-        for batch, rate in line:
+        rates_ = [point.rate for _, point in line]
+        axes.plot([batch for batch, _ in line], rates_, **style, linewidth=1.3, zorder=2)
+        for batch, (rate, contended) in line:
             (artist,) = axes.plot(
                 [batch], [rate], marker=look.marker, markersize=6, color=look.color, zorder=3
             )
             mark(
                 artist,
                 values,
-                f"{plain(key, 60)}, batch {batch}: {number(rate)} {unit}",
+                f"{plain(key, 60)}, batch {batch}: {number(rate)} {unit}"
+                f"{', contended' if contended else ''}",
                 series=plain(key),
                 batch=batch,
                 **{"images_per_s" if unit == "images/s" else "tflops": rate},
             )
+            if contended:
+                ring(axes, batch, rate)
     batches = sorted({batch for key in chosen for batch in lines[key]})
-    _scales(axes, batches, [rate for key in chosen for rate in lines[key].values()], unit)
-    _legend(axes, series)
+    points = [point for key in chosen for point in lines[key].values()]
+    _scales(axes, batches, [point.rate for point in points], unit)
+    names = {name: marker(look, line=True) for name, look in series.items()}
+    legend(axes, names, loc="upper left", bbox_to_anchor=(1.01, 1.0), ncols=1)
     left = len(lines) - len(chosen)
     more = f" {left} more lines are not drawn; the tables have them." if left else ""
     more += f" {part}" if part else ""
+    more += f" {CONTENDED}" if any(point.contended for point in points) else ""
     return Chart(
         name=name,
         title=f"Batch sweep: {unit} of {what}",
@@ -117,24 +143,9 @@ def _scales(axes: Any, batches: Sequence[int], found: Sequence[float], unit: str
     axes.set_ylabel(unit)
 
 
-def _legend(axes: Any, series: Mapping[str, Any]) -> None:
-    from matplotlib.lines import Line2D
-
-    axes.legend(
-        [
-            Line2D([], [], marker=one.marker, color=one.color, linestyle=one.line)
-            for one in series.values()
-        ],
-        [plain(name, 44) for name in series],
-        loc="upper left",
-        bbox_to_anchor=(1.01, 1.0),
-        borderaxespad=0.2,
-    )
-
-
 def _alt(lines: Mapping[str, _Line], unit: str) -> str:
     parts = []
     for name, line in lines.items():
-        points = ", ".join(f"{number(rate)} at {batch}" for batch, rate in sorted(line.items()))
-        parts.append(f"{plain(name, 60)}: {points}")
+        points = (f"{number(point.rate)} at {batch}" for batch, point in sorted(line.items()))
+        parts.append(f"{plain(name, 60)}: {', '.join(points)}")
     return f"Lines, {unit} over batch. {'. '.join(parts)}."

@@ -15,26 +15,38 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.errors import PydlbenchError
 from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.palette import LIGHT, themed
+from pydlbench.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.report.page.palette import Look
+    from pydlbench.report.page.runs import PageRun
 
 __all__ = [
     "CONTENDED",
     "WIDTH",
     "Chart",
     "bar",
+    "beside",
     "draw_png",
     "drawing",
     "figure",
     "file_svg",
     "inline_svg",
     "label_points",
+    "legend",
+    "lines_of",
     "log_ticks",
     "mark",
+    "mark_row",
+    "marker",
+    "patch",
     "place",
     "points",
     "ring",
+    "row_notes",
 ]
 
 #: What a caption says of :func:`ring` and of stars at numbers.
@@ -166,6 +178,52 @@ def mark(artist: Any, chart_values: list[dict[str, Any]], label: str, **value: A
     """
     artist.set_gid(f"v{len(chart_values)}")
     chart_values.append({"label": label, **value})
+
+
+def mark_row(
+    artist: Any, chart_values: list[dict[str, Any]], row: Measurement, words: str, **value: Any
+) -> None:
+    """Note which timed row an artist stands for; see :func:`mark`.
+
+    Args:
+        artist: matplotlib's.
+        chart_values: of the chart.
+        row: with a time.
+        words: what the figure says of it besides its name and its time.
+        value: likewise, as numbers.
+    """
+    assert row.time is not None  # the caller draws timed rows only
+    time = f"{format_seconds(row.time.median)}{', contended' if row.contended else ''}"
+    mark(
+        artist,
+        chart_values,
+        f"{row.layer} {row.pass_} {row.who} {row.precision}: {time}, {words}",
+        layer=row.layer,
+        pass_=row.pass_,
+        who=row.who,
+        precision=row.precision,
+        time_s=row.time.median,
+        **value,
+    )
+
+
+def row_notes(
+    runs: Sequence[PageRun], rows: Iterable[Measurement], *, cold: bool = False
+) -> list[str]:
+    """Return what a caption says of drawn rows: which are left out, and which were disturbed.
+
+    Args:
+        runs: that they are of.
+        rows: that are drawn.
+        cold: whether those with cold caches are left out where there are others.
+    """
+    notes = [run.part for run in runs if run.part]
+    left = sum(len(run.timed) - len(run.representative) for run in runs) if cold else 0
+    if left:
+        notes.append(f"{left} rows with cold caches are in the table only.")
+    if any(row.contended for row in rows):
+        notes.append(CONTENDED)
+    return notes
 
 
 def draw_svg(chart: Chart) -> str:
@@ -354,6 +412,58 @@ def place(fig: Any, left: float, bottom: float, right: float, top: float) -> Any
             (width - left - right) / width,
             (height - bottom - top) / height,
         )
+    )
+
+
+def lines_of(axes: Any, names: Sequence[str]) -> None:
+    """Let axes have a line for each name, from top to bottom, and a grid across them."""
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(axis="y", length=0)
+    axes.xaxis.grid(visible=True)
+
+
+def beside(axes: Any, line: int, text: str) -> None:
+    """Write a line's number to the right of the axes."""
+    axes.annotate(
+        text,
+        (1.0, line),
+        xycoords=("axes fraction", "data"),
+        xytext=(5, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=7.5,
+    )
+
+
+def patch(look: Look) -> Any:
+    """Return what stands for a bar of that look in a legend."""
+    from matplotlib.patches import Patch
+
+    return Patch(facecolor=look.pale, edgecolor=look.color, hatch=look.hatch)
+
+
+def marker(look: Look, *, line: bool = False) -> Any:
+    """Return what stands for marks of that look in a legend, on their line or without one."""
+    from matplotlib.lines import Line2D
+
+    style = look.line if line else "none"
+    return Line2D([], [], color=look.color, linestyle=style, marker=look.marker, markersize=6)
+
+
+def legend(holder: Any, entries: Mapping[str, Any], **where: Any) -> None:
+    """Put a legend above the axes or the figure that holds it, in a row; or elsewhere.
+
+    Args:
+        holder: axes or a figure.
+        entries: what stands for each name.
+        where: matplotlib's words for another place.
+    """
+    usual = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "ncols": 7}
+    holder.legend(
+        list(entries.values()),
+        [plain(name, 44) for name in entries],
+        **{**usual, "borderaxespad": 0.2, "handletextpad": 0.4, "columnspacing": 1.3, **where},
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.report.page.figures.canvas import WIDTH, Chart, figure, mark, place
+from pydlbench.report.page.figures.canvas import WIDTH, Chart, figure, legend, mark, patch, place
 from pydlbench.report.page.ladders import rates
 from pydlbench.report.page.palette import LIGHT, looks
 from pydlbench.units import format_seconds, number
@@ -57,7 +57,8 @@ def frameworks(runs: Sequence[PageRun]) -> Iterator[Chart]:
         inside = [one for one in shown if one.phase == phase]
         _panel(axes, inside, found, series, width, values)
         axes.set_title(_PHASES.get(phase, phase), fontsize=8.5)
-    _legend(fig, series)
+    names = {name: patch(look) for name, look in series.items()}
+    legend(fig, names, loc="upper left", bbox_to_anchor=(_MARGIN / WIDTH, 1.0), ncols=6)
     notes = []
     if len(groups) > len(kept):
         notes.append(f"The first {len(kept)} groups of {len(groups)}; the table has all.")
@@ -164,23 +165,6 @@ def _bar(axes: Any, at: float, one: Rate, look: Look, values: list[dict[str, Any
         who=one.who,
         time_s=one.seconds,
         images_per_s=one.images_per_s,
-    )
-
-
-def _legend(fig: Any, series: Mapping[str, Look]) -> None:
-    from matplotlib.patches import Patch
-
-    fig.legend(
-        [
-            Patch(facecolor=one.pale, edgecolor=one.color, hatch=one.hatch)
-            for one in series.values()
-        ],
-        list(series),
-        loc="upper left",
-        bbox_to_anchor=(_MARGIN / WIDTH, 1.0),
-        ncols=6,
-        borderaxespad=0.3,
-        columnspacing=1.4,
     )
 
 

@@ -7,23 +7,29 @@ there: a tick shows how far its own measured roof lets it.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.report.columns import AXES, axis_values, label
 from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.figures.canvas import (
-    CONTENDED,
     Chart,
     bar,
+    beside,
     figure,
-    mark,
+    legend,
+    lines_of,
+    mark_row,
+    marker,
+    patch,
     place,
     points,
     ring,
+    row_notes,
 )
 from pydlbench.report.page.palette import LIGHT, Look, looks
 from pydlbench.report.page.runs import node_name
-from pydlbench.units import format_seconds, percent
+from pydlbench.units import percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -92,14 +98,9 @@ def _chart(run: PageRun, rows: Sequence[Measurement], name: str, which: str) -> 
     _legend(axes, series, lead)
     theory = all(row.peak.theoretical for row in rows)
     notes = [] if theory else ["Where no theoretical peak is known, the measured one is the scale."]
-    notes += [run.part] if run.part else []
     if pointwise:
         notes.append(f"{pointwise} pointwise rows, which compute next to nothing, are left out.")
-    cold = len(run.timed) - len(run.representative)
-    if cold:
-        notes.append(f"{cold} rows with cold caches are in the table only.")
-    if any(row.contended for group in shown.values() for row in group):
-        notes.append(CONTENDED)
+    notes += row_notes([run], chain.from_iterable(shown.values()), cold=True)
     if len(lines) > len(shown):
         notes.append(f"The {len(shown)} slowest lines of {len(lines)} are drawn.")
     return Chart(
@@ -171,31 +172,17 @@ def _line(
         ends = [place_ - 0.42, place_ + 0.42]
         points(axes, [100 * share] * 2, ends, color=LIGHT["ink"], lw=1.6, zorder=2)
     if plain(first.who, 30) == lead:
-        axes.annotate(
-            f"{percent(_reached(first))}{'*' if first.contended else ''}",
-            (1.0, place_),
-            xycoords=("axes fraction", "data"),
-            xytext=(6, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=7.5,
-        )
+        beside(axes, place_, f"{percent(_reached(first))}{'*' if first.contended else ''}")
 
 
 def _mark(artist: Any, values: list[dict[str, Any]], row: Measurement) -> None:
-    assert row.time is not None  # only timed rows reach anything
     own = "" if row.roofline is None else f", {percent(row.roofline.efficiency)} of its own roof"
     scale = "theoretical" if row.fraction_of_peak("theoretical") else "measured"
-    mark(
+    mark_row(
         artist,
         values,
-        f"{row.layer} {row.pass_} {row.who}: {percent(_reached(row))} of the {scale} peak"
-        f"{own}, {format_seconds(row.time.median)}{', contended' if row.contended else ''}",
-        layer=row.layer,
-        pass_=row.pass_,
-        who=row.who,
-        precision=row.precision,
-        time_s=row.time.median,
+        row,
+        f"{percent(_reached(row))} of the {scale} peak{own}",
         of_theoretical=row.fraction_of_peak("theoretical"),
         of_measured=row.fraction_of_peak("measured"),
     )
@@ -206,41 +193,21 @@ def _decorate(
 ) -> None:
     most = max(100 * max(_reached(row) or 0.0, 0.0) for row in rows)
     axes.set_xlim(0, max(104.0, 1.04 * most))
-    axes.set_ylim(len(shown) - 0.4, -0.6)
-    axes.set_yticks(range(len(shown)), list(map(_written, shown)))
-    axes.tick_params(axis="y", length=0)
-    axes.xaxis.grid(visible=True)
+    lines_of(axes, list(map(_written, shown)))
     axes.set_xlabel("% of the theoretical peak")
     axes.axvline(100, color=LIGHT["ink"], linewidth=1.1, linestyle=(0, (5, 3)), zorder=3)
 
 
 def _legend(axes: Any, series: Mapping[str, Look], lead: str) -> None:
     from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
 
-    handles: list[Any] = []
-    for who, look in series.items():
-        if who == lead:
-            handles.append(Patch(facecolor=look.pale, edgecolor=look.color))
-        else:
-            marker = Line2D([], [], linestyle="none", marker=look.marker, color=look.color)
-            marker.set_markersize(5)
-            handles.append(marker)
-    handles.append(
-        Line2D([], [], linestyle="none", marker="|", markersize=9, mew=1.6, color=LIGHT["ink"])
+    entries = {who: (patch if who == lead else marker)(look) for who, look in series.items()}
+    ink = LIGHT["ink"]
+    entries["its roof (measured)"] = Line2D(
+        [], [], linestyle="none", marker="|", markersize=9, mew=1.6, color=ink
     )
-    handles.append(Line2D([], [], linestyle=(0, (5, 3)), linewidth=1.1, color=LIGHT["ink"]))
-    axes.figure.legend(
-        handles,
-        [*series, "its roof (measured)", "theoretical peak"],
-        loc="upper left",
-        bbox_to_anchor=(0.0, 1.0),
-        ncols=8,
-        fontsize=7.5,
-        borderaxespad=0.3,
-        handletextpad=0.3,
-        columnspacing=1.1,
-    )
+    entries["theoretical peak"] = Line2D([], [], linestyle=(0, (5, 3)), linewidth=1.1, color=ink)
+    legend(axes.figure, entries, loc="upper left", ncols=8, fontsize=7.5)
 
 
 def _alt(shown: Mapping[_Key, Sequence[Measurement]], lead: str) -> str:

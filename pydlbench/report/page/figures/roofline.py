@@ -1,4 +1,9 @@
-"""The roofline plot: every layer's rate over its intensity, under the roofs of its device."""
+"""The roofline plot: every layer's rate over its intensity, under the roofs of its device.
+
+The roofs are theoretical and measured ones, of the device's record. Source: S. Williams, A.
+Waterman, D. Patterson, "Roofline: an insightful visual performance model for multicore
+architectures", CACM 52(4), 2009.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.figures.canvas import (
-    CONTENDED,
     Chart,
     figure,
     label_points,
+    legend,
     log_ticks,
-    mark,
+    mark_row,
+    marker,
     place,
     points,
     ring,
+    row_notes,
 )
 from pydlbench.report.page.palette import LIGHT, looks
 from pydlbench.report.page.runs import mapping, node_name, objects, positive
@@ -31,9 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ROOFLINE_NEEDS", "rooflines"]
 
-
-# -----------------------------------------------------------------------------
-# The roofs of a roofline plot: which limits a run knows, and how they are drawn.
 
 _LEVELS: Final = {"memory": "memory", "llc": "last-level cache", "l2": "L2 cache"}
 
@@ -155,12 +159,6 @@ def _slope(axes: Any) -> float:
     return degrees(atan2(y1 - y0, x1 - x0))
 
 
-# -----------------------------------------------------------------------------
-# The roofline plot: every layer's rate over its intensity, under theoretical and measured roofs.
-#
-# Source: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model
-# for multicore architectures", CACM 52(4), 2009.
-
 #: The command whose runs have what this figure needs.
 ROOFLINE_NEEDS: Final = "pydlbench layers --model alexnet-owt"
 _HOW: Final = (
@@ -213,7 +211,7 @@ def _chart(parts: Sequence[tuple[PageRun, Sequence[Measurement]]], name: str, co
     marks = [(_intensity(row), _rate(row) or 0.0) for row in shown]
     nameless = label_points(axes, _names(shown), marks, peaks[0].value if peaks else None)
     passes = [_PASSES[one] for one in dict.fromkeys(row.pass_ for row in shown) if one in _PASSES]
-    notes = [one.part for one, _ in parts if one.part]
+    notes = row_notes([one for one, _ in parts], shown, cold=True)
     which = run.within(count)
     if len(parts) > 1:
         numbers = ", ".join(str(one.number) for one, _ in parts)
@@ -228,11 +226,6 @@ def _chart(parts: Sequence[tuple[PageRun, Sequence[Measurement]]], name: str, co
         notes.append(f"{nameless} {names} had no room; each mark tells its own when pointed at.")
     if len(passes) > 1:
         notes.append(f"Marks: {', '.join(passes)}.")
-    cold = sum(len(one.timed) - len(one.representative) for one, _ in parts)
-    if cold:
-        notes.append(f"{cold} rows with cold caches are in the table only.")
-    if any(row.contended for row in shown):
-        notes.append(CONTENDED)
     models = list(dict.fromkeys(model for one, _ in parts for model in one.models))
     what = " and ".join(models) if 0 < len(models) < 4 else "layers"
     return Chart(
@@ -302,40 +295,19 @@ def _points(
         _mark(artist, values, row)
         if row.contended:
             ring(axes, _intensity(row), _rate(row) or 0.0)
-    from matplotlib.lines import Line2D
-
-    handles = [
-        Line2D([], [], linestyle="none", marker=look.marker, markersize=6, color=look.color)
-        for look in series.values()
-    ]
-    axes.legend(
-        handles,
-        list(series),
-        loc="lower left",
-        bbox_to_anchor=(0, 1.0),
-        ncols=6,
-        borderaxespad=0.2,
-        handletextpad=0.2,
-        columnspacing=1.4,
-    )
+    legend(axes, {name: marker(look) for name, look in series.items()})
 
 
 def _mark(artist: Any, values: list[dict[str, Any]], row: Measurement) -> None:
-    assert row.time is not None  # only timed rows have a rate
     reached = "" if row.roofline is None else f", {percent(row.roofline.efficiency)} of its roof"
-    words = f"{row.layer} {row.pass_} {row.who} {row.precision}: {format_seconds(row.time.median)}"
-    words += ", contended" if row.contended else ""
-    mark(
+    rate = _rate(row)
+    mark_row(
         artist,
         values,
-        f"{words}, {number((_rate(row) or 0.0) / 1e12)} TFLOP/s{reached}",
-        layer=row.layer,
-        pass_=row.pass_,
-        who=row.who,
-        precision=row.precision,
-        time_s=row.time.median,
+        row,
+        f"{number((rate or 0.0) / 1e12)} TFLOP/s{reached}",
         flop_per_byte=_intensity(row),
-        flops_per_s=_rate(row),
+        flops_per_s=rate,
     )
 
 

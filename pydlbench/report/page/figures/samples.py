@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.records.metrics import spread
 from pydlbench.report.columns import label, varying
 from pydlbench.report.page.blocks import plain
-from pydlbench.report.page.figures.canvas import CONTENDED, Chart, bar, figure, mark, place, points
+from pydlbench.report.page.figures.canvas import (
+    CONTENDED,
+    Chart,
+    bar,
+    beside,
+    figure,
+    lines_of,
+    mark,
+    place,
+    points,
+)
 from pydlbench.report.page.palette import LIGHT, looks
 from pydlbench.report.page.runs import usable_samples
 from pydlbench.units import format_seconds, number
@@ -116,10 +126,7 @@ def _chart(run: PageRun, shown: Sequence[_Strip], count: int, name: str, which: 
         thinned += len(kept) < len(one.samples)
         outside += _strip(axes, line, one, kept, reach, series[one.who], values)
     axes.set_xlim(-100 * reach * 1.04, 100 * reach * 1.04)
-    axes.set_ylim(len(shown) - 0.4, -0.6)
-    axes.set_yticks(range(len(shown)), [one.name for one in shown])
-    axes.tick_params(axis="y", length=0)
-    axes.xaxis.grid(visible=True)
+    lines_of(axes, [one.name for one in shown])
     axes.set_xlabel("% from the row's median")
     notes = [run.part] if run.part else []
     if any(one.contended for one in shown):
@@ -202,15 +209,8 @@ def _strip(
         if beyond:
             edges = [sign * edge] * len(beyond)
             points(axes, edges, beyond, marker=marker, fillstyle="none", **style)
-    axes.annotate(
-        f"{format_seconds(middle)}{'*' if one.contended else ''}  n {one.time.n}",
-        (1.0, line),
-        xycoords=("axes fraction", "data"),
-        xytext=(5, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize=7.5,
-    )
+    star = "*" if one.contended else ""
+    beside(axes, line, f"{format_seconds(middle)}{star}  n {one.time.n}")
     return len(far)
 
 

@@ -5,9 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.report.page.blocks import dotted, plain
-from pydlbench.report.page.figures.canvas import CONTENDED, Chart, bar, figure, mark, place
+from pydlbench.report.page.figures.canvas import (
+    CONTENDED,
+    Chart,
+    bar,
+    beside,
+    figure,
+    legend,
+    lines_of,
+    mark,
+    patch,
+    place,
+)
 from pydlbench.report.page.ladders import Segment, ladders, layer_sums
-from pydlbench.report.page.palette import LIGHT, kind_look
+from pydlbench.report.page.palette import KINDS, LIGHT, kind_look
 from pydlbench.units import Scale, percent
 
 if TYPE_CHECKING:
@@ -55,14 +66,11 @@ def _chart(ladder: Ladder, name: str, runs: int) -> Chart:
     fig = figure(0.9 + _PITCH * len(ladder.rungs))
     axes = place(fig, _LEFT, 0.5, _RIGHT, 0.3)
     axes.set_xlim(0, longest / scale.factor * 1.01)
-    axes.set_ylim(len(ladder.rungs) - 0.45, -0.55)
+    lines_of(axes, [rung.name for rung in ladder.rungs])
     values: list[dict[str, Any]] = []
     keep = _largest(ladder)
     for line, rung in enumerate(ladder.rungs):
         _bar(axes, line, rung, keep, scale, values)
-    axes.set_yticks(range(len(ladder.rungs)), [rung.name for rung in ladder.rungs])
-    axes.tick_params(axis="y", length=0)
-    axes.xaxis.grid(visible=True)
     axes.set_xlabel(f"{scale.unit} per step" if ladder.step else f"{scale.unit}, added up")
     _legend(axes, ladder)
     what = "Where a step goes" if ladder.step else "What the timed layers add up to"
@@ -103,15 +111,7 @@ def _bar(
         # Below the bar, where it covers no name.
         under = [line + _THICK / 2 + 0.08] * 2
         axes.plot(ends, under, color=LIGHT["ink"], lw=1.2, marker="|", ms=5, zorder=5)
-    axes.annotate(
-        f"{scale.text(rung.seconds)}{'*' if rung.contended else ''}",
-        (1.0, line),
-        xycoords=("axes fraction", "data"),
-        xytext=(5, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize=8,
-    )
+    beside(axes, line, f"{scale.text(rung.seconds)}{'*' if rung.contended else ''}")
 
 
 def _segment(
@@ -173,27 +173,14 @@ def _short(name: str) -> str:
 
 
 def _legend(axes: Any, ladder: Ladder) -> None:
-    from matplotlib.patches import Patch
-
-    kinds = dict.fromkeys(
-        one.kind for rung in ladder.rungs for one in rung.segments if one.kind != "whole"
-    )
-    named: dict[str, Any] = {}
-    for kind in kinds:
-        look = kind_look(kind)
-        label = kind if kind in ("conv2d", "gemm", "pool2d", "other") else "pointwise"
-        label = {"other": "others"}.get(label, label)
-        named[label] = Patch(facecolor=look.pale, edgecolor=look.color, hatch=look.hatch)
+    named = {}
+    for rung in ladder.rungs:
+        for one in rung.segments:
+            name = one.kind if one.kind in KINDS else "pointwise"
+            if one.kind != "whole":
+                named["others" if name == "other" else name] = patch(kind_look(one.kind))
     if named:
-        axes.legend(
-            list(named.values()),
-            list(named),
-            loc="lower left",
-            bbox_to_anchor=(0, 1.0),
-            ncols=7,
-            borderaxespad=0.2,
-            columnspacing=1.4,
-        )
+        legend(axes, named)
 
 
 def _caption(ladder: Ladder, keep: set[str], runs: int) -> str:
