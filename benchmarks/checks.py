@@ -1,6 +1,6 @@
-"""The cross-check's table: models x phases x frameworks, held against its targets.
+"""Checks of many steps in one table: models x phases x frameworks, held against their targets.
 
-    python benchmarks/crosscheck.py --resume crosscheck.jsonl --md crosscheck.md
+    python benchmarks/checks.py --resume checks.jsonl --md checks.md
 
 Each row is what ``pydlbench check`` finds: a prediction that is stored before its step runs, the
 measured step, and what no term of the ledger explains. The targets: errors of the prediction of at
@@ -19,10 +19,10 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from acceptance.journal import Journal
-from crosscheck_table import TITLES, Table, aligned, markdown, verdict
 
 from pydlbench.cli import check as command
 from pydlbench.cli.check import CheckRequest, CheckTask, read_check, tasks
@@ -33,8 +33,10 @@ from pydlbench.errors import UsageError
 from pydlbench.ladder.estimate import Range
 from pydlbench.ladder.native import NativeSum
 from pydlbench.models import build_model
+from pydlbench.report.text import markdown_table
 from pydlbench.runner.execute import Result, View, execute
 from pydlbench.runner.recorder import Recorder
+from pydlbench.units import Scale, percent
 
 # Batch sizes that fit into 24 GB and take seconds, not minutes, on two cores.
 MODELS = {
@@ -55,7 +57,7 @@ PHASES = ("forward", "training")
 FRAMEWORKS = ("torch", "tensorflow")
 
 
-def read(arguments: Sequence[str] | None) -> argparse.Namespace:
+def read() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     models = [f"{name}:{batch}" for name, batch in MODELS.items()]
@@ -76,7 +78,117 @@ def read(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--resume", type=Path, metavar="FILE", help="journal; goes on where it ends"
     )
     parser.add_argument("--md", type=Path, metavar="FILE", help="write the table as Markdown")
-    return parser.parse_args(arguments)
+    return parser.parse_args()
+
+
+# -----------------------------------------------------------------------------
+# The table: rows as they are finished, and what all of them say together.
+
+# Largest median error, largest error, largest median of what is unexplained.
+TARGETS = (0.05, 0.12, 0.03)
+TITLES = (
+    *("model", "phase", "framework", "batch", "predicted", "measured", "error", "native sum"),
+    "unexplained",
+)
+_WIDTHS = (22, 16, 11, 5, 10, 10, 8, 10, 11)
+
+Row = dict[str, Any]
+
+
+class Table:
+    """Rows as they are finished, in a journal if there is one.
+
+    Args:
+        journal: None keeps them in memory only.
+        wanted: names of all rows, in their order.
+    """
+
+    def __init__(self, journal: Journal | None, wanted: Sequence[str]) -> None:
+        self._journal = journal
+        self.wanted = list(wanted)
+        self.rows: dict[str, Row] = {}
+        for name in self.wanted:
+            known = journal.get(name) if journal else None
+            if known is not None and known["status"] == "ok":
+                self.add(name, known, fresh=False)
+
+    def add(self, name: str, row: Row, *, fresh: bool = True) -> None:
+        """Take a row, write it down and print it."""
+        self.rows[name] = row
+        if fresh and self._journal is not None:
+            self._journal.add(name, row)
+        print(line(row), flush=True)
+
+    def good(self) -> list[Row]:
+        """Return the rows that have a result, in their order."""
+        found = (self.rows.get(name) for name in self.wanted)
+        return [row for row in found if row is not None and row["status"] == "ok"]
+
+
+def cells(row: Row) -> list[str]:
+    """Return a row under :data:`TITLES`; one without a result says why."""
+    head = [row["model"], row["phase"], row["framework"], str(row["batch"])]
+    if row["status"] != "ok":
+        return [*head, f"{row['status']}: {row['reason']}", "", "", "", ""]
+    scale = Scale.of(row["measured_s"]["median"])
+    return [
+        *head,
+        scale.text(row["estimate_s"]),
+        scale.text(row["measured_s"]["median"]),
+        percent(row["error"], signed=True),
+        percent(row["error_native"], signed=True) if has_native(row) else "-",
+        percent(row["unexplained"], signed=True),
+    ]
+
+
+def has_native(row: Row) -> bool:
+    """Whether native layers were measured for a row."""
+    return bool(row["native_high_s"])
+
+
+def line(row: Row) -> str:
+    """Return a row as it is printed."""
+    return aligned(cells(row))
+
+
+def aligned(words: Sequence[str]) -> str:
+    """Return words in columns; the first three to the left."""
+    columns = enumerate(zip(words, _WIDTHS, strict=True))
+    parts = [word.ljust(width) if i < 3 else word.rjust(width) for i, (word, width) in columns]
+    return "  ".join(parts).rstrip()
+
+
+def verdict(rows: Sequence[Row], wanted: int) -> tuple[list[str], bool]:
+    """Return what all rows say together, and whether every target is met by a whole table."""
+    if not rows:
+        return [f"0 of {wanted} rows have a result"], False
+    errors = [abs(row["error"]) for row in rows]
+    worst = max(rows, key=lambda row: abs(row["error"]))
+    name = f"{worst['model']} {worst['phase']} {worst['framework']}"
+    natively = [abs(row["error_native"]) for row in rows if has_native(row)]
+    found = (median(errors), max(errors), median(abs(row["unexplained"]) for row in rows))
+    words = ("median error of the prediction", f"worst error ({name})", "median |unexplained|")
+    lines = [f"{len(rows)} of {wanted} rows have a result"]
+    for word, value, target in zip(words, found, TARGETS, strict=True):
+        state = "met" if value <= target else "MISSED"
+        lines.append(f"{word}: {100 * value:.1f} %, target {100 * target:.0f} %: {state}")
+    if natively:
+        rate = f"{100 * median(natively):.1f} % ({len(natively)} rows)"
+        lines.append(f"median error of the native sum: {rate}")
+    met = all(value <= target for value, target in zip(found, TARGETS, strict=True))
+    return lines, met and len(rows) == wanted
+
+
+def markdown(rows: Sequence[Row], lines: Sequence[str], processor: str) -> str:
+    """Return the table and the verdict as Markdown."""
+    table = markdown_table(TITLES, [cells(row) for row in rows], left=3)
+    days = sorted({row["when"][:10] for row in rows})
+    where = f"{processor}, {' to '.join(dict.fromkeys([days[0], days[-1]]))}" if days else processor
+    return "\n\n".join([where, table, "\n".join(f"- {one}" for one in lines)]) + "\n"
+
+
+# -----------------------------------------------------------------------------
+# The rows: what is asked for, and its checks.
 
 
 def task(model: str, batch: int, phase: str, framework: str) -> str:
@@ -106,7 +218,7 @@ def requests(args: argparse.Namespace) -> list[CheckRequest]:
     return found
 
 
-class Results(Recorder):
+class Passing(Recorder):
     """Takes what a check would keep in the store: only its results are wanted here.
 
     Args:
@@ -147,10 +259,8 @@ def take(
     request: CheckRequest,
     table: Table,
     processor: str,
-    session_factory: Callable[..., Any] | None,
-    checker: Callable[..., Any] | None,
     *,
-    native: bool = True,
+    native: bool,
 ) -> bool:
     """Check one step in all its frameworks; return whether Ctrl-C came."""
 
@@ -165,37 +275,26 @@ def take(
         }
         table.add(name(row["framework"]), row)
 
-    wanted = [
-        one
-        if native
-        else WithoutNative(rows=one.rows, options=one.options, request=request, checker=checker)
-        for one in tasks(request, checker)
-    ]
-    with Results(finished) as recorder:
-        results = execute(
-            wanted,
-            None if session_factory is None else lambda task: session_factory(**task.options),
-            recorder,
-            progress=Progress(sys.stderr),
-            tolerant=True,
-        )
+    wanted = tasks(request)
+    if not native:
+        wanted = [
+            WithoutNative(rows=one.rows, options=one.options, request=request) for one in wanted
+        ]
+    with Passing(finished) as recorder:
+        results = execute(wanted, None, recorder, progress=Progress(sys.stderr), tolerant=True)
     return results.interrupted
 
 
-def main(
-    arguments: Sequence[str] | None = None,
-    session_factory: Callable[..., Any] | None = None,
-    checker: Callable[..., Any] | None = None,
-) -> int:
+def main() -> int:
     """Take the rows that are not in the journal yet, then judge all of them.
 
     Exit 0 if the table is whole and meets its targets, 1 if not, 2 for bad input, 130 after Ctrl-C.
     """
-    args = read(arguments)
+    args = read()
     try:
         asked = requests(args)
     except UsageError as error:
-        print(f"crosscheck: {error}", file=sys.stderr)
+        print(f"checks: {error}", file=sys.stderr)
         return 2
     names = {
         (number, framework): task(one.model.name, one.model.batch, one.phase, framework)
@@ -215,8 +314,7 @@ def main(
         if late:
             break
         rest = dataclasses.replace(request, subjects=todo)
-        native = not args.no_native
-        interrupted = take(rest, table, processor, session_factory, checker, native=native)
+        interrupted = take(rest, table, processor, native=not args.no_native)
         if interrupted:
             break
     lines, met = verdict(table.good(), len(table.wanted))
