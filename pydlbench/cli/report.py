@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.cli.options import add
@@ -13,8 +12,6 @@ from pydlbench.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
-    from pathlib import Path
 
     from pydlbench.report.page.page import Page
     from pydlbench.report.page.runs import PageRun
@@ -95,7 +92,7 @@ def _read(args: argparse.Namespace) -> list[PageRun]:
     from pydlbench.store.documents import load
 
     store = reading_store(args)
-    with contextlib.nullcontext() if store is None else store:
+    with store or contextlib.nullcontext():
         loaded = [load(text, store) for text in dict.fromkeys(args.runs)]
         return [read_run(one, number) for number, one in enumerate(loaded, start=1)]
 
@@ -121,7 +118,8 @@ def _check_folder(option: str, text: str) -> None:
     check_writable(option, str(folder / "figure" if folder.is_dir() else folder))
 
 
-def _write_figures(args: argparse.Namespace, page: Page) -> Sequence[str]:
+def _write_figures(args: argparse.Namespace, page: Page) -> list[str]:
+    from pydlbench.report.text import write_bytes
     from pydlbench.store.place import user_path
 
     written = []
@@ -132,18 +130,6 @@ def _write_figures(args: argparse.Namespace, page: Page) -> Sequence[str]:
         folder = user_path(target)
         folder.mkdir(exist_ok=True)
         for chart in page.charts:
-            _replace(folder / f"{chart.name}.{kind}", page.figure(chart, kind))
+            write_bytes(str(folder / f"{chart.name}.{kind}"), page.figure(chart, kind))
         written.append(f"{target}: {len(page.charts)} {kind.upper()} files")
     return written
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file in one step: half a figure is never seen."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise

@@ -18,7 +18,7 @@ from pydlbench.report.page.blocks import (
     blocks_of,
     plain,
 )
-from pydlbench.report.page.runs import finite, mapping, objects, positive
+from pydlbench.report.page.runs import finite, level_name, mapping, objects, positive
 from pydlbench.units import format_bytes, format_hz, format_seconds, number
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["differences", "environment"]
 
-_LEVELS: Final = {"memory": "memory", "llc": "last-level cache", "l2": "L2 cache"}
 # What a run was asked for, as rows and steps name it.
 _SETTINGS: Final = (
     *("batch", "phase", "pass", "precision", "device", "threads", "cache", "fuse", "layout"),
@@ -250,7 +249,7 @@ _PEAKS = [
     Column("derivation", lambda one: _theory(one, "derivation") or "-", style="wrap"),
 ]
 _BANDWIDTHS = [
-    Column("level", lambda one: _LEVELS.get(str(one.get("level")), one.get("level"))),
+    Column("level", lambda one: level_name(one.get("level"))),
     Column("pattern", lambda one: one.get("pattern")),
     Column(
         "GB/s",

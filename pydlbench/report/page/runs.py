@@ -37,6 +37,7 @@ __all__ = [
     "PageRun",
     "choose",
     "finite",
+    "level_name",
     "mapping",
     "node_name",
     "objects",
@@ -279,6 +280,12 @@ class PageRun:
     def within(self, count: int) -> str:
         """Return ``", run 2"`` where a page has several runs, else nothing."""
         return f", run {self.number}" if count > 1 else ""
+
+
+def level_name(level: Any) -> str:
+    """Return what the page calls a level of the memory."""
+    found = plain(level, 30)
+    return {"llc": "last-level cache", "l2": "L2 cache"}.get(found, found)
 
 
 def node_name(layer: str) -> str:

@@ -35,6 +35,7 @@ _HOW: Final = (
 )
 _MOST_GROUPS: Final = 10
 _MARGIN = 0.62
+_ROOM = 0.24  # inches of a bar that its number needs
 
 
 def frameworks(runs: Sequence[PageRun]) -> Iterator[Chart]:
@@ -94,50 +95,38 @@ def _panel(
     inches: float,
     values: list[dict[str, Any]],
 ) -> None:
-    groups = list(dict.fromkeys(_group(one, everything) for one in inside))
+    order = list(series)
+    groups: dict[str, list[Rate]] = {}
+    for one in inside:
+        groups.setdefault(_group(one, everything), []).append(one)
+    numbers = inches / (len(inside) + 0.9 * len(groups) + 1) > _ROOM
     at = 0.0
     middles = []
-    for group in groups:
-        # Those that were measured twice stand beside themselves.
-        members = sorted(
-            (one for one in inside if _group(one, everything) == group),
-            key=lambda one: list(series).index(one.who),
-        )
+    for members in groups.values():
         middles.append(at + (len(members) - 1) / 2)
-        for one in members:
+        # Those that were measured twice stand beside themselves.
+        for one in sorted(members, key=lambda one: order.index(one.who)):
             _bar(axes, at, one, series[one.who], values)
+            if numbers:
+                _number(axes, at, one)
             at += 1
         at += 0.9
     axes.set_xlim(-0.8, at - 1.1)
-    axes.set_xticks(middles, groups)
+    axes.set_xticks(middles, list(groups))
     axes.tick_params(axis="x", length=0)
     axes.set_ylim(0, 1.14 * max(max(one.images_per_s, one.high or 0.0) for one in inside))
     axes.yaxis.grid(visible=True)
     axes.set_ylabel("images/s")
-    if at and inches / (at + 1) > 0.24:  # else the numbers would touch each other
-        for one, patch in zip(
-            _drawn(inside, groups, everything, series), axes.patches, strict=True
-        ):
-            star = "*" if one.contended else ""
-            axes.annotate(
-                f"{number(one.images_per_s)}{star}",
-                (patch.get_x() + patch.get_width() / 2, max(one.images_per_s, one.high or 0.0)),
-                xytext=(0, 2),
-                textcoords="offset points",
-                ha="center",
-                fontsize=7,
-            )
 
 
-def _drawn(
-    inside: Sequence[Rate],
-    groups: Sequence[str],
-    everything: Sequence[Rate],
-    series: Mapping[str, Look],
-) -> list[Rate]:
-    order = list(series)
-    return sorted(
-        inside, key=lambda one: (groups.index(_group(one, everything)), order.index(one.who))
+def _number(axes: Any, at: float, one: Rate) -> None:
+    axes.annotate(
+        f"{number(one.images_per_s)}{'*' if one.contended else ''}",
+        (at, max(one.images_per_s, one.high or 0.0)),
+        xytext=(0, 2),
+        textcoords="offset points",
+        ha="center",
+        fontsize=7,
     )
 
 

@@ -26,7 +26,7 @@ from pydlbench.report.page.figures.canvas import (
     row_notes,
 )
 from pydlbench.report.page.palette import LIGHT, looks
-from pydlbench.report.page.runs import mapping, node_name, objects, positive
+from pydlbench.report.page.runs import level_name, mapping, node_name, objects, positive
 from pydlbench.units import format_seconds, number, percent
 
 if TYPE_CHECKING:
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from pydlbench.report.page.runs import PageRun
 
 __all__ = ["ROOFLINE_NEEDS", "rooflines"]
-
-
-_LEVELS: Final = {"memory": "memory", "llc": "last-level cache", "l2": "L2 cache"}
 
 
 class Roof:
@@ -83,9 +80,7 @@ def memory_roofs(run: PageRun, rows: Sequence[Measurement]) -> list[Roof]:
             level = plain(one.get("level"), 30)
             best[level] = max(best.get(level, 0.0), value)
     found = [
-        Roof(
-            f"measured {_LEVELS.get(level, level)} {number(value / 1e9)} GB/s", value, theory=False
-        )
+        Roof(f"measured {level_name(level)} {number(value / 1e9)} GB/s", value, theory=False)
         for level, value in best.items()
     ]
     theory = positive(mapping(device.get("facts")).get("memory_bytes_per_s"))
