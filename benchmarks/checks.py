@@ -181,7 +181,8 @@ def verdict(rows: Sequence[Row], wanted: int) -> tuple[list[str], bool]:
 
 def markdown(rows: Sequence[Row], lines: Sequence[str], processor: str) -> str:
     """Return the table and the verdict as Markdown."""
-    table = markdown_table(TITLES, [cells(row) for row in rows], left=3)
+    right = [number > 2 for number in range(len(TITLES))]
+    table = markdown_table(TITLES, [cells(row) for row in rows], right)
     days = sorted({row["when"][:10] for row in rows})
     where = f"{processor}, {' to '.join(dict.fromkeys([days[0], days[-1]]))}" if days else processor
     return "\n\n".join([where, table, "\n".join(f"- {one}" for one in lines)]) + "\n"

@@ -206,7 +206,7 @@ def _chart(parts: Sequence[tuple[PageRun, Sequence[Measurement]]], name: str, co
     marks = [(_intensity(row), _rate(row) or 0.0) for row in shown]
     nameless = label_points(axes, _names(shown), marks, peaks[0].value if peaks else None)
     passes = [_PASSES[one] for one in dict.fromkeys(row.pass_ for row in shown) if one in _PASSES]
-    notes = row_notes([one for one, _ in parts], shown, cold=True)
+    notes = []
     which = run.within(count)
     if len(parts) > 1:
         numbers = ", ".join(str(one.number) for one, _ in parts)
@@ -221,6 +221,7 @@ def _chart(parts: Sequence[tuple[PageRun, Sequence[Measurement]]], name: str, co
         notes.append(f"{nameless} {names} had no room; each mark tells its own when pointed at.")
     if len(passes) > 1:
         notes.append(f"Marks: {', '.join(passes)}.")
+    notes += row_notes([one for one, _ in parts], shown, cold=True)
     models = list(dict.fromkeys(model for one, _ in parts for model in one.models))
     what = " and ".join(models) if 0 < len(models) < 4 else "layers"
     return Chart(
