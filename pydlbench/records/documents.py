@@ -17,6 +17,7 @@ import msgspec
 from pydlbench.records.check import CheckRecord
 from pydlbench.records.diagnosis import Diagnosis
 from pydlbench.records.measurement import Measurement, Status
+from pydlbench.records.protocol import ProtocolNumber, ProtocolOptions
 from pydlbench.records.record import SCHEMA_VERSION, Record, one_of
 from pydlbench.records.run import RunInfo, RunRecord
 from pydlbench.records.specs import Precision
@@ -835,70 +836,16 @@ class StepEstimate(Record, frozen=True, kw_only=True):
     cache_bytes: int | None = None
 
 
-class ProtocolNumber(Record, frozen=True, kw_only=True):
-    """A number that a script prints.
-
-    Attributes:
-        name: what it is of: Forward, vgg16 eval.
-        value: as printed, unrounded.
-        unit: of value and spread.
-        spread: as the script defines it; null where it prints none.
-        times: seconds of every sample behind the value.
-        includes: what the time includes.
-    """
-
-    name: str
-    value: float | None
-    unit: str
-    spread: float | None = None
-    times: tuple[float, ...] = ()
-    includes: str = ""
-
-
-class PlayedProtocol(Record, frozen=True, kw_only=True):
+class PlayedProtocol(ProtocolOptions, frozen=True, kw_only=True):
     """A published script's protocol, played.
 
     Attributes:
-        protocol: its name.
-        model: name of the model.
-        options: of the model, besides those that the script sets.
-        framework: torch or tensorflow.
-        mode: how the framework ran it.
-        precision: of the products.
-        cast: below float32: mixed or whole; null is what the script does.
-        layout: nhwc or nchw.
-        device: cpu or cuda:N.
-        seed: of weights and images.
-        batch: images per step; null is the script's own.
-        warmup: steps before those that count; null is the script's own.
-        steps: steps that count; likewise.
-        every: steps between lines; likewise.
-        epochs: passes over the training images; likewise.
-        quirks: switched on.
-        without: quirks switched off.
         data: where the images are from; null without any.
         library: name and version of the framework.
         numbers: what the script prints.
         environment: what the framework says of itself.
     """
 
-    protocol: str
-    model: str | None = None
-    options: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    framework: str | None = None
-    mode: str | None = None
-    precision: str = ""
-    cast: str | None = None
-    layout: str = ""
-    device: str = ""
-    seed: int = 0
-    batch: int | None = None
-    warmup: int | None = None
-    steps: int | None = None
-    every: int | None = None
-    epochs: float | None = None
-    quirks: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
     data: str | None = None
     library: str = ""
     numbers: tuple[ProtocolNumber, ...]

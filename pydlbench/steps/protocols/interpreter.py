@@ -7,7 +7,8 @@ import math
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydlbench.errors import UsageError
-from pydlbench.steps.protocols.protocol import Number, TimedLoop, TrainingLoop
+from pydlbench.records.protocol import ProtocolNumber
+from pydlbench.steps.protocols.protocol import TimedLoop, TrainingLoop
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _EPOCH: Final = {"imagenet": 1_281_167, "cifar10": 50_000}
 _CIFAR_SIZE: Final = 32
 
 
-def run_protocol(run: Run) -> tuple[Number, ...]:
+def run_protocol(run: Run) -> tuple[ProtocolNumber, ...]:
     """Run a protocol, print its lines and return its numbers.
 
     Raises:
@@ -131,7 +132,7 @@ class _Timed:
         self._lines = _Lines(run, definitions)
         self._steps = run.settings.steps or 1
 
-    def run(self) -> Iterator[Number]:
+    def run(self) -> Iterator[ProtocolNumber]:
         """Warm up and time each kind of step; yield the numbers.
 
         Raises:
@@ -166,7 +167,7 @@ class _Timed:
             self._lines.write(loop.stage, **fields)
             means.append(fields["mean"])
             for figure in loop.figures:
-                yield Number(
+                yield ProtocolNumber(
                     name=self._lines.filled(figure.name, fields),
                     value=fields[figure.value],
                     unit=figure.unit,
@@ -177,7 +178,7 @@ class _Timed:
         for name, indices in loop.sums.items():
             ms = 1e3 * sum(means[index] for index in indices)
             self._lines.write(loop.stage, name=name, ms=ms)
-            yield Number(name=name, value=ms, unit="ms", includes="sum of the above")
+            yield ProtocolNumber(name=name, value=ms, unit="ms", includes="sum of the above")
 
     def _warm_up(self, steps: Sequence[Step]) -> None:
         for _ in range(self._run.settings.warmup):
@@ -242,7 +243,7 @@ class _Training:
         self._images = len(data.train.labels)
         self._lines = _Lines(run, definitions)
 
-    def run(self) -> list[Number]:
+    def run(self) -> list[ProtocolNumber]:
         """Train, print a line every so many steps, test at the end; return the numbers."""
         run, loop, log = self._run, self._loop, self._run.log
         every = run.settings.every
@@ -282,8 +283,8 @@ class _Training:
         if evaluate is not None:
             test = self._evaluate(evaluate, self._data.test)
             self._lines.write([loop.test], error=test)
-            numbers.append(Number(name="Validation error", value=validation, unit="%"))
-            numbers.append(Number(name="Test error", value=test, unit="%"))
+            numbers.append(ProtocolNumber(name="Validation error", value=validation, unit="%"))
+            numbers.append(ProtocolNumber(name="Test error", value=test, unit="%"))
         return numbers
 
     @property
@@ -312,14 +313,14 @@ class _Training:
             error=error,
         )
 
-    def _figure(self, seconds: Sequence[float]) -> list[Number]:
+    def _figure(self, seconds: Sequence[float]) -> list[ProtocolNumber]:
         """Return what the lines but the first come to on average; none without such lines."""
         if not seconds:
             return []
         name, field, unit = self._loop.figure
         mean = sum(seconds) / len(seconds)
         return [
-            Number(
+            ProtocolNumber(
                 name=name,
                 value=1e3 * mean if field == "ms" else self._batch / mean,
                 unit=unit,

@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydlbench.errors import UsageError, nearest
-from pydlbench.records.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +24,6 @@ __all__ = [
     "FIELDS",
     "Figure",
     "LogStream",
-    "Number",
     "Protocol",
     "Quirk",
     "Run",
@@ -415,23 +413,3 @@ class Run:
     settings: Settings
     log: LogStream
     data: Dataset | None = None
-
-
-class Number(Record, frozen=True, kw_only=True):
-    """A number that the script prints, with what pydlbench needs to judge it.
-
-    Attributes:
-        name: ``Forward``, ``vgg16 eval``.
-        value: as printed, unrounded.
-        unit: of the value and the spread.
-        spread: as the script defines it; None where it prints none.
-        times: seconds of every sample behind the value, in order.
-        includes: what the time includes.
-    """
-
-    name: str
-    value: float
-    unit: str
-    spread: float | None = None
-    times: tuple[float, ...] = ()
-    includes: str = ""

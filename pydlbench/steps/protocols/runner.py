@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec.structs import force_setattr
 
 from pydlbench.models import build_model
+from pydlbench.records.protocol import ProtocolNumber, ProtocolOptions
 from pydlbench.records.record import Record
 from pydlbench.records.step import StepSpec
 from pydlbench.steps.inputs import make_batch, make_weights
 from pydlbench.steps.protocols.interpreter import run_protocol
-from pydlbench.steps.protocols.protocol import LogStream, Number, Run, Subject
+from pydlbench.steps.protocols.protocol import LogStream, Run, Subject
 from pydlbench.steps.protocols.scripts import find_protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pydlbench.backends.base import Backend
     from pydlbench.models.graph import Model
@@ -28,27 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["ProtocolResult", "ProtocolSpec", "activations", "run_here", "run_in_worker"]
 
 
-class ProtocolSpec(Record, frozen=True, kw_only=True):
+class ProtocolSpec(ProtocolOptions, frozen=True, kw_only=True):
     """What is run, and how.
 
+    Without a model or framework it is the script's own, without a mode the framework's first.
+
     Attributes:
-        protocol: its name.
-        model: None is the first that the script was written for.
-        options: of the model, besides those that the script sets.
-        framework: None is the script's own.
-        mode: None is the framework's first.
-        precision: of the products.
-        cast: below float32: ``mixed`` or ``whole``; None is what the script does.
-        layout: ``nhwc`` or ``nchw``.
-        device: ``cpu`` or ``cuda:N``.
-        seed: of weights and images.
-        batch: images per step; this and the following: None is the script's.
-        warmup: steps before those that count.
-        steps: that count.
-        every: steps between lines.
-        epochs: passes over the training images.
-        quirks: switched on.
-        without: quirks switched off.
         data: folder of the real data set; None generates images.
         generated: how many images to generate: for training (those for validation included), for
             validation and for the test; None is as many as the real data set has.
@@ -58,23 +42,6 @@ class ProtocolSpec(Record, frozen=True, kw_only=True):
             a number that cannot be.
     """
 
-    protocol: str
-    model: str | None = None
-    options: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    framework: str | None = None
-    mode: str | None = None
-    precision: str = "fp32"
-    cast: str | None = None
-    layout: str = "nhwc"
-    device: str = "cpu"
-    seed: int = 0
-    batch: int | None = None
-    warmup: int | None = None
-    steps: int | None = None
-    every: int | None = None
-    epochs: float | None = None
-    quirks: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
     data: str | None = None
     generated: tuple[int, int, int] | None = None
 
@@ -139,7 +106,7 @@ class ProtocolResult(Record, frozen=True, kw_only=True):
 
     library: str
     data: str | None
-    numbers: tuple[Number, ...]
+    numbers: tuple[ProtocolNumber, ...]
     environment: dict[str, Any]
 
 

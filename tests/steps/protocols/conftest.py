@@ -17,10 +17,10 @@ from pydlbench.steps.protocols.scripts import find_protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pydlbench.records.protocol import ProtocolNumber
     from pydlbench.steps.data.datasets import Dataset
     from pydlbench.steps.definition import StepDefinition
     from pydlbench.steps.inputs import Batch
-    from pydlbench.steps.protocols.protocol import Number
 
 
 @dataclass
@@ -89,7 +89,7 @@ class World:
         subject: Subject | None = None,
         data: Dataset | None = None,
         **settings: Any,
-    ) -> tuple[Number, ...]:
+    ) -> tuple[ProtocolNumber, ...]:
         found = find_protocol(protocol)
         subject = subject or Subject(model=found.models[0], image=(3, 224, 224))
         return run_protocol(
