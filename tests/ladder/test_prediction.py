@@ -5,6 +5,7 @@ import math
 import pytest
 
 from pydlbench.ladder.operators import Calibration, StepOperator, by_operator, predict
+from pydlbench.steps.operations import OperatorsFacts
 
 FOUND = (
     StepOperator(name="conv", kind="layer", nodes=("conv",), count=3),
@@ -32,6 +33,6 @@ def test_a_step_is_each_piece_as_often_as_it_occurs_and_one_call():
 
 
 def test_a_calibration_is_read_from_what_a_worker_says():
-    facts = {"once_s": 2.0, "dispatch_s": 3.0, "how": "so", "log": {}}
+    facts = OperatorsFacts(once_s=2.0, dispatch_s=3.0, how="so")
     made = Calibration.of(facts)
     assert (made.once_s, made.dispatch_s, made.how) == (2, 3, "so")
