@@ -143,7 +143,8 @@ def test_tf32_is_allowed_inside_only():
     def switches():
         return torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
 
-    settings.choose(1)
+    # With the threads that there are: they are the process's, and other tests count them.
+    settings.choose(torch.get_num_threads())
     with settings.guard(KernelSpec(layer=CONV, precision="tf32", device="cuda:0"))():
         assert switches() == (True, True)
     assert switches() == (False, False)
