@@ -10,10 +10,11 @@ from __future__ import annotations
 import abc
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from pydlbench.backends.frameworks.backend import operation_of
 from pydlbench.backends.frameworks.layouts import (
     arranged,
     arranged_matrices,
@@ -27,16 +28,13 @@ from pydlbench.backends.tensorflow.operator import (
     LayerCalls,
     Recipe,
     only,
+    pads_around,
     spatial,
 )
 from pydlbench.backends.tensorflow.pointwise import POINTWISE
 from pydlbench.backends.tensorflow.runtime import tf
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.deconv import Deconv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pointwise import Pointwise
-from pydlbench.layers.pool import Pool2d
 from pydlbench.layers.window import extent
 
 if TYPE_CHECKING:
@@ -45,7 +43,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.tensorflow.operator import Phase
+    from pydlbench.layers.conv import Conv2d
+    from pydlbench.layers.gemm import Gemm
     from pydlbench.layers.layer import Layer
+    from pydlbench.layers.pool import Pool2d
+    from pydlbench.layers.window import Axis
     from pydlbench.records.specs import KernelSpec
 
 __all__ = ["LAYERS", "calls_of", "padding_of"]
@@ -226,17 +228,15 @@ class Product(Calls):
         return plain_matrices(self._layer, role, array, transposed=self._transposed)
 
 
-def gemm_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
+def gemm_recipes(layer: Gemm, case: KernelSpec) -> list[Recipe]:
     """Return the ways to compute a pass of a product: its weights lie one way or the other."""
-    assert isinstance(layer, Gemm)
     ways = [Product(layer, transposed=transposed) for transposed in (False, True)]
     return product_recipes(layer, case, ways)
 
 
-def gemm_in_network(layer: Layer, data_format: str) -> Product:
+def gemm_in_network(layer: Gemm, data_format: str) -> Product:
     """Return the product as models have it: matrices lie one way whatever that of images."""
     del data_format
-    assert isinstance(layer, Gemm)
     return Product(layer)
 
 
@@ -260,8 +260,7 @@ class Padding:
 
     def pairs(self, data_format: str) -> list[tuple[int, int]]:
         """Return the pads before and behind each of the four dimensions."""
-        sides, none = [self.rows, self.columns], (0, 0)
-        return [none, *sides, none] if data_format == "NHWC" else [none, none, *sides]
+        return pads_around(data_format, self.rows, self.columns)
 
     def explicit(self, data_format: str) -> list[int]:
         """Return the pads of all four dimensions one after the other; empty with a word."""
@@ -281,23 +280,7 @@ class Padding:
 
 def padding_of(layer: Conv2d | Pool2d) -> Padding:
     """Return a layer's padding, by a word where one says the same."""
-    dilations = (1, 1)
-    if isinstance(layer, Conv2d):
-        dilations = layer.dilation_height, layer.dilation_width
-    rows = _words(
-        layer.in_height,
-        layer.out_height,
-        extent(layer.kernel_height, dilations[0]),
-        layer.stride_height,
-        layer.pad_top,
-    )
-    columns = _words(
-        layer.in_width,
-        layer.out_width,
-        extent(layer.kernel_width, dilations[1]),
-        layer.stride_width,
-        layer.pad_left,
-    )
+    rows, columns = (_words(axis) for axis in layer.axes())
     common = [word for word in rows if word in columns]
     return Padding(
         word=common[0] if common else "EXPLICIT",
@@ -306,17 +289,18 @@ def padding_of(layer: Conv2d | Pool2d) -> Padding:
     )
 
 
-def _words(size: int, out: int, window: int, stride: int, leading: int) -> list[str]:
+def _words(axis: Axis) -> list[str]:
     """Return the words that give these outputs and this leading pad along one axis.
 
     The outputs and the leading pad decide which element meets which tap; what is left over at the
     end is padding in either case.
     """
+    window = extent(axis.kernel, axis.dilation)
     words = []
-    if leading == 0 and out == (size - window) // stride + 1:
+    if axis.pad == 0 and axis.out == (axis.size - window) // axis.stride + 1:
         words.append("VALID")
-    total = max(0, (out - 1) * stride + window - size)
-    if out == -(-size // stride) and leading == total // 2:
+    total = max(0, (axis.out - 1) * axis.stride + window - axis.size)
+    if axis.out == -(-axis.size // axis.stride) and axis.pad == total // 2:
         words.append("SAME")
     return words
 
@@ -407,9 +391,8 @@ class Convolution(Windows):
         super().__init__(layer, data_format, padded=padded)
         self._layer, self._depthwise, self._split = layer, depthwise, split
         self._names = _DEPTHWISE_NAMES if depthwise else _CONV_NAMES
-        self._dilations = layer.dilation_height, layer.dilation_width
         details = [f"{layer.groups} groups"] if layer.groups > 1 else []
-        if max(self._dilations) > 1:
+        if max(layer.dilations) > 1:
             details.append("dilation")
         self.detail = f"with {' and '.join(details)}" if details else ""
         self._words = {
@@ -417,7 +400,7 @@ class Convolution(Windows):
             "padding": self._padding.word,
             "explicit_paddings": self._padding.explicit(data_format),
             "data_format": data_format,
-            "dilations": spatial(data_format, *self._dilations),
+            "dilations": spatial(data_format, *layer.dilations),
         }
 
     @property
@@ -446,7 +429,7 @@ class Convolution(Windows):
         pads = self._padding.spoken(self.data_format)
         if self._depthwise:
             return tf.nn.depthwise_conv2d(
-                source, weights, self._strides, pads, self.data_format, self._dilations
+                source, weights, self._strides, pads, self.data_format, self._layer.dilations
             )
         return tf.nn.conv2d(
             source, weights, self._strides, pads, self.data_format, self._words["dilations"]
@@ -521,16 +504,14 @@ class TransposedConvolution(Convolution):
         return super().backward_weights(gradient, source)
 
 
-def conv_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
+def conv_recipes(layer: Conv2d, case: KernelSpec) -> list[Recipe]:
     """Return the ways to compute a pass of a convolution."""
-    assert isinstance(layer, Conv2d)
     ways = [Convolution(layer, one, **way) for way in _ways(layer) for one in FORMATS]
     return product_recipes(layer, case, ways)
 
 
-def deconv_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
+def deconv_recipes(layer: Deconv2d, case: KernelSpec) -> list[Recipe]:
     """Return the ways to compute a pass of a transposed convolution."""
-    assert isinstance(layer, Deconv2d)
     every = _ways(layer.convolution)
     ways = [TransposedConvolution(layer, one, **way) for way in every for one in FORMATS]
     return product_recipes(layer, case, ways)
@@ -549,13 +530,13 @@ def _ways(layer: Conv2d) -> list[dict[str, bool]]:
     ways: list[dict[str, bool]] = [{}]
     if padding_of(layer).word == "EXPLICIT":
         ways.append({"padded": True})
-    dense = layer.dilation_height == layer.dilation_width == 1
+    dense = layer.dilations == (1, 1)
     if is_depthwise(layer) and dense and layer.stride_height == layer.stride_width:
         ways.append({"depthwise": True})
     return ways
 
 
-def conv_in_network(layer: Layer, data_format: str) -> Convolution:
+def conv_in_network(layer: Conv2d, data_format: str) -> Convolution:
     """Return a convolution as models call it: padded first where no word says the same.
 
     Other groups than one per channel are split: TensorFlow's gradients know none on a CPU.
@@ -563,7 +544,6 @@ def conv_in_network(layer: Layer, data_format: str) -> Convolution:
     Raises:
         UnsupportedError: channel by channel with two strides.
     """
-    assert isinstance(layer, Conv2d)
     depthwise = is_depthwise(layer)
     if depthwise and layer.stride_height != layer.stride_width:
         raise UnsupportedError(
@@ -579,13 +559,12 @@ def conv_in_network(layer: Layer, data_format: str) -> Convolution:
     )
 
 
-def deconv_in_network(layer: Layer, data_format: str) -> TransposedConvolution:
+def deconv_in_network(layer: Deconv2d, data_format: str) -> TransposedConvolution:
     """Return a transposed convolution as models call it.
 
     Raises:
         UnsupportedError: it has groups.
     """
-    assert isinstance(layer, Deconv2d)
     if layer.groups > 1:
         raise UnsupportedError(
             f"{layer.name or layer.problem}: TensorFlow has no transposed convolution with groups"
@@ -651,17 +630,12 @@ class Pooling(Windows):
         """
         if self._average:
             (gradient,) = tensors
-            return tf.raw_ops.AvgPoolGrad(
-                orig_input_shape=self._image, grad=gradient, **self._window
-            )
+            shape = self._image
+            return tf.raw_ops.AvgPoolGrad(orig_input_shape=shape, grad=gradient, **self._window)
         source, gradient, maxima = tensors
-        found = tf.raw_ops.MaxPoolGrad(
-            orig_input=self._pad(source, source.dtype.min),
-            orig_output=maxima,
-            grad=gradient,
-            **self._window,
-        )
-        return self._cut(found)
+        source = self._pad(source, source.dtype.min)
+        words = {"orig_input": source, "orig_output": maxima, "grad": gradient, **self._window}
+        return self._cut(tf.raw_ops.MaxPoolGrad(**words))
 
     def gradient(self, source: Any, result: Any, incoming: Any) -> Any:
         """Return the gradient of the source of maxima; an average's needs nothing of its output."""
@@ -678,14 +652,13 @@ class Pooling(Windows):
         return source, gradient, tf.transpose(maxima, [0, 3, 1, 2])
 
 
-def pool_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
+def pool_recipes(layer: Pool2d, case: KernelSpec) -> list[Recipe]:
     """Return the ways to compute a pass of a pooling.
 
     Raises:
         UnsupportedError: an average that TensorFlow has not: over padding, or padded in a way that
             neither of its two words describes.
     """
-    assert isinstance(layer, Pool2d)
     padding = padding_of(layer)
     if layer.mode == "avg" and padding.word != "VALID":
         if layer.count_include_pad:
@@ -706,9 +679,8 @@ def pool_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
     return [recipe(data_format) for data_format in FORMATS]
 
 
-def pool_in_network(layer: Layer, data_format: str) -> Pooling:
+def pool_in_network(layer: Pool2d, data_format: str) -> Pooling:
     """Return a pooling as models call it: padded first where no word says the same."""
-    assert isinstance(layer, Pool2d)
     word = padding_of(layer).word
     counts_padding = layer.count_include_pad and word == "SAME"
     return Pooling(layer, data_format, padded=word == "EXPLICIT" or counts_padding)
@@ -718,7 +690,7 @@ def pool_in_network(layer: Layer, data_format: str) -> Pooling:
 # All layers: what a kind of layer is for this backend stands in one entry.
 
 #: What TensorFlow calls for a layer, by its kind; of a memory-bound layer by its operation.
-LAYERS: Mapping[str, LayerCalls] = {
+LAYERS: Final[Mapping[str, LayerCalls]] = {
     "conv2d": LayerCalls(recipes=conv_recipes, in_network=conv_in_network),
     "deconv2d": LayerCalls(recipes=deconv_recipes, in_network=deconv_in_network),
     "gemm": LayerCalls(recipes=gemm_recipes, in_network=gemm_in_network),
@@ -729,4 +701,4 @@ LAYERS: Mapping[str, LayerCalls] = {
 
 def calls_of(layer: Layer) -> LayerCalls:
     """Return what TensorFlow calls for a layer, alone and in a network."""
-    return LAYERS[layer.op if isinstance(layer, Pointwise) else layer.kind]
+    return LAYERS[operation_of(layer)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.tensorflow.backend import Arithmetic
-    from pydlbench.layers.layer import Layer
     from pydlbench.records.specs import KernelSpec
     from pydlbench.timing.chunk import Chunk, Request
 
@@ -34,6 +33,7 @@ __all__ = [
     "as_array",
     "as_they_are",
     "only",
+    "pads_around",
     "spatial",
     "upload",
 ]
@@ -54,6 +54,14 @@ FORMATS = ("NHWC", "NCHW")
 def spatial(data_format: str, height: int, width: int) -> list[int]:
     """Return what TensorFlow wants per dimension: 1 for images and channels."""
     return [1, height, width, 1] if data_format == "NHWC" else [1, 1, height, width]
+
+
+def pads_around(
+    data_format: str, rows: tuple[int, int], columns: tuple[int, int]
+) -> list[tuple[int, int]]:
+    """Return what ``tf.pad`` adds before and behind each dimension of images."""
+    none = 0, 0
+    return [none, rows, columns, none] if data_format == "NHWC" else [none, none, rows, columns]
 
 
 def upload(array: NDArray[Any], dtype: str, device: str) -> Any:
@@ -152,6 +160,9 @@ class Phase:
 class InNetwork(abc.ABC):
     """What a network calls for a layer, for a tape to differentiate."""
 
+    #: Whether the gradient reads what only the forward pass leaves behind.
+    entangled: ClassVar[bool] = False
+
     @abc.abstractmethod
     def output(self, inputs: Sequence[Any], own: Mapping[str, Any], phase: Phase) -> Any:
         """Return the layer's output.
@@ -195,8 +206,8 @@ class LayerCalls:
             None where no node of a network stands for it.
     """
 
-    recipes: Callable[[Layer, KernelSpec], list[Recipe]]
-    in_network: Callable[[Layer, str], InNetwork] | None = None
+    recipes: Callable[[Any, KernelSpec], list[Recipe]]
+    in_network: Callable[[Any, str], InNetwork] | None = None
 
 
 # -----------------------------------------------------------------------------

@@ -7,7 +7,7 @@ TensorFlow would have kept it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -19,12 +19,10 @@ from pydlbench.backends.tensorflow.operator import (
     LayerCalls,
     Recipe,
     as_array,
-    as_they_are,
 )
 from pydlbench.backends.tensorflow.runtime import tf
 from pydlbench.backends.verification.inputs import kept_elements
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
 
 if TYPE_CHECKING:
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.tensorflow.operator import Phase
-    from pydlbench.layers.layer import Layer
+    from pydlbench.layers.pointwise import Pointwise
     from pydlbench.records.specs import KernelSpec
 
     Arrays = Mapping[str, NDArray[Any]]
@@ -43,82 +41,90 @@ __all__ = ["POINTWISE"]
 _FLOAT32 = "float32"
 
 
-def _inputs_by_role(layer: Pointwise, roles: Sequence[str], inputs: Arrays) -> list[NDArray[Any]]:
-    """Return the operands of most passes: what they read, in the order of the roles."""
-    del layer
-    return [inputs[role] for role in roles]
+class At(NamedTuple):
+    """What a function of tensors has to know besides them: the layer, and the images' format."""
+
+    layer: Pointwise
+    data_format: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassCalls:
     """What TensorFlow calls for one pass of an operation.
 
+    Each function takes an :class:`At` first.
+
     Attributes:
         names: TensorFlow's names of the operators.
-        function: makes, for a layer and a format of images, the function that is traced. It takes
-            what the pass reads and returns what it writes, both in the order of the layer's roles;
-            results in variables are left out.
-        kept: makes what the function takes of what the pass reads, by operators that TensorFlow has
-            run before this pass: the result of a ReLU instead of its source, say.
+        function: what is traced. It takes what the pass reads and returns what it writes, both in
+            the order of the layer's roles; results in variables are left out.
+        of_result: whether a gradient takes the result of the forward pass in place of its source.
+        kept: makes what ``function`` takes of what the pass reads, by operators that TensorFlow has
+            run before this pass; None where they are the same, but for ``of_result``.
         narrow: the names where numbers are stored in less than float32; None where they are the
             same.
         sums: see :class:`Recipe`.
         formats: of images, those that there are operators for.
         variables: places of operands that become variables.
-        operands: makes the operands of the layer, the roles that it reads, and plain inputs.
+        operands: makes the operands, in plain layouts, of the arrays that the pass reads; None
+            where they are the same.
         types: of the operands, where they are not what their roles say.
-        finish: makes plain results of the layer, what the function returned, and its operands;
-            None where the two are the same.
+        finish: makes the results, in plain layouts, of what the function returned and of its
+            operands; None where they are the same.
         casts_back: whether what it computes in float32 is converted to the storage type.
         steps_back: whether every second call undoes the one before it, by a negative rate.
     """
 
     names: str
-    function: Callable[[Pointwise, str], Callable[..., Any]]
-    kept: Callable[[Pointwise, Sequence[Any]], Sequence[Any]] | None = None
+    function: Callable[..., Any]
+    of_result: bool = False
+    kept: Callable[..., Sequence[Any]] | None = None
     narrow: str | None = None
     sums: str = _FLOAT32
     formats: Sequence[str] = FORMATS
     variables: tuple[int, ...] = ()
-    operands: Callable[[Pointwise, Sequence[str], Arrays], Sequence[NDArray[Any]]] = _inputs_by_role
+    operands: Callable[..., Sequence[NDArray[Any]]] | None = None
     types: tuple[str | None, ...] | None = None
-    finish: Callable[[Pointwise, Sequence[Any], Sequence[Any]], Sequence[Any]] | None = None
+    finish: Callable[[At, Sequence[Any], Sequence[Any]], Sequence[Any]] | None = None
     casts_back: bool = False
     steps_back: bool = False
-
-
-def on_elements(function: Callable[..., Any]) -> Callable[[Pointwise, str], Callable[..., Any]]:
-    """Return a function of elements, which asks for neither the layer nor the format."""
-    return lambda _layer, _data_format: function
 
 
 # -----------------------------------------------------------------------------
 # Activations. What Keras has no operator for is a chain, each of which rounds what it writes.
 
 
-def _hard_sigmoid(x: Any) -> Any:
-    return tf.nn.relu6(x + 3) * (1 / 6)
+def _relu(_: At, x: Any) -> Any:
+    return tf.nn.relu(x)
 
 
-def _hard_sigmoid_gradient(y: Any, g: Any) -> Any:
-    return tf.raw_ops.Relu6Grad(gradients=g * (1 / 6), features=y)
-
-
-def _hard_swish(x: Any) -> Any:
-    return x * _hard_sigmoid(x)
-
-
-def _hard_swish_gradient(x: Any, y: Any, g: Any) -> Any:
-    through = tf.raw_ops.Relu6Grad(gradients=g * x * (1 / 6), features=y)
-    return tf.add_n([g * (y * (1 / 6)), through])
-
-
-def _relu_gradient(y: Any, g: Any) -> Any:
+def _relu_gradient(_: At, y: Any, g: Any) -> Any:
     return tf.raw_ops.ReluGrad(gradients=g, features=y)
 
 
-def _relu6_gradient(y: Any, g: Any) -> Any:
+def _relu6(_: At, x: Any) -> Any:
+    return tf.nn.relu6(x)
+
+
+def _relu6_gradient(_: At, y: Any, g: Any) -> Any:
     return tf.raw_ops.Relu6Grad(gradients=g, features=y)
+
+
+def _hard_sigmoid(_: At, x: Any) -> Any:
+    return tf.nn.relu6(x + 3) * (1 / 6)
+
+
+def _hard_sigmoid_gradient(_: At, y: Any, g: Any) -> Any:
+    return tf.raw_ops.Relu6Grad(gradients=g * (1 / 6), features=y)
+
+
+def _hard_swish(at: At, x: Any) -> Any:
+    return x * _hard_sigmoid(at, x)
+
+
+def _hard_swish_gradient(_: At, x: Any, y: Any, g: Any) -> Any:
+    through = tf.raw_ops.Relu6Grad(gradients=g * x * (1 / 6), features=y)
+    return tf.add_n([g * (y * (1 / 6)), through])
 
 
 # -----------------------------------------------------------------------------
@@ -128,66 +134,48 @@ def _relu6_gradient(y: Any, g: Any) -> Any:
 _MOST_SLICES = 16
 
 
-def _bias(layer: Pointwise, data_format: str) -> Callable[..., Any]:
-    del layer
-    return lambda x, b: tf.nn.bias_add(x, b, data_format)
+def _bias(at: At, x: Any, b: Any) -> Any:
+    return tf.nn.bias_add(x, b, at.data_format)
 
 
-def _bias_gradient(layer: Pointwise, data_format: str) -> Callable[..., Any]:
-    del layer
-    return lambda g: tf.raw_ops.BiasAddGrad(out_backprop=g, data_format=data_format)
+def _bias_gradient(at: At, g: Any) -> Any:
+    return tf.raw_ops.BiasAddGrad(out_backprop=g, data_format=at.data_format)
 
 
-def _scale_gradients(layer: Pointwise, data_format: str) -> Callable[..., Any]:
-    del layer
-    axes = [data_format.index("H"), data_format.index("W")]
-    return lambda x, s, g: (g * s, tf.reduce_sum(g * x, axes, keepdims=True))
+def _scale_gradients(at: At, x: Any, s: Any, g: Any) -> Any:
+    axes = [at.data_format.index("H"), at.data_format.index("W")]
+    return g * s, tf.reduce_sum(g * x, axes, keepdims=True)
 
 
-def _joined(layer: Pointwise, data_format: str) -> Callable[..., Any]:
-    del layer
-    axis = data_format.index("C")
-    return lambda *sources: tf.concat(sources, axis)
+def _joined(at: At, *sources: Any) -> Any:
+    return tf.concat(sources, at.data_format.index("C"))
 
 
-def _split(layer: Pointwise, data_format: str) -> Callable[..., Any]:
-    return lambda g: tf.split(g, layer.sources, data_format.index("C"))
+def _split(at: At, g: Any) -> Any:
+    return tf.split(g, at.layer.sources, at.data_format.index("C"))
 
 
-def _slices(layer: Pointwise, data_format: str) -> Callable[..., Any]:
-    axis = data_format.index("C")
-
-    def slices(g: Any) -> Any:
-        found = []
-        for place, size in enumerate(layer.sources):
-            begin, extent = [0] * 4, [-1] * 4
-            begin[axis], extent[axis] = sum(layer.sources[:place]), size
-            found.append(tf.slice(g, begin, extent))
-        return found
-
-    return slices
+def _slices(at: At, g: Any) -> Any:
+    axis, sizes = at.data_format.index("C"), at.layer.sources
+    found = []
+    for place, size in enumerate(sizes):
+        begin, extent = [0] * 4, [-1] * 4
+        begin[axis], extent[axis] = sum(sizes[:place]), size
+        found.append(tf.slice(g, begin, extent))
+    return found
 
 
-def _dropped(layer: Pointwise, data_format: str) -> Callable[..., Any]:
-    del data_format
-    return lambda x: tf.nn.dropout(x, rate=1 - layer.keep)
+def _dropped(at: At, x: Any) -> Any:
+    return tf.nn.dropout(x, rate=1 - at.layer.keep)
 
 
-def _masked(layer: Pointwise, data_format: str) -> Callable[..., Any]:
-    del data_format
-
-    def masked(g: Any, mask: Any) -> Any:
-        return tf.where(mask, g, tf.zeros((), g.dtype)) * tf.cast(1 / layer.keep, g.dtype)
-
-    return masked
+def _masked(at: At, g: Any, mask: Any) -> Any:
+    return tf.where(mask, g, tf.zeros((), g.dtype)) * tf.cast(1 / at.layer.keep, g.dtype)
 
 
-def _gradient_and_mask(
-    layer: Pointwise, roles: Sequence[str], inputs: Arrays
-) -> Sequence[NDArray[Any]]:
-    shape = layer.dims("src")
-    kept = kept_elements(shape, tuple(slice(0, size) for size in shape), layer.keep)
-    return *_inputs_by_role(layer, roles, inputs), kept.astype(np.float32)
+def _gradient_and_mask(at: At, gradient: NDArray[Any]) -> Sequence[NDArray[Any]]:
+    whole = tuple(slice(0, size) for size in gradient.shape)
+    return gradient, kept_elements(gradient.shape, whole, at.layer.keep).astype(np.float32)
 
 
 # -----------------------------------------------------------------------------
@@ -207,36 +195,25 @@ def _neighbourhood(layer: Pointwise) -> dict[str, Any]:
     }
 
 
-def _local_response(layer: Pointwise, data_format: str) -> Callable[..., Any]:
-    del data_format
-
-    words = _neighbourhood(layer)
-    return lambda x: tf.nn.local_response_normalization(tf.cast(x, _FLOAT32), **words)
+def _local_response(at: At, x: Any) -> Any:
+    return tf.nn.local_response_normalization(tf.cast(x, _FLOAT32), **_neighbourhood(at.layer))
 
 
-def _local_response_gradient(layer: Pointwise, data_format: str) -> Callable[..., Any]:
-    del data_format
-
-    words = _neighbourhood(layer)
-    return lambda x, y, g: tf.raw_ops.LRNGrad(
-        input_grads=tf.cast(g, _FLOAT32), input_image=x, output_image=y, **words
-    )
+def _kept_of_local_response(at: At, x: Any, g: Any) -> Sequence[Any]:
+    return tf.cast(x, _FLOAT32), _local_response(at, x), g
 
 
-def _kept_of_local_response(layer: Pointwise, tensors: Sequence[Any]) -> Sequence[Any]:
-    source, gradient = tf.cast(tensors[0], _FLOAT32), tensors[1]
-    result = tf.nn.local_response_normalization(source, **_neighbourhood(layer))
-    return source, result, gradient
+def _local_response_gradient(at: At, x: Any, y: Any, g: Any) -> Any:
+    words = _neighbourhood(at.layer)
+    exact = tf.cast(g, _FLOAT32)
+    return tf.raw_ops.LRNGrad(input_grads=exact, input_image=x, output_image=y, **words)
 
 
-def _normalised(
-    layer: Pointwise, data_format: str, *operands: Any, training: bool, share: float = 1.0
-) -> Any:
+def _normalised(at: At, *operands: Any, training: bool, share: float = 1.0) -> Any:
     """Return all that the operator of a batch normalisation gives.
 
     Args:
-        layer: its epsilon.
-        data_format: of the images.
+        at: the layer has the epsilon.
         operands: images, factor, offset, and mean and variance: those to normalise by, or the
             running ones.
         training: whether the minibatch's own statistics are taken.
@@ -250,47 +227,39 @@ def _normalised(
         offset=offset,
         mean=mean,
         variance=variance,
-        epsilon=layer.epsilon,
+        epsilon=at.layer.epsilon,
         exponential_avg_factor=share,
-        data_format=data_format,
+        data_format=at.data_format,
         is_training=training,
     )
 
 
-def _given_statistics(layer: Pointwise, data_format: str) -> Callable[..., Any]:
-    return lambda *operands: _normalised(layer, data_format, *operands, training=False).y
+def _given_statistics(at: At, *operands: Any) -> Any:
+    return _normalised(at, *operands, training=False).y
 
 
-def _batch_statistics(layer: Pointwise, data_format: str) -> Callable[..., Any]:
+def _batch_statistics(at: At, *operands: Any) -> Any:
     """The operator moves the running statistics; their variables are assigned, as Keras does."""
-
-    def normalized(x: Any, w: Any, b: Any, mean: Any, variance: Any) -> Any:
-        found = _normalised(
-            layer, data_format, x, w, b, mean, variance, training=True, share=layer.momentum
-        )
-        mean.assign(found.batch_mean)
-        variance.assign(found.batch_variance)
-        return found.y, found.reserve_space_1, found.reserve_space_2
-
-    return normalized
+    found = _normalised(at, *operands, training=True, share=at.layer.momentum)
+    mean, variance = operands[-2:]
+    mean.assign(found.batch_mean)
+    variance.assign(found.batch_variance)
+    return found.y, found.reserve_space_1, found.reserve_space_2
 
 
-def _batch_gradients(layer: Pointwise, data_format: str) -> Callable[..., Any]:
-    def gradients(x: Any, g: Any, w: Any, m: Any, v: Any) -> Any:
-        found = tf.raw_ops.FusedBatchNormGradV3(
-            y_backprop=g,
-            x=x,
-            scale=w,
-            reserve_space_1=m,
-            reserve_space_2=v,
-            reserve_space_3=m,  # of cuDNN; nobody reads it on a CPU
-            epsilon=layer.epsilon,
-            data_format=data_format,
-            is_training=True,
-        )
-        return found.x_backprop, found.scale_backprop, found.offset_backprop
-
-    return gradients
+def _batch_gradients(at: At, x: Any, g: Any, w: Any, m: Any, v: Any) -> Any:
+    found = tf.raw_ops.FusedBatchNormGradV3(
+        y_backprop=g,
+        x=x,
+        scale=w,
+        reserve_space_1=m,
+        reserve_space_2=v,
+        reserve_space_3=m,  # of cuDNN; nobody reads it on a CPU
+        epsilon=at.layer.epsilon,
+        data_format=at.data_format,
+        is_training=True,
+    )
+    return found.x_backprop, found.scale_backprop, found.offset_backprop
 
 
 # -----------------------------------------------------------------------------
@@ -308,68 +277,55 @@ def _one_hot(labels: NDArray[Any], classes: int) -> NDArray[Any]:
     return chosen.astype(np.float32)
 
 
-def _loss(x: Any, labels: Any) -> Any:
-    found = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
-        features=tf.cast(x, _FLOAT32), labels=labels
-    )
+def _loss(_: At, x: Any, labels: Any) -> Any:
+    logits = tf.cast(x, _FLOAT32)
+    found = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=logits, labels=labels)
     return tf.reduce_mean(found.loss), found.loss, found.backprop
 
 
-def _rows_and_labels(
-    layer: Pointwise, roles: Sequence[str], inputs: Arrays
-) -> Sequence[NDArray[Any]]:
-    rows, labels = _inputs_by_role(layer, roles, inputs)
-    return rows.reshape(layer.batch, layer.channels), labels
-
-
 def _probabilities_and_loss(
-    layer: Pointwise, results: Sequence[Any], operands: Sequence[Any]
+    at: At, results: Sequence[Any], operands: Sequence[Any]
 ) -> Sequence[Any]:
     mean, rows, gradient = results
     # At the label, adding the one again would lose the digits of a small probability.
-    chosen = _one_hot(operands[1].numpy(), layer.channels)
+    chosen = _one_hot(operands[1].numpy(), at.layer.channels)
     return np.where(chosen, np.exp(-rows)[:, None], gradient), mean
 
 
-def _loss_gradient(outer: Any, gradient: Any) -> Any:
+def _scale_and_gradient(
+    at: At, probabilities: NDArray[Any], labels: NDArray[Any]
+) -> Sequence[NDArray[Any]]:
+    classes = at.layer.channels
+    gradient = probabilities.reshape(-1, classes) - _one_hot(labels, classes)
+    return np.full(at.layer.batch, 1 / at.layer.batch, np.float32), gradient
+
+
+def _loss_gradient(_: At, outer: Any, gradient: Any) -> Any:
     return tf.expand_dims(outer, -1) * gradient
 
 
-def _kept_of_loss(layer: Pointwise, roles: Sequence[str], inputs: Arrays) -> Sequence[NDArray[Any]]:
-    probabilities, labels = _rows_and_labels(layer, roles, inputs)
-    gradient = probabilities - _one_hot(labels, layer.channels)
-    return np.full(layer.batch, 1 / layer.batch, np.float32), gradient
-
-
-def _norm(w: Any) -> Any:
+def _norm(_: At, w: Any) -> Any:
     return tf.nn.l2_loss(tf.cast(w, _FLOAT32))
 
 
-def _decay(layer: Pointwise, data_format: str) -> Callable[..., Any]:
+def _decay(at: At, w: Any, g: Any) -> Any:
     """The gradient of an L2 loss and the sum of gradients, as TensorFlow's gradients have them."""
-    del data_format
-    return lambda w, g: tf.add_n([g, w * tf.cast(layer.decay, w.dtype)])
+    return tf.add_n([g, w * tf.cast(at.layer.decay, w.dtype)])
 
 
-def _descent(w: Any, g: Any, rate: Any) -> None:
+def _descent(_: At, w: Any, g: Any, rate: Any) -> None:
     tf.raw_ops.ResourceApplyGradientDescent(var=w.handle, alpha=rate, delta=g)
 
 
-def _momentum(layer: Pointwise, data_format: str) -> Callable[..., Any]:
-    del data_format
-
-    def update(w: Any, v: Any, g: Any, rate: Any) -> None:
-        tf.raw_ops.ResourceApplyMomentum(
-            var=w.handle, accum=v.handle, lr=rate, grad=g, momentum=tf.cast(layer.mu, w.dtype)
-        )
-
-    return update
+def _momentum(at: At, w: Any, v: Any, g: Any, rate: Any) -> None:
+    mu = tf.cast(at.layer.mu, w.dtype)
+    tf.raw_ops.ResourceApplyMomentum(var=w.handle, accum=v.handle, lr=rate, grad=g, momentum=mu)
 
 
 # -----------------------------------------------------------------------------
 # All operations with their passes.
 
-_PASSES: Mapping[str, Mapping[str, PassCalls]] = {
+_PASSES: Final[Mapping[str, Mapping[str, PassCalls]]] = {
     "bias": {
         "forward": PassCalls(names="BiasAdd", function=_bias),
         "backward-weights": PassCalls(
@@ -377,48 +333,36 @@ _PASSES: Mapping[str, Mapping[str, PassCalls]] = {
         ),
     },
     "relu": {
-        "forward": PassCalls(names="Relu", function=on_elements(tf.nn.relu)),
-        "backward-data": PassCalls(
-            names="ReluGrad",
-            function=on_elements(_relu_gradient),
-            kept=lambda _, tensors: (tf.nn.relu(tensors[0]), tensors[1]),
-        ),
+        "forward": PassCalls(names="Relu", function=_relu),
+        "backward-data": PassCalls(names="ReluGrad", function=_relu_gradient, of_result=True),
     },
     "relu6": {
-        "forward": PassCalls(names="Relu6", function=on_elements(tf.nn.relu6)),
-        "backward-data": PassCalls(
-            names="Relu6Grad",
-            function=on_elements(_relu6_gradient),
-            kept=lambda _, tensors: (tf.nn.relu6(tensors[0]), tensors[1]),
-        ),
+        "forward": PassCalls(names="Relu6", function=_relu6),
+        "backward-data": PassCalls(names="Relu6Grad", function=_relu6_gradient, of_result=True),
     },
     "hardsigmoid": {
-        "forward": PassCalls(
-            names="AddV2, Relu6, Mul", function=on_elements(_hard_sigmoid), sums="stored"
-        ),
+        "forward": PassCalls(names="AddV2, Relu6, Mul", function=_hard_sigmoid, sums="stored"),
         "backward-data": PassCalls(
             names="Mul, Relu6Grad",
-            function=on_elements(_hard_sigmoid_gradient),
-            kept=lambda _, tensors: (tf.nn.relu6(tensors[0] + 3), tensors[1]),
+            function=_hard_sigmoid_gradient,
+            kept=lambda at, x, g: (_relu6(at, x + 3), g),
             sums="stored",
         ),
     },
     "hardswish": {
-        "forward": PassCalls(
-            names="AddV2, Relu6, Mul, Mul", function=on_elements(_hard_swish), sums="stored"
-        ),
+        "forward": PassCalls(names="AddV2, Relu6, Mul, Mul", function=_hard_swish, sums="stored"),
         "backward-data": PassCalls(
             names="Mul, Mul, Mul, Relu6Grad, Mul, AddN",
-            function=on_elements(_hard_swish_gradient),
-            kept=lambda _, tensors: (tensors[0], tf.nn.relu6(tensors[0] + 3), tensors[1]),
+            function=_hard_swish_gradient,
+            kept=lambda at, x, g: (x, _relu6(at, x + 3), g),
             sums="stored",
         ),
     },
     "scale": {
-        "forward": PassCalls(names="Mul", function=on_elements(tf.multiply)),
+        "forward": PassCalls(names="Mul", function=lambda _, x, s: x * s),
         "backward-data": PassCalls(names="Mul, Mul, Sum", function=_scale_gradients, sums="stored"),
     },
-    "add": {"forward": PassCalls(names="AddV2", function=on_elements(tf.add))},
+    "add": {"forward": PassCalls(names="AddV2", function=lambda _, x, y: x + y)},
     "concat": {
         "forward": PassCalls(names="ConcatV2", function=_joined),
         "backward-data": PassCalls(names="Slice", function=_slices),
@@ -456,28 +400,28 @@ _PASSES: Mapping[str, Mapping[str, PassCalls]] = {
     "softmax-xent": {
         "forward": PassCalls(
             names="SparseSoftmaxCrossEntropyWithLogits, Mean",
-            function=on_elements(_loss),
-            operands=_rows_and_labels,
+            function=_loss,
+            operands=lambda at, x, labels: (x.reshape(-1, at.layer.channels), labels),
             types=(None, "int32"),
             finish=_probabilities_and_loss,
         ),
         "backward-data": PassCalls(
             names="Mul",
             narrow="Mul, Cast",
-            function=on_elements(_loss_gradient),
-            operands=_kept_of_loss,
+            function=_loss_gradient,
+            operands=_scale_and_gradient,
             types=(_FLOAT32, _FLOAT32),
             casts_back=True,
         ),
     },
     "l2": {
-        "forward": PassCalls(names="L2Loss", narrow="Cast, L2Loss", function=on_elements(_norm)),
+        "forward": PassCalls(names="L2Loss", narrow="Cast, L2Loss", function=_norm),
         "backward-weights": PassCalls(names="Mul, AddN", function=_decay, sums="stored"),
     },
     "sgd": {
         "forward": PassCalls(
             names="ResourceApplyGradientDescent",
-            function=on_elements(_descent),
+            function=_descent,
             sums="stored",
             variables=(0,),
             steps_back=True,
@@ -510,13 +454,12 @@ def _passes(layer: Pointwise, pass_: str, propagation: str) -> PassCalls:
     return _PASSES[layer.op][pass_]
 
 
-def pointwise_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
+def pointwise_recipes(layer: Pointwise, case: KernelSpec) -> list[Recipe]:
     """Return the ways to compute a pass of a memory-bound layer.
 
     Raises:
         UnsupportedError: on a GPU.
     """
-    assert isinstance(layer, Pointwise)
     if case.on_gpu:
         raise UnsupportedError("tensorflow: memory-bound layers are run on CPUs so far")
     calls = _passes(layer, case.pass_, case.propagation)
@@ -528,37 +471,42 @@ def _recipe(layer: Pointwise, case: KernelSpec, calls: PassCalls, data_format: s
     operation, images = OPERATIONS[layer.op], data_format.lower()
     reads = layer.reads(case.pass_, case.propagation)
     writes = layer.writes(case.pass_, case.propagation)
-    narrow = DTYPES[case.precision] if DTYPES[case.precision] != _FLOAT32 else None
-    function = calls.function(layer, data_format)
+    stored = DTYPES[case.precision]
+    at = At(layer, data_format)
 
-    def stored(*tensors: Any) -> Any:
-        return tf.cast(function(*tensors), narrow)
+    def function(*tensors: Any) -> Any:
+        found = calls.function(at, *tensors)
+        return tf.cast(found, stored) if calls.casts_back else found
 
     def operands(inputs: Arrays) -> tuple[NDArray[Any], ...]:
-        found = calls.operands(layer, reads, inputs)
+        found: Sequence[NDArray[Any]] = [inputs[role] for role in reads]
+        if calls.operands is not None:
+            found = calls.operands(at, *found)
         return tuple(arranged(one, images) if one.ndim == 4 else one for one in found)
 
+    def complete(tensors: Sequence[Any]) -> Sequence[Any]:
+        if calls.of_result:
+            source, *others = tensors
+            return _PASSES[layer.op]["forward"].function(at, source), *others
+        return tensors if calls.kept is None else calls.kept(at, *tensors)
+
     def by_role(results: Sequence[NDArray[Any]], tensors: Sequence[Any]) -> dict[str, NDArray[Any]]:
-        found = calls.finish(layer, results, tensors) if calls.finish else results
+        found = results if calls.finish is None else calls.finish(at, results, tensors)
         variables = (as_array(tensors[place]) for place in calls.variables)
         return {
             role: plain(one, images) if one.ndim == 4 else one.reshape(layer.dims(role))
             for role, one in zip(writes, (*found, *variables), strict=True)
         }
 
-    if operation.of_weights:
-        layout = ", ".join(reads)
-    else:
-        layout = layout_of_images(layer, case.pass_, "nc" if operation.flat else images)
-    kept = calls.kept
+    layout = layout_of_images(layer, case.pass_, "nc" if operation.flat else images)
     return Recipe(
-        algorithm=calls.narrow if calls.narrow and narrow else calls.names,
-        layout=layout,
+        algorithm=calls.narrow if calls.narrow and stored != _FLOAT32 else calls.names,
+        layout=", ".join(reads) if operation.of_weights else layout,
         variant="plain" if operation.flat else images,
-        function=stored if calls.casts_back and narrow else function,
+        function=function,
         operands=operands,
         by_role=by_role,
-        complete=(lambda tensors: kept(layer, tensors)) if kept else as_they_are,
+        complete=complete,
         sums=calls.sums,
         types=calls.types or tuple(_FLOAT32 if layer.in_float32(one) else None for one in reads),
         variables=calls.variables,
@@ -578,37 +526,35 @@ class OperationInNetwork(InNetwork):
         data_format: of the images.
     """
 
-    # Gradients that read the layer's result in place of its source.
-    _of_result: ClassVar = {"relu": _relu_gradient, "relu6": _relu6_gradient}
-
-    def __init__(self, layer: Layer, data_format: str) -> None:
-        assert isinstance(layer, Pointwise)
-        self._layer, self._data_format = layer, data_format
+    def __init__(self, layer: Pointwise, data_format: str) -> None:
+        self._at = At(layer, data_format)
 
     def output(self, inputs: Sequence[Any], own: Mapping[str, Any], phase: Phase) -> Any:
         """Return the layer's output."""
         del own, phase
-        forward = _passes(self._layer, "forward", "inference")
-        return forward.function(self._layer, self._data_format)(*inputs)
+        return _PASSES[self._at.layer.op]["forward"].function(self._at, *inputs)
 
     def gradient(self, source: Any, result: Any, incoming: Any) -> Any:
         """Return the gradient of the source where it is made of the result."""
         del source
-        of_result = self._of_result.get(self._layer.op)
-        return of_result(result, incoming) if of_result else None
+        calls = _PASSES[self._at.layer.op].get("backward-data")
+        return calls.function(self._at, result, incoming) if calls and calls.of_result else None
 
 
 class LocalResponseInNetwork(OperationInNetwork):
     """A local response normalisation, in the type of the images; channels are brought behind."""
 
+    entangled = True
+
     def output(self, inputs: Sequence[Any], own: Mapping[str, Any], phase: Phase) -> Any:
         """Return the normalised images."""
         del own, phase
         (images,) = inputs
-        if self._data_format == "NCHW":
+        outside = self._at.data_format == "NCHW"
+        if outside:
             images = tf.transpose(images, [0, 2, 3, 1])
-        result = tf.nn.local_response_normalization(images, **_neighbourhood(self._layer))
-        return tf.transpose(result, [0, 3, 1, 2]) if self._data_format == "NCHW" else result
+        result = tf.nn.local_response_normalization(images, **_neighbourhood(self._at.layer))
+        return tf.transpose(result, [0, 3, 1, 2]) if outside else result
 
 
 class DropoutInNetwork(OperationInNetwork):
@@ -626,19 +572,17 @@ class BatchNormalisationInNetwork(OperationInNetwork):
     their own.
     """
 
+    entangled = True
+
     def output(self, inputs: Sequence[Any], own: Mapping[str, Any], phase: Phase) -> Any:
         """Return the normalised images."""
-        layer, (images,) = self._layer, inputs
+        layer, (images,) = self._at.layer, inputs
         factor = own["weights"] if "weights" in own else tf.ones([layer.channels])
         running = own["running_mean"], own["running_variance"]
         nothing = tf.constant([], tf.float32)
         given = (nothing, nothing) if phase.batch_statistics else running
-        result, *batch, _, _, _ = _normalised(
-            layer,
-            self._data_format,
-            *(images, factor, own["bias"], *given),
-            training=phase.batch_statistics,
-        )
+        operands = images, factor, own["bias"], *given
+        result, *batch, _, _, _ = _normalised(self._at, *operands, training=phase.batch_statistics)
         if phase.batch_statistics:
             # The operator's variance is unbiased already.
             for variable, new in zip(running, batch, strict=True):
@@ -647,7 +591,7 @@ class BatchNormalisationInNetwork(OperationInNetwork):
 
 
 #: What TensorFlow calls for memory-bound layers, by operation.
-POINTWISE: Mapping[str, LayerCalls] = {
+POINTWISE: Final[Mapping[str, LayerCalls]] = {
     **dict.fromkeys(
         ("bias", "relu", "relu6", "hardsigmoid", "hardswish", "scale", "add", "concat"),
         LayerCalls(recipes=pointwise_recipes, in_network=OperationInNetwork),

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pydlbench.backends.tensorflow.layers import calls_of
-from pydlbench.backends.tensorflow.operator import Phase
+from pydlbench.backends.tensorflow.operator import InNetwork, Phase, pads_around
 from pydlbench.backends.tensorflow.runtime import tf
 from pydlbench.models.graph import INPUT, cropped
 from pydlbench.steps.inputs import trained, weight_shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.tensorflow.operator import InNetwork
     from pydlbench.models.graph import Model, Node
     from pydlbench.steps.definition import StepDefinition
 
@@ -32,20 +32,41 @@ def flattened(images: Any, data_format: str) -> Any:
     return tf.reshape(images, [batch, int(np.prod(sizes))])
 
 
-def shifted(images: Any, data_format: str) -> Any:
-    """Return images without their first row and column, with zeros behind the last ones."""
-    if data_format == "NCHW":
-        return tf.pad(images[:, :, 1:, 1:], [[0, 0], [0, 0], [0, 1], [0, 1]])
-    return tf.pad(images[:, 1:, 1:, :], [[0, 0], [0, 1], [0, 1], [0, 0]])
+def framed(images: Any, sides: tuple[int, int, int, int], data_format: str) -> Any:
+    """Return images in another frame.
 
-
-def middle(images: Any, sides: tuple[int, int, int, int], data_format: str) -> Any:
-    """Return images without so many columns on the left and right, and rows above and below."""
+    Args:
+        images: NHWC or NCHW.
+        sides: how many columns to drop on the left and right, and rows above and below; of a
+            negative number, so many zeros are added.
+        data_format: of the images.
+    """
     left, right, above, below = sides
-    first = 2 if data_format == "NCHW" else 1
-    height, width = images.shape[first : first + 2]
-    rows, columns = slice(above, height - below), slice(left, width - right)
-    return images[:, :, rows, columns] if data_format == "NCHW" else images[:, rows, columns, :]
+    height, width = (images.shape[data_format.index(axis)] for axis in "HW")
+    rows = slice(max(above, 0), height - max(below, 0))
+    columns = slice(max(left, 0), width - max(right, 0))
+    kept = images[:, :, rows, columns] if data_format == "NCHW" else images[:, rows, columns, :]
+    if min(sides) >= 0:
+        return kept
+    added = (max(-above, 0), max(-below, 0)), (max(-left, 0), max(-right, 0))
+    return tf.pad(kept, pads_around(data_format, *added))
+
+
+class MovedImages(InNetwork):
+    """A node that only moves images, and stands for no layer.
+
+    Args:
+        move: makes the output of the one input.
+    """
+
+    def __init__(self, move: Callable[[Any], Any]) -> None:
+        self._move = move
+
+    def output(self, inputs: Sequence[Any], own: Mapping[str, Any], phase: Phase) -> Any:
+        """Return the images, moved."""
+        del own, phase
+        (images,) = inputs
+        return self._move(images)
 
 
 class Net:
@@ -79,10 +100,9 @@ class Net:
             for node in model:
                 for role in weight_shapes(node):
                     name = f"{node.name}/{role}"
-                    assert node.layer is not None
                     self.variables[name] = tf.Variable(
                         self._arranged(node, role, weights[name]),
-                        dtype="float32" if node.layer.in_float32(role) else stored,
+                        dtype="float32" if _is_exact(node, role) else stored,
                         trainable=name in to_train,
                     )
         self.trained = [self.variables[name] for name in trained(model)]
@@ -103,7 +123,7 @@ class Net:
         node, _, role = name.rpartition("/")
         array = np.asarray(array, np.float32)
         # Filters; matrices of products, biases and statistics lie as they do by name.
-        return self._calls(self.model[node]).plain(role, array) if array.ndim == 4 else array
+        return self.calls(self.model[node]).plain(role, array) if array.ndim == 4 else array
 
     def __call__(self, images: Any, definition: StepDefinition) -> Any:
         """Return the output for images, in the type of activations."""
@@ -135,39 +155,36 @@ class Net:
 
     def apply(self, node: Node, inputs: Sequence[Any], definition: StepDefinition) -> Any:
         """Return a node's output."""
-        if node.op == "flatten":
-            return flattened(inputs[0], self.data_format)
-        if node.op == "shift":
-            return shifted(inputs[0], self.data_format)
-        if node.op == "crop":
-            return middle(inputs[0], cropped(self.model, node), self.data_format)
-        assert node.layer is not None, node.op
         own = {}
         for role in weight_shapes(node):
             variable = self.variables[f"{node.name}/{role}"]
             # What a layer keeps in float32 it takes so, and may assign to it.
-            is_exact = node.layer.in_float32(role)
-            own[role] = variable if is_exact else tf.cast(variable, self.computed)
+            own[role] = variable if _is_exact(node, role) else tf.cast(variable, self.computed)
         phase = Phase(drops=definition.drops, batch_statistics=definition.batch_statistics)
-        return self._calls(node).output(inputs, own, phase)
+        return self.calls(node).output(inputs, own, phase)
 
-    def gradient(self, node: Node, source: Any, result: Any, incoming: Any) -> Any:
-        """Return the gradient of a node's one input from its output; see :class:`InNetwork`."""
-        if node.layer is None:
-            return None
-        return self._calls(node).gradient(source, result, incoming)
-
-    def _calls(self, node: Node) -> InNetwork:
-        assert node.layer is not None
-        in_network = calls_of(node.layer).in_network
-        assert in_network is not None, f"{node.op} is no node of a network"
-        return in_network(node.layer, self.data_format)
+    def calls(self, node: Node) -> InNetwork:
+        """Return what is called for a node."""
+        if node.layer is not None:
+            in_network = calls_of(node.layer).in_network
+            assert in_network is not None, f"no network has a node for {node.op}"
+            return in_network(node.layer, self.data_format)
+        if node.op == "flatten":
+            return MovedImages(partial(flattened, data_format=self.data_format))
+        assert node.op in ("shift", "crop"), node.op
+        sides = (1, -1, 1, -1) if node.op == "shift" else cropped(self.model, node)
+        return MovedImages(partial(framed, sides=sides, data_format=self.data_format))
 
     def _arranged(self, node: Node, role: str, array: NDArray[Any]) -> NDArray[Any]:
-        return self._calls(node).arranged(role, array) if array.ndim == 4 else array
+        return self.calls(node).arranged(role, array) if array.ndim == 4 else array
 
     def _logical(self, shape: Any) -> tuple[int, ...]:
         sizes = tuple(shape.as_list())
         if len(sizes) == 4 and self.data_format == "NHWC":
             return sizes[0], sizes[3], sizes[1], sizes[2]
         return sizes
+
+
+def _is_exact(node: Node, role: str) -> bool:
+    """Whether a tensor is float32 whatever the precision, as those of normalisations are."""
+    return node.layer is not None and node.layer.in_float32(role)

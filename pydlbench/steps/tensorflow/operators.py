@@ -13,9 +13,9 @@ from pydlbench.backends.tensorflow.runtime import tf
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.models.graph import INPUT
 from pydlbench.steps.definition import definition_of
-from pydlbench.steps.inputs import make_batch, make_weights
+from pydlbench.steps.inputs import make_batch, make_weights, trained
 from pydlbench.steps.operations import OperatorsFacts
-from pydlbench.steps.operators import CallCost, OperatorsKernel
+from pydlbench.steps.operators import CallCost, OperatorsKernel, TimedCall
 from pydlbench.steps.tensorflow.step import TensorflowModel, TensorflowStep
 from pydlbench.timing.statistics import median
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
-    from pydlbench.steps.definition import LossKind, StepDefinition
     from pydlbench.steps.operations import OperatorRequest
     from pydlbench.steps.operators import TimedOperator
 
@@ -33,7 +32,7 @@ __all__ = ["prepare", "prepare_allocation"]
 
 
 # -----------------------------------------------------------------------------
-# Operators of TensorFlow's step, in functions of their own.
+# Parts of the step in functions of their own, with the operands that they have in the step.
 #
 # A call of a function costs more than many an operator. So a short one is put into its function
 # several times, on operands of its own each time, and what an empty call costs is taken off: one
@@ -49,30 +48,26 @@ def _values(
     normalisation leaves out what is multiplied by zero, and behind a pooling most is.
     """
     model, definition = step.owner, step.definition
-    graph, net = model.model, model.net
+    net, output = model.net, model.model.output.name
+    # A forward phase has a loss for the sake of the values.
+    kind = definition.loss if definition.backward else "unregularised"
 
-    def run(images: Any, labels: Any = None) -> list[Any]:
+    def run(images: Any, labels: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         with tf.GradientTape() as tape:
             found = net.values({INPUT: net.cast(images)}, definition)
-            loss = model.loss(_loss_kind(definition), found[graph.output.name], labels)
+            loss = model.loss(kind, found[output], labels)
         gradients = tape.gradient(
             loss,
-            [found[name] for name in differentiated],
+            {name: found[name] for name in differentiated},
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
-        return [tf.identity(one) for one in (*(found[name] for name in names), *gradients)]
+        return (
+            {name: tf.identity(found[name]) for name in names},
+            {name: tf.identity(one) for name, one in gradients.items()},
+        )
 
-    every = model.traced(run)(*model.resident)
-    count = len(names)
-    return (
-        dict(zip(names, every[:count], strict=True)),
-        dict(zip(differentiated, every[count:], strict=True)),
-    )
-
-
-def _loss_kind(definition: StepDefinition) -> LossKind:
-    """Return the loss behind a step's output; a forward phase has one for the sake of values."""
-    return definition.loss if definition.backward else "unregularised"
+    values, gradients = model.traced(run)(*model.resident)
+    return values, gradients
 
 
 def _subgraph(
@@ -84,13 +79,8 @@ def _subgraph(
     """
     model, definition = step.owner, step.definition
     net = model.net
-    to_train = {id(one) for one in net.trained}
-    weights = [
-        variable
-        for name in asked.nodes
-        for path, variable in net.variables.items()
-        if path.rpartition("/")[0] == name and id(variable) in to_train
-    ]
+    own = (path for path in trained(model.model) if path.rpartition("/")[0] in asked.nodes)
+    weights = [net.variables[path] for path in own]
 
     def body(*tensors: Any) -> list[Any]:
         known = dict(zip(inputs, tensors, strict=False))
@@ -138,24 +128,7 @@ def _update(step: TensorflowStep) -> Callable[..., list[Any]]:
     return body
 
 
-class FeedOperator:
-    """Images and labels from the host's arrays."""
-
-    executions = 1
-
-    def __init__(self, model: TensorflowModel) -> None:
-        self._host = model.host
-
-    def run(self) -> float:
-        """Take them over once, as a function does."""
-        start = time.perf_counter()
-        found = [tf.convert_to_tensor(one) for one in self._host]
-        seconds = time.perf_counter() - start
-        del found
-        return seconds
-
-
-class FunctionOperator:
+class RepeatedOperator(TimedCall):
     """A function of TensorFlow that holds an operator several times.
 
     Args:
@@ -172,48 +145,36 @@ class FunctionOperator:
         sets: Sequence[Sequence[Any]],
         costs: Callable[[int, int], CallCost] | None = None,
     ) -> None:
-        self.executions = len(sets)
         width = len(sets[0])
-        self._operands = [one for each in sets for one in each]
+        operands = [one for each in sets for one in each]
 
         def all_of(*tensors: Any) -> list[Any]:
             found: list[Any] = []
-            for start in range(self.executions):
-                found += body(*tensors[start * width : (start + 1) * width])
+            for start in range(0, len(tensors), width):
+                found += body(*tensors[start : start + width])
             # A compiler would compute no more than these elements.
             return found if model.case.mode == "xla" else [_first(one) for one in found]
 
-        self._function = model.traced(all_of)
-        results = len(self._function(*self._operands))
-        self._cost = costs(len(self._operands), results) if costs else None
+        function = model.traced(all_of)
+        results = len(function(*operands))
+        super().__init__(partial(function, *operands))
+        self.executions = len(sets)
+        self._cost = costs(len(operands), results) if costs else None
 
     def run(self) -> float:
         """Call it once; seconds of one execution."""
-        seconds = _call(self._function, self._operands)
+        seconds = super().run()
         return (seconds - (self._cost.seconds() if self._cost else 0.0)) / self.executions
 
 
-class _Call:
-    """A call whose cost is part of what is measured."""
-
-    executions = 1
-
-    def __init__(self, function: Any, operands: Sequence[Any]) -> None:
-        self._function, self._operands = function, operands
-
-    def run(self) -> float:
-        """Call it once."""
-        return _call(self._function, self._operands)
-
-
-class ProducedOperator(FunctionOperator):
+class ProducedOperator(RepeatedOperator):
     """An operator of a forward pass that reads what was written just before, as it does in a step.
 
     Each operand is a product by one, made in the same function. What these products take alone, in
     a function of their own, is taken off, and what a call costs with it.
 
     Args:
-        model: see :class:`FunctionOperator`.
+        model: see :class:`RepeatedOperator`.
         body: likewise.
         sets: likewise; no integers.
     """
@@ -234,20 +195,11 @@ class ProducedOperator(FunctionOperator):
 
         full = [[*one, ones[one[0].dtype]] for one in sets]
         super().__init__(model, together, full)
-        self._products = FunctionOperator(model, produced, full)
+        self._products = RepeatedOperator(model, produced, full)
 
     def run(self) -> float:
         """Call it once, and what only makes its operands; seconds of one execution."""
         return max(0.0, super().run() - self._products.run())
-
-
-def _call(function: Any, operands: Sequence[Any]) -> float:
-    """Call a function once, and return the seconds."""
-    start = time.perf_counter()
-    found = function(*operands)
-    end = time.perf_counter()
-    del found
-    return end - start
 
 
 def _first(tensor: Any) -> Any:
@@ -293,12 +245,12 @@ def prepare(
     step = TensorflowStep(TensorflowModel(model, weights, case, batch), definition_of(case, model))
     made = step.owner
     empty = _Empty(made)
-    found: dict[str, FeedOperator | FunctionOperator] = {}
+    found: dict[str, TimedCall] = {}
     bodies = _bodies(step, wanted)
     room = _ROOM * (read_cpu_facts().memory_total_bytes or 0) / len(bodies)
     for name, body, operands in bodies:
         if body is None:
-            found[name] = FeedOperator(made)
+            found[name] = TimedCall(partial(_fed, made.host))
         else:
             found[name] = _long_enough(step, body, operands, empty, room)
     facts = OperatorsFacts(
@@ -324,7 +276,9 @@ def prepare_allocation(backend: FrameworkBackend, size: int) -> OperatorsKernel:
             return one + 1.0
 
     call(source)
-    return OperatorsKernel([_Call(call, [source])], OperatorsFacts(names=("call",)), backend.cpus)
+    return OperatorsKernel(
+        [TimedCall(partial(call, source))], OperatorsFacts(names=("call",)), backend.cpus
+    )
 
 
 def _bodies(
@@ -333,18 +287,22 @@ def _bodies(
     """Return name, function and operands of each operator; what is fed has no function."""
     model, backward = step.owner, step.definition.backward
     output = model.model.output.name
-    outside = {
-        each.name: [
-            one for node in each.nodes for one in model.model[node].inputs if one not in each.nodes
-        ]
-        for each in wanted
+    subgraphs = {each.name: each for each in wanted if each.is_subgraph}
+    inputs = {
+        name: list(
+            dict.fromkeys(
+                one
+                for node in each.nodes
+                for one in model.model[node].inputs
+                if one not in each.nodes
+            )
+        )
+        for name, each in subgraphs.items()
     }
-    subgraphs = [each for each in wanted if each.is_subgraph]
-    needed = {one for each in subgraphs for one in outside[each.name]}
-    produced = {output, *(one for each in wanted for one in each.outputs)}
-    produced |= {each.nodes[0] for each in wanted if each.kind == "gradient sum" and each.nodes}
-    passed = {one for each in subgraphs for one in each.outputs}
-    values, gradients = _values(step, sorted(needed | produced), sorted(passed) if backward else ())
+    read = {output, *(one for names in inputs.values() for one in names)}
+    read |= {each.nodes[0] for each in wanted if each.kind == "gradient sum" and each.nodes}
+    written = {one for each in subgraphs.values() for one in each.outputs}
+    values, gradients = _values(step, sorted(read), sorted(written) if backward else ())
     found: list[tuple[str, Callable[..., list[Any]] | None, list[Any]]] = []
     for each in wanted:
         body: Callable[..., list[Any]] | None = None
@@ -358,12 +316,16 @@ def _bodies(
             like = values[each.nodes[0]] if each.nodes else model.resident[0]
             body, operands = _sum, [_random(like), _random(like)]
         elif each.is_subgraph:
-            inputs = list(dict.fromkeys(outside[each.name]))
             upstream = [gradients[one] for one in each.outputs] if backward else []
-            body = _subgraph(step, each, inputs)
-            operands = [*(values[one] for one in inputs), *upstream]
+            body = _subgraph(step, each, inputs[each.name])
+            operands = [*(values[one] for one in inputs[each.name]), *upstream]
         found.append((each.name, body, operands))
     return found
+
+
+def _fed(arrays: Sequence[Any]) -> list[Any]:
+    """Return images and labels as a function takes them over from the host's arrays."""
+    return [tf.convert_to_tensor(one) for one in arrays]
 
 
 def _sum(first: Any, second: Any) -> list[Any]:
@@ -380,16 +342,16 @@ def _long_enough(
     operands: list[Any],
     empty: _Empty,
     room: float,
-) -> FunctionOperator:
+) -> RepeatedOperator:
     """Return an operator that is repeated often enough to stand above the cost of its call.
 
     Fewer times where its operands would not fit into ``room``, in bytes: large ones take longer.
     """
     # Else gradients would be computed for the products too.
     if step.owner.case.mode == "graph" and not step.definition.backward:
-        make: Callable[..., FunctionOperator] = ProducedOperator
+        make: Callable[..., RepeatedOperator] = ProducedOperator
     else:
-        make = partial(FunctionOperator, costs=empty.of)
+        make = partial(RepeatedOperator, costs=empty.of)
     made = make(step.owner, body, [operands])
     made.run()
     once = min(made.run() for _ in range(3))
@@ -426,7 +388,7 @@ class _Empty:
         def body(*tensors: Any) -> list[Any]:
             return [tf.identity(tensors[i % len(tensors)]) for i in range(results)]
 
-        return CallCost(FunctionOperator(self._model, body, [[self._scalar] * operands]).run)
+        return CallCost(RepeatedOperator(self._model, body, [[self._scalar] * operands]).run)
 
 
 def _once(cost: CallCost, operators: Iterable[TimedOperator]) -> float:
@@ -439,7 +401,7 @@ def _once(cost: CallCost, operators: Iterable[TimedOperator]) -> float:
 
 def _rounded(number: int) -> int:
     """Return the next power of two."""
-    return 1 << max(0, math.ceil(math.log2(max(1, number))))
+    return 1 << max(0, number - 1).bit_length()
 
 
 def _dispatch(model: TensorflowModel) -> float:
@@ -449,13 +411,13 @@ def _dispatch(model: TensorflowModel) -> float:
     with tf.device(_CPU):
         source = tf.ones([1, 2])
 
-    def chain(length: int) -> FunctionOperator:
+    def chain(length: int) -> RepeatedOperator:
         def body(value: Any) -> list[Any]:
             for _ in range(length):
                 value = tf.nn.softmax(value)
             return [value]
 
-        return FunctionOperator(model, body, [[source]])
+        return RepeatedOperator(model, body, [[source]])
 
     long, short = chain(_CHAIN), chain(1)
     differences = [long.run() - short.run() for _ in range(_REPEATS)]

@@ -327,9 +327,6 @@ def _beside(variable: Any, value: Any) -> Any:
 # other gradient. Where a gradient reads the node's own output (ReLU, maxima), it is given the one
 # that is there, so that nothing is computed forward again.
 
-# Whose gradients read what only their forward pass leaves behind.
-_ENTANGLED = ("batchnorm", "lrn")
-
 
 class _Passes:
     """The passes of a network, its activations and gradients kept between them.
@@ -353,7 +350,7 @@ class _Passes:
     ) -> None:
         self._net, self._definition, self._images = net, definition, images
         for node in net.model:
-            if node.op in _ENTANGLED:
+            if net.calls(node).entangled:
                 raise UnsupportedError(
                     f"{net.model.name}/{node.name}: TensorFlow has the gradient of {node.op} only "
                     "together with its forward pass; nearest: --framework torch"
@@ -421,7 +418,7 @@ class _Passes:
     def _through(self, node: Node, values: dict[str, Any], wanted: list[str], given: Any) -> Any:
         """Return the gradients of a node's inputs from that of its output."""
         inputs = [values[name] for name in node.inputs]
-        found = self._net.gradient(node, inputs[0], values[node.name], given)
+        found = self._net.calls(node).gradient(inputs[0], values[node.name], given)
         if found is not None:
             return [found]
         sources = [values[name] for name in wanted]
