@@ -142,7 +142,7 @@ def test_what_makes_an_operand_is_taken_off(monkeypatch):
     # It reads what was made for it, which has the operand's values.
     assert all(value.op.type == "Mul" for value in seen)
     taken = iter([10.0, 4.0])
-    monkeypatch.setattr(parts, "_call", lambda *_: next(taken))
+    monkeypatch.setattr(parts.TimedCall, "run", lambda _: next(taken))
     assert part.run() == 10.0 / 2 - 4.0 / 2
     taken = iter([3.0, 4.0])
     assert part.run() == 0.0
