@@ -152,7 +152,7 @@ def test_a_worker_killed_from_outside_costs_its_row_and_no_other(session, monkey
             victims.append(session.worker().pid)
             timer = threading.Timer(0.1, os.kill, (victims[0], signal.SIGKILL))
             timer.start()
-            request = dataclasses.replace(request, samples=1, inner=2**31 - 1)
+            request = msgspec.structs.replace(request, samples=1, inner=2**31 - 1)
         return true_sample(kernel, request)
 
     monkeypatch.setattr(RemoteKernel, "sample", sample)
@@ -262,7 +262,7 @@ def test_memory_of_all_who_compete_is_counted_together():
 def test_processes_that_hold_operands(backends, cache, count):
     group = [KernelSpec(layer=GEMM, backend=name, cache=cache) for name in backends]
     with Session(QUICK) as session:
-        assert len(session._measuring.processes(group)) == count
+        assert len(session._kernels.processes(group)) == count
 
 
 def test_memory_that_no_batch_would_save(session, monkeypatch):
