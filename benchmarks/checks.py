@@ -13,7 +13,6 @@ Ctrl-C, by ``--seconds`` or otherwise, goes on there. Rows that failed are tried
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import datetime as dt
 import sys
 import time
@@ -25,7 +24,7 @@ from typing import Any
 from acceptance.journal import Journal
 
 from pydlbench.cli import check as command
-from pydlbench.cli.check import CheckRequest, CheckTask, read_check, tasks
+from pydlbench.cli.check import CheckTask, read_tasks
 from pydlbench.cli.parser import Parser
 from pydlbench.cli.terminal import Progress
 from pydlbench.devices.cpu.facts import read_cpu_facts
@@ -34,8 +33,9 @@ from pydlbench.ladder.estimate import Range
 from pydlbench.ladder.native import NativeSum
 from pydlbench.models import build_model
 from pydlbench.report.text import markdown_table
-from pydlbench.runner.execute import Result, View, execute
+from pydlbench.runner.execute import View, execute
 from pydlbench.runner.recorder import Recorder
+from pydlbench.runner.tasks import Result
 from pydlbench.units import Scale, percent
 
 # Batch sizes that fit into 24 GB and take seconds, not minutes, on two cores.
@@ -192,13 +192,28 @@ def markdown(rows: Sequence[Row], lines: Sequence[str], processor: str) -> str:
 # The rows: what is asked for, and its checks.
 
 
-def task(model: str, batch: int, phase: str, framework: str) -> str:
+def name_of(task: CheckTask) -> str:
     """Return a row's name in the journal."""
-    return f"{model} {batch} {phase} {framework}"
+    step = task.step
+    return f"{step.model} {step.batch} {step.phase} {step.framework}"
 
 
-def requests(args: argparse.Namespace) -> list[CheckRequest]:
-    """Return a request for each model and phase, all frameworks together.
+class WithoutNative(CheckTask):
+    """A check whose native layers are not measured: terms that are held against them are sums."""
+
+    def native(
+        self,
+        session: Any,  # noqa: ARG002 - as its base has it
+        view: View,  # noqa: ARG002 - likewise
+        stages: int,  # noqa: ARG002 - likewise
+    ) -> Generator[Result, None, NativeSum]:
+        """Return nothing."""
+        yield from ()
+        return NativeSum(time=Range(hot=0.0, cold=0.0), by_node={})
+
+
+def wanted(args: argparse.Namespace) -> list[list[CheckTask]]:
+    """Return the checks of each model and phase, a task for each framework.
 
     Raises:
         UsageError: a bad word; before anything is measured.
@@ -215,7 +230,11 @@ def requests(args: argparse.Namespace) -> list[CheckRequest]:
             if phase == "training" and build_model(name).optimizer.kind == "none":
                 words += ["--option", "optimizer=sgd"]  # its script ends with the gradients
             words += ["--rounds", args.rounds, "--time-limit", args.time_limit]
-            found.append(read_check(parser.parse_args([*words, "--budget", args.budget])))
+            tasks, _ = read_tasks(parser.parse_args([*words, "--budget", args.budget]))
+            checks = [one for one in tasks if isinstance(one, CheckTask)]
+            if args.no_native:
+                checks = [WithoutNative(**vars(one)) for one in checks]
+            found.append(checks)
     return found
 
 
@@ -242,31 +261,13 @@ class Passing(Recorder):
             self._take(document)
 
 
-class WithoutNative(CheckTask):
-    """A check whose native layers are not measured: terms that are held against them are sums."""
-
-    def native(
-        self,
-        session: Any,  # noqa: ARG002 - as its base has it
-        view: View,  # noqa: ARG002 - likewise
-        stages: int,  # noqa: ARG002 - likewise
-    ) -> Generator[Result, None, NativeSum]:
-        """Return nothing."""
-        yield from ()
-        return NativeSum(time=Range(hot=0.0, cold=0.0), by_node={})
-
-
 def take(
-    request: CheckRequest,
+    tasks: Sequence[CheckTask],
     table: Table,
     processor: str,
-    *,
-    native: bool,
 ) -> bool:
     """Check one step in all its frameworks; return whether Ctrl-C came."""
-
-    def name(framework: str) -> str:
-        return task(request.model.name, request.model.batch, request.phase, framework)
+    names = {one.step.framework: name_of(one) for one in tasks}
 
     def finished(document: Mapping[str, Any]) -> None:
         row = {
@@ -274,15 +275,10 @@ def take(
             "when": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
             "processor": processor,
         }
-        table.add(name(row["framework"]), row)
+        table.add(names[row["framework"]], row)
 
-    wanted = tasks(request)
-    if not native:
-        wanted = [
-            WithoutNative(rows=one.rows, options=one.options, request=request) for one in wanted
-        ]
     with Passing(finished) as recorder:
-        results = execute(wanted, None, recorder, progress=Progress(sys.stderr), tolerant=True)
+        results = execute(tasks, None, recorder, progress=Progress(sys.stderr), tolerant=True)
     return results.interrupted
 
 
@@ -293,29 +289,24 @@ def main() -> int:
     """
     args = read()
     try:
-        asked = requests(args)
+        asked = wanted(args)
     except UsageError as error:
         print(f"checks: {error}", file=sys.stderr)
         return 2
-    names = {
-        (number, framework): task(one.model.name, one.model.batch, one.phase, framework)
-        for number, one in enumerate(asked)
-        for framework, _ in one.subjects
-    }
+    names = [name_of(one) for tasks in asked for one in tasks]
     begin = time.monotonic()
     processor = read_cpu_facts().name
     print(f"{processor}\n\n{aligned(TITLES)}", flush=True)
-    table = Table(Journal(args.resume) if args.resume else None, list(names.values()))
+    table = Table(Journal(args.resume) if args.resume else None, names)
     interrupted = late = False
-    for number, request in enumerate(asked):
-        todo = tuple(one for one in request.subjects if names[number, one[0]] not in table.rows)
+    for tasks in asked:
+        todo = [one for one in tasks if name_of(one) not in table.rows]
         if not todo:
             continue
         late = args.seconds is not None and time.monotonic() - begin > args.seconds
         if late:
             break
-        rest = dataclasses.replace(request, subjects=todo)
-        interrupted = take(rest, table, processor, native=not args.no_native)
+        interrupted = take(todo, table, processor)
         if interrupted:
             break
     lines, met = verdict(table.good(), len(table.wanted))

@@ -17,9 +17,10 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.layer import Layer
 from pydlbench.models.catalog import find_layers
-from pydlbench.records.specs import GPU_PRECISIONS, KernelSpec
+from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.session import Options, Session
 from pydlbench.timing.policy import Policy
+from pydlbench.words import GPU_PRECISIONS
 
 __all__ = ["Settings", "Task", "open_session", "read_tests", "tasks"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydlbench.errors import InsufficientMemoryError, UnsupportedError
 from pydlbench.records.measurement import Correctness  # noqa: TC001 - read where facts arrive
-from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS
+from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Collection

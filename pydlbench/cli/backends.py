@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.cli.options import add
@@ -47,11 +46,11 @@ def run(
         UsageError: bad ``--device``, unwritable file.
     """
     from pydlbench.backends.capabilities import default_device, every
-    from pydlbench.records.specs import check_device
-    from pydlbench.report.text import STDOUT, check_writable, write_text
+    from pydlbench.cli.output import Outputs
+    from pydlbench.report.json import dump
+    from pydlbench.words import check_device
 
-    if args.json is not None:
-        check_writable("--json", args.json)
+    outputs = Outputs.from_args(args)
     if args.device is not None:
         check_device(args.device)
         devices = [args.device]
@@ -62,11 +61,7 @@ def run(
         for one in every()
         for entry in _entries(one, devices, describe or _start, asked=args.device is not None)
     ]
-    if args.json is not None:
-        text = json.dumps({"schema_version": 1, "backends": entries}, indent=1) + "\n"
-        write_text(args.json, text)
-    if args.json != STDOUT:
-        print("\n".join(_lines(entries)))
+    outputs.write({"json": lambda: dump({"backends": entries})}, lambda: "\n".join(_lines(entries)))
     return 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydlbench.cli.options import (
@@ -12,12 +12,13 @@ from pydlbench.cli.options import (
     fail_on,
     one_of,
     positive_seconds,
-    read_options,
     taking,
     whole_number,
 )
+from pydlbench.cli.steps import build, check_layout, check_phase, fields_of, read_options
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, UsageError
-from pydlbench.runner.execute import Result, Row, Task, execute, kernels
+from pydlbench.runner.tasks import Result, Row, Task
+from pydlbench.words import CPU_PRECISIONS, FRAMEWORK_MODES, FRAMEWORKS
 
 if TYPE_CHECKING:
     import argparse
@@ -27,10 +28,11 @@ if TYPE_CHECKING:
     from pydlbench.ladder.native import NativeSum
     from pydlbench.models.graph import Model
     from pydlbench.records.check import CheckResult
+    from pydlbench.records.step import StepSpec
     from pydlbench.report.text import Block
     from pydlbench.runner.execute import Results, View
 
-__all__ = ["CheckRequest", "add_parser", "check_room", "read_check", "read_tasks", "run", "tasks"]
+__all__ = ["CheckTask", "add_parser", "read_tasks", "run"]
 
 # Fewer rounds have no median to speak of.
 _ROUNDS: Final = 5
@@ -49,20 +51,21 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         *("framework", "mode", "phase", "batch", "precision", "layout", "feed", "option"),
         many=("framework", "mode"),
         framework={"help": "torch, tensorflow or all; default: those that are installed"},
+        precision={"type": (one_of, CPU_PRECISIONS), "default": "fp32"},
     )
     how = parser.add_argument_group("how it is timed")
     how.add_argument(
         "--rounds",
         metavar="N",
         default=15,
-        type=taking(whole_number, _ROUNDS),
+        type=taking("--rounds", whole_number, _ROUNDS),
         help="rounds at the most, 5 at the least (15)",
     )
     how.add_argument(
         "--time-limit",
         metavar="S",
         default=60.0,
-        type=taking(positive_seconds),
+        type=taking("--time-limit", positive_seconds),
         help="no round of a framework and mode begins after so many seconds (60)",
     )
     add(
@@ -73,7 +76,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     add(
         parser.add_argument_group("what is shown"),
         *("explain", "json", "md", "fail-on", "quiet", "verbose", "store"),
-        fail_on={"help": "failed: end with exit code 3 if a check has failed"},
+        fail_on={
+            "type": (fail_on, "failed"),
+            "help": "failed: end with exit code 3 if a check has failed",
+        },
     )
 
 
@@ -95,147 +101,91 @@ def run(
     Raises:
         UsageError: bad input; nothing was measured and nothing written.
     """
-    from pydlbench.cli.options import recorder_of
-    from pydlbench.cli.output import Outputs, ended
-    from pydlbench.cli.terminal import Progress
+    from pydlbench.cli.measuring import measure
+    from pydlbench.cli.output import Outputs
 
-    condition = None if args.fail_on is None else fail_on(args.fail_on, ("failed",))
-    request = read_check(args)
-    check_room(request)
+    tasks, notes = read_tasks(args, checker)
+    for task in tasks:
+        task.check(None)
     outputs = Outputs.from_args(args)
-    outputs.note(*request.notes)
-    with recorder_of(args, "check") as recorder:
-        results = execute(
-            tasks(request, checker),
-            None if session_factory is None else lambda task: session_factory(**task.options),
-            recorder,
-            progress=Progress.of(args),
-        )
+    outputs.note(*notes)
+
+    def shown(results: Results) -> None:
         if results.outcomes:
-            show(results, outputs, several=len(request.subjects) > 1, explain=args.explain)
-    return ended(results, "checks", condition)
+            show(results, outputs, several=len(tasks) > 1, explain=args.explain)
+
+    code, _ = measure(args, "check", tasks, shown, sessions=session_factory, what="checks")
+    return code
 
 
 # -----------------------------------------------------------------------------
 # From the options of ``check`` to the steps to be checked, or to one line of complaint.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckRequest:
-    """One step and the ways to run it.
+def read_tasks(
+    args: argparse.Namespace, checker: Callable[..., Any] | None = None
+) -> tuple[list[Task], tuple[str, ...]]:
+    """Return a task for each framework and mode, a sweep's table likewise; and notes on them.
 
-    Attributes:
-        model: its graph, with the batch.
-        model_options: of the model, as given.
-        phase: ``forward``, ``forward-backward`` or ``training``.
-        precision: of the products.
-        subjects: framework and mode of each check.
-        rounds: at the most.
-        time_limit_s: no round of a check begins after so many seconds.
-        layout: of images: ``nhwc`` or ``nchw``.
-        feed: ``resident`` images, or new ones from the ``host`` in each step.
-        options: keywords of ``measure.Options``.
-        notes: what is done otherwise than it was written.
-    """
-
-    model: Model
-    model_options: dict[str, str]
-    phase: str
-    precision: str
-    subjects: tuple[tuple[str, str], ...]
-    rounds: int
-    time_limit_s: float
-    layout: str = "nhwc"
-    feed: str = "resident"
-    options: dict[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    def result(self, framework: str, mode: str, **found: Any) -> CheckResult:
-        """Return what came of one check: a record, or status and reason."""
-        from pydlbench.records.check import CheckResult
-
-        return CheckResult(
-            model=self.model.name,
-            batch=self.model.batch,
-            phase=self.phase,
-            precision=self.precision,
-            framework=framework,
-            mode=mode,
-            options=self.model_options,
-            layout=self.layout,
-            feed=self.feed,
-            **found,
-        )
-
-
-def read_check(args: argparse.Namespace) -> CheckRequest:
-    """Check the options.
+    Args:
+        args: the command's options.
+        checker: takes the place of ``pydlbench.ladder.check.check``.
 
     Raises:
         UsageError: a value is bad.
         BackendMissingError: no framework is named and none is installed.
     """
-    from pydlbench.models import build_model
-    from pydlbench.models.work import PHASES
-    from pydlbench.records.specs import CPU_PRECISIONS
-    from pydlbench.records.step import FEEDS, LAYOUTS
-
-    variant = read_options(args.option or [])
-    model = build_model(args.model, args.batch, **variant)
-    subjects, notes = _subjects(args.framework, args.mode)
-    phase = one_of("--phase", args.phase or PHASES[0], PHASES)
-    if phase == "training" and model.optimizer.kind == "none":
-        raise UsageError(
-            f"--phase training: {model.name} has no optimizer; nearest: "
-            "--phase forward-backward, or --option optimizer=sgd"
-        )
-    precision = one_of("--precision", args.precision or "fp32", CPU_PRECISIONS)
-    layout = one_of("--layout", args.layout, LAYOUTS)
-    if layout != "nhwc" and all(framework == "tensorflow" for framework, _ in subjects):
-        raise UsageError(
-            f"--layout {layout}: TensorFlow's convolutions on CPUs take nhwc only; nearest: "
-            "--layout nhwc"
-        )
-    return CheckRequest(
-        model=model,
-        model_options=variant,
-        phase=phase,
-        precision=precision,
-        subjects=subjects,
-        rounds=args.rounds,
-        time_limit_s=args.time_limit,
-        layout=layout,
-        feed=one_of("--feed", args.feed or FEEDS[0], FEEDS),
-        options={
-            "threads": args.threads,
-            "seed": args.seed,
-            "budget_s": args.budget,
-            "keep_samples": True,  # for the store
-            "estimate": True,
-        },
-        notes=notes,
-    )
-
-
-def check_room(request: CheckRequest) -> None:
-    """Make sure that each check has room in the memory that is free now.
-
-    They run one after the other, and what a step takes hangs neither on framework nor on mode.
-
-    Raises:
-        UsageError: it has not; with the largest batch that has.
-    """
-    from pydlbench.devices.cpu.facts import read_cpu_facts
     from pydlbench.records.step import StepSpec
-    from pydlbench.steps.run import check_memory_of_parts
 
-    step = StepSpec(
-        model=request.model.name,
-        phase=request.phase,
-        framework=request.subjects[0][0],
-        precision=request.precision,
-    )
-    check_memory_of_parts(request.model, step, read_cpu_facts().memory_available_bytes)
+    model = build(args, args.batch)
+    subjects, notes = _subjects(args.framework, args.mode)
+    check_phase(model, args.phase)
+    check_layout(args.layout, [framework for framework, _ in subjects])
+    options = {
+        "threads": args.threads,
+        "seed": args.seed,
+        "budget_s": args.budget,
+        "keep_samples": True,  # for the store
+        "estimate": True,
+    }
+    tasks: list[Task] = []
+    for framework, mode in subjects:
+        step = StepSpec(
+            model=model.name,
+            options=read_options(args.option),
+            batch=model.batch,
+            phase=args.phase,
+            framework=framework,
+            mode=mode,
+            precision=args.precision,
+            layout=args.layout,
+            feed=args.feed,
+        )
+        fields = fields_of(
+            args,
+            model=step.model,
+            batch=step.batch,
+            phase=step.phase,
+            precision=step.precision,
+            framework=framework,
+            mode=mode,
+            layout=step.layout,
+            feed=step.feed,
+            device=step.device,
+        )
+        what = f"{step.model} batch {step.batch} {step.phase} {step.precision}"
+        row = Row(fields=fields, label=f"{what} {framework} {mode}", case=step)
+        tasks.append(
+            CheckTask(
+                rows=(row,),
+                options=options,
+                model=model,
+                rounds=args.rounds,
+                time_limit_s=args.time_limit,
+                checker=checker,
+            )
+        )
+    return tasks, notes
 
 
 def _subjects(
@@ -247,9 +197,8 @@ def _subjects(
     ``compiled`` is ``xla`` to the other.
     """
     from pydlbench.backends import capabilities
-    from pydlbench.records.step import FRAMEWORK_MODES, FRAMEWORKS
 
-    named = choices("--framework", frameworks, FRAMEWORKS, "all") if frameworks else _installed()
+    named = frameworks or _installed()
     wanted = choices("--mode", modes, capabilities.modes(), "all") if modes else None
     valid = [mode for name in named for mode in FRAMEWORK_MODES[name]]
     for mode in [] if wanted is None or "all" in ",".join(modes or ()).split(",") else wanted:
@@ -277,14 +226,11 @@ def _subjects(
 
 def _place(mode: str) -> int:
     """Return 0 for a framework's plain way to run, 1 for its compiler."""
-    from pydlbench.records.step import FRAMEWORK_MODES
-
     return next(own.index(mode) for own in FRAMEWORK_MODES.values() if mode in own)
 
 
 def _installed() -> list[str]:
     from pydlbench.backends.capabilities import is_there, of
-    from pydlbench.records.step import FRAMEWORKS
 
     found = [name for name in FRAMEWORKS if is_there(of(name))]
     if not found:
@@ -305,20 +251,36 @@ class CheckTask(Task):
     """The check of one framework and mode; what fails costs itself only.
 
     Attributes:
-        request: the step.
+        model: the step's graph, with its batch.
+        rounds: at the most.
+        time_limit_s: no round begins after so many seconds.
         checker: takes the place of ``pydlbench.ladder.check.check``.
     """
 
     kind: ClassVar[str] = "check"
     # Not with other tasks: it opens workers with several allocators.
     opens: ClassVar[str] = "check"
-    request: CheckRequest
+    model: Model
+    rounds: int
+    time_limit_s: float
     checker: Callable[..., Any] | None = None
+
+    @property
+    def step(self) -> StepSpec:
+        """The step that is checked."""
+        step: StepSpec = self.rows[0].case
+        return step
 
     def seconds(self) -> float:
         """Return the sampling that is allowed for: native kernels, and the rounds."""
-        native = 2 * len(self.request.model.nodes) * float(self.options["budget_s"])
-        return native + self.request.time_limit_s
+        return 2 * len(self.model.nodes) * float(self.options["budget_s"]) + self.time_limit_s
+
+    def check(self, session: Any) -> None:  # noqa: ARG002 - it runs on the host, whatever session
+        """Make sure that the step has room in the memory that is free now."""
+        from pydlbench.devices.cpu.facts import read_cpu_facts
+        from pydlbench.steps.run import check_memory_of_parts
+
+        check_memory_of_parts(self.model, self.step, read_cpu_facts().memory_available_bytes)
 
     def native(self, session: Any, view: View, stages: int) -> Generator[Result, None, NativeSum]:
         """Measure what is not there yet of the native rows, and sum them.
@@ -330,107 +292,62 @@ class CheckTask(Task):
         """
         from pydlbench.ladder.estimate import plan
         from pydlbench.ladder.native import native_sum
+        from pydlbench.runner.execute import kernels
 
-        asked = self.request
-        cache = session.cache_bytes("cpu")
-        wanted = plan(asked.model, asked.phase, asked.precision, "cpu", cache)
+        step, cache = self.step, session.cache_bytes("cpu")
+        wanted = plan(self.model, step.phase, step.precision, "cpu", cache)
         rows = yield from kernels(self, wanted.cases, session, view, stages)
         return native_sum(wanted, rows)
 
     def measure(self, session: Any, view: View) -> Iterator[Result]:
         """Measure the native rows, then predict and run the step."""
-        asked, (row,) = self.request, self.rows
-        check_room(asked)
-        stages = asked.rounds + _STAGES
+        from pydlbench.ladder.check import check
+
+        self.check(session)
+        step, stages = self.step, self.rounds + _STAGES
         native = yield from self.native(session, view, stages)
-        framework, mode = row.case
         done = 0
 
         def advance(what: str) -> None:
             nonlocal done
-            view.advance(done, stages, f"{framework} {mode}: {what}")
+            view.advance(done, stages, f"{step.framework} {step.mode}: {what}")
             done += 1
 
         try:
-            record = (self.checker or _check)(
-                asked.model.name,
-                asked.model_options,
-                asked.model.batch,
-                asked.phase,
-                asked.precision,
-                framework,
-                mode,
+            record = (self.checker or check)(
+                step.model,
+                step.options,
+                step.batch,
+                step.phase,
+                step.precision,
+                step.framework,
+                step.mode,
                 session,
-                rounds=asked.rounds,
-                time_limit_s=asked.time_limit_s,
+                rounds=self.rounds,
+                time_limit_s=self.time_limit_s,
                 native=native,
-                layout=asked.layout,
-                feed=asked.feed,
+                layout=step.layout,
+                feed=step.feed,
                 tell=advance,
             )
         except PydlbenchError as error:
             status = "skipped" if isinstance(error, UnsupportedError) else "failed"
-            result = asked.result(
-                framework, mode, status=status, reason=" ".join(str(error).split())
-            )
+            result = self._result(status=status, reason=" ".join(str(error).split()))
         else:
-            result = asked.result(framework, mode, record=record)
-        yield Result("check", result.to_dict(), row, detail=result)
+            result = self._result(record=record)
+        yield Result("check", result.to_dict(), self.rows[0], detail=result)
 
     def refused(self, row: Row, status: str, reason: str) -> Result:
         """Return a check's result without numbers."""
-        result = self.request.result(*row.case, status=status, reason=reason)
+        result = self._result(status=status, reason=reason)
         return Result("check", result.to_dict(), row, detail=result)
 
+    def _result(self, **found: Any) -> CheckResult:
+        """Return what came of the check: a record, or status and reason."""
+        from pydlbench.records.check import CheckResult
 
-def _check(*arguments: Any, **options: Any) -> Any:
-    from pydlbench.ladder.check import check
-
-    return check(*arguments, **options)
-
-
-def tasks(request: CheckRequest, checker: Callable[..., Any] | None = None) -> list[Task]:
-    """Return a task for each framework and mode."""
-    model, threads = request.model, request.options.get("threads")
-    shared = {
-        **(
-            {"option": " ".join(f"{name}={one}" for name, one in request.model_options.items())}
-            if request.model_options
-            else {}
-        ),
-        "model": model.name,
-        "batch": str(model.batch),
-        "phase": request.phase,
-        "precision": request.precision,
-    }
-    rest = {
-        "layout": request.layout,
-        "feed": request.feed,
-        "device": "cpu",
-        "threads": "default" if threads is None else str(threads),
-    }
-    what = f"{model.name} batch {model.batch} {request.phase} {request.precision}"
-    return [
-        CheckTask(
-            rows=(
-                Row(
-                    fields={**shared, "framework": framework, "mode": mode, **rest},
-                    label=f"{what} {framework} {mode}",
-                    case=(framework, mode),
-                ),
-            ),
-            options=request.options,
-            request=request,
-            checker=checker,
-        )
-        for framework, mode in request.subjects
-    ]
-
-
-def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
-    """Return the tasks of a sweep's table, and notes on it."""
-    request = read_check(args)
-    return tasks(request), request.notes
+        names = ("model", "batch", "phase", "precision", "framework", "mode", "options", "layout")
+        return CheckResult(**{name: getattr(self.step, name) for name in (*names, "feed")}, **found)
 
 
 # -----------------------------------------------------------------------------

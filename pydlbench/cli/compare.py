@@ -96,7 +96,7 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
         raise UsageError(f"--model {args.model}: with --published only; nearest: --published")
     if not args.interleave:
         _refuse(args, _WITH_INTERLEAVE, "without --interleave", "--interleave")
-    condition = None if args.fail_on is None else fail_on(args.fail_on, ("slower",))
+    condition = None if args.fail_on is None else fail_on("--fail-on", args.fail_on, "slower")
     settings = _settings(args.same)
     if len(args.runs) != 2:  # A and B
         raise UsageError(

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.cli.options import add
-from pydlbench.devices.gpu.cards import known_cards
+from pydlbench.cli.options import add, device_of
 from pydlbench.errors import UsageError, nearest
-from pydlbench.report.device import PricedCard, price_cards, render_cards
-from pydlbench.report.text import STDOUT, check_writable, write_text
+from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS
 
 if TYPE_CHECKING:
     import argparse
@@ -68,28 +65,30 @@ def run(
         UsageError: No such device or card, options that exclude each other, unwritable file.
         PydlbenchError: The probes could not run.
     """
-    from pydlbench.report.text import STDOUT, check_writable, write_text
+    from pydlbench.backends import capabilities
+    from pydlbench.cli.output import Outputs
+    from pydlbench.report.json import dump
 
     _check_combination(args)
     if args.known:
         return run_known(args)
     arguments, notes = _arguments(args)
-    if args.json is not None:
-        check_writable("--json", args.json)
+    outputs = Outputs.from_args(args)
     if probe is None:
         from pydlbench.runner.measure import probe_device
 
         probe = probe_device
     record = probe(**arguments)
-    if args.json != STDOUT:
-        print(_render(record))
-    if args.json is not None:
-        write_text(args.json, _to_json(record))
-    if not args.quiet:
-        for note in notes:
-            print(f"note: {note}", file=sys.stderr)
-        for advice in record.warnings:
-            print(f"warning: {advice.symptom}; {advice.remedy}", file=sys.stderr)
+    outputs.note(*notes)
+    outputs.write(
+        {
+            "json": lambda: dump(
+                {"device": record.to_dict(), "environment": capabilities.environment()}
+            )
+        },
+        lambda: _render(record),
+        warnings=[f"{advice.symptom}; {advice.remedy}" for advice in record.warnings],
+    )
     return 0
 
 
@@ -111,11 +110,7 @@ def _check_combination(args: argparse.Namespace) -> None:
 
 def _arguments(args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The arguments of ``probe_device``, and a note where a GPU that is there is left out."""
-    from pydlbench.backends.capabilities import default_device
-    from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS, check_device
-
-    device, notes = default_device() if args.device is None else (args.device, ())
-    check_device(device)
+    device, notes = device_of(args)
     if device != "cpu":
         if args.threads is not None:
             raise UsageError(
@@ -138,20 +133,6 @@ def _render(record: DeviceRecord | GpuRecord) -> str:
     return render_gpu(record)
 
 
-def _to_json(record: DeviceRecord | GpuRecord) -> str:
-    import json
-
-    from pydlbench.backends import capabilities
-    from pydlbench.records.record import SCHEMA_VERSION
-
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "device": record.to_dict(),
-        "environment": capabilities.environment(),
-    }
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-
-
 # -----------------------------------------------------------------------------
 # ``pydlbench device --known``: published figures of known cards, and what prices make of them.
 
@@ -165,6 +146,11 @@ def run_known(args: argparse.Namespace) -> int:
     Raises:
         UsageError: No such card, a bad price or throughput, unwritable file.
     """
+    from pydlbench.cli.output import Outputs
+    from pydlbench.devices.gpu.cards import known_cards
+    from pydlbench.report.device import price_cards, render_cards
+    from pydlbench.report.json import dump
+
     prices = _by_card("--price", args.price or ())
     images = _by_card("--throughput", args.throughput or ())
     for name in images:
@@ -174,16 +160,17 @@ def run_known(args: argparse.Namespace) -> int:
                 f"--price '{name}=USD'"
             )
     cards = price_cards(known_cards(), prices, images)
-    if args.json is not None:
-        check_writable("--json", args.json)
-        write_text(args.json, _cards_to_json(cards))
-    if args.json != STDOUT:
-        print(render_cards(cards))
+    Outputs.from_args(args).write(
+        {"json": lambda: dump({"cards": [card.to_dict() for card in cards]})},
+        lambda: render_cards(cards),
+    )
     return 0
 
 
 def _by_card(option: str, given: Iterable[str]) -> dict[str, float]:
     """Read ``NAME=NUMBER``; case does not matter in names, the last of several counts."""
+    from pydlbench.devices.gpu.cards import known_cards
+
     names = {card.name.casefold(): card.name for card in known_cards()}
     found = {}
     for text in given:
@@ -217,12 +204,3 @@ def _positive(option: str, name: str, text: str) -> float:
     if value <= 0:
         raise UsageError(f"{option} {name}={text}: must be above 0; nearest: '{name}=1000'")
     return value
-
-
-def _cards_to_json(cards: Sequence[PricedCard]) -> str:
-    import json
-
-    from pydlbench.records.record import SCHEMA_VERSION
-
-    document = {"schema_version": SCHEMA_VERSION, "cards": [card.to_dict() for card in cards]}
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"

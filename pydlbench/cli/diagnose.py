@@ -6,9 +6,10 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydlbench.cli.options import add, fail_on, one_of, positive_seconds, read_options, taking
-from pydlbench.errors import UsageError
-from pydlbench.runner.execute import Result, Row, Task, execute
+from pydlbench.cli.options import FOUND, add, fail_on, one_of, positive_seconds, taking
+from pydlbench.cli.steps import build, check_layout, check_phase, fields_of, read_options
+from pydlbench.runner.tasks import Result, Row, Task
+from pydlbench.words import CPU_PRECISIONS, FRAMEWORKS
 
 if TYPE_CHECKING:
     import argparse
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec
     from pydlbench.report.text import Block
-    from pydlbench.runner.execute import View
+    from pydlbench.runner.execute import Results, View
 
 __all__ = ["add_parser", "read_tasks", "run"]
 
@@ -35,14 +36,19 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     add(
         parser.add_argument_group("what is diagnosed"),
         *("framework", "mode", "phase", "batch", "precision", "layout", "option"),
-        framework={"help": "torch (default) or tensorflow"},
+        framework={
+            "type": (one_of, FRAMEWORKS),
+            "default": FRAMEWORKS[0],
+            "help": "torch (default) or tensorflow",
+        },
+        precision={"type": (one_of, CPU_PRECISIONS), "default": "fp32"},
     )
     how = parser.add_argument_group("how it is timed")
     how.add_argument(
         "--time-limit",
         metavar="S",
         default=300.0,
-        type=taking(positive_seconds),
+        type=taking("--time-limit", positive_seconds),
         help="seconds; no experiment begins later (300), or than half of it after the layers",
     )
     add(
@@ -53,7 +59,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     add(
         parser.add_argument_group("what is shown"),
         *("json", "md", "fail-on", "quiet", "verbose", "store"),
-        fail_on={"help": "saves:P%%: exit code 3 if a finding would save this share of the step"},
+        fail_on={
+            "type": (fail_on, "saves"),
+            "help": "saves:P%%: exit code 3 if a finding would save this share of the step",
+        },
     )
 
 
@@ -71,28 +80,23 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
         UsageError: bad input; nothing was measured and nothing written.
         PydlbenchError: the step cannot be run.
     """
-    from pydlbench.cli.options import FOUND, recorder_of
-    from pydlbench.cli.output import Outputs, ended
-    from pydlbench.cli.terminal import Progress
+    from pydlbench.cli.measuring import measure
+    from pydlbench.cli.output import Outputs
 
     outputs = Outputs.from_args(args)
-    condition = None if args.fail_on is None else fail_on(args.fail_on, ("saves",))
     tasks, notes = read_tasks(args)
     outputs.note(*notes)
-    with recorder_of(args, "diagnose") as recorder:
-        results = execute(
-            tasks,
-            None if session_factory is None else lambda task: session_factory(**task.options),
-            recorder,
-            progress=Progress.of(args),
-        )
-        found = [one.result.detail for one in results.outcomes]
+    found: list[Diagnosis] = []
+
+    def shown(results: Results) -> None:
+        found.extend(one.result.detail for one in results.outcomes)
         for one in found:
             show(results.run, one, outputs)
-    code = ended(results, "diagnoses")
-    if code == 0 and condition is not None:
+
+    code, _ = measure(args, "diagnose", tasks, shown, sessions=session_factory, what="diagnoses")
+    if code == 0 and args.fail_on is not None:
         largest = max((one.saving.share for each in found for one in each.findings), default=0.0)
-        return FOUND if largest >= condition[1] else 0
+        return FOUND if largest >= args.fail_on[1] else 0
     return code
 
 
@@ -105,18 +109,17 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
         "budget_s": args.budget,
         "estimate": True,
     }
-    fields = {
-        **({"option": " ".join(sorted(args.option))} if args.option else {}),
-        "model": case.model,
-        "batch": "default" if case.batch is None else str(case.batch),
-        "phase": case.phase,
-        "precision": case.precision,
-        "framework": case.framework,
-        "mode": str(case.mode),
-        "layout": case.layout,
-        "device": "cpu",
-        "threads": "default" if args.threads is None else str(args.threads),
-    }
+    fields = fields_of(
+        args,
+        model=case.model,
+        batch=case.batch,
+        phase=case.phase,
+        precision=case.precision,
+        framework=case.framework,
+        mode=case.mode,
+        layout=case.layout,
+        device=case.device,
+    )
     row = Row(fields=fields, label=case.label, case=case)
     return [DiagnoseTask(rows=(row,), options=options, time_limit_s=args.time_limit)], ()
 
@@ -155,31 +158,23 @@ class DiagnoseTask(Task):
 def _case(args: argparse.Namespace) -> StepSpec:
     """Return what is asked for, every word of it checked."""
     from pydlbench.devices.cpu.facts import read_cpu_facts
-    from pydlbench.models import build_model
-    from pydlbench.records.specs import CPU_PRECISIONS
     from pydlbench.records.step import StepSpec
-    from pydlbench.steps.definition import check_trainable
     from pydlbench.steps.run import check_memory_of_parts
 
     case = StepSpec(
         model=args.model,
-        options=read_options(args.option or []),
+        options=read_options(args.option),
         batch=args.batch,
-        phase=args.phase or "forward",
-        framework=args.framework or "torch",
+        phase=args.phase,
+        framework=args.framework,
         mode=args.mode,
-        precision=one_of("--precision", args.precision or "fp32", CPU_PRECISIONS),
+        precision=args.precision,
         layout=args.layout,
         seed=args.seed,
     )
-    model = build_model(case.model, case.batch, **case.options)
-    if case.framework == "tensorflow" and case.layout != "nhwc":
-        raise UsageError(
-            f"--layout {case.layout}: TensorFlow's convolutions on CPUs take nhwc only; "
-            "nearest: --layout nhwc"
-        )
-    if case.phase == "training":
-        check_trainable(model, "--phase forward-backward")
+    model = build(args, args.batch)
+    check_layout(case.layout, [case.framework])
+    check_phase(model, case.phase)
     check_memory_of_parts(model, case, read_cpu_facts().memory_available_bytes)
     return case
 

@@ -11,18 +11,29 @@ from pydlbench.cli.options import (
     Several,
     add,
     batches,
+    check_threads,
     choices,
+    device_of,
     fail_on,
     one_of,
-    read_options,
+    real,
     taking,
+    whole_number,
 )
+from pydlbench.cli.steps import build, check_phase, fields_of, read_options
 from pydlbench.errors import PydlbenchError, UsageError
-from pydlbench.models import build_model
-from pydlbench.models.work import PHASES
-from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS, PRECISIONS, check_device
-from pydlbench.records.step import FRAMEWORK_MODES, FRAMEWORKS, StepRecord, StepSpec
-from pydlbench.runner.execute import Result, Row, Task, execute
+from pydlbench.runner.tasks import Result, Row, Task
+from pydlbench.words import (
+    CASTS,
+    CPU_PRECISIONS,
+    FEEDS,
+    FRAMEWORK_MODES,
+    FRAMEWORKS,
+    GPU_PRECISIONS,
+    PHASES,
+    PRECISIONS,
+    check_device,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -32,10 +43,11 @@ if TYPE_CHECKING:
     from pydlbench.cli.output import Outputs
     from pydlbench.models.graph import Model
     from pydlbench.records.run import RunRecord
+    from pydlbench.records.step import StepRecord, StepSpec
     from pydlbench.report.text import Block
-    from pydlbench.runner.execute import View
+    from pydlbench.runner.execute import Results, View
 
-__all__ = ["add_parser", "device_options", "devices", "read_request", "read_tasks", "run", "show"]
+__all__ = ["StepsTask", "add_parser", "devices", "read_tasks", "run", "show"]
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -56,15 +68,17 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         dest="batch",
         metavar="batch=N,N",
         action=Several,
-        type=taking(batches, "batch="),
+        type=taking("--sweep", batches, "batch="),
         help="the same as --batch N N",
     )
     what.add_argument(
         "--cast",
         metavar="HOW",
+        type=taking("--cast", one_of, CASTS),
         help="below fp32: mixed (weights stay in fp32: autocast; default) or whole",
     )
-    add(what, "layout", "option", "feed")
+    # A published script says itself what it is fed: without a default.
+    add(what, "layout", "option", "feed", feed={"default": None})
 
     how = parser.add_argument_group("how it is timed")
     add(
@@ -86,10 +100,18 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         help="alexnet-tutorial, mnist-tutorial, cifar10-tutorial, tf-cnn-benchmarks, "
         "deep-learning-benchmark, convnet-benchmarks, convnet-benchmarks-tf",
     )
-    script.add_argument("--steps", metavar="N", help="steps that count; default: the script's")
-    script.add_argument("--warmup", metavar="N", help="steps before them")
-    script.add_argument("--every", metavar="N", help="steps between two lines")
-    script.add_argument("--epochs", metavar="X", help="of mnist-tutorial, instead of --steps (10)")
+    for name, least, text in (
+        ("--steps", 1, "steps that count; default: the script's"),
+        ("--warmup", 0, "steps before them"),
+        ("--every", 1, "steps between two lines"),
+    ):
+        script.add_argument(name, metavar="N", type=taking(name, whole_number, least), help=text)
+    script.add_argument(
+        "--epochs",
+        metavar="X",
+        type=taking("--epochs", real, "10"),
+        help="of mnist-tutorial, instead of --steps (10)",
+    )
     script.add_argument(
         "--quirk",
         action="append",
@@ -105,7 +127,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     add(
         parser.add_argument_group("what is shown"),
         *("json", "csv", "md", "fail-on", "quiet", "verbose", "store"),
-        fail_on={"help": "failed: end with exit code 3 if a row has failed"},
+        fail_on={
+            "type": (fail_on, "failed"),
+            "help": "failed: end with exit code 3 if a row has failed",
+        },
     )
 
 
@@ -123,31 +148,26 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
     Raises:
         UsageError: bad input; nothing was run and nothing written.
     """
-    from pydlbench.cli.options import recorder_of
-    from pydlbench.cli.output import Outputs, ended
-    from pydlbench.cli.terminal import Progress
-
     if args.protocol is not None:
         from pydlbench.cli.e2e_protocol import run_protocol
 
         return run_protocol(args, session_factory)
+    from pydlbench.cli.measuring import measure
+    from pydlbench.cli.output import Outputs
+    from pydlbench.records.step import StepRecord
+
     outputs = Outputs.from_args(args)
-    condition = None if args.fail_on is None else fail_on(args.fail_on, ("failed",))
     tasks, notes = read_tasks(args)
     outputs.note(*notes)
-    with recorder_of(args, "e2e") as recorder:
-        results = execute(
-            tasks,
-            None if session_factory is None else lambda task: session_factory(**task.options),
-            recorder,
-            progress=Progress.of(args),
-        )
+
+    def shown(results: Results) -> None:
         agreements = [one.document for one in results.parts.values()]
         records = [one.record(StepRecord) for one in results.outcomes]
         models = [one.task.model for one in results.outcomes if isinstance(one.task, StepTask)]
         show(results.run, models, records, agreements, outputs, early=results.early)
-    code = ended(results, fail_on=condition)
-    disagree = any(one["status"] != "ok" for one in agreements)
+
+    code, results = measure(args, "e2e", tasks, shown, sessions=session_factory)
+    disagree = any(one.document["status"] != "ok" for one in results.parts.values())
     return 1 if code == 0 and disagree else code
 
 
@@ -158,40 +178,14 @@ _PROTOCOL_ONLY: Final = ("steps", "warmup", "every", "epochs", "quirk", "data", 
 _MODES: Final = tuple(mode for modes in FRAMEWORK_MODES.values() for mode in modes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """Steps of one batch and phase, timed in turn."""
-
-    model: Model
-    cases: tuple[StepSpec, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What is to be run.
-
-    Attributes:
-        groups: one after another.
-        options: keywords of ``measure.Options``.
-        notes: what was left out, and why.
-    """
-
-    groups: tuple[Group, ...]
-    options: dict[str, Any]
-    notes: tuple[str, ...] = ()
-
-    @property
-    def rows(self) -> int:
-        """How many steps there are."""
-        return sum(len(group.cases) for group in self.groups)
-
-
-def read_request(args: argparse.Namespace) -> Request:
-    """Check the options of ``e2e`` without a protocol and combine them.
+def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
+    """Return a task for each batch and phase, a sweep's table of steps likewise; and notes on them.
 
     Raises:
         UsageError: a value is bad, or two options exclude each other.
     """
+    from pydlbench.records.step import StepSpec
+
     for name in _PROTOCOL_ONLY:
         value = getattr(args, name)
         if value is not None:
@@ -202,71 +196,79 @@ def read_request(args: argparse.Namespace) -> Request:
     if args.model is None:
         raise UsageError("MODEL: none given; nearest: pydlbench e2e alexnet-owt --batch 16")
     ways, notes = _ways(args)
-    on, more = devices(args.device)
+    on, more = devices(args)
     precisions = _precisions(args.precision, on)
-    phases = choices("--phase", args.phase or ["forward"], PHASES, "all")
-    shared: dict[str, Any] = {
-        "options": read_options(args.option or []),
-        "cast": one_of("--cast", args.cast or "mixed", ("mixed", "whole")),
-        "layout": one_of("--layout", args.layout, ("nhwc", "nchw")),
-        "feed": one_of("--feed", args.feed or "resident", ("resident", "host")),
-        "seed": args.seed,
-    }
-    options = {"budget_s": args.budget or 10.0}
-    groups = []
-    for batch, phase in product(args.batch or [None], phases):
-        model = build_model(args.model, batch, **shared["options"])
-        if phase == "training" and model.optimizer.kind == "none":
-            raise UsageError(
-                f"--phase training: {model.name} has no optimizer; nearest: "
-                "--phase forward-backward, or --option optimizer=sgd"
-            )
-        cases = [
+    if args.agree and {framework for framework, _ in ways} != {*FRAMEWORKS}:
+        raise UsageError("--agree: needs both frameworks; nearest: --framework all")
+    tasks: list[Task] = []
+    for batch, phase in product(args.batch or [None], args.phase or PHASES[:1]):
+        model = build(args, batch)
+        check_phase(model, phase)
+        steps = [
             StepSpec(
                 model=args.model,
+                options=read_options(args.option),
                 batch=model.batch,
                 phase=phase,
                 framework=framework,
                 mode=mode,
                 precision=precision,
+                cast=args.cast or CASTS[0],
+                layout=args.layout,
+                feed=args.feed or FEEDS[0],
                 device=device,
-                **shared,
+                seed=args.seed,
             )
             for precision, (framework, mode), device in product(precisions, ways, on)
         ]
-        groups.append(Group(model=model, cases=tuple(cases)))
-    if args.agree and {case.framework for group in groups for case in group.cases} != {*FRAMEWORKS}:
-        raise UsageError("--agree: needs both frameworks; nearest: --framework all")
-    return Request(
-        groups=tuple(groups),
-        options={**options, **device_options(args, on)},
-        notes=(*notes, *more),
+        tasks.append(
+            StepTask(
+                rows=tuple(
+                    Row(fields=_fields(args, step), label=step.label, case=step) for step in steps
+                ),
+                options={
+                    "budget_s": args.budget or 10.0,
+                    "threads": args.threads,
+                    "seed": args.seed,
+                },
+                model=model,
+                checks=not args.no_checks,
+                agree=args.agree,
+            )
+        )
+    return tasks, (*notes, *more)
+
+
+def _fields(args: argparse.Namespace, step: StepSpec) -> dict[str, str]:
+    names = (
+        *("model", "batch", "phase", "framework", "mode", "precision", "cast", "layout", "feed"),
+        "device",
     )
+    return fields_of(args, **{name: getattr(step, name) for name in names})
 
 
-def device_options(args: argparse.Namespace, on: Sequence[str]) -> dict[str, Any]:
-    """Return the keywords of ``measure.Options`` that every way of running steps has."""
-    if args.threads is not None and "cpu" not in on:
-        raise UsageError(f"--threads {args.threads}: for CPUs only; nearest: leave it out")
-    return {"threads": args.threads, "seed": args.seed}
+def devices(args: argparse.Namespace) -> tuple[list[str], tuple[str, ...]]:
+    """Return the devices that were named, or the default one and what has to be said of it.
 
-
-def devices(given: Sequence[str] | None) -> tuple[list[str], tuple[str, ...]]:
-    """Return the devices that were named, or the default one and what has to be said of it."""
-    if not given:
-        from pydlbench.backends.capabilities import default_device
-
-        device, notes = default_device()
-        return [device], notes
-    named = [one.strip() for word in given for one in word.split(",")]
-    for device in named:
-        check_device(device)
-    return list(dict.fromkeys(named)), ()
+    Raises:
+        UsageError: one is none; or ``--threads`` is given and no CPU.
+    """
+    if args.device is None:
+        device, notes = device_of(args)
+        named = [device]
+    else:
+        notes = ()
+        named = list(dict.fromkeys(one.strip() for word in args.device for one in word.split(",")))
+        for device in named:
+            check_device(device)
+    if "cpu" not in named:
+        check_threads(args.threads, named[0])
+    return named, notes
 
 
 def _ways(args: argparse.Namespace) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
     """Return frameworks with their modes, and notes on what was left out."""
-    frameworks = choices("--framework", args.framework or ["all"], FRAMEWORKS, "all")
+    frameworks = args.framework or FRAMEWORKS
     if not args.mode:
         return [(one, FRAMEWORK_MODES[one][0]) for one in frameworks], ()
     modes = choices("--mode", args.mode, _MODES, "all")
@@ -299,8 +301,22 @@ def _precisions(given: Sequence[str] | None, on: Sequence[str]) -> list[str]:
 # The steps of one batch and phase: checked, then timed interleaved.
 
 
+class StepsTask(Task):
+    """Whatever is measured in a session that times steps."""
+
+    opens: ClassVar[str] = "steps"
+    kind: ClassVar[str] = "e2e"
+
+    def open(self) -> AbstractContextManager[Any]:
+        """Return a session that times steps."""
+        from pydlbench.runner.session import Options
+        from pydlbench.steps.session import StepSession
+
+        return StepSession(Options(**self.options))
+
+
 @dataclass(frozen=True, kw_only=True)
-class StepTask(Task):
+class StepTask(StepsTask):
     """Steps of one batch and phase.
 
     Attributes:
@@ -309,18 +325,9 @@ class StepTask(Task):
         agree: hold the frameworks' numbers against each other.
     """
 
-    kind: ClassVar[str] = "e2e"
-    opens: ClassVar[str] = "steps"
     model: Model
     checks: bool = True
     agree: bool = False
-
-    def open(self) -> AbstractContextManager[Any]:
-        """Return a session that times steps."""
-        from pydlbench.runner.session import Options
-        from pydlbench.steps.session import StepSession
-
-        return StepSession(Options(**self.options))
 
     def check(self, session: Any) -> None:
         """Make sure that the steps fit into memory beside each other."""
@@ -341,6 +348,8 @@ class StepTask(Task):
 
     def refused(self, row: Row, status: str, reason: str) -> Result:
         """Return a step's record without numbers."""
+        from pydlbench.records.step import StepRecord
+
         record = StepRecord(case=row.case, status=status, reason=reason)
         return Result("step", record.to_dict(), row)
 
@@ -354,46 +363,6 @@ def _compare(session: Any, case: StepSpec) -> dict[str, Any]:
         return {**where, "status": "failed", "detail": str(error)}
     check = found.check
     return {**where, "status": check.status, "detail": check.detail, **found.to_dict()}
-
-
-def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
-    """Return what is to be done, a sweep's table of steps likewise; and notes on it."""
-    request = read_request(args)
-    threads = request.options["threads"]
-    variant = {"option": " ".join(sorted(args.option))} if args.option else {}
-    tasks: list[Task] = []
-    for group in request.groups:
-        rows = [
-            Row(
-                fields={
-                    **variant,
-                    "model": case.model,
-                    "batch": str(case.batch),
-                    "phase": case.phase,
-                    "framework": case.framework,
-                    "mode": str(case.mode),
-                    "precision": case.precision,
-                    "cast": case.cast,
-                    "layout": case.layout,
-                    "feed": case.feed,
-                    "device": case.device,
-                    "threads": "default" if threads is None else str(threads),
-                },
-                label=case.label,
-                case=case,
-            )
-            for case in group.cases
-        ]
-        tasks.append(
-            StepTask(
-                rows=tuple(rows),
-                options=request.options,
-                model=group.model,
-                checks=not args.no_checks,
-                agree=args.agree,
-            )
-        )
-    return tasks, request.notes
 
 
 # -----------------------------------------------------------------------------

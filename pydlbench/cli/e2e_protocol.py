@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from pydlbench.cli.output import ended
+from pydlbench.cli.e2e import StepsTask, devices
+from pydlbench.cli.options import choices
+from pydlbench.cli.steps import read_options
+from pydlbench.cli.terminal import Progress, tell
 from pydlbench.errors import UsageError
-from pydlbench.runner.execute import Result, Row, Task
+from pydlbench.runner.tasks import Result, Row
+from pydlbench.words import PRECISIONS
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
 
     from pydlbench.records.run import RunRecord
-    from pydlbench.runner.execute import View
+    from pydlbench.runner.execute import Results, View
     from pydlbench.steps.protocols.protocol import Protocol
     from pydlbench.steps.protocols.runner import ProtocolSpec
 
@@ -41,13 +43,10 @@ _OTHERS: Final = {
 
 def run_protocol(args: argparse.Namespace, session_factory: Callable[..., Any] | None) -> int:
     """Play a protocol; see :func:`pydlbench.cli.e2e.run`."""
-    from pydlbench.cli.e2e import device_options
-    from pydlbench.cli.options import recorder_of
-    from pydlbench.cli.terminal import Progress, tell
-    from pydlbench.runner.execute import execute
+    from pydlbench.cli.measuring import measure
 
     case, notes = read_case(args)
-    options = {**device_options(args, [case.device]), "timeout_s": _PATIENCE_S}
+    options = {"threads": args.threads, "seed": args.seed, "timeout_s": _PATIENCE_S}
 
     def note(text: str) -> None:
         if not args.quiet:
@@ -61,21 +60,22 @@ def run_protocol(args: argparse.Namespace, session_factory: Callable[..., Any] |
 
     row = Row(fields={"protocol": case.protocol}, label=case.protocol, case=case)
     task = ProtocolTask(rows=(row,), options=options, fetched=fetched, note=note)
-    with recorder_of(args, "e2e") as recorder:
-        results = execute(
-            [task],
-            None if session_factory is None else lambda task: session_factory(**task.options),
-            recorder,
-            progress=Progress(None),  # standard error belongs to the script's own notes
-        )
+
+    def write(results: Results) -> None:
         for one in results.outcomes:
             if args.json is not None:
                 _write(args.json, results.run, one.document)
-    return ended(results, "protocols")
+
+    # Standard error belongs to the script's own notes.
+    silent = Progress(None)
+    code, _ = measure(
+        args, "e2e", [task], write, sessions=session_factory, progress=silent, what="protocols"
+    )
+    return code
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProtocolTask(Task):
+class ProtocolTask(StepsTask):
     """A published script, played.
 
     Attributes:
@@ -83,17 +83,8 @@ class ProtocolTask(Task):
         note: called with what is to be said beside the script's own lines.
     """
 
-    kind: ClassVar[str] = "e2e"
-    opens: ClassVar[str] = "steps"
     fetched: Callable[[], ProtocolSpec]
     note: Callable[[str], None]
-
-    def open(self) -> AbstractContextManager[Any]:
-        """Return a session that times steps."""
-        from pydlbench.runner.session import Options
-        from pydlbench.steps.session import StepSession
-
-        return StepSession(Options(**self.options))
 
     def check(self, session: Any) -> None:
         """Make sure that its largest step fits into memory."""
@@ -119,7 +110,6 @@ def read_case(args: argparse.Namespace) -> tuple[ProtocolSpec, tuple[str, ...]]:
     Raises:
         UsageError: a value is bad, or the protocol has no such option.
     """
-    from pydlbench.cli.options import read_options, single, whole_number
     from pydlbench.steps.protocols.runner import ProtocolSpec
     from pydlbench.steps.protocols.scripts import find_protocol
 
@@ -127,16 +117,11 @@ def read_case(args: argparse.Namespace) -> tuple[ProtocolSpec, tuple[str, ...]]:
     _refuse_others(args, published)
     _refuse_counts(args, published)
     framework, device, precision, notes = _one_each(args, published)
-
-    def count(option: str, least: int) -> int | None:
-        text = getattr(args, option)
-        return None if text is None else whole_number(f"--{option}", text, least)
-
     on_quirks, off_quirks = _quirks(args.quirk or [])
     case = ProtocolSpec(
         protocol=published.name,
         model=args.model,
-        options=read_options(args.option or []),
+        options=read_options(args.option),
         framework=framework,
         mode=args.mode[0] if args.mode else None,
         precision=precision,
@@ -144,11 +129,11 @@ def read_case(args: argparse.Namespace) -> tuple[ProtocolSpec, tuple[str, ...]]:
         layout=args.layout,
         device=device,
         seed=args.seed,
-        batch=single("--batch", args.batch),
-        warmup=count("warmup", 0),
-        steps=count("steps", 1),
-        every=count("every", 1),
-        epochs=_epochs(args.epochs),
+        batch=args.batch[0] if args.batch else None,
+        warmup=args.warmup,
+        steps=args.steps,
+        every=args.every,
+        epochs=args.epochs,
         quirks=on_quirks,
         without=off_quirks,
         data=_folder(args, published.data),
@@ -189,7 +174,7 @@ def _refuse_counts(args: argparse.Namespace, published: Protocol) -> None:
         ("every", 1, "lines between its steps"),
     ):
         value = getattr(args, name)
-        if value not in (None, str(least)) and getattr(published.defaults, name) == least:
+        if value not in (None, least) and getattr(published.defaults, name) == least:
             raise UsageError(
                 f"--{name} {value}: {published.name} has no {what}; nearest: leave it out"
             )
@@ -199,24 +184,20 @@ def _one_each(
     args: argparse.Namespace, published: Protocol
 ) -> tuple[str, str, str, tuple[str, ...]]:
     """Return framework, device and precision, and notes; several of one kind are refused."""
-    from pydlbench.cli.e2e import devices
-    from pydlbench.cli.options import choices
-    from pydlbench.records.specs import PRECISIONS
-    from pydlbench.records.step import FRAMEWORKS
-
-    on, notes = devices(args.device)
-    frameworks = choices("--framework", args.framework or [published.framework], FRAMEWORKS, "all")
+    on, notes = devices(args)
+    frameworks = args.framework or [published.framework]
     precisions = choices("--precision", args.precision or ["fp32"], PRECISIONS)
     for option, several in (
         ("framework", frameworks),
         ("device", on),
         ("precision", precisions),
         ("mode", ",".join(args.mode or [""]).split(",")),
+        ("batch", args.batch or [None]),
     ):
         if len(several) > 1:
             raise UsageError(
-                f"--{option} {','.join(several)}: a protocol runs on one at a time; nearest: "
-                f"--{option} {several[0]}"
+                f"--{option} {','.join(map(str, several))}: a protocol runs on one at a time; "
+                f"nearest: --{option} {several[0]}"
             )
     return frameworks[0], on[0], precisions[0], notes
 
@@ -230,18 +211,6 @@ def _quirks(given: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
             raise UsageError(f"--quirk {text}: on or off; nearest: --quirk {name}=off")
         (off if value == "off" else on).append(name)
     return tuple(on), tuple(off)
-
-
-def _epochs(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise UsageError(f"--epochs {text}: not a number; nearest: 10")
-    return value
 
 
 def _folder(args: argparse.Namespace, data: str | None) -> str | None:

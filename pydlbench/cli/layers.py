@@ -13,42 +13,41 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.backends import capabilities
-from pydlbench.backends.capabilities import default_device
 from pydlbench.cli.options import (
+    Several,
     add,
     byte_count,
+    check_threads,
     choices,
+    device_of,
     fail_on,
     fraction,
+    one_of,
     split_patterns,
     taking,
 )
 from pydlbench.errors import PydlbenchError, UsageError, nearest
-from pydlbench.layers.base import PASSES
-from pydlbench.layers.descriptor import POOL_MODES
-from pydlbench.layers.pointwise import Pointwise
-from pydlbench.models.catalog import entry_names, find_layers, is_entry
-from pydlbench.records.specs import (
+from pydlbench.runner.tasks import KernelTask, Row, Task
+from pydlbench.words import (
     CACHES,
     CPU_PRECISIONS,
     FUSIONS,
     GPU_PRECISIONS,
     LAYOUTS,
+    PASSES,
     PROPAGATIONS,
     TIMINGS,
-    KernelSpec,
-    check_device,
 )
-from pydlbench.runner.execute import KernelTask, Row, execute, row_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from pydlbench.cli.output import Outputs
     from pydlbench.layers.layer import Layer
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
-    from pydlbench.runner.execute import Task
+    from pydlbench.records.specs import KernelSpec
+    from pydlbench.runner.execute import Results
 
 __all__ = ["Request", "add_parser", "read_request", "read_tasks", "run", "show", "tasks"]
 
@@ -61,6 +60,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "Lists are separated by spaces or commas; every combination is timed.",
     )
     many: dict[str, Any] = {"nargs": "+", "action": "extend"}
+
+    def listed(option: str, *allowed: Any) -> dict[str, Any]:
+        return {"nargs": "+", "action": Several, "type": taking(option, choices, *allowed)}
+
     what = parser.add_argument_group("what is timed")
     what.add_argument(
         "--shape",
@@ -82,18 +85,28 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="PASS",
         help="forward (default), backward-data, backward-weights or all",
     )
-    what.add_argument("--propagation", metavar="KIND", help="inference (default) or training")
+    what.add_argument(
+        "--propagation",
+        metavar="KIND",
+        type=taking("--propagation", choices, PROPAGATIONS, "both"),
+        help="inference (default) or training",
+    )
     what.add_argument(
         "--pool", metavar="MODE", help="max, avg or avg_p: what descriptors without oc are"
     )
 
     how = parser.add_argument_group("how it is timed")
     how.add_argument(
-        "--cache", **many, metavar="STATE", help="hot (default), weights-cold, all-cold or all"
+        "--cache",
+        **listed("--cache", CACHES, "all"),
+        default=CACHES[:1],
+        metavar="STATE",
+        help="hot (default), weights-cold, all-cold or all",
     )
     how.add_argument(
         "--layout",
-        **many,
+        **listed("--layout", LAYOUTS, "all"),
+        default=LAYOUTS[:1],
         metavar="LAYOUT",
         help="best (default: tries them all), any (the library's choice), nchw, nhwc or blocked",
     )
@@ -118,14 +131,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--confidence",
         metavar="C",
         default=0.95,
-        type=taking(fraction, 0.5, 1.0),
+        type=taking("--confidence", fraction, 0.5, 1.0),
         help="level of the median's interval (0.95)",
     )
 
     gpu = parser.add_argument_group("on a GPU")
     gpu.add_argument(
         "--timing",
-        **many,
+        **listed("--timing", TIMINGS),
         metavar="HOW",
         help="events (each sample behind a closed gate), cuda-graph (many launches in a graph); "
         "default: a graph where caches are hot, events where they are cold",
@@ -151,7 +164,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add(
         output,
         *("explain", "json", "csv", "md", "fail-on", "quiet", "verbose"),
-        fail_on={"help": "failed: end with exit code 3 if a row has failed"},
+        fail_on={
+            "type": (fail_on, "failed"),
+            "help": "failed: end with exit code 3 if a row has failed",
+        },
     )
 
     kept = parser.add_argument_group("where it is kept")
@@ -178,31 +194,32 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
     Raises:
         UsageError: Bad input; nothing was measured and nothing written.
     """
-    from pydlbench.cli.options import recorder_of
-    from pydlbench.cli.output import Outputs, ended
-    from pydlbench.cli.terminal import Progress
+    from pydlbench.cli.measuring import measure
+    from pydlbench.cli.output import Outputs
     from pydlbench.records.measurement import Measurement
 
     outputs = Outputs.from_args(args)
     if args.samples and args.json is None:
         raise UsageError("--samples: raw samples are in JSON only; nearest: --samples --json -")
-    condition = None if args.fail_on is None else fail_on(args.fail_on, ("failed",))
     args = with_options(args)
     request = read_request(args)
     outputs.note(*request.notes)
-    with recorder_of(args, "layers", args.resume) as recorder:
-        results = execute(
-            tasks(request),
-            None if session_factory is None else lambda task: session_factory(**task.options),
-            recorder,
-            progress=Progress.of(args),
-            request=asked_for(request),
-            samples=args.samples,
-        )
+
+    def shown(results: Results) -> None:
         rows = [one.record(Measurement) for one in results.outcomes]
         how = {"algorithms": args.algorithms, "explain": args.explain}
         show(results.run, rows, outputs, early=results.early, **how)
-    return ended(results, fail_on=condition)
+
+    code, _ = measure(
+        args,
+        "layers",
+        tasks(request),
+        shown,
+        sessions=session_factory,
+        request=asked_for(request),
+        samples=args.samples,
+    )
+    return code
 
 
 # -----------------------------------------------------------------------------
@@ -312,7 +329,10 @@ def read_layers(args: argparse.Namespace) -> list[Layer]:
     Raises:
         UsageError: there is none, or a value is bad.
     """
-    pool = choices("--pool", [args.pool], POOL_MODES)[0] if args.pool is not None else None
+    from pydlbench.layers.descriptor import POOL_MODES
+    from pydlbench.models.catalog import find_layers
+
+    pool = None if args.pool is None else one_of("--pool", args.pool, POOL_MODES)
     shapes = split_patterns(args.shape or ())
     if args.shape and not shapes:
         raise UsageError("--shape '': empty; nearest: conv3")
@@ -342,6 +362,8 @@ def check_pool(pool: str | None, layers: Sequence[Layer]) -> None:
 
 
 def _models(given: Sequence[str] | None) -> list[str]:
+    from pydlbench.models.catalog import entry_names, is_entry
+
     names = split_patterns(given or ())
     if given and not names:
         raise UsageError("--model '': empty; nearest: alexnet")
@@ -368,6 +390,8 @@ def left_out_of(layers: Sequence[Layer], passes: Sequence[str]) -> tuple[str, ..
 
 def word_of(layer: Layer) -> str:
     """Return what a layer without all three passes is called."""
+    from pydlbench.layers.pointwise import Pointwise
+
     return layer.op if isinstance(layer, Pointwise) else "pooling"
 
 
@@ -403,21 +427,22 @@ def read_request(args: argparse.Namespace) -> Request:
     Raises:
         UsageError: A value is bad, or two options exclude each other.
     """
-    device, notes = _device(args.device)
+    from pydlbench.records.specs import KernelSpec
+
+    device, notes = device_of(args)
+    check_threads(args.threads, device)
     on_gpu = device != "cpu"
     backends, left_out = _backends(args, device)
     notes += left_out
     passes = choices("--pass", args.pass_ or ["forward"], PASSES, "all")
     precisions = _precisions(on_gpu, args.precision or ["fp32"])
-    caches = choices("--cache", args.cache or ["hot"], CACHES, "all")
-    layouts = choices("--layout", args.layout or ["best"], LAYOUTS, "all")
-    layouts = _for_gpus(on_gpu, args, layouts)
-    timings = choices("--timing", args.timing or ["auto"], TIMINGS)
+    layouts = _for_gpus(on_gpu, args)
+    timings = args.timing or ["auto"]
     fusions = _fusions(on_gpu, args.fuse or ["none"])
-    kinds = choices("--propagation", [args.propagation or "inference"], PROPAGATIONS, "both")
+    kinds = args.propagation or ["inference"]
     if args.propagation is not None and "forward" not in passes:
         raise UsageError(
-            f"--propagation {args.propagation}: cannot be combined with --pass "
+            f"--propagation {','.join(kinds)}: cannot be combined with --pass "
             f"{','.join(passes)}, only the forward pass has it; nearest: --pass forward"
         )
     options = {
@@ -450,7 +475,7 @@ def read_request(args: argparse.Namespace) -> Request:
         for (layer, pass_), precision, kind, cache, layout, timing, fuse, (
             backend,
             mode,
-        ) in product(wanted, precisions, kinds, caches, layouts, timings, fusions, backends)
+        ) in product(wanted, precisions, kinds, args.cache, layouts, timings, fusions, backends)
         # Backward passes know one kind only.
         if pass_ == "forward" or (kind == kinds[0] and _has_gradient(fuse, pass_, fusions))
     ]
@@ -510,36 +535,32 @@ def _check_modes(
     )
 
 
-def _device(given: str | None) -> tuple[str, tuple[str, ...]]:
-    """The device to use, and a note where a GPU that is there is left out."""
-    if given is None:
-        return default_device()
-    check_device(given)
-    return given, ()
-
-
 def _precisions(on_gpu: bool, given: list[str]) -> list[str]:
-    """The precisions of this kind of device; those of GPUs name the option that is lacking."""
+    """The precisions of this kind of device."""
     if not on_gpu:
-        for value in (part.strip() for word in given for part in word.split(",")):
-            if value in GPU_PRECISIONS and value not in CPU_PRECISIONS:
-                raise UsageError(
-                    f"--precision {value}: for GPUs only; nearest: --device cuda:0; choices: "
-                    f"{', '.join(CPU_PRECISIONS)}, all"
-                )
+        strange = set(GPU_PRECISIONS) - set(CPU_PRECISIONS)
+        _not_here("--precision", given, strange, [*CPU_PRECISIONS, "all"])
     return choices("--precision", given, GPU_PRECISIONS if on_gpu else CPU_PRECISIONS, "all")
 
 
 def _fusions(on_gpu: bool, given: list[str]) -> list[str]:
     """What is computed in the same call; natively, and with a ReLU, on GPUs only."""
-    if not on_gpu:
-        for value in (part.strip() for word in given for part in word.split(",")):
-            if value == "bias-relu":
-                raise UsageError(
-                    "--fuse bias-relu: for GPUs only; nearest: --device cuda:0; choices: none, bias"
-                )
     known = FUSIONS if on_gpu else [one for one in FUSIONS if one != "bias-relu"]
+    if not on_gpu:
+        _not_here("--fuse", given, {"bias-relu"}, known)
     return choices("--fuse", given, known, "all")
+
+
+def _not_here(
+    option: str, given: Sequence[str], of_gpus: Collection[str], here: Sequence[str]
+) -> None:
+    """Refuse values that only GPUs know, with the option that is lacking."""
+    for value in (part.strip() for word in given for part in word.split(",")):
+        if value in of_gpus:
+            raise UsageError(
+                f"{option} {value}: for GPUs only; nearest: --device cuda:0; choices: "
+                f"{', '.join(here)}"
+            )
 
 
 def _has_gradient(fuse: str, pass_: str, fusions: Sequence[str]) -> bool:
@@ -547,27 +568,25 @@ def _has_gradient(fuse: str, pass_: str, fusions: Sequence[str]) -> bool:
     return fuse == fusions[0] or (fuse == "bias" and pass_ == "backward-weights")
 
 
-def _for_gpus(on_gpu: bool, args: argparse.Namespace, layouts: list[str]) -> list[str]:
-    """Refuse what only the other kind of device knows, and narrow ``all`` to what this one has."""
+def _for_gpus(on_gpu: bool, args: argparse.Namespace) -> list[str]:
+    """Refuse what only the other kind of device knows, and return the layouts that this one has.
+
+    ``all`` means all that it has; ``blocked`` is refused where it was asked for by name.
+    """
     if on_gpu:
-        if "blocked" in (args.layout or ()):
+        if "blocked" in args.layout and len(args.layout) < len(LAYOUTS):
             raise UsageError("--layout blocked: for CPUs only; nearest: --layout nhwc")
-        if args.threads:
-            raise UsageError(f"--threads {args.threads[0]}: for CPUs only; nearest: leave it out")
-        return [layout for layout in layouts if layout != "blocked"]
+        return [layout for layout in args.layout if layout != "blocked"]
     for option, value, idle in (
         ("--timing", args.timing, None),
         ("--energy", args.energy, False),
         ("--workspace-limit", args.workspace_limit, None),
     ):
         if value != idle:
-            text = (
-                option
-                if value is True
-                else f"{option} {value if isinstance(value, str) else value[0]}"
-            )
+            given = value[0] if isinstance(value, list) else value
+            text = option if value is True else f"{option} {given}"
             raise UsageError(f"{text}: for GPUs only; nearest: --device cuda:0")
-    return layouts
+    return list(args.layout)
 
 
 def _threads(given: Sequence[int] | None) -> tuple[int | None, ...]:
@@ -653,20 +672,17 @@ def with_options(args: argparse.Namespace) -> argparse.Namespace:
     Raises:
         UsageError: there is no such run, or its command line cannot be read any more.
     """
-    from pydlbench.cli.options import find_of, reading_store
-    from pydlbench.cli.parser import command_parser
-
     if args.resume is None:
         return args
+    from pydlbench.cli.measuring import run_to_resume
+    from pydlbench.cli.parser import command_parser
+
     parser = command_parser("layers")
     idle = vars(parser.parse_args([]))
     if any(value != idle.get(name) for name, value in vars(args).items() if name not in _OUTPUTS):
         return args
-    store = reading_store(args)
-    if store is None:
-        raise UsageError(f"--resume {args.resume}: no runs are kept yet")
-    with store:
-        run = store.record(find_of(store, args.resume, "layers").id)
+    with run_to_resume(args, "layers") as (store, info):
+        run = store.record(info.id)
     if run.command[1:2] != ("layers",):
         raise UsageError(
             f"--resume {args.resume}: run {run.id} was not begun by pydlbench layers; nearest: "
@@ -684,6 +700,8 @@ def with_options(args: argparse.Namespace) -> argparse.Namespace:
 
 def asked_for(request: Request) -> dict[str, Any]:
     """Return what is asked for as a JSON object, for comparing: every axis by its option's name."""
+    from pydlbench.runner.execute import row_key
+
     rows = [(task, row) for task in tasks(request) for row in task.rows]
     axes = {
         name: list(dict.fromkeys(row.fields[name] for _, row in rows)) for name in rows[0][1].fields

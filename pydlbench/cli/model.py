@@ -6,10 +6,19 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydlbench.cli.options import add, fail_on, one_of, read_options, taking, whole_number
-from pydlbench.errors import PydlbenchError, UsageError
-from pydlbench.models.work import PHASES
-from pydlbench.runner.execute import Result, Row, Task, execute, kernels
+from pydlbench.cli.options import (
+    add,
+    check_threads,
+    device_of,
+    fail_on,
+    one_of,
+    taking,
+    whole_number,
+)
+from pydlbench.cli.steps import build, check_phase, fields_of, read_options
+from pydlbench.errors import PydlbenchError
+from pydlbench.runner.tasks import Result, Row, Task
+from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS
 
 if TYPE_CHECKING:
     import argparse
@@ -21,9 +30,9 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.runner.execute import View
+    from pydlbench.runner.execute import Results, View
 
-__all__ = ["add_parser", "read_model", "read_tasks", "run"]
+__all__ = ["add_parser", "read_tasks", "run"]
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -47,14 +56,17 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--top",
         metavar="N",
         default=20,
-        type=taking(whole_number, 1),
+        type=taking("--top", whole_number, 1),
         help="kinds of layers shown, by time (20)",
     )
     output.add_argument("--all", action="store_true", help="show all layers, in their order")
     add(
         output,
         *("json", "fail-on", "quiet", "verbose", "store"),
-        fail_on={"help": "failed: end with exit code 3 if a kernel could not be measured"},
+        fail_on={
+            "type": (fail_on, "failed"),
+            "help": "failed: end with exit code 3 if a kernel could not be measured",
+        },
     )
 
 
@@ -72,112 +84,71 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
         UsageError: bad input; nothing was measured and nothing written.
         PydlbenchError: nothing could be measured.
     """
-    from pydlbench.cli.options import FOUND, recorder_of
-    from pydlbench.cli.output import Outputs, ended
-    from pydlbench.cli.terminal import Progress
+    from pydlbench.cli.options import FOUND
+    from pydlbench.cli.output import Outputs
 
     outputs = Outputs.from_args(args)
-    condition = None if args.fail_on is None else fail_on(args.fail_on, ("failed",))
     if args.summary:
-        one_of("--phase", args.phase or PHASES[0], PHASES)
-        return show_summary(build(args), outputs)
+        return show_summary(build(args, args.batch), outputs)
+    from pydlbench.cli.measuring import measure
+
     tasks, notes = read_tasks(args)
     outputs.note(*notes)
-    with recorder_of(args, "model") as recorder:
-        results = execute(
-            tasks,
-            None if session_factory is None else lambda task: session_factory(**task.options),
-            recorder,
-            progress=Progress.of(args),
-        )
-        found = [one.result.detail for one in results.outcomes]
+    found: list[Summed] = []
+
+    def show(results: Results) -> None:
+        found.extend(one.result.detail for one in results.outcomes)
         for one in found:
             show_estimate(results.run, one, outputs, top=None if args.all else args.top)
-    code = ended(results, "estimates", condition)
-    missing = any(one.estimate.missing for one in found)
-    if code == 0 and missing:
-        return 1 if condition is None else FOUND
+
+    code, _ = measure(args, "model", tasks, show, sessions=session_factory, what="estimates")
+    if code == 0 and any(one.estimate.missing for one in found):
+        return 1 if args.fail_on is None else FOUND
     return code
 
 
 # -----------------------------------------------------------------------------
-# From the options to the step that is summed, or to one line of complaint.
+# A step whose kernels are measured, and summed.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelRequest:
-    """One step.
-
-    Attributes:
-        model: its graph, with the batch.
-        variant: of the model, as given.
-        phase: ``forward``, ``forward-backward`` or ``training``.
-        precision: of all layers.
-        device: ``cpu`` or ``cuda:N``.
-        options: keywords of ``measure.Options``.
-        notes: what has to be said of the device.
-    """
-
-    model: Model
-    variant: dict[str, str]
-    phase: str
-    precision: str
-    device: str
-    options: dict[str, Any]
-    notes: tuple[str, ...] = ()
-
-
-def build(args: argparse.Namespace) -> Model:
-    """Return the graph of the model that was asked for.
-
-    Raises:
-        UsageError: no such model, option or batch.
-    """
-    from pydlbench.models import build_model
-
-    return build_model(args.model, args.batch, **read_options(args.option or []))
-
-
-def read_model(args: argparse.Namespace) -> ModelRequest:
-    """Check the options of ``model``.
+def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
+    """Return what is to be done, a sweep's table of such steps likewise; and notes on it.
 
     Raises:
         UsageError: a value is bad.
     """
-    from pydlbench.backends.capabilities import default_device
-    from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS, check_device
-
-    phase = one_of("--phase", args.phase or PHASES[0], PHASES)
-    model = build(args)
-    if phase == "training" and model.optimizer.kind == "none":
-        raise UsageError(
-            f"--phase training: {model.name} has no optimizer; nearest: "
-            "--phase forward-backward, or --option optimizer=sgd"
-        )
-    device, notes = default_device() if args.device is None else (args.device, ())
-    check_device(device)
-    if device != "cpu" and args.threads is not None:
-        raise UsageError(f"--threads {args.threads}: for CPUs only; nearest: leave it out")
+    model = build(args, args.batch)
+    check_phase(model, args.phase)
+    device, notes = device_of(args)
+    check_threads(args.threads, device)
     allowed = CPU_PRECISIONS if device == "cpu" else GPU_PRECISIONS
-    return ModelRequest(
-        model=model,
-        variant=read_options(args.option or []),
-        phase=phase,
-        precision=one_of("--precision", args.precision or "fp32", allowed),
+    precision = one_of("--precision", args.precision or "fp32", allowed)
+    options = {
+        "threads": args.threads,
+        "seed": args.seed,
+        "budget_s": args.budget,
+        "keep_samples": True,  # for the store
+        "estimate": True,
+    }
+    fields = fields_of(
+        args,
+        model=model.name,
+        batch=model.batch,
+        phase=args.phase,
+        precision=precision,
         device=device,
-        options={
-            "threads": args.threads,
-            "seed": args.seed,
-            "budget_s": args.budget,
-            "keep_samples": True,  # for the store
-            "estimate": True,
-        },
-        notes=notes,
     )
-
-
-# -----------------------------------------------------------------------------
-# Measures the kernels behind an estimate, and sums them.
+    label = f"{model.name} batch {model.batch} {args.phase} {precision}"
+    task = EstimateTask(
+        rows=(Row(fields=fields, label=label),),
+        options=options,
+        model=model,
+        variant=read_options(args.option),
+        phase=args.phase,
+        precision=precision,
+        device=device,
+    )
+    return [task], notes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,90 +170,79 @@ class Summed:
     document: dict[str, Any]
 
 
-def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
-    """Return what is to be done, a sweep's table of such steps likewise; and notes on it."""
-    request = read_model(args)
-    model, threads = request.model, request.options["threads"]
-    fields = {
-        **({"option": " ".join(sorted(args.option))} if args.option else {}),
-        "model": model.name,
-        "batch": str(model.batch),
-        "phase": request.phase,
-        "precision": request.precision,
-        "device": request.device,
-        "threads": "default" if threads is None else str(threads),
-    }
-    label = f"{model.name} batch {model.batch} {request.phase} {request.precision}"
-    row = Row(fields=fields, label=label)
-    return [EstimateTask(rows=(row,), options=request.options, request=request)], request.notes
-
-
 @dataclass(frozen=True, kw_only=True)
 class EstimateTask(Task):
     """A step that is summed from its kernels.
 
     Attributes:
-        request: the step.
+        model: its graph, with the batch.
+        variant: of the model, as given.
+        phase: ``forward``, ``forward-backward`` or ``training``.
+        precision: of all layers.
+        device: ``cpu`` or ``cuda:N``.
     """
 
     kind: ClassVar[str] = "model"
-    request: ModelRequest
+    model: Model
+    variant: Mapping[str, str]
+    phase: str
+    precision: str
+    device: str
 
     def seconds(self) -> float:
         """Return the sampling that is allowed for: two cache states of each distinct layer."""
-        return 2 * len(self.request.model.nodes) * float(self.options["budget_s"])
+        return 2 * len(self.model.nodes) * float(self.options["budget_s"])
 
     def check(self, session: Any) -> None:
         """Make sure that each kernel fits into memory."""
-        session.check_room(self._plan(session).cases)
+        session.check_room(self._plan(session.cache_bytes(self.device)).cases)
 
     def measure(self, session: Any, view: View) -> Iterator[Result]:
         """Measure the kernels that are not there yet, and sum them."""
-        wanted = self._plan(session)
+        from pydlbench.runner.execute import kernels
+
+        cache_bytes = session.cache_bytes(self.device)
+        wanted = self._plan(cache_bytes)
         rows = yield from kernels(self, wanted.cases, session, view)
-        found = summed(self.request, wanted, rows, session.cache_bytes(self.request.device))
+        found = self._sum(wanted, rows, cache_bytes)
         if not found.estimate.layers:
             reasons = dict.fromkeys(one.reason for one in rows.values() if one.reason)
             raise PydlbenchError(f"no layer could be measured: {next(iter(reasons), 'no layers')}")
         yield Result("estimate", found.document, self.rows[0], detail=found)
 
-    def _plan(self, session: Any) -> Plan:
+    def _plan(self, cache_bytes: int) -> Plan:
         from pydlbench.ladder.estimate import plan
 
-        asked = self.request
-        cache = session.cache_bytes(asked.device)
-        return plan(asked.model, asked.phase, asked.precision, asked.device, cache)
+        return plan(self.model, self.phase, self.precision, self.device, cache_bytes)
 
+    def _sum(
+        self, wanted: Plan, rows: Mapping[KernelSpec, Measurement], cache_bytes: int
+    ) -> Summed:
+        """Sum the kernels of the step.
 
-def summed(
-    asked: ModelRequest, wanted: Plan, rows: Mapping[KernelSpec, Measurement], cache_bytes: int
-) -> Summed:
-    """Sum the kernels of a step.
+        Args:
+            wanted: its plan.
+            rows: a measurement for each of the plan's cases.
+            cache_bytes: of the device's last cache, as the plan was made with.
+        """
+        from pydlbench.ladder.estimate import estimate
+        from pydlbench.models.counts import memory
 
-    Args:
-        asked: the step.
-        wanted: its plan.
-        rows: a measurement for each of the plan's cases.
-        cache_bytes: of the device's last cache, as the plan was made with.
-    """
-    from pydlbench.ladder.estimate import estimate
-    from pydlbench.models.counts import memory
-
-    found = estimate(wanted, rows)
-    needs = memory(asked.model, asked.phase, asked.precision)
-    document = {
-        "model": asked.model.name,
-        "batch": asked.model.batch,
-        "phase": asked.phase,
-        "precision": asked.precision,
-        **found.to_dict(),
-        "memory_bytes": needs,
-        "options": dict(asked.variant),
-        "device": asked.device,
-        "threads": next((one.threads for one in rows.values() if one.threads), None),
-        "cache_bytes": cache_bytes,
-    }
-    return Summed(wanted=wanted, rows=rows, estimate=found, memory=needs, document=document)
+        found = estimate(wanted, rows)
+        needs = memory(self.model, self.phase, self.precision)
+        document = {
+            "model": self.model.name,
+            "batch": self.model.batch,
+            "phase": self.phase,
+            "precision": self.precision,
+            **found.to_dict(),
+            "memory_bytes": needs,
+            "options": dict(self.variant),
+            "device": self.device,
+            "threads": next((one.threads for one in rows.values() if one.threads), None),
+            "cache_bytes": cache_bytes,
+        }
+        return Summed(wanted=wanted, rows=rows, estimate=found, memory=needs, document=document)
 
 
 # -----------------------------------------------------------------------------

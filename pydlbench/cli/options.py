@@ -10,14 +10,12 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.cli.terminal import tell
 from pydlbench.errors import StoreError, UsageError, nearest
+from pydlbench.words import FEEDS, FRAMEWORKS, IMAGE_LAYOUTS, PHASES, check_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pydlbench.records.run import RunInfo
-    from pydlbench.runner.recorder import Recorder, Resumed
     from pydlbench.store.store import Store
 
 __all__ = [
@@ -26,17 +24,16 @@ __all__ = [
     "add",
     "batches",
     "byte_count",
+    "check_threads",
     "choices",
+    "device_of",
     "fail_on",
-    "find_of",
     "fraction",
     "one_of",
     "positive_seconds",
-    "read_options",
     "reading_store",
-    "recorder_of",
+    "real",
     "shortened",
-    "single",
     "split_patterns",
     "taking",
     "whole_number",
@@ -50,13 +47,13 @@ _MOST_BYTES = 1 << 62
 
 
 def choices(
-    option: str, given: Sequence[str], allowed: Sequence[str], every: str = ""
+    option: str, given: str | Sequence[str], allowed: Sequence[str], every: str = ""
 ) -> list[str]:
     """Return the distinct values of a list option, in the order given.
 
     Args:
         option: Its name, for messages.
-        given: Words of the command line; each may hold several values between commas.
+        given: A word of the command line, or several; each may hold values between commas.
         allowed: What may be asked for.
         every: Word that stands for all of ``allowed``; empty where there is none.
 
@@ -82,7 +79,6 @@ def choices(
 
 def wholes(option: str, given: str | Sequence[str], least: int = 1) -> list[int]:
     """Return the distinct whole numbers of a list option, in the order given."""
-    given = [given] if isinstance(given, str) else given
     values = (whole_number(option, word, least) for word in _split(option, given))
     return list(dict.fromkeys(values))
 
@@ -110,7 +106,7 @@ def positive_seconds(option: str, text: str) -> float:
     Raises:
         UsageError: It is none.
     """
-    value = _real(option, text, "2", endless=True)
+    value = real(option, text, "2", endless=True)
     if not 0 < value <= 86400:
         near = "0.1" if value <= 0 else "86400"
         raise UsageError(f"{option} {text}: must lie between 0 and 86400 s; nearest: {near}")
@@ -148,7 +144,7 @@ def fraction(option: str, text: str, low: float, high: float) -> float:
     Raises:
         UsageError: It is none.
     """
-    value = _real(option, text, "0.95")
+    value = real(option, text, "0.95")
     if not low < value < high:
         percentage = low < value / 100 < high
         near = f"{value / 100:g}" if percentage else "0.95"
@@ -168,7 +164,8 @@ def split_patterns(given: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _split(option: str, given: Sequence[str]) -> list[str]:
+def _split(option: str, given: str | Sequence[str]) -> list[str]:
+    given = [given] if isinstance(given, str) else given
     values = [value.strip() for word in given for value in word.split(",")]
     if not all(values) or not values:
         text = ",".join(given)
@@ -177,8 +174,12 @@ def _split(option: str, given: Sequence[str]) -> list[str]:
     return values
 
 
-def _real(option: str, text: str, near: str, *, endless: bool = False) -> float:
-    """Return a number; an infinite one only where it is refused for its size."""
+def real(option: str, text: str, near: str, *, endless: bool = False) -> float:
+    """Return a number; an infinite one only where it is refused for its size.
+
+    Raises:
+        UsageError: it is none; ``near`` is one.
+    """
     try:
         value = float(text)
     except ValueError:
@@ -196,42 +197,45 @@ def _guess(text: str, least: int) -> int:
         return least
 
 
-# -----------------------------------------------------------------------------
-# Options of whole models' commands: variants (``--option lrn=off``), and words of which one.
-
-
 def one_of(option: str, text: str, allowed: Sequence[str]) -> str:
     """Return the value of an option that takes one only.
 
     Raises:
         UsageError: it is not among those allowed, or there are several.
     """
-    first, *others = choices(option, [text], allowed)
+    first, *others = choices(option, text, allowed)
     if others:
         raise UsageError(f"{option} {text}: one at a time; nearest: {option} {first}")
     return first
 
 
-def read_options(given: Sequence[str]) -> dict[str, str]:
-    """Return options by name; which there are, the model knows.
+# -----------------------------------------------------------------------------
+# What options stand for: the device, and the store for reading.
+
+
+def device_of(args: argparse.Namespace) -> tuple[str, tuple[str, ...]]:
+    """Return the device of ``--device``, or the default one and what has to be said of it.
 
     Raises:
-        UsageError: one without a name or a value, or one that is given twice.
+        UsageError: there is no such device.
     """
-    found: dict[str, str] = {}
-    for text in given:
-        name, mark, value = (part.strip() for part in text.partition("="))
-        if not mark or not name or not value:
-            raise UsageError(f"--option {text}: not NAME=VALUE; nearest: --option classes=1001")
-        key = name.replace("-", "_")
-        if key in found:
-            raise UsageError(f"--option {text}: {name} is given twice; nearest: leave one out")
-        found[key] = value
-    return found
+    from pydlbench.backends.capabilities import default_device
+
+    if args.device is None:
+        return default_device()
+    check_device(args.device)
+    return args.device, ()
 
 
-# -----------------------------------------------------------------------------
-# The store that ``--store`` names, for reading and for keeping a run in it.
+def check_threads(threads: int | Sequence[int] | None, device: str) -> None:
+    """Refuse ``--threads`` where the device is no CPU.
+
+    Raises:
+        UsageError: it was given.
+    """
+    if threads is not None and device != "cpu":
+        first = threads if isinstance(threads, int) else threads[0]
+        raise UsageError(f"--threads {first}: for CPUs only; nearest: leave it out")
 
 
 def reading_store(args: argparse.Namespace) -> Store | None:
@@ -259,68 +263,6 @@ def reading_store(args: argparse.Namespace) -> Store | None:
         raise
 
 
-def recorder_of(args: argparse.Namespace, kind: str, resume: str | None = None) -> Recorder:
-    """Return what keeps a run in the store that a command's options name.
-
-    Args:
-        args: the options; ``store`` and ``quiet`` are read.
-        kind: the command.
-        resume: the run to go on with, as ``Store.find`` takes it.
-
-    Raises:
-        UsageError: the file that was named cannot be written; or there is no such run, it is
-            another command's, or it is being written.
-    """
-    from pydlbench.runner.recorder import Recorder
-    from pydlbench.store.place import chosen_path
-    from pydlbench.store.store import Store
-
-    path, by = chosen_path(getattr(args, "store", None))
-    named = by == "--store"
-    how: dict[str, Any] = {"tell": tell, "named": named, "quiet": getattr(args, "quiet", False)}
-    if path is None:
-        if resume is not None:
-            raise UsageError(f"--resume {resume}: nothing is kept; nearest: leave out {by} none")
-        return Recorder(None, kind, **how)
-    try:
-        store = Store.open(path if by else None)
-    except StoreError as error:
-        if named or resume is not None:
-            raise UsageError(str(error)) from error
-        tell(f"warning: results are not kept: {error}")
-        return Recorder(None, kind, **how)
-    try:
-        resumed = None if resume is None else _resumable(store, resume, kind)
-    except BaseException:
-        store.close()
-        raise
-    return Recorder(store, kind, resumed=resumed, **how)
-
-
-def find_of(store: Store, text: str, kind: str) -> RunInfo:
-    """Return the run that ``--resume`` names.
-
-    Raises:
-        UsageError: there is none, or it is another command's.
-    """
-    info = store.find(text)
-    if info.kind != kind:
-        raise UsageError(
-            f"--resume {text}: run {info.id} is of {info.kind}, not of {kind}; see: pydlbench runs"
-        )
-    return info
-
-
-def _resumable(store: Store, text: str, kind: str) -> Resumed:
-    from pydlbench.runner.recorder import Resumed
-    from pydlbench.store.entry import BEING_WRITTEN
-
-    info = find_of(store, text, kind)
-    if info.status == "running":
-        raise UsageError(f"--resume {text}: run {info.id} {BEING_WRITTEN.format(info.id)}")
-    return Resumed(store, info)
-
-
 # -----------------------------------------------------------------------------
 # ``--fail-on``: what ends a command with exit code 3.
 
@@ -329,10 +271,11 @@ FOUND: Final = 3
 _LARGEST: Final = 1000.0
 
 
-def fail_on(text: str, allowed: Sequence[str]) -> tuple[str, float]:
+def fail_on(option: str, text: str, *allowed: str) -> tuple[str, float]:
     """Read a condition: ``failed``, ``slower``, ``slower:3%``, ``saves:10%``.
 
     Args:
+        option: its name, for messages.
         text: what was given; a bare fraction like ``0.1`` is a share of ``saves``.
         allowed: the conditions that a command knows.
 
@@ -352,7 +295,7 @@ def fail_on(text: str, allowed: Sequence[str]) -> tuple[str, float]:
             return found[1], value / 100
     forms = ", ".join(one if one == "failed" else f"{one}:P%" for one in allowed)
     reason = "more than anybody measures" if found and known else f"expected {forms}"
-    raise UsageError(f"--fail-on {text}: {reason}; nearest: {_near_condition(text, allowed)}")
+    raise UsageError(f"{option} {text}: {reason}; nearest: {_near_condition(text, allowed)}")
 
 
 def _near_condition(text: str, allowed: Sequence[str]) -> str:
@@ -377,14 +320,14 @@ def _near_condition(text: str, allowed: Sequence[str]) -> str:
 # How argparse reads values: by the functions above, several of them as one list.
 
 
-def taking(check: Callable[..., Any], *limits: Any) -> Callable[[str], Any]:
+def taking(option: str, check: Callable[..., Any], *limits: Any) -> Callable[[str], Any]:
     """Return a ``type`` for ``add_argument`` from a function of option, text and limits."""
 
     def convert(text: str) -> Any:
         try:
-            return check("", text, *limits)
+            return check(option, text, *limits)
         except UsageError as error:
-            raise argparse.ArgumentTypeError(str(error).strip()) from error
+            raise argparse.ArgumentTypeError(str(error)) from error
 
     return convert
 
@@ -397,7 +340,10 @@ def batches(option: str, text: str, axis: str = "") -> list[int]:
 
 
 class Several(argparse.Action):
-    """Gathers the values of all words into one list, each once, in the order given."""
+    """Gathers the values of all words into one list, each once, in the order given.
+
+    The option's default gives way to the first of them.
+    """
 
     def __call__(
         self,
@@ -407,13 +353,15 @@ class Several(argparse.Action):
         option_string: str | None = None,  # noqa: ARG002 - likewise
     ) -> None:
         """Add what one occurrence of the option has."""
-        before = getattr(namespace, self.dest) or ()
+        found = getattr(namespace, self.dest)
+        before = () if found is self.default else found
         words = values if isinstance(values, list) else [values]
         every = [one for word in words for one in (word if isinstance(word, list) else [word])]
         setattr(namespace, self.dest, list(dict.fromkeys([*before, *every])))
 
 
-#: The options that more than one command has, as ``add_argument`` takes them.
+#: The options that more than one command has, as ``add_argument`` takes them; ``type`` is what
+#: :func:`taking` makes one of.
 SHARED: Final[dict[str, dict[str, Any]]] = {
     "model": {"metavar": "MODEL", "help": "only this model"},
     "framework": {"metavar": "NAME", "help": "torch, tensorflow or all; default: all"},
@@ -423,11 +371,13 @@ SHARED: Final[dict[str, dict[str, Any]]] = {
     },
     "phase": {
         "metavar": "PHASE",
+        "type": (one_of, PHASES),
+        "default": PHASES[0],
         "help": "forward (default), forward-backward, training (with L2 terms and optimizer)",
     },
     "batch": {
         "metavar": "N",
-        "type": taking(whole_number, 1),
+        "type": (whole_number, 1),
         "help": "images per step; default: as published",
     },
     "precision": {
@@ -436,11 +386,14 @@ SHARED: Final[dict[str, dict[str, Any]]] = {
     },
     "layout": {
         "metavar": "LAYOUT",
-        "default": "nhwc",
+        "type": (one_of, IMAGE_LAYOUTS),
+        "default": IMAGE_LAYOUTS[0],
         "help": "of PyTorch's images: nhwc (channels last; default) or nchw",
     },
     "feed": {
         "metavar": "FROM",
+        "type": (one_of, FEEDS),
+        "default": FEEDS[0],
         "help": "resident images (default), or new ones from the host in each step",
     },
     "option": {
@@ -454,14 +407,14 @@ SHARED: Final[dict[str, dict[str, Any]]] = {
     },
     "threads": {
         "metavar": "N",
-        "type": taking(whole_number, 1),
+        "type": (whole_number, 1),
         "help": "default: one per physical core",
     },
-    "budget": {"metavar": "S", "type": taking(positive_seconds)},
+    "budget": {"metavar": "S", "type": (positive_seconds,)},
     "seed": {
         "metavar": "N",
         "default": 0,
-        "type": taking(whole_number, 0),
+        "type": (whole_number, 0),
         "help": "seed of data and order (0)",
     },
     "explain": {
@@ -484,10 +437,12 @@ SHARED: Final[dict[str, dict[str, Any]]] = {
 _MANY: Final[dict[str, dict[str, Any]]] = {
     "batch": {
         "action": Several,
-        "type": taking(batches),
+        "type": (batches,),
         "help": "several are timed one after another",
     },
-    "threads": {"action": Several, "type": taking(wholes)},
+    "threads": {"action": Several, "type": (wholes,)},
+    "framework": {"action": Several, "type": (choices, FRAMEWORKS, "all")},
+    "phase": {"action": Several, "type": (choices, PHASES, "all"), "default": None},
 }
 _SHORT: Final = {"quiet": "-q", "verbose": "-v"}
 
@@ -505,22 +460,10 @@ def add(parser: Any, *names: str, many: Sequence[str] = (), **changes: Mapping[s
         short = [_SHORT[name]] if name in _SHORT else []
         several = {"nargs": "+", "action": "extend", **_MANY.get(name, {})}
         how = {**SHARED[name], **(several if name in many else {})}
-        parser.add_argument(
-            *short, f"--{name}", **{**how, **changes.get(name.replace("-", "_"), {})}
-        )
-
-
-def single(option: str, given: Sequence[Any] | None) -> Any:
-    """Return the only value of a list, None without one.
-
-    Raises:
-        UsageError: there are several, where one is run at a time.
-    """
-    values = list(given or [])
-    if len(values) > 1:
-        text = ",".join(map(str, values))
-        raise UsageError(f"{option} {text}: one at a time; nearest: {option} {values[0]}")
-    return values[0] if values else None
+        how |= changes.get(name.replace("-", "_"), {})
+        if "type" in how:
+            how["type"] = taking(f"--{name}", *how["type"])
+        parser.add_argument(*short, f"--{name}", **how)
 
 
 def shortened(text: str, width: int = 200) -> str:

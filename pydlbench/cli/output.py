@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from pydlbench.runner.execute import Results
-
-__all__ = ["Outputs", "ended", "reading_files", "without_collection"]
+__all__ = ["Outputs", "reading_files", "without_collection"]
 
 _FORMATS: Final = ("json", "csv", "md")
 
@@ -107,31 +105,6 @@ class Outputs:
         """Say something on standard error, unless nobody wants to hear it."""
         for text in () if self.quiet else texts:
             tell(f"note: {text}")
-
-
-def ended(results: Results, what: str = "rows", fail_on: tuple[str, float] | None = None) -> int:
-    """Say how a run has ended, below its results, and return the command's exit code.
-
-    Args:
-        results: of the run.
-        what: its rows are called.
-        fail_on: see ``options.fail_on``; only ``failed`` is looked at.
-
-    Raises:
-        PydlbenchError: what has ended the run early.
-    """
-    from pydlbench.cli.options import FOUND
-
-    if results.trouble is not None:
-        raise results.trouble
-    if results.interrupted:
-        tell(f"interrupted: {len(results.outcomes)} of {results.total} {what} finished")
-        return 130
-    failed = [one for one in results.outcomes if one.status == "failed"]
-    if fail_on is not None and fail_on[0] == "failed" and failed:
-        tell(f"--fail-on: {len(failed)} of {results.total} {what} failed")
-        return FOUND
-    return 0 if results.ok else 1
 
 
 # -----------------------------------------------------------------------------

@@ -189,10 +189,9 @@ class Parser(argparse.ArgumentParser):
         """Raise ``UsageError`` instead of printing the usage and leaving."""
         text = message.removeprefix("argument ")
         own = r"(?!expected |ignored |invalid |not allowed )"  # what argparse says itself
-        found = re.match(rf"(?:-\w/)?(--?[\w-]+): {own}(.+)", text)
-        # What a type= function has to say of a value names the value, not where help is.
-        said = f"{found[1]} {found[2]}" if found else f"{text} ({self.prog} --help)"
-        raise UsageError(said)
+        found = re.match(rf"(?:-\w/)?--?[\w-]+: {own}(.+)", text)
+        # What a type= function has to say names option and value, not where help is.
+        raise UsageError(found[1] if found else f"{text} ({self.prog} --help)")
 
 
 def command_parser(name: str, subparsers: Any = None) -> argparse.ArgumentParser:

@@ -8,8 +8,8 @@ import math
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.cli.options import add
-from pydlbench.cli.output import reading_files
+from pydlbench.cli.options import add, reading_store, taking, whole_number
+from pydlbench.cli.output import Outputs, reading_files
 from pydlbench.cli.terminal import tell
 from pydlbench.errors import UsageError, nearest
 from pydlbench.store.entry import TABLES
@@ -53,11 +53,15 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     forms = ", ".join(f"{name} {words}".strip() for name, words in _ACTIONS.items())
     parser.add_argument("action", nargs="?", metavar="ACTION", help=f"{forms}; default: list")
     parser.add_argument("words", nargs="*", metavar="RUN", help="which, see below")
-    parser.add_argument("--limit", metavar="N", help="list so many at the most")
+    parser.add_argument(
+        "--limit",
+        metavar="N",
+        type=taking("--limit", whole_number, 1),
+        help="list so many at the most",
+    )
     parser.add_argument("--tag", metavar="NAME", help="list those that have this tag")
     parser.add_argument("--yes", action="store_true", help="delete without asking")
-    parser.add_argument("--json", metavar="FILE", help="write the list as JSON; - is stdout")
-    add(parser, "quiet", "store")
+    add(parser, "json", "quiet", "store", json={"help": "write the list as JSON; - is stdout"})
 
 
 def run(args: argparse.Namespace, ask: Callable[[str], str] | None = None) -> int:
@@ -100,35 +104,29 @@ def run(args: argparse.Namespace, ask: Callable[[str], str] | None = None) -> in
 
 
 def _list(args: argparse.Namespace) -> int:
-    from pydlbench.cli.options import reading_store, whole_number
-    from pydlbench.cli.terminal import tell
     from pydlbench.report.json import dump
     from pydlbench.report.runs import render_runs
-    from pydlbench.report.text import STDOUT, check_writable, write_text
 
-    limit = None if args.limit is None else whole_number("--limit", args.limit, 1)
-    if args.json is not None:
-        check_writable("--json", args.json)
+    outputs = Outputs.from_args(args)
     store = reading_store(args)
     found: list[RunInfo] = []
     if store is not None:
         with store:
-            found = store.runs(tag=args.tag, limit=limit)
+            found = store.runs(tag=args.tag, limit=args.limit)
             if args.tag is not None and not found:
                 tags = sorted({tag for info in store.runs() for tag in info.tags})
                 near = ", ".join(nearest(args.tag, tags) or tags) or "pydlbench runs tag RUN NAME"
                 raise UsageError(f"--tag {args.tag}: no run has it; nearest: {near}")
-    if args.json is not None:
-        write_text(args.json, dump({"runs": [one.to_dict() for one in found]}))
-    if args.json != STDOUT and found:
-        print(render_runs(found))
+    outputs.write(
+        {"json": lambda: dump({"runs": [one.to_dict() for one in found]})},
+        lambda: render_runs(found) if found else None,
+    )
     if not found and not args.quiet:
         tell("no runs are kept yet; begin with: pydlbench layers")
     return 0
 
 
 def _show(args: argparse.Namespace, text: str) -> int:
-    from pydlbench.cli.options import reading_store
     from pydlbench.store.documents import load
 
     store = reading_store(args)
@@ -147,8 +145,6 @@ def _change(
     words: Sequence[str],
     ask: Callable[[str], str] | None,
 ) -> int:
-    from pydlbench.cli.options import reading_store
-    from pydlbench.cli.terminal import tell
     from pydlbench.store.entry import BEING_WRITTEN
     from pydlbench.store.store import Store
 
@@ -366,7 +362,6 @@ def _asked_for(run: Loaded) -> list[Entry]:
 
 def _layers(run: Loaded, quiet: bool) -> None:
     from pydlbench.cli.layers import show as show_layers
-    from pydlbench.cli.output import Outputs
     from pydlbench.records.measurement import Measurement
 
     rows = [Measurement.from_dict(entry.document) for entry in _asked_for(run)]
@@ -382,7 +377,6 @@ def _layers(run: Loaded, quiet: bool) -> None:
 
 def _steps(run: Loaded, quiet: bool) -> None:
     from pydlbench.cli.e2e import show as show_steps
-    from pydlbench.cli.output import Outputs
     from pydlbench.models import build_model
     from pydlbench.records.step import StepRecord
 

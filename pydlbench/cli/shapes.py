@@ -46,21 +46,22 @@ def run(args: argparse.Namespace) -> int:
         UsageError: Unknown or malformed layer, bad option, unwritable file.
     """
     from pydlbench.cli.layers import check_pool
-    from pydlbench.cli.options import choices, split_patterns
+    from pydlbench.cli.options import one_of, split_patterns
+    from pydlbench.cli.output import Outputs
     from pydlbench.layers.descriptor import POOL_MODES
     from pydlbench.models.catalog import find_layers
-    from pydlbench.report.text import STDOUT, check_writable, write_text
+    from pydlbench.report.json import dump
 
-    pool = None if args.pool is None else choices("--pool", [args.pool], POOL_MODES)[0]
+    outputs = Outputs.from_args(args)
+    pool = None if args.pool is None else one_of("--pool", args.pool, POOL_MODES)
     # A lone glob would match the layers of one model only: names without a model mean that one.
     given = [_ALL if pattern.strip() == "*" else pattern for pattern in args.pattern] or [_ALL]
     layers = find_layers(split_patterns(given) or given, args.batch, pool, option="")
     check_pool(args.pool, layers)
-    if args.json is not None:
-        check_writable("--json", args.json)
-        write_text(args.json, _to_json(layers))
-    if args.json != STDOUT:
-        print(_table(layers) if args.pattern else _summary(layers))
+    outputs.write(
+        {"json": lambda: dump({"layers": [_entry(layer) for layer in layers]})},
+        lambda: _table(layers) if args.pattern else _summary(layers),
+    )
     return 0
 
 
@@ -139,15 +140,6 @@ def _table(layers: list[Layer]) -> str:
         "real elements; bytes: the least to be moved; FLOP/byte: executed FLOPs over these bytes."
     )
     return f"{legend}\n\n{table}"
-
-
-def _to_json(layers: list[Layer]) -> str:
-    import json
-
-    from pydlbench.records.record import SCHEMA_VERSION
-
-    document = {"schema_version": SCHEMA_VERSION, "layers": [_entry(layer) for layer in layers]}
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
 def _entry(layer: Layer) -> dict[str, Any]:

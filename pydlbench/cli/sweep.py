@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.cli.options import add, fail_on
 from pydlbench.cli.parser import COMMANDS, command_parser
 from pydlbench.errors import UsageError
-from pydlbench.runner.execute import execute, row_key
 from pydlbench.runner.sweep import Key, apply_rules, parse_sweep
 from pydlbench.units import format_seconds, percent
 
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pydlbench.cli.output import Outputs
-    from pydlbench.runner.execute import Outcome, Results, Task
-    from pydlbench.runner.recorder import Recorder
+    from pydlbench.runner.execute import Outcome, Results
     from pydlbench.runner.sweep import SweepFile, Table
+    from pydlbench.runner.tasks import Task
 
 __all__ = ["add_parser", "read_file", "run", "table_keys"]
 
@@ -55,7 +54,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     add(
         parser.add_argument_group("what is shown"),
         *("json", "md", "fail-on", "quiet", "verbose", "store"),
-        fail_on={"help": "failed: end with exit code 3 if a row has failed"},
+        fail_on={
+            "type": (fail_on, "failed"),
+            "help": "failed: end with exit code 3 if a row has failed",
+        },
     )
 
 
@@ -78,53 +80,65 @@ def run(
         UsageError: bad input; nothing was measured and nothing written.
     """
     from pydlbench.cli.check import CheckTask
-    from pydlbench.cli.options import recorder_of
-    from pydlbench.cli.output import Outputs, ended
-    from pydlbench.cli.terminal import Progress, tell
+    from pydlbench.cli.output import Outputs
+    from pydlbench.cli.terminal import tell
 
     outputs = Outputs.from_args(args)
-    condition = None if args.fail_on is None else fail_on(args.fail_on, ("failed",))
     if args.dry_run and args.resume is not None:
         raise UsageError(
             f"--resume {args.resume}: not with --dry-run; nearest: leave one of them out"
         )
-    text = None if args.file is None else _read(args.file)
+    file = parse_sweep(*_asked(args), table_keys())
+    tasks, notes = read_file(file)
     if args.dry_run:
-        if text is None:
-            raise UsageError("FILE: none given; nearest: pydlbench sweep FILE.toml --dry-run")
-        file = parse_sweep(*text, table_keys())
-        tasks, notes = read_file(file)
         show_plan(file, tasks, outputs)
         outputs.note(*notes)
         return 0
-    if text is None and args.resume is None:
-        raise UsageError("FILE: none given; nearest: pydlbench sweep FILE.toml")
-    if text is not None and args.resume is None:
-        # Before the store is opened: a file with an error in it leaves no trace.
-        read_file(parse_sweep(*text, table_keys()))
-    with recorder_of(args, "sweep", args.resume) as recorder:
-        file = parse_sweep(*_same(text, recorder), table_keys())
-        tasks, notes = read_file(file)
-        outputs.note(*notes)
-        if checker is not None:
-            tasks = [
-                dataclasses.replace(task, checker=checker) if isinstance(task, CheckTask) else task
-                for task in tasks
-            ]
-        results = execute(
-            tasks,
-            None if session_factory is None else lambda task: session_factory(**task.options),
-            recorder,
-            progress=Progress.of(args),
-            request={"file": file.path, "text": file.text},
-            tolerant=True,
-        )
-        where = recorder.where if recorder.begun else None
-        show(file, results, outputs, where=where)
-    code = ended(results, fail_on=condition)
-    if results.interrupted and where is not None:
-        tell(f"go on with: pydlbench sweep --resume {results.run.id}{where}")
+    outputs.note(*notes)
+    if checker is not None:
+        tasks = [
+            dataclasses.replace(task, checker=checker) if isinstance(task, CheckTask) else task
+            for task in tasks
+        ]
+    from pydlbench.cli.measuring import measure
+
+    code, results = measure(
+        args,
+        "sweep",
+        tasks,
+        lambda found: show(file, found, outputs),
+        sessions=session_factory,
+        request={"file": file.path, "text": file.text},
+        tolerant=True,
+    )
+    if results.interrupted and results.where is not None:
+        tell(f"go on with: pydlbench sweep --resume {results.run.id}{results.where}")
     return code
+
+
+def _asked(args: argparse.Namespace) -> tuple[str, str]:
+    """Return the file's name and text; of a run that is resumed those that it was begun with.
+
+    Raises:
+        UsageError: no file is named, it cannot be read, or it has changed since that run began.
+    """
+    if args.resume is None:
+        if args.file is None:
+            more = " --dry-run" if args.dry_run else ""
+            raise UsageError(f"FILE: none given; nearest: pydlbench sweep FILE.toml{more}")
+        return _read(args.file)
+    from pydlbench.cli.measuring import run_to_resume
+
+    with run_to_resume(args, "sweep") as (store, info):
+        asked: Mapping[str, Any] | None = store.request(info.id)
+    if asked is None or "text" not in asked:
+        raise UsageError(f"--resume {info.id}: it was kept without its file; start a new run")
+    if args.file is not None and _read(args.file)[1] != asked["text"]:
+        raise UsageError(
+            f"{args.file}: has changed since run {info.id} began; nearest: leave "
+            "FILE out to go on with what it was, or leave --resume out"
+        )
+    return str(asked["file"]), str(asked["text"])
 
 
 def _read(name: str) -> tuple[str, str]:
@@ -155,24 +169,6 @@ def _read(name: str) -> tuple[str, str]:
         near = nearest(path.name, names, 1) or names[:1]
         hint = f"; nearest: {folder / near[0]}" if near else ""
         raise UsageError(f"{name}: cannot be read ({error.strerror}){hint}") from error
-
-
-def _same(text: tuple[str, str] | None, recorder: Recorder) -> tuple[str, str]:
-    """Return the file's name and text; of a run that is resumed those that it was begun with."""
-    if recorder.resumed is None or recorder.store is None:
-        assert text is not None  # asked before
-        return text
-    asked: Mapping[str, Any] | None = recorder.store.request(recorder.resumed.info.id)
-    if asked is None or "text" not in asked:
-        raise UsageError(
-            f"--resume {recorder.resumed.info.id}: it was kept without its file; start a new run"
-        )
-    if text is not None and text[1] != asked["text"]:
-        raise UsageError(
-            f"{text[0]}: has changed since run {recorder.resumed.info.id} began; nearest: leave "
-            "FILE out to go on with what it was, or leave --resume out"
-        )
-    return str(asked["file"]), str(asked["text"])
 
 
 # -----------------------------------------------------------------------------
@@ -244,6 +240,8 @@ def _once(tasks: Sequence[Task], kept: Collection[int], wanted: set[str]) -> tup
 
     Twice the same row in a run would leave a comparison without an answer which one is meant.
     """
+    from pydlbench.runner.execute import row_key
+
     left, twice = [], 0
     for task in tasks:
         own = []
@@ -424,14 +422,13 @@ _REASONS: Final = 12
 _USUAL: Final = {"cast": "mixed", "layout": "nhwc", "feed": "resident"}
 
 
-def show(file: SweepFile, results: Results, outputs: Outputs, *, where: str | None) -> None:
+def show(file: SweepFile, results: Results, outputs: Outputs) -> None:
     """Write the files, then print.
 
     Args:
         file: what was asked for.
         results: what came of it.
         outputs: where to.
-        where: what other commands need to find the run; None where it is not kept.
 
     Raises:
         PydlbenchError: a file could not be written after all; the rest is printed before.
@@ -452,13 +449,13 @@ def show(file: SweepFile, results: Results, outputs: Outputs, *, where: str | No
 
     outputs.write(
         {"json": document, "md": lambda: run_markdown(results.run, entries)},
-        lambda: "\n".join(_summary(file, results, where)),
+        lambda: "\n".join(_summary(file, results)),
         # A run that ends before its first row does not take the place of an earlier one.
         keep_files=results.interrupted and not entries,
     )
 
 
-def _summary(file: SweepFile, results: Results, where: str | None) -> list[str]:
+def _summary(file: SweepFile, results: Results) -> list[str]:
     outcomes = results.outcomes
     lines = [file.title or file.path]
     for table in file.tables:
@@ -475,8 +472,8 @@ def _summary(file: SweepFile, results: Results, where: str | None) -> list[str]:
         if len(refused) > _REASONS:
             lines.append(f"... and {len(refused) - _REASONS} more")
     lines += ["", f"{_count(outcomes)}, run {results.run.id}"]
-    if where is not None:
-        lines.append(f"next: pydlbench report {results.run.id}{where} -o sweep.html")
+    if results.where is not None:
+        lines.append(f"next: pydlbench report {results.run.id}{results.where} -o sweep.html")
     return lines
 
 

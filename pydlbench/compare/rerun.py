@@ -12,10 +12,11 @@ from pydlbench.compare.match import LAYER_KINDS, Matching, Pair
 from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
 from pydlbench.layers.descriptor import parse_problem
 from pydlbench.models.catalog import find_layers
-from pydlbench.records.specs import TIMINGS, KernelSpec
+from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.interleaved import releasing, sample_interleaved
 from pydlbench.timing.policy import Policy, gpu_policy
 from pydlbench.timing.statistics import median, paired_ratio
+from pydlbench.words import TIMINGS
 
 if TYPE_CHECKING:
     import random

@@ -16,6 +16,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
 
 from pydlbench.errors import UnsupportedError, UsageError, nearest
+from pydlbench.words import PASSES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +42,6 @@ __all__ = [
 # -----------------------------------------------------------------------------
 # Checks that every layer makes of its fields, with messages that say what would be valid.
 
-PASSES: Final = ("forward", "backward-data", "backward-weights")
 #: The role of the tensor that each pass of a convolution, product or pooling writes.
 _RESULTS: Final = {"forward": "dst", "backward-data": "src", "backward-weights": "weights"}
 

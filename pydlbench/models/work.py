@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pydlbench.errors import UsageError, nearest
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.models.graph import INPUT, trained_tensors
+from pydlbench.words import PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,10 +22,8 @@ if TYPE_CHECKING:
     from pydlbench.layers.layer import Layer
     from pydlbench.models.graph import Model, Node
 
-__all__ = ["LOSS", "PHASES", "Work", "check_phase", "work"]
+__all__ = ["LOSS", "Work", "check_phase", "work"]
 
-#: A step's parts: the images' way through; and back to each weight; and the weights' update.
-PHASES: Final = ("forward", "forward-backward", "training")
 #: What the loss goes by where a node's name is expected.
 LOSS: Final = "loss"
 

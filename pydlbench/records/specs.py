@@ -2,51 +2,28 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import msgspec
 
-from pydlbench.errors import UsageError, nearest
 from pydlbench.layers.layer import KINDS, Layer
 from pydlbench.records.record import Record, one_of
+from pydlbench.words import (
+    CACHES,
+    FUSIONS,
+    LAYOUTS,
+    PASSES,
+    PRECISIONS,
+    PROPAGATIONS,
+    TIMINGS,
+    check_device,
+    check_word,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "CACHES",
-    "CPU_PRECISIONS",
-    "FUSIONS",
-    "GPU_PRECISIONS",
-    "LAYOUTS",
-    "PASSES",
-    "PRECISIONS",
-    "PROPAGATIONS",
-    "TIMINGS",
-    "Cache",
-    "KernelSpec",
-    "LayerKind",
-    "PassName",
-    "Precision",
-    "Propagation",
-    "check_device",
-]
-
-PASSES = ("forward", "backward-data", "backward-weights")
-PRECISIONS = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc", "bf16")
-#: Precisions that exist on CPUs; the others are modes of GPUs.
-CPU_PRECISIONS = ("fp32", "bf16", "fp16")
-#: Precisions that exist on GPUs.
-GPU_PRECISIONS = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc")
-PROPAGATIONS = ("inference", "training")
-CACHES = ("hot", "weights-cold", "all-cold")
-LAYOUTS = ("best", "any", "nchw", "nhwc", "blocked")
-#: How samples are taken on a GPU; ``auto`` is what suits the cache state.
-TIMINGS = ("auto", "events", "cuda-graph")
-#: What is computed in the same call: a bias (or its gradient), or a bias and a ReLU.
-FUSIONS = ("none", "bias-relu", "bias")
+__all__ = ["Cache", "KernelSpec", "LayerKind", "PassName", "Precision", "Propagation"]
 
 LayerKind = Annotated[str, one_of(*KINDS)]
 PassName = Annotated[str, one_of(*PASSES)]
@@ -61,7 +38,7 @@ class KernelSpec(Record, frozen=True, kw_only=True):
     Attributes:
         layer: the problem.
         pass_: ``forward``, ``backward-data`` or ``backward-weights``.
-        precision: storage and arithmetic together, one of ``PRECISIONS``.
+        precision: storage and arithmetic together, one of ``pydlbench.words.PRECISIONS``.
         propagation: which forward kernel: ``inference`` may skip what ``training`` keeps for
             the backward pass (the argmax of a max pooling). No meaning for backward passes.
         cache: which tensors a sample finds in the cache.
@@ -102,11 +79,7 @@ class KernelSpec(Record, frozen=True, kw_only=True):
             ("--timing", self.timing, TIMINGS),
             ("--fuse", self.fuse, FUSIONS),
         ):
-            if value not in choices:
-                near = nearest(str(value), choices) or list(choices)
-                raise UsageError(
-                    f"{option} {value}: not one of {', '.join(choices)}; nearest: {near[0]}"
-                )
+            check_word(option, value, choices)
         check_device(self.device)
 
     @property
@@ -132,16 +105,3 @@ class KernelSpec(Record, frozen=True, kw_only=True):
         layer = dict(data["layer"])
         kind = KINDS[layer.pop("kind")]
         return cls(**{**data, "layer": kind(**layer)})
-
-
-def check_device(device: str) -> None:
-    """Make sure that a word names a device, whether it is there or not.
-
-    Raises:
-        UsageError: it is neither ``cpu`` nor ``cuda:N``.
-    """
-    if device == "cpu" or re.fullmatch(r"cuda:(0|[1-9][0-9]{0,3})", device):
-        return
-    near = "cuda:0" if nearest(device, ("cuda:0", "gpu:0"), 1) else "cpu"
-    given = shlex.quote(device)
-    raise UsageError(f"--device {given}: no such device; nearest: {near}; choices: cpu, cuda:N")

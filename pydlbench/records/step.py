@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from pydlbench.errors import UsageError, nearest
-from pydlbench.models.work import PHASES
+from pydlbench.errors import UsageError
 from pydlbench.records.measurement import Status, TimeSummary
 from pydlbench.records.record import Record, one_of
-from pydlbench.records.specs import PRECISIONS, Precision, check_device
+from pydlbench.records.specs import Precision
+from pydlbench.words import (
+    CASTS,
+    FEEDS,
+    FRAMEWORK_MODES,
+    FRAMEWORKS,
+    IMAGE_LAYOUTS,
+    PHASES,
+    PRECISIONS,
+    check_device,
+    check_word,
+)
 
 if TYPE_CHECKING:
     from pydlbench.backends.host_clock import HostClock
     from pydlbench.timing.chunk import Chunk, Request
 
 __all__ = [
-    "FEEDS",
-    "FRAMEWORKS",
-    "FRAMEWORK_MODES",
-    "LAYOUTS",
     "Check",
     "Framework",
     "Phase",
@@ -36,16 +41,6 @@ __all__ = [
 
 # -----------------------------------------------------------------------------
 # A step of a whole model: which model, which phase, in which framework, and how it is run.
-
-FRAMEWORKS: Final = ("torch", "tensorflow")
-#: Modes by framework; the first is the default.
-FRAMEWORK_MODES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {"torch": ("eager", "compiled"), "tensorflow": ("graph", "xla")}
-)
-_CASTS: Final = ("mixed", "whole")
-#: The first of each is the default.
-LAYOUTS: Final = ("nhwc", "nchw")
-FEEDS: Final = ("resident", "host")
 
 Framework = Annotated[str, one_of(*FRAMEWORKS)]
 Phase = Annotated[str, one_of(*PHASES)]
@@ -62,7 +57,7 @@ class StepSpec(Record, frozen=True, kw_only=True):
             terms and an update besides).
         framework: ``torch`` or ``tensorflow``.
         mode: ``eager`` or ``compiled``, ``graph`` or ``xla``; None is the first of its framework.
-        precision: of the products, one of ``pydlbench.records.specs.PRECISIONS``.
+        precision: of the products, one of ``pydlbench.words.PRECISIONS``.
         cast: below float32: ``mixed`` keeps weights in float32 (PyTorch's autocast, TensorFlow's
             mixed precision), ``whole`` keeps the whole model in the narrow type.
         layout: of images: ``nhwc`` (PyTorch's channels_last) or ``nchw``.
@@ -98,16 +93,16 @@ class StepSpec(Record, frozen=True, kw_only=True):
     promised = ("batch", "phase", "framework", "mode", "precision", "device")
 
     def __post_init__(self) -> None:
-        _check("--framework", self.framework, FRAMEWORKS)
+        check_word("--framework", self.framework, FRAMEWORKS)
         modes = FRAMEWORK_MODES[self.framework]
         if self.mode is None:
             msgspec.structs.force_setattr(self, "mode", modes[0])
-        _check("--mode", str(self.mode), modes)
-        _check("--phase", self.phase, PHASES)
-        _check("--precision", self.precision, PRECISIONS)
-        _check("--cast", self.cast, _CASTS)
-        _check("--layout", self.layout, LAYOUTS)
-        _check("--feed", self.feed, FEEDS)
+        check_word("--mode", str(self.mode), modes)
+        check_word("--phase", self.phase, PHASES)
+        check_word("--precision", self.precision, PRECISIONS)
+        check_word("--cast", self.cast, CASTS)
+        check_word("--layout", self.layout, IMAGE_LAYOUTS)
+        check_word("--feed", self.feed, FEEDS)
         check_device(self.device)
         if self.batch is not None and self.batch < 1:
             raise UsageError(f"--batch {self.batch}: no images; nearest: 1")
@@ -126,12 +121,6 @@ class StepSpec(Record, frozen=True, kw_only=True):
     def label(self) -> str:
         """A short name for progress lines: ``vgg11 training fp32 torch eager``."""
         return f"{self.model} {self.phase} {self.precision} {self.framework} {self.mode}"
-
-
-def _check(option: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        near = nearest(value, choices) or list(choices)
-        raise UsageError(f"{option} {value}: not one of {', '.join(choices)}; nearest: {near[0]}")
 
 
 # -----------------------------------------------------------------------------

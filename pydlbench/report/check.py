@@ -9,11 +9,11 @@ import msgspec
 
 from pydlbench.records.check import UNEXPLAINED, LedgerTerm
 from pydlbench.records.metrics import Column
-from pydlbench.records.step import FRAMEWORK_MODES
 from pydlbench.report.columns import device_name
 from pydlbench.report.text import Heading, Lines, Table
 from pydlbench.report.verdicts import disturbance, sum_is_disturbed
 from pydlbench.units import Scale, format_seconds, percent
+from pydlbench.words import FRAMEWORK_MODES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,8 +8,9 @@ from pydlbench.backends import capabilities
 from pydlbench.backends.capabilities import default_device
 from pydlbench.errors import BackendMissingError, UsageError
 from pydlbench.models.catalog import find_layers
-from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS, KernelSpec, check_device
+from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.session import Options, Session
+from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS, check_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -31,7 +31,7 @@ from pydlbench.errors import UsageError, nearest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pydlbench.runner.execute import Row
+    from pydlbench.runner.tasks import Row
 
 __all__ = ["Key", "Rule", "SweepFile", "Table", "apply_rules", "parse_sweep"]
 

@@ -14,9 +14,10 @@ import numpy as np
 
 from pydlbench.models.counts import macs, parameters
 from pydlbench.records.record import Record
-from pydlbench.records.step import FRAMEWORKS, Check, StepPreparation
+from pydlbench.records.step import Check, StepPreparation
 from pydlbench.steps.definition import FrameworkModel, StepDefinition
 from pydlbench.steps.run import prepare_step
+from pydlbench.words import FRAMEWORKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

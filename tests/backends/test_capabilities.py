@@ -14,8 +14,8 @@ import pytest
 from pydlbench.backends import capabilities
 from pydlbench.backends.native import backend as native
 from pydlbench.errors import BackendMissingError, UsageError
-from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS
 from pydlbench.report.page.palette import LIGHT
+from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS
 
 EVERY = capabilities.every()
 FOLDER = Path(capabilities.__file__).parent

@@ -16,12 +16,11 @@ from typing import ClassVar
 import pytest
 
 from pydlbench.cli import main
-from pydlbench.cli.options import add, fail_on, recorder_of
-from pydlbench.cli.output import ended
+from pydlbench.cli.measuring import measure
+from pydlbench.cli.options import add, fail_on
 from pydlbench.cli.parser import COMMANDS, Command, command_parser
-from pydlbench.cli.terminal import Progress
 from pydlbench.errors import UsageError
-from pydlbench.runner.execute import Result, Row, Task, execute
+from pydlbench.runner.tasks import Result, Row, Task
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -128,14 +127,13 @@ def test_a_command_that_stores_is_its_file_and_a_line(monkeypatch, run_record, c
             yield Result("latency", {"p99_s": 0.25}, self.rows[0])
 
     @contextlib.contextmanager
-    def session(_):
+    def session():
         yield types.SimpleNamespace(run=run_record)
 
     def run(args):
         row = Row(fields={"of": "mnist"}, label="mnist", case="mnist")
-        with recorder_of(args, "latency") as recorder:
-            results = execute([Latency(rows=(row,))], session, recorder, progress=Progress.of(args))
-        return ended(results)
+        tasks = [Latency(rows=(row,))]
+        return measure(args, "latency", tasks, lambda _: None, sessions=session)[0]
 
     def show_stored(run, *, quiet):
         assert not quiet
@@ -155,9 +153,12 @@ def test_a_command_that_stores_is_its_file_and_a_line(monkeypatch, run_record, c
 
 
 def test_conditions():
-    assert fail_on("failed", ("failed",)) == ("failed", 0.0)
-    assert fail_on("slower:3%", ("slower",)) == ("slower", 0.03)
-    assert fail_on("saves:10%", ("saves",)) == fail_on("0.1", ("saves",)) == ("saves", 0.1)
+    def read(text, name):
+        return fail_on("--fail-on", text, name)
+
+    assert read("failed", "failed") == ("failed", 0.0)
+    assert read("slower:3%", "slower") == ("slower", 0.03)
+    assert read("saves:10%", "saves") == read("0.1", "saves") == ("saves", 0.1)
     for text, near in (("fail", "failed"), ("slower", "failed"), ("failed:3%", "failed")):
         with pytest.raises(UsageError, match=f"nearest: {near}$"):
-            fail_on(text, ("failed",))
+            read(text, "failed")

@@ -314,7 +314,7 @@ def test_progress_counts_over_all_sessions(session, monkeypatch):
         def close(self):
             seen.append("closed")
 
-    monkeypatch.setattr("pydlbench.cli.terminal.Progress", Recorder)
+    monkeypatch.setattr("pydlbench.cli.measuring.Progress", Recorder)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
     command.run(parse("--shape", "conv3", "--threads", "1", "2"), session.open)
     assert seen == [(0, 2, "alexnet/conv3"), (1, 2, "alexnet/conv3"), "closed"]

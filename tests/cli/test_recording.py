@@ -5,7 +5,8 @@ import sqlite3
 
 import pytest
 
-from pydlbench.cli.options import reading_store, recorder_of
+from pydlbench.cli.measuring import recorder_of
+from pydlbench.cli.options import reading_store
 from pydlbench.errors import StoreError, UsageError
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store

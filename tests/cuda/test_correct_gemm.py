@@ -9,7 +9,8 @@ import pytest
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.base import PASSES
 from pydlbench.layers.gemm import Gemm
-from pydlbench.records.specs import GPU_PRECISIONS, KernelSpec
+from pydlbench.records.specs import KernelSpec
+from pydlbench.words import GPU_PRECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ import pytest
 
 from pydlbench.cli import main
 from pydlbench.layers.base import PASSES
-from pydlbench.records.specs import GPU_PRECISIONS
+from pydlbench.words import GPU_PRECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

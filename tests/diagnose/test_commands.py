@@ -9,21 +9,13 @@ import pytest
 from planted import World, run
 
 from pydlbench.cli import check, diagnose, e2e, layers
-from pydlbench.cli.check import read_check
-from pydlbench.cli.e2e import read_request as read_e2e
-from pydlbench.cli.layers import read_request as read_layers
 from pydlbench.cli.parser import Parser
 from pydlbench.diagnose.rules import again, faults_command, layer_command
 from pydlbench.layers.pool import Pool2d
 from pydlbench.records.specs import KernelSpec
 from pydlbench.records.step import StepSpec
 
-READERS = {
-    "layers": (layers, read_layers),
-    "diagnose": (diagnose, diagnose._case),
-    "check": (check, read_check),
-    "e2e": (e2e, read_e2e),
-}
+COMMANDS = {"layers": layers, "diagnose": diagnose, "check": check, "e2e": e2e}
 # What is planted, and how it is run.
 PLANTED = {
     "unpacked weights": (World(unpacked_s={"fc1": 0.02, "fc2": 0.03}), {}),
@@ -52,10 +44,11 @@ def read(command):
     """What the command line makes of a command, its options checked as they are when it runs."""
     program, name, *words = shlex.split(command)
     assert program == "pydlbench"
-    module, reader = READERS[name]
+    module = COMMANDS[name]
     parser = Parser(prog="pydlbench")
     module.add_parser(parser.add_subparsers())
-    return reader(parser.parse_args([name, *words]))
+    tasks, _ = module.read_tasks(parser.parse_args([name, *words]))
+    return [row.case for task in tasks for row in task.rows]
 
 
 @pytest.mark.parametrize("fault", PLANTED)
@@ -80,7 +73,7 @@ def test_the_next_command_of_a_finding_is_read(fault):
 )
 def test_a_step_comes_back_as_it_was(words):
     case = StepSpec(model="alexnet", **words)
-    assert read(again(case)) == case
+    assert read(again(case)) == [case]
     read(faults_command(case))
 
 
@@ -107,7 +100,7 @@ def test_a_pooling_comes_back_as_it_was(mode, padding, word):
     )
     command = layer_command(KernelSpec(layer=layer, pass_="backward-data", backend="torch"))
     assert f"--pool {word}" in command
-    layers = {dataclasses.replace(case.layer, name=None) for case in read(command).cases}
+    layers = {dataclasses.replace(case.layer, name=None) for case in read(command)}
     assert layers == {dataclasses.replace(layer, name=None)}
 
 

@@ -12,8 +12,9 @@ import pytest
 from pydlbench.ladder.operators import blocks, singles, step_operators
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Decay, Optimizer, trained_tensors
-from pydlbench.records.step import FRAMEWORK_MODES, StepSpec
+from pydlbench.records.step import StepSpec
 from pydlbench.timing.chunk import Request
+from pydlbench.words import FRAMEWORK_MODES
 
 
 def tiny():

@@ -17,7 +17,8 @@ from pydlbench.models import build_model, model_names
 from pydlbench.models.builder import Builder
 from pydlbench.models.counts import macs, parameters
 from pydlbench.models.graph import INPUT, Decay, Loss, Model, Optimizer, trained_tensors
-from pydlbench.models.work import PHASES, Work, work
+from pydlbench.models.work import Work, work
+from pydlbench.words import PHASES
 
 
 def steps(items: tuple[Work, ...]) -> list[tuple[str, str]]:

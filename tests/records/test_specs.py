@@ -11,7 +11,8 @@ from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
-from pydlbench.records.specs import CACHES, LAYOUTS, PRECISIONS, PROPAGATIONS, KernelSpec
+from pydlbench.records.specs import KernelSpec
+from pydlbench.words import CACHES, LAYOUTS, PRECISIONS, PROPAGATIONS
 
 CONV = Conv2d.of(
     batch=2,

@@ -16,17 +16,9 @@ from pydlbench.models.catalog import find_layers
 from pydlbench.records.measurement import Measurement
 from pydlbench.records.run import RunRecord
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner.execute import (
-    KernelTask,
-    Result,
-    Row,
-    Task,
-    execute,
-    kernel_of,
-    kernels,
-    row_key,
-)
+from pydlbench.runner.execute import execute, kernel_of, kernels, row_key
 from pydlbench.runner.recorder import OneInterrupt, Recorder, Resumed
+from pydlbench.runner.tasks import KernelTask, Result, Row, Task
 from pydlbench.store.store import Store
 
 

@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 
 from pydlbench.errors import UsageError
-from pydlbench.runner.execute import Row
 from pydlbench.runner.sweep import apply_rules
+from pydlbench.runner.tasks import Row
 
 ROWS = [
     Row(

@@ -31,14 +31,15 @@ from pydlbench.errors import (
     PydlbenchError,
     UnsupportedError,
 )
-from pydlbench.records.specs import CPU_PRECISIONS, GPU_PRECISIONS, KernelSpec
 from pydlbench.timing.chunk import Request
+from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from pydlbench.backends.base import KernelFacts
     from pydlbench.backends.host_clock import HostClock, Operator
+    from pydlbench.records.specs import KernelSpec
 
 __all__ = ["Arithmetic", "TensorflowBackend", "arithmetic", "create", "reason_of", "translated"]
 

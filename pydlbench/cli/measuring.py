@@ -1,0 +1,158 @@
+"""What every command that measures does with its tasks: keep, execute, show, say how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from pydlbench.cli.options import FOUND, reading_store
+from pydlbench.cli.terminal import Progress, tell
+from pydlbench.errors import StoreError, UsageError
+from pydlbench.runner.execute import execute
+from pydlbench.runner.recorder import Recorder, Resumed
+from pydlbench.store.entry import BEING_WRITTEN
+from pydlbench.store.place import chosen_path
+from pydlbench.store.store import Store
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pydlbench.records.run import RunInfo
+    from pydlbench.runner.execute import Results
+    from pydlbench.runner.tasks import Task
+
+__all__ = ["ended", "measure", "recorder_of", "run_to_resume"]
+
+
+def measure(
+    args: argparse.Namespace,
+    kind: str,
+    tasks: Sequence[Task],
+    show: Callable[[Results], None],
+    *,
+    sessions: Callable[..., Any] | None = None,
+    progress: Progress | None = None,
+    what: str = "rows",
+    **how: Any,
+) -> tuple[int, Results]:
+    """Measure tasks, keep what is finished at once, and show it, however the run has ended.
+
+    Args:
+        args: the command's options; of a command that has them also ``resume`` and ``fail_on``.
+        kind: the command.
+        tasks: what is wanted.
+        show: called with what came of it.
+        sessions: takes the place of the tasks' own sessions: gives one for the options of
+            ``session.Options`` as keywords.
+        progress: shows how far the run is; by default as the options ask for.
+        what: the rows are called.
+        how: further keywords of :func:`pydlbench.runner.execute.execute`.
+
+    Returns:
+        The command's exit code, and what came of the run.
+
+    Raises:
+        PydlbenchError: what has ended the run early; what was finished is shown before.
+    """
+    open_session = None if sessions is None else lambda task: sessions(**task.options)
+    with recorder_of(args, kind, getattr(args, "resume", None)) as recorder:
+        shown = progress or Progress.of(args)
+        results = execute(tasks, open_session, recorder, progress=shown, **how)
+        show(results)
+    return ended(results, what, getattr(args, "fail_on", None)), results
+
+
+def ended(results: Results, what: str = "rows", fail_on: tuple[str, float] | None = None) -> int:
+    """Say how a run has ended, below its results, and return the command's exit code.
+
+    Args:
+        results: of the run.
+        what: its rows are called.
+        fail_on: see :func:`pydlbench.cli.options.fail_on`; only ``failed`` is looked at.
+
+    Raises:
+        PydlbenchError: what has ended the run early.
+    """
+    if results.trouble is not None:
+        raise results.trouble
+    if results.interrupted:
+        tell(f"interrupted: {len(results.outcomes)} of {results.total} {what} finished")
+        return 130
+    failed = [one for one in results.outcomes if one.status == "failed"]
+    if fail_on is not None and fail_on[0] == "failed" and failed:
+        tell(f"--fail-on: {len(failed)} of {results.total} {what} failed")
+        return FOUND
+    return 0 if results.ok else 1
+
+
+# -----------------------------------------------------------------------------
+# The store that ``--store`` names, for keeping a run in it, and the run that ``--resume`` names.
+
+
+def recorder_of(args: argparse.Namespace, kind: str, resume: str | None = None) -> Recorder:
+    """Return what keeps a run in the store that a command's options name.
+
+    Args:
+        args: the options; ``store`` and ``quiet`` are read.
+        kind: the command.
+        resume: the run to go on with, as ``Store.find`` takes it.
+
+    Raises:
+        UsageError: the file that was named cannot be written; or there is no such run, it is
+            another command's, or it is being written.
+    """
+    path, by = chosen_path(args.store)
+    named = by == "--store"
+    how: dict[str, Any] = {"tell": tell, "named": named, "quiet": args.quiet}
+    if path is None:
+        if resume is not None:
+            raise UsageError(f"--resume {resume}: nothing is kept; nearest: leave out {by} none")
+        return Recorder(None, kind, **how)
+    try:
+        store = Store.open(path if by else None)
+    except StoreError as error:
+        if named or resume is not None:
+            raise UsageError(str(error)) from error
+        tell(f"warning: results are not kept: {error}")
+        return Recorder(None, kind, **how)
+    try:
+        resumed = None if resume is None else _resumable(store, resume, kind)
+    except BaseException:
+        store.close()
+        raise
+    return Recorder(store, kind, resumed=resumed, **how)
+
+
+def _resumable(store: Store, text: str, kind: str) -> Resumed:
+    info = _find(store, text, kind)
+    if info.status == "running":
+        raise UsageError(f"--resume {text}: run {info.id} {BEING_WRITTEN.format(info.id)}")
+    return Resumed(store, info)
+
+
+@contextlib.contextmanager
+def run_to_resume(args: argparse.Namespace, kind: str) -> Iterator[tuple[Store, RunInfo]]:
+    """Open the store for reading, and find the run that ``--resume`` names.
+
+    Args:
+        args: the options; ``store`` and ``resume`` are read.
+        kind: the command.
+
+    Raises:
+        UsageError: there is no such run, or it is another command's.
+    """
+    store = reading_store(args)
+    if store is None:
+        raise UsageError(f"--resume {args.resume}: no runs are kept yet")
+    with store:
+        yield store, _find(store, args.resume, kind)
+
+
+def _find(store: Store, text: str, kind: str) -> RunInfo:
+    info = store.find(text)
+    if info.kind != kind:
+        raise UsageError(
+            f"--resume {text}: run {info.id} is of {info.kind}, not of {kind}; see: pydlbench runs"
+        )
+    return info

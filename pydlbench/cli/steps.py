@@ -1,0 +1,83 @@
+"""What commands about a whole model's step have in common: their options, read and checked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydlbench.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from pydlbench.models.graph import Model
+
+__all__ = ["build", "check_layout", "check_phase", "fields_of", "read_options"]
+
+
+def read_options(given: Sequence[str] | None) -> dict[str, str]:
+    """Return the values of ``--option`` by name; which there are, the model knows.
+
+    Raises:
+        UsageError: one without a name or a value, or one that is given twice.
+    """
+    found: dict[str, str] = {}
+    for text in given or ():
+        name, mark, value = (part.strip() for part in text.partition("="))
+        if not mark or not name or not value:
+            raise UsageError(f"--option {text}: not NAME=VALUE; nearest: --option classes=1001")
+        key = name.replace("-", "_")
+        if key in found:
+            raise UsageError(f"--option {text}: {name} is given twice; nearest: leave one out")
+        found[key] = value
+    return found
+
+
+def build(args: argparse.Namespace, batch: int | None) -> Model:
+    """Return the graph of the model that was asked for, with this batch or its own.
+
+    Raises:
+        UsageError: no such model, option or batch.
+    """
+    from pydlbench.models import build_model
+
+    return build_model(args.model, batch, **read_options(args.option))
+
+
+def check_phase(model: Model, phase: str) -> None:
+    """Make sure that a model can be trained where that is asked for.
+
+    Raises:
+        UsageError: it has no optimizer.
+    """
+    if phase == "training" and model.optimizer.kind == "none":
+        raise UsageError(
+            f"--phase training: {model.name} has no optimizer; nearest: "
+            "--phase forward-backward, or --option optimizer=sgd"
+        )
+
+
+def check_layout(layout: str, frameworks: Sequence[str]) -> None:
+    """Make sure that one of the frameworks can take images in this layout on a CPU.
+
+    Raises:
+        UsageError: none can.
+    """
+    if layout != "nhwc" and set(frameworks) == {"tensorflow"}:
+        raise UsageError(
+            f"--layout {layout}: TensorFlow's convolutions on CPUs take nhwc only; nearest: "
+            "--layout nhwc"
+        )
+
+
+def fields_of(args: argparse.Namespace, **values: object) -> dict[str, str]:
+    """Return what tells a step's row from others, as text: by the names that ``exclude`` uses.
+
+    Args:
+        args: the options; ``option`` and ``threads`` are read.
+        values: the rest, in order; None is what is not given.
+    """
+    variant = {"option": " ".join(sorted(args.option))} if args.option else {}
+    every = {**values, "threads": args.threads}
+    plain = {name: "default" if one is None else str(one) for name, one in every.items()}
+    return {**variant, **plain}

@@ -1,0 +1,131 @@
+"""What a command asks for: tasks, each with the rows that it answers together.
+
+Commands derive their own kinds of tasks, so their parsers load this module; what measures is
+loaded once something is measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+    from pydlbench.runner.execute import View
+
+__all__ = ["KernelTask", "Result", "Row", "Task"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One measurement, estimate, step or check that is wanted.
+
+    Attributes:
+        fields: what tells it from others, by the names that a sweep's ``exclude`` uses; all text.
+        label: a short name for progress lines.
+        case: what is handed to whoever measures it.
+    """
+
+    fields: Mapping[str, str]
+    label: str
+    case: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One finished thing on its way into the store.
+
+    Attributes:
+        table: of the store; empty where there is nothing to keep.
+        document: its JSON object; without ``status`` it counts as ``ok``.
+        row: that it answers; None where it only goes into a row.
+        key: of one that answers no row.
+        detail: what was found: the record that the document was made of, or whatever else a command
+            prints; never stored, so that a resumed run's earlier results have none.
+    """
+
+    table: str
+    document: dict[str, Any]
+    row: Row | None = None
+    key: str | None = None
+    detail: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """Rows that are measured together: where one of them is missing, all are measured again.
+
+    A subclass says what they are and how they are measured; see :class:`KernelTask`.
+
+    Attributes:
+        kind: the command that asks for such rows.
+        opens: the kind of session; tasks with the same kind and the same options share one.
+        rows: what comes of it.
+        options: keywords of ``session.Options``.
+        table: number of the sweep's table that asked for it.
+        place: how messages call that table.
+        words: of the command line that asks for the same.
+    """
+
+    kind: ClassVar[str]
+    opens: ClassVar[str] = "kernels"
+    rows: tuple[Row, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    table: int = 1
+    place: str = ""
+    words: tuple[str, ...] = ()
+
+    def open(self) -> AbstractContextManager[Any]:
+        """Return a new session for tasks of this kind."""
+        from pydlbench.runner.session import Options, Session
+
+        return Session(Options(**self.options))
+
+    def seconds(self) -> float:
+        """Return how many seconds of sampling it is allowed."""
+        return len(self.rows) * float(self.options.get("budget_s", 0.0))
+
+    def check(self, session: Any) -> None:
+        """Make sure that there is room for it, before anything of a run is built.
+
+        Raises:
+            UsageError: there is not.
+        """
+
+    def measure(self, session: Any, view: View) -> Iterator[Result]:
+        """Yield each result as soon as it is finished, those of all rows among them.
+
+        Raises:
+            PydlbenchError: the rows that have no result yet will have none.
+        """
+        raise NotImplementedError
+
+    def refused(self, row: Row, status: str, reason: str) -> Result:
+        """Return what stands in the place of a row that could not be measured."""
+        return Result("", {**row.fields, "status": status, "reason": reason}, row)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelTask(Task):
+    """Layers alone, interleaved where they differ in backend and mode only."""
+
+    kind: ClassVar[str] = "layers"
+
+    def check(self, session: Any) -> None:
+        """Make sure that their operands fit into memory together."""
+        session.check_room([row.case for row in self.rows])
+
+    def measure(self, session: Any, view: View) -> Iterator[Result]:
+        """Measure them in turn."""
+        left = {row.case: row for row in self.rows}
+        for case, measured in session.measure(list(left), progress=view.advance):
+            yield Result("layer", measured.to_dict(), left[case], detail=measured)
+
+    def refused(self, row: Row, status: str, reason: str) -> Result:
+        """Return a layer's row without numbers."""
+        from pydlbench.runner.rows import empty_row
+
+        empty = empty_row(row.case, self.options.get("threads"), status, reason)
+        return Result("layer", empty.to_dict(), row)

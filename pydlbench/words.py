@@ -1,0 +1,100 @@
+"""The words that name what is measured, in options, records and documents alike.
+
+Whatever reads a command line needs them, so this module imports next to nothing. Backends, modes
+and models are declared where they are: in :mod:`pydlbench.backends.capabilities` and
+:mod:`pydlbench.models`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from pydlbench.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = [
+    "CACHES",
+    "CASTS",
+    "CPU_PRECISIONS",
+    "FEEDS",
+    "FRAMEWORKS",
+    "FRAMEWORK_MODES",
+    "FUSIONS",
+    "GPU_PRECISIONS",
+    "IMAGE_LAYOUTS",
+    "LAYOUTS",
+    "PASSES",
+    "PHASES",
+    "PRECISIONS",
+    "PROPAGATIONS",
+    "TIMINGS",
+    "check_device",
+    "check_word",
+]
+
+# -----------------------------------------------------------------------------
+# Of a layer.
+
+PASSES: Final = ("forward", "backward-data", "backward-weights")
+PRECISIONS: Final = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc", "bf16")
+#: Precisions that exist on CPUs; the others are modes of GPUs.
+CPU_PRECISIONS: Final = ("fp32", "bf16", "fp16")
+#: Precisions that exist on GPUs.
+GPU_PRECISIONS: Final = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc")
+PROPAGATIONS: Final = ("inference", "training")
+CACHES: Final = ("hot", "weights-cold", "all-cold")
+LAYOUTS: Final = ("best", "any", "nchw", "nhwc", "blocked")
+#: How samples are taken on a GPU; ``auto`` is what suits the cache state.
+TIMINGS: Final = ("auto", "events", "cuda-graph")
+#: What is computed in the same call: a bias (or its gradient), or a bias and a ReLU.
+FUSIONS: Final = ("none", "bias-relu", "bias")
+
+# -----------------------------------------------------------------------------
+# Of a model's step; the first of each is the default.
+
+#: The images' way through; and back to each weight; and the weights' update.
+PHASES: Final = ("forward", "forward-backward", "training")
+#: The backends that run whole steps.
+FRAMEWORKS: Final = ("torch", "tensorflow")
+#: The ways in which each of them runs a step.
+FRAMEWORK_MODES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"torch": ("eager", "compiled"), "tensorflow": ("graph", "xla")}
+)
+#: Below fp32: weights stay in float32, or the whole model is narrow.
+CASTS: Final = ("mixed", "whole")
+IMAGE_LAYOUTS: Final = ("nhwc", "nchw")
+FEEDS: Final = ("resident", "host")
+
+
+def check_word(option: str, value: str, choices: Sequence[str]) -> None:
+    """Make sure that a word is among its choices.
+
+    Args:
+        option: its name, for the message.
+        value: the word.
+        choices: what it may be.
+
+    Raises:
+        UsageError: it is not; with the nearest that is.
+    """
+    if value not in choices:
+        near = nearest(str(value), choices) or list(choices)
+        raise UsageError(f"{option} {value}: not one of {', '.join(choices)}; nearest: {near[0]}")
+
+
+def check_device(device: str) -> None:
+    """Make sure that a word names a device, whether it is there or not.
+
+    Raises:
+        UsageError: it is neither ``cpu`` nor ``cuda:N``.
+    """
+    if device == "cpu" or re.fullmatch(r"cuda:(0|[1-9][0-9]{0,3})", device):
+        return
+    near = "cuda:0" if nearest(device, ("cuda:0", "gpu:0"), 1) else "cpu"
+    given = shlex.quote(device)
+    raise UsageError(f"--device {given}: no such device; nearest: {near}; choices: cpu, cuda:N")
