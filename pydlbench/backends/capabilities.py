@@ -3,14 +3,14 @@
 A backend is a folder beside this file. Its ``__init__`` declares ``CAPABILITIES``, and imports
 nothing of the library behind it; its module ``backend`` has ``create(device)``, which only a worker
 calls. Whatever is special about a backend outside its process stands in its declaration, so that
-nothing else has to know its name.
+nothing else has to know its name. The command line's help reads the declarations, so what only a
+run needs is imported where it is used.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
-import importlib.metadata
 import importlib.util
 import os
 import pkgutil
@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from pydlbench.devices.cpu.affinity import remember
-from pydlbench.devices.environment import read_environment
 from pydlbench.errors import BackendMissingError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -126,6 +124,8 @@ def of(name: str) -> Capabilities:
 
 def installed_version(one: Capabilities) -> str | None:
     """Return the version of the package that brings a backend, without importing it."""
+    import importlib.metadata
+
     for distribution in one.distributions:
         try:
             return importlib.metadata.version(distribution)
@@ -147,6 +147,8 @@ def load(name: str, device: str) -> Backend:
         UnsupportedError: it does not run on this device.
         BackendMissingError: it is not installed, or lacks something; the message says what.
     """
+    from pydlbench.devices.cpu.affinity import remember
+
     one = of(name)
     remember()
     if not is_there(one):
@@ -168,6 +170,8 @@ def environment(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
     Args:
         variables: the environment variables; those of the process by default.
     """
+    from pydlbench.devices.environment import read_environment
+
     return read_environment(
         variables,
         packages=[distribution for one in every() for distribution in one.distributions],

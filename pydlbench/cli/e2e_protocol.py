@@ -139,7 +139,9 @@ def read_case(args: argparse.Namespace) -> tuple[ProtocolSpec, tuple[str, ...]]:
         data=_folder(args, published.data),
     )
     if case.steps is not None and case.epochs is not None:
-        raise UsageError(f"--epochs {args.epochs}: --steps says it already; nearest: leave one out")
+        raise UsageError(
+            f"--epochs {args.epochs:g}: --steps says it already; nearest: leave one out"
+        )
     return case, notes
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import sys
 from collections import Counter
@@ -700,6 +699,8 @@ def with_options(args: argparse.Namespace) -> argparse.Namespace:
 
 def asked_for(request: Request) -> dict[str, Any]:
     """Return what is asked for as a JSON object, for comparing: every axis by its option's name."""
+    import hashlib
+
     from pydlbench.runner.execute import row_key
 
     rows = [(task, row) for task in tasks(request) for row in task.rows]

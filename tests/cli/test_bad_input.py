@@ -125,8 +125,8 @@ REFUSED = [
     ("diagnose mnist --fail-on 10", "--fail-on 10", "saves:10%"),
     (
         "diagnose vgg11 --option optimizer=none --phase training",
-        "vgg11",
-        "--phase forward-backward",
+        "--phase training",
+        "--phase forward-backward, or --option optimizer=sgd",
     ),
     # Protocols.
     ("e2e vgg16 --protocol mnist-tutorial", "vgg16", "mnist"),
@@ -154,7 +154,7 @@ REFUSED = [
     ("runs show last --json -", "--json -", "pydlbench export RUN"),
     ("runs tag last x", "runs tag", None),
     ("sweep x --dry-run --resume last", "--resume last", "leave one of them out"),
-    ("sweep --resume last", "run last", None),
+    ("sweep --resume last", "--resume last", None),
     ("compare a.json b.json --passes 9", "--passes 9", "--interleave"),
     ("compare a.json b.json --model vgg16", "--model vgg16", "--published"),
     ("compare a.json b.json --interleave --passes 3", "--passes 3", "4"),

@@ -75,6 +75,21 @@ def test_the_command_lines_record_has_the_fields_of_the_functions(job):
         assert set(row[part]) == set(record[part])
 
 
+def test_the_help_of_a_command_loads_nothing_that_only_a_run_needs():
+    script = (
+        "import sys; from pydlbench.cli import main; from pydlbench.cli.parser import COMMANDS\n"
+        "assert all(main(['help', name]) == 0 for name in COMMANDS)\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    loaded = done.stderr.split()
+    assert "pydlbench.cli.layers" in loaded
+    heavy = FRAMEWORKS | {"msgspec", "numpy", "tqdm", "tabulate", "subprocess"}
+    own = ("layers", "models", "devices", "records.record", "runner.execute", "store.store")
+    assert not set(loaded) & (heavy | {f"pydlbench.{name}" for name in own})
+
+
 # The command line itself, but each finished row is told on stderr, so that a test need not guess.
 TELLING = """
 import sys
