@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from pydlbench.backends.verification.inputs import round_to
@@ -124,7 +125,7 @@ def judge(
     bias = verified(alone, "backward-weights", {"dst": gradient}, summed, bias_accumulate)
     if bias.status != "ok":
         return bias
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         weights,
         detail=f"weights: {weights.detail}; bias: {bias.detail}",
         points=weights.points + bias.points,

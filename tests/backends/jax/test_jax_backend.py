@@ -2,76 +2,22 @@
 
 from __future__ import annotations
 
+import problems
 import pytest
 
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
-from pydlbench.layers.pool import Pool2d
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 
 pytest.importorskip("jax")
 
 CONV = Conv2d.of(batch=1, in_channels=2, in_size=5, out_channels=3, kernel=3, padding=1)
-LAYERS: dict[str, Conv2d | Gemm | Pool2d] = {
-    "uneven padding, stride": Conv2d.of(
-        batch=2,
-        in_channels=5,
-        in_size=(7, 9),
-        out_channels=7,
-        kernel=3,
-        padding=(1, 0, 2, 1),
-        stride=(2, 1),
-    ),
-    "groups, dilation": Conv2d.of(
-        batch=2,
-        in_channels=12,
-        in_size=(9, 13),
-        out_channels=6,
-        kernel=(3, 2),
-        padding=(1, 2, 0, 3),
-        stride=(1, 2),
-        dilation=(2, 3),
-        groups=2,
-    ),
-    "1x1, stride leaves gaps": Conv2d.of(
-        batch=1, in_channels=9, in_size=(5, 4), out_channels=4, kernel=1, stride=(3, 2)
-    ),
-    "product": Gemm(m=5, k=7, n=3),
-    "batched product": Gemm(m=5, k=4, n=6, batch_count=2),
-    "max": Pool2d.of(batch=2, channels=3, in_size=(7, 9), kernel=3, stride=2, padding=(1, 0, 1, 1)),
-    "max, gaps": Pool2d.of(batch=1, channels=2, in_size=(8, 7), kernel=(2, 1), stride=(3, 4)),
-    "avg": Pool2d.of(
-        batch=2,
-        channels=3,
-        in_size=(7, 9),
-        kernel=(3, 2),
-        stride=(2, 1),
-        padding=(1, 2, 0, 1),
-        mode="avg",
-    ),
-    "avg, padding counted": Pool2d.of(
-        batch=2,
-        channels=3,
-        in_size=(7, 9),
-        kernel=(3, 4),
-        stride=(2, 3),
-        padding=(1, 2, 0, 3),
-        mode="avg",
-        count_include_pad=True,
-    ),
-}
 # XLA compiles each: these are of every kind, and use every field of a shape.
 _DEFAULT = ("groups, dilation", "batched product", "max", "avg, padding counted")
-PROBLEMS = [
-    pytest.param(name, pass_, marks=() if name in _DEFAULT else pytest.mark.deep)
-    for name, one in LAYERS.items()
-    for pass_ in one.passes
-]
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +27,9 @@ def backend():
     return create("cpu")
 
 
-@pytest.mark.parametrize(("name", "pass_"), PROBLEMS)
+@pytest.mark.parametrize(("name", "pass_"), problems.each_pass(_DEFAULT))
 def test_every_variant_of_every_pass_is_right(backend, name, pass_):
-    case = KernelSpec(layer=LAYERS[name], pass_=pass_, backend="jax", mode="xla")
+    case = KernelSpec(layer=problems.LAYERS[name], pass_=pass_, backend="jax", mode="xla")
     facts = backend.prepare(case, Preparation(seed=3, all_candidates=True)).facts
     assert [one["status"] for one in facts.candidates] == ["ok", "ok"]
     assert all(one["correct"]["unwritten"] == 0 for one in facts.candidates)

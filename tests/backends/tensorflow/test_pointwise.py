@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import problems
 import pytest
 
 from pydlbench.backends.base import Preparation
@@ -16,48 +17,9 @@ from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pydlbench.backends.tensorflow.backend import TensorflowBackend
 
-SIDES = {"batch": 3, "channels": 6, "height": 5, "width": 4}
-LAYERS = (
-    Pointwise(op="bias", **SIDES),
-    Pointwise(op="relu", **SIDES),
-    Pointwise(op="relu6", **SIDES),
-    Pointwise(op="hardswish", **SIDES),
-    Pointwise(op="hardsigmoid", **SIDES),
-    Pointwise(op="scale", **SIDES),
-    Pointwise(op="lrn", **SIDES, local_size=3, alpha=0.5, k=1.5),
-    Pointwise(op="batchnorm", **SIDES),
-    Pointwise(op="add", **SIDES),
-    Pointwise(op="concat", **SIDES, sources=(2, 3, 1)),
-    Pointwise(op="softmax-xent", batch=5, channels=11),
-    Pointwise(op="dropout", **SIDES, keep=0.8),
-    Pointwise(op="l2", channels=333),
-    Pointwise(op="sgd", channels=333),
-    Pointwise(op="momentum", channels=333),
-)
-BY_OP = {layer.op: layer for layer in LAYERS}
-STEPS = [(layer, pass_, "inference") for layer in LAYERS for pass_ in layer.passes]
-STEPS += [(BY_OP["batchnorm"], "forward", "training")]
-
-
-def names(step: tuple[Pointwise, str, str]) -> str:
-    return f"{step[0].op}-{step[1]}-{step[2]}"
-
-
-def every_variant(
-    backend: TensorflowBackend, monkeypatch: pytest.MonkeyPatch, **words: Any
-) -> Iterator[tuple[Any, Any]]:
-    """Prepare a case with each of its variants alone: all are verified, and no race takes time."""
-    monkeypatch.setattr(backend, "_isa", frozenset({"avx512_bf16"}))
-    found = backend.variants(KernelSpec(**words))
-    for variant in found:
-        with monkeypatch.context() as patch:
-            patch.setattr(backend, "variants", lambda _, one=variant: [one])
-            patch.setattr(backend, "completed", lambda facts, *_: facts)
-            yield variant, backend.prepare(KernelSpec(**words), Preparation(seed=3)).facts
+BY_OP = problems.POINTWISE
 
 
 def test_every_operation_is_tried() -> None:
@@ -67,7 +29,7 @@ def test_every_operation_is_tried() -> None:
 @pytest.mark.product
 @pytest.mark.parametrize("mode", ["graph", "xla"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("step", STEPS, ids=names)
+@pytest.mark.parametrize("step", problems.STEPS, ids=problems.step_name)
 def test_right(
     backend: TensorflowBackend,
     monkeypatch: pytest.MonkeyPatch,
@@ -77,13 +39,15 @@ def test_right(
 ) -> None:
     layer, pass_, propagation = step
     words = {"layer": layer, "pass_": pass_, "propagation": propagation}
+    monkeypatch.setattr(backend, "_isa", frozenset({"avx512_bf16"}))
+    monkeypatch.setattr(backend, "completed", lambda facts, *_: facts)
     seen = []
-    for variant, facts in every_variant(
+    for variant, facts in problems.every_variant(
         backend, monkeypatch, precision=precision, mode=mode, **words
     ):
-        assert facts.correct["status"] == "ok", (variant.algorithm, variant.layout, facts.correct)
-        assert "not compared" not in facts.correct["detail"]
-        assert facts.correct["points"] >= np.prod(layer.dims(layer.writes(pass_)[0]))
+        assert facts.correct.status == "ok", (variant.algorithm, variant.layout, facts.correct)
+        assert "not compared" not in facts.correct.detail
+        assert facts.correct.points >= np.prod(layer.dims(layer.writes(pass_)[0]))
         seen.append(variant.variant)
     images = {"nhwc"} if layer.op == "lrn" else {"nchw", "nhwc"}
     assert set(seen) == ({"plain"} if OPERATIONS[layer.op].flat else images)
@@ -94,7 +58,7 @@ def test_the_whole_way_names_what_is_behind(backend: TensorflowBackend, op: str)
     kernel = backend.prepare(KernelSpec(layer=BY_OP[op], mode="graph"), Preparation())
     name = {"relu": "Relu", "momentum": "ResourceApplyMomentum"}[op]
     assert kernel.facts.algorithm.startswith(name)
-    assert kernel.facts.correct["status"] == "ok"
+    assert kernel.facts.correct.status == "ok"
     assert min(kernel.sample(Request(samples=3, inner=2)).seconds) > 0
 
 
@@ -119,7 +83,7 @@ def test_updates_do_not_drift(backend: TensorflowBackend, op: str, mode: str) ->
 def test_a_small_probability_at_the_label_keeps_its_digits(backend: TensorflowBackend) -> None:
     layer = Pointwise(op="softmax-xent", batch=4, channels=5000)
     facts = backend.prepare(KernelSpec(layer=layer), Preparation()).facts
-    assert facts.correct["status"] == "ok"
+    assert facts.correct.status == "ok"
 
 
 def test_many_sources_are_split_and_few_are_sliced(backend: TensorflowBackend) -> None:
@@ -128,7 +92,7 @@ def test_many_sources_are_split_and_few_are_sliced(backend: TensorflowBackend) -
         case = KernelSpec(layer=layer, pass_="backward-data", layout="nhwc")
         facts = backend.prepare(case, Preparation()).facts
         assert facts.algorithm.startswith(name)
-        assert facts.correct["status"] == "ok"
+        assert facts.correct.status == "ok"
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_facts_of_a_row(gpu_backend, monkeypatch, words, timing):
     monkeypatch.setattr(gpu_backend, "variants", lambda _: found)
     kernel = gpu_backend.prepare(case, Preparation())
     facts = kernel.facts
-    assert facts.correct["status"] == "ok"
+    assert facts.correct.status == "ok"
     assert facts.timing == timing
     assert facts.accumulate == ("bfloat16" if case.layer is POOL else "float32")
     assert facts.algorithm.endswith("(sm90_xmma_fprop)")
@@ -135,7 +135,7 @@ def test_fp8_products_have_both_factors_along_the_sum(gpu_backend, monkeypatch, 
 
     monkeypatch.setattr(torch, "_scaled_mm", scaled)
     facts = gpu_backend.prepare(case, Preparation()).facts
-    assert facts.correct["status"] == "ok"
+    assert facts.correct.status == "ok"
     assert set(asked) == {(1, 1, False)}
 
 
@@ -188,6 +188,6 @@ def test_on_a_gpu(layer, precision):
     for pass_ in layer.passes:
         case = KernelSpec(layer=layer, device="cuda:0", precision=precision, pass_=pass_)
         kernel = made.prepare(case, Preparation())
-        assert kernel.facts.correct["status"] == "ok"
+        assert kernel.facts.correct.status == "ok"
         assert kernel.facts.timing == "cuda-graph"
         assert all(one > 0 for one in kernel.sample(Request(samples=3, inner=4)).seconds)

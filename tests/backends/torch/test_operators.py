@@ -90,7 +90,7 @@ def test_eager(backend, monkeypatch, layer, precision):
                 patch.setattr("pydlbench.backends.torch.settings.emulated", lambda _: ())
                 words = {"layer": layer, "pass_": pass_, "precision": precision}
                 facts = prepared(backend, patch, variant, mode="eager", **words)
-            assert facts.correct["status"] == "ok", (pass_, variant, facts.correct)
+            assert facts.correct.status == "ok", (pass_, variant, facts.correct)
             assert facts.library.startswith("torch ")
             if layer.kind == "gemm":
                 assert ("nk" if variant == "transposed" else "kn") in facts.layout
@@ -106,7 +106,7 @@ def test_compiled(backend, monkeypatch, layer):
         for variant in variants(layer):
             with monkeypatch.context() as patch:
                 facts = prepared(backend, patch, variant, layer=layer, pass_=pass_, mode="compiled")
-            assert facts.correct["status"] == "ok", (pass_, variant, facts.correct)
+            assert facts.correct.status == "ok", (pass_, variant, facts.correct)
             assert facts.setup_s > 0
 
 
@@ -114,14 +114,14 @@ def test_compiled(backend, monkeypatch, layer):
 @pytest.mark.filterwarnings("default")  # of the compiler's
 def test_compiled_with_uneven_padding(backend, monkeypatch):
     facts = prepared(backend, monkeypatch, "nhwc", layer=UNEVEN, mode="compiled")
-    assert facts.correct["status"] == "ok"
+    assert facts.correct.status == "ok"
     assert facts.algorithm.startswith("aten::constant_pad_nd + aten::convolution")
 
 
 @pytest.mark.parametrize("layer", [CONV, MAX, UNEVEN_MAX, MEAN], ids=lambda layer: layer.problem)
 def test_forward_of_a_training(backend, monkeypatch, layer):
     facts = prepared(backend, monkeypatch, "nhwc", layer=layer, propagation="training")
-    assert facts.correct["status"] == "ok"
+    assert facts.correct.status == "ok"
     if layer.kind == "pool2d" and layer.mode == "max":
         assert "aten::max_pool2d_with_indices" in facts.algorithm
 

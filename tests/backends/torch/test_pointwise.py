@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import problems
 import pytest
 import torch
 
@@ -10,47 +11,11 @@ from pydlbench.backends.base import Preparation
 from pydlbench.backends.torch.backend import recipes
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import PrimitiveError
-from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 
-SIDES = {"batch": 3, "channels": 6, "height": 5, "width": 4}
-LAYERS = (
-    Pointwise(op="bias", **SIDES),
-    Pointwise(op="relu", **SIDES),
-    Pointwise(op="relu6", **SIDES),
-    Pointwise(op="hardswish", **SIDES),
-    Pointwise(op="hardsigmoid", **SIDES),
-    Pointwise(op="scale", **SIDES),
-    Pointwise(op="lrn", **SIDES, local_size=3, alpha=0.5, k=1.5),
-    Pointwise(op="batchnorm", **SIDES),
-    Pointwise(op="add", **SIDES),
-    Pointwise(op="concat", **SIDES, sources=(2, 3, 1)),
-    Pointwise(op="softmax-xent", batch=5, channels=11),
-    Pointwise(op="dropout", **SIDES, keep=0.8),
-    Pointwise(op="l2", channels=333),
-    Pointwise(op="sgd", channels=333),
-    Pointwise(op="momentum", channels=333),
-)
-BY_OP = {layer.op: layer for layer in LAYERS}
-STEPS = [(layer, pass_, "inference") for layer in LAYERS for pass_ in layer.passes]
-STEPS += [(BY_OP["batchnorm"], "forward", "training")]
-
-
-def names(step):
-    return f"{step[0].op}-{step[1]}-{step[2]}"
-
-
-def every_variant(backend, monkeypatch, **words):
-    """Prepare a case with each of its variants alone: all are verified, and no race takes time."""
-    monkeypatch.setattr("pydlbench.backends.torch.settings.emulated", lambda _: ())
-    case = KernelSpec(**words)
-    found = backend.variants(case)
-    for variant in found:
-        with monkeypatch.context() as patch:
-            patch.setattr(backend, "variants", lambda _, one=variant: [one])
-            yield variant, backend.prepare(case, Preparation(seed=3))
+BY_OP = problems.POINTWISE
 
 
 def test_every_operation_is_tried():
@@ -59,23 +24,24 @@ def test_every_operation_is_tried():
 
 @pytest.mark.product
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("step", STEPS, ids=names)
+@pytest.mark.parametrize("step", problems.STEPS, ids=problems.step_name)
 @pytest.mark.filterwarnings("default")  # of the compiler's
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
 def test_right(backend, monkeypatch, step, precision, mode):
     layer, pass_, propagation = step
     words = {"layer": layer, "pass_": pass_, "propagation": propagation}
+    monkeypatch.setattr("pydlbench.backends.torch.settings.emulated", lambda _: ())
     seen = []
-    for variant, kernel in every_variant(
+    for variant, facts in problems.every_variant(
         backend, monkeypatch, precision=precision, mode=mode, **words
     ):
-        correct = kernel.facts.correct
-        assert correct["status"] == "ok", (variant.algorithm, variant.layout, correct)
+        correct = facts.correct
+        assert correct.status == "ok", (variant.algorithm, variant.layout, correct)
         # Compiled, the statistics of a batch come rounded to the type of its images.
         rounded = (propagation, precision, mode) == ("training", "bf16", "compiled")
-        left_out = correct["detail"].partition("not compared: ")[2]
+        left_out = correct.detail.partition("not compared: ")[2]
         assert left_out == ("mean, variance" if rounded else "")
-        assert correct["points"] >= np.prod(layer.dims(layer.writes(pass_)[0]))
+        assert correct.points >= np.prod(layer.dims(layer.writes(pass_)[0]))
         seen.append(variant.variant)
     flat = OPERATIONS[layer.op].flat
     assert set(seen) == ({"plain"} if flat else {"nchw", "nhwc"})
@@ -185,9 +151,10 @@ def test_gradients_are_the_operators_that_autograd_runs(backend, op):
 
 
 def test_operators_that_a_cpu_lacks_in_bfloat16_run_in_float32(backend, monkeypatch):
+    monkeypatch.setattr("pydlbench.backends.torch.settings.emulated", lambda _: ())
     for pass_ in ("forward", "backward-data"):
         words = {"layer": BY_OP["lrn"], "pass_": pass_, "precision": "bf16"}
-        for variant, _ in every_variant(backend, monkeypatch, **words):
+        for variant, _ in problems.every_variant(backend, monkeypatch, **words):
             assert variant.algorithm.startswith("aten::_to_copy + ")
             assert any("no avg_pool3d in bfloat16 on CPUs" in note for note in variant.notes)
     on_gpu = recipes(KernelSpec(layer=BY_OP["lrn"], device="cuda:0", precision="bf16-tc"))

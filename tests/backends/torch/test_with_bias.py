@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
+import problems
 import pytest
 
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.torch import layers as conv
 from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
 from pydlbench.records.specs import KernelSpec
 
-CONV = Conv2d.of(batch=2, in_channels=4, in_size=(7, 5), out_channels=6, kernel=3, padding=1)
-GROUPED = Conv2d.of(
-    batch=2, in_channels=4, in_size=(9, 7), out_channels=6, kernel=(3, 2), groups=2, dilation=(2, 1)
+CONV, GEMM = problems.LAYERS["even padding"], problems.LAYERS["product"]
+NAMES = (
+    "even padding",
+    "groups, dilation",
+    "uneven padding, stride",
+    "product",
+    "batched product",
 )
-UNEVEN = Conv2d.of(
-    batch=2, in_channels=3, in_size=(8, 6), out_channels=5, kernel=3, stride=2, padding=(0, 1, 0, 1)
-)
-GEMM = Gemm(m=5, k=7, n=3)
-BATCHED = Gemm(m=5, k=7, n=3, batch_count=2)
-
-
-def prepared(backend, monkeypatch, **words):
-    """Prepare a case with each of its variants alone: all are verified, and no race takes time."""
-    monkeypatch.setattr("pydlbench.backends.torch.settings.emulated", lambda _: ())
-    case = KernelSpec(fuse="bias", **words)
-    for variant in backend.variants(case):
-        with monkeypatch.context() as patch:
-            patch.setattr(backend, "variants", lambda _, one=variant: [one])
-            yield backend.prepare(case, Preparation(seed=3)).facts
 
 
 @pytest.mark.product
@@ -38,15 +26,16 @@ def prepared(backend, monkeypatch, **words):
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("pass_", ["forward", "backward-weights"])
-@pytest.mark.parametrize(
-    "layer", [CONV, GROUPED, UNEVEN, GEMM, BATCHED], ids=lambda layer: layer.problem
-)
-def test_right(backend, monkeypatch, layer, pass_, precision, mode):
-    words = {"layer": layer, "pass_": pass_, "precision": precision, "mode": mode}
-    found = list(prepared(backend, monkeypatch, **words))
-    assert [facts.correct["status"] for facts in found] == ["ok", "ok"]
+@pytest.mark.parametrize("name", NAMES)
+def test_right(backend, monkeypatch, name, pass_, precision, mode):
+    monkeypatch.setattr("pydlbench.backends.torch.settings.emulated", lambda _: ())
+    words = {"layer": problems.LAYERS[name], "pass_": pass_, "precision": precision, "mode": mode}
+    found = [
+        facts for _, facts in problems.every_variant(backend, monkeypatch, fuse="bias", **words)
+    ]
+    assert [facts.correct.status for facts in found] == ["ok", "ok"]
     if pass_ == "backward-weights":
-        assert all("; bias: " in facts.correct["detail"] for facts in found)
+        assert all("; bias: " in facts.correct.detail for facts in found)
 
 
 def test_it_is_named(backend):

@@ -1,0 +1,149 @@
+"""Small odd layers of every kind, which every backend must get right, and how they are tried."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pydlbench.backends.base import Preparation
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pointwise import Pointwise
+from pydlbench.layers.pool import Pool2d
+from pydlbench.records.specs import KernelSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+LAYERS: dict[str, Conv2d | Gemm | Pool2d] = {
+    "even padding": Conv2d.of(
+        batch=2, in_channels=4, in_size=(7, 5), out_channels=6, kernel=3, padding=1
+    ),
+    "uneven padding, stride": Conv2d.of(
+        batch=2,
+        in_channels=5,
+        in_size=(7, 9),
+        out_channels=7,
+        kernel=3,
+        padding=(1, 0, 2, 1),
+        stride=(2, 1),
+    ),
+    "groups, dilation": Conv2d.of(
+        batch=2,
+        in_channels=12,
+        in_size=(9, 33),
+        out_channels=6,
+        kernel=(3, 2),
+        padding=(1, 2, 0, 3),
+        stride=(1, 2),
+        dilation=(2, 3),
+        groups=2,
+    ),
+    "depthwise": Conv2d.of(
+        batch=1,
+        in_channels=3,
+        in_size=(6, 37),
+        out_channels=3,
+        kernel=3,
+        padding=1,
+        groups=3,
+    ),
+    "1x1, stride leaves gaps": Conv2d.of(
+        batch=1, in_channels=9, in_size=(5, 4), out_channels=4, kernel=1, stride=(3, 2)
+    ),
+    "all of a column on padding": Conv2d.of(
+        batch=1, in_channels=1, in_size=(3, 2), out_channels=2, kernel=(1, 4), padding=(0, 0, 3, 3)
+    ),
+    "product": Gemm(m=5, k=7, n=3),
+    "one row": Gemm(m=1, k=2, n=1),
+    "batched product": Gemm(m=5, k=7, n=3, batch_count=2),
+    "batched product, several blocks": Gemm(m=37, k=600, n=261, batch_count=2),
+    "max": Pool2d.of(batch=2, channels=3, in_size=(7, 9), kernel=3, stride=2, padding=(1, 0, 1, 1)),
+    "max, gaps": Pool2d.of(batch=1, channels=2, in_size=(8, 7), kernel=(2, 1), stride=(3, 4)),
+    "max, global": Pool2d.of(batch=1, channels=3, in_size=(4, 6), kernel=(4, 6)),
+    "avg": Pool2d.of(
+        batch=2,
+        channels=3,
+        in_size=(7, 9),
+        kernel=(3, 2),
+        stride=(2, 1),
+        padding=(1, 2, 0, 1),
+        mode="avg",
+    ),
+    "avg, padding counted": Pool2d.of(
+        batch=2,
+        channels=3,
+        in_size=(7, 9),
+        kernel=(3, 4),
+        stride=(2, 3),
+        padding=(1, 2, 0, 3),
+        mode="avg",
+        count_include_pad=True,
+    ),
+}
+
+
+def each_pass(
+    default: Collection[str | tuple[str, str]], names: Collection[str] = tuple(LAYERS)
+) -> list[Any]:
+    """Return names of layers with each of their passes; those beyond the default are deep.
+
+    Args:
+        default: names, and pairs of a name and a pass, that are always tried.
+        names: of all layers that are tried.
+    """
+    return [
+        pytest.param(
+            name,
+            pass_,
+            marks=() if name in default or (name, pass_) in default else pytest.mark.deep,
+        )
+        for name in names
+        for pass_ in LAYERS[name].passes
+    ]
+
+
+SIDES = {"batch": 3, "channels": 6, "height": 5, "width": 4}
+_POINTWISE = (
+    Pointwise(op="bias", **SIDES),
+    Pointwise(op="relu", **SIDES),
+    Pointwise(op="relu6", **SIDES),
+    Pointwise(op="hardswish", **SIDES),
+    Pointwise(op="hardsigmoid", **SIDES),
+    Pointwise(op="scale", **SIDES),
+    Pointwise(op="lrn", **SIDES, local_size=3, alpha=0.5, k=1.5),
+    Pointwise(op="batchnorm", **SIDES),
+    Pointwise(op="add", **SIDES),
+    Pointwise(op="concat", **SIDES, sources=(2, 3, 1)),
+    Pointwise(op="softmax-xent", batch=5, channels=11),
+    Pointwise(op="dropout", **SIDES, keep=0.8),
+    Pointwise(op="l2", channels=333),
+    Pointwise(op="sgd", channels=333),
+    Pointwise(op="momentum", channels=333),
+)
+#: The same by operation.
+POINTWISE = {layer.op: layer for layer in _POINTWISE}
+#: Layer, pass and propagation.
+STEPS = [(layer, pass_, "inference") for layer in _POINTWISE for pass_ in layer.passes]
+STEPS += [(POINTWISE["batchnorm"], "forward", "training")]
+
+
+def step_name(step: tuple[Pointwise, str, str]) -> str:
+    """Return how a test of a step is called."""
+    return f"{step[0].op}-{step[1]}-{step[2]}"
+
+
+def every_variant(
+    backend: Any, monkeypatch: pytest.MonkeyPatch, **words: Any
+) -> Iterator[tuple[Any, Any]]:
+    """Prepare a case with each of its variants alone: all are verified, and no race takes time.
+
+    Yields:
+        Each variant, and the facts of its kernel.
+    """
+    case = KernelSpec(**words)
+    for variant in backend.variants(case):
+        with monkeypatch.context() as patch:
+            patch.setattr(backend, "variants", lambda _, one=variant: [one])
+            yield variant, backend.prepare(case, Preparation(seed=3)).facts
