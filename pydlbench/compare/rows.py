@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pydlbench.store.entry import LAYER_COLUMNS
+from pydlbench.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -125,17 +126,20 @@ def side_of_run(name: str, loaded: Loaded) -> Side:
             rows += _rows(table, entry.document, threads if isinstance(threads, int) else None)
     return Side(
         name=name,
-        # Whoever says that it is ok and has no usable time has failed.
-        rows=[
-            row._replace(status="failed") if row.status == "ok" and not row.ok else row
-            for row in rows
-        ],
+        rows=list(map(_checked, rows)),
         run_id=record.id,
         created_utc=record.created_utc,
         device=record.device,
         environment=record.environment,
         command=record.command,
     )
+
+
+def _checked(row: Row) -> Row:
+    """Return a row whose texts steer no terminal, and that has failed if its time is of no use."""
+    if not "".join([value for value in row if type(value) is str]).isprintable():
+        row = Row._make(printable(value) if isinstance(value, str) else value for value in row)
+    return row._replace(status="failed") if row.status == "ok" and not row.ok else row
 
 
 def _rows(table: str, document: Mapping[str, Any], threads: int | None) -> list[Row]:

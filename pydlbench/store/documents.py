@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pydlbench.errors import PydlbenchError, UsageError, nearest
 from pydlbench.records.record import SCHEMA_VERSION
 from pydlbench.records.run import RunInfo, RunRecord
-from pydlbench.store.entry import LAYER_COLUMNS, UNTIMED, Entry, layer_values
+from pydlbench.store.entry import LAYER_COLUMNS, UNTIMED, Entry, layer_values, without_controls
 from pydlbench.store.place import machine_name, user_path
-from pydlbench.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -114,7 +113,7 @@ def _from_file(path: Path, text: str) -> Loaded:
             data = stream.read(_MOST_BYTES + 1)
         if len(data) > _MOST_BYTES:
             raise UsageError(f"{text}: more than {_MOST_BYTES >> 20} MiB; nearest: the run itself")
-        document = _printable(
+        document = without_controls(
             json.loads(data.decode("utf-8-sig"))
         )  # some editors put a mark in front
     except (OSError, RuntimeError) as error:
@@ -155,16 +154,6 @@ def _from_file(path: Path, text: str) -> Loaded:
         measurements=sum(one.table not in UNTIMED for one in entries),
     )
     return Loaded(info, record, entries)
-
-
-def _printable(value: Any) -> Any:
-    """Return a document whose texts cannot steer a terminal: files come from anywhere."""
-    if isinstance(value, dict):
-        return {printable(name): _printable(one) for name, one in value.items()}
-    if isinstance(value, list):
-        # Samples are many, and no texts.
-        return value if all(type(one) is float for one in value) else [*map(_printable, value)]
-    return printable(value) if isinstance(value, str) else value
 
 
 def _kind(document: Mapping[str, Any]) -> str:

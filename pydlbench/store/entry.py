@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from pydlbench.units import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -33,6 +35,7 @@ __all__ = [
     "this_process",
     "unpack",
     "unpack_samples",
+    "without_controls",
 ]
 
 
@@ -101,18 +104,37 @@ def pack(document: Mapping[str, Any]) -> bytes:
 
 
 def unpack(data: bytes) -> dict[str, Any]:
-    """Read :func:`pack`'s bytes back.
+    """Read :func:`pack`'s bytes back, without what could steer a terminal.
 
     Raises:
         ValueError: they are damaged.
     """
+    found: dict[str, Any]
     try:
-        found = json.loads(zlib.decompress(data))
+        text = zlib.decompress(data)
+        found = json.loads(text)
     except zlib.error as error:
         raise ValueError(str(error)) from error
     if not isinstance(found, dict):
         raise ValueError("not an object")
+    if any(mark in text for mark in _MAY_STEER):
+        found = without_controls(found)
     return found
+
+
+# What there is in the JSON of every text with a control character; looking takes a microsecond.
+_MAY_STEER: Final = (b"\\u00", b"\\b", b"\\f", b"\x7f", b"\xc2")
+
+
+def without_controls(value: Any) -> Any:
+    """Return a document whose texts steer no terminal: files and stores come from anywhere."""
+    if isinstance(value, dict):
+        return {printable(name): without_controls(one) for name, one in value.items()}
+    if isinstance(value, list):
+        # Samples are many, and no texts.
+        plain = all(type(one) is float for one in value)
+        return value if plain else [*map(without_controls, value)]
+    return printable(value) if isinstance(value, str) else value
 
 
 def pack_samples(samples: Iterable[float] | None) -> bytes | None:

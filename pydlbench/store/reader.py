@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import StoreError, UsageError, nearest
 from pydlbench.records.run import RunInfo, RunRecord
-from pydlbench.store.entry import LAYER_COLUMNS, UNTIMED, Entry, is_gone, unpack, unpack_samples
+from pydlbench.store.entry import (
+    LAYER_COLUMNS,
+    UNTIMED,
+    Entry,
+    is_gone,
+    unpack,
+    unpack_samples,
+    without_controls,
+)
+from pydlbench.units import printable
 
 if TYPE_CHECKING:
     import sqlite3
@@ -168,7 +177,7 @@ class Reader:
         name, created, command, data = self._one(statement, run_id)
         with self._undamaged(f"run {run_id}"):
             values = {**unpack(data), "id": name, "created_utc": created}
-            return RunRecord.from_dict({**values, "command": json.loads(command)})
+            return RunRecord.from_dict({**values, "command": _texts(command)})
 
     def request(self, run_id: str) -> dict[str, Any] | None:
         """Return what was asked for when a run began, or None where it was not kept."""
@@ -257,7 +266,7 @@ class Reader:
         found = []
         for name, created, kind, status, command, machine, writer, count in rows:
             with self._undamaged(f"run {name}"):
-                words = tuple(json.loads(command))
+                words = tuple(_texts(command))
                 who = None if writer is None else json.loads(writer)
             found.append(
                 RunInfo(
@@ -266,7 +275,7 @@ class Reader:
                     kind=kind,
                     status="killed" if status == "running" and is_gone(who) else status,
                     command=words,
-                    machine=machine,
+                    machine=printable(machine),
                     tags=tuple(tags.get(name, ())),
                     measurements=count,
                 )
@@ -303,3 +312,9 @@ class Reader:
                 f"store {self.path}: {what}: a document is damaged ({error}); the others can be "
                 "read: leave it out, or restore the file from a backup"
             ) from error
+
+
+def _texts(words: str) -> list[Any]:
+    """Return the words of a command line as it is kept, without what could steer a terminal."""
+    found: list[Any] = without_controls(json.loads(words))
+    return found

@@ -3,11 +3,14 @@ from __future__ import annotations
 import json
 import math
 
+import msgspec
 import pytest
 
 from pydlbench.cli import main
 from pydlbench.cli.output import reading_files
 from pydlbench.errors import StoreError, UsageError
+from pydlbench.store.entry import Entry
+from pydlbench.store.store import Store
 
 
 @pytest.fixture
@@ -68,6 +71,44 @@ def test_a_row_without_a_usable_time_has_failed(write, capsys, measurement):
     assert run(write, ("compare", "GOOD", "BAD"), time_s=time) == 1
     assert "is ok in" in (error := capsys.readouterr().err)
     assert "failed in" in error
+
+
+STEERING = "\x1b[31m\x9b\x07"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("runs",),
+        ("runs", "show", "last"),
+        ("runs", "show", "last~1"),
+        ("compare", "last~1", "last~1"),
+        ("compare", "last", "last~1"),
+        *(("export", "last", "--format", one) for one in ("csv", "long", "md", "json")),
+        ("report", "last", "-o", "-"),
+    ],
+    ids=" ".join,
+)
+def test_no_store_from_elsewhere_steers_a_terminal(words, run_record, measurement, capsys):
+    record = msgspec.structs.replace(
+        run_record,
+        command=("pydlbench", STEERING),
+        device={**run_record.device, "name": STEERING},
+        environment={"os": STEERING, "packages": {STEERING: STEERING}},
+    )
+    names = dict.fromkeys(("layer", "problem", "algorithm", "library"), STEERING)
+    ratio = {"to": STEERING, "median": 1.0, "ci_low": None, "ci_high": None, "rounds": 9}
+    both = [
+        measurement(backend=one, mode=STEERING, ratio=ratio, **names) for one in ("native", "torch")
+    ]
+    with Store.open() as store:
+        for name, rows in (("a", both[:1]), ("b", both)):
+            own = msgspec.structs.replace(record, id=f"20300101-{name}")
+            store.begin(own, "layers")
+            store.add_all(own.id, map(Entry.of_layer, rows))
+            store.finish(own, "done")
+    assert main(list(words)) in (0, 2)
+    assert not set("".join(capsys.readouterr())) & set(STEERING) - set("[31m")
 
 
 def test_errors_without_a_file_or_of_our_own_pass():
