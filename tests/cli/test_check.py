@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import inspect
 import json
-import sys
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
+from check_records import make_record
 
 from pydlbench.cli import check as command
 from pydlbench.cli import main
@@ -14,11 +13,6 @@ from pydlbench.cli.parser import Parser
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, WorkerError
 from pydlbench.ladder.check import check
 from pydlbench.store.store import Store
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
-from check_records import make_record
-
-sys.path.pop(0)
 
 BOTH = ("mnist", "--batch", "4", "--framework", "torch,tensorflow")
 DESIGN_KEYS = {

@@ -8,14 +8,9 @@ import json
 import os
 import stat
 import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
 from check_records import make_record
-
-sys.path.pop(0)
 
 from pydlbench.cli import export, main
 from pydlbench.records.check import CheckResult

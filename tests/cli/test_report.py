@@ -4,16 +4,11 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
+import invented_runs as invented
 import pytest
 
 from pydlbench.cli import main
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "report" / "page"))
-import invented
-
-sys.path.pop(0)
 
 
 @pytest.fixture

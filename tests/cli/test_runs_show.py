@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from sweep_fakes import Sessions, time_of
-
-sys.path.pop(0)
 
 from pydlbench.cli import main
 from pydlbench.cli import model as model_command

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from sweep_fakes import FILE, LAYERS, Sessions, entries, sweep
-
-sys.path.pop(0)
 
 from pydlbench.errors import PrimitiveError
 from pydlbench.store.store import Store

@@ -10,11 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from sweep_fakes import FILE, LAYERS, Sessions, entries, sweep, time_of
-
-sys.path.pop(0)
 
 from pydlbench.errors import UsageError
 from pydlbench.records.diagnosis import Diagnosis
@@ -79,7 +75,7 @@ def test_kill_9_loses_nothing_that_was_finished(tmp_path):
     path.write_text(LAYERS, encoding="utf-8")
     script = f"""
         import os, signal, sys
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        sys.path.insert(0, {str(Path(__file__).parents[1] / "helpers")!r})
         from sweep_fakes import Sessions, sweep
         def die(count):
             if count == 2:

@@ -14,7 +14,7 @@ import pydlbench
 from pydlbench.errors import InsufficientMemoryError, UnsupportedError
 from pydlbench.layers.gemm import Gemm
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner import measuring
+from pydlbench.runner import kernels
 from pydlbench.runner.session import Options, Session
 
 pytestmark = pytest.mark.gpu
@@ -77,7 +77,7 @@ def test_out_of_memory_is_a_failed_row_and_the_next_one_is_ok(
 ) -> None:
     """Copies that keep a kernel's data cold in a graph are asked to span twice the memory."""
     facts = gpu.device.facts
-    monkeypatch.setattr(measuring, "_COLD_L2", 2 * facts["memory_bytes"] // facts["l2_bytes"])
+    monkeypatch.setattr(kernels, "_COLD_L2", 2 * facts["memory_bytes"] // facts["l2_bytes"])
     cases = [
         KernelSpec(layer=SMALL, device="cuda:0"),
         KernelSpec(layer=SMALL, cache="all-cold", timing="cuda-graph", device="cuda:0"),

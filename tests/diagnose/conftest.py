@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from pydlbench.runner import interleaved
-
-# The tests beside this file take it from here: pytest puts no folder on the path.
-sys.path.insert(0, str(Path(__file__).parent))
-import planted  # noqa: F401 - as said
-
-sys.path.pop(0)
 
 
 @pytest.fixture(autouse=True)

@@ -1,18 +1,11 @@
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import msgspec
 import pytest
+from check_records import MEASURED_S, make_ledger, make_record
 
 from pydlbench.records.check import LedgerTerm, OperatorRow
 from pydlbench.report.check import check_conclusion
-
-sys.path.insert(0, str(Path(__file__).parent))
-from check_records import MEASURED_S, make_ledger, make_record
-
-sys.path.pop(0)
 
 
 def test_the_conclusion_names_layer_term_and_next_command():

@@ -1,21 +1,15 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from pathlib import Path
 
 import msgspec
 import pytest
+from check_records import make_ledger, make_record, tensorflow
 
 from pydlbench.records.check import CheckResult
 from pydlbench.report.check import check_report, ledger_columns
 from pydlbench.report.text import Style, as_markdown, as_text, run_lines
 from pydlbench.units import Scale, percent
-
-sys.path.insert(0, str(Path(__file__).parent))
-from check_records import make_ledger, make_record, tensorflow
-
-sys.path.pop(0)
 
 
 def result(record):

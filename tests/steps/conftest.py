@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import sys
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-# The tests beside this file take it from here: pytest puts no folder on the path.
-sys.path.insert(0, str(Path(__file__).parent))
-import tiny  # noqa: F401 - as said
-
-sys.path.pop(0)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,20 +1,14 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
+import invented_runs as invented
 import msgspec
 import pytest
+from page_reading import by_id, parse
 
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving
 from pydlbench.report.page.page import build_page
-
-sys.path.insert(0, str(Path(__file__).parent))
-import invented
-from reading import by_id, parse
-
-sys.path.pop(0)
 
 
 def test_nothing_is_in_the_way_of_good_documents(everything, page, root):

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+import invented_runs as invented
 import msgspec
+from page_reading import by_id, parse
 
 from pydlbench.report.page.page import build_page
-
-sys.path.insert(0, str(Path(__file__).parent))
-import invented
-from reading import by_id, parse
-
-sys.path.pop(0)
 
 
 def cells(table):

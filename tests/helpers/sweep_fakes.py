@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from check_records import make_record
 
 from pydlbench.cli import sweep as command
 from pydlbench.cli.parser import Parser
@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 
     from pydlbench.records.run import RunInfo
     from pydlbench.store.entry import Entry
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
-from check_records import make_record
-
-sys.path.pop(0)
 
 __all__ = ["FILE", "LAYERS", "Sessions", "entries", "parse", "sweep"]
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+from check_records import make_record
 
 from pydlbench.models import build_model
 from pydlbench.models.work import work
@@ -18,10 +17,8 @@ from pydlbench.report.json import dump
 from pydlbench.report.page.runs import read_run
 from pydlbench.store.documents import load
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from check_records import make_record
-
-sys.path.pop(0)
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DEVICE = {
     "kind": "cpu",
