@@ -86,7 +86,7 @@ def prepared(*kinds):
 def test_what_breaks_after_it_was_built_costs_its_variant(bad):
     kernel = prepared(bad, (Product, ""))
     assert kernel.facts.algorithm == "product 1"
-    assert kernel.facts.correct["status"] == "ok"
+    assert kernel.facts.correct.status == "ok"
     failed = [one for one in kernel.facts.candidates if one["status"] == "failed"]
     assert [one["algorithm"] for one in failed] == ["product 0"]
     assert len(kernel.sample(Request(samples=2)).seconds) == 2

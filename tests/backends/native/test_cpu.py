@@ -53,8 +53,8 @@ def prepare(backend, layer=CONV, preparation=None, **words):
 def test_a_prepared_kernel_is_verified_and_runs(backend, layer, pass_):
     kernel = prepare(backend, layer, pass_=pass_)
     facts = kernel.facts
-    assert facts.correct["status"] == "ok"
-    assert facts.correct["rel_error"] <= facts.correct["tolerance"]
+    assert facts.correct.status == "ok"
+    assert facts.correct.rel_error <= facts.correct.tolerance
     assert facts.library == f"oneDNN {_cpu.library()['version']}"
     assert facts.workspace_bytes >= 0
     assert facts.setup_s > 0
@@ -90,7 +90,7 @@ def test_all_candidates_are_timed_and_verified_on_request(backend):
 @pytest.mark.parametrize("layer", [CONV, GEMM, POOL], ids=lambda layer: layer.kind)
 def test_a_layout_restricts_the_choice(backend, layer, layout):
     facts = prepare(backend, layer, layout=layout).facts
-    assert facts.correct["status"] == "ok"
+    assert facts.correct.status == "ok"
     if layer.kind != "gemm" and layout in ("nchw", "nhwc"):
         assert {f"{role} {layout}" in facts.layout for role in ("src", "dst")} == {True}
     if layer.kind != "gemm" and layout == "blocked":
@@ -100,14 +100,12 @@ def test_a_layout_restricts_the_choice(backend, layer, layout):
 @pytest.mark.parametrize("cache", ["weights-cold", "all-cold"])
 def test_cold_caches_are_prepared(backend, cache):
     facts = prepare(backend, cache=cache, preparation=Preparation(cold_bytes=500_000)).facts
-    assert facts.correct["status"] == "ok"
+    assert facts.correct.status == "ok"
 
 
 def test_another_seed_is_other_data(backend):
     errors = {
-        prepare(backend, layout="nhwc", preparation=Preparation(seed=seed)).facts.correct[
-            "rel_error"
-        ]
+        prepare(backend, layout="nhwc", preparation=Preparation(seed=seed)).facts.correct.rel_error
         for seed in (1, 2, 3)
     }
     assert len(errors) > 1
@@ -161,7 +159,7 @@ def test_a_wrong_candidate_is_passed_over(backend, monkeypatch):
     monkeypatch.setattr(cpu, "verify", suspicious)
     facts = prepare(backend).facts
     assert len(asked) == 2
-    assert facts.correct["status"] == "ok"
+    assert facts.correct.status == "ok"
     (wrong,) = [entry for entry in facts.candidates if entry["status"] == "failed"]
     assert wrong["reason"] == "dst[0] is 2, expected 1"
     assert not wrong["chosen"]
@@ -236,8 +234,8 @@ BATCHNORM = Pointwise(op="batchnorm", batch=2, channels=16, height=5, width=5)
 def test_memory_bound_layers_come_in_all_layouts(backend, op, layout):
     layer = Pointwise(op=op, batch=2, channels=16, height=5, width=5)
     facts = prepare(backend, layer, layout=layout).facts
-    assert facts.correct["status"] == "ok"
-    assert "not compared" not in facts.correct["detail"]
+    assert facts.correct.status == "ok"
+    assert "not compared" not in facts.correct.detail
     own = facts.algorithm.startswith("own:")
     assert facts.library.startswith("pydlbench" if own else "oneDNN")
     if layout in ("nchw", "nhwc"):
@@ -247,7 +245,7 @@ def test_memory_bound_layers_come_in_all_layouts(backend, op, layout):
 @pytest.mark.parametrize("text", ["momentum:ic1000", "l2:ic1000", "softmax-xent:mb4ic10"])
 def test_vectors_have_one_layout(backend, text):
     facts = prepare(backend, parse_problem(text), layout="nhwc").facts
-    assert (facts.correct["status"], facts.layout[:3]) in (("ok", "pla"), ("ok", "src"))
+    assert (facts.correct.status, facts.layout[:3]) in (("ok", "pla"), ("ok", "src"))
     with pytest.raises(UnsupportedError, match="no implementation with --layout blocked"):
         prepare(backend, parse_problem(text), layout="blocked")
 

@@ -51,7 +51,7 @@ def test_a_kernel_that_is_asked_for_by_name_has_no_rivals(backend):
 def test_a_brief_search_leaves_out_older_code_and_is_verified(backend):
     brief = prepare(backend, preparation=Preparation(brief=True)).facts
     full = prepare(backend).facts
-    assert brief.correct["status"] == "ok"
+    assert brief.correct.status == "ok"
     few, all_ = (
         {(entry["algorithm"], entry["layout"]) for entry in facts.candidates}
         for facts in (brief, full)
@@ -69,7 +69,7 @@ def test_the_second_kernel_of_an_estimate_is_the_first_one_again(backend):
     again = Preparation(brief=True, variant=name, cold_bytes=500_000)
     second = prepare(backend, layout="blocked", cache="all-cold", preparation=again).facts
     assert (second.algorithm, second.layout) == (first.algorithm, first.layout)
-    assert second.correct["status"] == "ok"
+    assert second.correct.status == "ok"
     assert (first.reorder_s, second.reorder_s) == ({}, {})
     assert prepare(backend, layout="blocked").facts.reorder_s
 

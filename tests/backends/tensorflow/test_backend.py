@@ -82,8 +82,8 @@ def test_every_pass_is_right(
             prepare(backend, layer, pass_, mode, precision=precision)
         return
     facts = prepare(backend, layer, pass_, mode, precision=precision).facts
-    assert facts.correct["status"] == "ok"
-    assert facts.correct["points"] > 0
+    assert facts.correct.status == "ok"
+    assert facts.correct.points > 0
     assert facts.timing == "steady"
     assert facts.library.startswith("TensorFlow 2")
     assert facts.setup_s > 0
@@ -101,7 +101,7 @@ def test_special_convolutions_are_right(
     backend: TensorflowBackend, layer: Conv2d, pass_: str, mode: str
 ) -> None:
     facts = prepare(backend, layer, pass_, mode).facts
-    assert facts.correct["status"] == "ok"
+    assert facts.correct.status == "ok"
     assert wrong(facts.candidates) == []
     own = [one for one in facts.candidates if one["algorithm"].startswith("Depthwise")]
     assert len(own) == (2 if layer is DEPTHWISE else 0)
@@ -113,7 +113,7 @@ def test_a_refused_variant_says_why_and_another_takes_its_place(
     layer = dataclasses.replace(GROUPED, pad_top=2)
     facts = prepare(backend, layer, "backward-data", "graph").facts
     reasons = {one["algorithm"]: one["reason"] for one in facts.candidates if one["reason"]}
-    assert facts.correct["status"] == "ok"
+    assert facts.correct.status == "ok"
     assert facts.algorithm.startswith("Pad, Conv2DBackpropInput")
     refusal = reasons["Conv2DBackpropInput"]
     assert refusal.startswith("TensorFlow, Conv2DBackpropInput with 2 groups (graph): ")
@@ -219,7 +219,7 @@ def test_what_xla_refuses_is_unsupported_in_its_own_words(backend: TensorflowBac
         prepare(backend, layer, "forward", "xla")
     expected = "TensorFlow, MaxPool (xla): XLA does not support pooling ops with explicit padding"
     assert str(raised.value) == expected
-    assert prepare(backend, layer, "forward", "graph").facts.correct["status"] == "ok"
+    assert prepare(backend, layer, "forward", "graph").facts.correct.status == "ok"
 
 
 def test_a_wrong_operator_fails(

@@ -42,12 +42,12 @@ def test_right(
     monkeypatch.setattr(backend, "completed", lambda facts, *_: facts)
     case = KernelSpec(layer=layer, pass_=pass_, precision=precision, mode=mode, fuse="bias")
     facts = backend.prepare(case, THOROUGH).facts
-    assert facts.correct["status"] == "ok"
+    assert facts.correct.status == "ok"
     wrong = [one for one in facts.candidates if (one["correct"] or {}).get("status") == "failed"]
     if precision == "fp32":
         assert wrong == []
     if pass_ == "backward-weights":
-        assert "; bias: " in facts.correct["detail"]
+        assert "; bias: " in facts.correct.detail
 
 
 def test_sums_in_bfloat16_are_known_as_such(
