@@ -21,6 +21,7 @@ from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.backends.verification.verify import Verdict, verify
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError
+from pydlbench.layers.layer import result_role
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
 from pydlbench.timing.chunk import Chunk, Request
@@ -141,23 +142,18 @@ class CpuAutotuner(autotune.Autotuner):
             candidate.details["reorder_s"] = kernel.reorder_seconds()
         kernel.run_poisoned()
         layer = self._case.layer
-        extra = None
-        if isinstance(layer, Pointwise):
-            # What belongs to channels has as many dimensions as a primitive likes.
-            written = kernel.outputs()
-            extra = {role: array.reshape(layer.dims(role)) for role, array in written.items()}
-            output = extra.pop(layer.writes(self._case.pass_, self._case.propagation)[0])
-        else:
-            output = kernel.output()
+        # A primitive may know a tensor by other dimensions: channels, the groups of weights.
+        shapes = layer.shapes()
+        results = {role: array.reshape(shapes[role]) for role, array in kernel.outputs().items()}
         return verify(
             layer,
             self._case.pass_,
             self._case.precision,
             self._inputs,
-            output,
+            results[result_role(layer, self._case.pass_)],
             seed=self._preparation.seed,
             algorithm=candidate.algorithm,
-            extra=extra,
+            extra=results,
             propagation=self._case.propagation,
         )
 

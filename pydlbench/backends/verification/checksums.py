@@ -31,10 +31,13 @@ __all__ = [
     "checksum_weights",
     "choose_pixels",
     "contract",
+    "element_name",
+    "image_checksums",
     "larger",
     "overlap",
     "per_channel",
     "pieces",
+    "sums_over",
     "whole_columns",
     "window_axes",
     "worst_of",
@@ -109,8 +112,8 @@ def contract(
     first, second = (np.zeros(shape) for shape in shapes)
     for cut in pieces(array):
         piece = array[cut].transpose(order).astype(np.float64, order="C")
-        for by, result in ((factors, first), (squares, second)):
-            part = piece if by is factors else np.multiply(piece, piece, out=piece)
+        for by, result, squared in ((factors, first, False), (squares, second, True)):
+            part = np.multiply(piece, piece, out=piece) if squared else piece
             part = _contract_piece(part, [(by.get(axis), cut[axis]) for axis in order])
             kept = tuple(slice(None) if axis in by else cut[axis] for axis in range(array.ndim))
             result[kept] += part.transpose(inverse)
@@ -226,8 +229,15 @@ class Pixels:
 
     def name(self, role: str, pixel: int, channel: int) -> str:
         """Name an element: ``dst[n=0, c=17, h=3, w=5]``."""
-        at = self.image[pixel], self.row[pixel], self.column[pixel]
-        return f"{role}[n={at[0]}, c={channel}, h={at[1]}, w={at[2]}]"
+        return element_name(role, (self.image[pixel], channel, self.row[pixel], self.column[pixel]))
+
+
+def element_name(role: str, place: Sequence[Any]) -> str:
+    """Name an element of NCHW images, ``dst[n=0, c=17, h=3, w=5]``, or of a vector, ``bias[3]``."""
+    if len(place) == 1:
+        return f"{role}[{place[0]}]"
+    image, channel, row, column = place
+    return f"{role}[n={image}, c={channel}, h={row}, w={column}]"
 
 
 def choose_pixels(
@@ -439,6 +449,52 @@ def worst_of(
         got=float(got.flat[flat]),
         expected=float(expected.flat[flat]),
     )
+
+
+def image_checksums(
+    output: NDArray[Any],
+    source: NDArray[Any],
+    axes: tuple[TapAxis, TapAxis],
+    rng: np.random.Generator,
+    *,
+    by_tap: bool,
+) -> tuple[F64, F64, F64, F64]:
+    """Return the checksums of an output's channels, and the sums over the source that predict them.
+
+    With random weights ``b[p] = b_h b_w`` of an output's positions and the tables' ``source``::
+
+        sum_p b[p] y[n, o, p]  is a sum over taps of  S[n, c, k] = sum_p b[p] x[n, c, source(p, k)]
+
+    Args:
+        output: What a kernel wrote, NCHW.
+        source: What it read, NCHW.
+        axes: The tables of its windows.
+        rng: Chooses the weights.
+        by_tap: Whether taps are weighted; else they are added up at once.
+
+    Returns:
+        ``sum_p b y`` and ``sum_p b**2 y**2``, both (images, channels); ``S``, and the variance that
+        rounding gives each of them, both (images, channels, taps, taps), or one tap for all.
+    """
+    weights = [checksum_weights(rng, axis.outputs) for axis in axes]
+    factors = {2 + i: one[:, None] for i, one in enumerate(weights)}
+    got, got_energy = contract(output, factors, {axis: one**2 for axis, one in factors.items()})
+    spread = [axis.spread(one) for axis, one in zip(axes, weights, strict=True)]
+    energy = [axis.energy(one) for axis, one in zip(axes, weights, strict=True)]
+    if not by_tap:
+        spread = [one.sum(axis=1, keepdims=True) for one in spread]
+        energy = [one.sum(keepdims=True) for one in energy]
+    pixels = {axis: np.ones((source.shape[axis], 1)) for axis in (2, 3)}
+    sums, squares = contract(source, {2: spread[0], 3: spread[1]}, pixels)
+    # The mean square of a channel stands for that of each window in it.
+    mean_square = squares / (source.shape[2] * source.shape[3])
+    return got[:, :, 0, 0], got_energy[:, :, 0, 0], sums, mean_square * np.outer(*energy)
+
+
+def sums_over(array: NDArray[Any], axes: Sequence[int]) -> tuple[F64, F64]:
+    """Return the sums of a tensor over some axes, which keep one element, and of its squares."""
+    ones = {axis: np.ones((array.shape[axis], 1)) for axis in axes}
+    return contract(array, ones, ones)
 
 
 def larger(first: Deviation, second: Deviation) -> Deviation:

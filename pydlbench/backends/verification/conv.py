@@ -16,6 +16,7 @@ from pydlbench.backends.verification.checksums import (
     checksum_weights,
     choose_pixels,
     contract,
+    image_checksums,
     larger,
     pieces,
     window_axes,
@@ -47,13 +48,9 @@ def check_conv(layer: Conv2d, computed: Computed) -> dict[str, Evidence]:
 # Convolution forward and backward-data against the reference.
 #
 # Both passes are ``y[n, o, p] = sum_{c, k} w[o, c, k] x[n, c, source(p, k)]`` with the tables of
-# :mod:`~pydlbench.backends.verification.checksums`. With random weights ``b[p] = b_h b_w`` the
-# checksum of a channel of an image is, exchanging the sums::
-#
-#     sum_p b[p] y[n, o, p] = sum_{c, k} w[o, c, k] S[n, c, k]
-#     S[n, c, k] = sum_p b[p] x[n, c, source(p, k)]
-#
-# ``S`` is one pass over the source, and small. Where recomputing one checksum per image would
+# :mod:`~pydlbench.backends.verification.checksums`. The checksum of a channel of an image is,
+# exchanging the sums, ``sum_{c, k} w[o, c, k] S[n, c, k]`` with the ``S`` of ``image_checksums``,
+# which is one pass over the source, and small. Where recomputing one checksum per image would
 # still be expensive (large weights and small images), images are first added up with random
 # weights.
 
@@ -111,24 +108,11 @@ def _check_images(
     taps = kernel[0] * kernel[1]
     macs = groups * outs * ins * taps
 
-    by_row = checksum_weights(rng, height.outputs)
-    by_column = checksum_weights(rng, width.outputs)
-    got, got_energy = contract(
-        output,
-        {2: by_row[:, None], 3: by_column[:, None]},
-        {2: by_row[:, None] ** 2, 3: by_column[:, None] ** 2},
+    got, got_energy, sums, energy = image_checksums(
+        output, source, (height, width), rng, by_tap=True
     )
-    sums, squares = contract(
-        source,
-        {2: height.spread(by_row), 3: width.spread(by_column)},
-        {2: np.ones((source.shape[2], 1)), 3: np.ones((source.shape[3], 1))},
-    )
-    # The mean square of a channel stands for that of each window in it.
-    mean_square = squares / (source.shape[2] * source.shape[3])
-    energy = mean_square * np.outer(height.energy(by_row), width.energy(by_column))
-
     fold = _fold(rng, images, max(1, _CHECKSUM_MACS // macs))
-    got, got_energy = fold @ got[:, :, 0, 0], fold**2 @ got_energy[:, :, 0, 0]
+    got, got_energy = fold @ got, fold**2 @ got_energy
     buckets = len(fold)
 
     per_pixel = groups * ins * taps

@@ -14,10 +14,11 @@ from pydlbench.backends.verification.checksums import (
     Deviation,
     Evidence,
     Piece,
-    contract,
+    element_name,
     larger,
     per_channel,
     pieces,
+    sums_over,
     whole_columns,
     worst_of,
 )
@@ -208,10 +209,7 @@ _ALL = (slice(None),)
 
 def channel_sums(images: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the sum over each channel of NCHW images, and that of the squares."""
-    first, second = (
-        {axis: np.ones((images.shape[axis], 1)) for axis in (0, 2, 3)} for _ in range(2)
-    )
-    sums, squares = contract(images, first, second)
+    sums, squares = sums_over(images, (0, 2, 3))
     return sums[0, :, 0, 0], squares[0, :, 0, 0]
 
 
@@ -530,10 +528,6 @@ def _namer(piece: Piece) -> Callable[[Sequence[int]], str]:
     first = [cut.start or 0 for cut in piece.cut]
 
     def name(at: Sequence[int]) -> str:
-        place = [start + index for start, index in zip(first, at, strict=True)]
-        if len(place) == 1:
-            return f"{piece.role}{place}"
-        image, channel, row, column = place
-        return f"{piece.role}[n={image}, c={channel}, h={row}, w={column}]"
+        return element_name(piece.role, [low + i for low, i in zip(first, at, strict=True)])
 
     return name

@@ -11,11 +11,12 @@ from pydlbench.backends.verification.checksums import (
     Deviation,
     Evidence,
     TapAxis,
-    checksum_weights,
     choose_pixels,
-    contract,
+    element_name,
+    image_checksums,
     larger,
     overlap,
+    sums_over,
     window_axes,
     worst_of,
 )
@@ -68,27 +69,13 @@ def _check_average(
         rng: Chooses weights and points.
     """
     height, width = window_axes(layer, pass_)
-    by_row = checksum_weights(rng, height.outputs)
-    by_column = checksum_weights(rng, width.outputs)
-    got, got_energy = contract(
-        output,
-        {2: by_row[:, None], 3: by_column[:, None]},
-        {2: by_row[:, None] ** 2, 3: by_column[:, None] ** 2},
+    got, got_energy, sums, energy = image_checksums(
+        output, source, (height, width), rng, by_tap=False
     )
-    expected, squares = contract(
-        source,
-        {
-            2: height.spread(by_row).sum(axis=1, keepdims=True),
-            3: width.spread(by_column).sum(axis=1, keepdims=True),
-        },
-        {2: np.ones((source.shape[2], 1)), 3: np.ones((source.shape[3], 1))},
-    )
-    mean_square = squares / (source.shape[2] * source.shape[3])
-    variance = mean_square * height.energy(by_row).sum() * width.energy(by_column).sum()
     checksum = worst_of(
         got,
-        expected,
-        CHECKSUM_UNIT * np.sqrt(got_energy + variance),
+        sums[:, :, 0, 0],
+        CHECKSUM_UNIT * np.sqrt(got_energy + energy[:, :, 0, 0]),
         lambda at: f"checksum of channel {at[1]} of image {at[0]}",
     )
     taps = height.source.shape[1] * width.source.shape[1]
@@ -182,14 +169,7 @@ def _check_max_gradient(
 
 def _sums(gradient: NDArray[Any], output: NDArray[Any]) -> Deviation:
     """Compare the sum over each channel of each image: no gradient is lost or counted twice."""
-    (got, got_energy), (expected, energy) = (
-        contract(
-            tensor,
-            {2: np.ones((tensor.shape[2], 1)), 3: np.ones((tensor.shape[3], 1))},
-            {2: np.ones((tensor.shape[2], 1)), 3: np.ones((tensor.shape[3], 1))},
-        )
-        for tensor in (output, gradient)
-    )
+    (got, got_energy), (expected, energy) = (sums_over(one, (2, 3)) for one in (output, gradient))
     return worst_of(
         got,
         expected,
@@ -253,8 +233,7 @@ def _planes(layer: Pool2d, images: list[int] | range) -> Iterator[tuple[int, sli
 
 def _namer(role: str, image: int, channels: slice) -> Callable[[Sequence[int]], str]:
     """Name the elements of a piece by their place in the whole tensor."""
-    first = int(channels.start)
-    return lambda at: f"{role}[n={image}, c={first + at[0]}, h={at[1]}, w={at[2]}]"
+    return lambda at: element_name(role, (image, channels.start + at[0], *at[1:]))
 
 
 def _nothing(role: str) -> Deviation:
