@@ -6,12 +6,13 @@ import dataclasses
 import json
 import os
 
+import msgspec
 import numpy as np
 import pytest
 
 from pydlbench import _cpu
 from pydlbench.backends import autotune
-from pydlbench.backends.base import Preparation
+from pydlbench.backends.base import KernelFacts, Preparation
 from pydlbench.backends.native import cpu
 from pydlbench.backends.verification.verify import Verdict
 from pydlbench.errors import PrimitiveError, UnsupportedError
@@ -22,6 +23,7 @@ from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
+from pydlbench.workers.channel import decode, encode
 
 CONV = Conv2d.of(batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)
 GEMM = Gemm(m=8, k=32, n=16)
@@ -65,8 +67,10 @@ def test_a_prepared_kernel_is_verified_and_runs(backend, layer, pass_):
 
 
 def test_the_facts_cross_the_wire(backend):
-    facts = prepare(backend).facts.to_dict()
-    assert json.loads(json.dumps(facts, allow_nan=False)) == facts
+    facts = prepare(backend).facts
+    read = msgspec.convert(decode(encode({"ok": facts}))["ok"], KernelFacts)
+    assert (read.correct.status, read.correct.rel_error) == ("ok", facts.correct.rel_error)
+    assert dataclasses.replace(read, correct=facts.correct) == facts
 
 
 def test_the_winner_is_one_of_the_candidates_and_marked(backend):
