@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import io
 import itertools
 import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from pydlbench.cli import compare
 from pydlbench.cli import main as pydlbench
@@ -58,7 +59,7 @@ class SlowerKernel:
         """Time the requested samples, and stretch them."""
         chunk = self._kernel.sample(request)
         seconds = tuple(self._factor * one for one in chunk.seconds)
-        return dataclasses.replace(chunk, seconds=seconds)
+        return msgspec.structs.replace(chunk, seconds=seconds)
 
     def release(self) -> None:
         """Let go of it."""

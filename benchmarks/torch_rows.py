@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+import msgspec
+
 from pydlbench.errors import PydlbenchError, WorkerError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.pool import Pool2d
@@ -180,11 +182,11 @@ class TorchPeer:
         if chunk.gpu is None or self._process is None:
             return chunk
         others = tuple(pid for pid in chunk.gpu.others if pid != self._process.pid)
-        gpu = dataclasses.replace(chunk.gpu, others=others)
-        return dataclasses.replace(chunk, gpu=gpu, disturbance=disturbance(gpu))
+        gpu = msgspec.structs.replace(chunk.gpu, others=others)
+        return msgspec.structs.replace(chunk, gpu=gpu, disturbance=disturbance(gpu))
 
     def _sample(self, number: int, request: Request) -> Chunk:
-        reply = self._ask(op="sample", id=number, **dataclasses.asdict(request))
+        reply = self._ask(op="sample", id=number, **msgspec.structs.asdict(request))
         return Chunk(seconds=tuple(reply["seconds"]), wall_s=reply["wall_s"])
 
     def _ask(self, **request: Any) -> dict[str, Any]:
