@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.backends import autotune
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pydlbench.records.specs import KernelSpec
     from pydlbench.timing.chunk import Chunk
 
-__all__ = ["FrameworkBackend", "Variant", "operation_of", "translated"]
+__all__ = ["FrameworkBackend", "Variant", "operation_of", "renamed", "translated"]
 
 
 # -----------------------------------------------------------------------------
@@ -73,6 +73,21 @@ def operation_of(layer: Layer) -> str:
     That is the layer's kind; a memory-bound layer's is its operation.
     """
     return layer.op if isinstance(layer, Pointwise) else layer.kind
+
+
+def renamed(facts: KernelFacts, algorithm: str, **known: Any) -> KernelFacts:
+    """Return facts by another name, in the list of candidates too.
+
+    Args:
+        facts: of the chosen variant.
+        algorithm: its name, now that the kernels behind the call are known.
+        known: other facts that were found out with it.
+    """
+    candidates = [
+        {**entry, "algorithm": algorithm} if entry["chosen"] else entry
+        for entry in facts.candidates
+    ]
+    return replace(facts, algorithm=algorithm, candidates=candidates, **known)
 
 
 # -----------------------------------------------------------------------------

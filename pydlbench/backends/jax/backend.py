@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pydlbench.backends.frameworks import hlo
-from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant
+from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, renamed
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError
 
@@ -135,13 +134,7 @@ class JaxBackend(FrameworkBackend):
         seen: dict[str, Any] = {"kernel": f"XLA {behind}"}
         if detail := hlo.detail(text):
             seen["detail"] = detail
-        candidates = [
-            {**entry, "algorithm": algorithm} if entry["chosen"] else entry
-            for entry in facts.candidates
-        ]
-        return dataclasses.replace(
-            facts, algorithm=algorithm, candidates=candidates, evidence={**facts.evidence, **seen}
-        )
+        return renamed(facts, algorithm, evidence={**facts.evidence, **seen})
 
 
 def _check(case: KernelSpec) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pydlbench.backends.base import check_not_emulated, check_precision
-from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant
+from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, renamed
 from pydlbench.backends.tensorflow.layers import calls_of
 from pydlbench.backends.tensorflow.operator import (
     DTYPES,
@@ -244,18 +243,8 @@ class TensorflowBackend(FrameworkBackend):
             notes.append(f"TF32 switched {'on' if case.precision == 'tf32' else 'off'}")
         if case.mode == "xla" and stored in ("bf16", "fp16") and behind and "f32" in behind:
             notes.append(f"XLA converts {stored} operands to float32 and computes in that")
-        candidates = [
-            {**entry, "algorithm": algorithm} if entry["chosen"] else entry
-            for entry in facts.candidates
-        ]
-        return dataclasses.replace(
-            facts,
-            algorithm=algorithm,
-            candidates=candidates,
-            notes=notes,
-            timing=self._timing,
-            evidence=self._evidence(operator, behind, detail),
-        )
+        evidence = self._evidence(operator, behind, detail)
+        return renamed(facts, algorithm, notes=notes, timing=self._timing, evidence=evidence)
 
     def _evidence(
         self, operator: FunctionOperator, behind: str | None, detail: str

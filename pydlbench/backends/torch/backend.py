@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant
+from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, renamed
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.layers import calls_of
 from pydlbench.backends.torch.operator import GuardedClock, Place, TorchOperator, build, empty
@@ -136,17 +135,8 @@ class TorchBackend(FrameworkBackend):
         assert isinstance(operator, TorchOperator)
         found = self.behind(operator, case)
         algorithm = f"{facts.algorithm} ({found.kernels})" if found.kernels else facts.algorithm
-        candidates = [
-            {**entry, "algorithm": algorithm} if entry["chosen"] else entry
-            for entry in facts.candidates
-        ]
-        return dataclasses.replace(
-            facts,
-            algorithm=algorithm,
-            candidates=candidates,
-            notes=[*facts.notes, *found.remarks],
-            evidence=found.evidence,
-        )
+        notes = [*facts.notes, *found.remarks]
+        return renamed(facts, algorithm, notes=notes, evidence=found.evidence)
 
 
 class TorchCpuBackend(TorchBackend):

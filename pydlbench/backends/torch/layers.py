@@ -620,9 +620,6 @@ def _pool_gradient(operands: Operands) -> Made:
     return Made(backward_data, (operands.tensor("dst"), source, *kept))
 
 
-# -----------------------------------------------------------------------------
-# The one table.
-
 #: What PyTorch calls for a layer, by its kind; for memory-bound layers by their operation.
 LAYERS: Final[Mapping[str, LayerCalls]] = {
     "conv2d": LayerCalls(recipes=conv_recipes, in_network=conv_in_network, overwritable=True),

@@ -561,9 +561,6 @@ def concat_recipes(layer: Pointwise, case: KernelSpec) -> list[Recipe]:
     ]
 
 
-# -----------------------------------------------------------------------------
-# The table.
-
 #: What PyTorch calls for each memory-bound operation; see ``layers.LAYERS``.
 POINTWISE: Final[Mapping[str, LayerCalls]] = {
     "bias": LayerCalls(
