@@ -367,21 +367,34 @@ def _table_text(table: Table, width: int | None, style: Style) -> str:
 
 
 def _fitted(wide: list[int], right: Sequence[bool], width: int) -> list[list[int]]:
-    """Make columns of words narrower, the widest first; return which columns stand beside others.
+    """Return which columns stand beside each other so that they fit into a width.
+
+    Where it is enough, columns of words are cut, the widest first. Where it is not, columns go on
+    below the others instead, behind the first one.
 
     Args:
-        wide: characters of each column; changed.
+        wide: characters of each column; changed where columns are cut.
         right: whether each is aligned to the right: a number, which is never cut.
         width: that is to be fitted into.
     """
-    words = sorted((at for at, flag in enumerate(right) if not flag), key=lambda at: -wide[at])
-    for at in words:
-        excess = sum(wide) + len(_GAP) * (len(wide) - 1) - width
-        wide[at] = min(wide[at], max(_LEAST, wide[at] - max(0, excess)))
+
+    def taken(columns: Sequence[int]) -> int:
+        return sum(columns) + len(_GAP) * (len(columns) - 1)
+
+    cut_to = list(wide)
+    for at in sorted((at for at, flag in enumerate(right) if not flag), key=lambda at: -wide[at]):
+        excess = max(0, taken(cut_to) - width)
+        cut_to[at] = min(wide[at], max(_LEAST, wide[at] - excess))
+    if taken(cut_to) <= width:
+        wide[:] = cut_to
+        return [list(range(len(wide)))]
+    if not right[0]:
+        wide[0] = min(wide[0], width // 2)
     parts = [[0]]
     for at in range(1, len(wide)):
-        taken = sum(wide[one] + len(_GAP) for one in parts[-1])
-        if len(parts[-1]) > 1 and taken + wide[at] > width:
+        if not right[at]:
+            wide[at] = min(wide[at], width - taken([wide[0], 0]))
+        if len(parts[-1]) > 1 and taken([wide[one] for one in (*parts[-1], at)]) > width:
             parts.append([0])
         parts[-1].append(at)
     return parts

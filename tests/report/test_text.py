@@ -7,7 +7,20 @@ import io
 
 import pytest
 
-from pydlbench.report.text import csv_text, markdown_table, plain_table
+from pydlbench.report.text import (
+    Facts,
+    Heading,
+    Lines,
+    Style,
+    Table,
+    Title,
+    as_markdown,
+    as_text,
+    csv_text,
+    markdown_table,
+    plain_table,
+    some_names,
+)
 from pydlbench.units import printable
 
 ESCAPES = "a\x1b[31mb\x00c\x9bd\x7f"
@@ -38,3 +51,108 @@ def test_a_markdown_cell_is_one_line_of_text():
     assert markdown_table(["a", "b"], [["x|y\nz", "<b>"]]) == (
         "| a | b |\n| :--- | ---: |\n| x\\|y z | \\<b\\> |"
     )
+
+
+NARROW = Style(width=40)
+TABLE = Table(
+    ["layer", "time", "share", "", "detail"],
+    [["conv1", "1.0 ms", "10 %", "#", "x" * 60], ["fc6", "9.0 ms", "90 %", "#########", "y"]],
+    [False, True, True, False, False],
+    alarms={1},
+)
+
+
+def test_names_are_cut_before_columns_are_parted():
+    lines = as_text([TABLE], Style(width=60)).splitlines()
+    assert len(lines) == 3
+    assert max(map(len, lines)) <= 60
+    assert lines[1].endswith("xxx...")
+    assert lines[2].split() == ["fc6", "9.0", "ms", "90", "%", "#########", "y"]
+
+
+def test_columns_that_have_no_room_go_on_below_behind_the_first():
+    first, second = as_text([TABLE], NARROW).split("\n\n")
+    assert first.splitlines()[0].split() == ["layer", "time", "share"]
+    assert second.splitlines()[0].split() == ["layer", "detail"]
+    assert [line.split()[0] for line in second.splitlines()] == ["layer", "conv1", "fc6"]
+    assert max(map(len, [*first.splitlines(), *second.splitlines()])) <= 40
+
+
+def test_numbers_are_never_cut():
+    table = Table(["a", "b", "c"], [["1" * 30, "2" * 30, "3" * 30]], [True] * 3)
+    text = as_text([table], NARROW)
+    assert text.count("3" * 30) == text.count("2" * 30) == 1
+    assert "..." not in text
+
+
+def test_what_went_wrong_is_marked_and_what_is_to_be_read_first():
+    style = Style(enabled=True, width=150)
+    assert as_text([TABLE], style).splitlines()[2].startswith("\033[31mfc6 ")
+    assert as_text([Heading(["a", "b"])], style) == "\033[1ma\033[0m\nb"
+    assert as_text([Lines(["a"], alarm=True)], style) == "\033[31ma\033[0m"
+
+
+def test_lines_are_broken_between_words_and_commands_are_not():
+    words, command = "word " * 12, "next: pydlbench layers --shape conv3 --batch 128"
+    lines = as_text([Lines([words.strip(), command])], NARROW).splitlines()
+    assert lines[0] == "word " * 7 + "word"
+    assert lines[1] == "  " + "word " * 3 + "word"
+    assert lines[2] == command
+
+
+def test_facts_stand_behind_their_labels():
+    facts = Facts([("cause", "w " * 20), ("cause", "b"), ("next", "pydlbench x")], "1. slow")
+    lines = as_text([facts], NARROW).splitlines()
+    assert lines[0] == "1. slow"
+    assert lines[1].startswith("    cause     w w")
+    assert lines[2].startswith(" " * 14 + "w")
+    assert lines[3:] == [" " * 14 + "b", "    next      pydlbench x"]
+
+
+def test_each_block_in_markdown():
+    blocks = [
+        Title("Layers"),
+        Heading(["what", "where"]),
+        TABLE,
+        Lines(["first", "second"], bold=1),
+        Lines(["a*b"], listed=True, title="tried:"),
+        Facts([("cause", "x|y"), ("next", "pydlbench x_y")], "1. slow"),
+        Lines([]),
+    ]
+    assert as_markdown(blocks).split("\n\n") == [
+        "### Layers",
+        "what  \nwhere",
+        "| layer | time | share | detail |\n| :--- | ---: | ---: | :--- |\n"
+        f"| conv1 | 1.0 ms | 10 % | {'x' * 60} |\n| fc6 | 9.0 ms | 90 % | y |",
+        "**first**",
+        "second",
+        "tried:",
+        "- a\\*b",
+        "**1. slow**",
+        "- cause: x\\|y\n- next: `pydlbench x_y`\n",
+    ]
+
+
+def test_a_table_without_rows_is_nothing():
+    empty = Table(["a"], [], [False])
+    assert as_text([empty, Lines(["x"]), Lines([])]) == "x"
+    assert as_markdown([empty, Lines(["x"])]) == "x\n"
+
+
+def test_a_report_is_as_wide_as_its_terminal(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("COLUMNS", "80")
+    assert Style.of(Terminal()).width == 80
+    assert Style.of(io.StringIO()).width == 150
+    monkeypatch.setenv("COLUMNS", "400")
+    assert Style.of(Terminal()).width == 150
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(1, "a"), (5, "a, b, c, d, e"), (7, "a, b, c, d and 3 more")]
+)
+def test_a_few_names_stand_for_many(count, text):
+    assert some_names(list("abcdefg"[:count])) == text
