@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.cli.options import add, device_of
@@ -67,7 +68,9 @@ def run(
     """
     from pydlbench.backends import capabilities
     from pydlbench.cli.output import Outputs
+    from pydlbench.report.device import device_report
     from pydlbench.report.json import dump
+    from pydlbench.report.text import Style, as_text
 
     _check_combination(args)
     if args.known:
@@ -86,7 +89,7 @@ def run(
                 {"device": record.to_dict(), "environment": capabilities.environment()}
             )
         },
-        lambda: _render(record),
+        lambda: as_text(device_report(record), Style.of(sys.stdout)),
         warnings=[f"{advice.symptom}; {advice.remedy}" for advice in record.warnings],
     )
     return 0
@@ -121,16 +124,6 @@ def _arguments(args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...
     return {"device": device, "threads": args.threads, "precisions": CPU_PRECISIONS}, notes
 
 
-def _render(record: DeviceRecord | GpuRecord) -> str:
-    from pydlbench.devices.cpu.record import DeviceRecord
-
-    if isinstance(record, DeviceRecord):
-        from pydlbench.report.device import render_cpu
-
-        return render_cpu(record)
-    from pydlbench.report.device import render_gpu
-
-    return render_gpu(record)
 
 
 # -----------------------------------------------------------------------------
@@ -148,8 +141,9 @@ def run_known(args: argparse.Namespace) -> int:
     """
     from pydlbench.cli.output import Outputs
     from pydlbench.devices.gpu.cards import known_cards
-    from pydlbench.report.device import price_cards, render_cards
+    from pydlbench.report.device import cards_report, price_cards
     from pydlbench.report.json import dump
+    from pydlbench.report.text import Style, as_text
 
     prices = _by_card("--price", args.price or ())
     images = _by_card("--throughput", args.throughput or ())
@@ -162,7 +156,7 @@ def run_known(args: argparse.Namespace) -> int:
     cards = price_cards(known_cards(), prices, images)
     Outputs.from_args(args).write(
         {"json": lambda: dump({"cards": [card.to_dict() for card in cards]})},
-        lambda: render_cards(cards),
+        lambda: as_text(cards_report(cards), Style.of(sys.stdout)),
     )
     return 0
 

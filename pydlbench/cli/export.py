@@ -279,10 +279,10 @@ def _sheet(loaded: Sequence[Loaded]) -> tuple[Sequence[str], list[list[Any]], li
 
 def run_markdown(run: RunRecord, entries: Sequence[Entry]) -> str:
     """Return a run as a section that can be pasted into a page."""
+    from pydlbench.report.documents import document_tables
     from pydlbench.report.e2e import conclude as conclude_steps
     from pydlbench.report.e2e import settings, steps_report
     from pydlbench.report.layers import layers_page
-    from pydlbench.report.markdown import document_tables
     from pydlbench.report.text import as_markdown, run_lines
     from pydlbench.report.verdicts import conclude, measured_peaks
 

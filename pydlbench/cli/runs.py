@@ -105,7 +105,8 @@ def run(args: argparse.Namespace, ask: Callable[[str], str] | None = None) -> in
 
 def _list(args: argparse.Namespace) -> int:
     from pydlbench.report.json import dump
-    from pydlbench.report.runs import render_runs
+    from pydlbench.report.runs import runs_table
+    from pydlbench.report.text import Style, as_text
 
     outputs = Outputs.from_args(args)
     store = reading_store(args)
@@ -119,7 +120,7 @@ def _list(args: argparse.Namespace) -> int:
                 raise UsageError(f"--tag {args.tag}: no run has it; nearest: {near}")
     outputs.write(
         {"json": lambda: dump({"runs": [one.to_dict() for one in found]})},
-        lambda: render_runs(found) if found else None,
+        lambda: as_text([runs_table(found)], Style.of(sys.stdout)) if found else None,
     )
     if not found and not args.quiet:
         tell("no runs are kept yet; begin with: pydlbench layers")
@@ -185,14 +186,15 @@ def _change(
 
 def _agreed(infos: Sequence[RunInfo], ask: Callable[[str], str] | None) -> bool:
     """Ask on a terminal; elsewhere a deletion has to be meant."""
-    from pydlbench.report.runs import render_runs
+    from pydlbench.report.runs import runs_table
+    from pydlbench.report.text import Style, as_text
 
     names = " ".join(info.id for info in infos)
     if ask is None:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise UsageError(f"runs delete {names}: nobody to ask; nearest: add --yes")
         ask = input
-    print(render_runs(infos), file=sys.stderr, flush=True)
+    print(as_text([runs_table(infos)], Style.of(sys.stderr)), file=sys.stderr, flush=True)
     return ask("delete? [y/N] ").strip().lower() in ("y", "yes")
 
 

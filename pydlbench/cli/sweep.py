@@ -518,7 +518,7 @@ def _label(one: Outcome) -> str:
 
 
 def _estimate(document: Mapping[str, Any]) -> str:
-    from pydlbench.report.markdown import dominant
+    from pydlbench.report.documents import dominant
 
     found = document["estimate"]
     words = [f"{format_seconds(found['low'])} .. {format_seconds(found['high'])}"]
@@ -533,16 +533,20 @@ def _estimate(document: Mapping[str, Any]) -> str:
 
 
 def _step(document: Mapping[str, Any]) -> str:
-    words = _time(document["time_s"])
+    from pydlbench.report.documents import time_text
+
+    words = time_text(document["time_s"])
     rate = document.get("images_per_s")
     words += f", {rate:.4g} images/s" if rate else ""
     return words + (", contended" if document.get("contended") else "")
 
 
 def _check(document: Mapping[str, Any]) -> str:
+    from pydlbench.report.documents import time_text
+
     return (
         f"predicted {format_seconds(document['estimate_s'])}, measured "
-        f"{_time(document['measured_s'])}, error {100 * document['error']:+.1f} %"
+        f"{time_text(document['measured_s'])}, error {percent(document['error'], signed=True)}"
     )
 
 
@@ -555,16 +559,6 @@ def _findings(document: Mapping[str, Any]) -> str:
 
 def _nothing(_: Mapping[str, Any]) -> str:
     return ""
-
-
-def _time(time: Mapping[str, Any]) -> str:
-    low, high = time.get("ci_low"), time.get("ci_high")
-    spread = (
-        "no interval"
-        if low is None or high is None
-        else (f"+-{percent((high - low) / 2 / time['median'])}")
-    )
-    return f"{format_seconds(time['median'])} {spread} (n {time['n']})"
 
 
 _LINES: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {

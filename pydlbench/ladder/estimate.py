@@ -1,4 +1,16 @@
-"""The estimate of a step: sums of measured layers, each with its roof, its share and its doubts."""
+"""The estimate of a step: sums of measured layers, each with its roof, its share and its doubts.
+
+Every layer is measured with its operands in the cache and with none of them there. In a step some
+are and some are not, so that the two sums are the ends of an interval::
+
+    low = sum of hot times       high = sum of cold times       time = their middle
+
+A kernel without a cold row counts with its hot time in both; how many these are is told.
+
+The statistical interval is kept apart. It combines the half-widths of the distinct measurements
+as those of independent ones, each times how often its kernel occurs; it knows nothing of a
+machine that drifts while they are taken.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +33,6 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
 
 __all__ = ["Estimate", "LayerShare", "Plan", "Range", "Term", "estimate", "plan"]
-
-
-# -----------------------------------------------------------------------------
-# A step's time as an interval, and each node's share of it, or that of all nodes alike.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,21 +142,6 @@ def _together(group: Sequence[LayerShare]) -> LayerShare:
         by_pass=passes,
         count=len(group),
     )
-
-
-# -----------------------------------------------------------------------------
-# The estimate of a step: sums of measured layers, each with its roof, its share and its doubts.
-#
-# Every layer is measured with its operands in the cache and with none of them there. In a step some
-# are and some are not, so that the two sums are the ends of an interval::
-#
-#     low = sum of hot times       high = sum of cold times       time = their middle
-#
-# A kernel without a cold row counts with its hot time in both; how many these are is told.
-#
-# The statistical interval is kept apart. It combines the half-widths of the distinct measurements
-# as those of independent ones, each times how often its kernel occurs; it knows nothing of a
-# machine that drifts while they are taken.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,132 +3,182 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.devices.cpu.affinity import format_cpus
 from pydlbench.devices.gpu.cards import find_card
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import accumulator, other_accumulators, theoretical_peak
-from pydlbench.report.text import plain_table
+from pydlbench.records.metrics import Column
+from pydlbench.report.text import Facts, Lines, Table
 from pydlbench.units import format_bytes, format_hz, format_seconds, percent, si
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pydlbench.devices.cpu.facts import Cache, CpuFacts
     from pydlbench.devices.cpu.record import DeviceRecord
     from pydlbench.devices.findings import Bandwidth, PrecisionPeak
     from pydlbench.devices.gpu.cards import KnownCard
     from pydlbench.devices.gpu.record import GpuRecord
+    from pydlbench.report.text import Block
 
-__all__ = ["PricedCard", "price_cards", "render_cards", "render_cpu", "render_gpu"]
-
-
-# -----------------------------------------------------------------------------
-# The tables of ``device`` that all kinds of devices share: facts, peaks, bandwidths.
+__all__ = ["PricedCard", "cards_report", "device_report", "price_cards"]
 
 
-def fact_lines(facts: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield one line per labelled fact."""
-    for label, text in facts:
-        yield f"{label:<10}{text}"
+_CPU_LEVELS: Final = {
+    "memory": "memory",
+    "llc": "last-level cache",
+    "l2": "level before it",
+}
+_GPU_LEVELS: Final = {"memory": "device memory", "l2": "L2 cache"}
 
 
-def ruled_table(titles: Sequence[str], rows: Sequence[Sequence[str]], align: Sequence[str]) -> str:
-    """Return a table with a rule under its titles; ``align`` holds ``left`` or ``right``."""
-    from tabulate import tabulate  # imported here: not every command prints a table
+def device_report(record: DeviceRecord | GpuRecord) -> list[Block]:
+    """Return facts and findings: peaks, what starting work costs, bandwidths."""
+    from pydlbench.devices.cpu.record import DeviceRecord
 
-    return tabulate(rows, titles, tablefmt="simple", colalign=align, disable_numparse=True)
+    return _cpu_report(record) if isinstance(record, DeviceRecord) else _gpu_report(record)
 
 
-def peak_lines(peaks: Sequence[PrecisionPeak], rated: str) -> Iterator[str]:
-    """Yield the table of compute peaks, an empty line before it, and the derivations.
+def _cpu_report(record: DeviceRecord) -> list[Block]:
+    launch = record.launch_s
+    start = [f"starting and joining the threads takes {format_seconds(launch)}"] if launch else []
+    counted = "GB/s as the pattern counts its arrays; what plain stores read first is not counted."
+    return [
+        Facts(list(_cpu_facts(record))),
+        Table.of(_peak_columns("nominal"), record.peaks),
+        Lines(_derivations(record.peaks)),
+        Lines(start),
+        *_bandwidths(record.bandwidths, _CPU_LEVELS, counted),
+    ]
+
+
+def _gpu_report(record: GpuRecord) -> list[Block]:
+    derivations = _derivations(record.peaks)
+    for precision, peak in other_accumulators(record.facts).items() if record.peaks else ():
+        figure = si(peak.flops_per_s, "FLOP/s")
+        derivations.append(
+            f"{precision} with {peak.accumulate} accumulation: {figure}, {peak.derivation}"
+        )
+    start = []
+    if record.launch is not None:
+        start.append(
+            f"an empty kernel takes {format_seconds(record.launch.empty_kernel_s)} on the device, "
+            f"{format_seconds(record.launch.graph_node_s)} as a node of a CUDA graph; "
+            f"its launch takes the host {format_seconds(record.launch.host_s)}"
+        )
+    if record.bandwidths:
+        limit = record.facts.memory_bytes_per_s
+        theory = None if limit is None else {"memory": limit}
+        counted = "GB/s as the pattern counts its arrays: a copy counts what it reads and writes."
+        found = _bandwidths(record.bandwidths, _GPU_LEVELS, counted, theory)
+    else:
+        reason = record.bandwidth_reason
+        found = [Lines([f"no bandwidths: {reason}"] if reason is not None else [])]
+    return [
+        Facts(list(_gpu_facts(record))),
+        Table.of(_peak_columns("rated"), record.peaks),
+        Lines(derivations),
+        Lines(start),
+        *found,
+    ]
+
+
+def _peak_columns(rated: str) -> list[Column[PrecisionPeak]]:
+    """Return the columns of compute peaks.
 
     Args:
-        peaks: one per precision.
         rated: what the clock that a product is sold with is called: ``nominal``, ``rated``.
     """
-    if not peaks:
-        return
-    yield ""
-    titles = ("precision", "measured", "theoretical", "share", rated, "clock", "probe")
-    yield ruled_table(titles, [_peak_row(peak) for peak in peaks], ("left", *["right"] * 5, "left"))
+
+    def flops(value: float | None) -> str:
+        return "-" if value is None else si(value, "FLOP/s")
+
+    def theoretical(one: PrecisionPeak) -> float | None:
+        return one.theoretical.flops_per_s if one.measured and one.theoretical else None
+
+    def share(one: PrecisionPeak) -> str:
+        limit = theoretical(one)
+        return percent(one.measured / limit if one.measured and limit else None)
+
+    def clock(one: PrecisionPeak) -> str:
+        known = one.measured is not None and one.clock_hz is not None
+        return format_hz(one.clock_hz or 0.0) if known else "-"
+
+    def probe(one: PrecisionPeak) -> str:
+        return one.reason or "not probed" if one.measured is None else one.kernel or "-"
+
+    return [
+        Column("precision", lambda one: one.precision, right=False),
+        Column("measured", lambda one: flops(one.measured)),
+        Column("theoretical", lambda one: flops(theoretical(one))),
+        Column("share", share),
+        Column(rated, lambda one: flops(one.nominal.flops_per_s if one.nominal else None)),
+        Column("clock", clock),
+        Column("probe", probe, right=False),
+    ]
+
+
+def _derivations(peaks: Sequence[PrecisionPeak]) -> list[str]:
+    lines = []
     for peak in peaks:
         limit = peak.theoretical or peak.nominal
         if limit is not None:
             assumed = "; assumed" if limit.assumed else ""
-            yield f"{peak.precision}: {limit.derivation}{assumed}"
+            lines.append(f"{peak.precision}: {limit.derivation}{assumed}")
+    return lines
 
 
-def bandwidth_table(
+def _bandwidths(
     bandwidths: Sequence[Bandwidth],
     names: Mapping[str, str],
+    counted: str,
     theory: Mapping[str, float] | None = None,
-) -> str:
-    """Return the table of bandwidths in GB/s, one row per level, one column per pattern.
+) -> list[Block]:
+    """Return the table in GB/s, one row per level, one column per pattern; and what it counts.
 
     Args:
-        bandwidths: what was probed.
+        bandwidths: what was probed; with none there is nothing to return.
         names: of the levels, for people.
+        counted: what of a pattern's traffic is counted.
         theory: theoretical bandwidths in B/s, of levels that have one.
     """
-    patterns = list(dict.fromkeys(item.pattern for item in bandwidths))
-    rows = []
-    for level in dict.fromkeys(item.level for item in bandwidths):
-        found = {item.pattern: item for item in bandwidths if item.level == level}
-        size = max(item.working_set_bytes for item in found.values())
-        cells = [
-            f"{found[pattern].bytes_per_s / 1e9:.1f}" if pattern in found else "-"
-            for pattern in patterns
-        ]
-        if theory:
-            limit = theory.get(level)
-            best = max(item.bytes_per_s for item in found.values())
-            cells += ["-", "-"] if limit is None else [f"{limit / 1e9:.1f}", percent(best / limit)]
-        rows.append((names.get(level, level), format_bytes(size), *cells))
-    titles = ("GB/s from", "working set", *patterns)
+    found: dict[str, dict[str, Bandwidth]] = {}
+    for one in bandwidths:
+        found.setdefault(one.level, {})[one.pattern] = one
+
+    def rate(pattern: str) -> Column[str]:
+        def cell(level: str) -> str:
+            one = found[level].get(pattern)
+            return "-" if one is None else f"{one.bytes_per_s / 1e9:.1f}"
+
+        return Column(pattern, cell)
+
+    def size(level: str) -> str:
+        return format_bytes(max(one.working_set_bytes for one in found[level].values()))
+
+    def limit(level: str) -> str:
+        value = (theory or {}).get(level)
+        return "-" if value is None else f"{value / 1e9:.1f}"
+
+    def share(level: str) -> str:
+        value = (theory or {}).get(level)
+        best = max(one.bytes_per_s for one in found[level].values())
+        return "-" if value is None else percent(best / value)
+
+    columns: list[Column[str]] = [
+        Column("GB/s from", lambda level: names.get(level, level), right=False),
+        Column("working set", size),
+        *map(rate, dict.fromkeys(one.pattern for one in bandwidths)),
+    ]
     if theory:
-        titles += ("theoretical", "share")
-    return ruled_table(titles, rows, ("left", *["right"] * (len(titles) - 1)))
-
-
-def _peak_row(peak: PrecisionPeak) -> tuple[str, ...]:
-    nominal = "-" if peak.nominal is None else si(peak.nominal.flops_per_s, "FLOP/s")
-    if peak.measured is None:
-        return (peak.precision, "-", "-", "-", nominal, "-", peak.reason or "not probed")
-    limit = peak.theoretical
-    return (
-        peak.precision,
-        si(peak.measured, "FLOP/s"),
-        "-" if limit is None else si(limit.flops_per_s, "FLOP/s"),
-        "-" if limit is None else percent(peak.measured / limit.flops_per_s),
-        nominal,
-        "-" if peak.clock_hz is None else format_hz(peak.clock_hz),
-        peak.kernel or "-",
-    )
+        columns += [Column("theoretical", limit), Column("share", share)]
+    return [Table.of(columns, list(found)), Lines([counted] if found else [])]
 
 
 # -----------------------------------------------------------------------------
-# The report of ``device`` for a CPU: facts, peaks, cost of starting threads, bandwidths.
-
-_CPU_LEVELS = {"memory": "memory", "llc": "last-level cache", "l2": "level before it"}
-
-
-def render_cpu(record: DeviceRecord) -> str:
-    """Return facts and findings of a CPU; no newline at the end."""
-    return "\n".join(_cpu_lines(record))
-
-
-def _cpu_lines(record: DeviceRecord) -> Iterator[str]:
-    yield from fact_lines(_cpu_facts(record))
-    yield from peak_lines(record.peaks, "nominal")
-    if record.launch_s:
-        yield ""
-        yield f"starting and joining the threads takes {format_seconds(record.launch_s)}"
-    if record.bandwidths:
-        yield ""
-        yield bandwidth_table(record.bandwidths, _CPU_LEVELS)
-        yield "GB/s as the pattern counts its arrays; what plain stores read first is not counted."
+# Facts of a CPU.
 
 
 def _cpu_facts(record: DeviceRecord) -> Iterator[tuple[str, str]]:
@@ -201,39 +251,7 @@ def _cache_size(size: int) -> str:
 
 
 # -----------------------------------------------------------------------------
-# The report of ``device`` for a GPU: facts, peaks, launch costs, bandwidths, libraries.
-
-_GPU_LEVELS = {"memory": "device memory", "l2": "L2 cache"}
-
-
-def render_gpu(record: GpuRecord) -> str:
-    """Return facts and findings of a GPU; no newline at the end."""
-    return "\n".join(_gpu_lines(record))
-
-
-def _gpu_lines(record: GpuRecord) -> Iterator[str]:
-    yield from fact_lines(_gpu_facts(record))
-    yield from peak_lines(record.peaks, "rated")
-    for precision, peak in other_accumulators(record.facts).items() if record.peaks else ():
-        figure = si(peak.flops_per_s, "FLOP/s")
-        yield f"{precision} with {peak.accumulate} accumulation: {figure}, {peak.derivation}"
-    if record.launch is not None:
-        yield ""
-        yield (
-            f"an empty kernel takes {format_seconds(record.launch.empty_kernel_s)} on the device, "
-            f"{format_seconds(record.launch.graph_node_s)} as a node of a CUDA graph; "
-            f"its launch takes the host {format_seconds(record.launch.host_s)}"
-        )
-    if record.bandwidths:
-        limit = record.facts.memory_bytes_per_s
-        yield ""
-        yield bandwidth_table(
-            record.bandwidths, _GPU_LEVELS, None if limit is None else {"memory": limit}
-        )
-        yield "GB/s as the pattern counts its arrays: a copy counts what it reads and writes."
-    elif record.bandwidth_reason is not None:
-        yield ""
-        yield f"no bandwidths: {record.bandwidth_reason}"
+# Facts of a GPU.
 
 
 def _gpu_facts(record: GpuRecord) -> Iterator[tuple[str, str]]:
@@ -319,6 +337,12 @@ _TITLES = {
 }
 
 
+_LEGEND: Final = (
+    "TFLOP/s as published: dense, float32 accumulation (FP16 on CUDA cores: float16), tc: tensor "
+    "cores; *: not published, SMs x FLOP per clock x clock; -: the card lacks it."
+)
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PricedCard:
     """A known card with what was given about it on the command line.
@@ -388,51 +412,48 @@ def price_cards(
     return tuple(found)
 
 
-def render_cards(cards: Sequence[PricedCard]) -> str:
-    """Return the table and its legend; columns of prices only where there are any."""
-    titles = ["card", "year", "cc", "SMs", "memory", "GB/s"]
-    titles += [*_TITLES.values(), "W"]
+def cards_report(cards: Sequence[PricedCard]) -> list[Block]:
+    """Return the legend and the table; columns of prices only where there are any."""
     priced = any(card.price_usd is not None for card in cards)
     imaged = any(card.images_per_s is not None for card in cards)
-    if priced:
-        titles += ["USD", "FP32/kUSD", "FP16 tc/kUSD"]
-    if imaged:
-        titles += ["images/s", "images/s/USD"]
-    rows = []
-    for item in cards:
-        row = _row(item)
-        if priced:
-            row += [
-                _number(item.price_usd),
-                _number(item.tflops_per_kusd("fp32")),
-                _number(item.tflops_per_kusd("fp16-tc")),
-            ]
-        if imaged:
-            row += [_number(item.images_per_s), _number(item.images_per_s_per_usd)]
-        rows.append(row)
-    right = [title not in ("card", "memory") for title in titles]
-    legend = (
-        "TFLOP/s as published: dense, float32 accumulation (FP16 on CUDA cores: float16), tc:\n"
-        "tensor cores; *: not published, SMs x FLOP per clock x clock; -: the card lacks it."
-    )
-    if priced:
-        legend += "\n/kUSD: TFLOP/s per 1000 USD at the prices given with --price."
-    if imaged:
-        legend += "\nimages/s: as given with --throughput; images/s/USD: that over the price."
-    return f"{legend}\n\n{plain_table(titles, rows, right)}"
-
-
-def _row(item: PricedCard) -> list[str]:
-    card = item.card
-    figures = [
-        f"{_number(item.tflops[name], 3)}*"
-        if name in item.derived
-        else _number(item.tflops.get(name))
-        for name in _TITLES
+    legend = [_LEGEND]
+    columns: list[Column[PricedCard]] = [
+        Column("card", lambda one: one.card.name, right=False),
+        Column("year", lambda one: str(one.card.year)),
+        Column("cc", lambda one: one.card.capability),
+        Column("SMs", lambda one: str(one.card.multiprocessors)),
+        Column("memory", lambda one: _of_memory(one.card), right=False),
+        Column("GB/s", lambda one: f"{one.card.bandwidth_gb_per_s:g}"),
+        *map(_figures, _TITLES),
+        Column("W", lambda one: _number(one.card.power_w)),
     ]
-    memory = f"{card.memory_gb:g} GB {card.memory_type}"
-    place = [card.name, str(card.year), card.capability, str(card.multiprocessors), memory]
-    return [*place, f"{card.bandwidth_gb_per_s:g}", *figures, _number(card.power_w)]
+    if priced:
+        columns += [
+            Column("USD", lambda one: _number(one.price_usd)),
+            Column("FP32/kUSD", lambda one: _number(one.tflops_per_kusd("fp32"))),
+            Column("FP16 tc/kUSD", lambda one: _number(one.tflops_per_kusd("fp16-tc"))),
+        ]
+        legend.append("/kUSD: TFLOP/s per 1000 USD at the prices given with --price.")
+    if imaged:
+        columns += [
+            Column("images/s", lambda one: _number(one.images_per_s)),
+            Column("images/s/USD", lambda one: _number(one.images_per_s_per_usd)),
+        ]
+        legend.append("images/s: as given with --throughput; images/s/USD: that over the price.")
+    return [Lines(legend), Table.of(columns, cards)]
+
+
+def _figures(precision: str) -> Column[PricedCard]:
+    def cell(one: PricedCard) -> str:
+        if precision in one.derived:
+            return f"{_number(one.tflops[precision], 3)}*"
+        return _number(one.tflops.get(precision))
+
+    return Column(_TITLES[precision], cell)
+
+
+def _of_memory(card: KnownCard) -> str:
+    return f"{card.memory_gb:g} GB {card.memory_type}"
 
 
 def _derived(card: KnownCard) -> dict[str, float]:

@@ -5,36 +5,25 @@ from __future__ import annotations
 import datetime as dt
 import shlex
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from pydlbench.report.text import plain_table
+from pydlbench.records.metrics import Column, cut
+from pydlbench.report.text import Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pydlbench.records.run import RunInfo
 
-__all__ = ["command_text", "render_runs"]
+__all__ = ["command_text", "runs_table"]
 
-_WIDE = 60
+# Characters of a command that are shown.
+_WIDE: Final = 60
 
 
-def render_runs(runs: Sequence[RunInfo]) -> str:
+def runs_table(runs: Sequence[RunInfo]) -> Table:
     """Return the table, in the order given; times are local ones."""
-    titles = ["run", "when", "command", "machine", "rows", "status", "tags"]
-    rows = [
-        [
-            run.id,
-            _when(run.created_utc),
-            _cut(command_text(run.command)) or run.kind,
-            run.machine or "-",
-            str(run.measurements),
-            run.status,
-            " ".join(run.tags) or "-",
-        ]
-        for run in runs
-    ]
-    return plain_table(titles, rows, [title == "rows" for title in titles])
+    return Table.of(_COLUMNS, runs)
 
 
 def command_text(command: Sequence[str]) -> str:
@@ -53,5 +42,12 @@ def _when(created_utc: str) -> str:
     return f"{moment.astimezone():%Y-%m-%d %H:%M}"
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _WIDE else f"{text[: _WIDE - 3]}..."
+_COLUMNS: Final[tuple[Column[RunInfo], ...]] = (
+    Column("run", lambda run: run.id, right=False),
+    Column("when", lambda run: _when(run.created_utc), right=False),
+    Column("command", lambda run: cut(command_text(run.command), _WIDE) or run.kind, right=False),
+    Column("machine", lambda run: run.machine or "-", right=False),
+    Column("rows", lambda run: str(run.measurements)),
+    Column("status", lambda run: run.status, right=False),
+    Column("tags", lambda run: " ".join(run.tags) or "-", right=False),
+)

@@ -76,10 +76,17 @@ _NEXT: Final = "next"
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Marks text, or leaves it alone where ``enabled`` is false; and how wide a line may be."""
+    """Marks text, or leaves it alone where ``enabled`` is false; and how wide a report may be.
+
+    Attributes:
+        enabled: whether there are colours.
+        width: columns that lines of text are broken to, and that tables should fit into.
+        terminal: whether wider tables go on below; elsewhere a row is a line, however long.
+    """
 
     enabled: bool = False
     width: int = WIDEST
+    terminal: bool = False
 
     @classmethod
     def of(cls, stream: TextIO) -> Self:
@@ -88,7 +95,7 @@ class Style:
             return cls()
         plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
         columns = shutil.get_terminal_size((WIDEST, 24)).columns
-        return cls(not plain, min(WIDEST, columns))
+        return cls(not plain, min(WIDEST, columns), terminal=True)
 
     def bold(self, text: str) -> str:
         """Mark what is to be read first."""
@@ -243,7 +250,8 @@ def plain_table(
         width: that it has to fit into. Where it does not, names are cut, and then the columns that
             are left over continue below, the first one repeated.
     """
-    return _table_text(Table(titles, cells, right), width, PLAIN)
+    style = PLAIN if width is None else Style(width=width, terminal=True)
+    return _table_text(Table(titles, cells, right), style)
 
 
 def markdown_table(
@@ -275,7 +283,7 @@ def markdown_text(text: str) -> str:
 
 def _block_text(block: Block, style: Style) -> str:
     if isinstance(block, Table):
-        return _table_text(block, style.width, style) if block.cells else ""
+        return _table_text(block, style) if block.cells else ""
     if isinstance(block, Facts):
         return _facts_text(block, style)
     if isinstance(block, Title):
@@ -341,11 +349,11 @@ def _facts_text(block: Facts, style: Style) -> str:
     return "\n".join(lines)
 
 
-def _table_text(table: Table, width: int | None, style: Style) -> str:
+def _table_text(table: Table, style: Style) -> str:
     rows = [list(table.titles)]
     rows += [[" ".join(printable(cell).splitlines()) for cell in row] for row in table.cells]
     wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    parts = [list(range(len(wide)))] if width is None else _fitted(wide, table.right, width)
+    parts = _fitted(wide, table.right, style)
     texts = []
     for part in parts:
         title, *lines = (
@@ -360,23 +368,24 @@ def _table_text(table: Table, width: int | None, style: Style) -> str:
         printed = [title]
         for number, line in enumerate(lines):
             if number in table.above:
-                printed += ["", *wrapped(table.above[number], width or WIDEST)]
+                printed += ["", *wrapped(table.above[number], style.width)]
             printed.append(style.alarm(line) if number in table.alarms else line)
         texts.append("\n".join(printed))
     return "\n\n".join(texts)
 
 
-def _fitted(wide: list[int], right: Sequence[bool], width: int) -> list[list[int]]:
+def _fitted(wide: list[int], right: Sequence[bool], style: Style) -> list[list[int]]:
     """Return which columns stand beside each other so that they fit into a width.
 
-    Where it is enough, columns of words are cut, the widest first. Where it is not, columns go on
-    below the others instead, behind the first one.
+    Where it is enough, columns of words are cut, the widest first. Where it is not, nothing is cut,
+    and columns go on below the others, behind the first one, on a terminal.
 
     Args:
         wide: characters of each column; changed where columns are cut.
         right: whether each is aligned to the right: a number, which is never cut.
-        width: that is to be fitted into.
+        style: has the width.
     """
+    width = style.width
 
     def taken(columns: Sequence[int]) -> int:
         return sum(columns) + len(_GAP) * (len(columns) - 1)
@@ -387,6 +396,7 @@ def _fitted(wide: list[int], right: Sequence[bool], width: int) -> list[list[int
         cut_to[at] = min(wide[at], max(_LEAST, wide[at] - excess))
     if taken(cut_to) <= width:
         wide[:] = cut_to
+    if taken(wide) <= width or not style.terminal:
         return [list(range(len(wide)))]
     if not right[0]:
         wide[0] = min(wide[0], width // 2)

@@ -27,9 +27,6 @@ __all__ = [
 ]
 
 
-# -----------------------------------------------------------------------------
-# The verdict on one kernel: how near it is to its roof, what holds it, what to try.
-
 _NEAR_ROOF = 0.8
 _LEVELS = {"llc": "last-level cache", "l2": "L2 cache"}
 _FEW_CHANNELS = 8  # fewer than the lanes of a 256-bit float32 vector

@@ -11,7 +11,7 @@ from pydlbench.report.text import Style, as_text
 def rendered(side, rows, width=1000):
     a, b = side("a", rows), side("b", rows)
     report = comparison_report(compare(a, b, match(a, b)))
-    return as_text(report, Style(width=width)).splitlines()
+    return as_text(report, Style(width=width, terminal=True)).splitlines()
 
 
 def titles(lines):

@@ -22,7 +22,7 @@ def failed(reason="it died"):
 
 
 def rendered(run_record, *results, width=150, **options):
-    return as_text(check_report(run_record, results, **options), Style(width=width))
+    return as_text(check_report(run_record, results, **options), Style(width=width, terminal=True))
 
 
 def ledger_rows(record):

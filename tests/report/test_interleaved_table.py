@@ -9,7 +9,7 @@ from pydlbench.records.measurement import Roofline
 from pydlbench.report.backends import interleaved_table
 from pydlbench.report.columns import by_problem
 from pydlbench.report.layers import layers_report
-from pydlbench.report.text import as_text
+from pydlbench.report.text import Style, as_text
 
 ALGORITHMS = {
     "native": "brgconv_strided:avx512_core_bf16+brgconv:avx512_core",
@@ -48,7 +48,7 @@ def interleaved(measurement):
 
 
 def lines_of(rows):
-    return as_text([interleaved_table(rows)]).splitlines()
+    return as_text([interleaved_table(rows)], Style(terminal=True)).splitlines()
 
 
 def test_everything_at_once_fits_150_columns(interleaved):

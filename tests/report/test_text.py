@@ -53,7 +53,7 @@ def test_a_markdown_cell_is_one_line_of_text():
     )
 
 
-NARROW = Style(width=40)
+NARROW = Style(width=40, terminal=True)
 TABLE = Table(
     ["layer", "time", "share", "", "detail"],
     [["conv1", "1.0 ms", "10 %", "#", "x" * 60], ["fc6", "9.0 ms", "90 %", "#########", "y"]],
@@ -76,6 +76,12 @@ def test_columns_that_have_no_room_go_on_below_behind_the_first():
     assert second.splitlines()[0].split() == ["layer", "detail"]
     assert [line.split()[0] for line in second.splitlines()] == ["layer", "conv1", "fc6"]
     assert max(map(len, [*first.splitlines(), *second.splitlines()])) <= 40
+
+
+def test_in_a_pipe_a_row_is_a_line():
+    lines = as_text([TABLE], Style(width=40)).splitlines()
+    assert len(lines) == 3
+    assert "x" * 60 in lines[1]
 
 
 def test_numbers_are_never_cut():
@@ -119,11 +125,14 @@ def test_each_block_in_markdown():
         Facts([("cause", "x|y"), ("next", "pydlbench x_y")], "1. slow"),
         Lines([]),
     ]
+    table = (
+        "| layer | time | share | detail |\n| :--- | ---: | ---: | :--- |\n"
+        f"| conv1 | 1.0 ms | 10 % | {'x' * 60} |\n| fc6 | 9.0 ms | 90 % | y |"
+    )
     assert as_markdown(blocks).split("\n\n") == [
         "### Layers",
         "what  \nwhere",
-        "| layer | time | share | detail |\n| :--- | ---: | ---: | :--- |\n"
-        f"| conv1 | 1.0 ms | 10 % | {'x' * 60} |\n| fc6 | 9.0 ms | 90 % | y |",
+        table,
         "**first**",
         "second",
         "tried:",

@@ -1,4 +1,4 @@
-"""Markdown tables of what a run holds besides layers: estimates, steps, checks, findings."""
+"""Short tables of what a run holds besides layers: estimates, steps, checks and findings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pydlbench.report.text import Block
 
-__all__ = ["document_tables", "dominant"]
+__all__ = ["document_tables", "dominant", "time_text"]
 
 
 def document_tables(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Block]:
@@ -27,8 +27,8 @@ def document_tables(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[
         documents = entries.get(table) or ()
         timed = [one for one in documents if one.get("status", "ok") == "ok"]
         rest = [one for one in documents if one.get("status", "ok") != "ok"]
-        blocks.append(Title(title if timed else ""))
-        blocks.append(Table.of(columns, timed))
+        if timed:
+            blocks += [Title(title), Table.of(columns, timed)]
         blocks.append(Lines([_refused(one) for one in rest], listed=True))
     return blocks
 
@@ -51,9 +51,8 @@ def _seconds(value: Any) -> str:
     return format_seconds(value) if isinstance(value, (int, float)) else "-"
 
 
-def _median(document: Mapping[str, Any], name: str) -> str:
-    """Return a time with its spread and n, without which none is shown."""
-    time = document.get(name) or {}
+def time_text(time: Mapping[str, Any] | None) -> str:
+    """Return a time with its spread and n, without which none is shown; a dash without one."""
     if not time:
         return "-"
     low, high = time.get("ci_low"), time.get("ci_high")
@@ -122,7 +121,7 @@ _TABLES: Final[Mapping[str, tuple[str, tuple[Column[Mapping[str, Any]], ...]]]] 
             *_STEP,
             *_WHO,
             *_THREADS,
-            _text("median", lambda one: _median(one, "time_s")),
+            _text("median", lambda one: time_text(one.get("time_s"))),
             _text("images/s", lambda one: number(one.get("images_per_s"))),
             _text("note", lambda one: "contended" if one.get("contended") else ""),
         ),
@@ -134,7 +133,7 @@ _TABLES: Final[Mapping[str, tuple[str, tuple[Column[Mapping[str, Any]], ...]]]] 
             *_WHO,
             *_THREADS,
             _text("predicted", lambda one: _seconds(one.get("estimate_s"))),
-            _text("measured", lambda one: _median(one, "measured_s")),
+            _text("measured", lambda one: time_text(one.get("measured_s"))),
             _text("error", lambda one: _signed(one.get("error"))),
             _text("unexplained", lambda one: _signed(one.get("unexplained"))),
         ),
