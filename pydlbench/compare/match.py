@@ -177,7 +177,7 @@ def _nothing_common(a: Side, b: Side) -> str:
         empty = a if not a.rows else b
         return (
             f"{empty.name}: nothing was measured in it that can be compared (layers, estimates, "
-            "steps, cross-checks); nearest: pydlbench runs lists the others"
+            "steps, checks); nearest: pydlbench runs lists the others"
         )
     names = ("layer", *FIELDS)
     strange = [
