@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.cli.options import add
@@ -115,7 +116,7 @@ def _start(backend: str, device: str) -> dict[str, Any]:
 
 
 def _lines(entries: list[dict[str, Any]]) -> list[str]:
-    from pydlbench.report.text import plain_table
+    from pydlbench.report.text import Style, Table, as_text
 
     rows = []
     for entry in entries:
@@ -133,7 +134,8 @@ def _lines(entries: list[dict[str, Any]]) -> list[str]:
             ]
         )
     titles = ["backend", "device", "version", "modes", "precisions", "usable"]
-    lines = [plain_table(titles, rows, [False] * len(titles))]
+    table = Table(titles, rows, [False] * len(titles))
+    lines = [as_text([table], Style.of(sys.stdout))]
     missing = [entry for entry in entries if not entry["usable"]]
     if missing:
         lines.append("")

@@ -124,8 +124,6 @@ def _arguments(args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...
     return {"device": device, "threads": args.threads, "precisions": CPU_PRECISIONS}, notes
 
 
-
-
 # -----------------------------------------------------------------------------
 # ``pydlbench device --known``: published figures of known cards, and what prices make of them.
 

@@ -47,7 +47,6 @@ __all__ = [
     "csv_text",
     "markdown_table",
     "markdown_text",
-    "plain_table",
     "run_lines",
     "some_names",
     "wrapped",
@@ -233,25 +232,6 @@ def wrapped(line: str, width: int = WIDEST) -> list[str]:
         break_on_hyphens=False,
         break_long_words=False,
     )
-
-
-def plain_table(
-    titles: Sequence[str],
-    cells: Sequence[Sequence[str]],
-    right: Sequence[bool],
-    width: int | None = None,
-) -> str:
-    """Return an aligned table without rules: readable in a terminal, in a pipe and in a mail.
-
-    Args:
-        titles: of the columns.
-        cells: by row.
-        right: whether each column is aligned to the right.
-        width: that it has to fit into. Where it does not, names are cut, and then the columns that
-            are left over continue below, the first one repeated.
-    """
-    style = PLAIN if width is None else Style(width=width, terminal=True)
-    return _table_text(Table(titles, cells, right), style)
 
 
 def markdown_table(

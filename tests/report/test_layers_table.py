@@ -3,7 +3,7 @@ from __future__ import annotations
 import io
 
 from pydlbench.report.layers import algorithms_report, layers_report
-from pydlbench.report.text import Style, as_text, plain_table
+from pydlbench.report.text import Style, Table, as_text
 from pydlbench.report.verdicts import measured_peaks
 
 
@@ -86,7 +86,7 @@ def test_nothing(run_record):
 
 
 def test_columns_are_aligned():
-    text = plain_table(["a", "time"], [["x", "5"], ["long", "1000"]], [False, True])
+    text = as_text([Table(["a", "time"], [["x", "5"], ["long", "1000"]], [False, True])])
     assert text.splitlines() == ["a     time", "x        5", "long  1000"]
 
 

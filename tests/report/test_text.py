@@ -18,7 +18,6 @@ from pydlbench.report.text import (
     as_text,
     csv_text,
     markdown_table,
-    plain_table,
     some_names,
 )
 from pydlbench.units import printable
@@ -41,7 +40,7 @@ def test_nothing_steers_a_terminal():
     assert printable(ESCAPES) == "a[31mbcd"
     assert printable("two\nlines") == "two\nlines"
     for text in (
-        plain_table(["x"], [[ESCAPES]], [False]),
+        as_text([Table(["x"], [[ESCAPES]], [False])]),
         markdown_table(["x"], [[ESCAPES]]),
     ):
         assert "a[31mbcd" in text
