@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UsageError, nearest
+from pydlbench.records.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,8 +50,7 @@ class Source:
     citation: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class Figure(Record, frozen=True, kw_only=True):
     """One published figure.
 
     Attributes:
@@ -82,9 +82,9 @@ class Figure:
     precision: str
     batch: int
     value: float
-    spread: float | None
+    spread: float | None = None
     unit: str
-    note: str
+    note: str = ""
     includes: str
 
     @property
@@ -104,26 +104,11 @@ class Figure:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object, with its citation."""
-        source = read_sources()[self.source]
-        return {
-            "source": source.title,
-            "citation": source.citation,
-            "protocol": self.protocol,
-            "hardware": self.hardware,
-            "year": self.year,
-            "framework": self.framework,
-            "model": self.model,
-            "stage": self.stage,
-            "phase": self.phase,
-            "precision": self.precision,
-            "batch": self.batch,
-            "value": self.value,
-            "spread": self.spread,
-            "unit": self.unit,
-            "seconds": self.seconds,
-            "includes": self.includes,
-            "note": self.note or None,
-        }
+        own = super().to_dict()
+        source = read_sources()[own.pop("source")]
+        includes, note = own.pop("includes"), own.pop("note")
+        head = {"source": source.title, "citation": source.citation}
+        return {**head, **own, "seconds": self.seconds, "includes": includes, "note": note or None}
 
 
 @cache
@@ -138,7 +123,16 @@ def read_figures() -> tuple[Figure, ...]:
     """Return all figures."""
     includes = _toml()["includes"]
     with (_FOLDER / "published_figures.csv").open(encoding="utf-8", newline="") as file:
-        return tuple(_figure(line, includes) for line in csv.DictReader(file))
+        return tuple(
+            Figure.from_dict(
+                {
+                    # An empty cell is what the source does not say.
+                    **{name: value or None for name, value in line.items()},
+                    "includes": includes[line["protocol"]][line["stage"]],
+                }
+            )
+            for line in csv.DictReader(file)
+        )
 
 
 def find_figures(model: str | None = None) -> tuple[Figure, ...]:
@@ -167,26 +161,6 @@ def _toml() -> dict[str, Any]:
     return tomllib.loads((_FOLDER / "published_sources.toml").read_text(encoding="utf-8"))
 
 
-def _figure(line: Mapping[str, str], includes: Mapping[str, Mapping[str, str]]) -> Figure:
-    return Figure(
-        source=line["source"],
-        protocol=line["protocol"],
-        hardware=line["hardware"],
-        year=int(line["year"]),
-        framework=line["framework"],
-        model=line["model"],
-        stage=line["stage"],
-        phase=line["phase"],
-        precision=line["precision"],
-        batch=int(line["batch"]),
-        value=float(line["value"]),
-        spread=float(line["spread"]) if line["spread"] else None,
-        unit=line["unit"],
-        note=line["note"],
-        includes=includes[line["protocol"]][line["stage"]],
-    )
-
-
 # -----------------------------------------------------------------------------
 # Own results in the form in which they can stand beside a published figure.
 
@@ -205,8 +179,7 @@ _STAGES: Final[Mapping[str, Mapping[str, str]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Own:
+class Own(Record, frozen=True, kw_only=True):
     """One result of ours.
 
     Attributes:
@@ -235,20 +208,7 @@ class Own:
     protocol: str | None = None
     stage: str | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object."""
-        return {
-            "model": self.model,
-            "phase": self.phase,
-            "precision": self.precision,
-            "batch": self.batch,
-            "seconds": self.seconds,
-            "who": self.who,
-            "device": self.device,
-            "run": self.run,
-            "options": self.options,
-            "protocol": self.protocol,
-        }
+    unlisted = ("stage",)
 
 
 def own_figures(

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 import pytest
 
 from pydlbench.compare.published import Own, beside, find_figures, own_figures
@@ -42,42 +41,42 @@ def test_the_same_model_phase_precision_and_batch_stand_beside_each_other():
     "changes", [{"model": "vgg19"}, {"phase": "training"}, {"precision": "bf16"}]
 )
 def test_what_is_not_the_same_does_not(changes):
-    assert pairs(dataclasses.replace(OWN, **changes)) == []
+    assert pairs(msgspec.structs.replace(OWN, **changes)) == []
 
 
 def test_another_batch_is_compared_per_image_and_marked():
-    found = pairs(dataclasses.replace(OWN, batch=32))
+    found = pairs(msgspec.structs.replace(OWN, batch=32))
     assert found[0].value == pytest.approx(50)
     assert found[0].marks == ("per image, batch 32", "plain step")
 
 
 def test_a_variant_of_the_model_is_marked():
-    variant = dataclasses.replace(OWN, options="classes=10")
+    variant = msgspec.structs.replace(OWN, options="classes=10")
     assert pairs(variant)[0].marks == ("plain step", "classes=10")
     # It is another thing than the model itself, and does not stand in its place.
     assert {one.own.options for one in pairs(OWN, variant)} == {"", "classes=10"}
 
 
 def test_the_nearest_batch_is_taken():
-    near, far = (dataclasses.replace(OWN, batch=batch) for batch in (32, 4))
+    near, far = (msgspec.structs.replace(OWN, batch=batch) for batch in (32, 4))
     assert {one.own.batch for one in pairs(far, near)} == {32}
     assert {one.own.batch for one in pairs(far, near, OWN)} == {16}
 
 
 def test_half_precision_may_be_on_tensor_cores():
-    found = pairs(dataclasses.replace(OWN, precision="fp16-tc"))
+    found = pairs(msgspec.structs.replace(OWN, precision="fp16-tc"))
     assert {one.figure.precision for one in found} == {"fp16"}
     assert "fp16-tc" in found[0].marks
 
 
 def test_what_ran_as_the_script_goes_before_a_plain_step():
-    played = dataclasses.replace(
+    played = msgspec.structs.replace(
         OWN, phase="eval", stage="eval", protocol="deep-learning-benchmark", seconds=0.2
     )
     found = pairs(OWN, played)
     assert {one.own.seconds for one in found} == {0.2}
     assert found[0].marks == ()
-    other = dataclasses.replace(played, protocol="convnet-benchmarks")
+    other = msgspec.structs.replace(played, protocol="convnet-benchmarks")
     assert pairs(other) == []
 
 

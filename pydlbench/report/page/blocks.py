@@ -30,6 +30,7 @@ __all__ = [
     "blocks_of",
     "dotted",
     "figures_of",
+    "number_column",
     "plain",
     "sentence",
 ]
@@ -147,6 +148,19 @@ class Column:
     right: bool = False
     note: str | None = None
     style: str = "plain"
+
+
+def number_column(
+    title: str, value: Callable[[Any], Any], text: Callable[[Any], Any] = str
+) -> Column:
+    """Return a column of numbers, which is sorted by what it shows.
+
+    Args:
+        title: its heading.
+        value: of a row.
+        text: of a value.
+    """
+    return Column(title, lambda row: text(value(row)), value, right=True)
 
 
 class Cell(NamedTuple):

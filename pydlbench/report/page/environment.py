@@ -16,6 +16,7 @@ from pydlbench.report.page.blocks import (
     Table,
     Text,
     blocks_of,
+    number_column,
     plain,
 )
 from pydlbench.report.page.runs import finite, level_name, mapping, objects, positive
@@ -226,24 +227,23 @@ def _theory(one: Mapping[str, Any], key: str = "flops_per_s") -> Any:
     return mapping(one.get("theoretical")).get(key)
 
 
-def _rate(value: Any) -> str:
-    found = positive(value)
-    return "-" if found is None else number(found / 1e12)
+def _scaled(factor: float, value: float | None) -> str:
+    return "-" if value is None else number(value / factor)
+
+
+def _bytes(value: float | None) -> str:
+    return "-" if value is None else format_bytes(value)
 
 
 _PEAKS = [
     Column("precision", lambda one: one.get("precision")),
-    Column(
-        "theoretical TFLOP/s",
-        lambda one: _rate(_theory(one)),
-        lambda one: positive(_theory(one)),
-        right=True,
+    number_column(
+        "theoretical TFLOP/s", lambda one: positive(_theory(one)), partial(_scaled, 1e12)
     ),
-    Column(
+    number_column(
         "measured TFLOP/s",
-        lambda one: _rate(one.get("measured_flops_per_s")),
         lambda one: positive(one.get("measured_flops_per_s")),
-        right=True,
+        partial(_scaled, 1e12),
     ),
     Column("probe", lambda one: one.get("kernel") or one.get("reason")),
     Column("derivation", lambda one: _theory(one, "derivation") or "-", style="wrap"),
@@ -251,17 +251,7 @@ _PEAKS = [
 _BANDWIDTHS = [
     Column("level", lambda one: level_name(one.get("level"))),
     Column("pattern", lambda one: one.get("pattern")),
-    Column(
-        "GB/s",
-        lambda one: number((positive(one.get("bytes_per_s")) or 0.0) / 1e9),
-        lambda one: positive(one.get("bytes_per_s")),
-        right=True,
-    ),
-    Column(
-        "working set",
-        lambda one: format_bytes(positive(one.get("working_set_bytes")) or 0.0),
-        lambda one: positive(one.get("working_set_bytes")),
-        right=True,
-    ),
+    number_column("GB/s", lambda one: positive(one.get("bytes_per_s")), partial(_scaled, 1e9)),
+    number_column("working set", lambda one: positive(one.get("working_set_bytes")), _bytes),
     Column("kernel", lambda one: one.get("kernel")),
 ]

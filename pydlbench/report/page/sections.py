@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import partial
 from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from pydlbench.report.page.blocks import (
     blocks_of,
     dotted,
     figures_of,
+    number_column,
     plain,
     sentence,
 )
@@ -187,18 +189,8 @@ def _finding_columns(found: Sequence[Finding]) -> list[Column]:
     return [
         Column("problem", lambda one: one.problem),
         Column("where", lambda one: ", ".join(one.where), style="wrap"),
-        Column(
-            "saves",
-            lambda one: time_in(unit, one.saving.seconds),
-            lambda one: one.saving.seconds,
-            right=True,
-        ),
-        Column(
-            "of the step",
-            lambda one: percent(one.saving.share),
-            lambda one: one.saving.share,
-            right=True,
-        ),
+        number_column("saves", lambda one: one.saving.seconds, partial(time_in, unit)),
+        number_column("of the step", lambda one: one.saving.share, percent),
         Column("cause", lambda one: "; ".join(because(one)), style="wrap"),
         Column("next", lambda one: one.next, style="code"),
     ]
@@ -256,18 +248,8 @@ def _causes(run: PageRun, which: str) -> Iterator[Table]:
         Column("row", lambda pair: label(pair[0], axes)),
         Column("to best", lambda pair: ratio_text(pair[0]), right=True),
         Column("cause", lambda pair: pair[1]["cause"]),
-        Column(
-            "time",
-            lambda pair: time_in(unit, pair[1]["seconds"]),
-            lambda pair: pair[1]["seconds"],
-            right=True,
-        ),
-        Column(
-            "of the gap",
-            lambda pair: percent(pair[1]["share"], decimal=True),
-            lambda pair: pair[1]["share"],
-            right=True,
-        ),
+        number_column("time", lambda pair: pair[1]["seconds"], partial(time_in, unit)),
+        number_column("of the gap", lambda pair: pair[1]["share"], partial(percent, decimal=True)),
         Column("how it was measured", lambda pair: pair[1].get("how"), style="wrap"),
         Column("note", lambda pair: "contended" if pair[0].contended else ""),
     ]
@@ -371,23 +353,18 @@ def _framework_columns(found: Sequence[Rate]) -> list[Column]:
     unit = time_unit([one.seconds for one in found])
     return [
         Column("model", lambda one: one.model),
-        Column("batch", lambda one: one.batch, lambda one: one.batch, right=True),
+        number_column("batch", lambda one: one.batch),
         Column("phase", lambda one: one.phase),
         Column("precision", lambda one: one.precision),
         Column("framework", lambda one: one.who),
         Column("device", lambda one: one.device),
         Column("machine", lambda one: one.machine),
-        Column(
-            "images/s",
-            lambda one: number(one.images_per_s),
-            lambda one: one.images_per_s,
-            right=True,
-        ),
+        number_column("images/s", lambda one: one.images_per_s, number),
         Column("interval", _interval, lambda one: one.low, right=True),
-        Column("step", lambda one: time_in(unit, one.seconds), lambda one: one.seconds, right=True),
-        Column("n", lambda one: one.n, lambda one: one.n, right=True),
+        number_column("step", lambda one: one.seconds, partial(time_in, unit)),
+        number_column("n", lambda one: one.n),
         Column("note", lambda one: "contended" if one.contended else ""),
-        Column("run", lambda one: one.run, lambda one: one.run, right=True),
+        number_column("run", lambda one: one.run),
     ]
 
 
