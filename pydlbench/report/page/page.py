@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from pydlbench import __version__
 from pydlbench.report.page.blocks import Facts, Figure, Section, plain
 from pydlbench.report.page.environment import differences, environment
-from pydlbench.report.page.figures.canvas import draw_png, drawing, file_svg, inline_svg
+from pydlbench.report.page.figures.canvas import drawing
+from pydlbench.report.page.figures.svg import draw_png, file_svg, inline_svg
 from pydlbench.report.page.palette import css_variables
 from pydlbench.report.page.sections import (
     batches,

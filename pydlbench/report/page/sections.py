@@ -1,4 +1,4 @@
-"""The sections of the page."""
+"""The sections of the page: each takes the runs and puts its blocks together."""
 
 from __future__ import annotations
 
@@ -62,12 +62,8 @@ __all__ = [
 ]
 
 
-# -----------------------------------------------------------------------------
-# The first section: what follows from every run, before any figure.
-
-
 def conclusion(runs: Sequence[PageRun]) -> Section:
-    """Return the section: for each run what was run, and the sentences that its command prints."""
+    """Return what follows from each run: the sentences that its command prints."""
     return Section("conclusion", "Conclusion", [_conclusion_run(run, len(runs)) for run in runs])
 
 
@@ -84,12 +80,8 @@ def _conclusion_run(run: PageRun, count: int) -> Group:
     return Group("verdict", [*blocks, *(Text(note, "alarm") for note in notes)])
 
 
-# -----------------------------------------------------------------------------
-# The section of steps: the ladder as bars and as a table, and the ledger of every check.
-
-
 def step(runs: Sequence[PageRun]) -> Section:
-    """Return the section: a figure and a table per step, then the ledgers."""
+    """Return the ladder of each step as bars and as a table, and the ledger of every check."""
     blocks = [
         *figures_of(lambda: starmap(_step_figure, steps(runs)), "The ladder of a step"),
         *blocks_of(lambda: _ledgers(runs), "A ledger"),
@@ -163,12 +155,8 @@ def _ledger(record: CheckRecord, ident: str, which: str) -> Group:
     return Group("ledger", [Table(caption, columns, list(record.ledger), ident)])
 
 
-# -----------------------------------------------------------------------------
-# The section of findings: what ``diagnose`` measured that would save time.
-
-
 def findings(runs: Sequence[PageRun]) -> Section:
-    """Return the section; empty where nothing was diagnosed."""
+    """Return what ``diagnose`` measured that would save time; nothing where it was not run."""
     tables = blocks_of(lambda: _finding_tables(runs), "A finding")
     return Section("findings", "Findings", tables)
 
@@ -196,9 +184,6 @@ def _finding_columns(found: Sequence[Finding]) -> list[Column]:
     ]
 
 
-# -----------------------------------------------------------------------------
-# The section of layers: measured against theoretical, every row, and those without a time.
-
 _LEGEND = {
     "theoretical": "executed FLOP/s over the theoretical peak at the clock it ran at",
     "measured": "executed FLOP/s over the peak that a probe reached",
@@ -212,7 +197,7 @@ _LEGEND = {
 
 
 def layers(runs: Sequence[PageRun]) -> Section:
-    """Return the section: a figure and the tables of each run."""
+    """Return rows measured against theoretical, all of them as tables, and those without a time."""
     blocks = [
         *figures_of(lambda: map(Figure, against_peaks(runs)), "Measured against theoretical"),
         *blocks_of(lambda: _layer_tables(runs), "A table of layers"),
@@ -304,22 +289,14 @@ _EXACT: dict[str, Callable[[Measurement], float | None]] = {
 }
 
 
-# -----------------------------------------------------------------------------
-# The section of roofline plots.
-
-
 def roofline(runs: Sequence[PageRun]) -> Section:
-    """Return the section: one plot for each run and device."""
+    """Return a roofline plot for each device."""
     plots = figures_of(lambda: map(Figure, rooflines(runs)), "The roofline")
     return Section("roofline", "Roofline", plots, ROOFLINE_NEEDS)
 
 
-# -----------------------------------------------------------------------------
-# The section of frameworks: images per second by model, phase and precision.
-
-
 def by_framework(runs: Sequence[PageRun]) -> Section:
-    """Return the section: the figure, and a table of all steps."""
+    """Return images per second by model, phase and precision, and a table of all steps."""
     blocks = [
         *figures_of(lambda: map(Figure, frameworks(runs)), "The comparison of frameworks"),
         *blocks_of(lambda: _framework_tables(runs), "A table of steps"),
@@ -368,28 +345,17 @@ def _framework_columns(found: Sequence[Rate]) -> list[Column]:
     ]
 
 
-# -----------------------------------------------------------------------------
-# The section of batch sweeps.
-
-
 def batches(runs: Sequence[PageRun]) -> Section:
-    """Return the section."""
+    """Return what a larger batch gives."""
     plots = figures_of(lambda: map(Figure, batch_sweeps(runs)), "The batch sweep")
     return Section("batches", "Batch sweep", plots, BATCHES_NEED)
 
 
-# -----------------------------------------------------------------------------
-# The section of sample distributions.
-
-
 def samples(runs: Sequence[PageRun]) -> Section:
-    """Return the section."""
+    """Return the samples behind the medians."""
     plots = figures_of(lambda: map(Figure, distributions(runs)), "The samples")
     return Section("samples", "Sample distributions", plots, SAMPLES_NEED)
 
-
-# -----------------------------------------------------------------------------
-# The section on how it was measured: the formulae, and what the rows say of their own making.
 
 _TERMS = (
     (
@@ -441,7 +407,7 @@ _TERMS = (
 
 
 def method(runs: Sequence[PageRun]) -> Section:
-    """Return the section."""
+    """Return the formulae, and what the rows say of how they were measured."""
     rows = [row for run in runs for row in run.timed]
     blocks: list[Any] = [Facts(_TERMS)]
     if rows:
