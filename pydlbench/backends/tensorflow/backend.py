@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pydlbench.backends.base import check_not_emulated, check_precision
 from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, renamed
 from pydlbench.backends.tensorflow.layers import calls_of
 from pydlbench.backends.tensorflow.operator import (
-    DTYPES,
     Clock,
     FunctionOperator,
     Recipe,
     only,
     upload,
 )
-from pydlbench.backends.tensorflow.runtime import configure, settings, tf
+from pydlbench.backends.tensorflow.settings import arithmetic, choose, in_words, tf
 from pydlbench.backends.tensorflow.trace import calls_for, kernels_behind, trace
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.devices.cpu.facts import read_cpu_facts
@@ -34,71 +31,14 @@ from pydlbench.timing.chunk import Request
 from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from pydlbench.backends.base import KernelFacts
     from pydlbench.backends.host_clock import HostClock, Operator
+    from pydlbench.backends.tensorflow.settings import Arithmetic
     from pydlbench.records.specs import KernelSpec
 
-__all__ = ["Arithmetic", "TensorflowBackend", "arithmetic", "create", "reason_of", "translated"]
-
-
-# -----------------------------------------------------------------------------
-# What TensorFlow stores and computes in: which precisions it has on which device.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arithmetic:
-    """How numbers are stored and multiplied.
-
-    Attributes:
-        dtype: TensorFlow's name of the storage type.
-        tf32: whether float32 products may be rounded to TF32; None where that switch has no effect.
-        accumulate: format of the sums of products.
-    """
-
-    dtype: str
-    tf32: bool | None
-    accumulate: str
-
-    def accumulator(self, sums: str, mode: str) -> str:
-        """Return the accumulator of a recipe in a mode, from what its ``sums`` says.
-
-        Eigen's kernel of ``BiasAddGrad``, which graphs run, sums bfloat16 in bfloat16 (channels
-        last, one row of pixels after the other: a gradient over 13 000 pixels is off by a seventh);
-        XLA sums in float32.
-        """
-        return {
-            "products": self.accumulate,
-            "float32": "float32",
-            "stored": self.dtype,
-            "BiasAddGrad": "float32" if mode == "xla" else self.dtype,
-        }[sums]
-
-
-def arithmetic(precision: str, on_gpu: bool, isa: Collection[str]) -> Arithmetic:
-    """Return how TensorFlow computes in a precision.
-
-    Args:
-        precision: one of ``pydlbench.records.specs.PRECISIONS``.
-        on_gpu: whether a GPU computes.
-        isa: instruction sets of the CPU, by the kernel's names.
-
-    Raises:
-        UnsupportedError: TensorFlow or this device does not have it.
-    """
-    check_precision(precision, on_gpu)
-    if not on_gpu:
-        check_not_emulated(precision, isa)
-        return Arithmetic(dtype=DTYPES[precision], tf32=None, accumulate="float32")
-    if precision == "fp16":
-        raise UnsupportedError("TensorFlow cannot keep float16 off the tensor cores; see fp16-tc")
-    if precision == "fp8-tc":
-        raise UnsupportedError("TensorFlow has no products of 8-bit floating-point numbers")
-    if precision == "fp32":
-        return Arithmetic(dtype="float32", tf32=False, accumulate="float32")
-    tf32 = True if precision == "tf32" else None
-    return Arithmetic(dtype=DTYPES[precision], tf32=tf32, accumulate="float32-tensor")
+__all__ = ["TensorflowBackend", "create", "reason_of", "translated"]
 
 
 # -----------------------------------------------------------------------------
@@ -154,7 +94,7 @@ class TensorflowBackend(FrameworkBackend):
     def __init__(self, device: str, cpus: Sequence[int]) -> None:
         super().__init__(device, cpus)
         self.library = f"TensorFlow {tf.__version__}"
-        self._place = configure(device, len(self.cpus))
+        self._place = choose(device, len(self.cpus))
         self._isa = frozenset(read_cpu_facts().isa)
 
     @property
@@ -172,7 +112,7 @@ class TensorflowBackend(FrameworkBackend):
                 precisions[precision] = str(error)
         return {
             "name": self.name,
-            **settings(),
+            **in_words(),
             "threads": tf.config.threading.get_intra_op_parallelism_threads(),
             "device": self.device,
             "numpy": np.__version__,

@@ -32,7 +32,7 @@ from pydlbench.backends.tensorflow.operator import (
     spatial,
 )
 from pydlbench.backends.tensorflow.pointwise import POINTWISE
-from pydlbench.backends.tensorflow.runtime import tf
+from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.deconv import Deconv2d
 from pydlbench.layers.window import extent

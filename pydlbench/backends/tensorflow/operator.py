@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from pydlbench.backends.host_clock import HostClock
-from pydlbench.backends.tensorflow.runtime import tf
+from pydlbench.backends.tensorflow.settings import tf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.tensorflow.backend import Arithmetic
+    from pydlbench.backends.tensorflow.settings import Arithmetic
     from pydlbench.records.specs import KernelSpec
     from pydlbench.timing.chunk import Chunk, Request
 
 __all__ = [
-    "DTYPES",
     "FORMATS",
     "Clock",
     "FunctionOperator",
@@ -38,15 +37,6 @@ __all__ = [
     "upload",
 ]
 
-#: Data type of all tensors by precision.
-DTYPES = {
-    "fp32": "float32",
-    "tf32": "float32",
-    "bf16": "bfloat16",
-    "fp16": "float16",
-    "bf16-tc": "bfloat16",
-    "fp16-tc": "float16",
-}
 #: Layouts of images, in the order of preference: CPUs often have the first one only.
 FORMATS = ("NHWC", "NCHW")
 
@@ -296,7 +286,7 @@ class FunctionOperator:
         """Return when all calls are done.
 
         On a CPU each call returns with its result: execution is synchronous, XLA's too, and
-        ``runtime.configure`` sees to it. A GPU's stream is waited for by an operator of its own.
+        ``settings.choose`` sees to it. A GPU's stream is waited for by an operator of its own.
         """
         if self._device != "/CPU:0":
             with tf.device(self._device):

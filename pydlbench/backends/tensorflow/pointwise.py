@@ -13,14 +13,13 @@ import numpy as np
 
 from pydlbench.backends.frameworks.layouts import arranged, layout_of_images, plain
 from pydlbench.backends.tensorflow.operator import (
-    DTYPES,
     FORMATS,
     InNetwork,
     LayerCalls,
     Recipe,
     as_array,
 )
-from pydlbench.backends.tensorflow.runtime import tf
+from pydlbench.backends.tensorflow.settings import DTYPES, tf
 from pydlbench.backends.verification.inputs import kept_elements
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.pointwise_ops import OPERATIONS

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.backends.frameworks import hlo
-from pydlbench.backends.tensorflow.runtime import tf
+from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.backends.frameworks.layouts import plain
-from pydlbench.backends.tensorflow.runtime import tf
+from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.steps.checks import Inspection
 from pydlbench.steps.inputs import trained
 from pydlbench.steps.tensorflow.step import TensorflowModel, TensorflowStep

@@ -9,7 +9,7 @@ import numpy as np
 
 from pydlbench.backends.tensorflow.layers import calls_of
 from pydlbench.backends.tensorflow.operator import InNetwork, Phase, pads_around
-from pydlbench.backends.tensorflow.runtime import tf
+from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.models.graph import INPUT, cropped
 from pydlbench.steps.inputs import trained, weight_shapes
 

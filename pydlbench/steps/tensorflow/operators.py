@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pydlbench.backends.tensorflow.runtime import tf
+from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.models.graph import INPUT
 from pydlbench.steps.definition import definition_of

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from pydlbench.backends.frameworks.layouts import arranged
-from pydlbench.backends.tensorflow.backend import arithmetic, translated
-from pydlbench.backends.tensorflow.runtime import tf
+from pydlbench.backends.tensorflow.backend import translated
+from pydlbench.backends.tensorflow.settings import arithmetic, tf
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError
 from pydlbench.models.graph import INPUT

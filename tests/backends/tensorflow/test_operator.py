@@ -52,7 +52,7 @@ def test_each_call_computes_anew(mode: str) -> None:
 
 
 def test_a_call_is_over_when_wait_returns() -> None:
-    from pydlbench.backends.tensorflow.runtime import tf
+    from pydlbench.backends.tensorflow.settings import tf
 
     done = threading.Event()
 
@@ -88,7 +88,7 @@ def test_nothing_is_computed_after_wait(mode: str) -> None:
 
 
 def test_execution_stays_synchronous() -> None:
-    from pydlbench.backends.tensorflow.runtime import tf
+    from pydlbench.backends.tensorflow.settings import tf
 
     assert tf.config.experimental.get_synchronous_execution()
 
@@ -98,7 +98,7 @@ def test_switches_are_set_before_each_run(
     backend: TensorflowBackend, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pydlbench.backends.tensorflow.operator import Clock
-    from pydlbench.backends.tensorflow.runtime import tf
+    from pydlbench.backends.tensorflow.settings import tf
     from pydlbench.timing.chunk import Request
 
     seen = []

@@ -63,7 +63,7 @@ def test_explicit_padding_follows_the_format() -> None:
 
 
 def test_precisions_by_device() -> None:
-    from pydlbench.backends.tensorflow.backend import arithmetic
+    from pydlbench.backends.tensorflow.settings import arithmetic
 
     assert arithmetic("fp32", on_gpu=False, isa=()).tf32 is None
     assert arithmetic("bf16", on_gpu=False, isa={"amx_bf16"}).dtype == "bfloat16"
@@ -92,7 +92,7 @@ def test_precisions_by_device() -> None:
     ],
 )
 def test_precisions_that_are_not_there(precision: str, on_gpu: bool, reason: str) -> None:
-    from pydlbench.backends.tensorflow.backend import arithmetic
+    from pydlbench.backends.tensorflow.settings import arithmetic
 
     with pytest.raises(UnsupportedError, match=reason):
         arithmetic(precision, on_gpu, isa=("avx2",))
@@ -120,7 +120,7 @@ def test_one_sentence_gives_the_reason(message: str, reason: str) -> None:
 
 def test_errors_are_told_apart() -> None:
     from pydlbench.backends.tensorflow.backend import translated
-    from pydlbench.backends.tensorflow.runtime import tf
+    from pydlbench.backends.tensorflow.settings import tf
 
     cases = {
         tf.errors.UnimplementedError: UnsupportedError,

@@ -1,4 +1,4 @@
-"""TensorFlow itself: imported quietly, its threads and devices set before it starts.
+"""TensorFlow itself: imported quietly, its threads, devices and precisions as we set them.
 
 The other modules take ``tf`` from here, so that what TensorFlow reads when it is imported is set.
 """
@@ -6,8 +6,10 @@ The other modules take ``tf`` from here, so that what TensorFlow reads when it i
 from __future__ import annotations
 
 import os
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from pydlbench.backends.base import check_not_emulated, check_precision
 from pydlbench.errors import PrimitiveError, UnsupportedError
 
 # Read when TensorFlow is imported: its C++ side reports every refusal on stderr too, although the
@@ -16,10 +18,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
 
-__all__ = ["configure", "settings", "tf"]
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+__all__ = ["DTYPES", "Arithmetic", "arithmetic", "choose", "in_words", "tf"]
 
 
-def configure(device: str, threads: int) -> str:
+def choose(device: str, threads: int) -> str:
     """Set threads, devices and synchronous execution; before anything is computed.
 
     On a CPU a call then returns when its result is there. One thread runs operators
@@ -58,7 +63,7 @@ def configure(device: str, threads: int) -> str:
     return "/CPU:0" if wanted is None else "/GPU:0"  # the only visible one
 
 
-def settings() -> dict[str, Any]:
+def in_words() -> dict[str, Any]:
     """Return version, threads and what the library was built and started with."""
     build = tf.sysconfig.get_build_info()
     return {
@@ -87,3 +92,71 @@ def _why_no_gpu(count: int) -> str:
     if not tf.sysconfig.get_build_info().get("is_cuda_build"):
         return "this build is for CPUs only"
     return f"it finds {count} GPU{'' if count == 1 else 's'}"
+
+
+# -----------------------------------------------------------------------------
+# What TensorFlow stores and computes in: which precisions it has on which device.
+
+#: Data type of all tensors by precision.
+DTYPES = {
+    "fp32": "float32",
+    "tf32": "float32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "bf16-tc": "bfloat16",
+    "fp16-tc": "float16",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arithmetic:
+    """How numbers are stored and multiplied.
+
+    Attributes:
+        dtype: TensorFlow's name of the storage type.
+        tf32: whether float32 products may be rounded to TF32; None where that switch has no effect.
+        accumulate: format of the sums of products.
+    """
+
+    dtype: str
+    tf32: bool | None
+    accumulate: str
+
+    def accumulator(self, sums: str, mode: str) -> str:
+        """Return the accumulator of a recipe in a mode, from what its ``sums`` says.
+
+        Eigen's kernel of ``BiasAddGrad``, which graphs run, sums bfloat16 in bfloat16 (channels
+        last, one row of pixels after the other: a gradient over 13 000 pixels is off by a seventh);
+        XLA sums in float32.
+        """
+        return {
+            "products": self.accumulate,
+            "float32": "float32",
+            "stored": self.dtype,
+            "BiasAddGrad": "float32" if mode == "xla" else self.dtype,
+        }[sums]
+
+
+def arithmetic(precision: str, on_gpu: bool, isa: Collection[str]) -> Arithmetic:
+    """Return how TensorFlow computes in a precision.
+
+    Args:
+        precision: one of ``pydlbench.words.PRECISIONS``.
+        on_gpu: whether a GPU computes.
+        isa: instruction sets of the CPU, by the kernel's names.
+
+    Raises:
+        UnsupportedError: TensorFlow or this device does not have it.
+    """
+    check_precision(precision, on_gpu)
+    if not on_gpu:
+        check_not_emulated(precision, isa)
+        return Arithmetic(dtype=DTYPES[precision], tf32=None, accumulate="float32")
+    if precision == "fp16":
+        raise UnsupportedError("TensorFlow cannot keep float16 off the tensor cores; see fp16-tc")
+    if precision == "fp8-tc":
+        raise UnsupportedError("TensorFlow has no products of 8-bit floating-point numbers")
+    if precision == "fp32":
+        return Arithmetic(dtype="float32", tf32=False, accumulate="float32")
+    tf32 = True if precision == "tf32" else None
+    return Arithmetic(dtype=DTYPES[precision], tf32=tf32, accumulate="float32-tensor")
