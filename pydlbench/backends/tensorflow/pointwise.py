@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, NDArray[Any]]
 
-__all__ = ["POINTWISE"]
+__all__ = ["POINTWISE", "descend", "descend_with_momentum"]
 
 _FLOAT32 = "float32"
 
@@ -312,13 +312,22 @@ def _decay(at: At, w: Any, g: Any) -> Any:
     return tf.add_n([g, w * tf.cast(at.layer.decay, w.dtype)])
 
 
-def _descent(_: At, w: Any, g: Any, rate: Any) -> None:
-    tf.raw_ops.ResourceApplyGradientDescent(var=w.handle, alpha=rate, delta=g)
+def descend(weights: Any, gradient: Any, rate: Any) -> None:
+    """Move weights, a variable, against their gradient."""
+    tf.raw_ops.ResourceApplyGradientDescent(var=weights.handle, alpha=rate, delta=gradient)
 
 
-def _momentum(at: At, w: Any, v: Any, g: Any, rate: Any) -> None:
-    mu = tf.cast(at.layer.mu, w.dtype)
-    tf.raw_ops.ResourceApplyMomentum(var=w.handle, accum=v.handle, lr=rate, grad=g, momentum=mu)
+def descend_with_momentum(
+    weights: Any, velocity: Any, gradient: Any, rate: Any, *, mu: float
+) -> None:
+    """Move weights by their velocity, both variables, after the gradient has been added to that."""
+    tf.raw_ops.ResourceApplyMomentum(
+        var=weights.handle,
+        accum=velocity.handle,
+        lr=rate,
+        grad=gradient,
+        momentum=tf.constant(mu, weights.dtype),
+    )
 
 
 # -----------------------------------------------------------------------------
@@ -420,7 +429,7 @@ _PASSES: Final[Mapping[str, Mapping[str, PassCalls]]] = {
     "sgd": {
         "forward": PassCalls(
             names="ResourceApplyGradientDescent",
-            function=_descent,
+            function=lambda _, w, g, rate: descend(w, g, rate),
             sums="stored",
             variables=(0,),
             steps_back=True,
@@ -429,7 +438,7 @@ _PASSES: Final[Mapping[str, Mapping[str, PassCalls]]] = {
     "momentum": {
         "forward": PassCalls(
             names="ResourceApplyMomentum",
-            function=_momentum,
+            function=lambda at, w, v, g, rate: descend_with_momentum(w, v, g, rate, mu=at.layer.mu),
             sums="stored",
             variables=(0, 1),
             steps_back=True,

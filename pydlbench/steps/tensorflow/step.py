@@ -8,6 +8,7 @@ import numpy as np
 
 from pydlbench.backends.frameworks.layouts import arranged
 from pydlbench.backends.tensorflow.backend import translated
+from pydlbench.backends.tensorflow.pointwise import descend, descend_with_momentum
 from pydlbench.backends.tensorflow.settings import arithmetic, tf
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError
@@ -250,22 +251,13 @@ class TensorflowStep:
     def update(self, gradients: list[Any]) -> None:
         """Apply the gradients of all weights as the optimizers of version 1 did."""
         mu = self.owner.model.optimizer.mu
-        for number, (variable, gradient) in enumerate(
-            zip(self._net.trained, gradients, strict=True)
-        ):
+        pairs = zip(self._net.trained, gradients, strict=True)
+        for number, (variable, gradient) in enumerate(pairs):
             rate = tf.cast(self._rate, variable.dtype)
             if self._velocity:
-                tf.raw_ops.ResourceApplyMomentum(
-                    var=variable.handle,
-                    accum=self._velocity[number].handle,
-                    lr=rate,
-                    grad=gradient,
-                    momentum=tf.constant(mu, variable.dtype),
-                )
+                descend_with_momentum(variable, self._velocity[number], gradient, rate, mu=mu)
             else:
-                tf.raw_ops.ResourceApplyGradientDescent(
-                    var=variable.handle, alpha=rate, delta=gradient
-                )
+                descend(variable, gradient, rate)
         share = 1 - (self.definition.averages or 0.0)
         for average, variable in zip(self._averages, self._net.trained, strict=False):
             average.assign_sub((average - variable) * tf.cast(share, variable.dtype))
