@@ -87,7 +87,9 @@ def fill(path: Path, runs: int, rows: int) -> None:
                 environment={"python": "3.11.2", "packages": {"pydlbench": "0"}},
             )
             store.begin(run, "layers")
-            store.add_all(run.id, (Entry.of_layer(measurement(dice, *case)) for case in cases))
+            store.add_all(
+                run.id, (Entry.of("layer", measurement(dice, *case).to_dict()) for case in cases)
+            )
             store.finish(run, "done")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from pydlbench.cli.parser import COMMANDS
 from pydlbench.cli.sweep import read_file, table_keys
-from pydlbench.records.schema import schema_names
+from pydlbench.records.documents import DOCUMENTS
 from pydlbench.runner.sweep import parse_sweep
 
 ROOT = Path(__file__).parents[1]
@@ -114,7 +114,7 @@ def test_every_command_and_schema_has_its_place():
     for name in COMMANDS:
         assert f"\n## {name}\n" in index
     page = (DOCS / "json.md").read_text(encoding="utf-8")
-    for name in schema_names():
+    for name in DOCUMENTS:
         assert f"`{name}`" in page
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydlbench.cli.options import (
+    FAILED,
     add,
     choices,
-    fail_on,
     one_of,
     positive_seconds,
     taking,
@@ -76,10 +76,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     add(
         parser.add_argument_group("what is shown"),
         *("explain", "json", "md", "fail-on", "quiet", "verbose", "store"),
-        fail_on={
-            "type": (fail_on, "failed"),
-            "help": "failed: end with exit code 3 if a check has failed",
-        },
+        fail_on=FAILED | {"help": "failed: end with exit code 3 if a check has failed"},
     )
 
 

@@ -8,13 +8,13 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydlbench.cli.options import (
+    FAILED,
     Several,
     add,
     batches,
     check_threads,
     choices,
     device_of,
-    fail_on,
     one_of,
     real,
     taking,
@@ -127,10 +127,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     add(
         parser.add_argument_group("what is shown"),
         *("json", "csv", "md", "fail-on", "quiet", "verbose", "store"),
-        fail_on={
-            "type": (fail_on, "failed"),
-            "help": "failed: end with exit code 3 if a row has failed",
-        },
+        fail_on=FAILED,
     )
 
 
@@ -393,6 +390,7 @@ def show(
     """
     if not rows:
         return
+    from pydlbench.cli.output import row_warnings
     from pydlbench.report import e2e as export
     from pydlbench.report.text import Style, as_markdown, as_text
 
@@ -409,7 +407,7 @@ def show(
             "md": lambda: as_markdown(report()),
         },
         lambda: as_text(report(), Style.of(sys.stdout)),
-        warnings=_warnings(rows),
+        warnings=row_warnings(rows),
     )
 
 
@@ -419,12 +417,3 @@ def _agreement(found: Mapping[str, Any]) -> str:
         f"agreement of the frameworks, batch {found['batch']}, {found['phase']}: "
         f"{found['status']}: {found['detail']}"
     )
-
-
-def _warnings(rows: Sequence[StepRecord]) -> list[str]:
-    found: dict[str, int] = {}
-    for row in rows:
-        for text in row.warnings:
-            found[text] = found.get(text, 0) + 1
-    several = len(rows) > 1
-    return [f"{text} ({n} of {len(rows)} rows)" if several else text for text, n in found.items()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
@@ -13,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.backends import capabilities
 from pydlbench.cli.options import (
+    FAILED,
     Several,
     add,
     byte_count,
     check_threads,
     choices,
     device_of,
-    fail_on,
     fraction,
     one_of,
     split_patterns,
@@ -163,10 +162,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add(
         output,
         *("explain", "json", "csv", "md", "fail-on", "quiet", "verbose"),
-        fail_on={
-            "type": (fail_on, "failed"),
-            "help": "failed: end with exit code 3 if a row has failed",
-        },
+        fail_on=FAILED,
     )
 
     kept = parser.add_argument_group("where it is kept")
@@ -249,6 +245,7 @@ def show(
     Raises:
         PydlbenchError: a file could not be written after all; the table is printed before.
     """
+    from pydlbench.cli.output import row_warnings
     from pydlbench.report.csv import to_csv
     from pydlbench.report.json import to_json
     from pydlbench.report.layers import layers_page, layers_report
@@ -272,7 +269,7 @@ def show(
             "md": lambda: as_markdown(layers_page(run, rows, conclusion)),
         },
         table,
-        warnings=_row_warnings(rows) if again else [*_device_warnings(run), *_row_warnings(rows)],
+        warnings=[*(() if again else _device_warnings(run)), *row_warnings(rows)],
         keep_files=early and not rows,
     )
     if bugs:
@@ -287,13 +284,6 @@ def _conclusion(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
     # Only of a single row does the conclusion speak of other peaks.
     timed = [row for row in rows if row.ok]
     return conclude(rows, measured_peaks(run.device_for(timed[0].threads if timed else None)))
-
-
-def _row_warnings(rows: Sequence[Measurement]) -> list[str]:
-    """Return the warnings of rows, each once and with the number of its rows."""
-    counts = Counter(text for row in rows for text in row.warnings)
-    several = len(rows) > 1
-    return [f"{text} ({n} of {len(rows)} rows)" if several else text for text, n in counts.items()]
 
 
 def _device_warnings(run: RunRecord) -> list[str]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydlbench.cli.options import (
+    FAILED,
     add,
     check_threads,
     device_of,
-    fail_on,
     one_of,
     taking,
     whole_number,
@@ -63,10 +63,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     add(
         output,
         *("json", "fail-on", "quiet", "verbose", "store"),
-        fail_on={
-            "type": (fail_on, "failed"),
-            "help": "failed: end with exit code 3 if a kernel could not be measured",
-        },
+        fail_on=FAILED | {"help": "failed: end with exit code 3 if a kernel could not be measured"},
     )
 
 

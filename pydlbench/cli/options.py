@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pydlbench.store.store import Store
 
 __all__ = [
+    "FAILED",
     "FOUND",
     "Several",
     "add",
@@ -360,6 +361,11 @@ class Several(argparse.Action):
         setattr(namespace, self.dest, list(dict.fromkeys([*before, *every])))
 
 
+#: ``--fail-on`` of the commands whose rows can fail.
+FAILED: Final = {
+    "type": (fail_on, "failed"),
+    "help": "failed: end with exit code 3 if a row has failed",
+}
 #: The options that more than one command has, as ``add_argument`` takes them; ``type`` is what
 #: :func:`taking` makes one of.
 SHARED: Final[dict[str, dict[str, Any]]] = {

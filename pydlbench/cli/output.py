@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["Outputs", "reading_files", "without_collection"]
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.step import StepRecord
+
+__all__ = ["Outputs", "reading_files", "row_warnings", "without_collection"]
 
 _FORMATS: Final = ("json", "csv", "md")
 
@@ -105,6 +109,13 @@ class Outputs:
         """Say something on standard error, unless nobody wants to hear it."""
         for text in () if self.quiet else texts:
             tell(f"note: {text}")
+
+
+def row_warnings(rows: Sequence[Measurement | StepRecord]) -> list[str]:
+    """Return the warnings of rows, each once and with the number of its rows."""
+    counts = Counter(text for row in rows for text in row.warnings)
+    several = len(rows) > 1
+    return [f"{text} ({n} of {len(rows)} rows)" if several else text for text, n in counts.items()]
 
 
 # -----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.cli.options import add, fail_on
+from pydlbench.cli.options import FAILED, add
 from pydlbench.cli.parser import COMMANDS, command_parser
 from pydlbench.errors import UsageError
 from pydlbench.runner.sweep import Key, apply_rules, parse_sweep
@@ -54,10 +54,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     add(
         parser.add_argument_group("what is shown"),
         *("json", "md", "fail-on", "quiet", "verbose", "store"),
-        fail_on={
-            "type": (fail_on, "failed"),
-            "help": "failed: end with exit code 3 if a row has failed",
-        },
+        fail_on=FAILED,
     )
 
 

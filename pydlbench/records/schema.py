@@ -21,16 +21,11 @@ from pydlbench.records.record import Record
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["load_schema", "schema_names", "schema_text"]
+__all__ = ["load_schema", "schema_text"]
 
 _PLACE: Final = "#/$defs/{name}"
 _ATTRIBUTE: Final = re.compile(r"^ {4}(\w+): (.*(?:\n {8,}.*)*)", re.MULTILINE)
 _MARKUP: Final = re.compile(r":\w+:`[~.]*([^`]*)`|``([^`]*)``")
-
-
-def schema_names() -> tuple[str, ...]:
-    """Return the names of the documents that have a schema."""
-    return tuple(DOCUMENTS)
 
 
 def load_schema(name: str) -> dict[str, Any]:

@@ -18,8 +18,6 @@ from pydlbench.units import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pydlbench.records.measurement import Measurement
-
 __all__ = [
     "ANSWERED",
     "BEING_WRITTEN",
@@ -38,9 +36,6 @@ __all__ = [
     "without_controls",
 ]
 
-
-# -----------------------------------------------------------------------------
-# What a store holds: entries, and what is known of a run without reading its documents.
 
 #: Kinds of entries: a timed layer; the estimate of a step (computed, not measured); a timed
 #: framework step, two frameworks' results held against each other, a published script's numbers;
@@ -84,11 +79,6 @@ class Entry:
         plain = dict(document)
         samples = plain.pop("samples_s", None)
         return cls(table, plain, None if samples is None else tuple(samples), key)
-
-    @classmethod
-    def of_layer(cls, row: Measurement, key: str | None = None) -> Self:
-        """Return an entry for a measurement, with its samples if it has some."""
-        return cls.of("layer", row.to_dict(), key)
 
 
 # -----------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from pydlbench.backends import capabilities
 from pydlbench.backends.native import backend as native
 from pydlbench.errors import BackendMissingError, UsageError
 from pydlbench.report.page.palette import LIGHT
-from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS
+from pydlbench.words import CPU_PRECISIONS, FRAMEWORK_MODES, GPU_PRECISIONS
 
 EVERY = capabilities.every()
 FOLDER = Path(capabilities.__file__).parent
@@ -130,3 +130,10 @@ def test_without_a_build_the_command_is_given(monkeypatch):
     monkeypatch.setattr(importlib, "import_module", refuse)
     with pytest.raises(BackendMissingError, match="pip install"):
         native.native_module("_cpu")
+
+
+def test_a_framework_runs_steps_as_it_runs_layers():
+    """The words of steps stand below the backends, which say how they can be run."""
+    for kind in ("cpu", "cuda"):
+        found = {name: capabilities.of(name).modes[kind] for name in FRAMEWORK_MODES}
+        assert found == dict(FRAMEWORK_MODES)

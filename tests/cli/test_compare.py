@@ -169,7 +169,7 @@ def store(tmp_path, measurement, run_record, monkeypatch):
                     layer=f"net/conv{layer}",
                     problem=f"p{layer}",
                 )
-                opened.add(record.id, Entry.of_layer(row))
+                opened.add(record.id, Entry.of("layer", row.to_dict()))
             opened.finish(record, "done")
     return path
 

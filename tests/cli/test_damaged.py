@@ -105,7 +105,7 @@ def test_no_store_from_elsewhere_steers_a_terminal(words, run_record, measuremen
         for name, rows in (("a", both[:1]), ("b", both)):
             own = msgspec.structs.replace(record, id=f"20300101-{name}")
             store.begin(own, "layers")
-            store.add_all(own.id, map(Entry.of_layer, rows))
+            store.add_all(own.id, (Entry.of("layer", row.to_dict()) for row in rows))
             store.finish(own, "done")
     assert main(list(words)) in (0, 2)
     assert not set("".join(capsys.readouterr())) & set(STEERING) - set("[31m")

@@ -63,15 +63,19 @@ def keep(run_record):
 
 @pytest.fixture
 def layers(keep, measurement, without_time):
-    ok = Entry.of_layer(measurement(samples_s=(0.05, 0.051, 0.049)))
-    return keep("layers", ok, Entry.of_layer(without_time("skipped", "no AMX", precision="bf16")))
+    ok = Entry.of("layer", measurement(samples_s=(0.05, 0.051, 0.049)).to_dict())
+    return keep(
+        "layers",
+        ok,
+        Entry.of("layer", without_time("skipped", "no AMX", precision="bf16").to_dict()),
+    )
 
 
 @pytest.fixture
 def mixed(keep, measurement):
     return keep(
         "sweep",
-        Entry.of_layer(measurement(samples_s=(0.05, 0.051))),
+        Entry.of("layer", measurement(samples_s=(0.05, 0.051)).to_dict()),
         Entry.of("step", step()),
         Entry.of("step", step("training", "tensorflow", status="failed")),
         Entry.of("check", check()),
@@ -387,17 +391,12 @@ def test_a_workbook_has_the_lines_of_csv_with_their_types(
     keep, measurement, without_time, tmp_path
 ):
     openpyxl = pytest.importorskip("openpyxl")
-    keep(
-        "layers",
-        *map(
-            Entry.of_layer,
-            (
-                measurement(layer="3_1", algorithm="1e5", contended=True),
-                measurement(layer="=1+1", algorithm="-x", tflops=float("inf")),
-                without_time("skipped", "no \x1bAMX", layer="nan"),
-            ),
-        ),
+    layers = (
+        measurement(layer="3_1", algorithm="1e5", contended=True),
+        measurement(layer="=1+1", algorithm="-x", tflops=float("inf")),
+        without_time("skipped", "no \x1bAMX", layer="nan"),
     )
+    keep("layers", *(Entry.of("layer", row.to_dict()) for row in layers))
     assert main(["export", "last", "-o", str(tmp_path / "a.xlsx")]) == 0
     sheet = openpyxl.load_workbook(tmp_path / "a.xlsx").active
     titles, *rows = sheet.iter_rows()
@@ -424,7 +423,7 @@ def test_only_a_run_that_ended_early_is_exported_as_interrupted(
 ):
     with Store.open() as store:
         store.begin(run_record, "layers")
-        store.add(run_record.id, Entry.of_layer(without_time("skipped", "no AMX")))
+        store.add(run_record.id, Entry.of("layer", without_time("skipped", "no AMX").to_dict()))
         store.finish(run_record, status)
     assert main(["export", "last", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["interrupted"] is interrupted

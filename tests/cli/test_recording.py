@@ -234,7 +234,7 @@ def test_ctrl_c_while_a_row_is_written_neither_loses_nor_doubles_it(
 
 def test_a_transaction_that_is_interrupted_is_rolled_back(store_path, run_record, measurement):
     def rows():
-        yield Entry.of_layer(measurement())
+        yield Entry.of("layer", measurement().to_dict())
         raise KeyboardInterrupt
 
     with Store.open(store_path) as store:
@@ -243,7 +243,7 @@ def test_a_transaction_that_is_interrupted_is_rolled_back(store_path, run_record
             store.add_all(run_record.id, rows())
         assert not store._connection.in_transaction
         assert store.entries(run_record.id) == store.columns(run_record.id) == []
-        store.add(run_record.id, Entry.of_layer(measurement()))
+        store.add(run_record.id, Entry.of("layer", measurement().to_dict()))
 
 
 def test_readers_open_what_is_there(store_path, tmp_path):

@@ -12,8 +12,9 @@ import pytest
 from pydlbench.cli import main
 from pydlbench.cli.parser import Parser
 from pydlbench.errors import UsageError
+from pydlbench.records.documents import DOCUMENTS
 from pydlbench.records.measurement import Measurement
-from pydlbench.records.schema import load_schema, schema_names, schema_text
+from pydlbench.records.schema import load_schema, schema_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +42,7 @@ def undescribed(schema: Any, path: str) -> Iterator[str]:
             yield from undescribed(one, f"{path}.{name}")
 
 
-@pytest.mark.parametrize("name", schema_names())
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_a_schema_is_valid_stands_alone_and_is_described(name):
     schema = load_schema(name)
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -145,7 +146,7 @@ def test_a_list_of_runs_is_valid(run_record, measurement):
 
     with Store.open() as store:
         store.begin(run_record, "layers")
-        store.add(run_record.id, Entry.of_layer(measurement()))
+        store.add(run_record.id, Entry.of("layer", measurement().to_dict()))
         runs = [info.to_dict() for info in store.runs()]
     assert runs[0]["measurements"] == 1
     assert errors("runs", {"schema_version": 1, "runs": runs}) == []
@@ -161,7 +162,7 @@ def test_a_comparison_is_valid(run_record, measurement, capsys):
             record = msgspec.structs.replace(run_record, id=name)
             store.begin(record, "layers")
             rows = [measurement(median=median, pass_=one) for one in ("forward", "backward-data")]
-            store.add_all(name, map(Entry.of_layer, rows))
+            store.add_all(name, (Entry.of("layer", row.to_dict()) for row in rows))
             store.finish(record, "done")
     assert main(["compare", "before", "after", "--quiet", "--json", "-"]) == 0
     document = json.loads(capsys.readouterr().out)

@@ -45,7 +45,7 @@ def entry(measurement) -> Callable[..., Entry]:
     """Build a layer's entry; ``key`` or any field of the measurement."""
 
     def build(key: str | None = None, **changes: object) -> Entry:
-        return Entry.of_layer(measurement(**changes), key)
+        return Entry.of("layer", measurement(**changes).to_dict(), key)
 
     return build
 

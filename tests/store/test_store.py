@@ -113,7 +113,7 @@ def test_columns_are_those_of_the_documents(store, run_of, entry):
 
 def test_a_row_without_a_time_has_columns_too(store, run_of, without_time):
     store.begin(run_of(), "layers")
-    store.add(run_of().id, Entry.of_layer(without_time("skipped", "no bf16")))
+    store.add(run_of().id, Entry.of("layer", without_time("skipped", "no bf16").to_dict()))
     (row,) = store.columns(run_of().id)
     found = dict(zip(LAYER_COLUMNS, row, strict=True))
     assert (found["status"], found["median"], found["algorithm"]) == ("skipped", None, None)
