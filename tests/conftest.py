@@ -16,7 +16,7 @@ import os
 import shutil
 import subprocess
 import sysconfig
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         if _has_code_built(item):
             item.add_marker("deep")
-        elif item.get_closest_marker("product"):
+        elif item.get_closest_marker("product") and not item.get_closest_marker("deep"):
             products[item.path, item.originalname].append(item)
     for product in products.values():
         for item in _beyond_pairs(product):
@@ -75,8 +75,8 @@ def _beyond_pairs(items: list[pytest.Function]) -> list[pytest.Function]:
 
     What stays has each value of a parameter beside each value of every other one, wherever the
     product has the two together; of two parameters, which would be the whole product, each value.
-    The test that adds most is taken next, the first of equals, so that every process of a parallel
-    run keeps the same ones.
+    The test that adds most is taken next, of equals the one whose values were seen least, and of
+    these the first one, so that every process of a parallel run keeps the same ones.
     """
     marks = [mark.args[0] for mark in items[0].iter_markers("parametrize")]
     together = [one.split(",") if isinstance(one, str) else one for one in marks]
@@ -84,17 +84,21 @@ def _beyond_pairs(items: list[pytest.Function]) -> list[pytest.Function]:
     named = set().union(*groups)
     groups += [(name,) for name in items[0].callspec.params if name not in named]  # of fixtures
     size = 2 if len(groups) > 2 else 1
-    left = {}
-    for item in items:
-        # A value is the same object in every test that has it; some cannot be compared.
-        places = [
-            (names, tuple(id(item.callspec.params[name]) for name in names)) for names in groups
-        ]
-        left[item] = set(itertools.combinations(places, size))
+    # A value is the same object in every test that has it; some cannot be compared.
+    values = {
+        item: [(names, tuple(id(item.callspec.params[name]) for name in names)) for names in groups]
+        for item in items
+    }
+    left = {item: set(itertools.combinations(own, size)) for item, own in values.items()}
     missing = set().union(*left.values())
+    seen: Counter[Any] = Counter()
     while missing:
-        best = max(left, key=lambda item: len(left[item] & missing))
+        best = max(
+            left,
+            key=lambda item: (len(left[item] & missing), -sum(seen[one] for one in values[item])),
+        )
         missing -= left.pop(best)
+        seen.update(values[best])
     return list(left)
 
 

@@ -58,8 +58,21 @@ def _layers():
 
 
 LAYERS = {layer.problem: layer for layer in _layers()}
+# Of the sizes of each operation these stand for the others in the default set.
+_DEFAULT = [_SIZES["small"], _SIZES["odd"], _FLAT["few"], _WEIGHTS["small"]]
+
+
+def _marks(layer):
+    size = {"batch": layer.batch, "channels": layer.channels}
+    size |= {"height": layer.height, "width": layer.width}
+    default = layer.op == "concat" or any(one.items() <= size.items() for one in _DEFAULT)
+    return () if default else pytest.mark.deep
+
+
 STEPS = [
-    pytest.param(layer, pass_, propagation, id=f"{problem}-{pass_}-{propagation}")
+    pytest.param(
+        layer, pass_, propagation, id=f"{problem}-{pass_}-{propagation}", marks=_marks(layer)
+    )
     for problem, layer in LAYERS.items()
     for pass_ in layer.passes
     for propagation in ("inference", "training")
