@@ -461,8 +461,8 @@ def test_backends_of_one_problem_stand_together(session):
     assert len(set(found)) == 4
 
 
-class Contest(FakeSession):
-    """Gives rows as a contest does: ratios, and a cause for the slow ones."""
+class Interleaved(FakeSession):
+    """Gives rows of interleaved backends: ratios, and a cause for the slow ones."""
 
     def measure(self, cases, progress):
         for case, row in super().measure(cases, progress):
@@ -480,21 +480,21 @@ class Contest(FakeSession):
 
 
 @pytest.fixture
-def contest(run_record, measurement):
-    return Contest(run_record, measurement)
+def interleaved(run_record, measurement):
+    return Interleaved(run_record, measurement)
 
 
-def test_contest_ends_in_causes_and_a_conclusion(contest, capsys):
-    command.run(parse("--shape", "conv3", "--backend", "native,numba"), contest.open)
+def test_interleaved_backends_end_in_causes_and_a_conclusion(interleaved, capsys):
+    command.run(parse("--shape", "conv3", "--backend", "native,numba"), interleaved.open)
     out = capsys.readouterr().out
     assert "numba: 1.50x the time of native: allocation 10.0 ms (60 %), unexplained 40 %" in out
     assert out.splitlines()[-1].startswith("native runs conv3 fastest, at 90 % of its measured")
     assert "page faults" not in out
 
 
-def test_explain_shows_the_measurements(contest, capsys):
+def test_explain_shows_the_measurements(interleaved, capsys):
     words = ("--shape", "conv3", "--backend", "native,torch", "--mode", "all", "--explain")
-    command.run(parse(*words), contest.open)
+    command.run(parse(*words), interleaved.open)
     out = capsys.readouterr().out
     assert out.count("  allocation: 10.0 ms (60 % of the gap): pages kept\n") == 2
     assert "alexnet/conv3 torch compiled:\n" in out
@@ -502,11 +502,11 @@ def test_explain_shows_the_measurements(contest, capsys):
     assert out.splitlines()[-1].startswith("native runs conv3 fastest")
 
 
-def test_json_and_csv_of_a_contest(contest, capsys, tmp_path):
+def test_json_and_csv_of_interleaved_backends(interleaved, capsys, tmp_path):
     path = tmp_path / "rows.csv"
     words = ("--shape", "conv3", "--backend", "native,torch", "--mode", "all")
     words += ("--json", "-", "--csv", str(path))
-    command.run(parse(*words), contest.open)
+    command.run(parse(*words), interleaved.open)
     rows = json.loads(capsys.readouterr().out)["measurements"]
     assert [(row["backend"], row["mode"]) for row in rows] == EVERY_CPU_STACK[:3]
     assert rows[0]["ratio"]["median"] == 1

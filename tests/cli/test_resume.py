@@ -150,14 +150,14 @@ def test_failed_rows_are_measured_again_and_skipped_ones_not(begin, store_path):
     ]
 
 
-CONTEST = ("--shape", "conv2", "conv3", "--batch", "2", "--backend", "native", "numba")
+INTERLEAVED = ("--shape", "conv2", "conv3", "--batch", "2", "--backend", "native", "numba")
 
 
 @pytest.fixture
 def half(begin, monkeypatch):
     """A run that ended between two backends of conv3."""
-    monkeypatch.setattr(sys, "argv", ["pydlbench", "layers", *CONTEST])
-    begin(*CONTEST, code=130, rows=3)
+    monkeypatch.setattr(sys, "argv", ["pydlbench", "layers", *INTERLEAVED])
+    begin(*INTERLEAVED, code=130, rows=3)
 
 
 @pytest.mark.usefixtures("half")

@@ -49,7 +49,7 @@ def test_unpacked_weights_of_several_layers_are_one_finding_and_summed():
     assert "fc2 takes" in one.symptom
 
 
-def test_without_a_cross_check_contests_of_large_layers_still_find_them():
+def test_without_a_check_large_layers_timed_interleaved_still_find_them():
     found = run(World(step_s=0.05, unpacked_s={"fc1": 0.02}), check=False)
     assert named(found) == {SLOW: pytest.approx(0.02, rel=0.01)}
     assert causes(found.findings[0]) == {UNPACKED: pytest.approx(0.02, rel=0.01)}

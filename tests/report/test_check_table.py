@@ -81,7 +81,7 @@ def test_without_an_interval_only_n_is_printed(run_record):
     assert "measured 116.8 ms (n 5)" in text
 
 
-def test_the_rungs_stand_side_by_side(run_record):
+def test_each_framework_is_a_column_of_rungs(run_record):
     lines = rendered(run_record, result(make_record())).splitlines()
     index = next(i for i, one in enumerate(lines) if one.startswith("theoretical"))
     assert lines[index].split("  ")[0] == "theoretical"

@@ -203,7 +203,7 @@ def test_a_hot_row_from_elsewhere_gives_the_cold_one_its_kernel():
     assert worker.asked == [("all-cold", "gemm src plain", True)]
 
 
-def test_what_competes_side_by_side_is_searched_in_full():
+def test_what_competes_is_searched_in_full():
     kernels, worker = preparing(estimate=True)
     hot = KernelSpec(layer=Gemm(m=8, k=32, n=16))
     kernels.prepare(hot)

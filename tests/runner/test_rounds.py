@@ -1,3 +1,5 @@
+"""Kernels sampled in the same rounds, and the ratios of what the rounds took."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -45,7 +47,7 @@ def samples(by_round, faults=None):
 
 
 def steady(seconds, dies_at=None):
-    """A contestant whose every sample takes as long; dies at its n-th request."""
+    """A kernel whose every sample takes as long; dies at its n-th request."""
     asked = []
 
     def sample(request):
@@ -57,11 +59,11 @@ def steady(seconds, dies_at=None):
     return sample
 
 
-def turn(*contestants):
+def turn(*kernels):
     rests = []
-    policies = [Policy(min_rounds=9)] * len(contestants)
+    policies = [Policy(min_rounds=9)] * len(kernels)
     order = random.Random(0)
-    return sample_interleaved(contestants, policies, order, lambda: rests.append(1)), rests
+    return sample_interleaved(kernels, policies, order, lambda: rests.append(1)), rests
 
 
 def test_all_are_sampled_in_the_same_rounds():
