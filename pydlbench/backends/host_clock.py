@@ -6,6 +6,7 @@ does not count is zero.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import resource
@@ -16,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from pydlbench.timing.chunk import Chunk
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import TracebackType
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -60,12 +60,7 @@ class Account:
         self._begin, self._used = time.monotonic(), time.process_time()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Count what has happened since."""
         wall, used = time.monotonic() - self._begin, time.process_time() - self._used
         if self._collecting:
@@ -176,14 +171,26 @@ class HostClock:
     Args:
         operator: what is timed.
         cpus: those that the process is pinned to, for the account of stolen time.
+        guard: makes the context in which it is to be called, entered once for each chunk.
     """
 
-    def __init__(self, operator: Operator, cpus: Sequence[int]) -> None:
+    def __init__(
+        self,
+        operator: Operator,
+        cpus: Sequence[int],
+        guard: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+    ) -> None:
         self._operator = operator
         self._cpus = tuple(cpus)
+        self._guard = guard
 
     def sample(self, request: Request) -> Chunk:
         """Time the requested samples, after the calls that are not timed."""
+        with self._guard():
+            return self.timed(request)
+
+    def timed(self, request: Request) -> Chunk:
+        """Do what :meth:`sample` does, within the guard."""
         call, wait = self._operator.call, self._operator.wait
         for _ in range(request.untimed):
             call()

@@ -17,7 +17,7 @@ from pydlbench.steps.definition import definition_of
 from pydlbench.steps.inputs import make_batch, make_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepPreparation, StepSpec
     from pydlbench.steps.checks import Inspection
-    from pydlbench.steps.definition import FrameworkModel, Step
     from pydlbench.steps.inputs import Batch
-    from pydlbench.timing.chunk import Chunk, Request
 
 __all__ = ["build_step", "prepare_model"]
 
@@ -81,7 +79,10 @@ def prepare_model(
         notes=inspection.notes,
         environment={**backend.describe(), **({"gpu": inspection.gpu()} if case.on_gpu else {})},
     )
-    return StepKernel(StepClock(made, inspection.step, backend.cpus), facts)
+    # It has no outputs by role, which the clock never asks for.
+    operator: Any = SimpleNamespace(call=inspection.step, wait=made.synchronize)
+    # Meanwhile the framework computes in the step's precision.
+    return StepKernel(HostClock(operator, backend.cpus, lambda: made), facts)
 
 
 def build_step(
@@ -122,27 +123,6 @@ def build_step(
         made.synchronize()
     found: Inspection[Any] = inspect(made, step, definition)
     return found
-
-
-class StepClock(HostClock):
-    """The host's clock, the framework computing in the step's precision meanwhile.
-
-    Args:
-        model: in its framework.
-        step: what is timed.
-        cpus: those that the process is pinned to.
-    """
-
-    def __init__(self, model: FrameworkModel, step: Step, cpus: Sequence[int]) -> None:
-        # It has no outputs by role, which the clock never asks for.
-        operator: Any = SimpleNamespace(call=step, wait=model.synchronize)
-        super().__init__(operator, cpus)
-        self._model = model
-
-    def sample(self, request: Request) -> Chunk:
-        """Time the requested samples."""
-        with self._model:
-            return super().sample(request)
 
 
 def _save(inspection: Inspection[Any], folder: Path, backward: bool) -> None:

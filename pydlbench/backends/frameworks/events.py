@@ -9,6 +9,7 @@ Knows no framework: what it needs of one comes as a runtime, and tests put in a 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydlbench.backends.host_clock import HostClock
@@ -17,6 +18,7 @@ from pydlbench.timing.guards import disturbance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from pydlbench.backends.host_clock import Operator
     from pydlbench.timing.chunk import Request
@@ -68,21 +70,26 @@ class EventClock(HostClock):
         operator: what is timed.
         runtime: of its framework.
         watcher: of the GPU; None where nobody watches.
+        guard: see :class:`HostClock`.
     """
 
     timing: str = "events"
 
     def __init__(
-        self, operator: Operator, runtime: EventRuntime, watcher: Watcher | None = None
+        self,
+        operator: Operator,
+        runtime: EventRuntime,
+        watcher: Watcher | None = None,
+        guard: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
-        super().__init__(operator, ())
+        super().__init__(operator, (), guard)
         self._call = operator.call
         self._runtime = runtime
         self._watcher = watcher
         self._launch_s: float | None = None
 
-    def sample(self, request: Request) -> Chunk:
-        """Time the requested samples, after the calls that are not timed."""
+    def timed(self, request: Request) -> Chunk:
+        """Do what :meth:`sample` does, within the guard."""
         mark = None if self._watcher is None else self._watcher.mark()
         begin = self._runtime.now()
         seconds = self.seconds(request.samples, request.inner, request.untimed)

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, renamed
+from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.layers import calls_of
-from pydlbench.backends.torch.operator import GuardedClock, Place, TorchOperator, build, empty
+from pydlbench.backends.torch.operator import Place, TorchOperator, build, empty
 from pydlbench.backends.torch.trace import Behind, behind_on_cpu
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.base import KernelFacts
-    from pydlbench.backends.host_clock import HostClock, Operator
+    from pydlbench.backends.host_clock import Operator
     from pydlbench.backends.torch.operator import Recipe
     from pydlbench.records.specs import KernelSpec
 
@@ -145,7 +146,7 @@ class TorchCpuBackend(TorchBackend):
     def clock(self, operator: Operator) -> HostClock:
         """Return what times an operator: the host's clock."""
         assert isinstance(operator, TorchOperator)
-        return GuardedClock(operator, self.cpus)
+        return HostClock(operator, self.cpus, operator.guard)
 
     def wait(self) -> None:
         """Return at once: a call returns when it is done."""

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.host_clock import HostClock, Operator
     from pydlbench.backends.torch.operator import Recipe
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.timing.chunk import Chunk, Request
 
 __all__ = ["GpuClock", "TorchCudaBackend", "kernel_names"]
 
@@ -56,16 +55,10 @@ class GpuClock(EventClock):
     """
 
     def __init__(self, operator: TorchOperator, runtime: Runtime, monitor: Monitor) -> None:
-        super().__init__(operator, runtime, monitor)
-        self._guard = operator.guard
+        super().__init__(operator, runtime, monitor, operator.guard)
         self.timing = operator.timing
         self._capture = runtime.capture
         self._graphs: dict[int, Any] = {}
-
-    def sample(self, request: Request) -> Chunk:
-        """Time the requested samples, after the calls that are not timed."""
-        with self._guard():
-            return super().sample(request)
 
     def seconds(self, samples: int, inner: int, untimed: int) -> list[float]:
         """Return seconds per call, one for each sample of ``inner`` calls."""

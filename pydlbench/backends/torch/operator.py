@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from pydlbench.backends.host_clock import HostClock
 from pydlbench.errors import DeviceLostError, InsufficientMemoryError
 from pydlbench.layers.layer import result_role
 
@@ -26,11 +25,9 @@ if TYPE_CHECKING:
 
     from pydlbench.models.graph import Node
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.timing.chunk import Chunk, Request
 
 __all__ = [
     "FORMATS",
-    "GuardedClock",
     "LayerCalls",
     "Made",
     "NodeCall",
@@ -438,25 +435,3 @@ def empty(
 
 def _line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300]
-
-
-# -----------------------------------------------------------------------------
-# The host's clock around operators that want a context of PyTorch's around them.
-
-
-class GuardedClock(HostClock):
-    """Enters the operator's context once per chunk, not once per call.
-
-    Args:
-        operator: what is timed.
-        cpus: those that the process is pinned to.
-    """
-
-    def __init__(self, operator: TorchOperator, cpus: Sequence[int]) -> None:
-        super().__init__(operator, cpus)
-        self._guard = operator.guard
-
-    def sample(self, request: Request) -> Chunk:
-        """Time the requested samples."""
-        with self._guard():
-            return super().sample(request)

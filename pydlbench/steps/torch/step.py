@@ -20,7 +20,6 @@ from pydlbench.steps.torch.net import Net
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
 
     from numpy.typing import NDArray
 
@@ -99,12 +98,7 @@ class TorchModel:
         self._tf32.enter_context(settings.tf32(self.case.precision))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Switch it off again."""
         self._tf32.close()
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from pydlbench.backends.base import Preparation
+from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.torch import layers as conv
 from pydlbench.backends.torch import settings
-from pydlbench.backends.torch.operator import GuardedClock, compiled
+from pydlbench.backends.torch.operator import compiled
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
 from pydlbench.layers.conv import Conv2d
@@ -85,7 +86,9 @@ def test_a_case_finds_the_grad_mode_of_its_users(backend):
         operator.call = lambda seen=seen: seen.append(
             (torch.is_inference_mode_enabled(), torch.is_grad_enabled())
         )
-        GuardedClock(operator, backend.cpus).sample(Request(samples=2, inner=3, untimed=1))
+        HostClock(operator, backend.cpus, operator.guard).sample(
+            Request(samples=2, inner=3, untimed=1)
+        )
         assert seen[0] == seen[-1] == expected
         assert len(seen) == 7
         assert not torch.is_inference_mode_enabled()
