@@ -16,7 +16,7 @@ from pydlbench.diagnose.ablation import AgainstNative, LayerChange, Rounds, Step
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.pool import Pool2d
 from pydlbench.models.work import LOSS
-from pydlbench.records.diagnosis import ALL, WORTH, Hypothesis
+from pydlbench.records.diagnosis import WORTH, Hypothesis
 from pydlbench.units import format_bytes, format_seconds, percent
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def find_first_touch(seen: Observations) -> Iterator[Hypothesis]:
             cause=_CAUSE,
             experiment=experiment,
             next=faults_command(seen.case),
-            parts=frozenset({"allocation"}),
+            part="allocation",
             most_s=most,
         )
 
@@ -175,7 +175,6 @@ def find_layout(seen: Observations) -> Iterator[Hypothesis]:
         "into it before them and back behind them",
         experiment=StepChange(what=_NAMES[other], changes=changes, checks=True),
         next=again(seen.changed(layout=other)),
-        parts=frozenset({ALL}),
         most_s=seen.step_s,
     )
 
@@ -210,11 +209,9 @@ def _of_node(seen: Observations, excess: Excess) -> Iterator[Hypothesis]:
         yield Hypothesis(
             problem="slow operators",
             symptom=_symptom(seen, excess),
-            evidence=(),
             cause="the framework's operator is slower than the native library's kernel",
             experiment=AgainstNative(case=case, count=excess.count),
             next=layer_command(case),
-            parts=frozenset({f"{excess.node} {work.pass_}"}),
             where=f"{excess.node} {work.pass_}",
             most_s=most,
         )
@@ -258,7 +255,6 @@ def find_channels(seen: Observations) -> Iterator[Hypothesis]:
                 problem=f"{layer.in_channels} input channels",
                 symptom=f"{node.name} has {layer.in_channels} input channels and takes "
                 f"{format_seconds(seconds)} ({share} of the step)",
-                evidence=(),
                 cause="kernels work on blocks of channels: what does not fill one is computed by "
                 "another, slower kernel, or in vain",
                 experiment=LayerChange(
@@ -267,7 +263,6 @@ def find_channels(seen: Observations) -> Iterator[Hypothesis]:
                     changed=msgspec.structs.replace(case, layer=padded),
                 ),
                 next=layer_command(msgspec.structs.replace(case, layer=padded)),
-                parts=frozenset({f"{node.name} {work.pass_}"}),
                 where=f"{node.name} {work.pass_}",
                 most_s=min(seconds, seen.step_s),
             )
@@ -316,7 +311,6 @@ def find_copies(seen: Observations) -> Iterator[Hypothesis]:
                     changed=msgspec.structs.replace(case, layer=ready),
                 ),
                 next=layer_command(case),
-                parts=frozenset({f"{node.name} {work.pass_}"}),
                 where=f"{node.name} {work.pass_}",
                 most_s=seconds,
             )
@@ -408,7 +402,6 @@ def _of(seen: Observations, gap: float, work: Work, row: Measurement) -> Iterato
             cause=cause,
             experiment=experiment,
             next=layer_command(shown),
-            parts=frozenset({where}),
             where=where,
             most_s=gap,
         )
@@ -429,9 +422,10 @@ def compiling_mode(case: StepSpec) -> str | None:
     return _MODES.get(str(case.mode))
 
 
-def compiler_s(seen: Observations) -> float:
-    """Return about how long a compiler takes for the step's model, in seconds."""
-    return 20.0 + 0.3 * len(seen.model.nodes)
+def joining(seen: Observations, mode: str) -> StepChange:
+    """Return the change of the step into a mode that joins operators."""
+    compiler_s = 20.0 + 0.3 * len(seen.model.nodes)  # about what it takes for the step's model
+    return StepChange(what=mode, changes=(("mode", mode),), checks=True, setup_s=compiler_s)
 
 
 def find_fusion(seen: Observations) -> Iterator[Hypothesis]:
@@ -450,11 +444,8 @@ def find_fusion(seen: Observations) -> Iterator[Hypothesis]:
         evidence=(how,),
         cause="each of them reads its input from memory and writes it back; joined with the layer "
         "before, it would do neither",
-        experiment=StepChange(
-            what=mode, changes=(("mode", mode),), checks=True, setup_s=compiler_s(seen)
-        ),
+        experiment=joining(seen, mode),
         next=again(seen.changed(mode=mode)),
-        parts=frozenset({ALL}),
         most_s=seen.step_s,
     )
 
@@ -487,33 +478,26 @@ def find_dispatch(seen: Observations) -> Iterator[Hypothesis]:
     )
     cause = "many operators are so small that starting them is a large part of their time"
     mode = compiling_mode(seen.case)
+    batch = 2 * seen.model.batch
+    ways = [(_larger(batch), seen.changed(batch=batch), seconds)]
     if mode is not None:
-        changes = (("mode", mode),)
+        ways.insert(0, (joining(seen, mode), seen.changed(mode=mode), seen.step_s))
+    for experiment, changed, most in ways:
         yield Hypothesis(
             problem=ONE_BY_ONE,
             symptom=symptom,
             evidence=(how,),
             reason="launch gaps",
             cause=cause,
-            experiment=StepChange(
-                what=mode, changes=changes, checks=True, setup_s=compiler_s(seen)
-            ),
-            next=again(seen.changed(mode=mode)),
-            parts=frozenset({ALL}),
-            most_s=seen.step_s,
+            experiment=experiment,
+            next=again(changed),
+            most_s=most,
         )
-    batch = 2 * seen.model.batch
-    yield Hypothesis(
-        problem=ONE_BY_ONE,
-        symptom=symptom,
-        evidence=(how,),
-        reason="launch gaps",
-        cause=cause,
-        experiment=StepChange(what=f"batch {batch}", changes=(("batch", batch),), images=2),
-        next=again(seen.changed(batch=batch)),
-        parts=frozenset({ALL}),
-        most_s=seconds,
-    )
+
+
+def _larger(batch: int) -> StepChange:
+    """Return the change of the step into one of twice the batch."""
+    return StepChange(what=f"batch {batch}", changes=(("batch", batch),), images=2)
 
 
 def _dispatch(seen: Observations) -> tuple[float, str] | None:
@@ -525,6 +509,14 @@ def _dispatch(seen: Observations) -> tuple[float, str] | None:
     operators = len(seen.plan.terms)
     each = format_seconds(seen.dispatch_s)
     return seen.dispatch_s * operators, f"{each} for a call that does nothing, times {operators}"
+
+
+def _own_s(seen: Observations, kind: str, native_s: float) -> tuple[float, str]:
+    """Return what operators of a kind take in a step, and where: natively without a check."""
+    if not (operators := seen.operators(kind)):
+        return native_s, "in native kernels"
+    seconds = sum(one.count * one.seconds for one in operators)
+    return seconds, f"timed alone in {seen.case.framework}"
 
 
 # -----------------------------------------------------------------------------
@@ -541,14 +533,12 @@ def find_optimizer(seen: Observations) -> Iterator[Hypothesis]:
         return
     if "optimizer" in seen.native.incomplete:
         return  # nobody knows what of it has to be done
-    operators = seen.operators("optimizer")
     native = seen.native.optimizer_s
-    own = sum(one.count * one.seconds for one in operators) if operators else native
+    own, who = _own_s(seen, "optimizer", native)
     if own < _LARGE_OPTIMIZER * seen.step_s:
         return
-    if operators and own - native < WORTH * seen.step_s:
+    if seen.operators("optimizer") and own - native < WORTH * seen.step_s:
         return  # it is as fast as memory allows
-    who = f"timed alone in {seen.case.framework}" if operators else "in native kernels"
     yield Hypothesis(
         problem="slow optimizer",
         symptom=f"the updates ({model.optimizer.kind}) take {format_seconds(own)} {who}, "
@@ -565,7 +555,7 @@ def find_optimizer(seen: Observations) -> Iterator[Hypothesis]:
             kept_how="the updates in native kernels",
         ),
         next=again(seen.changed(phase="forward-backward")),
-        parts=frozenset({"optimizer"}),
+        part="optimizer",
         most_s=own,
     )
 
@@ -579,16 +569,13 @@ def find_decay(seen: Observations) -> Iterator[Hypothesis]:
     model = seen.model
     if seen.case.phase != "training" or not model.decays:
         return
-    operators = seen.operators("loss")
-    own = sum(one.count * one.seconds for one in operators) if operators else seen.native.loss_s
+    own, who = _own_s(seen, LOSS, seen.native.loss_s)
     if own < WORTH * seen.step_s:
         return
-    who = f"timed alone in {seen.case.framework}" if operators else "in native kernels"
     yield Hypothesis(
         problem="L2 terms in the loss",
         symptom=f"the loss with its {len(model.decays)} L2 terms takes {format_seconds(own)} "
         f"{who}, {percent(own / seen.step_s)} of the step",
-        evidence=(),
         cause="each term reads its weights to sum squares, and once more for its gradient; an "
         "optimizer that takes the decay itself reads them anyway",
         experiment=StepChange(
@@ -596,7 +583,7 @@ def find_decay(seen: Observations) -> Iterator[Hypothesis]:
             options=(("decay", "0"),),
         ),
         next=again(seen.changed(options={**seen.case.options, "decay": "0"})),
-        parts=frozenset({"loss"}),
+        part="loss",
         most_s=own,
     )
 
@@ -612,8 +599,7 @@ def find_loss(seen: Observations) -> Iterator[Hypothesis]:
     """Yield a comparison with the native library on the loss itself."""
     if seen.model.decays:
         return  # see the rule of L2 terms
-    operators = seen.operators(LOSS)
-    own = sum(one.count * one.seconds for one in operators) if operators else seen.native.loss_s
+    own, _ = _own_s(seen, LOSS, seen.native.loss_s)
     if own < _LARGE_LOSS * seen.step_s:
         return
     for term in seen.plan.terms:
@@ -625,11 +611,9 @@ def find_loss(seen: Observations) -> Iterator[Hypothesis]:
             problem="slow loss",
             symptom=f"the loss takes {format_seconds(own)}, "
             f"{percent(own / seen.step_s)} of the step",
-            evidence=(),
             cause="the framework's loss is slower than one kernel that does it all",
             experiment=AgainstNative(case=case),
             next=layer_command(case),
-            parts=frozenset({f"{LOSS} {work.pass_}"}),
             where=f"{LOSS} {work.pass_}",
             most_s=own,
         )
@@ -662,9 +646,8 @@ def find_batch(seen: Observations) -> Iterator[Hypothesis]:
         f"only, {percent(seconds / seen.step_s)} of the step",
         evidence=(f"{format_seconds(seconds)} in native rows that memory bounds",),
         cause="weights are read once per step, whatever the batch: more images share the cost",
-        experiment=StepChange(what=f"batch {batch}", changes=(("batch", batch),), images=2),
+        experiment=_larger(batch),
         next=again(seen.changed(batch=batch)),
-        parts=frozenset({ALL}),
         most_s=seconds,
     )
 
@@ -696,7 +679,6 @@ def find_arithmetic(seen: Observations) -> Iterator[Hypothesis]:
             what="bf16 products", changes=(("precision", "bf16"),), checks=True, setup_s=_SETUP_S
         ),
         next=again(seen.changed(precision="bf16")),
-        parts=frozenset({ALL}),
         most_s=bound,
     )
 

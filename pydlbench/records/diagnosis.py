@@ -61,21 +61,26 @@ class Hypothesis:
         cause: why it would be.
         experiment: shows what it costs.
         next: the command to run next.
-        parts: of the step that it is about; :data:`ALL` for a change of everything.
         where: the layer and pass, where there is one: ``fc6 forward``.
+        part: of the step that it is about, where that is no layer and pass.
         most_s: what it can save at the most; the largest is tried first.
     """
 
     problem: str
     symptom: str
-    evidence: tuple[str, ...]
+    evidence: tuple[str, ...] = ()
     cause: str
     experiment: Experiment
     next: str
-    parts: frozenset[str]
     where: str = ""
+    part: str = ""
     reason: str = ""
     most_s: float
+
+    @property
+    def parts(self) -> frozenset[str]:
+        """Of the step, what it is about; :data:`ALL` for a change of everything."""
+        return frozenset({self.where or self.part or ALL})
 
 
 class Saving(Record, frozen=True, kw_only=True, rename={"low": "ci_low", "high": "ci_high"}):
