@@ -17,7 +17,6 @@ from pydlbench.runner.problem import by_problem, measure_problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from types import TracebackType
 
     from pydlbench.backends.base import KernelFacts
     from pydlbench.devices.cpu.facts import CpuFacts
@@ -28,10 +27,7 @@ if TYPE_CHECKING:
     from pydlbench.records.specs import KernelSpec
     from pydlbench.workers.host import RemoteKernel, Worker
 
-__all__ = [
-    "Options",
-    "Session",
-]
+__all__ = ["Options", "Session"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,12 +88,7 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
