@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pydlbench.compare.rows import Side
     from pydlbench.store.store import Store
 
-__all__ = ["add_parser", "read_sides", "run"]
+__all__ = ["add_parser", "run"]
 
 # What asks for other things than the published figures, or than a comparison of stored runs.
 _WITH_PUBLISHED = ("interleave", "fail_on", "same", "passes", "budget", "seed", "all")
@@ -123,24 +124,21 @@ def _stored(args: argparse.Namespace, settings: Settings) -> Comparison:
     """Compare two stored runs."""
     from pydlbench.cli.options import reading_store
     from pydlbench.compare.match import key, match
+    from pydlbench.compare.rows import read_side
     from pydlbench.compare.statistics import from_history
     from pydlbench.compare.stored import compare
 
-    store = reading_store(args)
-    try:
-        a, b = read_sides(args.runs, store)
+    with reading_store(args) or contextlib.nullcontext() as store:
+        a, b = (read_side(name, store) for name in args.runs)
         matching = match(a, b)
         past = [] if store is None else earlier_runs(store, a, b)
-        return compare(
-            a,
-            b,
-            matching,
-            settings,
-            lambda assumed, pairs: from_history(assumed, [key(pair.b) for pair in pairs], past),
-        )
-    finally:
-        if store is not None:
-            store.close()
+    return compare(
+        a,
+        b,
+        matching,
+        settings,
+        lambda assumed, pairs: from_history(assumed, [key(pair.b) for pair in pairs], past),
+    )
 
 
 def _refuse(
@@ -212,20 +210,6 @@ _LOOKED_AT: Final = 200
 # Repeats one behind the other differ by less than runs of different days do: twenty of them would
 # promise more than holds tomorrow.
 _PER_HOUR: Final = 4
-
-
-def read_sides(names: Sequence[str], store: Store | None) -> tuple[Side, Side]:
-    """Return both sides.
-
-    Raises:
-        UsageError: there is no such run and no such file.
-        StoreError: it cannot be read.
-    """
-    from pydlbench.compare.rows import side_of_run
-    from pydlbench.store.documents import load
-
-    first, second = (side_of_run(name, load(name, store)) for name in names)
-    return first, second
 
 
 def earlier_runs(store: Store, a: Side, b: Side) -> list[dict[Any, float]]:
@@ -337,14 +321,10 @@ def _own(args: argparse.Namespace) -> list[Own]:
 
     if not args.runs:
         return []
-    store = reading_store(args)
-    try:
+    with reading_store(args) or contextlib.nullcontext() as store:
         return [
             one for name in args.runs for one in own_figures(name, load(name, store), _script_batch)
         ]
-    finally:
-        if store is not None:
-            store.close()
 
 
 def _script_batch(protocol: str, model: str) -> int | None:

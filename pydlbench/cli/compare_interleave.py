@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -39,21 +40,17 @@ def interleaved(
         UsageError: bad input, or nothing that can be measured here.
         PydlbenchError: not one pass was finished.
     """
-    from pydlbench.cli.compare import read_sides
     from pydlbench.cli.options import reading_store, whole_number
     from pydlbench.compare.interleaved import LEAST_PASSES, compare_interleaved
     from pydlbench.compare.match import match
     from pydlbench.compare.rerun import measured_sides
+    from pydlbench.compare.rows import read_side
 
     passes = whole_number("--passes", args.passes or _PASSES, LEAST_PASSES)
     budget_s = args.budget or _BUDGET_S
     seed = args.seed or 0
-    store = reading_store(args)
-    try:
-        a, b = read_sides(args.runs, store)
-    finally:
-        if store is not None:
-            store.close()
+    with reading_store(args) or contextlib.nullcontext() as store:
+        a, b = (read_side(name, store) for name in args.runs)
     matching, rerun, notes = _pairs(match(a, b))
     opened = open_host or _open_session
     if open_host is None:

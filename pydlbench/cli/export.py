@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -167,15 +168,11 @@ def _load(args: argparse.Namespace) -> list[Loaded]:
     from pydlbench.cli.options import reading_store
     from pydlbench.store.documents import load
 
-    store = reading_store(args)
-    try:
+    with reading_store(args) or contextlib.nullcontext() as store:
         found = [load(text, store) for text in args.runs]
         for one in found:
             _ = one.entries  # they are read while the store is open
         return found
-    finally:
-        if store is not None:
-            store.close()
 
 
 def _content(

@@ -91,8 +91,7 @@ def _read(args: argparse.Namespace) -> list[PageRun]:
     from pydlbench.report.page.runs import read_run
     from pydlbench.store.documents import load
 
-    store = reading_store(args)
-    with store or contextlib.nullcontext():
+    with reading_store(args) or contextlib.nullcontext() as store:
         loaded = [load(text, store) for text in dict.fromkeys(args.runs)]
         return [read_run(one, number) for number, one in enumerate(loaded, start=1)]
 

@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pydlbench.store.documents import load
 from pydlbench.store.entry import LAYER_COLUMNS
 from pydlbench.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pydlbench.store.documents import Loaded
+    from pydlbench.store.reader import Reader
 
-__all__ = ["Row", "Side", "side_of_run"]
+__all__ = ["Row", "Side", "read_side"]
 
 # Seconds of an execution, far beyond what any kernel can take and any clock can tell.
 _LEAST_S: Final = 1e-15
@@ -110,13 +111,18 @@ class Side:
         }
 
 
-def side_of_run(name: str, loaded: Loaded) -> Side:
-    """Return a side from a run of a store or a document.
+def read_side(name: str, store: Reader | None) -> Side:
+    """Return a side from a run of a store or a document; of its layers only the columns are read.
 
     Args:
         name: as the user gave it.
-        loaded: the run; of its layers only the columns are read.
+        store: None where there is none.
+
+    Raises:
+        UsageError: there is no such run and no such file.
+        StoreError: it cannot be read.
     """
+    loaded = load(name, store)
     record = loaded.record
     threads = record.device.get("threads")
     # As Row._make does, without a call in Python for each of 100,000 rows.
