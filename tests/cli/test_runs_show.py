@@ -51,7 +51,7 @@ threads = [1, 2]
 
 def test_a_sweep_shows_its_layers_and_every_estimate(tmp_path, monkeypatch, capsys):
     # Two threads, however many CPUs there are.
-    monkeypatch.setattr("pydlbench.cli.sweep._check_threads", lambda _jobs: None)
+    monkeypatch.setattr("pydlbench.devices.cpu.affinity.choose_cpus", lambda *_: (0, 1))
     path = tmp_path / "a.toml"
     path.write_text(SWEEP, encoding="utf-8")
     sessions = Sessions()
