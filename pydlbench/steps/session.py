@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pydlbench.records.step import StepRecord, StepSpec
-    from pydlbench.steps.checks import Agreement
+    from pydlbench.steps.agreement import Agreement
     from pydlbench.steps.protocols.runner import ProtocolResult, ProtocolSpec
 
 __all__ = ["StepSession"]
@@ -40,7 +40,7 @@ class StepSession(Session):
 
     def agreement(self, case: StepSpec) -> Agreement:
         """Hold the two frameworks' numbers of a step against each other."""
-        from pydlbench.steps.checks import agree
+        from pydlbench.steps.agreement import agree
 
         return agree(case, self)
 

@@ -16,7 +16,7 @@ from pydlbench.cli.parser import Parser
 from pydlbench.errors import UsageError
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.step import Check, StepRecord
-from pydlbench.steps.checks import Agreement
+from pydlbench.steps.agreement import Agreement
 from pydlbench.steps.protocols.runner import ProtocolResult
 from pydlbench.store.store import Store
 

@@ -11,7 +11,7 @@ import pytest
 import tiny
 
 from pydlbench.records.step import StepPreparation, StepSpec
-from pydlbench.steps.checks import Agreement, compare
+from pydlbench.steps.agreement import Agreement, compare
 from pydlbench.steps.inputs import make_weights
 from pydlbench.steps.serving import build_step, prepare_model
 

@@ -10,7 +10,7 @@ import pytest
 from pydlbench.errors import UsageError
 from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.runner.session import Options, Session
-from pydlbench.steps.checks import agree
+from pydlbench.steps.agreement import agree
 from pydlbench.steps.run import run, run_in_turn
 
 QUICK = Options(budget_s=0.02, seed=3)

@@ -1,0 +1,153 @@
+"""PyTorch and TensorFlow held against each other: same weights, same images, same numbers."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from pydlbench.records.record import Record
+from pydlbench.records.step import Check, StepPreparation
+from pydlbench.steps.run import prepare_step
+from pydlbench.words import FRAMEWORKS
+
+if TYPE_CHECKING:
+    from pydlbench.records.step import StepSpec
+    from pydlbench.runner.session import Session
+
+__all__ = ["Agreement", "agree", "compare"]
+
+#: The largest relative error of a float32 output or gradient that still is rounding: each of a
+#: hundred layers sums thousands of products in an order of its own.
+TOLERANCE = 1e-3
+#: Relative change of the weights that tells how far rounding carries: a ReLU that opens in one
+#: of two computations changes the gradients of everything before it.
+DISTURBANCE = 1e-6
+_FLOORS = 2.0
+
+
+class Agreement(Record, frozen=True, kw_only=True):
+    """How far two frameworks' float32 numbers are apart.
+
+    An error is the largest difference in a tensor over the largest value in it.
+
+    Attributes:
+        frameworks: which two; the second one's error is stated.
+        output: error of the output.
+        gradients: largest error of a gradient; None without a backward phase.
+        worst: whose gradient that is.
+        median: of the gradients' errors.
+        tensors: error by name, ``output`` among them.
+        floor: the same error of the first framework against itself, all weights changed by one
+            part in a million: how far rounding alone may carry; None where nobody had to ask.
+        tolerance: largest error allowed, or twice the floor.
+    """
+
+    frameworks: tuple[str, ...]
+    output: float
+    gradients: float | None
+    worst: str | None
+    median: float | None
+    tensors: dict[str, float]
+    floor: float | None = None
+    tolerance: float = TOLERANCE
+
+    @property
+    def check(self) -> Check:
+        """The same as a check, to stand beside the others."""
+        largest = max(self.tensors.values())
+        text = f"output {self.output:.2g}"
+        if self.gradients is not None:
+            text += f", gradients {self.gradients:.2g} ({self.worst}), half below {self.median:.2g}"
+        allowed = max(self.tolerance, _FLOORS * (self.floor or 0.0))
+        text += f" relative, tolerance {self.tolerance:g}"
+        if self.floor is not None:
+            text += (
+                f"; {self.frameworks[0]} itself moves by {self.floor:.2g} when its weights do by "
+                f"{DISTURBANCE:g}"
+            )
+        # Whatever the gradients of a deep network do, its output does not jump.
+        good = largest <= allowed and self.output <= max(self.tolerance, self.floor or 0.0)
+        return Check(name="agreement", status="ok" if good else "failed", detail=text)
+
+
+def agree(case: StepSpec, session: Session, tolerance: float = TOLERANCE) -> Agreement:
+    """Run a step once in each framework and compare output and gradients, whole tensors.
+
+    In float32, with dropout off, each framework in its first mode.
+
+    Args:
+        case: model, batch and phase; the rest is as said.
+        session: whose workers are used.
+        tolerance: see :class:`Agreement`.
+
+    Raises:
+        PydlbenchError: a framework is missing or refuses.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        first, second, disturbed = (Path(name) / one for one in (*FRAMEWORKS, "disturbed"))
+        for framework, folder in zip(FRAMEWORKS, (first, second), strict=True):
+            _saved(case, framework, session, folder)
+        found = compare(first, second, tolerance)
+        if found.check.status != "ok":
+            _saved(case, FRAMEWORKS[0], session, first)
+            _saved(case, FRAMEWORKS[0], session, disturbed, DISTURBANCE)
+            floor = max(compare(first, disturbed).tensors.values())
+            found = msgspec.structs.replace(found, floor=floor)
+        return found
+
+
+def _saved(
+    case: StepSpec, framework: str, session: Session, folder: Path, disturbance: float = 0.0
+) -> None:
+    """Have a framework write output and gradients into a folder."""
+    folder.mkdir(exist_ok=True)
+    own = msgspec.structs.replace(
+        case, framework=framework, mode=None, precision="fp32", layout="nhwc", dropout=False
+    )
+    how = StepPreparation(checks=False, save=str(folder), disturbance=disturbance)
+    prepare_step(own, session, preparation=how).release()
+
+
+def compare(first: Path, second: Path, tolerance: float = TOLERANCE) -> Agreement:
+    """Compare what two frameworks have saved in folders; deletes each file once it is read.
+
+    Args:
+        first: the one that errors are relative to.
+        second: the other; folders are named after their frameworks.
+        tolerance: see :class:`Agreement`.
+    """
+    names = [(folder / "names.txt").read_text().splitlines() for folder in (first, second)]
+    assert names[0] == names[1], (names[0], names[1])
+    errors = {}
+    for number, name in enumerate(names[0]):
+        files = first / f"{number}.npy", second / f"{number}.npy"
+        errors[name] = _error(*files)
+        for file in files:
+            file.unlink()
+    gradients = {name: error for name, error in errors.items() if name != "output"}
+    ranked = sorted(gradients, key=lambda name: gradients[name])
+    return Agreement(
+        frameworks=(first.name, second.name),
+        output=errors["output"],
+        gradients=gradients[ranked[-1]] if ranked else None,
+        worst=ranked[-1] if ranked else None,
+        median=gradients[ranked[len(ranked) // 2]] if ranked else None,
+        tensors=errors,
+        tolerance=tolerance,
+    )
+
+
+def _error(first: Path, second: Path) -> float:
+    """The largest difference over the largest value; infinite where shapes or NaNs differ."""
+    one, other = np.load(first), np.load(second)
+    if one.shape != other.shape:
+        return math.inf
+    largest: Any = np.abs(one).max()
+    np.subtract(one, other, out=other)
+    error = float(np.abs(other).max() / largest) if largest > 0 else float(np.abs(other).max())
+    return error if math.isfinite(error) else math.inf
