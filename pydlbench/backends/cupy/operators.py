@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import cupy
 import numpy as np
 
+from pydlbench.layers.layer import result_role
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -149,7 +151,7 @@ class Runtime:
 def build_conv(
     layer: Conv2d, pass_: str, type_: str, together: int, inputs: dict[str, NDArray[Any]]
 ) -> Compute:
-    """Return a function that computes a pass into a result, or into a new one.
+    """Return a function that computes a pass into a result, or into a new one from CuPy's pool.
 
     Args:
         layer: the convolution.
@@ -159,11 +161,19 @@ def build_conv(
         inputs: plain arrays by role.
     """
     lowering = _Lowering(layer, type_, together, inputs)
-    return {
+    shape = layer.shapes()[result_role(layer, pass_)]
+    fill = {
         "forward": lowering.forward,
         "backward-data": lowering.backward_data,
         "backward-weights": lowering.backward_weights,
     }[pass_]
+
+    def compute(result: Any) -> Any:
+        result = cupy.empty(shape, type_) if result is None else result
+        fill(result)
+        return result
+
+    return compute
 
 
 class _Lowering:
@@ -193,12 +203,8 @@ class _Lowering:
             turned = weights.reshape(groups, self._outs, self._filters).transpose(0, 2, 1)
             self._turned = self._slim(cupy.ascontiguousarray(turned))
 
-    def forward(self, result: Any) -> Any:
+    def forward(self, result: Any) -> None:
         """Compute ``dst``, image by image or many at a time."""
-        layer = self._layer
-        if result is None:
-            shape = layer.batch, layer.out_channels, layer.out_height, layer.out_width
-            result = cupy.empty(shape, self._type)
         for first, count in self._chunks():
             columns = cupy.empty((count, self._groups, self._filters, self._pixels), self._type)
             self._launch(self._im2col, self._src[first], columns, columns.size)
@@ -206,32 +212,17 @@ class _Lowering:
                 count, self._groups, self._outs, self._pixels
             )
             cupy.matmul(self._weights, self._slim(columns), out=self._slim(out))
-        return result
 
-    def backward_data(self, result: Any) -> Any:
+    def backward_data(self, result: Any) -> None:
         """Compute the gradient of ``src``."""
-        layer = self._layer
-        if result is None:
-            shape = layer.batch, layer.in_channels, layer.in_height, layer.in_width
-            result = cupy.empty(shape, self._type)
         for first, count in self._chunks():
             gradient = self._gradient(first, count)
             columns = cupy.matmul(self._turned, self._slim(gradient))
             part = result[first : first + count]
             self._launch(self._col2im, columns, part, part.size)
-        return result
 
-    def backward_weights(self, result: Any) -> Any:
+    def backward_weights(self, result: Any) -> None:
         """Compute the gradient of the weights, added up over images."""
-        if result is None:
-            layer = self._layer
-            shape = (
-                layer.out_channels,
-                layer.in_channels // layer.groups,
-                layer.kernel_height,
-                layer.kernel_width,
-            )
-            result = cupy.empty(shape, self._type)
         # Sums of float16 products are added up over images in float32.
         total = cupy.zeros((self._groups, self._outs, self._filters), np.float32)
         for first, count in self._chunks():
@@ -242,7 +233,6 @@ class _Lowering:
             part = part.reshape(count, self._groups, self._outs, self._filters)
             total += part[0] if count == 1 else part.sum(axis=0, dtype=np.float32)
         result.reshape(total.shape)[...] = total
-        return result
 
     def _chunks(self) -> list[tuple[int, int]]:
         """Return the first image and the number of images of each step."""

@@ -41,11 +41,21 @@ __all__ = ["check_pointwise", "expected_pieces"]
 # Layers whose results depend on a few elements each: biases, activations, copies, updates.
 
 
+def _term(role: str, cut: tuple[slice, ...], value: NDArray[Any], terms: int) -> Piece:
+    """Return a piece whose elements are single terms, rounded as sums of so many are."""
+    return Piece(role=role, cut=cut, value=value, size=np.abs(value), terms=terms)
+
+
+def _sum(role: str, cut: tuple[slice, ...], first: F64, second: F64) -> Piece:
+    """Return a piece whose elements are sums of two terms."""
+    return Piece(role=role, cut=cut, value=first + second, size=np.hypot(first, second), terms=2)
+
+
 def bias(inputs: Inputs) -> Iterator[Piece]:
     """``src + bias[c]``: two terms."""
     for cut in pieces(inputs["src"]):
         terms = _exact(inputs["src"][cut]), per_channel(inputs["bias"], cut[1])
-        yield Piece(role="dst", cut=cut, value=terms[0] + terms[1], size=np.hypot(*terms), terms=2)
+        yield _sum("dst", cut, *terms)
 
 
 def relu(inputs: Inputs, pass_: str) -> Iterator[Piece]:
@@ -55,7 +65,7 @@ def relu(inputs: Inputs, pass_: str) -> Iterator[Piece]:
         given = source if pass_ == "forward" else inputs["dst"][cut]
         value = np.where(source > 0, given, given.dtype.type(0))
         role = "dst" if pass_ == "forward" else "src"
-        yield Piece(role=role, cut=cut, value=value, size=np.abs(value), terms=EXACT)
+        yield _term(role, cut, value, EXACT)
 
 
 def relu6(inputs: Inputs, pass_: str) -> Iterator[Piece]:
@@ -68,7 +78,7 @@ def relu6(inputs: Inputs, pass_: str) -> Iterator[Piece]:
             given = inputs["dst"][cut]
             value = np.where((source > 0) & (source < 6), given, given.dtype.type(0))
         role = "dst" if pass_ == "forward" else "src"
-        yield Piece(role=role, cut=cut, value=value, size=np.abs(value), terms=EXACT)
+        yield _term(role, cut, value, EXACT)
 
 
 def hardsigmoid(inputs: Inputs, pass_: str) -> Iterator[Piece]:
@@ -82,7 +92,7 @@ def hardsigmoid(inputs: Inputs, pass_: str) -> Iterator[Piece]:
             yield Piece(role="dst", cut=cut, value=value, size=size, terms=2)
         else:
             value = np.where(between, _exact(inputs["dst"][cut]) / 6, 0)
-            yield Piece(role="src", cut=cut, value=value, size=np.abs(value), terms=1)
+            yield _term("src", cut, value, 1)
 
 
 def hardswish(inputs: Inputs, pass_: str) -> Iterator[Piece]:
@@ -106,14 +116,14 @@ def scale(inputs: Inputs) -> Iterator[Piece]:
     """``src * src2``: one term."""
     for cut in pieces(inputs["src"]):
         value = _exact(inputs["src"][cut]) * _exact(inputs["src2"][cut[:2]])
-        yield Piece(role="dst", cut=cut, value=value, size=np.abs(value), terms=1)
+        yield _term("dst", cut, value, 1)
 
 
 def scale_gradient(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
     """The gradient times the factors: one term; and the factors': a sum over each map."""
     for cut in pieces(inputs["src"]):
         value = _exact(inputs["dst"][cut]) * _exact(inputs["src2"][cut[:2]])
-        yield Piece(role="src", cut=cut, value=value, size=np.abs(value), terms=1)
+        yield _term("src", cut, value, 1)
     for image in range(layer.batch):
         here = slice(image, image + 1)
         products = _exact(inputs["src"][here]) * _exact(inputs["dst"][here])
@@ -130,7 +140,7 @@ def add(inputs: Inputs) -> Iterator[Piece]:
     """``src + src2``: two terms."""
     for cut in pieces(inputs["src"]):
         terms = _exact(inputs["src"][cut]), _exact(inputs["src2"][cut])
-        yield Piece(role="dst", cut=cut, value=terms[0] + terms[1], size=np.hypot(*terms), terms=2)
+        yield _sum("dst", cut, *terms)
 
 
 def concat(layer: Pointwise, inputs: Inputs, pass_: str) -> Iterator[Piece]:
@@ -146,13 +156,7 @@ def concat(layer: Pointwise, inputs: Inputs, pass_: str) -> Iterator[Piece]:
             if pass_ == "forward":
                 channels = slice(cut[1].start + joined.start, cut[1].stop + joined.start)
                 to = cut[0], channels, *cut[2:]
-            yield Piece(
-                role="dst" if pass_ == "forward" else role,
-                cut=to,
-                value=value,
-                size=np.abs(value),
-                terms=EXACT,
-            )
+            yield _term("dst" if pass_ == "forward" else role, to, value, EXACT)
 
 
 def dropout(layer: Pointwise, inputs: Inputs, pass_: str) -> Iterator[Piece]:
@@ -161,23 +165,21 @@ def dropout(layer: Pointwise, inputs: Inputs, pass_: str) -> Iterator[Piece]:
     for cut in pieces(given):
         kept = kept_elements(layer.dims("src"), cut, layer.keep)
         value = np.where(kept, _exact(given[cut]) / layer.keep, 0.0)
-        yield Piece(role=role, cut=cut, value=value, size=np.abs(value), terms=1)
+        yield _term(role, cut, value, 1)
 
 
 def weight_decay(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
     """``gradient + decay * weights``: two terms."""
     for cut in pieces(inputs["weights"]):
         terms = _exact(inputs["gradient"][cut]), layer.decay * _exact(inputs["weights"][cut])
-        value = terms[0] + terms[1]
-        yield Piece(role="gradient", cut=cut, value=value, size=np.hypot(*terms), terms=2)
+        yield _sum("gradient", cut, *terms)
 
 
 def sgd(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
     """``weights - rate * gradient``: two terms."""
     for cut in pieces(inputs["weights"]):
         terms = _exact(inputs["weights"][cut]), -layer.rate * _exact(inputs["gradient"][cut])
-        value = terms[0] + terms[1]
-        yield Piece(role="weights", cut=cut, value=value, size=np.hypot(*terms), terms=2)
+        yield _sum("weights", cut, *terms)
 
 
 def momentum(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
@@ -296,7 +298,7 @@ def lrn(layer: Pointwise, inputs: Mapping[str, NDArray[Any]], pass_: str) -> Ite
         power = base**-layer.beta
         if pass_ == "forward":
             value = source * power
-            yield Piece(role="dst", cut=cut, value=value, size=np.abs(value), terms=terms)
+            yield _term("dst", cut, value, terms)
             continue
         gradient = inputs["dst"][cut].astype(np.float64)
         ratio = gradient * source * power / base
