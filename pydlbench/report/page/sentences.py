@@ -153,11 +153,8 @@ def _diagnoses(run: PageRun) -> Iterator[Conclusion]:
     from pydlbench.report.diagnose import headline
 
     for found in run.findings:
-        lines = [headline(found)]
-        if found.step.contended:
-            lines = ["other work disturbed the step: its time is an upper bound."]
-        lines += [f"next: {one.next}" for one in found.findings[:1]]
-        yield Conclusion(_step(found.step.case), lines)
+        following = [f"next: {one.next}" for one in found.findings[:1]]
+        yield Conclusion(_step(found.step.case), [headline(found), *following])
 
 
 def _step(one: Any) -> str:
