@@ -6,7 +6,7 @@ import abc
 import contextlib
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydlbench.backends import autotune
 from pydlbench.backends.base import (
@@ -25,7 +25,7 @@ from pydlbench.layers.pointwise_ops import OPERATIONS
 from pydlbench.timing.chunk import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -34,7 +34,17 @@ if TYPE_CHECKING:
     from pydlbench.records.specs import KernelSpec
     from pydlbench.timing.chunk import Chunk
 
-__all__ = ["FrameworkBackend", "Variant", "operation_of", "renamed", "translated"]
+__all__ = [
+    "FrameworkBackend",
+    "Variant",
+    "checked_mode",
+    "entry_of",
+    "renamed",
+    "translated",
+]
+
+
+Entry = TypeVar("Entry")
 
 
 # -----------------------------------------------------------------------------
@@ -67,12 +77,34 @@ class Variant:
     notes: tuple[str, ...] = field(default=())
 
 
-def operation_of(layer: Layer) -> str:
-    """Return the word by which a framework's table knows what it calls for a layer.
+def entry_of(backend: str, table: Mapping[str, Entry], layer: Layer) -> Entry:
+    """Return what a framework's table has for a layer.
 
-    That is the layer's kind; a memory-bound layer's is its operation.
+    Args:
+        backend: its name.
+        table: by the layer's kind, of memory-bound layers by their operation.
+        layer: that is looked up.
+
+    Raises:
+        UnsupportedError: the framework has no such layers.
     """
-    return layer.op if isinstance(layer, Pointwise) else layer.kind
+    word = layer.op if isinstance(layer, Pointwise) else layer.kind
+    if word not in table:
+        raise UnsupportedError(f"{backend}: no {word} layers here")
+    return table[word]
+
+
+def checked_mode(backend: str, modes: Sequence[str], mode: str | None) -> str:
+    """Return the mode that a case runs in: its own, or a backend's first one.
+
+    Raises:
+        UnsupportedError: the backend has no such mode.
+    """
+    if mode is None:
+        return modes[0]
+    if mode not in modes:
+        raise UnsupportedError(f"{backend} has no mode {mode}; it has {' and '.join(modes)}")
+    return mode
 
 
 def renamed(facts: KernelFacts, algorithm: str, **known: Any) -> KernelFacts:

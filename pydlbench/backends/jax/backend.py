@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pydlbench.backends.frameworks import hlo
-from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, renamed
+from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, checked_mode, renamed
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError
 
@@ -106,7 +106,14 @@ class JaxBackend(FrameworkBackend):
 
     def variants(self, case: KernelSpec) -> list[Variant]:
         """List the ways to run a case; see :class:`FrameworkBackend`."""
-        _check(case)
+        checked_mode(self.name, MODES, case.mode)
+        if case.precision != "fp32":
+            raise UnsupportedError(
+                f"jax has no {case.precision} on CPUs: XLA converts narrower operands to float32 "
+                "and computes in that"
+            )
+        if case.fuse != "none":
+            raise UnsupportedError(f"jax has no function for --fuse {case.fuse} here")
         return [
             Variant(
                 algorithm=one.algorithm,
@@ -119,7 +126,7 @@ class JaxBackend(FrameworkBackend):
 
     def empty(self, mode: str | None) -> Operator:
         """Return a function of a scalar that returns it."""
-        _check_mode(mode)
+        checked_mode(self.name, MODES, mode)
         return JaxOperator(lambda scalar: scalar, [np.zeros((), np.float32)], "dst", np.atleast_1d)
 
     def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
@@ -135,23 +142,6 @@ class JaxBackend(FrameworkBackend):
         if detail := hlo.detail(text):
             seen["detail"] = detail
         return renamed(facts, algorithm, evidence={**facts.evidence, **seen})
-
-
-def _check(case: KernelSpec) -> None:
-    """Refuse what JAX has not, or not here."""
-    _check_mode(case.mode)
-    if case.precision != "fp32":
-        raise UnsupportedError(
-            f"jax has no {case.precision} on CPUs: XLA converts narrower operands to float32 and "
-            "computes in that"
-        )
-    if case.fuse != "none":
-        raise UnsupportedError(f"jax has no function for --fuse {case.fuse} here")
-
-
-def _check_mode(mode: str | None) -> None:
-    if mode not in (None, *MODES):
-        raise UnsupportedError(f"jax has no mode {mode}, only {' and '.join(MODES)}")
 
 
 def _build(recipe: Recipe, inputs: dict[str, NDArray[Any]]) -> JaxOperator:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, renamed
+from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, checked_mode, renamed
 from pydlbench.backends.tensorflow.layers import calls_of
 from pydlbench.backends.tensorflow.operator import (
     Clock,
@@ -128,7 +128,7 @@ class TensorflowBackend(FrameworkBackend):
 
     def variants(self, case: KernelSpec) -> list[Variant]:
         """List the ways to run a case; see :class:`FrameworkBackend`."""
-        mode = _checked_mode(case.mode)
+        mode = checked_mode(self.name, MODES, case.mode)
         if case.fuse not in ("none", "bias"):
             raise UnsupportedError(f"tensorflow: no --fuse {case.fuse}; nearest: bias")
         if case.timing != "auto":
@@ -150,7 +150,7 @@ class TensorflowBackend(FrameworkBackend):
 
     def empty(self, mode: str | None) -> Operator:
         """Return a function of a scalar that returns it, called as the others are."""
-        mode = _checked_mode(mode)
+        mode = checked_mode(self.name, MODES, mode)
         recipe = Recipe(
             algorithm="Identity",
             layout="",
@@ -212,14 +212,6 @@ class TensorflowBackend(FrameworkBackend):
             return FunctionOperator.of(recipe, inputs, numbers, mode, self._place)
         except tf.errors.OpError as error:
             raise translated(error, what) from error
-
-
-def _checked_mode(mode: str | None) -> str:
-    if mode is None:
-        return MODES[0]
-    if mode not in MODES:
-        raise UnsupportedError(f"tensorflow has no mode {mode} here, only {' and '.join(MODES)}")
-    return mode
 
 
 def create(device: str) -> TensorflowBackend:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pydlbench.backends.frameworks.backend import operation_of
+from pydlbench.backends.frameworks.backend import entry_of
 from pydlbench.backends.frameworks.layouts import (
     arranged,
     arranged_matrices,
@@ -700,5 +700,9 @@ LAYERS: Final[Mapping[str, LayerCalls]] = {
 
 
 def calls_of(layer: Layer) -> LayerCalls:
-    """Return what TensorFlow calls for a layer, alone and in a network."""
-    return LAYERS[operation_of(layer)]
+    """Return what TensorFlow calls for a layer, alone and in a network.
+
+    Raises:
+        UnsupportedError: it has no such layers.
+    """
+    return entry_of("tensorflow", LAYERS, layer)

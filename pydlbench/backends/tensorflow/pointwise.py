@@ -598,17 +598,18 @@ class BatchNormalisationInNetwork(OperationInNetwork):
         return result
 
 
-#: What TensorFlow calls for memory-bound layers, by operation.
+# Operations that a network calls in another way than one that is timed alone.
+_IN_NETWORK: Final[Mapping[str, type[OperationInNetwork]]] = {
+    "lrn": LocalResponseInNetwork,
+    "dropout": DropoutInNetwork,
+    "batchnorm": BatchNormalisationInNetwork,
+}
+
+#: What TensorFlow calls for memory-bound layers, by operation. Losses and updates are no nodes.
 POINTWISE: Final[Mapping[str, LayerCalls]] = {
-    **dict.fromkeys(
-        ("bias", "relu", "relu6", "hardsigmoid", "hardswish", "scale", "add", "concat"),
-        LayerCalls(recipes=pointwise_recipes, in_network=OperationInNetwork),
-    ),
-    "lrn": LayerCalls(recipes=pointwise_recipes, in_network=LocalResponseInNetwork),
-    "dropout": LayerCalls(recipes=pointwise_recipes, in_network=DropoutInNetwork),
-    "batchnorm": LayerCalls(recipes=pointwise_recipes, in_network=BatchNormalisationInNetwork),
-    **{
-        op: LayerCalls(recipes=pointwise_recipes)
-        for op in ("softmax-xent", "l2", "sgd", "momentum")
-    },
+    op: LayerCalls(
+        recipes=pointwise_recipes,
+        in_network=None if OPERATIONS[op].flat else _IN_NETWORK.get(op, OperationInNetwork),
+    )
+    for op in _PASSES
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, renamed
+from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, checked_mode, renamed
 from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.layers import calls_of
@@ -42,7 +42,7 @@ def recipes(case: KernelSpec) -> list[Recipe]:
     Raises:
         UnsupportedError: PyTorch has no such operator, mode or precision here.
     """
-    _checked_mode(case.mode)
+    checked_mode("torch", MODES, case.mode)
     if case.fuse not in ("none", "bias"):
         raise UnsupportedError(
             f"torch: --fuse {case.fuse} is for the native GPU backend so far; nearest: bias"
@@ -51,14 +51,6 @@ def recipes(case: KernelSpec) -> list[Recipe]:
     if case.precision == "fp8-tc" and case.layer.kind != "gemm":
         raise UnsupportedError("torch has fp8-tc for matrix products only")
     return calls_of(case.layer).recipes(case.layer, case)
-
-
-def _checked_mode(mode: str | None) -> str:
-    if mode is None:
-        return MODES[0]
-    if mode not in MODES:
-        raise UnsupportedError(f"torch has no mode {mode}; it has {' and '.join(MODES)}")
-    return mode
 
 
 class TorchBackend(FrameworkBackend):
@@ -100,7 +92,9 @@ class TorchBackend(FrameworkBackend):
         Raises:
             UnsupportedError: There is no such mode.
         """
-        return empty(self._place, _checked_mode(mode), torch.inference_mode, self.wait)
+        return empty(
+            self._place, checked_mode("torch", MODES, mode), torch.inference_mode, self.wait
+        )
 
     @abc.abstractmethod
     def wait(self) -> None:

@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
 from torch import nn
 from torch.nn.utils import skip_init
 
-from pydlbench.backends.frameworks.backend import operation_of
+from pydlbench.backends.frameworks.backend import entry_of
 from pydlbench.backends.torch import pointwise
 from pydlbench.backends.torch.operator import (
     LayerCalls,
@@ -631,5 +631,9 @@ LAYERS: Final[Mapping[str, LayerCalls]] = {
 
 
 def calls_of(layer: Layer) -> LayerCalls:
-    """Return what PyTorch calls for a layer."""
-    return LAYERS[operation_of(layer)]
+    """Return what PyTorch calls for a layer.
+
+    Raises:
+        UnsupportedError: it has no such layers.
+    """
+    return entry_of("torch", LAYERS, layer)

@@ -178,7 +178,7 @@ def test_samples_are_counted_and_positive(backend: TensorflowBackend) -> None:
 @pytest.mark.parametrize(
     ("layer", "words", "reason"),
     [
-        (PLAIN, {"mode": "eager"}, "no mode eager here, only graph and xla"),
+        (PLAIN, {"mode": "eager"}, "tensorflow has no mode eager; it has graph and xla"),
         (PLAIN, {"mode": "compiled"}, "no mode compiled"),
         (PLAIN, {"precision": "tf32"}, "tf32 is a GPU mode"),
         (PLAIN, {"fuse": "bias-relu"}, "no --fuse bias-relu; nearest: bias"),

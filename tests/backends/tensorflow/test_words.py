@@ -6,6 +6,7 @@ import pytest
 
 from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
 from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
 
 pytestmark = pytest.mark.usefixtures("tensorflow_backend")
@@ -149,3 +150,13 @@ def test_kernels_are_named_without_plumbing() -> None:
     """
     assert hlo.kernels(program) == "convolution f32, __onednn$matmul bf16"
     assert hlo.kernels("ENTRY %f (x: f32[]) -> f32[]") is None
+
+
+def test_a_layer_that_is_in_no_table_is_unsupported(monkeypatch) -> None:
+    from pydlbench.backends.tensorflow import layers
+
+    monkeypatch.setattr(layers, "LAYERS", {"gemm": layers.LAYERS["gemm"]})
+    with pytest.raises(UnsupportedError, match="tensorflow: no conv2d layers here"):
+        layers.calls_of(conv(8, 3, 1, 0))
+    with pytest.raises(UnsupportedError, match="tensorflow: no relu layers here"):
+        layers.calls_of(Pointwise(op="relu", channels=1))
