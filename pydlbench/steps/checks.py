@@ -61,11 +61,6 @@ class Inspection(abc.ABC, Generic[_Model]):
         """Return the FLOPs of all convolutions and products in a step."""
 
     @property
-    @abc.abstractmethod
-    def library(self) -> str:
-        """Name and version of the framework."""
-
-    @property
     def notes(self) -> tuple[str, ...]:
         """What a reader has to know."""
         return ()

@@ -68,7 +68,7 @@ def prepare_model(
             # Running statistics have moved.
             made.initialize()
     facts = StepFacts(
-        library=inspection.library,
+        library=backend.library,
         timing="host-sync" if case.on_gpu else "steady",
         batch=model.batch,
         output=(model.batch, *model.output.shape),

@@ -373,14 +373,8 @@ def _lrn_gradient(operands: Operands, *, converts: bool) -> Made:
         inner = F.pad(inner, cut).view(x.shape)
         return direct.add_((inner * x).add_(inner * x))
 
-    def converted(
-        g: torch.Tensor,
-        x: torch.Tensor,
-        divisor: torch.Tensor,
-        root: torch.Tensor,
-        squares: torch.Tensor,
-    ) -> Any:
-        return gradient(g.float(), x, divisor, root, squares).to(dtype)
+    def converted(g: torch.Tensor, *kept: torch.Tensor) -> Any:
+        return gradient(g.float(), *kept).to(dtype)
 
     arguments = operands.tensor("dst"), source, power, base, padded
     return Made(converted if converts else gradient, arguments)

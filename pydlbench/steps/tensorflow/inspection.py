@@ -46,11 +46,6 @@ class TensorflowInspection(Inspection[TensorflowModel]):
         """Return the FLOPs of all convolutions and products in the step's graph."""
         return sum(_flops(one) for one in _reached(self._concrete().graph))
 
-    @property
-    def library(self) -> str:
-        """Name and version of the framework."""
-        return f"TensorFlow {tf.__version__}"
-
     def gpu(self) -> dict[str, Any]:
         """Return what is known of the only visible GPU."""
         (device,) = tf.config.get_visible_devices("GPU")

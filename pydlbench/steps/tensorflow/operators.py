@@ -259,7 +259,7 @@ def prepare(
         dispatch_s=_dispatch(made),
         how=_HOW_COMPILED if case.mode == "xla" else _HOW,
         setup_s=time.perf_counter() - begin,
-        library=f"TensorFlow {tf.__version__}",
+        library=backend.library,
     )
     counts = [one.count for one in wanted]
     return OperatorsKernel(list(found.values()), facts, backend.cpus, counts)

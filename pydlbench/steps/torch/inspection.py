@@ -49,11 +49,6 @@ class TorchInspection(Inspection[TorchModel]):
         return int(counter.get_total_flops())
 
     @property
-    def library(self) -> str:
-        """Name and version of the framework."""
-        return f"torch {torch.__version__}"
-
-    @property
     def notes(self) -> tuple[str, ...]:
         """What a reader has to know."""
         if self.definition.backward and self.model.case.mode == "compiled":

@@ -453,7 +453,6 @@ _HOW = (
 )
 # A chain becomes one loop there, so that operators cannot be told from their call.
 _HOW_COMPILED = "a compiled function of one operator on one element, called after each part"
-_LIBRARY = f"torch {torch.__version__}"
 
 
 def prepare(
@@ -481,7 +480,7 @@ def prepare(
         how=_HOW_COMPILED if case.mode == "compiled" else _HOW,
         setup_s=time.perf_counter() - begin,
         traces=found,
-        library=_LIBRARY,
+        library=backend.library,
     )
     return OperatorsKernel(list(made.values()), facts, backend.cpus, [one.count for one in wanted])
 
@@ -493,7 +492,8 @@ def prepare_log(
     step = _step(model, case)
     step()
     logs = [parse(library_output(step)) for _ in range(calls)]
-    return OperatorsKernel([], OperatorsFacts(log=summary(logs), library=_LIBRARY), backend.cpus)
+    facts = OperatorsFacts(log=summary(logs), library=backend.library)
+    return OperatorsKernel([], facts, backend.cpus)
 
 
 def prepare_allocation(backend: FrameworkBackend, size: int) -> OperatorsKernel:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 
+import problems
 import pytest
 
 from pydlbench.backends.base import Preparation
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.deconv import Deconv2d
-from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
 from pydlbench.records.specs import KernelSpec
 
-CONV = Conv2d.of(batch=2, in_channels=4, in_size=(7, 5), out_channels=6, kernel=3, padding=1)
-GROUPED = Conv2d.of(
-    batch=2, in_channels=4, in_size=(9, 7), out_channels=6, kernel=(3, 2), groups=2, dilation=(2, 1)
-)
+CONV = problems.LAYERS["even padding"]
 UNEVEN = Conv2d.of(
     batch=2, in_channels=3, in_size=(8, 6), out_channels=5, kernel=3, stride=2, padding=(0, 1, 0, 1)
 )
@@ -25,8 +22,7 @@ UP = Deconv2d.of(
     batch=2, in_channels=4, in_size=(5, 4), out_channels=6, kernel=3, stride=2, padding=1
 )
 UP_FURTHER = dataclasses.replace(UP, out_height=UP.out_height + 1)
-GEMM = Gemm(m=5, k=7, n=3)
-BATCHED = Gemm(m=5, k=7, n=3, batch_count=2)
+GEMM = problems.LAYERS["product"]
 MAX = Pool2d.of(batch=2, channels=3, in_size=(7, 5), kernel=3, stride=2, padding=1)
 MEAN = Pool2d.of(batch=2, channels=3, in_size=(7, 5), kernel=3, stride=2, padding=1, mode="avg")
 MEAN_OF_ALL = Pool2d.of(
@@ -52,13 +48,10 @@ UNEVEN_MEAN = Pool2d.of(
     count_include_pad=True,
 )
 LAYERS = (
-    CONV,
-    GROUPED,
+    *(one for one in problems.LAYERS.values() if one.kind in ("conv2d", "gemm")),
     UNEVEN,
     UP,
     UP_FURTHER,
-    GEMM,
-    BATCHED,
     MAX,
     MEAN,
     MEAN_OF_ALL,
