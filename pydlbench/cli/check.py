@@ -15,7 +15,7 @@ from pydlbench.cli.options import (
     taking,
     whole_number,
 )
-from pydlbench.cli.steps import build, check_layout, check_phase, fields_of, read_options
+from pydlbench.cli.steps import build, check_layout, check_phase, fields_of, read_options, values_of
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.runner.tasks import Result, Row, Task
 from pydlbench.words import CPU_PRECISIONS, FRAMEWORK_MODES, FRAMEWORKS
@@ -158,18 +158,8 @@ def read_tasks(
             layout=args.layout,
             feed=args.feed,
         )
-        fields = fields_of(
-            args,
-            model=step.model,
-            batch=step.batch,
-            phase=step.phase,
-            precision=step.precision,
-            framework=framework,
-            mode=mode,
-            layout=step.layout,
-            feed=step.feed,
-            device=step.device,
-        )
+        names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "feed")
+        fields = fields_of(args, values_of(step, *names, "device"))
         what = f"{step.model} batch {step.batch} {step.phase} {step.precision}"
         row = Row(fields=fields, label=f"{what} {framework} {mode}", case=step)
         tasks.append(

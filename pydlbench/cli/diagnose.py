@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydlbench.cli.options import FOUND, add, fail_on, one_of, positive_seconds, taking
-from pydlbench.cli.steps import build, check_layout, check_phase, fields_of, read_options
+from pydlbench.cli.steps import build, check_layout, check_phase, fields_of, read_options, values_of
 from pydlbench.runner.tasks import Result, Row, Task
 from pydlbench.words import CPU_PRECISIONS, FRAMEWORKS
 
@@ -109,17 +109,8 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
         "budget_s": args.budget,
         "estimate": True,
     }
-    fields = fields_of(
-        args,
-        model=case.model,
-        batch=case.batch,
-        phase=case.phase,
-        precision=case.precision,
-        framework=case.framework,
-        mode=case.mode,
-        layout=case.layout,
-        device=case.device,
-    )
+    names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "device")
+    fields = fields_of(args, values_of(case, *names))
     row = Row(fields=fields, label=case.label, case=case)
     return [DiagnoseTask(rows=(row,), options=options, time_limit_s=args.time_limit)], ()
 

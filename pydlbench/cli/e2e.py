@@ -20,7 +20,7 @@ from pydlbench.cli.options import (
     taking,
     whole_number,
 )
-from pydlbench.cli.steps import build, check_phase, fields_of, read_options
+from pydlbench.cli.steps import build, check_phase, fields_of, read_options, values_of
 from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.runner.tasks import Result, Row, Task
 from pydlbench.words import (
@@ -171,6 +171,11 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
 # -----------------------------------------------------------------------------
 # From the options of ``e2e`` to the steps that are timed, or to one line that says what is bad.
 
+# What tells a step from the others, in the order in which a sweep's plan shows it.
+_NAMES: Final = (
+    *("model", "batch", "phase", "framework", "mode", "precision", "cast", "layout", "feed"),
+    "device",
+)
 _PROTOCOL_ONLY: Final = ("steps", "warmup", "every", "epochs", "quirk", "data", "download")
 _MODES: Final = tuple(mode for modes in FRAMEWORK_MODES.values() for mode in modes)
 
@@ -221,7 +226,12 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
         tasks.append(
             StepTask(
                 rows=tuple(
-                    Row(fields=_fields(args, step), label=step.label, case=step) for step in steps
+                    Row(
+                        fields=fields_of(args, values_of(step, *_NAMES)),
+                        label=step.label,
+                        case=step,
+                    )
+                    for step in steps
                 ),
                 options={
                     "budget_s": args.budget or 10.0,
@@ -234,14 +244,6 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
             )
         )
     return tasks, (*notes, *more)
-
-
-def _fields(args: argparse.Namespace, step: StepSpec) -> dict[str, str]:
-    names = (
-        *("model", "batch", "phase", "framework", "mode", "precision", "cast", "layout", "feed"),
-        "device",
-    )
-    return fields_of(args, **{name: getattr(step, name) for name in names})
 
 
 def devices(args: argparse.Namespace) -> tuple[list[str], tuple[str, ...]]:

@@ -127,17 +127,16 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
         "keep_samples": True,  # for the store
         "estimate": True,
     }
-    fields = fields_of(
-        args,
-        model=model.name,
-        batch=model.batch,
-        phase=args.phase,
-        precision=precision,
-        device=device,
-    )
+    values = {
+        "model": model.name,
+        "batch": model.batch,
+        "phase": args.phase,
+        "precision": precision,
+        "device": device,
+    }
     label = f"{model.name} batch {model.batch} {args.phase} {precision}"
     task = EstimateTask(
-        rows=(Row(fields=fields, label=label),),
+        rows=(Row(fields=fields_of(args, values), label=label),),
         options=options,
         model=model,
         variant=read_options(args.option),

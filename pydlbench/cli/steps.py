@@ -8,11 +8,12 @@ from pydlbench.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pydlbench.models.graph import Model
+    from pydlbench.records.step import StepSpec
 
-__all__ = ["build", "check_layout", "check_phase", "fields_of", "read_options"]
+__all__ = ["build", "check_layout", "check_phase", "fields_of", "read_options", "values_of"]
 
 
 def read_options(given: Sequence[str] | None) -> dict[str, str]:
@@ -70,14 +71,19 @@ def check_layout(layout: str, frameworks: Sequence[str]) -> None:
         )
 
 
-def fields_of(args: argparse.Namespace, **values: object) -> dict[str, str]:
+def fields_of(args: argparse.Namespace, values: Mapping[str, object]) -> dict[str, str]:
     """Return what tells a step's row from others, as text: by the names that ``exclude`` uses.
 
     Args:
         args: the options; ``option`` and ``threads`` are read.
-        values: the rest, in order; None is what is not given.
+        values: what stands between the model's options and the threads; None is what was not given.
     """
     variant = {"option": " ".join(sorted(args.option))} if args.option else {}
     every = {**values, "threads": args.threads}
     plain = {name: "default" if one is None else str(one) for name, one in every.items()}
     return {**variant, **plain}
+
+
+def values_of(step: StepSpec, *names: str) -> dict[str, object]:
+    """Return attributes of a step by name, for :func:`fields_of`."""
+    return {name: getattr(step, name) for name in names}
