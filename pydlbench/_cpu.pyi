@@ -18,11 +18,6 @@ class Precision(enum.Enum):
     bf16 = ...
     fp16 = ...
 
-class PoolMode(enum.Enum):
-    max = ...
-    avg_include_padding = ...
-    avg_exclude_padding = ...
-
 class CacheState(enum.Enum):
     hot = ...
     weights_cold = ...
@@ -46,86 +41,12 @@ class Candidate:
     @property
     def workspace_bytes(self) -> int: ...
 
-def conv2d_candidates(
+def candidates(
+    kind: str,
     pass_: Pass,
     precision: Precision,
-    *,
-    batch: int,
-    groups: int,
-    in_channels: int,
-    in_height: int,
-    in_width: int,
-    out_channels: int,
-    out_height: int,
-    out_width: int,
-    kernel_height: int,
-    kernel_width: int,
-    stride_height: int,
-    stride_width: int,
-    pad_top: int,
-    pad_left: int,
-    pad_bottom: int,
-    pad_right: int,
-    dilation_height: int,
-    dilation_width: int,
-) -> list[Candidate]: ...
-def deconv2d_candidates(
-    pass_: Pass,
-    precision: Precision,
-    *,
-    batch: int,
-    groups: int,
-    in_channels: int,
-    in_height: int,
-    in_width: int,
-    out_channels: int,
-    out_height: int,
-    out_width: int,
-    kernel_height: int,
-    kernel_width: int,
-    stride_height: int,
-    stride_width: int,
-    pad_top: int,
-    pad_left: int,
-    pad_bottom: int,
-    pad_right: int,
-    dilation_height: int,
-    dilation_width: int,
-) -> list[Candidate]: ...
-def gemm_candidates(
-    pass_: Pass, precision: Precision, *, batch_count: int, m: int, k: int, n: int
-) -> list[Candidate]: ...
-def pool2d_candidates(
-    pass_: Pass,
-    precision: Precision,
-    mode: PoolMode,
-    *,
-    batch: int,
-    channels: int,
-    in_height: int,
-    in_width: int,
-    out_height: int,
-    out_width: int,
-    kernel_height: int,
-    kernel_width: int,
-    stride_height: int,
-    stride_width: int,
-    pad_top: int,
-    pad_left: int,
-    pad_bottom: int,
-    pad_right: int,
-) -> list[Candidate]: ...
-def pointwise_candidates(
-    pass_: Pass,
-    precision: Precision,
-    op: str,
-    *,
-    batch: int,
-    channels: int,
-    height: int,
-    width: int,
+    fields: Mapping[str, object],
     thorough: bool = False,
-    **parameters: float | tuple[int, ...],
 ) -> list[Candidate]: ...
 
 class Arena:

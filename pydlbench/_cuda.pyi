@@ -71,29 +71,13 @@ class Plan:
     def tensors(self) -> list[Tensor]: ...
     def build(self) -> float: ...
 
-def conv2d_plans(
+def plans(
     device: Device | None,
+    kind: str,
     pass_: str,
     mode: str,
+    fields: Mapping[str, object],
     *,
-    batch: int,
-    groups: int,
-    in_channels: int,
-    in_height: int,
-    in_width: int,
-    out_channels: int,
-    out_height: int,
-    out_width: int,
-    kernel_height: int,
-    kernel_width: int,
-    stride_height: int,
-    stride_width: int,
-    pad_top: int,
-    pad_left: int,
-    pad_bottom: int,
-    pad_right: int,
-    dilation_height: int,
-    dilation_width: int,
     layout: str = "best",
     workspace_limit: int = ...,
     fused: bool = False,
@@ -101,53 +85,6 @@ def conv2d_plans(
     device_properties: str | None = None,
 ) -> list[Plan]: ...
 def device_properties(device: Device) -> str: ...
-def gemm_plans(
-    device: Device,
-    pass_: str,
-    mode: str,
-    *,
-    batch_count: int,
-    m: int,
-    k: int,
-    n: int,
-    workspace_limit: int = ...,
-    fused: bool = False,
-) -> list[Plan]: ...
-def pool2d_plans(
-    device: Device,
-    pass_: str,
-    mode: str,
-    pool_mode: str,
-    *,
-    batch: int,
-    channels: int,
-    in_height: int,
-    in_width: int,
-    out_height: int,
-    out_width: int,
-    kernel_height: int,
-    kernel_width: int,
-    stride_height: int,
-    stride_width: int,
-    pad_top: int,
-    pad_left: int,
-    pad_bottom: int,
-    pad_right: int,
-    layout: str = "best",
-) -> list[Plan]: ...
-def pointwise_plans(
-    device: Device,
-    pass_: str,
-    mode: str,
-    op: str,
-    *,
-    batch: int,
-    channels: int,
-    height: int,
-    width: int,
-    layout: str = "best",
-    **parameters: object,
-) -> list[Plan]: ...
 
 class Arena:
     """The tensors of one layer in device memory, in every layout that its plans need."""
@@ -222,60 +159,9 @@ class Kernel:
     @property
     def rotating_sets(self) -> int: ...
 
-def conv2d_reference(
-    device: Device,
-    pass_: str,
-    *,
-    batch: int,
-    groups: int,
-    in_channels: int,
-    in_height: int,
-    in_width: int,
-    out_channels: int,
-    out_height: int,
-    out_width: int,
-    kernel_height: int,
-    kernel_width: int,
-    stride_height: int,
-    stride_width: int,
-    pad_top: int,
-    pad_left: int,
-    pad_bottom: int,
-    pad_right: int,
-    dilation_height: int,
-    dilation_width: int,
-    fused: bool = False,
-) -> Reference: ...
-def gemm_reference(
-    device: Device,
-    pass_: str,
-    *,
-    batch_count: int,
-    m: int,
-    k: int,
-    n: int,
-    fused: bool = False,
-) -> Reference: ...
-def pool2d_reference(
-    device: Device,
-    pass_: str,
-    pool_mode: str,
-    *,
-    batch: int,
-    channels: int,
-    in_height: int,
-    in_width: int,
-    out_height: int,
-    out_width: int,
-    kernel_height: int,
-    kernel_width: int,
-    stride_height: int,
-    stride_width: int,
-    pad_top: int,
-    pad_left: int,
-    pad_bottom: int,
-    pad_right: int,
-) -> Reference: ...
+def reference(
+    kind: str, pass_: str, fields: Mapping[str, object], *, fused: bool = False
+) -> Reference | None: ...
 
 class Reading(TypedDict):
     """A probe's rates in FLOP/s or B/s, and the clock that they ran at."""

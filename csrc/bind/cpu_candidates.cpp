@@ -1,14 +1,14 @@
-// Problems by named fields, and the search for candidates that compute them.
+// The search for candidates that compute a layer, given by its kind and its named fields.
 #include <pybind11/native_enum.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <string>
 
-#include "bind/problems.hpp"
+#include "bind/fields.hpp"
 #include "core/problem.hpp"
 #include "cpu/candidate.hpp"
-#include "cpu/pointwise/plans.hpp"
+#include "cpu/plans.hpp"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -28,11 +28,6 @@ void register_enumerations(py::module_& m) {
       .value("fp32", Precision::fp32)
       .value("bf16", Precision::bf16)
       .value("fp16", Precision::fp16)
-      .finalize();
-  py::native_enum<PoolMode>(m, "PoolMode", "enum.Enum", "What pooling computes.")
-      .value("max", PoolMode::max)
-      .value("avg_include_padding", PoolMode::avg_include_padding)
-      .value("avg_exclude_padding", PoolMode::avg_exclude_padding)
       .finalize();
 }
 
@@ -54,55 +49,15 @@ void register_cpu_candidates(py::module_& m) {
       });
 
   m.def(
-      "conv2d_candidates",
-      [](Pass pass, Precision precision, const py::kwargs& fields) {
-        const auto problem = problem_of<Conv2dProblem>(fields);
+      "candidates",
+      [](const std::string& kind, Pass pass, Precision precision, const py::dict& fields,
+         bool thorough) {
+        const auto given = fields_of(kind, fields);
         const py::gil_scoped_release release;
-        return cpu::conv2d_candidates(problem, pass, precision);
+        return cpu::candidates_of(given, pass, precision, thorough);
       },
-      "pass_"_a, "precision"_a,
-      "Implementations x layouts of a convolution, in the library's order.");
-
-  m.def(
-      "deconv2d_candidates",
-      [](Pass pass, Precision precision, const py::kwargs& fields) {
-        const auto problem = problem_of<Deconv2dProblem>(fields);
-        const py::gil_scoped_release release;
-        return cpu::deconv2d_candidates(problem, pass, precision);
-      },
-      "pass_"_a, "precision"_a,
-      "Implementations x layouts of a transposed convolution, in the library's order.");
-
-  m.def(
-      "gemm_candidates",
-      [](Pass pass, Precision precision, const py::kwargs& fields) {
-        const auto problem = problem_of<GemmProblem>(fields);
-        const py::gil_scoped_release release;
-        return cpu::gemm_candidates(problem, pass, precision);
-      },
-      "pass_"_a, "precision"_a,
-      "Implementations x weight layouts of a matrix product, in the library's order.");
-
-  m.def(
-      "pool2d_candidates",
-      [](Pass pass, Precision precision, PoolMode mode, const py::kwargs& fields) {
-        const auto problem = problem_of(fields, mode);
-        const py::gil_scoped_release release;
-        return cpu::pool2d_candidates(problem, pass, precision);
-      },
-      "pass_"_a, "precision"_a, "mode"_a,
-      "Implementations x layouts of a pooling, in the library's order.");
-
-  m.def(
-      "pointwise_candidates",
-      [](Pass pass, Precision precision, const std::string& op, bool thorough,
-         const py::kwargs& fields) {
-        const auto problem = problem_of(op, fields);
-        const py::gil_scoped_release release;
-        return cpu::pointwise_candidates(problem, pass, precision, thorough);
-      },
-      "pass_"_a, "precision"_a, "op"_a, py::kw_only(), "thorough"_a = false,
-      "Implementations x layouts of a memory-bound layer; the operation's parameters by name.");
+      "kind"_a, "pass_"_a, "precision"_a, "fields"_a, "thorough"_a = false,
+      "Implementations x layouts of a layer, in the library's order; the layer's fields by name.");
 }
 
 }  // namespace pydlbench

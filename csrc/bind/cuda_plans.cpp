@@ -8,8 +8,9 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
-#include "bind/problems.hpp"
+#include "bind/fields.hpp"
 #include "core/error.hpp"
 #include "core/problem.hpp"
 #include "cuda/cublaslt/plans.hpp"
@@ -86,15 +87,7 @@ cuda::cudnn::Target target_of(const cuda::Device* device,
                               const std::optional<std::string>& properties) {
   if (device != nullptr) return cuda::cudnn::Target::of(*device);
   if (properties) return cuda::cudnn::Target::of_properties(*properties);
-  throw std::invalid_argument("conv2d_plans: neither a device nor device_properties");
-}
-
-PoolMode pool_mode_of(const std::string& name) {
-  if (name == "max") return PoolMode::max;
-  if (name == "avg-include-padding") return PoolMode::avg_include_padding;
-  if (name == "avg-exclude-padding") return PoolMode::avg_exclude_padding;
-  throw Unsupported("pool mode " + name +
-                    ": no such mode; there is: max, avg-include-padding, avg-exclude-padding");
+  throw std::invalid_argument("neither a device nor device_properties");
 }
 
 void register_plan(py::module_& m) {
@@ -118,96 +111,115 @@ void register_plan(py::module_& m) {
       });
 }
 
+// What a search for plans may be told; a kind takes of it what it knows.
+struct Search {
+  std::string layout;
+  std::size_t workspace_limit;
+  bool fused, sweep;
+  std::optional<std::string> device_properties;
+};
+
+const cuda::Device& required(const cuda::Device* device) {
+  if (device == nullptr) throw std::invalid_argument("only convolutions have plans for no device");
+  return *device;
+}
+
+// The kinds of layers that can be computed on a GPU; without a reference on the device, the host's
+// has to do.
+struct Kind {
+  const char* name;
+  std::vector<std::shared_ptr<cuda::Plan>> (*plans)(const cuda::Device*, const Fields&, Pass,
+                                                    cuda::Mode, const Search&);
+  std::shared_ptr<cuda::Reference> (*reference)(const Fields&, Pass, bool fused);
+};
+
+const Kind kKinds[] = {
+    {"conv2d",
+     [](const cuda::Device* device, const Fields& fields, Pass pass, cuda::Mode mode,
+        const Search& search) {
+       return cuda::cudnn::conv2d_plans(
+           target_of(device, search.device_properties), problem_of<Conv2dProblem>(fields), pass,
+           mode, {search.layout, search.workspace_limit, search.fused, search.sweep});
+     },
+     [](const Fields& fields, Pass pass, bool fused) {
+       return cuda::conv2d_reference(pass, problem_of<Conv2dProblem>(fields), fused);
+     }},
+    {"gemm",
+     [](const cuda::Device* device, const Fields& fields, Pass pass, cuda::Mode mode,
+        const Search& search) {
+       return cuda::gemm_plans(required(device), problem_of<GemmProblem>(fields), pass, mode,
+                               search.workspace_limit, search.fused);
+     },
+     [](const Fields& fields, Pass pass, bool fused) {
+       return cuda::gemm_reference(pass, problem_of<GemmProblem>(fields), fused);
+     }},
+    {"pool2d",
+     [](const cuda::Device* device, const Fields& fields, Pass pass, cuda::Mode mode,
+        const Search& search) {
+       return cuda::pool2d_plans(required(device), problem_of<Pool2dProblem>(fields), pass, mode,
+                                 search.layout);
+     },
+     [](const Fields& fields, Pass pass, bool) {
+       return cuda::pool2d_reference(pass, problem_of<Pool2dProblem>(fields));
+     }},
+    {"pointwise",
+     [](const cuda::Device* device, const Fields& fields, Pass pass, cuda::Mode mode,
+        const Search& search) {
+       const auto& facts = required(device).facts();
+       return cuda::pointwise_plans(
+           problem_of<PointwiseProblem>(fields), pass, mode, search.layout,
+           {facts.capability(), facts.multiprocessors, facts.threads_per_multiprocessor});
+     },
+     nullptr},
+};
+
+const Kind& kind_of(const std::string& name) {
+  for (const Kind& kind : kKinds) {
+    if (name == kind.name) return kind;
+  }
+  throw Unsupported(name + ": there is no native kernel for GPUs");
+}
+
 void register_searches(py::module_& m) {
   m.def(
-      "conv2d_plans",
-      [](const cuda::Device* device, const std::string& pass, const std::string& mode,
-         const std::string& layout, std::size_t workspace_limit, bool fused, bool sweep,
-         const std::optional<std::string>& device_properties, const py::kwargs& fields) {
-        const auto problem = problem_of<Conv2dProblem>(fields);
+      "plans",
+      [](const cuda::Device* device, const std::string& kind, const std::string& pass,
+         const std::string& mode, const py::dict& fields, const std::string& layout,
+         std::size_t workspace_limit, bool fused, bool sweep,
+         const std::optional<std::string>& device_properties) {
+        const auto given = fields_of(kind, fields);
         const py::gil_scoped_release release;
-        return cuda::cudnn::conv2d_plans(target_of(device, device_properties), problem,
-                                         cuda::pass_of(pass), cuda::mode_of(mode),
-                                         {layout, workspace_limit, fused, sweep});
+        return kind_of(kind).plans(device, given, cuda::pass_of(pass), cuda::mode_of(mode),
+                                   {layout, workspace_limit, fused, sweep, device_properties});
       },
-      "device"_a.none(true), "pass_"_a, "mode"_a, py::kw_only(), "layout"_a = "best",
-      "workspace_limit"_a = kWorkspaceLimit, "fused"_a = false, "sweep"_a = true,
-      "device_properties"_a = py::none(),
-      "Execution plans of a convolution, in cuDNN's order. Without a device, plans for the GPU "
-      "that "
-      "device_properties describes: they can be built, not run.");
+      "device"_a.none(true), "kind"_a, "pass_"_a, "mode"_a, "fields"_a, py::kw_only(),
+      "layout"_a = "best", "workspace_limit"_a = kWorkspaceLimit, "fused"_a = false,
+      "sweep"_a = true, "device_properties"_a = py::none(),
+      "Every way to compute a layer, in its library's order; the layer's fields by name. fused: "
+      "with bias and ReLU. sweep: of convolutions also what cuDNN's own lists leave out. Without a "
+      "device, plans of a convolution for the GPU that device_properties describes: they can be "
+      "built, not run.");
 
   m.def("device_properties", &cuda::cudnn::device_properties, "device"_a,
         py::call_guard<py::gil_scoped_release>(),
         "The GPU's properties as cuDNN serialises them (JSON).");
-
-  m.def(
-      "gemm_plans",
-      [](const cuda::Device& device, const std::string& pass, const std::string& mode,
-         std::size_t workspace_limit, bool fused, const py::kwargs& fields) {
-        const auto problem = problem_of<GemmProblem>(fields);
-        const py::gil_scoped_release release;
-        return cuda::gemm_plans(device, problem, cuda::pass_of(pass), cuda::mode_of(mode),
-                                workspace_limit, fused);
-      },
-      "device"_a, "pass_"_a, "mode"_a, py::kw_only(), "workspace_limit"_a = kWorkspaceLimit,
-      "fused"_a = false,
-      "Algorithms x storages of a matrix product, in the library's order; fused: bias and ReLU.");
-
-  m.def(
-      "pool2d_plans",
-      [](const cuda::Device& device, const std::string& pass, const std::string& mode,
-         const std::string& pool_mode, const std::string& layout, const py::kwargs& fields) {
-        const auto problem = problem_of(fields, pool_mode_of(pool_mode));
-        const py::gil_scoped_release release;
-        return cuda::pool2d_plans(device, problem, cuda::pass_of(pass), cuda::mode_of(mode),
-                                  layout);
-      },
-      "device"_a, "pass_"_a, "mode"_a, "pool_mode"_a, py::kw_only(), "layout"_a = "best",
-      "Implementations x layouts of a pooling: cuDNN's and kernels of our own.");
-
-  m.def(
-      "pointwise_plans",
-      [](const cuda::Device& device, const std::string& pass, const std::string& mode,
-         const std::string& op, const std::string& layout, const py::kwargs& fields) {
-        const auto& facts = device.facts();
-        return cuda::pointwise_plans(
-            problem_of(op, fields), cuda::pass_of(pass), cuda::mode_of(mode), layout,
-            {facts.capability(), facts.multiprocessors, facts.threads_per_multiprocessor});
-      },
-      "device"_a, "pass_"_a, "mode"_a, "op"_a, py::kw_only(), "layout"_a = "best",
-      "Every kernel of ours for a memory-bound layer, in each layout that makes a difference; the "
-      "operation's parameters by name.");
 }
 
-// The device is that of the arena that is compared; it is taken for the sake of the plans' own
-// signatures.
 void register_references(py::module_& m) {
   py::class_<cuda::Reference, std::shared_ptr<cuda::Reference>>(m, "Reference")
       .def("__repr__",
            [](const cuda::Reference& self) { return "<Reference of " + self.role() + ">"; });
 
   m.def(
-      "conv2d_reference",
-      [](const cuda::Device&, const std::string& pass, bool fused, const py::kwargs& fields) {
-        return cuda::conv2d_reference(cuda::pass_of(pass), problem_of<Conv2dProblem>(fields),
-                                      fused);
+      "reference",
+      [](const std::string& kind, const std::string& pass, const py::dict& fields,
+         bool fused) -> std::shared_ptr<cuda::Reference> {
+        const auto make = kind_of(kind).reference;
+        if (make == nullptr) return nullptr;
+        return make(fields_of(kind, fields), cuda::pass_of(pass), fused);
       },
-      "device"_a, "pass_"_a, py::kw_only(), "fused"_a = false);
-  m.def(
-      "gemm_reference",
-      [](const cuda::Device&, const std::string& pass, bool fused, const py::kwargs& fields) {
-        return cuda::gemm_reference(cuda::pass_of(pass), problem_of<GemmProblem>(fields), fused);
-      },
-      "device"_a, "pass_"_a, py::kw_only(), "fused"_a = false);
-  m.def(
-      "pool2d_reference",
-      [](const cuda::Device&, const std::string& pass, const std::string& pool_mode,
-         const py::kwargs& fields) {
-        return cuda::pool2d_reference(cuda::pass_of(pass),
-                                      problem_of(fields, pool_mode_of(pool_mode)));
-      },
-      "device"_a, "pass_"_a, "pool_mode"_a);
+      "kind"_a, "pass_"_a, "fields"_a, py::kw_only(), "fused"_a = false,
+      "What computes the exact result on the device; None where only the host can.");
 }
 
 }  // namespace

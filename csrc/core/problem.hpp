@@ -1,7 +1,7 @@
 // What is computed, independent of the library that computes it. Sizes are in elements.
 //
 // Each problem has the fields of the layer of the same kind in pydlbench.layers, under the same
-// names; `fields` lists those that are sizes, so that the bindings can fill a problem by name.
+// names; `fields` lists those that are sizes, so that core/fields.hpp can fill a problem by name.
 #pragma once
 
 #include <cstdint>
@@ -40,13 +40,14 @@ struct Field {
 };
 
 // A convolution. A dilation of 1 is dense; padding may differ on the four sides; `groups` divides
-// the channels, of which in_channels and out_channels count those of all groups.
+// the channels, of which in_channels and out_channels count those of all groups. A transposed
+// convolution has the same fields; its padding cuts off what the windows of the source add up to
+// around the result.
 struct Conv2dProblem {
   std::int64_t batch, in_channels, in_height, in_width, out_channels, out_height, out_width,
       kernel_height, kernel_width, stride_height, stride_width, pad_top, pad_bottom, pad_left,
       pad_right, dilation_height, dilation_width, groups;
 
-  static constexpr const char* kind = "conv2d";
   static constexpr Field<Conv2dProblem> fields[] = {
       {"batch", &Conv2dProblem::batch},
       {"in_channels", &Conv2dProblem::in_channels},
@@ -69,17 +70,10 @@ struct Conv2dProblem {
   };
 };
 
-// A transposed convolution, which reads in_* and writes out_* as a convolution does. Padding cuts
-// off what the windows of the source add up to around the result.
-struct Deconv2dProblem : Conv2dProblem {
-  static constexpr const char* kind = "deconv2d";
-};
-
 // A matrix product, batch_count times: dst[m, n] = src[m, k] x weights[k, n] in the forward pass.
 struct GemmProblem {
   std::int64_t m, k, n, batch_count;
 
-  static constexpr const char* kind = "gemm";
   static constexpr Field<GemmProblem> fields[] = {
       {"m", &GemmProblem::m},
       {"k", &GemmProblem::k},
@@ -94,7 +88,6 @@ struct Pool2dProblem {
       kernel_width, stride_height, stride_width, pad_top, pad_bottom, pad_left, pad_right;
   PoolMode mode;  // in Python two fields: mode and count_include_pad
 
-  static constexpr const char* kind = "pool2d";
   static constexpr Field<Pool2dProblem> fields[] = {
       {"batch", &Pool2dProblem::batch},
       {"channels", &Pool2dProblem::channels},
@@ -121,7 +114,6 @@ struct PointwiseProblem {
   std::map<std::string, double> numbers;  // the operation's parameters: "epsilon", "keep", ...
   std::vector<std::int64_t> sources;      // channels of each source of a concatenation
 
-  static constexpr const char* kind = "pointwise";
   static constexpr Field<PointwiseProblem> fields[] = {
       {"batch", &PointwiseProblem::batch},
       {"channels", &PointwiseProblem::channels},

@@ -10,8 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "core/problem.hpp"
-
 namespace pydlbench::cpu {
 
 // In the place of a DNNL_ARG_*: the primitive does not know the tensor.
@@ -55,15 +53,5 @@ struct Candidate {
   std::int64_t scratchpad_bytes() const;
   std::int64_t workspace_bytes() const;
 };
-
-// All implementations for every layout variant, in the library's order of preference, without
-// duplicates. Throws Unsupported if there is none, PrimitiveFailure if oneDNN refuses the problem.
-std::vector<Candidate> conv2d_candidates(const Conv2dProblem& problem, Pass pass,
-                                         Precision precision);
-std::vector<Candidate> deconv2d_candidates(const Deconv2dProblem& problem, Pass pass,
-                                           Precision precision);
-std::vector<Candidate> gemm_candidates(const GemmProblem& problem, Pass pass, Precision precision);
-std::vector<Candidate> pool2d_candidates(const Pool2dProblem& problem, Pass pass,
-                                         Precision precision);
 
 }  // namespace pydlbench::cpu

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cctype>
 #include <cstddef>
+#include <map>
 #include <numeric>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "core/error.hpp"
@@ -67,28 +70,50 @@ std::string describe(const dnnl::error& error) {
   return std::string(status) + " (" + error.what() + ")";
 }
 
-void finish(Candidate& candidate, const std::vector<std::string>& letters) {
+namespace {
+
+// Filled while the module is loaded, before any function of it runs.
+std::map<std::string, Kind::Planner>& planners() {
+  static std::map<std::string, Kind::Planner> all;
+  return all;
+}
+
+bool same(const Candidate& left, const Candidate& right) {
+  const auto& ours = left.run.arguments;
+  const auto& theirs = right.run.arguments;
+  return left.primitive == right.primitive && left.implementation == right.implementation &&
+         std::equal(ours.begin(), ours.end(), theirs.begin(), theirs.end(),
+                    [](const auto& a, const auto& b) { return a.desc == b.desc; });
+}
+
+}  // namespace
+
+Kind::Kind(const char* name, Planner planner) { planners()[name] = planner; }
+
+std::vector<Candidate> candidates_of(const Fields& fields, Pass pass, Precision precision,
+                                     bool thorough) {
+  const auto found = planners().find(fields.kind());
+  if (found == planners().end()) {
+    throw Unsupported(fields.kind() + ": there is no native kernel for CPUs");
+  }
+  return found->second(fields, pass, precision, thorough);
+}
+
+void append_new(std::vector<Candidate>& candidates, Candidate candidate,
+                const std::vector<std::string>& letters) {
   const auto& arguments = candidate.run.arguments;
   PYDLBENCH_CHECK(letters.size() == arguments.size(), "letters for every argument");
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (i > 0) candidate.layout += ", ";
     candidate.layout += arguments[i].role + " " + format_name(arguments[i].desc, letters[i]);
   }
-  candidate.implementation = candidate.run.primitive.impl_info_str();
+  // A planner that knows several primitives puts the primitive's name in front.
+  candidate.implementation += candidate.run.primitive.impl_info_str();
   candidate.is_reference = candidate.implementation.find("ref") != std::string::npos;
-}
-
-void append_new(std::vector<Candidate>& candidates, Candidate candidate) {
-  const auto same = [&](const Candidate& other) {
-    if (other.primitive != candidate.primitive || other.implementation != candidate.implementation)
-      return false;
-    for (std::size_t i = 0; i < candidate.run.arguments.size(); ++i) {
-      if (other.run.arguments[i].desc != candidate.run.arguments[i].desc) return false;
-    }
-    return true;
-  };
-  if (std::none_of(candidates.begin(), candidates.end(), same))
+  const auto known = [&](const Candidate& other) { return same(candidate, other); };
+  if (std::none_of(candidates.begin(), candidates.end(), known)) {
     candidates.push_back(std::move(candidate));
+  }
 }
 
 std::int64_t Candidate::scratchpad_bytes() const {

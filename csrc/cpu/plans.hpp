@@ -1,4 +1,4 @@
-// What the planners of all layer kinds share, and the names of oneDNN's memory formats.
+// The kinds of layers that can be computed here, and what their planners share.
 #pragma once
 
 #include <algorithm>
@@ -8,10 +8,29 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/fields.hpp"
 #include "core/problem.hpp"
 #include "cpu/candidate.hpp"
 
 namespace pydlbench::cpu {
+
+// One kind of layer. The file that plans it defines one of these outside of any function, which is
+// all that makes the kind known.
+class Kind {
+ public:
+  // Returns all implementations for every layout variant, in the library's order of preference,
+  // without duplicates. Throws Unsupported if there is none, PrimitiveFailure if oneDNN refuses the
+  // problem, std::invalid_argument where a field is missing or unknown. Of loops of our own it
+  // lists those for the widest instruction set, unless `thorough`, which is for tests.
+  using Planner = std::vector<Candidate> (*)(const Fields& fields, Pass pass, Precision precision,
+                                             bool thorough);
+
+  Kind(const char* name, Planner planner);
+};
+
+// Asks the planner of the fields' kind. Throws Unsupported where there is no such kind.
+std::vector<Candidate> candidates_of(const Fields& fields, Pass pass, Precision precision,
+                                     bool thorough);
 
 // Names the layout of `desc` the way oneDNN writes tags, one letter per dimension taken from
 // `letters` ("nchw", "goihw", ...), outermost first, blocked dimensions in upper case with their
@@ -49,11 +68,38 @@ dnnl::engine& cpu_engine();
 
 std::string describe(const dnnl::error& error);
 
-// Fills the fields that follow from the others; `letters` in the order of the arguments.
-void finish(Candidate& candidate, const std::vector<std::string>& letters);
+// Fills the fields of `candidate` that follow from the others, then appends it unless the same
+// implementation with the same layouts is there already. `letters` name the dimensions of each
+// argument, in their order.
+void append_new(std::vector<Candidate>& candidates, Candidate candidate,
+                const std::vector<std::string>& letters);
 
-// Appends `candidate` unless the same implementation with the same layouts is there already.
-void append_new(std::vector<Candidate>& candidates, Candidate candidate);
+// What each pass of a layer with weights reads and writes. `plain` are the caller's src, weights
+// and dst.
+struct PlainTensors {
+  dnnl::memory::desc src, weights, dst;
+};
+
+template <typename Descriptor>
+std::vector<Argument> forward_arguments(const Descriptor& d, const PlainTensors& plain) {
+  return {{DNNL_ARG_SRC, "src", d.src_desc(), plain.src, false},
+          {DNNL_ARG_WEIGHTS, "weights", d.weights_desc(), plain.weights, false},
+          {DNNL_ARG_DST, "dst", d.dst_desc(), plain.dst, true}};
+}
+
+template <typename Descriptor>
+std::vector<Argument> backward_data_arguments(const Descriptor& d, const PlainTensors& plain) {
+  return {{DNNL_ARG_DIFF_SRC, "src", d.diff_src_desc(), plain.src, true},
+          {DNNL_ARG_WEIGHTS, "weights", d.weights_desc(), plain.weights, false},
+          {DNNL_ARG_DIFF_DST, "dst", d.diff_dst_desc(), plain.dst, false}};
+}
+
+template <typename Descriptor>
+std::vector<Argument> backward_weights_arguments(const Descriptor& d, const PlainTensors& plain) {
+  return {{DNNL_ARG_SRC, "src", d.src_desc(), plain.src, false},
+          {DNNL_ARG_DIFF_WEIGHTS, "weights", d.diff_weights_desc(), plain.weights, true},
+          {DNNL_ARG_DIFF_DST, "dst", d.diff_dst_desc(), plain.dst, false}};
+}
 
 // Walks all implementations behind `descriptor` and calls `make` with a copy of each.
 template <typename Descriptor, typename Make>

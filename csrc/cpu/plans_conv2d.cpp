@@ -1,4 +1,5 @@
-// Convolution plans: layouts x implementations for the four propagation kinds.
+// Plans of convolutions and of transposed ones: layouts x implementations for the four propagation
+// kinds. Both have the same fields, shapes and passes; oneDNN calls the latter deconvolutions.
 #include <string>
 #include <vector>
 
@@ -20,17 +21,46 @@ struct Variant {
 // tried too: channels last and channels first with weights packed by the library, channels first
 // into blocked (a first layer with three channels), blocked throughout, and plain weights as
 // frameworks keep them.
-constexpr Variant kVariants[] = {
-    {"any", Tag::any, Tag::any, Tag::any, Tag::any},
-    {"nhwc", Tag::nhwc, Tag::any, Tag::any, Tag::nhwc},
-    {"nhwc", Tag::nhwc, Tag::hwio, Tag::hwigo, Tag::nhwc},
-    {"nhwc", Tag::nhwc, Tag::ohwi, Tag::gohwi, Tag::nhwc},
-    {"nchw", Tag::nchw, Tag::any, Tag::any, Tag::nchw},
-    {"nchw", Tag::nchw, Tag::oihw, Tag::goihw, Tag::nchw},
-    {"blocked", Tag::nChw16c, Tag::any, Tag::any, Tag::nChw16c},
-    {"blocked", Tag::nChw8c, Tag::any, Tag::any, Tag::nChw8c},
-    {"blocked", Tag::nchw, Tag::any, Tag::any, Tag::nChw16c},
-    {"blocked", Tag::nchw, Tag::any, Tag::any, Tag::nChw8c},
+struct Convolution {
+  using Forward = dnnl::convolution_forward;
+  using BackwardData = dnnl::convolution_backward_data;
+  using BackwardWeights = dnnl::convolution_backward_weights;
+  static constexpr auto algorithm = dnnl::algorithm::convolution_direct;
+  static constexpr const char* name = "convolution";
+  // As the caller holds them: (out, in, height, width).
+  static constexpr Tag plain_weights = Tag::oihw, plain_grouped_weights = Tag::goihw;
+  static constexpr Variant variants[] = {
+      {"any", Tag::any, Tag::any, Tag::any, Tag::any},
+      {"nhwc", Tag::nhwc, Tag::any, Tag::any, Tag::nhwc},
+      {"nhwc", Tag::nhwc, Tag::hwio, Tag::hwigo, Tag::nhwc},
+      {"nhwc", Tag::nhwc, Tag::ohwi, Tag::gohwi, Tag::nhwc},
+      {"nchw", Tag::nchw, Tag::any, Tag::any, Tag::nchw},
+      {"nchw", Tag::nchw, Tag::oihw, Tag::goihw, Tag::nchw},
+      {"blocked", Tag::nChw16c, Tag::any, Tag::any, Tag::nChw16c},
+      {"blocked", Tag::nChw8c, Tag::any, Tag::any, Tag::nChw8c},
+      {"blocked", Tag::nchw, Tag::any, Tag::any, Tag::nChw16c},
+      {"blocked", Tag::nchw, Tag::any, Tag::any, Tag::nChw8c},
+  };
+};
+
+// Logically the weights are (out, in) as those of convolutions; the caller and frameworks hold them
+// as (in, out, height, width), which is "iohw".
+struct TransposedConvolution {
+  using Forward = dnnl::deconvolution_forward;
+  using BackwardData = dnnl::deconvolution_backward_data;
+  using BackwardWeights = dnnl::deconvolution_backward_weights;
+  static constexpr auto algorithm = dnnl::algorithm::deconvolution_direct;
+  static constexpr const char* name = "deconvolution";
+  static constexpr Tag plain_weights = Tag::iohw, plain_grouped_weights = Tag::giohw;
+  static constexpr Variant variants[] = {
+      {"any", Tag::any, Tag::any, Tag::any, Tag::any},
+      {"nhwc", Tag::nhwc, Tag::any, Tag::any, Tag::nhwc},
+      {"nhwc", Tag::nhwc, Tag::hwio, Tag::hwigo, Tag::nhwc},
+      {"nchw", Tag::nchw, Tag::any, Tag::any, Tag::nchw},
+      {"nchw", Tag::nchw, Tag::iohw, Tag::giohw, Tag::nchw},
+      {"blocked", Tag::nChw16c, Tag::any, Tag::any, Tag::nChw16c},
+      {"blocked", Tag::nChw8c, Tag::any, Tag::any, Tag::nChw8c},
+  };
 };
 
 struct Shapes {
@@ -52,37 +82,32 @@ struct Shapes {
   }
 };
 
-const char* primitive_name(Pass pass) {
-  if (is_forward(pass)) return "convolution forward";
-  return pass == Pass::backward_data ? "convolution backward-data" : "convolution backward-weights";
-}
-
-}  // namespace
-
-std::vector<Candidate> conv2d_candidates(const Conv2dProblem& problem, Pass pass,
-                                         Precision precision) {
-  const Shapes shapes(problem);
+template <typename Primitive>
+std::vector<Candidate> planned_in_all_layouts(const Fields& fields, Pass pass, Precision precision,
+                                              bool /*thorough*/) {
+  const Shapes shapes(problem_of<Conv2dProblem>(fields));
   const auto type = data_type(precision);
-  const std::string primitive = primitive_name(pass);
+  const std::string primitive = std::string(Primitive::name) + " " + name_of(pass);
 
   return planned(primitive, [&](std::vector<Candidate>& candidates) {
     const auto f32 = memory::data_type::f32;
-    const memory::desc plain_src(shapes.src, f32, Tag::nchw);
-    const memory::desc plain_weights(shapes.weights, f32, shapes.grouped ? Tag::goihw : Tag::oihw);
-    const memory::desc plain_dst(shapes.dst, f32, Tag::nchw);
+    const auto plain_weights =
+        shapes.grouped ? Primitive::plain_grouped_weights : Primitive::plain_weights;
+    const PlainTensors plain{{shapes.src, f32, Tag::nchw},
+                             {shapes.weights, f32, plain_weights},
+                             {shapes.dst, f32, Tag::nchw}};
     const auto attributes = user_scratchpad();
     auto& engine = cpu_engine();
-    const auto algorithm = dnnl::algorithm::convolution_direct;
     const std::vector<std::string> letters{"nchw", shapes.grouped ? "goihw" : "oihw", "nchw"};
     // Throws, with the library's reason, what no layout can do. Backward descriptors want it as a
     // hint; its layouts do not bind them.
-    const dnnl::convolution_forward::primitive_desc hint(
+    const typename Primitive::Forward::primitive_desc hint(
         engine, is_forward(pass) ? forward_kind(pass) : dnnl::prop_kind::forward_training,
-        algorithm, memory::desc(shapes.src, type, Tag::any),
+        Primitive::algorithm, memory::desc(shapes.src, type, Tag::any),
         memory::desc(shapes.weights, type, Tag::any), memory::desc(shapes.dst, type, Tag::any),
         shapes.strides, shapes.dilates, shapes.pad_begin, shapes.pad_end, attributes);
 
-    for (const auto& variant : kVariants) {
+    for (const auto& variant : Primitive::variants) {
       const memory::desc src(shapes.src, type, variant.src);
       const memory::desc weights(shapes.weights, type,
                                  shapes.grouped ? variant.grouped_weights : variant.weights);
@@ -93,46 +118,35 @@ std::vector<Candidate> conv2d_candidates(const Conv2dProblem& problem, Pass pass
         candidate.primitive = primitive;
         candidate.variant = variant.name;
         candidate.run = {descriptor, std::move(arguments)};
-        finish(candidate, letters);
-        append_new(candidates, std::move(candidate));
+        append_new(candidates, std::move(candidate), letters);
       };
 
       if (is_forward(pass)) {
         for_each_implementation(
-            dnnl::convolution_forward::primitive_desc(
-                engine, forward_kind(pass), algorithm, src, weights, dst, shapes.strides,
+            typename Primitive::Forward::primitive_desc(
+                engine, forward_kind(pass), Primitive::algorithm, src, weights, dst, shapes.strides,
                 shapes.dilates, shapes.pad_begin, shapes.pad_end, attributes, true),
-            [&](const auto& d) {
-              append(d, {{DNNL_ARG_SRC, "src", d.src_desc(), plain_src, false},
-                         {DNNL_ARG_WEIGHTS, "weights", d.weights_desc(), plain_weights, false},
-                         {DNNL_ARG_DST, "dst", d.dst_desc(), plain_dst, true}});
-            });
-        continue;
-      }
-      if (pass == Pass::backward_data) {
+            [&](const auto& d) { append(d, forward_arguments(d, plain)); });
+      } else if (pass == Pass::backward_data) {
         for_each_implementation(
-            dnnl::convolution_backward_data::primitive_desc(
-                engine, algorithm, src, weights, dst, shapes.strides, shapes.dilates,
+            typename Primitive::BackwardData::primitive_desc(
+                engine, Primitive::algorithm, src, weights, dst, shapes.strides, shapes.dilates,
                 shapes.pad_begin, shapes.pad_end, hint, attributes, true),
-            [&](const auto& d) {
-              append(d, {{DNNL_ARG_DIFF_SRC, "src", d.diff_src_desc(), plain_src, true},
-                         {DNNL_ARG_WEIGHTS, "weights", d.weights_desc(), plain_weights, false},
-                         {DNNL_ARG_DIFF_DST, "dst", d.diff_dst_desc(), plain_dst, false}});
-            });
+            [&](const auto& d) { append(d, backward_data_arguments(d, plain)); });
       } else {
         for_each_implementation(
-            dnnl::convolution_backward_weights::primitive_desc(
-                engine, algorithm, src, weights, dst, shapes.strides, shapes.dilates,
+            typename Primitive::BackwardWeights::primitive_desc(
+                engine, Primitive::algorithm, src, weights, dst, shapes.strides, shapes.dilates,
                 shapes.pad_begin, shapes.pad_end, hint, attributes, true),
-            [&](const auto& d) {
-              append(d, {{DNNL_ARG_SRC, "src", d.src_desc(), plain_src, false},
-                         {DNNL_ARG_DIFF_WEIGHTS, "weights", d.diff_weights_desc(), plain_weights,
-                          true},
-                         {DNNL_ARG_DIFF_DST, "dst", d.diff_dst_desc(), plain_dst, false}});
-            });
+            [&](const auto& d) { append(d, backward_weights_arguments(d, plain)); });
       }
     }
   });
 }
+
+const Kind conv2d("conv2d", planned_in_all_layouts<Convolution>);
+const Kind deconv2d("deconv2d", planned_in_all_layouts<TransposedConvolution>);
+
+}  // namespace
 
 }  // namespace pydlbench::cpu

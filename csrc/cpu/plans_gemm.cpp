@@ -20,11 +20,6 @@ constexpr std::pair<const char*, Tag> kWeights[] = {
 constexpr std::pair<const char*, Tag> kBatchedWeights[] = {
     {"any", Tag::any}, {"plain", Tag::abc}, {"plain", Tag::acb}};
 
-// A dense float32 matrix seen with its dimensions exchanged.
-memory::desc transposed(const memory::dims& dims) {
-  return {dims, memory::data_type::f32, Tag::ba};
-}
-
 template <typename Descriptor>
 void append(std::vector<Candidate>& candidates, const char* primitive, const char* variant,
             const Descriptor& descriptor, std::vector<Argument> arguments,
@@ -32,10 +27,9 @@ void append(std::vector<Candidate>& candidates, const char* primitive, const cha
   Candidate candidate{};
   candidate.primitive = primitive;
   candidate.variant = variant;
+  candidate.implementation = std::string(primitive) + ":";
   candidate.run = {descriptor, std::move(arguments)};
-  finish(candidate, letters);
-  candidate.implementation = std::string(primitive) + ":" + candidate.implementation;
-  append_new(candidates, std::move(candidate));
+  append_new(candidates, std::move(candidate), letters);
 }
 
 void inner_products(std::vector<Candidate>& candidates, const GemmProblem& p, Pass pass,
@@ -43,9 +37,10 @@ void inner_products(std::vector<Candidate>& candidates, const GemmProblem& p, Pa
   const memory::dims src_dims{p.m, p.k};
   const memory::dims weights_dims{p.n, p.k};
   const memory::dims dst_dims{p.m, p.n};
-  const memory::desc plain_src(src_dims, memory::data_type::f32, Tag::ab);
-  const auto plain_weights = transposed(weights_dims);
-  const memory::desc plain_dst(dst_dims, memory::data_type::f32, Tag::ab);
+  const auto f32 = memory::data_type::f32;
+  // The caller's weights are (k, n): seen with their dimensions exchanged.
+  const PlainTensors plain{
+      {src_dims, f32, Tag::ab}, {weights_dims, f32, Tag::ba}, {dst_dims, f32, Tag::ab}};
   const std::vector<std::string> letters{"mk", "nk", "mn"};
   const auto attributes = user_scratchpad();
   auto& engine = cpu_engine();
@@ -56,16 +51,12 @@ void inner_products(std::vector<Candidate>& candidates, const GemmProblem& p, Pa
     const memory::desc weights(weights_dims, type, tag);
     const memory::desc dst(dst_dims, type, Tag::ab);
     if (is_forward(pass)) {
-      for_each_implementation(
-          dnnl::inner_product_forward::primitive_desc(engine, forward_kind(pass), src, weights, dst,
-                                                      attributes, true),
-          [&, v = variant](const auto& d) {
-            append(candidates, name, v, d,
-                   {{DNNL_ARG_SRC, "src", d.src_desc(), plain_src, false},
-                    {DNNL_ARG_WEIGHTS, "weights", d.weights_desc(), plain_weights, false},
-                    {DNNL_ARG_DST, "dst", d.dst_desc(), plain_dst, true}},
-                   letters);
-          });
+      for_each_implementation(dnnl::inner_product_forward::primitive_desc(
+                                  engine, forward_kind(pass), src, weights, dst, attributes, true),
+                              [&, v = variant](const auto& d) {
+                                append(candidates, name, v, d, forward_arguments(d, plain),
+                                       letters);
+                              });
       continue;
     }
     const dnnl::inner_product_forward::primitive_desc hint(
@@ -74,27 +65,19 @@ void inner_products(std::vector<Candidate>& candidates, const GemmProblem& p, Pa
         attributes, true);
     if (!hint) return;
     if (pass == Pass::backward_data) {
-      for_each_implementation(
-          dnnl::inner_product_backward_data::primitive_desc(engine, src, weights, dst, hint,
-                                                            attributes, true),
-          [&, v = variant](const auto& d) {
-            append(candidates, name, v, d,
-                   {{DNNL_ARG_DIFF_SRC, "src", d.diff_src_desc(), plain_src, true},
-                    {DNNL_ARG_WEIGHTS, "weights", d.weights_desc(), plain_weights, false},
-                    {DNNL_ARG_DIFF_DST, "dst", d.diff_dst_desc(), plain_dst, false}},
-                   letters);
-          });
+      for_each_implementation(dnnl::inner_product_backward_data::primitive_desc(
+                                  engine, src, weights, dst, hint, attributes, true),
+                              [&, v = variant](const auto& d) {
+                                append(candidates, name, v, d, backward_data_arguments(d, plain),
+                                       letters);
+                              });
     } else {
-      for_each_implementation(
-          dnnl::inner_product_backward_weights::primitive_desc(engine, src, weights, dst, hint,
-                                                               attributes, true),
-          [&, v = variant](const auto& d) {
-            append(candidates, name, v, d,
-                   {{DNNL_ARG_SRC, "src", d.src_desc(), plain_src, false},
-                    {DNNL_ARG_DIFF_WEIGHTS, "weights", d.diff_weights_desc(), plain_weights, true},
-                    {DNNL_ARG_DIFF_DST, "dst", d.diff_dst_desc(), plain_dst, false}},
-                   letters);
-          });
+      for_each_implementation(dnnl::inner_product_backward_weights::primitive_desc(
+                                  engine, src, weights, dst, hint, attributes, true),
+                              [&, v = variant](const auto& d) {
+                                append(candidates, name, v, d, backward_weights_arguments(d, plain),
+                                       letters);
+                              });
     }
   }
 }
@@ -182,14 +165,18 @@ void matmuls(std::vector<Candidate>& candidates, const GemmProblem& p, Pass pass
   }
 }
 
-}  // namespace
-
-std::vector<Candidate> gemm_candidates(const GemmProblem& problem, Pass pass, Precision precision) {
+std::vector<Candidate> gemm_candidates(const Fields& fields, Pass pass, Precision precision,
+                                       bool /*thorough*/) {
+  const auto problem = problem_of<GemmProblem>(fields);
   const auto type = data_type(precision);
   return planned("matrix product", [&](std::vector<Candidate>& candidates) {
     if (problem.batch_count == 1) inner_products(candidates, problem, pass, type);
     matmuls(candidates, problem, pass, type);
   });
 }
+
+const Kind gemm("gemm", gemm_candidates);
+
+}  // namespace
 
 }  // namespace pydlbench::cpu

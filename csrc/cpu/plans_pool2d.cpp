@@ -27,10 +27,10 @@ dnnl::algorithm algorithm(PoolMode mode) {
   throw Unsupported("unknown pooling mode");
 }
 
-}  // namespace
-
-std::vector<Candidate> pool2d_candidates(const Pool2dProblem& p, Pass pass, Precision precision) {
-  const std::string primitive = is_forward(pass) ? "pooling forward" : "pooling backward-data";
+std::vector<Candidate> pool2d_candidates(const Fields& fields, Pass pass, Precision precision,
+                                         bool /*thorough*/) {
+  const auto p = problem_of<Pool2dProblem>(fields);
+  const std::string primitive = std::string("pooling ") + name_of(pass);
   if (pass == Pass::backward_weights) throw Unsupported("pooling has no weights");
   const auto type = data_type(precision);
   const memory::dims src_dims{p.batch, p.channels, p.in_height, p.in_width};
@@ -57,8 +57,7 @@ std::vector<Candidate> pool2d_candidates(const Pool2dProblem& p, Pass pass, Prec
       const auto append = [&, v = variant](Candidate candidate) {
         candidate.primitive = primitive;
         candidate.variant = v;
-        finish(candidate, letters);
-        append_new(candidates, std::move(candidate));
+        append_new(candidates, std::move(candidate), letters);
       };
       if (is_forward(pass)) {
         for_each_implementation(forward, [&](const auto& d) {
@@ -94,5 +93,9 @@ std::vector<Candidate> pool2d_candidates(const Pool2dProblem& p, Pass pass, Prec
     }
   });
 }
+
+const Kind pool2d("pool2d", pool2d_candidates);
+
+}  // namespace
 
 }  // namespace pydlbench::cpu

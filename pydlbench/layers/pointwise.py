@@ -234,14 +234,9 @@ class Pointwise(Kind):
         }
 
     def problem_fields(self) -> dict[str, Any]:
-        """Return the sizes and the operation's own parameters; the operation is no field."""
-        return {
-            "batch": self.batch,
-            "channels": self.channels,
-            "height": self.height,
-            "width": self.width,
-            **self.parameters,
-        }
+        """Return the operation, the sizes and the operation's own parameters."""
+        sizes = ("op", "batch", "channels", "height", "width")
+        return {field: getattr(self, field) for field in sizes} | self.parameters
 
     @classmethod
     def claims(cls, text: str, pool: str | None) -> bool:  # noqa: ARG003 - of poolings

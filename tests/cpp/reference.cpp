@@ -50,12 +50,13 @@ extern "C" const char* problem_fields(const char* kind) {
   static std::string answer;
   const std::string wanted = kind;
   answer.clear();
-  const auto list = [&](auto problem) {
+  const auto list = [&](const char* name, auto problem) {
     using Problem = decltype(problem);
-    if (wanted != Problem::kind) return;
+    if (wanted != name) return;
     for (const auto& field : Problem::fields) answer += std::string(field.name) + " ";
   };
-  list(Conv2dProblem{}), list(GemmProblem{}), list(Pool2dProblem{}), list(PointwiseProblem{});
+  list("conv2d", Conv2dProblem{}), list("gemm", GemmProblem{});
+  list("pool2d", Pool2dProblem{}), list("pointwise", PointwiseProblem{});
   return answer.c_str();
 }
 

@@ -41,15 +41,6 @@ LAYERS = {
 }
 
 
-def sizes(layer: Conv2d) -> dict[str, int]:
-    """Return the keywords of ``conv2d_plans``."""
-    names = ("batch", "groups", "in_channels", "in_height", "in_width", "out_channels")
-    names += ("out_height", "out_width", "kernel_height", "kernel_width", "stride_height")
-    names += ("stride_width", "pad_top", "pad_left", "pad_bottom", "pad_right")
-    names += ("dilation_height", "dilation_width")
-    return {name: getattr(layer, name) for name in names}
-
-
 def facts(plan: Any) -> dict[str, Any]:
     """Build a plan and return what it says of itself."""
     listed = plan.workspace_bytes
@@ -67,8 +58,9 @@ def facts(plan: Any) -> dict[str, Any]:
 def plans(properties: str, layer: str, pass_: str, mode: str, **options: Any) -> Any:
     """Return the facts of all plans, or the sentence that there are none."""
     try:
-        found = _cuda.conv2d_plans(
-            None, pass_, mode, **sizes(LAYERS[layer]), device_properties=properties, **options
+        fields = LAYERS[layer].problem_fields()
+        found = _cuda.plans(
+            None, "conv2d", pass_, mode, fields, device_properties=properties, **options
         )
     except UnsupportedError as error:
         return str(error)

@@ -40,10 +40,9 @@ def relu(cuda: Any, device: Any, mode: str = "fp32", layout: str = "nchw", **dim
     facts = device.facts
     if 10 * facts["major"] + facts["minor"] < MODES[mode]:
         pytest.skip(f"this GPU has no {mode}")
-    sizes = {**DIMS, **dims}
-    return cuda.pointwise_plans(device, "forward-inference", mode, "relu", layout=layout, **sizes)[
-        0
-    ]
+    fields = {"op": "relu", **DIMS, **dims}
+    plans = cuda.plans(device, "pointwise", "forward-inference", mode, fields, layout=layout)
+    return plans[0]
 
 
 def positive() -> Any:

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from pydlbench.layers.conv import Conv2d
+
 _HERE = Path(__file__).parent
 _PROPERTIES = _HERE / "data" / "hopper_132_by_hand.json"
 # What libcudnn_engines_runtime_compiled.so.9 wants of the driver; 34 is CUDA_ERROR_STUB_LIBRARY.
@@ -275,13 +277,8 @@ def test_properties_of_a_gpu_give_the_plans_of_that_gpu() -> None:
     device = cuda.Device(0)
     properties = cuda.device_properties(device)
     assert json.loads(properties)["multiProcessorCount"] == device.facts["multiprocessors"]
-    sizes = {"batch": 4, "groups": 1, "in_channels": 16, "out_channels": 24}
-    for axis in ("height", "width"):
-        sizes |= {f"in_{axis}": 9, f"out_{axis}": 9, f"kernel_{axis}": 3}
-        sizes |= {f"stride_{axis}": 1, f"dilation_{axis}": 1}
-    sizes |= dict.fromkeys(("pad_top", "pad_left", "pad_bottom", "pad_right"), 1)
-    there = cuda.conv2d_plans(device, "forward-inference", "fp16-tc", **sizes)
-    described = cuda.conv2d_plans(
-        None, "forward-inference", "fp16-tc", **sizes, device_properties=properties
-    )
+    layer = Conv2d.of(batch=4, in_channels=16, in_size=9, out_channels=24, kernel=3, padding=1)
+    asked = ("conv2d", "forward-inference", "fp16-tc", layer.problem_fields())
+    there = cuda.plans(device, *asked)
+    described = cuda.plans(None, *asked, device_properties=properties)
     assert [plan.algorithm for plan in described] == [plan.algorithm for plan in there]

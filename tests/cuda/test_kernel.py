@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
+from pydlbench.layers.pointwise import Pointwise
 
 pytestmark = pytest.mark.gpu
 
@@ -35,8 +36,8 @@ def uniform(seed: int, *shape: int) -> Any:
 
 
 def relu(cuda: Any, device: Any, **dims: int) -> Any:
-    sizes = {**DIMS, **dims}
-    return cuda.pointwise_plans(device, "forward-inference", "fp32", "relu", **sizes)[0]
+    fields = {"op": "relu", **DIMS, **dims}
+    return cuda.plans(device, "pointwise", "forward-inference", "fp32", fields)[0]
 
 
 @pytest.fixture
@@ -111,15 +112,8 @@ def test_what_is_overwritten_is_restored_before_it_is_verified(cuda: Any, device
     count = 1000
     given = {role: uniform(seed, count) for seed, role in enumerate(("weights", "velocity"))}
     gradient = uniform(9, count)
-    plan = cuda.pointwise_plans(
-        *(device, "forward-training", "fp32", "momentum"),
-        batch=1,
-        channels=count,
-        height=1,
-        width=1,
-        rate=0.25,
-        mu=0.5,
-    )[0]
+    fields = Pointwise(op="momentum", channels=count, rate=0.25, mu=0.5).problem_fields()
+    plan = cuda.plans(device, "pointwise", "forward-training", "fp32", fields)[0]
     arena = cuda.Arena(device, {**given, "gradient": gradient})
     kernel = cuda.Kernel(plan, arena)
     velocity = 0.5 * given["velocity"] + gradient
@@ -162,6 +156,7 @@ def test_a_kernel_that_writes_something_else_is_not_verified(
     cuda: Any, device: Any, arena: Any
 ) -> None:
     kernel = cuda.Kernel(relu(cuda, device), arena)
-    reference = cuda.gemm_reference(device, "backward-weights", batch_count=1, m=2, k=3, n=4)
+    fields = {"batch_count": 1, "m": 2, "k": 3, "n": 4}
+    reference = cuda.reference("gemm", "backward-weights", fields)
     with pytest.raises(PrimitiveError, match="writes no weights"):
         kernel.verify(reference, arena)

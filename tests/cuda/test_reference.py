@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from pydlbench.errors import UnsupportedError
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.pool import Pool2d
 
 pytestmark = pytest.mark.gpu
 
@@ -59,12 +61,12 @@ def test_the_error_of_a_product_is_the_one_that_numpy_finds(
 ) -> None:
     inputs = gemm_inputs(pass_)
     arena = cuda.Arena(device, inputs)
-    reference = cuda.gemm_reference(device, pass_, **GEMM)
+    reference = cuda.reference("gemm", pass_, GEMM)
     first, second, equation = EQUATIONS[pass_]
     left, right = (inputs[role].astype(np.float64) for role in (first, second))
     expected = np.einsum(equation, left, right)
     scale = np.abs(expected) + np.sqrt(np.einsum(equation, left**2, right**2))
-    plans = cuda.gemm_plans(device, pass_, "fp32", **GEMM)
+    plans = cuda.plans(device, "gemm", pass_, "fp32", GEMM)
     assert plans
     for plan in plans[:8]:
         kernel = cuda.Kernel(plan, arena)
@@ -84,38 +86,37 @@ def test_a_result_of_other_inputs_fails(cuda: Any, device: Any) -> None:
     inputs = gemm_inputs("forward-training")
     arena = cuda.Arena(device, inputs)
     rolled = cuda.Arena(device, {**inputs, "src": np.roll(inputs["src"], 1, axis=0)})
-    kernel = cuda.Kernel(cuda.gemm_plans(device, "forward-training", "fp32", **GEMM)[0], rolled)
+    plan = cuda.plans(device, "gemm", "forward-training", "fp32", GEMM)[0]
+    kernel = cuda.Kernel(plan, rolled)
     kernel.run_poisoned()
-    reference = cuda.gemm_reference(device, "forward-training", **GEMM)
+    reference = cuda.reference("gemm", "forward-training", GEMM)
     assert kernel.verify(reference, rolled)["max_error"] < 1e-5
     assert kernel.verify(reference, arena)["max_error"] > 0.5
 
 
 @pytest.mark.usefixtures("libraries")
-@pytest.mark.parametrize("pool_mode", ["max", "avg-include-padding", "avg-exclude-padding"])
+@pytest.mark.parametrize(("mode", "whole"), [("max", False), ("avg", True), ("avg", False)])
 @pytest.mark.parametrize("pass_", ["forward-training", "backward-data"])
-def test_pooling_on_the_device_is_right(cuda: Any, device: Any, pass_: str, pool_mode: str) -> None:
-    sizes = {
-        "batch": 2,
-        "channels": 5,
-        "in_height": 9,
-        "in_width": 8,
-        "out_height": 5,
-        "out_width": 4,
-        "kernel_height": 3,
-        "kernel_width": 3,
-        "stride_height": 2,
-        "stride_width": 2,
-        "pad_top": 1,
-        "pad_left": 1,
-        "pad_bottom": 1,
-        "pad_right": 0,
-    }
+def test_pooling_on_the_device_is_right(
+    cuda: Any, device: Any, pass_: str, mode: str, whole: bool
+) -> None:
+    layer = Pool2d.of(
+        batch=2,
+        channels=5,
+        in_size=(9, 8),
+        kernel=3,
+        stride=2,
+        padding=(1, 1, 1, 0),
+        mode=mode,
+        count_include_pad=whole,
+    )
+    fields = layer.problem_fields()
+    assert (fields["out_height"], fields["out_width"]) == (5, 4)
     arena = cuda.Arena(device, {"src": uniform(1, 2, 5, 9, 8), "dst": uniform(2, 2, 5, 5, 4)})
-    reference = cuda.pool2d_reference(device, pass_, pool_mode, **sizes)
-    plans = cuda.pool2d_plans(device, pass_, "fp32", pool_mode, **sizes)
+    reference = cuda.reference("pool2d", pass_, fields)
+    plans = cuda.plans(device, "pool2d", pass_, "fp32", fields)
     assert plans
-    exact = pool_mode == "max" and pass_ != "backward-data"
+    exact = mode == "max" and pass_ != "backward-data"
     for plan in plans:
         kernel = cuda.Kernel(plan, arena)
         kernel.run_poisoned()
@@ -127,31 +128,20 @@ def test_pooling_on_the_device_is_right(cuda: Any, device: Any, pass_: str, pool
 @pytest.mark.usefixtures("libraries")
 @pytest.mark.parametrize("pass_", EQUATIONS)
 def test_convolutions_on_the_device_are_right(cuda: Any, device: Any, pass_: str) -> None:
-    sizes = {
-        "batch": 3,
-        "groups": 2,
-        "in_channels": 8,
-        "in_height": 9,
-        "in_width": 7,
-        "out_channels": 4,
-        "out_height": 9,
-        "out_width": 7,
-        "kernel_height": 3,
-        "kernel_width": 3,
-        "stride_height": 1,
-        "stride_width": 1,
-        "pad_top": 2,
-        "pad_left": 2,
-        "pad_bottom": 2,
-        "pad_right": 2,
-        "dilation_height": 2,
-        "dilation_width": 2,
-    }
-    shapes = {"src": (3, 8, 9, 7), "weights": (4, 4, 3, 3), "dst": (3, 4, 9, 7)}
-    given = {role: uniform(len(role), *shapes[role]) for role in EQUATIONS[pass_][:2]}
+    layer = Conv2d.of(
+        batch=3,
+        in_channels=8,
+        in_size=(9, 7),
+        out_channels=4,
+        kernel=3,
+        padding=2,
+        dilation=2,
+        groups=2,
+    )
+    given = {role: uniform(len(role), *layer.shapes()[role]) for role in EQUATIONS[pass_][:2]}
     arena = cuda.Arena(device, given)
-    reference = cuda.conv2d_reference(device, pass_, **sizes)
-    plans = cuda.conv2d_plans(device, pass_, "fp32", **sizes)
+    reference = cuda.reference("conv2d", pass_, layer.problem_fields())
+    plans = cuda.plans(device, "conv2d", pass_, "fp32", layer.problem_fields())
     assert plans
     right = 0
     for plan in plans:

@@ -132,12 +132,12 @@ class Module:
         self.offer = []
         self.asked = []
 
-    def conv2d_plans(self, device, pass_, mode, **words):  # noqa: ARG002 - as the real one
+    def plans(self, device, kind, pass_, mode, fields, **words):  # noqa: ARG002 - as the real one
         self.asked.append((pass_, mode, words))
         return list(self.offer)
 
-    def conv2d_reference(self, *_, **__):
-        return "reference"
+    def reference(self, kind, *_, **__):
+        return None if kind == "pointwise" else "reference"
 
     def built_with(self):
         return {"cuda": "13.0", "architectures": "90", "compiler": "nvcc"}

@@ -7,28 +7,16 @@ import pytest
 from pydlbench import _cpu
 from pydlbench.backends.native.cpu import candidates, native_pass
 from pydlbench.errors import PrimitiveError, UnsupportedError
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.pool import Pool2d
 from pydlbench.records.specs import KernelSpec
 
-DENSE = {
-    "batch": 1,
-    "groups": 1,
-    "in_channels": 8,
-    "in_height": 6,
-    "in_width": 6,
-    "out_channels": 8,
-    "out_height": 6,
-    "out_width": 6,
-    "kernel_height": 3,
-    "kernel_width": 3,
-    "stride_height": 1,
-    "stride_width": 1,
-    "pad_top": 1,
-    "pad_left": 1,
-    "pad_bottom": 1,
-    "pad_right": 1,
-    "dilation_height": 1,
-    "dilation_width": 1,
-}
+DENSE = Conv2d.of(
+    batch=1, in_channels=8, in_size=6, out_channels=8, kernel=3, padding=1
+).problem_fields()
+POOL = Pool2d.of(batch=1, channels=4, in_size=6, kernel=3, padding=1).problem_fields()
+FORWARD = _cpu.Pass.forward_inference
+FP32 = _cpu.Precision.fp32
 PASSES = list(_cpu.Pass)
 
 
@@ -89,23 +77,20 @@ def test_the_unoptimised_fallback_is_marked(conv):
 def test_an_invalid_convolution_names_primitive_and_reason(pass_, change):
     name = "backward-" if pass_.name.startswith("backward") else "forward"
     with pytest.raises(PrimitiveError, match=rf"oneDNN convolution {name}.*invalid arguments"):
-        _cpu.conv2d_candidates(pass_, _cpu.Precision.fp32, **{**DENSE, **change})
+        _cpu.candidates("conv2d", pass_, FP32, DENSE | change)
 
 
 @pytest.mark.parametrize("pass_", PASSES, ids=lambda pass_: pass_.name)
 def test_an_invalid_matrix_product_names_primitive_and_reason(pass_):
     with pytest.raises(PrimitiveError, match="oneDNN matrix product: invalid arguments"):
-        _cpu.gemm_candidates(pass_, _cpu.Precision.fp32, batch_count=1, m=-3, k=2, n=2)
+        _cpu.candidates("gemm", pass_, FP32, {"batch_count": 1, "m": -3, "k": 2, "n": 2})
 
 
 def test_an_invalid_pooling_names_primitive_and_reason():
-    shape = {key: DENSE[key] for key in DENSE if "channels" not in key and "dilation" not in key}
-    shape.pop("groups")
-    arguments = (_cpu.Pass.forward_inference, _cpu.Precision.fp32, _cpu.PoolMode.max)
     with pytest.raises(PrimitiveError, match="oneDNN pooling forward: invalid arguments"):
-        _cpu.pool2d_candidates(*arguments, channels=4, **{**shape, "batch": -1})
+        _cpu.candidates("pool2d", FORWARD, FP32, POOL | {"batch": -1})
     with pytest.raises((PrimitiveError, UnsupportedError), match="oneDNN pooling forward: "):
-        _cpu.pool2d_candidates(*arguments, channels=4, **{**shape, "out_height": 9})
+        _cpu.candidates("pool2d", FORWARD, FP32, POOL | {"out_height": 9})
 
 
 @pytest.mark.parametrize("pass_", PASSES, ids=lambda pass_: pass_.name)
@@ -113,52 +98,51 @@ def test_a_precision_that_the_cpu_lacks_is_unsupported(pass_):
     if "avx512_fp16" in _cpu.isa():
         pytest.skip("this CPU has fp16")
     with pytest.raises(UnsupportedError, match="oneDNN convolution"):
-        _cpu.conv2d_candidates(pass_, _cpu.Precision.fp16, **DENSE)
+        _cpu.candidates("conv2d", pass_, _cpu.Precision.fp16, DENSE)
+    fields = {"batch_count": 1, "m": 3, "k": 2, "n": 2}
     with pytest.raises(UnsupportedError, match="oneDNN matrix product"):
-        _cpu.gemm_candidates(pass_, _cpu.Precision.fp16, batch_count=1, m=3, k=2, n=2)
+        _cpu.candidates("gemm", pass_, _cpu.Precision.fp16, fields)
 
 
 def test_pooling_has_no_weights():
-    shape = {key: DENSE[key] for key in DENSE if "channels" not in key and "dilation" not in key}
-    shape.pop("groups")
     with pytest.raises(UnsupportedError, match="pooling has no weights"):
-        _cpu.pool2d_candidates(
-            _cpu.Pass.backward_weights,
-            _cpu.Precision.fp32,
-            _cpu.PoolMode.max,
-            channels=4,
-            **shape,
-        )
+        _cpu.candidates("pool2d", _cpu.Pass.backward_weights, FP32, POOL)
+
+
+def test_a_kind_that_nobody_plans_is_unsupported():
+    with pytest.raises(UnsupportedError, match="conv3d: there is no native kernel for CPUs"):
+        _cpu.candidates("conv3d", FORWARD, FP32, DENSE)
 
 
 @pytest.mark.parametrize("field", ["batch", "dilation_width", "groups"])
 def test_a_field_that_is_missing_is_named(field):
     fields = {name: value for name, value in DENSE.items() if name != field}
-    with pytest.raises(TypeError, match=f"conv2d: the field {field} is missing"):
-        _cpu.conv2d_candidates(_cpu.Pass.forward_inference, _cpu.Precision.fp32, **fields)
+    with pytest.raises(ValueError, match=f"conv2d: the field {field} is missing"):
+        _cpu.candidates("conv2d", FORWARD, FP32, fields)
 
 
 def test_a_field_that_there_is_not_is_named():
-    with pytest.raises(TypeError, match="gemm: no such field: rows"):
-        _cpu.gemm_candidates(
-            _cpu.Pass.forward_inference, _cpu.Precision.fp32, batch_count=1, m=3, k=2, n=2, rows=1
-        )
+    fields = {"batch_count": 1, "m": 3, "k": 2, "n": 2, "rows": 1}
+    with pytest.raises(ValueError, match="gemm: no such field: rows"):
+        _cpu.candidates("gemm", FORWARD, FP32, fields)
 
 
-@pytest.mark.parametrize("value", [1.5, "3", None])
+@pytest.mark.parametrize("value", [1.5, "3", None, True])
 def test_a_field_of_another_type_is_named(value):
-    with pytest.raises(TypeError, match="conv2d: the field in_width is "):
-        _cpu.conv2d_candidates(
-            _cpu.Pass.forward_inference, _cpu.Precision.fp32, **{**DENSE, "in_width": value}
-        )
+    with pytest.raises(ValueError, match="conv2d: the field in_width is "):
+        _cpu.candidates("conv2d", FORWARD, FP32, DENSE | {"in_width": value})
+
+
+def test_a_pooling_that_there_is_not_is_named():
+    with pytest.raises(ValueError, match="pool2d: no such mode: min"):
+        _cpu.candidates("pool2d", FORWARD, FP32, POOL | {"mode": "min"})
 
 
 def test_fields_go_by_name_whatever_their_order():
-    arguments = (_cpu.Pass.forward_inference, _cpu.Precision.fp32)
     fields = {**DENSE, "in_channels": 3, "stride_height": 2, "out_height": 3, "pad_left": 0}
     fields |= {"out_width": 5}
-    found = _cpu.conv2d_candidates(*arguments, **fields)
-    again = _cpu.conv2d_candidates(*arguments, **dict(reversed(fields.items())))
+    found = _cpu.candidates("conv2d", FORWARD, FP32, fields)
+    again = _cpu.candidates("conv2d", FORWARD, FP32, dict(reversed(fields.items())))
     assert [(one.implementation, one.layout) for one in found] == [
         (one.implementation, one.layout) for one in again
     ]

@@ -167,24 +167,25 @@ def test_a_velocity_without_a_gradient_ends_at_zero_not_among_denormals():
         assert (kernel.outputs()["velocity"] == 0).all(), candidate
 
 
+SIZES = {"batch": 1, "channels": 2, "height": 1, "width": 1}
+FORWARD = _cpu.Pass.forward_inference
+
+
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("op", "pass_", "precision", "message"),
     [
-        ({"op": "tanh"}, "no pointwise kernel named tanh; there is: bias, relu"),
-        ({"op": "add", "pass_": _cpu.Pass.backward_data}, "add has no backward-data pass"),
-        ({"op": "relu", "precision": _cpu.Precision.fp16}, "relu has no fp16 kernels on a CPU"),
+        ("tanh", FORWARD, "fp32", "no pointwise kernel named tanh; there is: bias, relu"),
+        ("add", _cpu.Pass.backward_data, "fp32", "add has no backward-data pass"),
+        ("relu", FORWARD, "fp16", "relu has no fp16 kernels on a CPU"),
     ],
 )
-def test_what_there_is_not_is_unsupported(words, message):
-    given = {"pass_": _cpu.Pass.forward_inference, "precision": _cpu.Precision.fp32, **words}
+def test_what_there_is_not_is_unsupported(op, pass_, precision, message):
     with pytest.raises(UnsupportedError, match=message):
-        _cpu.pointwise_candidates(**given, batch=1, channels=2, height=1, width=1)
+        _cpu.candidates("pointwise", pass_, _cpu.Precision[precision], {"op": op, **SIZES})
 
 
-@pytest.mark.parametrize("parameters", [{}, {"keep": 0.5, "rate": 1.0}])
+@pytest.mark.parametrize("parameters", [{}, {"keep": 0.5, "rate": 1.0}, {"keep": "half"}])
 def test_parameters_must_be_those_of_the_operation(parameters):
-    forward, fp32 = _cpu.Pass.forward_inference, _cpu.Precision.fp32
-    with pytest.raises(ValueError, match="parameter"):
-        _cpu.pointwise_candidates(
-            forward, fp32, "dropout", batch=1, channels=2, height=1, width=1, **parameters
-        )
+    fields = {"op": "dropout", **SIZES, **parameters}
+    with pytest.raises(ValueError, match=r"parameter|keep is no number"):
+        _cpu.candidates("pointwise", FORWARD, _cpu.Precision.fp32, fields)

@@ -10,7 +10,6 @@
 
 #include "cpu/plans.hpp"
 #include "cpu/pointwise/kernels.hpp"
-#include "cpu/pointwise/plans.hpp"
 
 namespace pydlbench::cpu::pointwise {
 

@@ -1,8 +1,11 @@
-#include "cpu/pointwise/plans.hpp"
-
+// Memory-bound layers: every way in which oneDNN or loops of our own compute one, in all layouts.
+// Arithmetic is float32 in both precisions, fp32 and bf16.
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/error.hpp"
+#include "cpu/plans.hpp"
 #include "cpu/pointwise/plan_builder.hpp"
 
 namespace pydlbench::cpu {
@@ -82,10 +85,10 @@ void check(const Op& op, const PointwiseProblem& p, Pass pass, Precision precisi
   PYDLBENCH_CHECK(p.numbers.size() == op.numbers.size(), p.op + " was given unknown parameters");
 }
 
-}  // namespace
-
-std::vector<Candidate> pointwise_candidates(const PointwiseProblem& problem, Pass pass,
-                                            Precision precision, bool thorough) {
+// Where thorough, streaming stores are tried for the smallest tensors too.
+std::vector<Candidate> pointwise_candidates(const Fields& fields, Pass pass, Precision precision,
+                                            bool thorough) {
+  const auto problem = problem_of<PointwiseProblem>(fields);
   const Op& op = find_op(problem.op);
   check(op, problem, pass, precision);
   std::vector<Candidate> candidates;
@@ -107,5 +110,9 @@ std::vector<Candidate> pointwise_candidates(const PointwiseProblem& problem, Pas
   in("blocked", Tag::nChw8c, false);
   return candidates;
 }
+
+const Kind pointwise_kind("pointwise", pointwise_candidates);
+
+}  // namespace
 
 }  // namespace pydlbench::cpu

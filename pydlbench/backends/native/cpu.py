@@ -23,7 +23,6 @@ from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.layer import result_role
 from pydlbench.layers.pointwise import Pointwise
-from pydlbench.layers.pool import Pool2d
 from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.policy import Policy
 
@@ -171,7 +170,7 @@ def _candidate(found: _cpu.Candidate) -> autotune.Candidate:
 
 
 # -----------------------------------------------------------------------------
-# From a layer to the native module's problem: names and passes translated.
+# The search for candidates, and which of them are worth a try.
 
 # What follows the colon in ``jit:avx2`` and in each half of ``brg_fwd:avx2+brgconv:avx2``.
 _CODE_FOR = re.compile(r":\w+")
@@ -198,28 +197,9 @@ def candidates(case: KernelSpec, thorough: bool = False) -> list[_cpu.Candidate]
         UnsupportedError: there is none.
         PrimitiveError: the library refused the problem.
     """
-    pass_ = native_pass(case)
-    precision = _cpu.Precision[case.precision]
-    layer = case.layer
-    search = getattr(_cpu, f"{layer.kind}_candidates", None)
-    if search is None:
-        raise UnsupportedError(f"{layer.kind}: there is no native kernel for CPUs")
+    layer, precision = case.layer, _cpu.Precision[case.precision]
     fields = layer.problem_fields()
-    if isinstance(layer, Pool2d):
-        del fields["count_include_pad"]
-        fields["mode"] = _pool_mode(layer)
-    elif isinstance(layer, Pointwise):
-        fields |= {"op": layer.op, "thorough": thorough}
-    found: list[_cpu.Candidate] = search(pass_, precision, **fields)
-    return found
-
-
-def _pool_mode(layer: Pool2d) -> _cpu.PoolMode:
-    if layer.mode == "max":
-        return _cpu.PoolMode.max
-    if layer.count_include_pad:
-        return _cpu.PoolMode.avg_include_padding
-    return _cpu.PoolMode.avg_exclude_padding
+    return _cpu.candidates(layer.kind, native_pass(case), precision, fields, thorough)
 
 
 def without_narrower_code(found: Sequence[_cpu.Candidate]) -> list[_cpu.Candidate]:

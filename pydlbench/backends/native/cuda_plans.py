@@ -15,7 +15,6 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
-from pydlbench.layers.pool import Pool2d
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.base import Preparation
-    from pydlbench.layers.layer import Layer
     from pydlbench.records.specs import KernelSpec
 
 __all__ = ["CudaAutotuner", "RecentInputs", "plans"]
@@ -89,7 +87,7 @@ def _bias(case: KernelSpec, seed: int) -> NDArray[np.float32]:
 
 
 # -----------------------------------------------------------------------------
-# From a case to plans and to the device's float64 reference: names and passes translated.
+# From a case to plans and to the device's float64 reference.
 
 # cuDNN's lists for float32 on a card with tensor cores hold next to nothing but TF32: what its
 # other engines can do has to be found by trying them.
@@ -115,56 +113,31 @@ def plans(
         PrimitiveError: a library refused the problem.
     """
     layer = case.layer
-    search = getattr(_cuda, f"{layer.kind}_plans", None)
-    if search is None:
-        raise UnsupportedError(f"{layer.kind}: there is no native kernel for GPUs")
-    fields = _fields(layer)
-    if layer.kind != "gemm":
-        fields["layout"] = case.layout
-    if isinstance(layer, Conv2d | Gemm):
-        fields |= {"workspace_limit": workspace_bytes, "fused": case.fuse == "bias-relu"}
-    if isinstance(layer, Conv2d):
-        fields["sweep"] = thorough or case.precision in _SWEPT
-    found: list[_cuda.Plan] = search(device, _pass(case), case.precision, **fields)
+    found = _cuda.plans(
+        device,
+        layer.kind,
+        _pass(case),
+        case.precision,
+        layer.problem_fields(),
+        layout=case.layout,
+        workspace_limit=workspace_bytes,
+        fused=case.fuse == "bias-relu",
+        sweep=thorough or case.precision in _SWEPT,
+    )
     if isinstance(layer, Gemm) and case.layout in ("nchw", "nhwc"):
         # Matrices know the caller's rows and transposed weights, as torch.nn.Linear keeps them.
         return [plan for plan in found if plan.variant == "plain"]
     return found
 
 
-def reference(device: _cuda.Device, case: KernelSpec) -> _cuda.Reference | None:
+def reference(case: KernelSpec) -> _cuda.Reference | None:
     """Return what computes the exact result on the device, or None where only the host can."""
-    layer = case.layer
-    make = getattr(_cuda, f"{layer.kind}_reference", None)
-    if make is None:
-        return None
-    fused = {"fused": case.fuse == "bias-relu"} if isinstance(layer, Conv2d | Gemm) else {}
-    found: _cuda.Reference = make(device, _pass(case), **_fields(layer), **fused)
-    return found
+    layer, fused = case.layer, case.fuse == "bias-relu"
+    return _cuda.reference(layer.kind, _pass(case), layer.problem_fields(), fused=fused)
 
 
 def _pass(case: KernelSpec) -> str:
     return f"forward-{case.propagation}" if case.pass_ == "forward" else case.pass_
-
-
-def _fields(layer: Layer) -> dict[str, Any]:
-    """Return what the native module takes of a layer: its problem's fields, and what it computes.
-
-    What it computes is no size: the mode of a pooling, and which memory-bound operation it is.
-    """
-    fields: dict[str, Any] = layer.problem_fields()
-    if isinstance(layer, Pool2d):
-        del fields["count_include_pad"], fields["mode"]
-        fields["pool_mode"] = _pool_mode(layer)
-    elif isinstance(layer, Pointwise):
-        fields["op"] = layer.op
-    return fields
-
-
-def _pool_mode(layer: Pool2d) -> str:
-    if layer.mode == "max":
-        return "max"
-    return "avg-include-padding" if layer.count_include_pad else "avg-exclude-padding"
 
 
 # -----------------------------------------------------------------------------
@@ -221,7 +194,7 @@ class CudaAutotuner(autotune.Autotuner):
         self._preparation = preparation
         self._inputs = (recent or RecentInputs()).of(case, preparation.seed)
         self._arena = _cuda.Arena(device, self._inputs)
-        self._reference = reference(device, case)
+        self._reference = reference(case)
         self._graphs = True
 
     @property

@@ -105,7 +105,7 @@ def test_a_device_lost_in_the_race_is_no_fault_of_the_plans(native, backend):
 
 
 def test_a_device_lost_in_the_peak_product_is_no_fault_of_the_plans(native, backend):
-    native.gemm_plans = lambda *_, **__: [fake_cuda.Plan("bad", fails="build")]
+    native.plans = lambda *_, **__: [fake_cuda.Plan("bad", fails="build")]
     with pytest.raises(UnsupportedError):
         backend.probe("gemm_peak", {"precision": "bf16-tc", "size": 64})
     backend._device.lost = True
@@ -239,7 +239,7 @@ def test_a_result_is_downloaded_once(native, backend):
     layer = Pointwise(op="relu", channels=3, batch=2, height=4, width=5)
     source = make_inputs(layer, "forward", "fp32", 0)["src"]
     plan = fake_cuda.Plan("own", results={"dst": np.maximum(source, 0)})
-    native.pointwise_plans = lambda *_, **__: [plan]
+    native.plans = lambda *_, **__: [plan]
     kernel = backend.prepare(KernelSpec(layer=layer, device="cuda:0"), Preparation())
     assert kernel.facts.correct.status == "ok"
 
@@ -347,7 +347,7 @@ def test_the_workspace_limit_reaches_the_library(native, backend):
 
 
 def test_the_best_product_is_the_peak(native, backend):
-    native.gemm_plans = lambda *_, **__: [
+    native.plans = lambda *_, **__: [
         fake_cuda.Plan("slow", 2e-3),
         fake_cuda.Plan("bad", fails="build"),
         fake_cuda.Plan("fast", 1e-3),
