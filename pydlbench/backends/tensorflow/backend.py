@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, checked_mode, renamed
+from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.tensorflow.layers import calls_of
 from pydlbench.backends.tensorflow.operator import (
-    Clock,
     FunctionOperator,
     Recipe,
     only,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pydlbench.backends.base import KernelFacts
-    from pydlbench.backends.host_clock import HostClock, Operator
+    from pydlbench.backends.host_clock import Operator
     from pydlbench.backends.tensorflow.settings import Arithmetic
     from pydlbench.records.specs import KernelSpec
 
@@ -168,7 +168,7 @@ class TensorflowBackend(FrameworkBackend):
     def clock(self, operator: Operator) -> HostClock:
         """Return what times an operator: the host's clock, behind its switches."""
         assert isinstance(operator, FunctionOperator)
-        return Clock(operator, self.cpus)
+        return HostClock(operator, self.cpus, operator.guard)
 
     def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
         """Return the facts with the kernel behind the function."""

@@ -1,29 +1,27 @@
-"""An operator of TensorFlow with its operands in place: recipe, traced function, call, clock."""
+"""An operator of TensorFlow with its operands in place: recipe, traced function, call."""
 
 from __future__ import annotations
 
 import abc
+import contextlib
 import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.tensorflow.settings import tf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from pydlbench.backends.tensorflow.settings import Arithmetic
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.timing.chunk import Chunk, Request
 
 __all__ = [
     "FORMATS",
-    "Clock",
     "FunctionOperator",
     "InNetwork",
     "LayerCalls",
@@ -270,9 +268,9 @@ class FunctionOperator:
                 operands[place] = tf.Variable(operands[place], trainable=False)
         turns = [upload(np.asarray(one), arithmetic.dtype, device) for one in recipe.turns]
         operator = cls(recipe, operands, mode, device, arithmetic.tf32, turns)
-        operator.settle()
-        operator.call()
-        operator.wait()
+        with operator.guard():
+            operator.call()
+            operator.wait()
         return operator
 
     def call(self) -> Any:
@@ -292,19 +290,21 @@ class FunctionOperator:
             with tf.device(self._device):
                 tf.raw_ops.SyncDevice()
 
-    def settle(self) -> None:
-        """Set the process-wide switch for TF32 as this operator needs it."""
+    @contextlib.contextmanager
+    def guard(self) -> Iterator[None]:
+        """Set the process-wide switch for TF32 as this operator needs it; entered to call it."""
         if self._tf32 is not None:
             tf.config.experimental.enable_tensor_float_32_execution(self._tf32)
+        yield
 
     def outputs(self) -> dict[str, NDArray[Any]]:
         """Run it once, on its first operands, and return its results as float32 in plain layouts.
 
         Operands that it overwrites are what they were before any call, in this call.
         """
-        self.settle()
         self._restore()
-        returned = self.function(*self.operands)
+        with self.guard():
+            returned = self.function(*self.operands)
         # An update of variables returns nothing.
         results = [] if returned is None else [as_array(one) for one in tf.nest.flatten(returned)]
         found = self._recipe.by_role(results, self.operands)
@@ -314,21 +314,3 @@ class FunctionOperator:
     def _restore(self) -> None:
         for variable, before in zip(self._variables, self._before, strict=True):
             variable.assign(before)
-
-
-class Clock(HostClock):
-    """The host's clock, with the switches of an operator set before its samples.
-
-    Args:
-        operator: what is timed.
-        cpus: those that the process is pinned to.
-    """
-
-    def __init__(self, operator: FunctionOperator, cpus: Sequence[int]) -> None:
-        super().__init__(operator, cpus)
-        self._settle = operator.settle
-
-    def sample(self, request: Request) -> Chunk:
-        """Time the requested samples."""
-        self._settle()
-        return super().sample(request)

@@ -97,7 +97,7 @@ def test_execution_stays_synchronous() -> None:
 def test_switches_are_set_before_each_run(
     backend: TensorflowBackend, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pydlbench.backends.tensorflow.operator import Clock
+    from pydlbench.backends.host_clock import HostClock
     from pydlbench.backends.tensorflow.settings import tf
     from pydlbench.timing.chunk import Request
 
@@ -109,5 +109,5 @@ def test_switches_are_set_before_each_run(
         one = operator(lambda a: a + a, [np.ones(2, "f")], mode)
         one._tf32 = tf32
         one.outputs()
-        Clock(one, backend.cpus).sample(Request(samples=2))
+        HostClock(one, backend.cpus, one.guard).sample(Request(samples=2))
     assert seen == [True, True, False, False]
