@@ -33,6 +33,9 @@ __all__ = [
 # A candidate whose first execution takes longer than the best so far by this factor and by the
 # effort's allowance more is not run again.
 HOPELESS = 1.15
+# Bringing its data back into the caches costs a kernel some 2 ms: of one that takes longer than
+# this, less than a tenth, and all finalists pay alike.
+_LONG_S = 0.02
 # A thorough probe has so many samples at least.
 _THOROUGH_SAMPLES = 5
 
@@ -306,14 +309,15 @@ class Autotuner(abc.ABC):
         effort = self.effort
         per_turn = _count(effort.turn_s / best, 1, effort.turn_samples)
         rounds = _count(effort.finals_s / (best * per_turn * len(finalists)), *effort.finals_rounds)
+        # The last one's data is in the caches: an untimed execution brings its own.
+        untimed = 1 if best < _LONG_S else 0
         for number in range(rounds):
             # Who follows whom must not decide.
             for one, runnable, times in reversed(runners) if number % 2 else runners:
                 if one.status != "ok":
                     continue
                 try:
-                    # The last one's data is in the caches: an untimed execution brings its own.
-                    times.extend(runnable.seconds(per_turn, untimed=1))
+                    times.extend(runnable.seconds(per_turn, untimed=untimed))
                 except DeviceLostError:
                     raise
                 except PydlbenchError as error:

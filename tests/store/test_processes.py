@@ -95,6 +95,8 @@ def test_a_writer_is_gone_only_if_that_is_certain():
     assert not is_gone({**here, "pids": "of a container", "pid": 2**22 + 1})
 
 
+# The child does nothing, whichever library of this process has threads.
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 def test_a_process_that_has_ended_is_gone_before_anybody_has_asked_for_its_code():
     child = os.fork()
     if child == 0:
