@@ -1,4 +1,4 @@
-"""Everything that is claimed of a GPU, measured and held against its targets, in pieces.
+"""Everything that is claimed of a GPU, measured and held against its targets, task by task.
 
     python benchmarks/gpu_acceptance.py --seconds 450 --out benchmarks/results/h200
 

@@ -1,4 +1,4 @@
-"""pydlbench's native rows against torch.utils.benchmark on the same problems, side by side.
+"""pydlbench's native rows against torch.utils.benchmark on the same problems, interleaved.
 
     python benchmarks/native_vs_torch.py --shape 'alexnet-owt/*' 'vgg16/*' --batch 16 --pass all
 

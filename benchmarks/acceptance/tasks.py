@@ -95,12 +95,11 @@ def _tests(settings: Settings) -> Iterator[Task]:
 
 def _test_files() -> list[str]:
     """Every file that has tests marked gpu, from the repository's root."""
-    found = [
+    return [
         path.relative_to(REPOSITORY).as_posix()
         for path in sorted((REPOSITORY / "tests").rglob("test_*.py"))
         if _MARK in path.read_text()
     ]
-    return [file for file in found if not file.startswith("tests/benchmarks/")]
 
 
 def _testing(

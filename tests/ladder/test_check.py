@@ -83,7 +83,7 @@ def test_a_tiny_check_closes_its_ledger(session, native, framework, phase):
 
 @pytest.mark.deep
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
-def test_what_comes_from_the_host_has_a_part_and_an_experiment(session, native, framework):
+def test_what_comes_from_the_host_has_an_operator_and_an_experiment(session, native, framework):
     if importlib.util.find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")
     layout = "nchw" if framework == "torch" else "nhwc"

@@ -1,3 +1,5 @@
+"""Terms of the ledger: each is what its own experiment says, and all sum to the step."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -61,7 +63,7 @@ def test_starting_the_step_is_dispatch(model, found, native):
     assert math.isclose(less[UNEXPLAINED].seconds - more[UNEXPLAINED].seconds, 3.0)
 
 
-def test_a_part_some_of_whose_native_rows_failed_has_no_native_time(model, found):
+def test_an_operator_some_of_whose_native_rows_failed_has_no_native_time(model, found):
     wanted = plan(model, "training")
     conv = next(one for one in found if one.kind == "layer" and one.differentiated)
     bad = next(
@@ -134,7 +136,7 @@ def test_a_row_that_could_not_be_measured_is_named(model):
     assert wanted.terms[0].work.node not in found.by_node
 
 
-def test_native_seconds_stand_beside_each_piece(model, found, native):
+def test_native_seconds_stand_beside_each_operator(model, found, native):
     conv = next(one for one in found if one.kind == "layer")
     assert native_of(model, conv, native) == native.by_node[conv.nodes[0]]
     sums = next(one for one in found if one.kind == "gradient sum")

@@ -66,7 +66,7 @@ def test_whatever_was_measured_the_terms_sum_to_the_step(
     assert ("host transfer" in names) == (feed == "host")
     size = sum(abs(one.seconds) for one in made)
     assert abs(sum(one.seconds for one in made) - measured_s) <= 1e-9 * size
-    # The rest is what neither the parts in their numbers, nor what a call needs, nor an A/B has.
-    parts = sum(one.count * seen.times[one.name] for one in found if one.kind != "feed")
-    known = parts + calls[1] + differences[0] + (seen.host_s or 0.0)
+    # The rest is what neither the operators, nor what a call needs, nor an A/B has.
+    operators = sum(one.count * seen.times[one.name] for one in found if one.kind != "feed")
+    known = operators + calls[1] + differences[0] + (seen.host_s or 0.0)
     assert abs(made[-1].seconds - (measured_s - known)) <= 1e-9 * max(size, 1.0)

@@ -1,3 +1,5 @@
+"""The prediction of a step: the sum of its operators, each as often as it occurs."""
+
 from __future__ import annotations
 
 import math
@@ -15,7 +17,7 @@ FOUND = (
 CALIBRATION = Calibration(once_s=0.25, dispatch_s=0.1)
 
 
-def test_a_piece_is_the_median_over_rounds():
+def test_an_operator_is_the_median_over_rounds():
     times = by_operator([11, 2, 7, 13, 3, 8, 12, 4, 100], FOUND)
     assert times == {"conv": 12, "relu": 3, "optimizer": 8}
 
@@ -26,7 +28,7 @@ def test_times_that_are_no_rounds_are_refused():
             by_operator(seconds, FOUND)
 
 
-def test_a_step_is_each_piece_as_often_as_it_occurs_and_one_call():
+def test_a_step_is_each_operator_as_often_as_it_occurs_and_one_call():
     assert math.isclose(
         predict({"conv": 10, "relu": 2, "optimizer": 7}, FOUND, CALIBRATION), 30 + 10 + 7 + 0.25
     )

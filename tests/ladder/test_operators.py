@@ -1,3 +1,5 @@
+"""Which operators a step has, by framework and mode: each node once, equal ones together."""
+
 from __future__ import annotations
 
 import math
@@ -26,7 +28,7 @@ def test_every_node_is_in_exactly_one_occurrence(name, framework, mode):
     assert len({one.name for one in found}) == len(found)
 
 
-def test_equal_nodes_are_one_piece():
+def test_equal_nodes_are_one_operator():
     model = build_model("resnet152", 2)
     found = step_operators(model, "forward", "torch", "eager")
     assert len(found) < len(model.nodes) / 5
@@ -97,7 +99,7 @@ def test_gradients_that_meet_inside_a_group_are_summed_there():
     assert counted == {"eager": 2, "compiled": 1}
 
 
-def test_what_comes_from_the_host_is_a_part_where_it_does():
+def test_what_comes_from_the_host_is_an_operator_where_it_does():
     model = build_model("mnist", 2)
     assert step_operators(model, "forward", "torch", "eager", "host")[0].kind == "feed"
     assert all(one.kind != "feed" for one in step_operators(model, "forward", "torch", "eager"))
