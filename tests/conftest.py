@@ -20,14 +20,17 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import invented_rows
 import pytest
 
 from pydlbench.errors import PydlbenchError
-from pydlbench.records.measurement import Correctness, Measurement, Peaks, Roofline, TimeSummary
+from pydlbench.records.measurement import Correctness
 from pydlbench.records.run import RunRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from pydlbench.records.measurement import Measurement
 
 
 #: Modes in which a framework has a compiler build each operator.
@@ -142,49 +145,6 @@ def cpp_library(cpp_build: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(cpp_build / "libpydlbench_tests.so"))
 
 
-def _measurement(
-    *, median: float = 0.05, roof: float | None = 0.045, **changes: Any
-) -> Measurement:
-    """An ``ok`` row of AlexNet's conv3: 28.7 GFLOP, a spread of 1 %, 90 % of its roof."""
-    values: dict[str, Any] = {
-        "layer": "alexnet/conv3",
-        "kind": "conv2d",
-        "problem": "mb128ic192ih13oc384oh13kh3ph1",
-        "batch": 128,
-        "pass_": "forward",
-        "precision": "fp32",
-        "accumulate": "float32",
-        "library": "oneDNN 3.2.0",
-        "algorithm": "brgconv:avx512_core",
-        "layout": "nhwc",
-        "status": "ok",
-        "time": TimeSummary(
-            median=median,
-            ci_low=0.99 * median,
-            ci_high=1.01 * median,
-            q1=0.98 * median,
-            q3=1.02 * median,
-            min=0.97 * median,
-            n=24,
-        ),
-        "flops": 28_708_700_160,
-        "flops_executed": 25_760_956_416,
-        "bytes": 52_600_000,
-        "tflops": 28_708_700_160 / median / 1e12,
-        "gbps": 52_600_000 / median / 1e9,
-        "arithmetic_intensity": 489.8,
-        "clock_hz": 4.31e9,
-        "peak": Peaks(theoretical=0.59, measured=0.58),
-        "roofline": None
-        if roof is None
-        else Roofline(bound="compute", time_s=roof, efficiency=roof / median),
-        "correct": Correctness(status="ok", rel_error=2.1e-7, tolerance=1e-5),
-        "stop_reason": "median known to 0.5 %",
-        "threads": 2,
-    }
-    return Measurement(**{**values, **changes})
-
-
 @pytest.fixture(autouse=True)
 def _on_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is a GPU, only tests that are marked so may take it for the default device."""
@@ -215,7 +175,7 @@ def store_path(_own_files: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def measurement() -> Callable[..., Measurement]:
     """Build a measurement; ``median`` and ``roof`` in seconds, or any field."""
-    return _measurement
+    return invented_rows.measurement
 
 
 @pytest.fixture
@@ -227,7 +187,7 @@ def without_time() -> Callable[..., Measurement]:
             ("time", "roofline", "tflops", "gbps", "clock_hz", "algorithm", "stop_reason")
         )
         values = {**nothing, "correct": Correctness(), "status": status, "reason": reason}
-        return _measurement(**{**values, **changes})
+        return invented_rows.measurement(**{**values, **changes})
 
     return build
 

@@ -1,11 +1,14 @@
+"""``check``: each framework's check, its document, and what an error costs."""
+
 from __future__ import annotations
 
 import inspect
 import json
-from contextlib import contextmanager
 
 import pytest
 from check_records import make_record
+from invented_rows import row_of
+from invented_session import InventedSession, stop_after
 
 from pydlbench.cli import check as command
 from pydlbench.cli import main
@@ -25,40 +28,6 @@ def parse(*words):
     parser = Parser(prog="pydlbench")
     command.add_parser(parser.add_subparsers())
     return parser.parse_args(["check", *words])
-
-
-class FakeSession:
-    """Gives an invented native row for each case."""
-
-    def __init__(self, run_record, build, error=None):
-        self.run = run_record
-        self.build = build
-        self.error = error
-        self.opened = []
-        self.cases = []
-
-    @contextmanager
-    def open(self, **options):
-        self.opened.append(options)
-        yield self
-
-    def cache_bytes(self, device):
-        assert device == "cpu"
-        return 1 << 20
-
-    def check_room(self, cases):
-        pass
-
-    def remember(self, case, algorithm, layout):
-        pass
-
-    def measure(self, cases, progress):
-        for index, case in enumerate(cases):
-            if self.error is not None:
-                raise self.error
-            progress(index, len(cases), case.label)
-            self.cases.append(case)
-            yield case, self.build(layer=case.layer.name or "x", median=1e-3, roof=9e-4)
 
 
 class FakeChecker:
@@ -84,8 +53,8 @@ class FakeChecker:
 
 
 @pytest.fixture
-def session(run_record, measurement):
-    return FakeSession(run_record, measurement)
+def session(run_record):
+    return InventedSession(run_record)
 
 
 def test_each_framework_is_checked_in_its_first_mode(session, capsys):
@@ -236,8 +205,8 @@ def test_ctrl_c_leaves_the_finished_checks(session, capsys):
     assert err.splitlines()[1:] == ["interrupted: 1 of 2 checks finished"]
 
 
-def test_ctrl_c_before_the_first_check_writes_nothing(run_record, measurement, capsys, tmp_path):
-    session = FakeSession(run_record, measurement, error=KeyboardInterrupt())
+def test_ctrl_c_before_the_first_check_writes_nothing(run_record, capsys, tmp_path):
+    session = InventedSession(run_record, before=stop_after(0))
     target = tmp_path / "a.json"
     words = (*BOTH, "--json", str(target))
     assert command.run(parse(*words), session.open, FakeChecker()) == 130
@@ -245,8 +214,8 @@ def test_ctrl_c_before_the_first_check_writes_nothing(run_record, measurement, c
     assert not target.exists()
 
 
-def test_disturbed_native_rows_are_said_in_the_conclusion(run_record, measurement, capsys):
-    session = FakeSession(run_record, lambda **values: measurement(contended=True, **values))
+def test_disturbed_native_rows_are_said_in_the_conclusion(run_record, capsys):
+    session = InventedSession(run_record, lambda case: row_of(case, contended=True))
     command.run(
         parse("mnist", "--framework", "torch", "--store", "none"), session.open, FakeChecker()
     )

@@ -1,11 +1,13 @@
+"""``diagnose``: what it asks for, and how its findings are shown and kept."""
+
 from __future__ import annotations
 
 import importlib.util
 import json
-from contextlib import contextmanager
 
 import msgspec
 import pytest
+from invented_session import InventedSession
 
 from pydlbench.cli import diagnose as command
 from pydlbench.cli import main
@@ -18,20 +20,9 @@ from pydlbench.records.step import StepRecord
 from pydlbench.store.store import Store
 
 
-class Session:
-    def __init__(self, run_record):
-        self.run = run_record
-        self.opened = []
-
-    @contextmanager
-    def open(self, **options):
-        self.opened.append(options)
-        yield self
-
-
 @pytest.fixture
 def session(run_record):
-    return Session(run_record)
+    return InventedSession(run_record)
 
 
 @pytest.fixture

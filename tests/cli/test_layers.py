@@ -1,3 +1,5 @@
+"""``layers``: what is measured for which words, and where its rows go."""
+
 from __future__ import annotations
 
 import csv
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from invented_session import InventedSession, stop_after
 
 from pydlbench.cli import layers as command
 from pydlbench.cli.parser import Parser
@@ -24,51 +27,9 @@ def parse(*words: str) -> argparse.Namespace:
     return parser.parse_args(["layers", *words])
 
 
-class FakeSession:
-    """Stands for ``measure.Session``: gives one invented row per case."""
-
-    def __init__(self, run_record, build, stop_after=None, error=None):
-        self.run = run_record
-        self.build = build
-        self.stop_after = stop_after
-        self.error = error
-        self.opened: list[dict] = []
-        self.cases: list = []
-        self.progress: list[tuple[int, int, str]] = []
-
-    @contextmanager
-    def open(self, **options):
-        self.opened.append(options)
-        yield self
-
-    def check_room(self, cases):
-        pass
-
-    def measure(self, cases, progress):
-        for index, case in enumerate(cases):
-            if len(self.cases) == self.stop_after:
-                raise self.error or KeyboardInterrupt
-            progress(index, len(cases), case.layer.name)
-            self.cases.append(case)
-            yield (
-                case,
-                self.build(
-                    layer=case.layer.name or case.layer.problem,
-                    kind=case.layer.kind,
-                    problem=case.layer.problem,
-                    batch=case.layer.batch,
-                    pass_=case.pass_,
-                    precision=case.precision,
-                    cache=case.cache,
-                    layout_request=case.layout,
-                    propagation=case.propagation,
-                ),
-            )
-
-
 @pytest.fixture
-def session(run_record, measurement):
-    return FakeSession(run_record, measurement)
+def session(run_record):
+    return InventedSession(run_record)
 
 
 def test_default_is_alexnet_forward_fp32_hot(session):
@@ -212,8 +173,8 @@ def test_json_stays_pure_with_warnings_and_notes(session, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_device_record_is_read_after_the_rows(session, run_record, capsys):
-    class Late(FakeSession):
+def test_device_record_is_read_after_the_rows(run_record, capsys):
+    class Late(InventedSession):
         @property
         def run(self):
             return msgspec.structs.replace(run_record, device={"name": f"{len(self.cases)} rows"})
@@ -222,7 +183,7 @@ def test_device_record_is_read_after_the_rows(session, run_record, capsys):
         def run(self, value):
             pass
 
-    late = Late(run_record, session.build)
+    late = Late(run_record)
     command.run(parse("--shape", "conv3", "--json", "-"), late.open)
     assert json.loads(capsys.readouterr().out)["run"]["device"] == {"name": "1 rows"}
 
@@ -242,8 +203,8 @@ def test_files_are_written_beside_the_table(session, capsys, tmp_path):
     assert "50.0 ms" in capsys.readouterr().out
 
 
-def test_interrupt_shows_what_is_finished(run_record, measurement, capsys, tmp_path):
-    session = FakeSession(run_record, measurement, stop_after=2)
+def test_interrupt_shows_what_is_finished(run_record, capsys, tmp_path):
+    session = InventedSession(run_record, before=stop_after(2))
     path = tmp_path / "a.json"
     words = ("--shape", "conv2", "conv3", "conv4", "--json", str(path))
     assert command.run(parse(*words), session.open) == 130
@@ -258,33 +219,35 @@ def test_interrupt_shows_what_is_finished(run_record, measurement, capsys, tmp_p
     assert len(document["measurements"]) == 2
 
 
-def test_interrupt_before_the_first_row_keeps_the_old_file(run_record, measurement, tmp_path):
-    session = FakeSession(run_record, measurement, stop_after=0)
+def test_interrupt_before_the_first_row_keeps_the_old_file(run_record, tmp_path):
+    session = InventedSession(run_record, before=stop_after(0))
     path = tmp_path / "a.json"
     path.write_text("old")
     assert command.run(parse("--shape", "conv3", "--json", str(path)), session.open) == 130
     assert path.read_text() == "old"
 
 
-def test_error_after_some_rows_shows_them_and_is_raised(run_record, measurement, capsys):
-    session = FakeSession(run_record, measurement, 1, PrimitiveError("worker gone"))
+def test_error_after_some_rows_shows_them_and_is_raised(run_record, capsys):
+    session = InventedSession(run_record, before=stop_after(1, PrimitiveError("worker gone")))
     with pytest.raises(PrimitiveError, match="worker gone"):
         command.run(parse("--shape", "conv3", "conv4"), session.open)
     assert "alexnet/conv3" in capsys.readouterr().out
 
 
-def test_error_before_the_first_row_shows_nothing(run_record, measurement, capsys):
-    session = FakeSession(run_record, measurement, 0, UsageError("--shape x: too big; nearest: y"))
+def test_error_before_the_first_row_shows_nothing(run_record, capsys):
+    session = InventedSession(
+        run_record, before=stop_after(0, UsageError("--shape x: too big; nearest: y"))
+    )
     with pytest.raises(UsageError):
         command.run(parse("--shape", "conv3", "--json", "-"), session.open)
     assert capsys.readouterr().out == ""
 
 
 def test_no_row_ok_is_exit_code_1(run_record, without_time, capsys):
-    def fail(**changes):
-        return without_time("failed", "worker killed by SIGKILL", **changes)
+    def fail(case):
+        return without_time("failed", "worker killed by SIGKILL", layer=case.layer.name)
 
-    session = FakeSession(run_record, fail)
+    session = InventedSession(run_record, fail)
     assert command.run(parse("--shape", "conv3"), session.open) == 1
     assert "failed  alexnet/conv3: worker killed by SIGKILL" in capsys.readouterr().out
 
@@ -300,7 +263,7 @@ def test_disk_that_fills_up_costs_the_file_not_the_table(session, capsys, tmp_pa
 
 
 def test_progress_counts_over_all_sessions(session, monkeypatch):
-    seen = []
+    seen, label = [], "alexnet/conv3 forward fp32"
 
     class Recorder:
         def __init__(self, *_, **__):
@@ -317,10 +280,10 @@ def test_progress_counts_over_all_sessions(session, monkeypatch):
     monkeypatch.setattr("pydlbench.cli.measuring.Progress", Recorder)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
     command.run(parse("--shape", "conv3", "--threads", "1", "2"), session.open)
-    assert seen == [(0, 2, "alexnet/conv3"), (1, 2, "alexnet/conv3"), "closed"]
+    assert seen == [(0, 2, label), (1, 2, label), "closed"]
 
 
-class ByThreads(FakeSession):
+class ByThreads(InventedSession):
     """Its device knows how many threads it was opened with."""
 
     @property
@@ -335,9 +298,9 @@ class ByThreads(FakeSession):
         self.record = value
 
 
-def test_every_number_of_threads_keeps_its_device(run_record, measurement, monkeypatch, capsys):
+def test_every_number_of_threads_keeps_its_device(run_record, monkeypatch, capsys):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)), raising=False)
-    session = ByThreads(run_record, measurement)
+    session = ByThreads(run_record)
     command.run(parse("--shape", "conv3", "--threads", "1,4,2", "--json", "-"), session.open)
     out, err = capsys.readouterr()
     run = json.loads(out)["run"]
@@ -375,8 +338,8 @@ def test_bug_in_one_format_costs_no_other(session, tmp_path, monkeypatch):
     assert json.loads((tmp_path / "a.json").read_text())["measurements"]
 
 
-def test_second_interrupt_costs_no_finished_row(run_record, measurement, tmp_path, monkeypatch):
-    class Impatient(FakeSession):
+def test_second_interrupt_costs_no_finished_row(run_record, tmp_path, monkeypatch):
+    class Impatient(InventedSession):
         @contextmanager
         def open(self, **_):
             try:
@@ -397,7 +360,7 @@ def test_second_interrupt_costs_no_finished_row(run_record, measurement, tmp_pat
     try:
         monkeypatch.setattr("pydlbench.report.verdicts.conclude", interrupted)
         path = tmp_path / "a.json"
-        session = Impatient(run_record, measurement)
+        session = Impatient(run_record)
         words = ("--shape", "conv3", "conv4", "--json", str(path))
         assert command.run(parse(*words), session.open) == 130
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -461,7 +424,7 @@ def test_backends_of_one_problem_stand_together(session):
     assert len(set(found)) == 4
 
 
-class Interleaved(FakeSession):
+class Interleaved(InventedSession):
     """Gives rows of interleaved backends: ratios, and a cause for the slow ones."""
 
     def measure(self, cases, progress):
@@ -480,8 +443,8 @@ class Interleaved(FakeSession):
 
 
 @pytest.fixture
-def interleaved(run_record, measurement):
-    return Interleaved(run_record, measurement)
+def interleaved(run_record):
+    return Interleaved(run_record)
 
 
 def test_interleaved_backends_end_in_causes_and_a_conclusion(interleaved, capsys):

@@ -1,74 +1,30 @@
+"""``model``: its sum, the document, and what is kept of it."""
+
 from __future__ import annotations
 
 import json
 import re
-from contextlib import contextmanager
 
 import pytest
+from invented_rows import row_of, time_of
+from invented_session import InventedSession, stop_after
 
 from pydlbench.cli import main
 from pydlbench.cli import model as command
 from pydlbench.cli.parser import Parser
 from pydlbench.errors import PydlbenchError
-from pydlbench.records.measurement import Measurement, Roofline, TimeSummary
+from pydlbench.records.measurement import Roofline
 from pydlbench.store.store import Store
-
-
-def row(case, status="ok"):
-    at = 2e-3 if case.cache == "hot" else 3e-3
-    time = TimeSummary(median=at, ci_low=at, ci_high=at, q1=at, q3=at, min=at, n=9)
-    return Measurement(
-        layer=case.layer.name or case.layer.problem,
-        kind=case.layer.kind,
-        problem=case.layer.problem,
-        batch=1,
-        pass_=case.pass_,
-        precision=case.precision,
-        cache=case.cache,
-        library="oneDNN 3.2.0",
-        algorithm="jit",
-        status=status,
-        reason=None if status == "ok" else "it does not fit",
-        time=time if status == "ok" else None,
-        roofline=Roofline(bound="memory", time_s=1e-3, efficiency=0.5),
-        flops=1,
-        flops_executed=1,
-        bytes=1,
-    )
-
-
-class Session:
-    def __init__(self, run_record):
-        self.run = run_record
-        self.opened = []
-        self.bad = ()
-        self.stop_after = None
-        self.count = 0
-
-    @contextmanager
-    def open(self, **options):
-        self.opened.append(options)
-        yield self
-
-    def cache_bytes(self, device):
-        assert device == "cpu"
-        return 1 << 40
-
-    def check_room(self, cases):
-        pass
-
-    def measure(self, cases, progress):
-        for number, case in enumerate(cases):
-            self.count += 1
-            if self.count == self.stop_after:
-                raise KeyboardInterrupt
-            progress(number, len(cases), case.label)
-            yield case, row(case, "failed" if (case.layer.name or "") in self.bad else "ok")
 
 
 @pytest.fixture
 def session(run_record):
-    return Session(run_record)
+    def row(case):
+        seconds = 2e-3 if case.cache == "hot" else 3e-3
+        roof = Roofline(bound="memory", time_s=1e-3, efficiency=1e-3 / seconds)
+        return row_of(case, time=time_of(seconds), roofline=roof)
+
+    return InventedSession(run_record, row)
 
 
 def run(session, *words):
@@ -113,8 +69,14 @@ def test_a_run_is_kept_and_shown_as_it_was_printed(session, capsys):
     assert capsys.readouterr().out.endswith(out)
 
 
-def test_what_is_missing_is_named_and_the_exit_code_says_so(session, capsys):
-    session.bad = ("mnist/conv2",)
+def test_what_is_missing_is_named_and_the_exit_code_says_so(session, without_time, capsys):
+    row = session.row
+
+    def fail(case):
+        failed = without_time("failed", "it does not fit", layer="mnist/conv2")
+        return failed if case.layer.name == "mnist/conv2" else row(case)
+
+    session.row = fail
     assert run(session, "mnist", "--device", "cpu") == 1
     assert "not in the sum: conv2 forward: it does not fit" in capsys.readouterr().out
 
@@ -134,7 +96,7 @@ def test_long_models_show_their_largest_layers(session, capsys):
 
 
 def test_an_interrupted_run_has_no_sum(session, capsys):
-    session.stop_after = 4
+    session.before = stop_after(4)
     assert run(session, "mnist", "--device", "cpu") == 130
     captured = capsys.readouterr()
     assert captured.out == ""

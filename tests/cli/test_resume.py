@@ -7,17 +7,21 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from pathlib import Path
 
 import msgspec
 import pytest
+from invented_rows import row_of
+from invented_session import InventedSession, stop_after
 
 from pydlbench.cli import layers as command
 from pydlbench.cli.parser import Parser
 from pydlbench.errors import PrimitiveError, UsageError
 from pydlbench.store.store import Store
 
+HELPERS = Path(__file__).parents[1] / "helpers"
 ALL = ("--shape", "conv2", "conv3", "conv4", "--batch", "2")
+SAMPLES = (0.05, 0.06, 0.07)
 
 
 def parse(*words):
@@ -26,59 +30,26 @@ def parse(*words):
     return parser.parse_args(["layers", *words])
 
 
-class FakeSession:
-    """Gives a row per case; ``statuses`` by layer, and ends early where it is told to."""
-
-    def __init__(
-        self, run, build, *, stop_at=None, error=KeyboardInterrupt, statuses=None, rows=99
-    ):
-        self.run, self.build, self.stop_at, self.error = run, build, stop_at, error
-        self.rows = rows  # it ends early after so many
-        self.statuses = statuses or {}
-        self.cases = []
-
-    @contextmanager
-    def open(self, **_):
-        yield self
-
-    def check_room(self, cases):
-        pass
-
-    def measure(self, cases, progress):
-        for index, case in enumerate(cases):
-            progress(index, len(cases), case.layer.name)
-            name = case.layer.name.partition("/")[2]
-            if name == self.stop_at or len(self.cases) == self.rows:
-                raise self.error
-            self.cases.append(name)
-            yield (
-                case,
-                self.build(
-                    layer=case.layer.name,
-                    kind=case.layer.kind,
-                    problem=case.layer.problem,
-                    batch=case.layer.batch,
-                    pass_=case.pass_,
-                    precision=case.precision,
-                    backend=case.backend,
-                    mode=case.mode,
-                    status=self.statuses.get(name, self.statuses.get(case.backend, "ok")),
-                    samples_s=(0.05, 0.06, 0.07),
-                ),
-            )
-
-
 @pytest.fixture(autouse=True)
 def _command_line(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["pydlbench", "layers", *ALL])
 
 
 @pytest.fixture
-def begin(run_of_now, measurement):
-    """Run ``layers``; return the session."""
+def begin(run_of_now):
+    """Run ``layers``; return the session. ``statuses`` by layer or backend."""
 
-    def run(*words, code=0, **how):
-        session = FakeSession(run_of_now(how.pop("number", 0)), measurement, **how)
+    def run(*words, code=0, number=0, stop_at=None, rows=None, statuses=None):
+        statuses = statuses or {}
+
+        def row(case):
+            name = case.layer.name.partition("/")[2]
+            status = statuses.get(name, statuses.get(case.backend, "ok"))
+            return row_of(case, status=status, samples_s=SAMPLES)
+
+        session = InventedSession(run_of_now(number), row, stop_after(rows))
+        if stop_at:
+            session.errors[stop_at] = KeyboardInterrupt()
         assert command.run(parse(*words), session.open) == code
         return session
 
@@ -107,22 +78,22 @@ def test_samples_are_kept_and_shown_only_where_they_are_asked_for(begin, store_p
     assert not any("samples_s" in row for row in rows)
     info, entries = kept(store_path)
     assert (info.status, info.kind, info.measurements) == ("done", "layers", 3)
-    assert [entry.samples for entry in entries] == [(0.05, 0.06, 0.07)] * 3
+    assert [entry.samples for entry in entries] == [SAMPLES] * 3
 
 
 def test_asked_for_samples_are_in_json(begin, capsys):
     begin("--shape", "conv3", "--samples", "--json", "-")
     (row,) = json.loads(capsys.readouterr().out)["measurements"]
-    assert row["samples_s"] == [0.05, 0.06, 0.07]
+    assert row["samples_s"] == list(SAMPLES)
 
 
 def test_an_interrupted_run_is_gone_on_with_by_its_name_alone(begin, store_path, capsys):
     first = begin(*ALL, code=130, stop_at="conv4")
-    assert first.cases == ["conv2", "conv3"]
+    assert first.layers == ["conv2", "conv3"]
     assert kept(store_path)[0].status == "interrupted"
     capsys.readouterr()
     second = begin("--resume", "last", "--json", "-", number=1)
-    assert second.cases == ["conv4"]
+    assert second.layers == ["conv4"]
     document = json.loads(capsys.readouterr().out)
     assert [row["layer"] for row in document["measurements"]] == [
         "alexnet/conv2",
@@ -133,14 +104,14 @@ def test_an_interrupted_run_is_gone_on_with_by_its_name_alone(begin, store_path,
     assert document["interrupted"] is False
     info, entries = kept(store_path)
     assert (info.id, info.status, info.measurements) == ("20300102-00000000", "done", 3)
-    assert [entry.samples for entry in entries] == [(0.05, 0.06, 0.07)] * 3
+    assert [entry.samples for entry in entries] == [SAMPLES] * 3
 
 
 def test_failed_rows_are_measured_again_and_skipped_ones_not(begin, store_path):
     statuses = {"conv2": "skipped", "conv3": "failed"}
     begin(*ALL, statuses=statuses, code=130, stop_at="conv4")
     again = begin("--resume", "0000", *ALL, number=1)
-    assert again.cases == ["conv3", "conv4"]
+    assert again.layers == ["conv3", "conv4"]
     _, entries = kept(store_path)
     found = [(one.document["layer"], one.document["status"]) for one in entries]
     assert found == [
@@ -164,7 +135,7 @@ def half(begin, monkeypatch):
 def test_backends_that_compete_are_measured_again_together(begin, store_path, capsys):
     capsys.readouterr()
     again = begin("--resume", "last", "--json", "-", number=1)
-    assert again.cases == ["conv3", "conv3"]
+    assert again.layers == ["conv3", "conv3"]
     rows = json.loads(capsys.readouterr().out)["measurements"]
     names = [(row["layer"].partition("/")[2], row["backend"]) for row in rows]
     both = [(name, backend) for name in ("conv2", "conv3") for backend in ("native", "numba")]
@@ -183,15 +154,15 @@ def test_a_row_that_was_ok_is_not_given_up_for_one_that_failed(begin, store_path
     assert [one.document["status"] for one in kept(store_path)[1]] == ["ok"] * 4
 
 
-def test_what_the_first_attempt_probed_stays_in_the_record(run_of_now, measurement, store_path):
+def test_what_the_first_attempt_probed_stays_in_the_record(run_of_now, store_path):
     def probed(number, precision):
         run = run_of_now(number)
         run.device["peaks"] = [{"precision": precision, "measured_flops_per_s": 1e12}]
         return run
 
-    first = FakeSession(probed(0, "fp32"), measurement, stop_at="conv4")
+    first = InventedSession(probed(0, "fp32"), before=stop_after(2))
     assert command.run(parse(*ALL), first.open) == 130
-    second = FakeSession(probed(1, "bf16"), measurement)
+    second = InventedSession(probed(1, "bf16"))
     assert command.run(parse("--resume", "last"), second.open) == 0
     with Store.open(store_path, readonly=True) as store:
         peaks = store.record("20300102-00000000").device["peaks"]
@@ -206,8 +177,8 @@ def test_a_run_that_is_done_is_only_shown(begin, store_path, capsys):
     assert kept(store_path)[0].status == "done"
 
 
-def test_an_error_in_the_middle_is_kept_as_failed(run_of_now, measurement, store_path):
-    session = FakeSession(run_of_now(0), measurement, stop_at="conv3", error=PrimitiveError("gone"))
+def test_an_error_in_the_middle_is_kept_as_failed(run_of_now, store_path):
+    session = InventedSession(run_of_now(0), before=stop_after(1, PrimitiveError("gone")))
     with pytest.raises(PrimitiveError):
         command.run(parse(*ALL), session.open)
     info, entries = kept(store_path)
@@ -223,11 +194,11 @@ def test_an_error_in_the_middle_is_kept_as_failed(run_of_now, measurement, store
     ],
 )
 def test_another_request_is_refused_before_anything_is_measured(
-    run_of_now, measurement, begin, words, message, store_path, capsys
+    run_of_now, begin, words, message, store_path, capsys
 ):
     begin(*ALL, code=130, stop_at="conv3")
     capsys.readouterr()
-    session = FakeSession(run_of_now(1), measurement)
+    session = InventedSession(run_of_now(1))
     with pytest.raises(UsageError, match=message):
         command.run(parse(*words, "--resume", "last"), session.open)
     assert session.cases == []
@@ -235,11 +206,11 @@ def test_another_request_is_refused_before_anything_is_measured(
     assert kept(store_path)[0].status == "interrupted"
 
 
-def test_another_machine_is_refused(run_of_now, measurement, begin):
+def test_another_machine_is_refused(run_of_now, begin):
     begin(*ALL, code=130, stop_at="conv3")
     other = run_of_now(1)
     other.device["name"] = "Invented 9001"
-    session = FakeSession(other, measurement)
+    session = InventedSession(other)
     text = "the machine is not the same: name was Invented 9000, is Invented 9001"
     with pytest.raises(UsageError, match=text):
         command.run(parse("--resume", "last"), session.open)
@@ -273,43 +244,29 @@ def test_a_run_of_another_command_is_refused(store_path, run_record):
 
 _KILLED = """
 import sys, time
-from contextlib import contextmanager
-from pydlbench.records.specs import KernelSpec
+from invented_session import InventedSession
 from pydlbench.cli import layers
 from pydlbench.cli.parser import Parser
 from pydlbench.records.run import RunRecord
-from pydlbench.runner.rows import empty_row
 
-class Session:
-    run = RunRecord(id="20300102-killed00", created_utc="2030-01-02T03:04:05+00:00",
-                    command=tuple(sys.argv), device={"name": "A"})
-    rows = 0
-    def check_room(self, cases):
-        pass
-    def measure(self, cases, progress):
-        for case in cases:
-            progress(0, len(cases), "")
-            self.rows += 1
-            if self.rows == 3:
-                print("two rows", flush=True)
-                time.sleep(60)
-            yield case, empty_row(case, 1, "skipped", "invented")
+def wait(count):
+    if count == 2:
+        print("two rows", flush=True)
+        time.sleep(60)
 
-@contextmanager
-def session(**_):
-    yield Session()
-
+run = RunRecord(id="20300102-killed00", created_utc="2030-01-02T03:04:05+00:00",
+                command=tuple(sys.argv), device={"name": "A"})
 parser = Parser(prog="pydlbench")
 layers.add_parser(parser.add_subparsers())
-layers.run(parser.parse_args(sys.argv[1:]), session)
+layers.run(parser.parse_args(sys.argv[1:]), InventedSession(run, before=wait).open)
 """
 
 
-def test_a_killed_run_has_all_rows_that_were_finished(store_path, run_record, measurement):
+def test_a_killed_run_has_all_rows_that_were_finished(store_path, run_record):
     process = subprocess.Popen(
         [sys.executable, "-c", _KILLED, "layers", *ALL],
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYDLBENCH_STORE": str(store_path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (HELPERS, *sys.path)))},
         text=True,
     )
     assert process.stdout.readline() == "two rows\n"
@@ -318,8 +275,8 @@ def test_a_killed_run_has_all_rows_that_were_finished(store_path, run_record, me
     info, entries = kept(store_path)
     assert (info.status, len(entries)) == ("killed", 2)
     fields = {**run_record.to_dict(), "device": {"name": "A"}, "environment": {}}
-    session = FakeSession(type(run_record).from_dict(fields), measurement)
+    session = InventedSession(type(run_record).from_dict(fields))
     assert command.run(parse("--resume", "last"), session.open) == 0
-    assert session.cases == ["conv4"]
+    assert session.layers == ["conv4"]
     info, entries = kept(store_path)
     assert (info.status, len(entries)) == ("done", 3)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from sweep_fakes import Sessions, time_of
+from invented_rows import time_of
+from invented_sweep import Sessions
 
 from pydlbench.cli import main
 from pydlbench.cli import model as model_command

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from sweep_fakes import FILE, LAYERS, Sessions, entries, sweep
+from invented_sweep import FILE, LAYERS, Sessions, entries, sweep
 
 from pydlbench.errors import PrimitiveError
 from pydlbench.store.store import Store
@@ -72,7 +72,7 @@ def test_markdown_has_a_table_for_each_kind(file, tmp_path):
 
 def test_a_row_that_fails_costs_itself(file, capsys):
     sessions = Sessions()
-    sessions.bad = {"conv3 backward-data": PrimitiveError("it broke")}
+    sessions.errors = {"conv3 backward-data": PrimitiveError("it broke")}
     sessions.failing = {"conv4"}
     assert sweep(sessions, file) == 0
     _, found = entries()
@@ -103,7 +103,7 @@ def test_a_model_without_any_kernel_has_no_estimate_and_says_why(tmp_path, capsy
     path = tmp_path / "model.toml"
     path.write_text('[[model]]\nmodel = "mnist"\nbatch = 1\n', encoding="utf-8")
     sessions = Sessions()
-    sessions.bad = {"": PrimitiveError("no module")}
+    sessions.errors = {"": PrimitiveError("no module")}
     assert sweep(sessions, path, "--json", "-", "--quiet") == 1
     document = json.loads(capsys.readouterr().out)
     assert document["estimates"] == []
@@ -129,7 +129,7 @@ def test_no_row_is_in_a_run_twice(tmp_path, capsys):
     hot = [label for label in sessions.measured if label == "mnist/conv1 forward fp32"]
     assert len(hot) == 1 + 1  # the table's and the estimate's cold one
     # The cold one is timed with the table's kernel.
-    assert ("mnist/conv1 forward fp32", "jit", "src nhwc") in sessions.remembered
+    assert ("mnist/conv1 forward fp32", "jit", "nhwc") in sessions.remembered
 
 
 def test_sessions_are_shared_by_jobs_that_want_the_same(tmp_path):
@@ -182,7 +182,7 @@ def test_no_two_steps_have_the_same_name(tmp_path, capsys, status):
     path.write_text(f'[[e2e]]\nmodel = "mnist"\nframework = "torch"\n{axes}', encoding="utf-8")
     sessions = Sessions()
     if status == "failed":
-        sessions.bad = {"": PrimitiveError("it broke")}
+        sessions.errors = {"": PrimitiveError("it broke")}
     assert sweep(sessions, path, "--quiet") == (status == "failed")
     names = [
         line.partition(": it broke")[0].partition("  100 ms")[0].strip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from sweep_fakes import FILE, Sessions, sweep
+from invented_sweep import FILE, Sessions, sweep
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from sweep_fakes import FILE, LAYERS, Sessions, entries, sweep, time_of
+from invented_rows import time_of
+from invented_sweep import FILE, LAYERS, Sessions, entries, sweep
 
 from pydlbench.errors import UsageError
 from pydlbench.records.diagnosis import Diagnosis
@@ -76,7 +77,7 @@ def test_kill_9_loses_nothing_that_was_finished(tmp_path):
     script = f"""
         import os, signal, sys
         sys.path.insert(0, {str(Path(__file__).parents[1] / "helpers")!r})
-        from sweep_fakes import Sessions, sweep
+        from invented_sweep import Sessions, sweep
         def die(count):
             if count == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -302,4 +303,4 @@ def test_what_is_done_already_counts_in_the_progress(tmp_path, monkeypatch):
     told = []
     monkeypatch.setattr(Progress, "__call__", lambda _, done, total, __: told.append((done, total)))
     assert sweep(Sessions(), "--resume", "last", "--quiet") == 0
-    assert told == [(2, 2)]  # the row that is there, and the one that was measured
+    assert told == [(1, 2)]  # before the second row: the one that is there is done

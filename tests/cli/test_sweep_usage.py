@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sweep_fakes import FILE, Sessions, sweep
+from invented_sweep import FILE, Sessions, sweep
 
 from pydlbench.errors import UsageError
 

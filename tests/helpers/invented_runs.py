@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from check_records import make_record
+from invented_rows import time_of
 
 from pydlbench.models import build_model
 from pydlbench.models.work import work
-from pydlbench.records.measurement import Peaks, Roofline, TimeSummary
+from pydlbench.records.measurement import Peaks, Roofline
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.report.json import dump
@@ -60,19 +61,6 @@ ALL = ("native", "torch eager", "torch compiled", "tensorflow graph")
 SLOWER = {"native": 1.0, "torch eager": 1.3, "torch compiled": 1.25, "tensorflow graph": 1.5}
 
 
-def summary(median: float, n: int = 20) -> TimeSummary:
-    """A time with a spread of 1 %."""
-    return TimeSummary(
-        median=median,
-        ci_low=0.99 * median,
-        ci_high=1.01 * median,
-        q1=0.98 * median,
-        q3=1.02 * median,
-        min=0.97 * median,
-        n=n,
-    )
-
-
 def model_rows(build, name="alexnet-owt", batch=4, who=("native",), passes=("forward",), **changes):
     """A row for every distinct part of a model, as ``build`` (the fixture) makes them."""
     model = build_model(name, batch)
@@ -98,7 +86,7 @@ def model_rows(build, name="alexnet-owt", batch=4, who=("native",), passes=("for
                         "propagation": part.propagation,
                         "backend": backend,
                         "mode": mode or None,
-                        "time": summary(median),
+                        "time": time_of(median),
                         "flops": flops,
                         "flops_executed": flops,
                         "bytes": moved,
@@ -180,7 +168,7 @@ def step_record(seconds: float = 0.1, **changes: Any) -> StepRecord:
     return StepRecord(
         case=StepSpec(**case),
         status="ok",
-        time=summary(seconds),
+        time=time_of(seconds),
         images_per_s=batch / seconds,
         samples_s=samples(seconds),
         rounds_s={0: seconds, 1: 1.01 * seconds},

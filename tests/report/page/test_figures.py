@@ -5,6 +5,7 @@ import re
 import invented_runs as invented
 import msgspec
 import pytest
+from invented_rows import time_of
 from page_reading import by_id, parse
 
 from pydlbench.records.measurement import Peaks
@@ -80,7 +81,7 @@ def test_the_ladder_has_every_rung_and_its_sums(everything, root):
 
 def test_a_check_alone_divides_its_rungs_by_the_models_graph(tmp_path, native):
     cold = [
-        msgspec.structs.replace(row, cache="all-cold", time=invented.summary(2 * row.time.median))
+        msgspec.structs.replace(row, cache="all-cold", time=time_of(2 * row.time.median))
         for row in native
     ]
     page = build_page(invented.read(tmp_path, invented.check_document(native + cold)))

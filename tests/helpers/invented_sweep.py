@@ -1,0 +1,119 @@
+"""An invented session for a sweep: layers, models, steps and checks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from check_records import make_record
+from invented_rows import row_of, time_of
+from invented_session import InventedSession
+
+from pydlbench.cli import sweep as command
+from pydlbench.cli.parser import Parser
+from pydlbench.devices.cpu.affinity import choose_cpus
+from pydlbench.devices.cpu.facts import read_cpu_facts
+from pydlbench.devices.cpu.record import start_record
+from pydlbench.records.run import RunRecord
+from pydlbench.records.step import StepRecord
+from pydlbench.store.store import Store
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.run import RunInfo
+    from pydlbench.store.entry import Entry
+
+__all__ = ["FILE", "LAYERS", "Sessions", "entries", "parse", "sweep"]
+
+#: A row of every kind.
+FILE = """
+title = "everything"
+[[layers]]
+shape = ["conv3", "conv4"]
+batch = [1, 2]
+pass = ["forward", "backward-data"]
+exclude = [{ pass = "backward-data", batch = 2 }]
+[[model]]
+model = "mnist"
+batch = [1, 4]
+[[e2e]]
+model = "mnist"
+framework = "torch"
+mode = "all"
+batch = 8
+[[check]]
+model = "mnist"
+framework = "torch"
+batch = 8
+"""
+LAYERS = '[[layers]]\nshape = ["conv2", "conv3", "conv4", "conv5"]\nbatch = 1\n'
+
+
+class Sessions(InventedSession):
+    """Has every kind of thing measured that a sweep may ask for.
+
+    Attributes:
+        failing: words of labels whose rows fail.
+    """
+
+    def __init__(self, before: Callable[[int], None] | None = None) -> None:
+        # The machine that it is, or no later run could go on.
+        facts = read_cpu_facts()
+        here = start_record(facts, choose_cpus(facts, None)).to_dict()
+        run = RunRecord(
+            id="session", created_utc="2030-01-01T00:00:00Z", device={**here, "clock_hz": 1.25e9}
+        )
+        super().__init__(run, self._row, before)
+        self.failing: set[str] = set()
+        self.memory_bytes = 10**12
+
+    def _row(self, case: Any) -> Measurement:
+        if any(word in case.label for word in self.failing):
+            return row_of(case, status="failed", reason="wrong result", time=None)
+        samples = (1e-3, 2e-3)
+        return row_of(case, median=1e-3, roof=9e-4, algorithm="jit", samples_s=samples)
+
+    def steps(self, cases: Any, *, checks: bool, progress: Any) -> list[StepRecord]:
+        assert checks
+        progress(0, len(cases), cases[0].label)
+        found = []
+        for case in cases:
+            self.begin(case.label)
+            found.append(
+                StepRecord(
+                    case=case,
+                    status="ok",
+                    time=time_of(0.1),
+                    images_per_s=10.0 * case.batch,
+                    samples_s=(0.1, 0.11),
+                    threads=2,
+                    library="torch 1",
+                )
+            )
+        return found
+
+    def checker(self, *step: Any, **settings: Any) -> Any:
+        model, options, batch, phase, _precision, framework, mode, _session = step
+        settings["tell"]("operators")
+        self.begin(f"check {model} {framework} {mode}")
+        return make_record(
+            model=model, options=options, batch=batch, phase=phase, framework=framework, mode=mode
+        )
+
+
+def parse(*words: Any) -> argparse.Namespace:
+    parser = Parser(prog="pydlbench")
+    command.add_parser(parser.add_subparsers())
+    return parser.parse_args(["sweep", *map(str, words)])
+
+
+def sweep(sessions: Sessions, *words: Any) -> int:
+    return command.run(parse(*words), sessions.open, sessions.checker)
+
+
+def entries(run: str = "last") -> tuple[RunInfo, list[Entry]]:
+    with Store.open(readonly=True) as store:
+        info = store.find(run)
+        return info, store.entries(info.id, samples=True)
