@@ -95,6 +95,8 @@ _BOOTSTRAP = (
 class Worker:
     """A process that serves one backend, started when first asked and again after it died.
 
+    Its limits are attributes and may be changed between requests.
+
     Args:
         backend: name of the backend.
         device: ``cpu`` or ``cuda:N``.
@@ -120,11 +122,11 @@ class Worker:
         self.backend = backend
         self.device = device
         self.cpus = tuple(cpus)
-        self._timeout = timeout
-        self._prepare_timeout = prepare_timeout
+        self.timeout = timeout
+        self.prepare_timeout = prepare_timeout
         self._environment = dict(environment or {})
-        self._silence = silence
-        self._heartbeat_s = heartbeat_s
+        self.silence = silence
+        self.heartbeat_s = heartbeat_s
         self._process: subprocess.Popen[bytes] | None = None
         self._replies: ReplyReader | None = None
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
@@ -227,7 +229,7 @@ class Worker:
             raise self._died() from None
         try:
             unhurried = isinstance(operation, (Build, Call))
-            return self._reply(self._prepare_timeout if unhurried else self._timeout, hear)
+            return self._reply(self.prepare_timeout if unhurried else self.timeout, hear)
         except KeyboardInterrupt:
             # The answer would be taken for that of the next request.
             self.close(kill=True)
@@ -270,7 +272,7 @@ class Worker:
         if self._process is not None:
             return
         setup = {"backend": self.backend, "device": self.device}
-        setup_line = json.dumps({**setup, "cpus": self.cpus, "heartbeat_s": self._heartbeat_s})
+        setup_line = json.dumps({**setup, "cpus": self.cpus, "heartbeat_s": self.heartbeat_s})
         self._stderr.seek(0)
         self._stderr.truncate()
         self._said = 0
@@ -289,7 +291,7 @@ class Worker:
             raise WorkerError(f"the {self.backend} worker has no output")
         self._replies = ReplyReader(self._process.stdout)
         try:
-            self._description = self._reply(self._timeout)
+            self._description = self._reply(self.timeout)
         except BaseException:
             self.close(kill=True)
             raise
@@ -298,7 +300,7 @@ class Worker:
         if self._replies is None:
             raise WorkerError(f"the {self.backend} worker is not running")
         try:
-            message = self._replies.reply(timeout, self._silence, hear)
+            message = self._replies.reply(timeout, self.silence, hear)
         except EndOfWorkerError:
             raise self._died() from None
         except OverdueError:
@@ -310,7 +312,7 @@ class Worker:
         except SilentError:
             self.close(kill=True)
             raise WorkerError(
-                f"the {self.backend} worker gave no sign of life for {self._silence:g} s and was "
+                f"the {self.backend} worker gave no sign of life for {self.silence:g} s and was "
                 "killed: stopped, swapped out (try a smaller --batch), or hung in its library"
             ) from None
         except WorkerError:

@@ -1,16 +1,18 @@
-"""What chance alone could be is run a second time, and the weaker run counts."""
+"""Which experiments run: what chance alone could be runs twice, and only what ends in time."""
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
 
 from pydlbench.diagnose import run as running
-from pydlbench.diagnose.ablation import Rounds, StepChange
-from pydlbench.errors import UnsupportedError
-from pydlbench.records.diagnosis import Saving
+from pydlbench.diagnose.ablation import Rounds, StepChange, cost_s
+from pydlbench.records.diagnosis import Hypothesis, Saving
+from pydlbench.records.step import StepRecord, StepSpec
 
+STEP_S = 0.1
 CHANGE = StepChange(what="something else", setup_s=1.0)
 
 
@@ -21,92 +23,104 @@ def saving(seconds, low):
 
 
 @pytest.fixture
-def attempt(monkeypatch):
-    """Attempts an experiment whose runs give these savings; returns the saving and what ran."""
+def diagnosed(monkeypatch):
+    """Diagnoses a step of which one thing is suspected; returns the diagnosis and what ran.
 
-    def attempt(*savings, experiment=CHANGE, left_s=(1e6, 1e6)):
-        left, results, ran, said = iter(left_s), iter(savings), [], []
+    The experiment's runs give these savings and take ``each_s``, looking takes ``look_s``.
+    """
+
+    def diagnose(*savings, experiment=CHANGE, limit_s=1e6, each_s=0.0, look_s=0.0):
+        clock = SimpleNamespace(now=1000.0)
+        results, ran, told = iter(savings), [], []
+        case = StepSpec(model="mnist")
+        step = StepRecord(case=case, status="ok")
+        because = Hypothesis(
+            problem="slow",
+            symptom="it takes long",
+            cause="?",
+            experiment=experiment,
+            next="",
+            most_s=1,
+        )
+
+        def observe(*_):
+            clock.now += look_s
+            return SimpleNamespace(step_s=STEP_S, step=step, check=None, beside_s=STEP_S), ()
 
         def try_out(one, *_):
             ran.append(one)
+            clock.now += each_s
             return next(results)
 
+        monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=lambda: clock.now))
+        monkeypatch.setattr(running, "observe", observe)
+        monkeypatch.setattr(running, "hypotheses", lambda _: {experiment: [because]})
         monkeypatch.setattr(running, "try_out", try_out)
-        seen = SimpleNamespace(step_s=0.1)
-        found = running._attempt(experiment, seen, None, lambda: next(left), said.append)
-        assert said == ["", " once more"][: len(ran)]
+        found = running.diagnose(case, None, limit_s, told.append)
+        assert len(told) == len(set(told)) == len(ran)
         return found, ran
 
-    return attempt
+    return diagnose
 
 
-def test_a_clear_saving_is_run_once(attempt):
+def test_a_clear_saving_is_run_once(diagnosed):
     clear = saving(0.5, low=0.45)
-    assert attempt(clear) == (clear, [CHANGE])
+    found, ran = diagnosed(clear)
+    assert [one.saving for one in found.findings] == [clear]
+    assert ran == [CHANGE]
 
 
-def test_none_is_run_once(attempt):
-    none = saving(0.5, low=-0.1)
-    assert attempt(none) == (none, [CHANGE])
-    small = saving(0.005, low=0.004)
-    assert attempt(small) == (small, [CHANGE])
+@pytest.mark.parametrize("none", [saving(0.5, low=-0.1), saving(0.005, low=0.004)])
+def test_none_is_run_once(diagnosed, none):
+    found, ran = diagnosed(none)
+    assert (found.findings, len(found.tried), found.untried) == ((), 1, ())
+    assert ran == [CHANGE]
 
 
-@pytest.mark.parametrize(
-    ("second", "real"),
-    [
-        (saving(0.3, low=0.1), True),
-        (saving(0.7, low=-0.1), False),
-        (saving(-0.2, low=-0.3), False),
-        (saving(0.4, low=None), False),
-    ],
-)
-def test_the_weaker_of_two_runs_counts(attempt, second, real):
-    found, ran = attempt(saving(0.5, low=0.1), second)
-    assert (found.seconds, found.low, found.real) == (second.seconds, second.low, real)
-    assert found.how == "in turn; the weaker of two such runs"
+def test_the_weaker_of_two_runs_counts(diagnosed):
+    found, ran = diagnosed(saving(0.5, low=0.1), saving(0.3, low=0.1))
+    (one,) = found.findings
+    assert (one.saving.seconds, one.saving.low) == (0.3, 0.1)
+    assert one.saving.how != "in turn"  # it says that it is the weaker one
     assert ran == [CHANGE, CHANGE]
 
 
-def test_a_stronger_second_run_changes_nothing(attempt):
-    found, _ = attempt(saving(0.5, low=0.1), saving(0.6, low=0.59))
-    assert (found.seconds, found.low) == (0.5, 0.1)
+@pytest.mark.parametrize(
+    "second", [saving(0.7, low=-0.1), saving(-0.2, low=-0.3), saving(0.4, low=None)]
+)
+def test_what_is_not_seen_again_is_no_finding(diagnosed, second):
+    found, ran = diagnosed(saving(0.5, low=0.1), second)
+    assert (found.findings, len(found.tried)) == ((), 1)
+    assert ran == [CHANGE, CHANGE]
 
 
-def test_rounds_that_were_taken_already_are_repeated_as_the_step_they_are_of(attempt):
+def test_a_stronger_second_run_changes_nothing(diagnosed):
+    found, _ = diagnosed(saving(0.5, low=0.1), saving(0.6, low=0.59))
+    (one,) = found.findings
+    assert (one.saving.seconds, one.saving.low) == (0.5, 0.1)
+
+
+def test_rounds_that_were_taken_already_are_repeated_as_the_step_they_are_of(diagnosed):
     rounds = Rounds(what="kept pages", pairs=((1.0, 0.5),) * 9, again=CHANGE)
-    found, ran = attempt(saving(0.5, low=0.1), saving(0.6, low=0.5), experiment=rounds)
-    assert found.seconds == 0.5
+    found, ran = diagnosed(saving(0.5, low=0.1), saving(0.6, low=0.5), experiment=rounds)
+    (one,) = found.findings
+    assert one.saving.seconds == 0.5
     assert ran == [rounds, CHANGE]
 
 
-def test_without_time_for_a_second_run_it_is_no_finding(attempt):
-    words = "saved 50 % of the step once; no time to see it twice"
-    with pytest.raises(UnsupportedError, match=words):
-        attempt(saving(0.5, low=0.1), left_s=(1e6, 0.5))
-    with pytest.raises(UnsupportedError, match="no time"):
-        attempt(left_s=(0.5,))
+@pytest.mark.parametrize(("limit_s", "times"), [(0.5, 0), (10.0, 1)])
+def test_without_time_for_both_runs_it_is_no_finding(diagnosed, limit_s, times):
+    found, ran = diagnosed(saving(0.5, low=0.1), limit_s=limit_s, each_s=9.0)
+    assert (found.findings, found.tried) == ((), ())
+    assert [(one.problem, one.ran) for one in found.untried] == [("slow", False)]
+    assert ("50 %" in found.untried[0].result) == (times == 1)  # what was seen once is said
+    assert ran == [CHANGE] * times
 
 
-@pytest.mark.parametrize(("observing_s", "left_s"), [(20.0, 80.0), (70.0, 50.0), (900.0, 50.0)])
-def test_half_of_the_limit_is_left_for_experiments(monkeypatch, observing_s, left_s):
-    clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=lambda: clock.now))
-
-    def observe(*_):
-        clock.now += observing_s
-        return SimpleNamespace(step_s=1.0, step=None, check=None, beside_s=1.0), ()
-
-    left = []
-
-    def attempt(_experiment, _seen, _session, left_s, _begin):
-        left.append(left_s())
-        raise UnsupportedError("no time")
-
-    because = [SimpleNamespace(where="", reason="", problem="slow")]
-    monkeypatch.setattr(running, "observe", observe)
-    monkeypatch.setattr(running, "_attempt", attempt)
-    monkeypatch.setattr(running, "hypotheses", lambda _: {CHANGE: because})
-    found = running.diagnose(SimpleNamespace(), None, 100.0)
-    assert left == [left_s]
-    assert [one.result for one in found.untried] == ["no time"]
+@pytest.mark.parametrize(("look_s", "left_s"), [(20.0, 80.0), (70.0, 50.0), (900.0, 50.0)])
+@pytest.mark.parametrize("late", [False, True])
+def test_half_of_the_limit_is_left_for_experiments(diagnosed, look_s, left_s, late):
+    least = cost_s(dataclasses.replace(CHANGE, setup_s=0.0), STEP_S)
+    change = dataclasses.replace(CHANGE, setup_s=left_s - least + (0.01 if late else -0.01))
+    _, ran = diagnosed(saving(0.5, low=0.45), experiment=change, limit_s=100.0, look_s=look_s)
+    assert ran == ([] if late else [change])

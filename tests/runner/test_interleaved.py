@@ -15,8 +15,8 @@ from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.records.measurement import Correctness
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner import interleaved
-from pydlbench.runner.problem import _in_rounds, by_problem, measure_problem
+from pydlbench.runner import interleaved, problem
+from pydlbench.runner.problem import by_problem, measure_problem
 from pydlbench.runner.rows import measured_row
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.policy import Policy
@@ -495,8 +495,18 @@ def test_a_killed_process_costs_its_rows_only(monkeypatch):
 
 
 @pytest.mark.parametrize(("budget", "chunk"), [(0.09, 0.01), (2.0, 0.05)])
-def test_a_small_budget_is_kept_although_there_are_rounds_enough(budget, chunk):
-    policy = _in_rounds(Policy(budget_s=budget))
-    assert (policy.min_rounds, policy.least_rounds) == (9, 8)
-    assert policy.chunk_s == pytest.approx(chunk)
-    assert policy.warmup_limit_s == min(budget, Policy().warmup_limit_s)
+def test_a_small_budget_is_kept_although_there_are_rounds_enough(monkeypatch, budget, chunk):
+    taken = []
+
+    def sample(kernels, policies, order):
+        taken.extend(policies)
+        return interleaved.sample_interleaved(kernels, policies, order)
+
+    monkeypatch.setattr(Host, "sampling_policy", lambda *_: Policy(budget_s=budget))
+    monkeypatch.setattr(problem, "sample_interleaved", sample)
+    run(native=Invented(), numba=Invented())
+    assert len(taken) >= 2
+    for policy in taken:
+        assert (policy.min_rounds, policy.least_rounds) == (9, 8)
+        assert policy.chunk_s == pytest.approx(chunk)
+        assert policy.warmup_limit_s == min(budget, Policy().warmup_limit_s)

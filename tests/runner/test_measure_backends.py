@@ -72,8 +72,8 @@ def invented(session, monkeypatch):
     monkeypatch.syspath_prepend(str(INVENTED))
     monkeypatch.setattr(host, "_BOOTSTRAP", _INVENTED)
     for worker in both_workers(session):
-        worker._heartbeat_s = 0.05
-        worker._silence = 1.0
+        worker.heartbeat_s = 0.05
+        worker.silence = 1.0
     return session
 
 
@@ -112,7 +112,7 @@ def test_trouble_costs_its_rows_only(invented, when, deed, reason):
 def test_a_hung_worker_that_beats_costs_its_row(invented):
     for worker in both_workers(invented):
         worker.describe()
-        worker._timeout = 1.0
+        worker.timeout = 1.0
     bad = dataclasses.replace(POOL, name="later hangs")
     (_, ok), (_, failed) = invented.measure(both(bad, "numba"))
     assert ok.ok

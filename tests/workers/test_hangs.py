@@ -36,7 +36,7 @@ def test_whoever_beats_may_be_quiet_for_longer_than_the_silence(make_worker, pre
     """A request of half a second where silence of a fifth of one is death."""
     worker = make_worker(heartbeat_s=0.02)
     kernel = prepare_in(worker, "later takes its time")
-    worker._silence = 0.2
+    worker.silence = 0.2
     assert kernel.sample(ONE).seconds == (0.001,)
 
 
@@ -58,12 +58,12 @@ def test_hung_but_beating_ends_at_the_overall_limit(make_worker, prepare_in):
     worker = make_worker(heartbeat_s=0.02)
     kernel = prepare_in(worker, "later hangs")
     pid = worker.pid
-    worker._timeout = 0.5
-    worker._silence = LONG
+    worker.timeout = 0.5
+    worker.silence = LONG
     with pytest.raises(WorkerError, match=r"no answer for 0\.5 s and was killed; .* timeout_s"):
         kernel.sample(ONE)
     assert gone(pid)
-    worker._timeout = LONG
+    worker.timeout = LONG
     assert prepare_in(worker).facts.algorithm == "works"
 
 
@@ -75,11 +75,11 @@ def test_silence_ends_it_long_before_the_overall_limit(make_worker, prepare_in, 
     worker = make_worker(heartbeat_s=0.02, timeout=LONG, prepare_timeout=LONG)
     worker.describe()
     pid = worker.pid
-    worker._silence = 0.5
+    worker.silence = 0.5
     with pytest.raises(WorkerError, match=r"gave no sign of life for 0\.5 s and was killed: stopp"):
         prepare_in(worker, f"{when} {deed}").sample(ONE)
     assert gone(pid)
-    worker._silence = LONG
+    worker.silence = LONG
     assert prepare_in(worker).sample(ONE).seconds == (0.001,)
     assert worker.generation == 2
 
@@ -87,7 +87,7 @@ def test_silence_ends_it_long_before_the_overall_limit(make_worker, prepare_in, 
 def test_a_worker_stopped_from_outside_in_the_middle_of_a_request(make_worker, prepare_in):
     worker = make_worker(heartbeat_s=0.02, timeout=LONG)
     kernel = prepare_in(worker, "later hangs")
-    worker._silence = 0.5
+    worker.silence = 0.5
     timer = threading.Timer(0.2, os.kill, (worker.pid, signal.SIGSTOP))
     timer.start()
     with pytest.raises(WorkerError, match="no sign of life"):
@@ -99,7 +99,7 @@ def test_a_worker_stopped_from_outside_in_the_middle_of_a_request(make_worker, p
 def test_an_idle_worker_need_not_beat(make_worker, prepare_in):
     worker = make_worker(heartbeat_s=0.02)
     kernel = prepare_in(worker)
-    worker._silence = 5
+    worker.silence = 5
     threading.Event().wait(0.2)
     assert kernel.sample(ONE).seconds == (0.001,)
 

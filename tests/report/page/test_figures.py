@@ -1,3 +1,5 @@
+"""Figures of the page: their marks are the numbers of the rows, and their words say so."""
+
 from __future__ import annotations
 
 import re
@@ -184,10 +186,14 @@ def test_lines_of_a_batch_sweep_differ_in_colour_or_dashes_and_in_marker():
     ("name", "short"),
     [("conv1", "conv1"), ("fc6..fc6/relu", "fc6+"), ("block2/unit1/conv1", "conv1")],
 )
-def test_names_in_narrow_segments_are_short(name, short):
-    from pydlbench.report.page.figures.step import _short
-
-    assert _short(name) == short
+def test_names_in_narrow_segments_are_short(tmp_path, native, name, short):
+    document = invented.check_document(native)
+    first, *others = document["pieces"]
+    document["pieces"] = [{**first, "name": name, "seconds": 0.1}, *others]
+    root = parse(build_page(invented.read(tmp_path, document)).html)
+    labels = [node.text() for node in by_id(root, "step-1").all("text")]
+    assert short in labels
+    assert name == short or name not in labels
 
 
 def test_variants_of_a_model_have_ladders_of_their_own(tmp_path, native):
