@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 from invented_session import InventedSession, stop_after
+from said import says
 
 from pydlbench.cli import layers as command
 from pydlbench.cli.parser import Parser
@@ -450,8 +451,8 @@ def interleaved(run_record):
 def test_interleaved_backends_end_in_causes_and_a_conclusion(interleaved, capsys):
     command.run(parse("--shape", "conv3", "--backend", "native,numba"), interleaved.open)
     out = capsys.readouterr().out
-    assert "numba: 1.50x the time of native: allocation 10.0 ms (60 %), unexplained 40 %" in out
-    assert out.splitlines()[-1].startswith("native runs conv3 fastest, at 90 % of its measured")
+    assert says(out, "numba", "1.50x", "native", "allocation 10.0 ms", "60 %", "unexplained 40 %")
+    assert out.splitlines()[-1].startswith("native runs conv3 fastest")
     assert "page faults" not in out
 
 
@@ -461,7 +462,7 @@ def test_explain_shows_the_measurements(interleaved, capsys):
     out = capsys.readouterr().out
     assert out.count("  allocation: 10.0 ms (60 % of the gap): pages kept\n") == 2
     assert "alexnet/conv3 torch compiled:\n" in out
-    assert "  page faults per call: 700, 0 with pages kept\n" in out
+    assert says(out, "page faults", "700", "0 with pages kept")
     assert out.splitlines()[-1].startswith("native runs conv3 fastest")
 
 

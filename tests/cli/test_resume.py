@@ -188,7 +188,7 @@ def test_an_error_in_the_middle_is_kept_as_failed(run_of_now, store_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--shape", "conv2"), "the request is not the same: shape was"),
+        (("--shape", "conv2"), "shape was"),
         ((*ALL, "--precision", "bf16"), "precision was"),
         ((*ALL, "--seed", "7"), "seed was 0, is 7"),
     ],
@@ -211,7 +211,7 @@ def test_another_machine_is_refused(run_of_now, begin):
     other = run_of_now(1)
     other.device["name"] = "Invented 9001"
     session = InventedSession(other)
-    text = "the machine is not the same: name was Invented 9000, is Invented 9001"
+    text = "Invented 9000.*Invented 9001"
     with pytest.raises(UsageError, match=text):
         command.run(parse("--resume", "last"), session.open)
     assert session.cases == []

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from invented_sweep import FILE, LAYERS, Sessions, entries, sweep
+from said import says
 
 from pydlbench.errors import PrimitiveError
 from pydlbench.store.store import Store
@@ -38,7 +39,7 @@ def test_everything_is_one_run_with_its_samples(file, capsys):
     assert "[[layers]]  6 rows" in out
     assert "mnist batch 8 forward fp32 torch eager" in out
     assert f"next: pydlbench report {info.id}" in out
-    assert "exclude takes out 2 of 8 rows" in err
+    assert says(err, "2 of 8 rows")
 
 
 def test_the_record_has_the_sessions_device_and_the_request(file):
@@ -80,7 +81,7 @@ def test_a_row_that_fails_costs_itself(file, capsys):
     broken = [row for row in rows if row["status"] == "failed" and row["layer"] == "alexnet/conv3"]
     assert [(row["pass"], row["reason"]) for row in broken] == [("backward-data", "it broke")]
     out = capsys.readouterr().out
-    assert "failed: alexnet/conv3 backward-data fp32: it broke" in out
+    assert says(out, "failed", "alexnet/conv3 backward-data fp32", "it broke")
     assert "[[layers]]  2 of 6 rows ok" in out
 
 
@@ -121,7 +122,7 @@ def test_no_row_is_in_a_run_twice(tmp_path, capsys):
     sessions = Sessions()
     assert sweep(sessions, path) == 0
     err = capsys.readouterr().err
-    assert "[[layers]] 2: 6 rows are asked for above already, left out" in err
+    assert says(err, "[[layers]] 2", "6 rows")
     rows = [entry.document for entry in entries()[1] if entry.table == "layer"]
     names = [(row["layer"], row["pass"], row["cache"], row["batch"]) for row in rows]
     assert len(names) == len(set(names))
