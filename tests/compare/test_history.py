@@ -1,3 +1,5 @@
+"""Earlier repeats: how much two runs differ by where nothing has changed."""
+
 from __future__ import annotations
 
 import random

@@ -1,3 +1,5 @@
+"""The bandwidth probe's kernels: each word is read, copied or written once."""
+
 from __future__ import annotations
 
 import ctypes

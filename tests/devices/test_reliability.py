@@ -1,3 +1,5 @@
+"""Symptoms that make a machine's times unreliable, each with its remedy."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Layers by name, pattern and descriptor."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

@@ -1,3 +1,5 @@
+"""Whether a ratio's interval says that two differ."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""The replay of a step's allocations, which tells what a page fault costs."""
+
 from __future__ import annotations
 
 import pytest

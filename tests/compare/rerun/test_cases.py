@@ -1,3 +1,5 @@
+"""From a stored row back to the spec that it was measured with."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""The nominal clock, and where it is read."""
+
 from __future__ import annotations
 
 import pytest

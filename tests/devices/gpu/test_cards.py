@@ -1,3 +1,5 @@
+"""The table of known cards: figures, names, slices."""
+
 from __future__ import annotations
 
 from collections import Counter
