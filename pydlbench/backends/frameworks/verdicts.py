@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from pydlbench.backends.verification.inputs import round_to
+from pydlbench.backends.verification.inputs import round_to, smallest_normal
 from pydlbench.backends.verification.verify import Verdict, tolerance, verify
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
@@ -144,7 +144,8 @@ def _dropout(
     expected = source.astype(np.float64) / layer.keep
     telling = expected != 0  # a zero tells nothing about the mask
     kept = telling & (output != 0)
-    scale = np.where(telling, 2 * np.abs(expected), 1.0)
+    least = smallest_normal(precision)
+    scale = np.where(telling, np.maximum(2 * np.abs(expected), least), 1.0)
     error = np.abs(output - np.where(kept, expected, 0.0)) / scale
     worst = int(np.argmax(error))
     count, share = int(telling.sum()), int(kept.sum())

@@ -458,6 +458,7 @@ def image_checksums(
     rng: np.random.Generator,
     *,
     by_tap: bool,
+    least: float,
 ) -> tuple[F64, F64, F64, F64]:
     """Return the checksums of an output's channels, and the sums over the source that predict them.
 
@@ -471,14 +472,17 @@ def image_checksums(
         axes: The tables of its windows.
         rng: Chooses the weights.
         by_tap: Whether taps are weighted; else they are added up at once.
+        least: The least that the error of an element is measured against.
 
     Returns:
-        ``sum_p b y`` and ``sum_p b**2 y**2``, both (images, channels); ``S``, and the variance that
-        rounding gives each of them, both (images, channels, taps, taps), or one tap for all.
+        ``sum_p b y`` and ``sum_p b**2 (y**2 + least**2)``, both (images, channels); ``S``, and the
+        variance that rounding gives each of them, both (images, channels, taps, taps), or one tap
+        for all.
     """
     weights = [checksum_weights(rng, axis.outputs) for axis in axes]
     factors = {2 + i: one[:, None] for i, one in enumerate(weights)}
     got, got_energy = contract(output, factors, {axis: one**2 for axis, one in factors.items()})
+    got_energy += least**2 * math.prod(float(np.sum(one**2)) for one in weights)
     spread = [axis.spread(one) for axis, one in zip(axes, weights, strict=True)]
     energy = [axis.energy(one) for axis, one in zip(axes, weights, strict=True)]
     if not by_tap:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from pydlbench.backends.verification.checksums import (
     window_axes,
     worst_of,
 )
+from pydlbench.backends.verification.inputs import smallest_normal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,14 +36,7 @@ __all__ = ["check_conv", "check_deconv"]
 
 def check_conv(layer: Conv2d, computed: Computed) -> dict[str, Evidence]:
     """Compare the result of a convolution's pass with the reference."""
-    inputs, rng = computed.inputs, computed.rng
-    ((role, output),) = computed.results.items()
-    if computed.pass_ == "backward-weights":
-        return {role: _check_weights(layer, inputs["src"], inputs["dst"], output, rng)}
-    source = inputs["src" if computed.pass_ == "forward" else "dst"]
-    return {
-        role: _check_images(layer, computed.pass_, source, inputs["weights"], output, rng, role)
-    }
+    return _check_pass(layer, computed.pass_, computed, image="src", result="dst")
 
 
 # -----------------------------------------------------------------------------
@@ -70,13 +65,30 @@ def check_deconv(layer: Deconv2d, computed: Computed) -> dict[str, Evidence]:
 
     It is that of a pass of the convolution whose source is its result.
     """
-    convolution, inputs, rng = layer.convolution, computed.inputs, computed.rng
-    ((role, output),) = computed.results.items()
     pass_ = layer.pass_of_convolution(computed.pass_)
+    return _check_pass(layer.convolution, pass_, computed, image="dst", result="src")
+
+
+def _check_pass(
+    layer: Conv2d, pass_: str, computed: Computed, *, image: str, result: str
+) -> dict[str, Evidence]:
+    """Compare what was computed with the reference of a convolution's pass.
+
+    Args:
+        layer: The convolution.
+        pass_: Of the convolution.
+        computed: What is compared.
+        image: Role of the convolution's source.
+        result: Role of its result.
+    """
+    inputs, rng = computed.inputs, computed.rng
+    ((role, output),) = computed.results.items()
+    least = smallest_normal(computed.precision)
     if pass_ == "backward-weights":
-        return {role: _check_weights(convolution, inputs["dst"], inputs["src"], output, rng)}
-    source = inputs["dst" if pass_ == "forward" else "src"]
-    return {role: _check_images(convolution, pass_, source, inputs["weights"], output, rng, role)}
+        return {role: _check_weights(layer, inputs[image], inputs[result], output, rng, least)}
+    source = inputs[image if pass_ == "forward" else result]
+    weights = inputs["weights"]
+    return {role: _check_images(layer, pass_, source, weights, output, rng, role, least)}
 
 
 def _check_images(
@@ -87,6 +99,7 @@ def _check_images(
     output: NDArray[Any],
     rng: np.random.Generator,
     role: str,
+    least: float,
 ) -> Evidence:
     """Compare the result of ``forward`` or ``backward-data`` with the reference.
 
@@ -98,6 +111,7 @@ def _check_images(
         output: What the kernel wrote, NCHW.
         rng: Chooses weights and points.
         role: What messages call the output.
+        least: The least that the error of an element is measured against.
     """
     height, width = window_axes(layer, pass_)
     images, groups = layer.batch, layer.groups
@@ -109,7 +123,7 @@ def _check_images(
     macs = groups * outs * ins * taps
 
     got, got_energy, sums, energy = image_checksums(
-        output, source, (height, width), rng, by_tap=True
+        output, source, (height, width), rng, by_tap=True, least=least
     )
     fold = _fold(rng, images, max(1, _CHECKSUM_MACS // macs))
     got, got_energy = fold @ got, fold**2 @ got_energy
@@ -139,7 +153,7 @@ def _check_images(
     point = worst_of(
         pixels.values(output),
         expected[buckets:],
-        np.abs(expected[buckets:]) + np.sqrt(variance[buckets:]),
+        np.maximum(np.abs(expected[buckets:]) + np.sqrt(variance[buckets:]), least),
         lambda at: pixels.name(role, at[0], at[1]),
     )
     return Evidence(
@@ -215,6 +229,7 @@ def _check_weights(
     gradient: NDArray[Any],
     output: NDArray[Any],
     rng: np.random.Generator,
+    least: float,
 ) -> Evidence:
     """Compare the result of ``backward-weights`` with the reference.
 
@@ -225,14 +240,15 @@ def _check_weights(
         output: The gradient of the weights that the kernel wrote,
             ``(out_channels, in_channels / groups, kernel_height, kernel_width)``.
         rng: Chooses weights and points.
+        least: The least that the error of an element is measured against.
     """
     axes = window_axes(layer, "forward")
     # Splitting the channels into groups never copies, whatever the strides.
     x = source.reshape(layer.batch, layer.groups, -1, *source.shape[2:])
     dy = gradient.reshape(layer.batch, layer.groups, -1, *gradient.shape[2:])
     dw = output.reshape(layer.groups, -1, *output.shape[1:])
-    checksum = _checksum(x, dy, dw, axes, rng)
-    point, points = _points(x, dy, dw, axes, rng)
+    checksum = _checksum(x, dy, dw, axes, rng, least)
+    point, points = _points(x, dy, dw, axes, rng, least)
     return Evidence(
         terms=layer.batch * layer.out_height * layer.out_width,
         points=points,
@@ -247,12 +263,14 @@ def _checksum(
     dw: NDArray[Any],
     axes: tuple[TapAxis, TapAxis],
     rng: np.random.Generator,
+    least: float,
 ) -> Deviation:
     images, groups, ins, *image = x.shape
     outs = dy.shape[2]
     vectors = {2 + i: checksum_weights(rng, size) for i, size in enumerate(dw.shape[2:])}
     factors = {axis: vector[:, None] for axis, vector in vectors.items()}
     got, got_energy = contract(dw, factors, {axis: one**2 for axis, one in factors.items()})
+    got_energy += least**2 * math.prod(float(np.sum(vector**2)) for vector in vectors.values())
 
     expected, energy = np.zeros((groups, outs)), np.zeros((groups, outs))
     squares = np.zeros(groups)
@@ -306,6 +324,7 @@ def _points(
     dw: NDArray[Any],
     axes: tuple[TapAxis, TapAxis],
     rng: np.random.Generator,
+    least: float,
 ) -> tuple[Deviation, int]:
     """Recompute the weights of some groups, output channels, input channels and taps."""
     images, _, _, rows, columns = dy.shape
@@ -341,7 +360,7 @@ def _points(
         row, column = divmod(tap, kernel_width)
         return f"weights[{group * outs + out}, {into}, kh={row}, kw={column}]"
 
-    scale = np.abs(expected) + np.sqrt(variance)
+    scale = np.maximum(np.abs(expected) + np.sqrt(variance), least)
     return worst_of(flat[np.ix_(*some)], expected, scale, name), expected.size
 
 

@@ -19,6 +19,7 @@ from pydlbench.backends.verification.checksums import (
     larger,
     worst_of,
 )
+from pydlbench.backends.verification.inputs import smallest_normal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +39,9 @@ _MOST_BATCHES = 4
 def check_gemm(layer: Gemm, computed: Computed) -> dict[str, Evidence]:  # noqa: ARG001 - the matrices say it all
     """Compare the result of a matrix product with the reference; all are (batch, rows, columns)."""
     ((role, output),) = computed.results.items()
-    return {role: _check(*_factors(computed.pass_, computed.inputs), output, computed.rng, role)}
+    factors = _factors(computed.pass_, computed.inputs)
+    least = smallest_normal(computed.precision)
+    return {role: _check(*factors, output, computed.rng, role, least)}
 
 
 def _check(
@@ -47,11 +50,13 @@ def _check(
     output: NDArray[Any],
     rng: np.random.Generator,
     role: str,
+    least: float,
 ) -> Evidence:
     batches, rows, terms = left.shape
     columns = right.shape[2]
     by_row = checksum_weights(rng, rows)[:, None]
     got, got_energy = contract(output, {1: by_row}, {1: by_row**2})
+    got_energy += least**2 * np.sum(by_row**2)
     summed, squared = contract(left, {1: by_row}, {1: by_row**2})
     expected, variance = np.empty_like(got), np.empty_like(got)
     for batch in range(batches):
@@ -79,7 +84,7 @@ def _check(
         place = [int(chosen[i]) for chosen, i in zip(some, at, strict=True)]
         return f"{role}{place[1:] if batches == 1 else place}"
 
-    scale = np.abs(reference) + np.sqrt(a**2 @ b**2)
+    scale = np.maximum(np.abs(reference) + np.sqrt(a**2 @ b**2), least)
     found = worst_of(output[np.ix_(*some)], reference, scale, name)
     return Evidence(
         terms=terms, points=reference.size, checksums=got.size, worst=larger(found, worst)

@@ -23,6 +23,7 @@ __all__ = [
     "make_inputs",
     "round_to",
     "significand_bits",
+    "smallest_normal",
 ]
 
 
@@ -114,6 +115,17 @@ def significand_bits(precision: str) -> int:
         choices = ", ".join(nearest(precision, _SIGNIFICAND) or _SIGNIFICAND)
         raise UsageError(f"precision {precision}: no such precision; nearest: {choices}")
     return bits
+
+
+def smallest_normal(precision: str) -> float:
+    """Return the smallest number of ``precision`` that has all its significand bits.
+
+    Smaller ones are multiples of one step: a rounding to nearest is off by as much as at this
+    number. In float16 it is 6e-5, which sums of random products do reach.
+    """
+    if precision.startswith("fp16"):
+        return 2.0**-14
+    return 2.0**-6 if precision.startswith("fp8") else 2.0**-126
 
 
 def round_to(precision: str, array: NDArray[Any]) -> NDArray[np.float32]:

@@ -22,7 +22,7 @@ from pydlbench.backends.verification.checksums import (
     whole_columns,
     worst_of,
 )
-from pydlbench.backends.verification.inputs import kept_elements
+from pydlbench.backends.verification.inputs import kept_elements, smallest_normal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -458,7 +458,7 @@ def check_pointwise(layer: Pointwise, computed: Computed) -> dict[str, Evidence]
         scale = np.abs(piece.value) + piece.size
         if piece.terms != EXACT:
             stored = "fp32" if layer.in_float32(piece.role) else computed.precision
-            scale = np.maximum(scale, _smallest_normal(stored))
+            scale = np.maximum(scale, smallest_normal(stored))
         worst = worst_of(results[piece.role][piece.cut], piece.value, scale, _namer(piece))
         before = found.get(piece.role)
         found[piece.role] = Evidence(
@@ -519,10 +519,6 @@ _OF_LAYER: Final[Mapping[tuple[str, str], Callable[[Pointwise, Inputs], Iterator
 }
 
 _NOTHING = Deviation(error=0.0, where="", got=0.0, expected=0.0)
-
-
-def _smallest_normal(precision: str) -> float:
-    return 2.0**-14 if precision.startswith("fp16") else 2.0**-126
 
 
 def _namer(piece: Piece) -> Callable[[Sequence[int]], str]:

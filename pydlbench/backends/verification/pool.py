@@ -20,6 +20,7 @@ from pydlbench.backends.verification.checksums import (
     window_axes,
     worst_of,
 )
+from pydlbench.backends.verification.inputs import smallest_normal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +39,8 @@ def check_pool(layer: Pool2d, computed: Computed) -> dict[str, Evidence]:
     ((role, output),) = computed.results.items()
     if layer.mode == "avg":
         source = inputs["src" if forward else "dst"]
-        return {role: _check_average(layer, computed.pass_, source, output, computed.rng)}
+        least = smallest_normal(computed.precision)
+        return {role: _check_average(layer, computed.pass_, source, output, computed.rng, least)}
     if forward:
         return {role: _check_max(layer, inputs["src"], output)}
     gradient = inputs["dst"]
@@ -58,6 +60,7 @@ def _check_average(
     source: NDArray[Any],
     output: NDArray[Any],
     rng: np.random.Generator,
+    least: float,
 ) -> Evidence:
     """Compare the result of average pooling, forward or backward, with the reference.
 
@@ -67,10 +70,11 @@ def _check_average(
         source: What the pass reads, NCHW: the images, or the gradient of the result.
         output: What the kernel wrote, NCHW.
         rng: Chooses weights and points.
+        least: The least that the error of an element is measured against.
     """
     height, width = window_axes(layer, pass_)
     got, got_energy, sums, energy = image_checksums(
-        output, source, (height, width), rng, by_tap=False
+        output, source, (height, width), rng, by_tap=False, least=least
     )
     checksum = worst_of(
         got,
@@ -86,7 +90,7 @@ def _check_average(
     point = worst_of(
         pixels.values(output),
         reference,
-        np.abs(reference) + np.sqrt(np.square(patches).sum(axis=(2, 3))),
+        np.maximum(np.abs(reference) + np.sqrt(np.square(patches).sum(axis=(2, 3))), least),
         lambda at: pixels.name("dst" if pass_ == "forward" else "src", at[0], at[1]),
     )
     terms = taps if pass_ == "forward" else overlap(layer)

@@ -46,7 +46,8 @@ __all__ = ["TENSOR_ACCUMULATOR", "Verdict", "tolerance", "verify"]
 # root mean square. Four more ``u`` are for what does not grow: products that are rounded without
 # FMA, and a final scaling.
 #
-# Storing the result rounds once more, by at most the unit roundoff of the storage format.
+# Storing the result rounds once more, by at most the unit roundoff of the storage format; below its
+# smallest normal number results have fewer digits, so errors are relative to that number at least.
 # Together::
 #
 #     tolerance = u_storage + (3 sqrt(K) + 4) u_accumulate
@@ -122,8 +123,9 @@ class Verdict(Correctness, frozen=True, kw_only=True):
     """What the verification of one result found: what a row keeps of it, and how it was found.
 
     The error is the largest one found, relative to ``|ref| + s`` where ``s`` is the root of the sum
-    of the squared terms; None where the result is not finite, or not zero where nothing is summed.
-    The tolerance is zero where the result must be exact.
+    of the squared terms, and to the smallest normal number at least where the result is rounded;
+    None where the result is not finite, or not zero where nothing is summed. The tolerance is zero
+    where the result must be exact.
 
     Attributes:
         unwritten: Elements that are NaN, as outputs are before a kernel runs.

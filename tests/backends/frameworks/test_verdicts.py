@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pydlbench.backends.frameworks.verdicts import fused_inputs, judge
-from pydlbench.backends.verification.inputs import make_inputs
+from pydlbench.backends.verification.inputs import make_inputs, round_to
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
@@ -47,6 +47,31 @@ def test_a_random_mask_is_right_by_its_structure():
     assert "each of 4480 elements is 0 or src/keep" in found.detail
     assert found.points == 4480
     assert 0 <= found.rel_error <= found.tolerance < 1e-6
+
+
+def test_the_smallest_elements_of_a_mask_in_float16_have_fewer_digits():
+    layer = Pointwise(op="dropout", batch=64, channels=64, height=8, width=8, keep=0.75)
+    source = make_inputs(layer, "forward", "fp16", 1)["src"]
+
+    def drawn(seed):
+        return round_to("fp16", dropped(source, 0.75, seed)[0])
+
+    def judged(output):
+        return judge(
+            KernelSpec(layer=layer, precision="fp16"),
+            {"src": source},
+            {"dst": output},
+            seed=0,
+            accumulate="float32",
+            algorithm="test",
+            again={"dst": drawn(2)},
+        )
+
+    right = drawn(1)
+    small = np.flatnonzero((right != 0) & (np.abs(right) < 2.0**-14))
+    assert judged(right).status == "ok"
+    right.flat[small[0]] += np.float32(3 * 2.0**-24)
+    assert judged(right).status == "failed"
 
 
 def scaled(output):

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from pydlbench.backends.verification import pool as pool_max
-from pydlbench.backends.verification.inputs import make_inputs, round_to
+from pydlbench.backends.verification.inputs import (
+    make_inputs,
+    round_to,
+    significand_bits,
+    smallest_normal,
+)
 from pydlbench.backends.verification.verify import verify
 from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.deconv import Deconv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
 
@@ -243,3 +249,90 @@ def test_a_single_image_is_compared_once(
         inputs = make_inputs(layer, "backward-data", "fp32", 1)
         output = naive.pool(layer, "backward-data", inputs)
         assert verify(layer, "backward-data", "fp32", inputs, output, 1).status == "ok"
+
+
+TINY = {
+    "gemm": (Gemm(m=12, k=9, n=10, batch_count=2), PASSES),
+    "conv2d": (SMALL, PASSES),
+    "deconv2d": (
+        Deconv2d.of(batch=2, in_channels=4, in_size=5, out_channels=6, kernel=3, stride=2),
+        PASSES,
+    ),
+    "pool2d": (
+        Pool2d.of(batch=2, channels=3, in_size=9, kernel=3, stride=2, mode="avg"),
+        PASSES[:2],
+    ),
+}
+
+
+def tiny_case(
+    naive: SimpleNamespace, layer: Any, pass_: str, precision: str
+) -> tuple[dict[str, NDArray[np.float32]], NDArray[np.float32]]:
+    """Return inputs whose results are subnormal, and the result as storing it rounds it."""
+    least = smallest_normal(precision)
+    inputs = make_inputs(layer, pass_, precision, 3)
+    small = least / 2 if len(inputs) == 1 else (least / 4) ** (1 / 2)
+    inputs = {role: round_to(precision, array * small) for role, array in inputs.items()}
+    if layer.kind == "gemm":
+        result = naive.gemm(pass_, inputs)
+    elif layer.kind == "pool2d":
+        result = naive.pool(layer, pass_, inputs)
+    else:
+        result = of_deconv(naive, layer, pass_, inputs)
+    result = round_to(precision, result)
+    assert np.any((result != 0) & (np.abs(result) < least))
+    return inputs, result
+
+
+def of_deconv(
+    naive: SimpleNamespace, layer: Any, pass_: str, inputs: dict[str, NDArray[np.float32]]
+) -> NDArray[np.float32]:
+    """Return the result of a convolution's pass, or of the one that a transposed one stands for."""
+    if layer.kind == "conv2d":
+        return naive.conv(layer, pass_, inputs)
+    other = {"src": "dst", "dst": "src", "weights": "weights"}
+    turned = {other[role]: array for role, array in inputs.items()}
+    return naive.conv(layer.convolution, layer.pass_of_convolution(pass_), turned)
+
+
+@pytest.mark.parametrize("points", ["all points", "few points"])
+@pytest.mark.parametrize("precision", ["fp16", "fp16-tc", "fp8-tc"])
+@pytest.mark.parametrize(
+    ("kind", "pass_"), [(kind, pass_) for kind, (_, passes) in TINY.items() for pass_ in passes]
+)
+def test_subnormal_results_are_right_when_rounded_right(
+    naive: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    pass_: str,
+    precision: str,
+    points: str,
+) -> None:
+    """They have fewer digits; one step more or less is wrong nevertheless."""
+    if points == "few points":
+        for module, limit in (("conv", "_POINT_MACS"), ("gemm", "_POINT_MACS")):
+            monkeypatch.setattr(f"pydlbench.backends.verification.{module}.{limit}", 1)
+        monkeypatch.setattr("pydlbench.backends.verification.pool._PATCH_ELEMENTS", 1)
+    layer = TINY[kind][0]
+    inputs, right = tiny_case(naive, layer, pass_, precision)
+    found = verify(layer, pass_, precision, inputs, right, 1)
+    assert found.status == "ok", found.detail
+    for wrong in (np.zeros_like(right), 1.5 * right, np.roll(right, 1, axis=-1)):
+        assert verify(layer, pass_, precision, inputs, wrong, 1).status == "failed"
+    if points == "few points":
+        return
+    step = smallest_normal(precision) * 2.0 ** (1 - significand_bits(precision))
+    wrong = right.copy()
+    wrong.flat[np.argmin(np.abs(right))] += np.float32(1.01 * step)
+    assert verify(layer, pass_, precision, inputs, wrong, 1).status == "failed"
+
+
+def test_a_small_sum_of_float16_products_is_right_to_its_last_step() -> None:
+    """1.09e-5 has seven digits of two in float16."""
+    layer = Gemm(m=1, k=25, n=2, batch_count=2)
+    for seed in range(40):
+        inputs = make_inputs(layer, "backward-weights", "fp16", seed)
+        exact = inputs["src"].swapaxes(1, 2).astype(np.float64) @ inputs["dst"]
+        right = round_to("fp16", exact.astype(np.float32))
+        found = verify(layer, "backward-weights", "fp16", inputs, right, seed)
+        assert found.status == "ok", (seed, found.detail)
