@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HARMFUL",
+    "Contention",
     "GpuReadings",
-    "Verdict",
     "combine",
     "disturbance",
     "disturbed_by",
@@ -38,8 +38,8 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """The verdict over all chunks of a measurement.
+class Contention:
+    """What the counters of all chunks of a measurement say: which samples count, and why.
 
     Attributes:
         contended: the machine was shared; nothing is discarded.
@@ -103,7 +103,7 @@ def _hits(chunk: Chunk, inner: int, fastest: float, policy: Policy) -> list[bool
     return hit
 
 
-def judge(chunks: Sequence[Chunk], inner: int, policy: Policy) -> Verdict:
+def judge(chunks: Sequence[Chunk], inner: int, policy: Policy) -> Contention:
     """Judge all chunks of one kernel together.
 
     Args:
@@ -112,21 +112,21 @@ def judge(chunks: Sequence[Chunk], inner: int, policy: Policy) -> Verdict:
         policy: the thresholds and their reasons.
 
     Returns:
-        The verdict; for no chunks, a quiet one.
+        For no chunks, that the machine was quiet.
     """
     if not chunks:
-        return Verdict(contended=False, reason=None, keep=(), disturbed_chunks=0, hit_samples=0)
-    verdict = _judged(chunks, inner, policy)
-    if verdict.contended and _alone(chunks, inner, policy):
+        return Contention(contended=False, reason=None, keep=(), disturbed_chunks=0, hit_samples=0)
+    found = _judged(chunks, inner, policy)
+    if found.contended and _alone(chunks, inner, policy):
         # More threads than CPUs wait for each other: that is what this backend is like.
         chunks = [
             msgspec.structs.replace(chunk, run_delay_s=0.0, involuntary=()) for chunk in chunks
         ]
         return _judged(chunks, inner, policy)
-    return verdict
+    return found
 
 
-def _judged(chunks: Sequence[Chunk], inner: int, policy: Policy) -> Verdict:
+def _judged(chunks: Sequence[Chunk], inner: int, policy: Policy) -> Contention:
     fastest = min(min(chunk.seconds) for chunk in chunks)
     hits = [_hits(chunk, inner, fastest, policy) for chunk in chunks]
     disturbed = [disturbed_by(chunk, inner, policy) is not None for chunk in chunks]
@@ -141,7 +141,7 @@ def _judged(chunks: Sequence[Chunk], inner: int, policy: Policy) -> Verdict:
         seen = _seen(chunks)
         reason = "most samples were disturbed: " + (seen or _totals(chunks, inner))
         keep = [(True,) * len(row) for row in keep]
-    return Verdict(
+    return Contention(
         contended=reason is not None,
         reason=reason,
         keep=tuple(keep),

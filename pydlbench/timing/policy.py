@@ -36,7 +36,7 @@ class Policy:
     # and together they are longer than any scheduler slice, so a busy neighbour cannot hide.
     min_rounds: int = 3
     # Rounds that a spent budget still waits for, up to three times the budget: a ratio needs them
-    # for its interval where kernels take turns. None where a kernel is timed alone.
+    # for its interval where kernels take turns. One that is timed alone waits for none.
     least_rounds: int = 0
     # Sampling time per kernel: 40 chunks; a sweep of a hundred kernels stays under 4 minutes.
     budget_s: float = 2.0
@@ -106,7 +106,7 @@ class Policy:
     # This share of hit samples, and at least three, is contention too.
     hit_share: float = 0.3
     hit_floor: int = 3
-    # Extra chunks when the rules say stop but the verdict is contended: a passing disturbance
+    # Extra chunks when the rules say stop but the machine was contended: a passing disturbance
     # (a cron job, a package manager) is outvoted, a busy neighbour is not.
     max_retries: int = 4
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pydlbench.timing.chunk import Chunk, Request
-from pydlbench.timing.guards import GpuReadings, Verdict, combine, judge
+from pydlbench.timing.guards import Contention, GpuReadings, combine, judge
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import median
 from pydlbench.timing.stopping import AnyOf, Warmup, WarmupOutcome, default_rule
@@ -114,7 +114,7 @@ class Sampling:
         self._warmup = Warmup(self.policy)
         self._chunks: list[Chunk] = []
         self._indexes: list[int] = []
-        self._verdict = judge((), 1, self.policy)
+        self._contention = judge((), 1, self.policy)
         self._rule = default_rule(self.policy)
         self._fed: list[float] = []
         self._fed_s = 0.0
@@ -190,24 +190,24 @@ class Sampling:
         self._indexes.append(following if round_index is None else round_index)
         self._execution_s = median(chunk.seconds)
         self._spent_s += self._wall(chunk)
-        self._verdict = judge(self._chunks, self._inner, self.policy)
+        self._contention = judge(self._chunks, self._inner, self.policy)
         self._update_rule()
         if not self._rule.is_finished():
             return
         bounded = self._rule.reason in ("budget", "max-samples")
         if not bounded and len(self._chunks) < self.policy.min_rounds:
             return
-        sampled_s = sum(map(self._wall, self._chunks))
-        if len(self._chunks) < self.policy.least_rounds and sampled_s < 3 * self.policy.budget_s:
+        patience_s = 3 * self.policy.budget_s
+        if len(self._chunks) < self.policy.least_rounds and self._spent_s < patience_s:
             return
-        if self._verdict.contended and self._retries < self.policy.max_retries:
+        if self._contention.contended and self._retries < self.policy.max_retries:
             self._retries += 1
             return
         self.phase = "done"
 
     def _update_rule(self) -> None:
-        """Feed the rule with the kept samples; a new verdict may take back earlier ones."""
-        kept = _kept(self._chunks, self._verdict)
+        """Feed the rule with the kept samples; a new chunk may take back earlier ones."""
+        kept = _kept(self._chunks, self._contention)
         if kept[: len(self._fed)] != self._fed:
             self._rule, self._fed, self._fed_s = default_rule(self.policy), [], 0.0
         new = kept[len(self._fed) :]
@@ -228,17 +228,17 @@ class Sampling:
             raise RuntimeError("no samples yet")
         rule: AnyOf = self._rule
         finished = self.phase == "done"
-        rounds = _rounds(self._chunks, self._indexes, self._verdict)
+        rounds = _rounds(self._chunks, self._indexes, self._contention)
         clocks = [r.clock_hz for r in rounds if r.clock_hz is not None]
         faults = [chunk.faults for chunk in self._chunks if chunk.faults is not None]
         busy = [share for chunk in self._chunks if (share := _busy(chunk)) is not None]
         return Samples(
-            seconds=tuple(_kept(self._chunks, self._verdict)),
+            seconds=tuple(_kept(self._chunks, self._contention)),
             all_seconds=tuple(x for chunk in self._chunks for x in chunk.seconds),
-            discarded=self._verdict.discarded,
+            discarded=self._contention.discarded,
             clock_hz=median(clocks) if clocks else None,
-            contended=self._verdict.contended,
-            contention_reason=self._verdict.reason,
+            contended=self._contention.contended,
+            contention_reason=self._contention.reason,
             stop_reason=rule.reason if finished else "interrupted",
             stop_detail=rule.detail if finished else "stopped before the end",
             warmup=self._warmup.outcome(),
@@ -263,18 +263,18 @@ def _busy(chunk: Chunk) -> float | None:
     return min(1.0, (chunk.cpu_s + waited) / (chunk.wall_s * chunk.threads))
 
 
-def _kept(chunks: list[Chunk], verdict: Verdict) -> list[float]:
+def _kept(chunks: list[Chunk], contention: Contention) -> list[float]:
     return [
         seconds
-        for chunk, row in zip(chunks, verdict.keep, strict=True)
+        for chunk, row in zip(chunks, contention.keep, strict=True)
         for seconds, keep in zip(chunk.seconds, row, strict=True)
         if keep
     ]
 
 
-def _rounds(chunks: list[Chunk], indexes: list[int], verdict: Verdict) -> tuple[Round, ...]:
+def _rounds(chunks: list[Chunk], indexes: list[int], contention: Contention) -> tuple[Round, ...]:
     rounds = []
-    for chunk, index, row in zip(chunks, indexes, verdict.keep, strict=True):
+    for chunk, index, row in zip(chunks, indexes, contention.keep, strict=True):
         kept = [seconds for seconds, keep in zip(chunk.seconds, row, strict=True) if keep]
         if kept:
             clock = median(chunk.clock_hz) if chunk.clock_hz else None

@@ -23,9 +23,9 @@ __all__ = [
     "EXACT",
     "F64",
     "TRANSCENDENTAL",
+    "Comparison",
     "Computed",
     "Deviation",
-    "Evidence",
     "Piece",
     "TapAxis",
     "checksum_weights",
@@ -401,7 +401,7 @@ class Computed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Comparison:
     """Everything that was compared for one result.
 
     Attributes:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from pydlbench.backends.verification.checksums import (
     CHECKSUM_UNIT,
+    Comparison,
     Computed,
     Deviation,
-    Evidence,
     TapAxis,
     checksum_weights,
     choose_pixels,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["check_conv", "check_deconv"]
 
 
-def check_conv(layer: Conv2d, computed: Computed) -> dict[str, Evidence]:
+def check_conv(layer: Conv2d, computed: Computed) -> dict[str, Comparison]:
     """Compare the result of a convolution's pass with the reference."""
     return _check_pass(layer, computed.pass_, computed, image="src", result="dst")
 
@@ -60,7 +60,7 @@ _WEIGHT_BLOCK = 1 << 20
 _F64 = NDArray[np.float64]
 
 
-def check_deconv(layer: Deconv2d, computed: Computed) -> dict[str, Evidence]:
+def check_deconv(layer: Deconv2d, computed: Computed) -> dict[str, Comparison]:
     """Compare the result of a transposed convolution's pass with the reference.
 
     It is that of a pass of the convolution whose source is its result.
@@ -71,7 +71,7 @@ def check_deconv(layer: Deconv2d, computed: Computed) -> dict[str, Evidence]:
 
 def _check_pass(
     layer: Conv2d, pass_: str, computed: Computed, *, image: str, result: str
-) -> dict[str, Evidence]:
+) -> dict[str, Comparison]:
     """Compare what was computed with the reference of a convolution's pass.
 
     Args:
@@ -100,7 +100,7 @@ def _check_images(
     rng: np.random.Generator,
     role: str,
     least: float,
-) -> Evidence:
+) -> Comparison:
     """Compare the result of ``forward`` or ``backward-data`` with the reference.
 
     Args:
@@ -156,7 +156,7 @@ def _check_images(
         np.maximum(np.abs(expected[buckets:]) + np.sqrt(variance[buckets:]), least),
         lambda at: pixels.name(role, at[0], at[1]),
     )
-    return Evidence(
+    return Comparison(
         terms=ins * taps,
         points=expected[buckets:].size,
         checksums=got.size,
@@ -230,7 +230,7 @@ def _check_weights(
     output: NDArray[Any],
     rng: np.random.Generator,
     least: float,
-) -> Evidence:
+) -> Comparison:
     """Compare the result of ``backward-weights`` with the reference.
 
     Args:
@@ -249,7 +249,7 @@ def _check_weights(
     dw = output.reshape(layer.groups, -1, *output.shape[1:])
     checksum = _checksum(x, dy, dw, axes, rng, least)
     point, points = _points(x, dy, dw, axes, rng, least)
-    return Evidence(
+    return Comparison(
         terms=layer.batch * layer.out_height * layer.out_width,
         points=points,
         checksums=layer.out_channels,

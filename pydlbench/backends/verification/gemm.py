@@ -13,7 +13,7 @@ import numpy as np
 
 from pydlbench.backends.verification.checksums import (
     CHECKSUM_UNIT,
-    Evidence,
+    Comparison,
     checksum_weights,
     contract,
     larger,
@@ -36,7 +36,7 @@ _MIN_SIDE = 3
 _MOST_BATCHES = 4
 
 
-def check_gemm(layer: Gemm, computed: Computed) -> dict[str, Evidence]:  # noqa: ARG001 - the matrices say it all
+def check_gemm(layer: Gemm, computed: Computed) -> dict[str, Comparison]:  # noqa: ARG001 - the matrices say it all
     """Compare the result of a matrix product with the reference; all are (batch, rows, columns)."""
     ((role, output),) = computed.results.items()
     factors = _factors(computed.pass_, computed.inputs)
@@ -51,7 +51,7 @@ def _check(
     rng: np.random.Generator,
     role: str,
     least: float,
-) -> Evidence:
+) -> Comparison:
     batches, rows, terms = left.shape
     columns = right.shape[2]
     by_row = checksum_weights(rng, rows)[:, None]
@@ -86,7 +86,7 @@ def _check(
 
     scale = np.maximum(np.abs(reference) + np.sqrt(a**2 @ b**2), least)
     found = worst_of(output[np.ix_(*some)], reference, scale, name)
-    return Evidence(
+    return Comparison(
         terms=terms, points=reference.size, checksums=got.size, worst=larger(found, worst)
     )
 

@@ -11,8 +11,8 @@ from pydlbench.backends.verification.checksums import (
     EXACT,
     F64,
     TRANSCENDENTAL,
+    Comparison,
     Deviation,
-    Evidence,
     Piece,
     element_name,
     larger,
@@ -440,7 +440,7 @@ def _elements(layer: Pointwise) -> int:
     return layer.batch * layer.height * layer.width
 
 
-def check_pointwise(layer: Pointwise, computed: Computed) -> dict[str, Evidence]:
+def check_pointwise(layer: Pointwise, computed: Computed) -> dict[str, Comparison]:
     """Compare the results of a pass with the reference.
 
     Below the smallest normal number of the precision results have fewer digits, so what is rounded
@@ -451,7 +451,7 @@ def check_pointwise(layer: Pointwise, computed: Computed) -> dict[str, Evidence]
         What was found for each of the results that are there.
     """
     results = computed.results
-    found: dict[str, Evidence] = {}
+    found: dict[str, Comparison] = {}
     for piece in expected_pieces(layer, computed.pass_, computed.propagation, computed.inputs):
         if piece.role not in results:
             continue
@@ -461,7 +461,7 @@ def check_pointwise(layer: Pointwise, computed: Computed) -> dict[str, Evidence]
             scale = np.maximum(scale, smallest_normal(stored))
         worst = worst_of(results[piece.role][piece.cut], piece.value, scale, _namer(piece))
         before = found.get(piece.role)
-        found[piece.role] = Evidence(
+        found[piece.role] = Comparison(
             terms=piece.terms,
             points=piece.value.size + (before.points if before else 0),
             checksums=0,

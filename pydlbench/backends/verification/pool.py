@@ -8,8 +8,8 @@ import numpy as np
 
 from pydlbench.backends.verification.checksums import (
     CHECKSUM_UNIT,
+    Comparison,
     Deviation,
-    Evidence,
     TapAxis,
     choose_pixels,
     element_name,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["check_pool"]
 
 
-def check_pool(layer: Pool2d, computed: Computed) -> dict[str, Evidence]:
+def check_pool(layer: Pool2d, computed: Computed) -> dict[str, Comparison]:
     """Compare the result of a pooling's pass with the reference."""
     inputs, forward = computed.inputs, computed.pass_ == "forward"
     ((role, output),) = computed.results.items()
@@ -61,7 +61,7 @@ def _check_average(
     output: NDArray[Any],
     rng: np.random.Generator,
     least: float,
-) -> Evidence:
+) -> Comparison:
     """Compare the result of average pooling, forward or backward, with the reference.
 
     Args:
@@ -94,7 +94,7 @@ def _check_average(
         lambda at: pixels.name("dst" if pass_ == "forward" else "src", at[0], at[1]),
     )
     terms = taps if pass_ == "forward" else overlap(layer)
-    return Evidence(
+    return Comparison(
         terms=terms, points=reference.size, checksums=got.size, worst=larger(point, checksum)
     )
 
@@ -110,7 +110,7 @@ _MIN_CHANNELS = 16
 _COMPARISONS = 120_000_000
 
 
-def _check_max(layer: Pool2d, source: NDArray[Any], output: NDArray[Any]) -> Evidence:
+def _check_max(layer: Pool2d, source: NDArray[Any], output: NDArray[Any]) -> Comparison:
     """Compare max pooling with the reference: equality, since a maximum is one of its inputs.
 
     Args:
@@ -126,7 +126,7 @@ def _check_max(layer: Pool2d, source: NDArray[Any], output: NDArray[Any]) -> Evi
         if not np.array_equal(got, expected):
             found = worst_of(got, expected, np.abs(expected), _namer("dst", image, channels))
             worst = larger(found, worst)
-    return Evidence(terms=0, points=output.size, checksums=0, worst=worst)
+    return Comparison(terms=0, points=output.size, checksums=0, worst=worst)
 
 
 def _check_max_gradient(
@@ -135,7 +135,7 @@ def _check_max_gradient(
     gradient: NDArray[Any],
     output: NDArray[Any],
     rng: np.random.Generator,
-) -> Evidence:
+) -> Comparison:
     """Compare the backward pass of max pooling with the reference.
 
     The first maximum of a window, row by row, gets its gradient. In large layers single elements
@@ -168,7 +168,7 @@ def _check_max_gradient(
             worst = larger(found, worst)
         points += expected.size
     checksums = output.shape[0] * output.shape[1]
-    return Evidence(terms=terms, points=points, checksums=checksums, worst=worst)
+    return Comparison(terms=terms, points=points, checksums=checksums, worst=worst)
 
 
 def _sums(gradient: NDArray[Any], output: NDArray[Any]) -> Deviation:

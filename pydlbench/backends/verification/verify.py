@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.verification.checksums import Evidence
+    from pydlbench.backends.verification.checksums import Comparison
 
 __all__ = ["TENSOR_ACCUMULATOR", "Verdict", "tolerance", "verify"]
 
@@ -107,7 +107,7 @@ def tolerance(
 
 
 #: By kind of layer: from what a kernel was given and wrote to what was found for each result.
-_CHECKS: Final[Mapping[str, Callable[[Any, Computed], dict[str, Evidence]]]] = {
+_CHECKS: Final[Mapping[str, Callable[[Any, Computed], dict[str, Comparison]]]] = {
     "conv2d": check_conv,
     "deconv2d": check_deconv,
     "gemm": check_gemm,
@@ -198,12 +198,12 @@ def verify(
     except KeyError as error:
         raise UsageError(f"inputs: {error} is missing; {layer.kind} {pass_} reads it") from None
     verdicts = []
-    for name, evidence in found.items():
+    for name, compared in found.items():
         stored = "fp32" if layer.in_float32(name) else precision
         allowed = 0.0
-        if evidence.terms:
-            allowed = tolerance(stored, evidence.terms, accumulate, algorithm)
-        verdicts.append(_judge(evidence, allowed, results[name], name))
+        if compared.terms:
+            allowed = tolerance(stored, compared.terms, accumulate, algorithm)
+        verdicts.append(_judge(compared, allowed, results[name], name))
     verdict = verdicts[0] if len(verdicts) == 1 else _worst(verdicts)
     if missing := [name for name in written if name not in results]:
         detail = f"{verdict.detail}; not compared: {', '.join(missing)}"
@@ -211,8 +211,8 @@ def verify(
     return verdict
 
 
-def _judge(evidence: Evidence, allowed: float, output: NDArray[Any], role: str) -> Verdict:
-    worst = evidence.worst
+def _judge(compared: Comparison, allowed: float, output: NDArray[Any], role: str) -> Verdict:
+    worst = compared.worst
     finite = math.isfinite(worst.error)
     unwritten = infinite = 0
     if not finite:
@@ -223,10 +223,10 @@ def _judge(evidence: Evidence, allowed: float, output: NDArray[Any], role: str) 
     elif infinite:
         detail = f"{infinite} of {output.size} elements of {role} infinite"
     elif finite and worst.error <= allowed:
-        parts = [f"all {output.size} elements by {evidence.checksums} checksums"]
-        if evidence.points == output.size:
+        parts = [f"all {output.size} elements by {compared.checksums} checksums"]
+        if compared.points == output.size:
             parts = []
-        detail = ", ".join([*parts, f"{evidence.points} of {output.size} elements recomputed"])
+        detail = ", ".join([*parts, f"{compared.points} of {output.size} elements recomputed"])
     else:
         detail = f"{worst.where} is {worst.got:.7g}, expected {worst.expected:.7g}"
     return Verdict(
@@ -235,8 +235,8 @@ def _judge(evidence: Evidence, allowed: float, output: NDArray[Any], role: str) 
         tolerance=allowed,
         detail=detail,
         unwritten=unwritten,
-        points=evidence.points,
-        checksums=evidence.checksums,
+        points=compared.points,
+        checksums=compared.checksums,
     )
 
 
