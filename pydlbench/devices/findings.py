@@ -109,7 +109,7 @@ class PrecisionPeak:
     """Compute peaks in one precision.
 
     Attributes:
-        precision: a word of the design's table: ``fp32``, ``tf32``, ``fp16-tc``...
+        precision: one of ``pydlbench.words.PRECISIONS``.
         measured: FLOP/s of the probe's best round; None if it could not run.
         measured_median: FLOP/s of its median round.
         kernel: the probe's instruction, or the product that a GPU's library computed.
@@ -379,7 +379,7 @@ def peak_beside_theory(
     reading exceeds it.
 
     Args:
-        precision: the design's word.
+        precision: one of ``pydlbench.words.PRECISIONS``.
         reading: the probe's, or why there is none.
         nominal: the limit at the nominal clock.
         theoretical_at: returns the limit at a clock in Hz.

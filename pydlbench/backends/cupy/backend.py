@@ -18,6 +18,7 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.layer import result_role
+from pydlbench.layers.pointwise import Pointwise
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,10 +124,10 @@ class CupyBackend(FrameworkBackend):
             raise UnsupportedError(f"cupy has no mode {case.mode}: its calls are always eager")
         if case.fuse != "none":
             raise UnsupportedError(f"cupy has no kernel for --fuse {case.fuse}")
-        if case.layer.kind == "pointwise":
-            raise UnsupportedError("cupy: memory-bound layers come with whole models")
-        if not isinstance(case.layer, Conv2d | Gemm):
-            raise UnsupportedError(f"cupy has no {case.layer.kind}; there is: conv2d, gemm")
+        layer = case.layer
+        if not isinstance(layer, Conv2d | Gemm):
+            word = layer.op if isinstance(layer, Pointwise) else layer.kind
+            raise UnsupportedError(f"cupy: no {word} layers here; there is: conv2d, gemm")
         check(case.precision, self._capability)
         if case.timing == "cuda-graph":
             raise UnsupportedError("cupy refuses to capture cuBLAS: ask for --timing events")
@@ -159,7 +160,7 @@ class CupyBackend(FrameworkBackend):
 
 def _variants(case: KernelSpec, type_: str) -> list[Variant]:
     layer = case.layer
-    sums = "float32" if case.precision in ("fp32", "fp16") else TENSOR_ACCUMULATOR
+    sums = "float32" if case.precision == "fp32" else TENSOR_ACCUMULATOR
     if isinstance(layer, Gemm):
         copies = layer.batch_count > 1
         return [

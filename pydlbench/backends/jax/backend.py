@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pydlbench.backends.frameworks import hlo
-from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, checked_mode, renamed
+from pydlbench.backends.frameworks.backend import FrameworkBackend, checked_mode, renamed
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError
 
@@ -18,62 +17,20 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 
-from pydlbench.backends.jax.layers import recipes
+from pydlbench.backends.jax.layers import variants_of
+from pydlbench.backends.jax.operator import JaxOperator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Sequence
 
     from pydlbench.backends.base import KernelFacts
+    from pydlbench.backends.frameworks.backend import Variant
     from pydlbench.backends.host_clock import Operator
-    from pydlbench.backends.jax.layers import Recipe
     from pydlbench.records.specs import KernelSpec
 
-__all__ = ["JaxBackend", "JaxOperator", "create"]
+__all__ = ["JaxBackend", "create"]
 
 MODES = ("xla",)
-
-
-class JaxOperator:
-    """A compiled function with its operands on the device.
-
-    Nothing is donated: each call gets new memory for its result, as a user's line does.
-
-    Args:
-        function: what is compiled.
-        operands: all arguments, arranged.
-        role: of the result.
-        plain: brings the result into its plain layout.
-    """
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        operands: Sequence[NDArray[Any]],
-        role: str,
-        plain: Callable[[NDArray[Any]], NDArray[Any]],
-    ) -> None:
-        self._operands = [jax.device_put(one) for one in operands]
-        self._compiled = jax.jit(function).lower(*self._operands).compile()
-        self._role = role
-        self._plain = plain
-        self.call()  # touches what is touched once
-
-    def call(self) -> Any:
-        """Run it once and wait for the result."""
-        return self._compiled(*self._operands).block_until_ready()
-
-    def wait(self) -> None:
-        """Return at once: calls return when they are done."""
-
-    def outputs(self) -> dict[str, NDArray[Any]]:
-        """Run it once and return what it wrote."""
-        return {self._role: self._plain(np.asarray(self.call()))}
-
-    def program(self) -> str:
-        """Return the text of the optimised program."""
-        return str(self._compiled.as_text())
 
 
 class JaxBackend(FrameworkBackend):
@@ -114,15 +71,7 @@ class JaxBackend(FrameworkBackend):
             )
         if case.fuse != "none":
             raise UnsupportedError(f"jax has no function for --fuse {case.fuse} here")
-        return [
-            Variant(
-                algorithm=one.algorithm,
-                layout=one.layout,
-                variant=one.variant,
-                build=functools.partial(_build, one),
-            )
-            for one in recipes(case.layer, case.pass_)
-        ]
+        return variants_of(case.layer, case.pass_)
 
     def empty(self, mode: str | None) -> Operator:
         """Return a function of a scalar that returns it."""
@@ -142,11 +91,6 @@ class JaxBackend(FrameworkBackend):
         if detail := hlo.detail(text):
             seen["detail"] = detail
         return renamed(facts, algorithm, evidence={**facts.evidence, **seen})
-
-
-def _build(recipe: Recipe, inputs: dict[str, NDArray[Any]]) -> JaxOperator:
-    operands = [recipe.arrange(role, inputs[role]) for role in recipe.reads]
-    return JaxOperator(recipe.function, operands, recipe.role, recipe.plain)
 
 
 def create(device: str) -> JaxBackend:

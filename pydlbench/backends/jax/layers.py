@@ -7,12 +7,12 @@ pass is computed beside it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax import ShapeDtypeStruct, lax, linear_transpose, vjp
 
+from pydlbench.backends.frameworks.backend import Variant, entry_of
 from pydlbench.backends.frameworks.layouts import (
     arranged,
     arranged_matrices,
@@ -20,7 +20,7 @@ from pydlbench.backends.frameworks.layouts import (
     plain,
     plain_matrices,
 )
-from pydlbench.errors import UnsupportedError
+from pydlbench.backends.jax.operator import JaxOperator
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.layer import result_role
@@ -35,38 +35,13 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-__all__ = ["LAYERS", "Recipe", "recipes"]
+__all__ = ["LAYERS", "variants_of"]
 
 # The layout of filters by that of images.
 _FILTERS = {"nchw": "oihw", "nhwc": "hwio"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """One way to compute a pass of a layer.
-
-    Attributes:
-        algorithm: the function, by JAX's name.
-        layout: the layouts of its operands.
-        variant: what ``--layout`` chooses by.
-        function: what is compiled; takes the operands.
-        reads: roles of the operands, in their order.
-        role: of the result.
-        arrange: brings a role's plain array into its layout.
-        plain: brings the result back.
-    """
-
-    algorithm: str
-    layout: str
-    variant: str
-    function: Callable[..., Any]
-    reads: tuple[str, ...]
-    role: str
-    arrange: Callable[[str, Array], Array]
-    plain: Callable[[Array], Array]
-
-
-def conv_recipe(layer: Layer, pass_: str, images: str) -> Recipe:
+def conv_variant(layer: Layer, pass_: str, images: str) -> Variant:
     """Return a pass of a convolution on images in a layout."""
     assert isinstance(layer, Conv2d)
     filters = _FILTERS[images]
@@ -85,7 +60,7 @@ def conv_recipe(layer: Layer, pass_: str, images: str) -> Recipe:
 
     role = result_role(layer, pass_)
     shapes = {one: arranged_shape(shape, orders[one]) for one, shape in layer.shapes().items()}
-    return Recipe(
+    return _variant(
         algorithm=_name("lax.conv_general_dilated", pass_),
         layout=f"src {images}, weights {filters}, dst {images}",
         variant=images,
@@ -97,7 +72,7 @@ def conv_recipe(layer: Layer, pass_: str, images: str) -> Recipe:
     )
 
 
-def gemm_recipe(layer: Layer, pass_: str, variant: str) -> Recipe:
+def gemm_variant(layer: Layer, pass_: str, variant: str) -> Variant:
     """Return a pass of a product, with weights ``plain`` or ``transposed``."""
     assert isinstance(layer, Gemm)
     transposed = variant == "transposed"
@@ -119,7 +94,7 @@ def gemm_recipe(layer: Layer, pass_: str, variant: str) -> Recipe:
         name: arrange(name, np.broadcast_to(np.float32(0), shape)).shape
         for name, shape in layer.shapes().items()
     }
-    return Recipe(
+    return _variant(
         algorithm=_name("lax.dot_general", pass_),
         layout=f"src mk, weights {matrix}, dst mn",
         variant=variant,
@@ -131,7 +106,7 @@ def gemm_recipe(layer: Layer, pass_: str, variant: str) -> Recipe:
     )
 
 
-def pool_recipe(layer: Layer, pass_: str, images: str) -> Recipe:
+def pool_variant(layer: Layer, pass_: str, images: str) -> Variant:
     """Return a pass of a pooling on images in a layout."""
     assert isinstance(layer, Pool2d)
     spatial = slice(1, 3) if images == "nhwc" else slice(2, 4)
@@ -170,7 +145,7 @@ def pool_recipe(layer: Layer, pass_: str, images: str) -> Recipe:
         def function(gradient: Any) -> Any:
             return linear_transpose(pool, ShapeDtypeStruct(shape, np.float32))(gradient)[0]
 
-    return Recipe(
+    return _variant(
         algorithm=_name("lax.reduce_window", pass_),
         layout=f"src {images}, dst {images}",
         variant=images,
@@ -180,6 +155,36 @@ def pool_recipe(layer: Layer, pass_: str, images: str) -> Recipe:
         arrange=lambda _, array: arranged(array, images),
         plain=lambda result: plain(result, images),
     )
+
+
+def _variant(
+    *,
+    algorithm: str,
+    layout: str,
+    variant: str,
+    function: Callable[..., Any],
+    reads: tuple[str, ...],
+    role: str,
+    arrange: Callable[[str, Array], Array],
+    plain: Callable[[Array], Array],
+) -> Variant:
+    """Return a way to compute a pass of a layer.
+
+    Args:
+        algorithm: the function, by JAX's name.
+        layout: the layouts of its operands.
+        variant: what ``--layout`` chooses by.
+        function: what is compiled; takes the operands.
+        reads: roles of the operands, in their order.
+        role: of the result.
+        arrange: brings a role's plain array into its layout.
+        plain: brings the result back.
+    """
+
+    def build(inputs: dict[str, Array]) -> JaxOperator:
+        return JaxOperator(function, [arrange(one, inputs[one]) for one in reads], role, plain)
+
+    return Variant(algorithm=algorithm, layout=layout, variant=variant, build=build)
 
 
 def _of_pass(
@@ -209,21 +214,19 @@ def _name(function: str, pass_: str) -> str:
     return function if pass_ == "forward" else f"gradient of {function}"
 
 
-#: Makes the recipe of a layer's pass in a variant, and the variants there are, by kind of layer.
-LAYERS: dict[str, tuple[Callable[[Layer, str, str], Recipe], tuple[str, ...]]] = {
-    "conv2d": (conv_recipe, ("nchw", "nhwc")),
-    "gemm": (gemm_recipe, ("plain", "transposed")),
-    "pool2d": (pool_recipe, ("nchw", "nhwc")),
+#: What makes a variant of a layer's pass from its word, and the words there are, by kind of layer.
+LAYERS: dict[str, tuple[Callable[[Layer, str, str], Variant], tuple[str, ...]]] = {
+    "conv2d": (conv_variant, ("nchw", "nhwc")),
+    "gemm": (gemm_variant, ("plain", "transposed")),
+    "pool2d": (pool_variant, ("nchw", "nhwc")),
 }
 
 
-def recipes(layer: Layer, pass_: str) -> list[Recipe]:
+def variants_of(layer: Layer, pass_: str) -> list[Variant]:
     """Return the ways to compute a pass of a layer.
 
     Raises:
         UnsupportedError: JAX has no such layers here.
     """
-    if layer.kind not in LAYERS:
-        raise UnsupportedError(f"jax: no {layer.kind} layers here")
-    make, variants = LAYERS[layer.kind]
-    return [make(layer, pass_, variant) for variant in variants]
+    make, words = entry_of("jax", LAYERS, layer)
+    return [make(layer, pass_, word) for word in words]

@@ -17,6 +17,7 @@ from pydlbench.backends.numba.build import HostOperator, host_variants
 from pydlbench.backends.numba.conv import parallel
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError
+from pydlbench.layers.pointwise import Pointwise
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.statistics import median
 
@@ -159,9 +160,9 @@ class NumbaBackend(FrameworkBackend):
             raise UnsupportedError(f"numba has no kernel for --fuse {case.fuse}")
         found = host_variants(case)
         if not found:
-            if case.layer.kind == "pointwise":
-                raise UnsupportedError("numba: memory-bound layers come with whole models")
-            raise UnsupportedError(f"numba has no {case.layer.kind}")
+            layer = case.layer
+            word = layer.op if isinstance(layer, Pointwise) else layer.kind
+            raise UnsupportedError(f"numba: no {word} layers here")
         return found
 
     def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:

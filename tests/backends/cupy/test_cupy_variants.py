@@ -84,7 +84,7 @@ def test_tf32_is_off_unless_asked_for(cupy: Any, precision: str, wanted: list[An
         ({"timing": "cuda-graph"}, "refuses to capture cuBLAS"),
         ({"fuse": "bias-relu"}, "no kernel for --fuse"),
         ({"layout": "nhwc"}, "no operator with --layout nhwc"),
-        ({"layer": POOL}, "cupy has no pool2d; there is: conv2d, gemm"),
+        ({"layer": POOL}, "cupy: no pool2d layers here; there is: conv2d, gemm"),
     ],
 )
 def test_what_it_lacks_is_one_sentence(

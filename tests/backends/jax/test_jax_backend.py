@@ -86,7 +86,7 @@ def test_a_wrong_function_is_a_failure(backend, monkeypatch):
         ({"fuse": "bias"}, "no function for --fuse bias"),
         ({"cache": "all-cold"}, "hot caches only"),
         ({"layout": "blocked"}, "no operator with --layout blocked"),
-        ({"layer": Pointwise(op="relu", batch=1, channels=2, height=2, width=2)}, "pointwise"),
+        ({"layer": Pointwise(op="relu", batch=1, channels=2, height=2, width=2)}, "no relu layers"),
     ],
 )
 def test_what_it_lacks_is_one_sentence(backend, changes, sentence):
