@@ -368,8 +368,9 @@ def _wanted(case: KernelSpec) -> str | None:
     layer = case.layer
     # Rows of logits and weight tensors have one layout, whatever that of the images around them.
     flat = isinstance(layer, Pointwise) and OPERATIONS[layer.op].flat
-    # Matrices know their weights as they are and transposed.
-    return "plain" if flat or layer.kind == "gemm" else case.layout
+    # Matrices know their weights as they are and transposed. Only the native backend packs.
+    plain = (flat or layer.kind == "gemm") and case.layout != "blocked"
+    return "plain" if plain else case.layout
 
 
 def _is_random(case: KernelSpec) -> bool:

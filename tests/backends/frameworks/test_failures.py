@@ -15,6 +15,7 @@ from pydlbench.errors import (
     UnsupportedError,
 )
 from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pointwise import Pointwise
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 
@@ -106,6 +107,13 @@ def test_what_breaks_while_it_is_timed_is_named():
     kernel._clock._operator.source = None
     with pytest.raises(PrimitiveError, match="product 0: ValueError: matmul"):
         kernel.sample(Request(samples=1))
+
+
+@pytest.mark.parametrize("layer", [Gemm(m=4, k=5, n=3), Pointwise(op="sgd", channels=6)])
+def test_nothing_is_blocked_where_there_is_one_layout_only(layer):
+    backend = Framework((Product, ""))
+    with pytest.raises(UnsupportedError, match="invented has no operator with --layout blocked"):
+        backend.prepare(KernelSpec(layer=layer, layout="blocked"), PREPARATION)
 
 
 class AcceleratorError(RuntimeError):
