@@ -36,6 +36,8 @@ HOPELESS = 1.15
 # Bringing its data back into the caches costs a kernel some 2 ms: of one that takes longer than
 # this, less than a tenth, and all finalists pay alike.
 _LONG_S = 0.02
+# What a clock reads as free took so long: the reading of one takes some 20 ns itself.
+_LEAST_S = 1e-9
 # A thorough probe has so many samples at least.
 _THOROUGH_SAMPLES = 5
 
@@ -293,7 +295,8 @@ class Autotuner(abc.ABC):
             candidate.times = [first]
             return
         least = _THOROUGH_SAMPLES if self.thorough else 1
-        samples = _count(self.effort.probe_s / first, least, self.effort.probe_samples)
+        wanted = self.effort.probe_s / max(first, _LEAST_S)
+        samples = _count(wanted, least, self.effort.probe_samples)
         candidate.times = list(runnable.seconds(samples))
 
     def _finals(self, finalists: Sequence[Candidate], best: float) -> None:
@@ -307,6 +310,7 @@ class Autotuner(abc.ABC):
             except PydlbenchError as error:  # all at once they may not fit into memory
                 one.disqualify(error)
         effort = self.effort
+        best = max(best, _LEAST_S)
         per_turn = _count(effort.turn_s / best, 1, effort.turn_samples)
         rounds = _count(effort.finals_s / (best * per_turn * len(finalists)), *effort.finals_rounds)
         # The last one's data is in the caches: an untimed execution brings its own.

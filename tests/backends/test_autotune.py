@@ -104,6 +104,11 @@ def test_the_fastest_wins_and_carries_its_verdict():
     assert one.bests == [0.003, 0.001, 0.001]
 
 
+def test_what_a_clock_reads_as_free_is_chosen_like_any_other():
+    one = search([0.0, 0.0, 0.002])
+    assert one.tune().time == 0.0
+
+
 def test_a_hopeless_one_runs_once():
     late = 1.01 * (autotune.HOPELESS * 0.004 + EFFORT.hopeless_s)
     one = search([0.004, late])
