@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
 from torch import nn
 
+from pydlbench.backends.frameworks.layouts import layout_of_images
 from pydlbench.backends.torch.operator import (
     LayerCalls,
     Made,
@@ -26,12 +27,12 @@ from pydlbench.backends.torch.operator import (
 )
 from pydlbench.backends.torch.settings import stored
 from pydlbench.backends.verification.inputs import kept_elements
+from pydlbench.layers.pointwise import Pointwise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pydlbench.backends.torch.operator import NodeSite, Operands
-    from pydlbench.layers.pointwise import Pointwise
     from pydlbench.records.specs import KernelSpec
 
 __all__ = ["POINTWISE"]
@@ -51,18 +52,10 @@ def _on_images(
 ) -> list[Recipe]:
     """List the ways to run a pass on images; see ``image_recipes``."""
     layer = case.layer
-    roles = (
-        *layer.reads(case.pass_, case.propagation),
-        *layer.writes(case.pass_, case.propagation),
-    )
-    # src, src2 .. src9, src10, dst
-    images = sorted(
-        {role for role in roles if role.startswith(("src", "dst"))},
-        key=lambda role: (role == "dst", int(role[3:] or 1)),
-    )
+    assert isinstance(layer, Pointwise)
     return image_recipes(
         algorithm,
-        lambda word: ", ".join(f"{role} {word}" for role in images),
+        lambda word: layout_of_images(layer, case.pass_, word),
         make,
         accumulate=accumulate,
         notes=notes,
