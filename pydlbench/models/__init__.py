@@ -91,9 +91,9 @@ def _families() -> list[str]:
 
 
 def _models(one: str) -> dict[str, Callable[..., Model]]:
-    """Return what a family's file registers, by model."""
+    """Return what a family's file registers, by model; nothing where that was forgotten."""
     importlib.import_module(f"pydlbench.models.families.{one}")
-    return _REGISTERED[one]
+    return _REGISTERED.get(one, {})
 
 
 def _builder(name: str) -> Callable[..., Model] | None:

@@ -308,7 +308,8 @@ def _read_lines(name: str, shown: str) -> Iterator[tuple[int, str]]:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise UsageError(f"{shown}: {reason}; expected a text file, one layer per line") from None
     if len(text) > _LARGEST_FILE:
-        raise UsageError(f"{shown}: too long for a list of layers; at most {_LARGEST_FILE} bytes")
+        most = f"at most {_LARGEST_FILE} characters"
+        raise UsageError(f"{shown}: too long for a list of layers; {most}")
     for number, line in enumerate(text.splitlines(), start=1):
         content = _CONTENT.match(f" {line}")
         if content and (stripped := content.group().strip()):

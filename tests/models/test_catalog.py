@@ -21,6 +21,8 @@ from pydlbench.models import build_model, model_names
 from pydlbench.models.catalog import entry_names, find_layers, load_entry
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pydlbench.layers.conv import Conv2d
     from pydlbench.layers.layer import Layer
 
@@ -242,3 +244,21 @@ def test_unknown_models_are_answered_with_the_nearest() -> None:
         load_entry("vgg61")
     with pytest.raises(UsageError, match=r"^zzz: no such model; nearest: alexnet, "):
         load_entry("zzz")
+
+
+def test_a_family_that_registers_nothing_costs_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pydlbench import models
+    from pydlbench.models import families
+
+    known = model_names()
+    (tmp_path / "forgotten.py").write_text("def build(name, batch): ...\n", encoding="utf-8")
+    for path in models._FOLDER.glob("*.py"):
+        (tmp_path / path.name).touch()
+    monkeypatch.setattr(models, "_FOLDER", tmp_path)
+    monkeypatch.setattr(families, "__path__", [*families.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "pydlbench.models.families.forgotten", raising=False)
+    assert model_names() == known
+    with pytest.raises(UsageError, match=r"^forgotten: no such model; nearest"):
+        build_model("forgotten")

@@ -104,7 +104,7 @@ def test_files_hold_one_layer_per_line(tmp_path: Path) -> None:
         ("# one\nmb1ic3zz\n", "{path}:2: mb1ic3zz: column 7: expected a field "),
         ("conv3\n@other\n", "{path}:2: @other: a file inside a file; expected "),
         ("\n# nothing\n", "--shape @{path}: no layers in it; expected one per line"),
-        ("x" * (1 << 20) + "y", "--shape @{path}: too long for a list of layers; at most "),
+        ("x" * (1 << 20) + "y", "--shape @{path}: too long for a list of layers; at most 1048576 "),
         (b"\xff\xfe\x00", "--shape @{path}: not UTF-8 text; expected a text file"),
     ],
 )

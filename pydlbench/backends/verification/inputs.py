@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -255,6 +256,11 @@ def _stream(role: str) -> int:
 _ROLES = ("src", "weights", "dst")
 
 
+def _number(role: str) -> int:
+    """Return the number of a role's random stream, of roles that only some kind has too."""
+    return _ROLES.index(role) if role in _ROLES else zlib.crc32(role.encode())
+
+
 def make_inputs(
     layer: Layer, pass_: str, precision: str, seed: int, propagation: str = "inference"
 ) -> dict[str, NDArray[np.float32]]:
@@ -287,7 +293,7 @@ def make_inputs(
         return make_pointwise_inputs(layer, pass_, precision, seed, propagation)
     inputs = {}
     for role in layer.reads(pass_):
-        stream = np.random.SFC64(np.random.SeedSequence([seed, _ROLES.index(role)]))
+        stream = np.random.SFC64(np.random.SeedSequence([seed, _number(role)]))
         array = np.empty(layer.shapes()[role], dtype=np.float32)
         fill_uniform(array.reshape(-1), stream, precision)
         if role == "src" and isinstance(layer, Pool2d) and pass_ == "backward-data":

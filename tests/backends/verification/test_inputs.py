@@ -34,6 +34,23 @@ def test_only_the_gradient_of_a_maximum_needs_the_source() -> None:
         assert set(make_inputs(layer, "backward-data", "fp32", 0)) == roles
 
 
+class Masked(Gemm):
+    """A kind that somebody adds, which reads a tensor that no other kind has."""
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {**Gemm.shapes(self), "mask": (self.batch_count, self.m, self.n)}
+
+
+def test_a_new_kind_may_read_what_no_other_does() -> None:
+    inputs = make_inputs(Masked(m=20, k=30, n=40), "forward", "fp32", 1)
+    assert {role: array.shape for role, array in inputs.items()} == {
+        "src": (1, 20, 30),
+        "weights": (1, 30, 40),
+        "mask": (1, 20, 40),
+    }
+    assert abs(np.corrcoef(inputs["mask"].ravel()[:600], inputs["src"].ravel())[0, 1]) < 0.2
+
+
 def test_a_seed_stands_for_its_values_and_roles_are_independent() -> None:
     first, again, other = (make_inputs(CONV, "forward", "fp32", seed) for seed in (7, 7, 8))
     for role, array in first.items():
