@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pydlbench.backends import capabilities
 from pydlbench.cli.parser import COMMANDS
 from pydlbench.cli.sweep import read_file, table_keys
 from pydlbench.records.documents import DOCUMENTS
@@ -155,6 +156,12 @@ def test_the_python_of_extending_runs():
     for block in blocks(DOCS / "extending.md", "python"):
         exec(compile(block, "docs/extending.md", "exec"), space)
     assert space["samples"]
+    others = capabilities.every()
+    declared = space["CAPABILITIES"]
+    assert declared.rank not in [one.rank for one in others]
+    (own,) = declared.looks.values()
+    for part in (1, 2):
+        assert own[part] not in [look[part] for one in others for look in one.looks.values()]
 
 
 def test_the_python_about_schemas_runs(tmp_path, monkeypatch, capsys, run_record, measurement):
