@@ -75,7 +75,9 @@ def as_they_are(tensors: Sequence[Any]) -> Sequence[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How TensorFlow computes one pass of one layer.
+    """How TensorFlow computes one pass of one layer, on whatever device, in whatever precision.
+
+    The backend makes a ``Variant`` of it by its own device, arithmetic and mode.
 
     Attributes:
         algorithm: TensorFlow's names of the operators.

@@ -1,4 +1,4 @@
-"""An operator of PyTorch with its operands in place: recipe, compilation, call, clock."""
+"""An operator of PyTorch with its operands in place: recipe, compilation, call."""
 
 from __future__ import annotations
 
@@ -163,7 +163,9 @@ class Made:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """One way to call PyTorch for a layer and pass; the fields are those of a ``Variant``.
+    """One way to call PyTorch for a layer and pass, on whatever device, in whatever precision.
+
+    A backend makes a ``Variant`` of it by its own device and settings; the other fields are alike.
 
     Attributes:
         make: puts operands in place; images have the format that ``variant`` names.
