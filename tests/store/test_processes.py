@@ -18,13 +18,23 @@ def printed(process, count):
         assert process.stdout.readline()
 
 
+def rest_of(process):
+    """Wait for a writer's end; return the lines that :func:`printed` has not taken.
+
+    Not ``communicate``: it reads past the lines that are in the stream's buffer already, and loses
+    them.
+    """
+    lines = process.stdout.read().splitlines()
+    process.wait()
+    return lines
+
+
 @pytest.mark.parametrize("count", [1, 7, 40])
 def test_killing_a_writer_loses_nothing_that_was_finished(store_path, writer, count):
     process = writer(store_path, "20300102-killed")
     printed(process, count)
     process.send_signal(signal.SIGKILL)
-    rest, _ = process.communicate()
-    finished = count + len(rest.splitlines())
+    finished = count + len(rest_of(process))
     with Store.open(store_path, readonly=True) as store:
         info = store.find("last")
         assert info.status == "killed"
@@ -62,9 +72,8 @@ def test_two_writers_and_a_reader_at_once(store_path, writer):
         seen = [sum(info.measurements for info in store.runs()) for _ in range(20)]
     assert seen == sorted(seen)
     for process in both:
-        out, err = process.communicate()
-        assert (process.returncode, err) == (0, "")
-        assert out.splitlines()[-1] == "149"
+        assert rest_of(process)[-1] == "149"
+        assert (process.returncode, process.stderr.read()) == (0, "")
     with Store.open(store_path) as store:
         assert {info.id: info.status for info in store.runs()} == dict.fromkeys(names, "done")
         for name in names:
@@ -76,8 +85,7 @@ def test_ctrl_c_leaves_whole_rows(store_path, writer):
     process = writer(store_path, "20300102-stopped")
     printed(process, 5)
     process.send_signal(signal.SIGINT)
-    rest, _ = process.communicate()
-    finished = 5 + len(rest.splitlines())
+    finished = 5 + len(rest_of(process))
     with Store.open(store_path) as store:
         rows = store.entries("20300102-stopped", samples=True)
         assert finished <= len(rows) <= finished + 1
