@@ -241,8 +241,9 @@ class Store(Reader):
         from pydlbench.store.connection import translated
 
         with translated(self.path):
-            self._connection.execute("BEGIN IMMEDIATE")
+            # Within the try: Ctrl-C that comes just behind it would leave the transaction open.
             try:
+                self._connection.execute("BEGIN IMMEDIATE")
                 yield
                 self._connection.execute("COMMIT")
             finally:

@@ -124,6 +124,30 @@ def test_a_file_that_may_not_grow_keeps_what_was_committed(store_path):
         assert store._connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
+def test_ctrl_c_just_behind_the_beginning_of_a_transaction_leaves_none_open(store, run_of, entry):
+    class Interrupted:
+        def __init__(self, connection):
+            self._connection = connection
+
+        def __getattr__(self, name):
+            return getattr(self._connection, name)
+
+        def execute(self, statement, *values):
+            found = self._connection.execute(statement, *values)
+            if statement.startswith("BEGIN"):
+                raise KeyboardInterrupt
+            return found
+
+    run = run_of()
+    store.begin(run, "layers")
+    plain, store._connection = store._connection, Interrupted(store._connection)
+    with pytest.raises(KeyboardInterrupt):
+        store.add(run.id, entry())
+    store._connection = plain
+    store.finish(run, "interrupted")
+    assert (store.info(run.id).status, store.entries(run.id)) == ("interrupted", [])
+
+
 def test_a_full_disk_at_the_very_beginning(monkeypatch, store_path):
     class Full(sqlite3.Connection):
         def execute(self, statement, *values):
