@@ -267,13 +267,13 @@ class Reader:
         for name, created, kind, status, command, machine, writer, count in rows:
             with self._undamaged(f"run {name}"):
                 words = tuple(_texts(command))
-                who = None if writer is None else json.loads(writer)
+                gone = is_gone(None if writer is None else json.loads(writer))
             found.append(
                 RunInfo(
                     id=name,
                     created_utc=created,
                     kind=kind,
-                    status="killed" if status == "running" and is_gone(who) else status,
+                    status="killed" if status == "running" and gone else status,
                     command=words,
                     machine=printable(machine),
                     tags=tuple(tags.get(name, ())),
@@ -307,7 +307,7 @@ class Reader:
     def _undamaged(self, what: str) -> Iterator[None]:
         try:
             yield
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StoreError(
                 f"store {self.path}: {what}: a document is damaged ({error}); the others can be "
                 "read: leave it out, or restore the file from a backup"

@@ -331,6 +331,17 @@ def test_a_truncated_file_says_how_to_save_what_is_left(store_path, run_of, tmp_
         assert f"sqlite3 '{path}' .recover | sqlite3 recovered.sqlite" in told
 
 
+@pytest.mark.parametrize("writer", ["5", "{", "null", '{"host": 1}'])
+def test_a_damaged_writer_is_one_line(store, run_of, writer):
+    store.begin(run_of(), "layers")
+    store._connection.execute("UPDATE runs SET writer = ?", (writer,))
+    if writer in ("null", '{"host": 1}'):  # may be, of another version
+        assert store.runs()[0].status in ("running", "killed")
+        return
+    with pytest.raises(StoreError, match=r"run 20300102-00000000: a document is damaged"):
+        store.runs()
+
+
 def test_a_damaged_document_does_not_hide_the_others(store, run_of):
     for number in (0, 1):
         store.begin(run_of(number), "layers")
