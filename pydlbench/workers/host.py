@@ -222,16 +222,17 @@ class Worker:
             raise WorkerError(f"the {self.backend} worker is not running")
         # Not by seek(): the worker shares the file's position.
         self._said = os.fstat(self._stderr.fileno()).st_size
+        message = encode(operation)
         try:
-            process.stdin.write(encode(operation))
-            process.stdin.flush()
-        except BrokenPipeError:
-            raise self._died() from None
-        try:
+            try:
+                process.stdin.write(message)
+                process.stdin.flush()
+            except BrokenPipeError:
+                raise self._died() from None
             unhurried = isinstance(operation, (Build, Call))
             return self._reply(self.prepare_timeout if unhurried else self.timeout, hear)
         except KeyboardInterrupt:
-            # The answer would be taken for that of the next request.
+            # Half a request would garble the next one, whose answer the other half's would be.
             self.close(kill=True)
             raise
 

@@ -224,6 +224,25 @@ def test_an_unreadable_answer_ends_the_worker(worker, prepare):
     assert prepare().sample(Request(samples=2)).seconds == (0.001, 0.001)
 
 
+def test_an_interrupt_leaves_no_half_request_before_the_next(worker, prepare, monkeypatch):
+    kernel = prepare()
+    stdin = worker._process.stdin
+
+    class Torn:
+        close = stdin.close
+
+        def write(self, message):
+            stdin.write(message[:9])
+            stdin.flush()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(worker._process, "stdin", Torn())
+    with pytest.raises(KeyboardInterrupt):
+        kernel.sample(ONE)
+    assert worker.pid is None
+    assert prepare().sample(Request(samples=2)).seconds == (0.001, 0.001)
+
+
 def test_an_interrupt_leaves_no_answer_for_the_next_request(worker, prepare):
     """Ctrl-C while a sample runs; the session goes on, as a notebook's does."""
     kernel = prepare("later hangs")
