@@ -95,8 +95,8 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
 
     code, _ = measure(args, "diagnose", tasks, shown, sessions=session_factory, what="diagnoses")
     if code == 0 and args.fail_on is not None:
-        largest = max((one.saving.share for each in found for one in each.findings), default=0.0)
-        return FOUND if largest >= args.fail_on[1] else 0
+        shares = [one.saving.share for each in found for one in each.findings]
+        return FOUND if any(share >= args.fail_on[1] for share in shares) else 0
     return code
 
 

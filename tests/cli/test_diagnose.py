@@ -92,6 +92,16 @@ def test_a_large_finding_fails(session, asked, share, code):
     assert asked
 
 
+def test_without_a_finding_nothing_fails(session, monkeypatch):
+    time = TimeSummary(median=0.1, ci_low=0.1, ci_high=0.1, q1=0.1, q3=0.1, min=0.1, n=9)
+
+    def diagnose(case, *_):
+        return Diagnosis(step=StepRecord(case=case, status="ok", time=time), findings=())
+
+    monkeypatch.setattr("pydlbench.diagnose.run.diagnose", diagnose)
+    assert command.run(parse("mnist", "--fail-on", "saves"), session.open) == 0
+
+
 def test_documents(session, asked, tmp_path, capsys):
     target = tmp_path / "found.json"
     words = ("--json", str(target), "--md", "-")
