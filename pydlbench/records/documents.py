@@ -647,7 +647,7 @@ class ShapeEntry(Record, frozen=True, kw_only=True):
 
     Attributes:
         layer: name.
-        kind: conv2d, gemm, pool2d or pointwise.
+        kind: conv2d, deconv2d, gemm, pool2d or pointwise.
         problem: descriptor, batch included.
         pool: max, avg or avg_p; null unless a pooling.
         batch: images, or rows of a product.

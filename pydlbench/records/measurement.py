@@ -147,7 +147,7 @@ class Measurement(
 
     Attributes:
         layer: Name (``alexnet/conv3``), or the problem itself where the layer has no name.
-        kind: ``conv2d``, ``gemm``, ``pool2d`` or ``pointwise``.
+        kind: ``conv2d``, ``deconv2d``, ``gemm``, ``pool2d`` or ``pointwise``.
         problem: Canonical descriptor, batch included.
         batch: Images, or rows of a matrix product.
         pass_: ``forward``, ``backward-data`` or ``backward-weights`` (JSON: ``pass``).
