@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.options import add, fail_on
-from pydlbench.cli.output import Outputs, reading_files, without_collection
+from pydlbench.cli.output import Outputs, reading_runs, without_collection
 from pydlbench.cli.terminal import tell
 from pydlbench.errors import PydlbenchError, UsageError
 
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
     outputs = Outputs.from_args(args)
     if args.published:
         _refuse(args, _WITH_PUBLISHED, "with --published")
-        with reading_files(args.runs):
+        with reading_runs(args.runs):
             return run_published(args, outputs)
     if args.model is not None:
         raise UsageError(f"--model {args.model}: with --published only; nearest: --published")
@@ -109,11 +109,11 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
 
             found, interrupted = interleaved(args, settings, open_host)
         else:
-            with reading_files(args.runs):
+            with reading_runs(args.runs):
                 found, interrupted = _stored(args, settings), False
         if not found.rows:
             raise PydlbenchError(_nothing(found))
-        with reading_files([] if args.interleave else args.runs):
+        with reading_runs([] if args.interleave else args.runs):
             show(found, outputs, everything=args.all)
         if interrupted:
             return 130

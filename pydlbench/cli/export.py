@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pydlbench.cli.options import add
-from pydlbench.cli.output import reading_files
+from pydlbench.cli.output import reading_runs
 from pydlbench.errors import BackendMissingError, UsageError
 
 if TYPE_CHECKING:
@@ -103,13 +103,13 @@ def run(args: argparse.Namespace) -> int:
     if not args.runs:
         raise UsageError("RUN: none given; nearest: pydlbench export last")
     _check_installed(chosen)
-    with reading_files(args.runs):
+    with reading_runs(args.runs):
         loaded = _load(args)
     if not any(one.entries for one in loaded):
         raise UsageError(
             f"{loaded[0].info.id}: nothing was finished in it; nearest: pydlbench runs"
         )
-    with reading_files(args.runs):
+    with reading_runs(args.runs):
         content, notes = _content(chosen, loaded, samples=args.samples)
     _write(args.output, content)
     if not args.quiet:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.cli.terminal import tell
-from pydlbench.errors import PydlbenchError, UsageError
+from pydlbench.errors import PydlbenchError, StoreError, UsageError
 from pydlbench.report.text import STDOUT, check_writable, write_text
 from pydlbench.store.place import user_path
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.step import StepRecord
 
-__all__ = ["Outputs", "reading_files", "row_warnings", "without_collection"]
+__all__ = ["Outputs", "reading_runs", "row_warnings", "without_collection"]
 
 _FORMATS: Final = ("json", "csv", "md")
 
@@ -138,18 +138,20 @@ def without_collection() -> Iterator[None]:
 
 
 # -----------------------------------------------------------------------------
-# Files that were written by hand, or damaged: one line instead of a traceback.
+# Runs of another version, files that were written by hand or damaged: one line, no traceback.
 
 
 @contextlib.contextmanager
-def reading_files(names: Sequence[str]) -> Iterator[None]:
-    """Take it that values which nothing can be done with are those of files that were named.
+def reading_runs(names: Sequence[str]) -> Iterator[None]:
+    """Take it that values which nothing can be done with are those of the runs that were named.
 
     Args:
-        names: runs and files; where no file is among them, errors pass unchanged.
+        names: runs and files; where no file is among them, only what a record refuses is theirs,
+            and other errors pass unchanged.
 
     Raises:
         UsageError: a file holds something else than a command had written.
+        StoreError: a run of the store holds a value that this version does not know.
     """
     try:
         yield
@@ -165,7 +167,15 @@ def reading_files(names: Sequence[str]) -> Iterator[None]:
     ) as error:
         files = [name for name in dict.fromkeys(names) if user_path(name).is_file()]
         if not files:
-            raise
+            import msgspec
+
+            if not names or not isinstance(error, msgspec.ValidationError):
+                raise
+            raise StoreError(
+                f"run {', '.join(dict.fromkeys(names))}: holds a value that this pydlbench does "
+                f"not know ({error}); use the one that wrote it, or read it as it is: pydlbench "
+                f"export {names[0]} --format json"
+            ) from error
         raise UsageError(
             f"{', '.join(files)}: not as a command writes it with --json "
             f"({type(error).__name__}); nearest: the run itself, or the file written again by "

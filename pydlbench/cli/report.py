@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.cli.options import add
-from pydlbench.cli.output import reading_files, without_collection
+from pydlbench.cli.output import reading_runs, without_collection
 from pydlbench.cli.terminal import tell
 from pydlbench.errors import UsageError
 
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     for kind in _KINDS:
         if getattr(args, kind) is not None:
             _check_folder(f"--{kind}", getattr(args, kind))
-    with without_collection(), reading_files(args.runs):
+    with without_collection(), reading_runs(args.runs):
         runs = _read(args)
         page = build_page(runs, args.title)
         write_text(args.output, page.html)

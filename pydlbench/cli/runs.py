@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.options import add, reading_store, taking, whole_number
-from pydlbench.cli.output import Outputs, reading_files
+from pydlbench.cli.output import Outputs, reading_runs
 from pydlbench.cli.terminal import tell
 from pydlbench.errors import UsageError, nearest
 from pydlbench.store.entry import TABLES
@@ -132,7 +132,7 @@ def _show(args: argparse.Namespace, text: str) -> int:
 
     store = reading_store(args)
     try:
-        with reading_files([text]):
+        with reading_runs([text]):
             show(load(text, store), quiet=args.quiet)
     finally:
         if store is not None:

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from pydlbench.cli import main
-from pydlbench.cli.output import reading_files
+from pydlbench.cli.output import reading_runs
 from pydlbench.errors import StoreError, UsageError
+from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 
@@ -75,6 +76,7 @@ def test_a_row_without_a_usable_time_has_failed(write, capsys, measurement):
     assert "failed in" in error
 
 
+STEP = StepRecord(case=StepSpec(model="mnist", batch=4), status="ok")
 STEERING = "\x1b[31m\x9b\x07"
 
 
@@ -113,11 +115,46 @@ def test_no_store_from_elsewhere_steers_a_terminal(words, run_record, measuremen
     assert not set("".join(capsys.readouterr())) & set(STEERING) - set("[31m")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("runs", "show", "last"),
+        ("export", "last"),
+        ("export", "last", "--format", "md"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize(
+    ("table", "changes"),
+    [
+        ("layer", {"batch": "many"}),
+        ("layer", {"time_s": {"median": []}}),
+        ("step", {"layout": "zigzag"}),
+        ("step", {"time_s": {"median": 0.1}}),
+    ],
+    ids=str,
+)
+def test_a_run_of_a_store_with_a_value_that_no_record_takes_is_one_line(
+    words, table, changes, run_record, measurement, capsys
+):
+    rows = {"layer": measurement().to_dict(), "step": STEP.to_dict()}
+    with Store.open() as store:
+        store.begin(run_record, "sweep")
+        store.add(run_record.id, Entry.of(table, rows[table] | changes))
+        store.finish(run_record, "done")
+    assert main(list(words)) == 1
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith("pydlbench: run last: ")
+    assert "export last --format json" in error
+    assert main(["export", "last", "--format", "json"]) == 0
+    assert next(iter(changes)) in capsys.readouterr().out
+
+
 def test_errors_without_a_file_or_of_our_own_pass():
-    with pytest.raises(KeyError), reading_files(["last"]):
+    with pytest.raises(KeyError), reading_runs(["last"]):
         raise KeyError("problem")
-    with pytest.raises(StoreError, match="it is locked"), reading_files([__file__]):
+    with pytest.raises(StoreError, match="it is locked"), reading_runs([__file__]):
         raise StoreError("it is locked")
     wrong = pytest.raises(UsageError, match=r"test_damaged.py: not as .*KeyError")
-    with wrong, reading_files([__file__]):
+    with wrong, reading_runs([__file__]):
         raise KeyError("problem")
