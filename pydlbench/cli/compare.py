@@ -56,7 +56,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         what,
         *("model", "fail-on"),
         model={"help": "only this model, with --published"},
-        fail_on={"help": "slower:P%%: exit code 3 if a row is SLOWER by more than P%%"},
+        fail_on={
+            "type": (fail_on, "slower"),
+            "help": "slower:P%%: exit code 3 if a row is SLOWER by more than P%%",
+        },
     )
     what.add_argument(
         "--same", metavar="P%", help="what still counts as the same (2%%); verdicts lie beyond"
@@ -97,7 +100,6 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
         raise UsageError(f"--model {args.model}: with --published only; nearest: --published")
     if not args.interleave:
         _refuse(args, _WITH_INTERLEAVE, "without --interleave", "--interleave")
-    condition = None if args.fail_on is None else fail_on("--fail-on", args.fail_on, "slower")
     settings = _settings(args.same)
     if len(args.runs) != 2:  # A and B
         raise UsageError(
@@ -117,7 +119,7 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
             show(found, outputs, everything=args.all)
         if interrupted:
             return 130
-        return 0 if condition is None else _judged(found, condition[1])
+        return 0 if args.fail_on is None else _judged(found, args.fail_on[1])
 
 
 def _stored(args: argparse.Namespace, settings: Settings) -> Comparison:
@@ -146,9 +148,10 @@ def _refuse(
 ) -> None:
     for name in names:
         value = getattr(args, name)
-        if value not in (None, False):
+        if value is not None and value is not False:  # a seed of 0 was given, too
             option = f"--{name.replace('_', '-')}"
-            text = option if value is True else f"{option} {value}"
+            # A flag, or a condition, which is no text any more.
+            text = option if value is True or isinstance(value, tuple) else f"{option} {value}"
             raise UsageError(f"{text}: has no meaning {where}; nearest: {near}")
 
 

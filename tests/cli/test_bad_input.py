@@ -155,6 +155,8 @@ REFUSED = [
     ("runs tag last x", "runs tag", None),
     ("sweep x --dry-run --resume last", "--resume last", "leave one of them out"),
     ("sweep --resume last", "--resume last", None),
+    ("compare a.json b.json --seed 0", "--seed 0", "--interleave"),
+    ("compare --published --fail-on slower:3%", "--fail-on", "leave it out"),
     ("compare a.json b.json --passes 9", "--passes 9", "--interleave"),
     ("compare a.json b.json --model vgg16", "--model vgg16", "--published"),
     ("compare a.json b.json --interleave --passes 3", "--passes 3", "4"),
