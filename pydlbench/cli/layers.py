@@ -670,7 +670,7 @@ def with_options(args: argparse.Namespace) -> argparse.Namespace:
     idle = vars(parser.parse_args([]))
     if any(value != idle.get(name) for name, value in vars(args).items() if name not in _OUTPUTS):
         return args
-    with run_to_resume(args, "layers") as (store, info):
+    with run_to_resume(args, args.resume, "layers") as (store, info):
         run = store.record(info.id)
     if run.command[1:2] != ("layers",):
         raise UsageError(

@@ -104,6 +104,10 @@ def recorder_of(args: argparse.Namespace, kind: str, resume: str | None = None) 
     """
     path, by = chosen_path(args.store)
     named = by == "--store"
+    if resume is not None and path is not None:
+        # For reading first: opened for writing, a store is made where there is none.
+        with run_to_resume(args, resume, kind):
+            pass
     how: dict[str, Any] = {"tell": tell, "named": named, "quiet": args.quiet}
     if path is None:
         if resume is not None:
@@ -132,11 +136,14 @@ def _resumable(store: Store, text: str, kind: str) -> Resumed:
 
 
 @contextlib.contextmanager
-def run_to_resume(args: argparse.Namespace, kind: str) -> Iterator[tuple[Store, RunInfo]]:
+def run_to_resume(
+    args: argparse.Namespace, resume: str, kind: str
+) -> Iterator[tuple[Store, RunInfo]]:
     """Open the store for reading, and find the run that ``--resume`` names.
 
     Args:
-        args: the options; ``store`` and ``resume`` are read.
+        args: the options; ``store`` is read.
+        resume: the run, as ``Store.find`` takes it.
         kind: the command.
 
     Raises:
@@ -144,9 +151,9 @@ def run_to_resume(args: argparse.Namespace, kind: str) -> Iterator[tuple[Store, 
     """
     store = reading_store(args)
     if store is None:
-        raise UsageError(f"--resume {args.resume}: no runs are kept yet")
+        raise UsageError(f"--resume {resume}: no runs are kept yet")
     with store:
-        yield store, _find(store, args.resume, kind)
+        yield store, _find(store, resume, kind)
 
 
 def _find(store: Store, text: str, kind: str) -> RunInfo:

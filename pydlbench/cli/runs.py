@@ -152,15 +152,17 @@ def _change(
     store = reading_store(args)
     if store is None:
         raise UsageError(f"runs {action}: no runs are kept yet; begin with: pydlbench layers")
+    # Before it is opened for writing: that would make a store of an empty file.
+    named = words if action == "delete" else words[:1]
     with store:
         path = store.path
+        infos = list({info.id: info for info in map(store.find, named)}.values())
     with Store.open(path) as store:
         if action == "vacuum":
             before = path.stat().st_size
             store.vacuum()
             said = f"{path}: {before:,} bytes before, {path.stat().st_size:,} now"
         elif action == "delete":
-            infos = list({info.id: info for info in map(store.find, words)}.values())
             for info in infos:
                 if info.status == "running":
                     raise UsageError(f"run {info.id}: {BEING_WRITTEN.format(info.id)}")
@@ -171,11 +173,11 @@ def _change(
                 store.delete(info.id)
             said = f"deleted: {', '.join(info.id for info in infos)}"
         elif action == "end":
-            info = store.find(words[0])
+            info = infos[0]
             store.end(info.id)
             said = f"run {info.id}: {store.info(info.id).status}"
         else:
-            info = store.find(words[0])
+            info = infos[0]
             (store.tag if action == "tag" else store.untag)(info.id, words[1])
             tags = store.info(info.id).tags
             said = f"run {info.id}: {'tags ' + ', '.join(tags) if tags else 'no tags'}"

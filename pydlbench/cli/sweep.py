@@ -126,7 +126,7 @@ def _asked(args: argparse.Namespace) -> tuple[str, str]:
         return _read(args.file)
     from pydlbench.cli.measuring import run_to_resume
 
-    with run_to_resume(args, "sweep") as (store, info):
+    with run_to_resume(args, args.resume, "sweep") as (store, info):
         asked: Mapping[str, Any] | None = store.request(info.id)
     if asked is None or "text" not in asked:
         raise UsageError(f"--resume {info.id}: it was kept without its file; start a new run")

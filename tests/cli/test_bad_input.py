@@ -155,6 +155,9 @@ REFUSED = [
     ("runs tag last x", "runs tag", None),
     ("sweep x --dry-run --resume last", "--resume last", "leave one of them out"),
     ("sweep --resume last", "--resume last", None),
+    ("layers --resume last", "--resume last", None),
+    ("layers --shape conv3 --resume last", "--resume last", None),
+    ("layers --shape conv3 --resume last --store a.sqlite", "--store a.sqlite", "leave it out"),
     ("compare a.json b.json --seed 0", "--seed 0", "--interleave"),
     ("compare --published --fail-on slower:3%", "--fail-on", "leave it out"),
     ("compare a.json b.json --passes 9", "--passes 9", "--interleave"),
@@ -201,5 +204,6 @@ def test_it_is_named_with_the_nearest_choice(
         assert (told and told[1]) == (near and near.replace("FOLDER", str(folder)))
     assert [one.name for one in folder.iterdir()] == ["run.json"]
     if store_path.exists():
+        assert "--resume" not in line  # there is nothing in a store that is made for it
         with Store.open(store_path, readonly=True) as store:
             assert store.runs() == []

@@ -219,3 +219,10 @@ def test_a_run_of_a_process_that_cannot_be_seen_is_ended_by_hand(store_path, run
 def test_room_is_given_back(capsys):
     assert main(["runs", "vacuum"]) == 0
     assert "bytes before" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["tag last x", "end last", "delete last --yes"])
+def test_an_empty_file_is_not_made_a_store_for_a_run_that_is_not_there(words, store_path):
+    store_path.touch()
+    assert main(["runs", *words.split()]) == 2
+    assert store_path.stat().st_size == 0
