@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pydlbench.ladder.estimate import Plan
+    from pydlbench.ladder.estimate import Estimate, Plan
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunInfo
     from pydlbench.records.specs import KernelSpec
     from pydlbench.store.documents import Loaded
     from pydlbench.store.entry import Entry
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_parser", "run", "summed_again"]
 
 # Action -> what stands behind it on the command line.
 _ACTIONS: Final = {
@@ -220,10 +220,32 @@ def show_estimates(run: Loaded) -> None:
 
 def _table(run: Loaded, every: Sequence[Measurement], document: Mapping[str, Any]) -> str | None:
     """Return the whole report, or None where the run's rows do not add up to the estimate."""
-    from pydlbench.ladder.estimate import estimate
     from pydlbench.models.counts import memory
     from pydlbench.report.model import model_report
     from pydlbench.report.text import Style, as_text
+
+    summed = summed_again(every, document)
+    if summed is None:
+        return None
+    wanted, found, rows = summed
+    needs = memory(wanted.model, wanted.phase, wanted.precision)
+    report = model_report(run.record, wanted, found, needs, rows)
+    return as_text(report, Style.of(sys.stdout))
+
+
+def summed_again(
+    every: Sequence[Measurement], document: Mapping[str, Any]
+) -> tuple[Plan, Estimate, list[Measurement]] | None:
+    """Sum an estimate that is kept once more; None where the rows do not add up to it.
+
+    Args:
+        every: the rows of its run, those of other estimates among them.
+        document: of the estimate.
+
+    Returns:
+        What was wanted, what it came to, and the rows that are in the sum.
+    """
+    from pydlbench.ladder.estimate import estimate
 
     wanted = _plan(document)
     # A file has null where there is no number.
@@ -233,9 +255,7 @@ def _table(run: Loaded, every: Sequence[Measurement], document: Mapping[str, Any
     for rows in _rows(wanted, every, document.get("threads")):
         found = estimate(wanted, rows)
         if math.isclose(found.time.middle, kept, rel_tol=1e-9):
-            needs = memory(wanted.model, wanted.phase, wanted.precision)
-            report = model_report(run.record, wanted, found, needs, list(rows.values()))
-            return as_text(report, Style.of(sys.stdout))
+            return wanted, found, list(rows.values())
     return None
 
 

@@ -113,6 +113,25 @@ def test_a_model_without_any_kernel_has_no_estimate_and_says_why(tmp_path, capsy
     assert "no module" in refused["reason"]
 
 
+def test_what_other_work_disturbed_dominates_nothing_even_when_it_is_resumed(tmp_path, capsys):
+    path = tmp_path / "model.toml"
+    path.write_text('[[model]]\nmodel = "mnist"\nbatch = [1, 2]\n', encoding="utf-8")
+
+    def lines():
+        out = capsys.readouterr().out.splitlines()
+        return [line for line in out if line.startswith("mnist batch")]
+
+    sessions = Sessions()
+    assert sweep(sessions, path, "--quiet", "--store", "none") == 0
+    assert ["dominate" in line for line in lines()] == [True, True]
+    sessions.disturbed = {"conv"}
+    assert sweep(sessions, path, "--quiet") == 0
+    disturbed = lines()
+    assert [line.endswith(", contended") for line in disturbed] == [True, True]
+    assert sweep(sessions, path, "--quiet", "--resume", "last") == 0
+    assert lines() == disturbed
+
+
 def test_no_row_is_in_a_run_twice(tmp_path, capsys):
     path = tmp_path / "twice.toml"
     layers = '[[layers]]\nmodel = "mnist"\nbatch = 1\nthreads = 1\n'
