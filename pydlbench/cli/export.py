@@ -266,7 +266,10 @@ def _sheet(loaded: Sequence[Loaded]) -> tuple[Sequence[str], list[list[Any]], li
             rows += csv.flat_lines(one.record, table, columns, documents)
         if rows:
             rest = sum(entry.table != table for one in loaded for entry in one.entries)
-            left_out = f"{rest} entries of other kinds are not in it; --format json has all"
+            others = "1 entry of another kind is"
+            if rest > 1:
+                others = f"{rest} entries of other kinds are"
+            left_out = f"{others} not in it; --format json has all"
             return columns, rows, [left_out] if rest else []
     raise UsageError(
         f"{loaded[0].info.id}: has neither layers nor steps, and csv has columns for nothing "

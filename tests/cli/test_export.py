@@ -114,7 +114,7 @@ def test_csv_of_steps_and_what_it_leaves_out(keep, capsys):
     out, err = capsys.readouterr()
     (row,) = table(out)
     assert (row["model"], row["time_s_median"], row["batch"]) == ("vgg16", "0.0393", "16")
-    assert says(err, "1 entries")
+    assert says(err, "1 entry")
 
 
 @pytest.mark.usefixtures("mixed")
