@@ -50,8 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _complain(error: Exception, code: int) -> int:
     from pydlbench.cli.options import shortened
     from pydlbench.cli.terminal import tell
+    from pydlbench.units import printable
 
     # One line, whatever a library has put into its message, and whoever quotes what was given.
-    text = " ".join(str(error).split()).removeprefix("pydlbench: ")
+    text = printable(" ".join(str(error).split())).removeprefix("pydlbench: ")
     tell(f"pydlbench: {shortened(text, 2000)}")
     return code

@@ -43,6 +43,8 @@ __all__ = [
 
 
 _BYTES = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+# What eighteen digits can say.
+_LARGEST_COUNT = 10**18 - 1
 # More than any memory holds, and what the native modules can still count.
 _MOST_BYTES = 1 << 62
 
@@ -92,7 +94,7 @@ def whole_number(option: str, text: str, least: int) -> int:
     """
     # int() would take "1_000", " 7 " and digits of any script.
     if re.fullmatch(r"[+-]?[0-9]{19,}", text):
-        near = least if text.startswith("-") else 10**18 - 1
+        near = least if text.startswith("-") else _LARGEST_COUNT
         raise UsageError(f"{option} {text}: beyond what can be counted; nearest: {near}")
     if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
         raise UsageError(f"{option} {text}: not a whole number; nearest: {_guess(text, least)}")
@@ -192,8 +194,7 @@ def real(option: str, text: str, near: str, *, endless: bool = False) -> float:
 
 def _guess(text: str, least: int) -> int:
     try:
-        value = float(text)
-        return max(least, round(value))
+        return min(max(least, round(float(text))), _LARGEST_COUNT)
     except (ValueError, OverflowError):
         return least
 
@@ -296,7 +297,8 @@ def fail_on(option: str, text: str, *allowed: str) -> tuple[str, float]:
             return found[1], value / 100
     forms = ", ".join(one if one == "failed" else f"{one}:P%" for one in allowed)
     reason = "more than anybody measures" if found and known else f"expected {forms}"
-    raise UsageError(f"{option} {text}: {reason}; nearest: {_near_condition(text, allowed)}")
+    near = _near_condition(text, allowed)
+    raise UsageError(f"{option} {text or repr(text)}: {reason}; nearest: {near}")
 
 
 def _near_condition(text: str, allowed: Sequence[str]) -> str:
@@ -337,7 +339,13 @@ def batches(option: str, text: str, axis: str = "") -> list[int]:
     """Read ``16,32`` of ``--batch``, or ``batch=16,32`` of ``--sweep``, behind its axis."""
     if not text.startswith(axis):
         raise UsageError(f"{option} {text}: only batches; nearest: --sweep batch=16,32,64")
-    return wholes(option, [text.removeprefix(axis)])
+    try:
+        return wholes(option, [text.removeprefix(axis)])
+    except UsageError as error:
+        if not axis:
+            raise
+        # What was given, axis and all, and why not.
+        raise UsageError(f"{option} {text}: {str(error).partition(': ')[2]}") from None
 
 
 class Several(argparse.Action):

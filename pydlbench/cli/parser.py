@@ -234,7 +234,7 @@ def dispatch(arguments: Sequence[str]) -> int:
     command = words[0] if words and not words[0].startswith("-") else None
     if command is not None and command not in COMMANDS:
         names = ", ".join(nearest(command, COMMANDS) or COMMANDS)
-        raise UsageError(f"{command}: no such command; nearest: {names}")
+        raise UsageError(f"{command or repr(command)}: no such command; nearest: {names}")
     parser = Parser(prog="pydlbench", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("-V", "--version", action="store_true", help="show the version and exit")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")

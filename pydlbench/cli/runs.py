@@ -117,7 +117,8 @@ def _list(args: argparse.Namespace) -> int:
             if args.tag is not None and not found:
                 tags = sorted({tag for info in store.runs() for tag in info.tags})
                 near = ", ".join(nearest(args.tag, tags) or tags) or "pydlbench runs tag RUN NAME"
-                raise UsageError(f"--tag {args.tag}: no run has it; nearest: {near}")
+                tag = args.tag or repr(args.tag)
+                raise UsageError(f"--tag {tag}: no run has it; nearest: {near}")
     outputs.write(
         {"json": lambda: dump({"runs": [one.to_dict() for one in found]})},
         lambda: as_text([runs_table(found)], Style.of(sys.stdout)) if found else None,

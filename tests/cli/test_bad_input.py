@@ -24,6 +24,7 @@ REFUSED = [
     # Numbers and lists.
     ("layers --batch 3.5", "--batch 3.5", "4"),
     ("layers --batch many", "--batch many", "1"),
+    ("layers --batch 1e99", "--batch 1e99", "999999999999999999"),
     ("layers --batch 1,,2", "--batch '1,,2'", "1,2"),
     ("layers --backend ''", "--backend ''", "leave the option out"),
     ("layers --threads 0", "--threads 0", "1"),
@@ -112,6 +113,8 @@ REFUSED = [
     ("model mnist --option classes=11 --option classes=12", "--option classes=12", "leave one out"),
     ("model alexnet --option lrn=maybe", "lrn=maybe", "on, off, true, false"),
     ("e2e", "MODEL", "pydlbench e2e alexnet-owt --batch 16"),
+    ("e2e mnist --sweep batch=0", "--sweep batch=0", "1"),
+    ("e2e mnist --sweep batch=", "--sweep batch=", "leave the option out"),
     ("e2e mnist --sweep size=3", "--sweep size=3", "--sweep batch=16,32,64"),
     ("e2e mnist --framework torch --agree", "--agree", "--framework all"),
     ("e2e mnist --steps 5", "--steps 5", "--protocol NAME"),
@@ -122,6 +125,7 @@ REFUSED = [
     ("check vgg11 --batch 1000000 --framework torch", "vgg11 at batch 1000000", ...),
     ("diagnose mnist --mode xla", "--mode xla", "eager"),
     ("diagnose vgg11 --batch 1000000", "vgg11 at batch 1000000", ...),
+    ("diagnose mnist --fail-on ''", "--fail-on ''", "saves:3%"),
     ("diagnose mnist --fail-on 10", "--fail-on 10", "saves:10%"),
     (
         "diagnose vgg11 --option optimizer=none --phase training",
@@ -169,6 +173,8 @@ REFUSED = [
     ("export run.json --samples", "--samples", "--format long"),
     ("export run.json --schema layers", "run.json", "leave it out"),
     # What no command knows.
+    ("''", "''", ...),
+    ("r\x1buns", "runs", "runs"),
     ("--quiet", "--quiet", None),
     ("layers --thread=2", "--thread=2", "--threads, --store"),
     ("report run.json --pdf x", "--pdf", "--png, --help"),
