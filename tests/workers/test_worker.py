@@ -185,12 +185,12 @@ def test_a_kernel_does_not_survive_its_worker(worker, prepare):
 def test_a_hung_worker_is_killed(worker, prepare, monkeypatch, when):
     worker.describe()
     pid = worker.pid
-    for name in ("_timeout", "_prepare_timeout"):
+    for name in ("timeout", "prepare_timeout"):
         monkeypatch.setattr(worker, name, 0.2)
     with pytest.raises(WorkerError, match=r"gave no answer for 0\.2 s and was killed"):
         prepare(f"{when} hangs").sample(ONE)
     assert gone(pid)
-    for name in ("_timeout", "_prepare_timeout"):
+    for name in ("timeout", "prepare_timeout"):
         monkeypatch.setattr(worker, name, 60)
     assert prepare().sample(ONE)
 
@@ -198,12 +198,12 @@ def test_a_hung_worker_is_killed(worker, prepare, monkeypatch, when):
 def test_a_preparation_may_take_longer_than_a_sample(worker, prepare, monkeypatch):
     assert (host.DEFAULT_TIMEOUT, host.PREPARE_TIMEOUT) == (900, 3600)
     worker.describe()
-    monkeypatch.setattr(worker, "_prepare_timeout", 0.2)
+    monkeypatch.setattr(worker, "prepare_timeout", 0.2)
     with pytest.raises(WorkerError, match=r"no answer for 0\.2 s"):
         prepare("now hangs")
-    monkeypatch.setattr(worker, "_prepare_timeout", 60)
+    monkeypatch.setattr(worker, "prepare_timeout", 60)
     kernel = prepare("later hangs")
-    monkeypatch.setattr(worker, "_timeout", 0.3)
+    monkeypatch.setattr(worker, "timeout", 0.3)
     with pytest.raises(WorkerError, match=r"no answer for 0\.3 s"):
         kernel.sample(ONE)
 
