@@ -90,7 +90,7 @@ class Gpu:
         """Run every plan that can be built and judge it on the device and on the host."""
         inputs = self.inputs(case) if inputs is None else inputs
         arena = self.native.Arena(self.device, inputs)
-        reference = self._plans.reference(self.device, case)
+        reference = self._plans.reference(case)
         checked = []
         for plan in self.plans(case):
             try:
