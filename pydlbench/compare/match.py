@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pydlbench.compare.rows import Row
 from pydlbench.errors import UsageError
+from pydlbench.layers.layer import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,7 +46,7 @@ _KEY: Final = 1 + len(FIELDS)
 assert Row._fields[:_KEY] == ("layer", *FIELDS)
 _DEVICE: Final = Row._fields.index("device")
 #: Kinds of rows that are layers, not whole steps.
-LAYER_KINDS: Final = frozenset(("conv2d", "gemm", "pool2d", "pointwise"))
+LAYER_KINDS: Final = frozenset(KINDS)
 # Those whose problem says all of what they compute.
 _SAID: Final = LAYER_KINDS - {"pool2d"}
 

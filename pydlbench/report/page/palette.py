@@ -76,6 +76,7 @@ DARK: Final = {
 #: Kind of layer -> hue and hatching of its bars.
 KINDS: Final = {
     "conv2d": ("blue", ""),
+    "deconv2d": ("sky", "\\\\"),
     "gemm": ("orange", "//"),
     "pool2d": ("green", ".."),
     "pointwise": ("purple", "xx"),

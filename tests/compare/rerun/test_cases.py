@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from pydlbench.compare.match import LAYER_KINDS, describe
 from pydlbench.compare.rerun import spec_of
 from pydlbench.compare.rows import Row
 from pydlbench.errors import UnsupportedError
+from pydlbench.layers.descriptor import parse_problem
 from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.layer import KINDS
 from pydlbench.models.catalog import find_layers
 
 
@@ -38,6 +41,14 @@ def test_a_layer_of_the_catalog_comes_back_whole(name):
     case = spec_of(row_of(layer, pass_="backward-data", layout_request="nhwc"))
     assert case.layer == layer
     assert (case.pass_, case.layout, case.timing) == ("backward-data", "nhwc", "auto")
+
+
+def test_every_kind_of_layer_is_a_layer_to_a_comparison():
+    assert set(KINDS) == LAYER_KINDS
+    layer = parse_problem("deconv:mb2ic8ih7oc4oh14kh2sh2")
+    row = row_of(layer)
+    assert spec_of(row).layer == layer
+    assert describe(row) == f"{layer.problem} forward fp32"
 
 
 def test_a_layer_that_is_no_more_what_its_name_says_is_read_from_its_problem():

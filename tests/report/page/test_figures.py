@@ -144,6 +144,14 @@ def test_series_differ_in_more_than_colour():
     assert len({look.hatch for look in found.values()}) == len(names)
 
 
+def test_every_kind_of_layer_has_a_look_of_its_own():
+    from pydlbench.layers.layer import KINDS
+    from pydlbench.report.page.palette import kind_look
+
+    drawn = [(kind_look(kind).hue, kind_look(kind).hatch) for kind in KINDS]
+    assert len(set(drawn)) == len(KINDS)
+
+
 def test_many_runs_have_a_few_figures_of_a_kind_and_say_so(tmp_path, measurement):
     documents = [invented.layers_document([measurement()]) for _ in range(8)]
     page = build_page(invented.read(tmp_path, *documents))
