@@ -37,8 +37,7 @@ def _find_native_modules() -> None:
 _find_native_modules()
 
 if TYPE_CHECKING:
-    from pydlbench.api import diagnose_step, e2e, to_dataframe
-    from pydlbench.ladder.check import check
+    from pydlbench.api import check, diagnose_step, e2e, to_dataframe
     from pydlbench.layers.conv import Conv2d
     from pydlbench.layers.gemm import Gemm
     from pydlbench.layers.pool import Pool2d
@@ -69,7 +68,7 @@ _HOMES = {
     "Options": "pydlbench.runner.session",
     "Session": "pydlbench.runner.session",
     "Store": "pydlbench.store.store",
-    "check": "pydlbench.ladder.check",
+    "check": "pydlbench.api",
     "diagnose_step": "pydlbench.api",
     "e2e": "pydlbench.api",
     "to_dataframe": "pydlbench.api",

@@ -11,11 +11,15 @@ from pydlbench.records.step import StepSpec
 from pydlbench.runner.session import Options, Session
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pydlbench.ladder.native import NativeSum
+    from pydlbench.records.check import CheckRecord
     from pydlbench.records.diagnosis import Diagnosis
     from pydlbench.records.record import Record
     from pydlbench.records.step import StepRecord
 
-__all__ = ["diagnose_step", "e2e", "to_dataframe"]
+__all__ = ["check", "diagnose_step", "e2e", "to_dataframe"]
 
 
 def e2e(model: str, *, options: Options | None = None, **step: Any) -> StepRecord:
@@ -39,6 +43,75 @@ def e2e(model: str, *, options: Options | None = None, **step: Any) -> StepRecor
     spec = StepSpec(model=model, **{"device": default_device()[0], **step})
     with Session(options) as session:
         return run(spec, session)
+
+
+def check(
+    model_name: str,
+    options: Mapping[str, Any] | None = None,
+    batch: int | None = None,
+    phase: str = "forward",
+    precision: str = "fp32",
+    framework: str = "torch",
+    mode: str | None = None,
+    session: Session | None = None,
+    *,
+    rounds: int = 15,
+    time_limit_s: float = 80.0,
+    native: NativeSum | None = None,
+    checks: bool = False,
+    layout: str = "nhwc",
+    feed: str = "resident",
+    tell: Callable[[str], None] = lambda _: None,
+) -> CheckRecord:
+    """Predict a framework's step from its isolated operators, as ``pydlbench check`` does.
+
+    Args:
+        model_name: by which the model is known.
+        options: of the model.
+        batch: images per step; None is the model's own.
+        phase: ``forward``, ``forward-backward`` or ``training``.
+        precision: of the products.
+        framework: ``torch`` or ``tensorflow``.
+        mode: one of the framework's; None is its first.
+        session: whose workers are used, and whose seed.
+        rounds: at the most; at least five are taken, whatever the time.
+        time_limit_s: no round begins after so many seconds; the native rows are not counted.
+        native: the native rows of the same step, where they have been measured already.
+        checks: check the step (shapes, parameters, gradients, descent) before it is timed.
+        layout: of images: ``nhwc`` (PyTorch's channels_last) or ``nchw``.
+        feed: ``resident`` images and labels, or new ones from the ``host`` in each step.
+        tell: called with what is done next.
+
+    Raises:
+        UsageError: no such model, option or word.
+        UnsupportedError: the framework has not what is asked for.
+        WorkerError: a worker died.
+    """
+    from pydlbench.ladder.check import check_step
+
+    if session is None:
+        raise ValueError("a check needs a session")
+    case = StepSpec(
+        model=model_name,
+        options=dict(options or {}),
+        batch=batch,
+        phase=phase,
+        framework=framework,
+        mode=mode,
+        precision=precision,
+        layout=layout,
+        feed=feed,
+        seed=session.options.seed,
+    )
+    return check_step(
+        case,
+        session,
+        rounds=rounds,
+        time_limit_s=time_limit_s,
+        native=native,
+        checks=checks,
+        tell=tell,
+    )
 
 
 def diagnose_step(

@@ -90,7 +90,7 @@ def run(
     Args:
         args: the command's options.
         session_factory: gives a session for the options of ``session.Options`` as keywords.
-        checker: takes the place of ``pydlbench.ladder.check.check``.
+        checker: takes the place of ``pydlbench.ladder.check.check_step``.
 
     Returns:
         0; 1 if no check is ok; 3 under ``--fail-on``; 130 after Ctrl-C, with what was finished.
@@ -126,7 +126,7 @@ def read_tasks(
 
     Args:
         args: the command's options.
-        checker: takes the place of ``pydlbench.ladder.check.check``.
+        checker: takes the place of ``pydlbench.ladder.check.check_step``.
 
     Raises:
         UsageError: a value is bad.
@@ -157,6 +157,7 @@ def read_tasks(
             precision=args.precision,
             layout=args.layout,
             feed=args.feed,
+            seed=args.seed,
         )
         names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "feed")
         fields = fields_of(args, values_of(step, *names, "device"))
@@ -241,7 +242,7 @@ class CheckTask(Task):
         model: the step's graph, with its batch.
         rounds: at the most.
         time_limit_s: no round begins after so many seconds.
-        checker: takes the place of ``pydlbench.ladder.check.check``.
+        checker: takes the place of ``pydlbench.ladder.check.check_step``.
     """
 
     kind: ClassVar[str] = "check"
@@ -288,7 +289,7 @@ class CheckTask(Task):
 
     def measure(self, session: Any, view: View) -> Iterator[Result]:
         """Measure the native rows, then predict and run the step."""
-        from pydlbench.ladder.check import check
+        from pydlbench.ladder.check import check_step
 
         self.check(session)
         step, stages = self.step, self.rounds + _STAGES
@@ -301,20 +302,12 @@ class CheckTask(Task):
             done += 1
 
         try:
-            record = (self.checker or check)(
-                step.model,
-                step.options,
-                step.batch,
-                step.phase,
-                step.precision,
-                step.framework,
-                step.mode,
+            record = (self.checker or check_step)(
+                step,
                 session,
                 rounds=self.rounds,
                 time_limit_s=self.time_limit_s,
                 native=native,
-                layout=step.layout,
-                feed=step.feed,
                 tell=advance,
             )
         except PydlbenchError as error:

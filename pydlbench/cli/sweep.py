@@ -69,7 +69,7 @@ def run(
     Args:
         args: the command's options.
         session_factory: gives a session for the options of ``session.Options`` as keywords.
-        checker: takes the place of ``pydlbench.ladder.check.check``.
+        checker: takes the place of ``pydlbench.ladder.check.check_step``.
 
     Returns:
         0; 1 if no row is ok; 3 under ``--fail-on``; 130 after Ctrl-C, with what was finished.

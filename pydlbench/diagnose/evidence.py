@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError, UsageError
-from pydlbench.ladder.check import check
+from pydlbench.ladder.check import check_step
 from pydlbench.ladder.estimate import estimate, plan
 from pydlbench.ladder.native import native_sum
 from pydlbench.ladder.rounds import ask_log
@@ -201,7 +201,7 @@ def observe(
     session: Session,
     time_limit_s: float,
     tell: Callable[[str], None],
-    checker: Callable[..., CheckRecord] = check,
+    checker: Callable[..., CheckRecord] = check_step,
 ) -> tuple[Observations, tuple[str, ...]]:
     """Measure what the rules read; return it with notes for the reader.
 
@@ -246,18 +246,11 @@ def observe(
         tell("check")
         try:
             found = checker(
-                case.model,
-                case.options,
-                case.batch,
-                case.phase,
-                case.precision,
-                case.framework,
-                case.mode,
+                case,
                 session,
                 rounds=_ROUNDS,
                 time_limit_s=_SHARE * time_limit_s,
                 native=native,
-                layout=case.layout,
                 tell=tell,
             )
         except UsageError:

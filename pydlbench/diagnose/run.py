@@ -13,7 +13,7 @@ from pydlbench.diagnose.ablation import Rounds, StepChange, cost_s, try_out
 from pydlbench.diagnose.evidence import observe
 from pydlbench.diagnose.rules import RULES
 from pydlbench.errors import PydlbenchError, UnsupportedError
-from pydlbench.ladder.check import check
+from pydlbench.ladder.check import check_step
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Tried, overlap
 from pydlbench.units import format_seconds, percent
 
@@ -172,7 +172,7 @@ def diagnose(
     session: Session,
     time_limit_s: float = 300.0,
     tell: Callable[[str], None] = lambda _: None,
-    checker: Callable[..., CheckRecord] = check,
+    checker: Callable[..., CheckRecord] = check_step,
 ) -> Diagnosis:
     """Say what costs a step its time, and what would save it: each saving is measured.
 

@@ -10,10 +10,10 @@ import msgspec
 from pydlbench.errors import PydlbenchError
 from pydlbench.ladder.ledger import Findings, conclude
 from pydlbench.ladder.native import measure_native
-from pydlbench.ladder.operators import Calibration, blocks, singles, step_operators
+from pydlbench.ladder.operators import blocks, singles, step_operators
 from pydlbench.ladder.rounds import LEAST, Rounds, ask_log, ask_operators, ask_replay, keeps_pages
 from pydlbench.models import build_model
-from pydlbench.records.step import StepPreparation, StepSpec
+from pydlbench.records.step import StepPreparation
 from pydlbench.runner.interleaved import random_order, releasing
 from pydlbench.steps.run import prepare_step
 from pydlbench.workers.environment import FRESH_PAGES
@@ -26,77 +26,47 @@ if TYPE_CHECKING:
     from pydlbench.ladder.operators import StepOperator
     from pydlbench.models.graph import Model
     from pydlbench.records.check import CheckRecord
-    from pydlbench.records.step import StepFacts
+    from pydlbench.records.step import StepFacts, StepSpec
     from pydlbench.runner.session import Session
     from pydlbench.steps.operations import OperatorsFacts
     from pydlbench.workers.host import RemoteKernel
 
-__all__ = ["check"]
+__all__ = ["check_step"]
 
 Facts = TypeVar("Facts")
 
 
-def check(
-    model_name: str,
-    options: Mapping[str, Any] | None = None,
-    batch: int | None = None,
-    phase: str = "forward",
-    precision: str = "fp32",
-    framework: str = "torch",
-    mode: str | None = None,
-    session: Session | None = None,
+def check_step(
+    case: StepSpec,
+    session: Session,
     *,
     rounds: int = 15,
     time_limit_s: float = 80.0,
     native: NativeSum | None = None,
     checks: bool = False,
-    layout: str = "nhwc",
-    feed: str = "resident",
     tell: Callable[[str], None] = lambda _: None,
 ) -> CheckRecord:
     """Predict a framework's step from its isolated operators, run it, and explain it.
 
     Args:
-        model_name: by which the model is known.
-        options: of the model.
-        batch: images per step; None is the model's own.
-        phase: ``forward``, ``forward-backward`` or ``training``.
-        precision: of the products.
-        framework: ``torch`` or ``tensorflow``.
-        mode: one of the framework's; None is its first.
+        case: the step, on a CPU.
         session: whose workers are used.
         rounds: at the most; at least five are taken, whatever the time.
         time_limit_s: no round begins after so many seconds; the native rows are not counted.
         native: the native rows of the same step, where they have been measured already.
         checks: check the step (shapes, parameters, gradients, descent) before it is timed.
-        layout: of images: ``nhwc`` (PyTorch's channels_last) or ``nchw``.
-        feed: ``resident`` images and labels, or new ones from the ``host`` in each step.
         tell: called with what is done next.
 
     Raises:
-        UsageError: no such model, option or word.
+        UsageError: no such model or option.
         UnsupportedError: the framework has not what is asked for.
         WorkerError: a worker died.
     """
-    if session is None:
-        raise ValueError("a check needs a session")
     begin = time.monotonic()
-    case = StepSpec(
-        model=model_name,
-        options=dict(options or {}),
-        batch=batch,
-        phase=phase,
-        framework=framework,
-        mode=mode,
-        precision=precision,
-        layout=layout,
-        feed=feed,
-        seed=session.options.seed,
-    )
-    model = build_model(model_name, batch, **case.options)
+    model = build_model(case.model, case.batch, **case.options)
     if native is None:
         tell("native layers")
-        native = measure_native(model, phase, precision, session)
+        native = measure_native(model, case.phase, case.precision, session)
     started = time.monotonic()
     made = _Check(case, model, session, checks, tell)
     try:
@@ -170,7 +140,7 @@ class _Check:
         self._rounds = Rounds(
             self._found,
             self._operators,
-            Calibration.of(self._operators.facts),
+            self._operators.facts.once_s,
             played,
             step,
             kept,
@@ -202,7 +172,7 @@ class _Check:
             found=self._found,
             singles=self._singles,
             rounds=self._rounds,
-            calibration=Calibration.of(self._operators.facts),
+            calls=self._operators.facts,
             log=self._log,
             library=self._step.facts.library,
             notes=tuple(self._notes),

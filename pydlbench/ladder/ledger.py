@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pydlbench.ladder.native import NativeSum
-    from pydlbench.ladder.operators import Calibration, StepOperator
+    from pydlbench.ladder.operators import StepOperator
     from pydlbench.ladder.rounds import Rounds
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
+    from pydlbench.steps.operations import OperatorsFacts
 
 __all__ = ["Evidence", "Findings", "conclude", "ledger", "native_of"]
 
@@ -248,7 +249,7 @@ class Findings:
         found: its operators.
         singles: the nodes of joined operators one by one, where these were run besides.
         rounds: all of them, taken.
-        calibration: what calls cost.
+        calls: what the worker says of the operators: what starting a call and dispatch cost.
         log: what oneDNN logged of whole steps; empty without a log.
         library: name and version of the framework.
         notes: what a reader has to know.
@@ -259,7 +260,7 @@ class Findings:
     found: Sequence[StepOperator]
     singles: Sequence[StepOperator]
     rounds: Rounds
-    calibration: Calibration
+    calls: OperatorsFacts
     log: Mapping[str, Any]
     library: str
     notes: tuple[str, ...] = ()
@@ -325,10 +326,10 @@ def conclude(what: Findings, native: NativeSum, session: Session, seconds: float
         ),
         faults=what.faults,
         calibration={
-            "once_s": what.calibration.once_s,
-            "dispatch_s": what.calibration.dispatch_s,
+            "once_s": what.calls.once_s,
+            "dispatch_s": what.calls.dispatch_s,
             "fault_s": what.rounds.fault_s(),
-            "how": what.calibration.how,
+            "how": what.calls.how,
         },
         ladder={
             "theoretical_s": native.theoretical_s,
@@ -357,8 +358,8 @@ def _evidence(
         native=native,
         allocation_s=allocation_s,
         allocation_how=how,
-        dispatch_s=what.calibration.dispatch_s,
-        start_s=what.calibration.once_s,
+        dispatch_s=what.calls.dispatch_s,
+        start_s=what.calls.once_s,
         operators={one.name: len(one.nodes) for one in (*what.found, *what.singles)},
         singles=what.singles,
         reorder_s=what.reorder_s,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.models.graph import INPUT, trained_tensors
@@ -15,11 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pydlbench.models.graph import Model, Node
-    from pydlbench.steps.operations import OperatorKind, OperatorsFacts
+    from pydlbench.steps.operations import OperatorKind
 
 __all__ = [
     "LAYERS",
-    "Calibration",
     "StepOperator",
     "blocks",
     "by_operator",
@@ -282,30 +280,6 @@ def _gradient_sums(
 # From the times of operators to a step: sums, and nothing of the step itself.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
-    """What calls cost, in seconds.
-
-    Attributes:
-        once_s: seconds of starting a call, which operators have taken off and a step has once.
-        dispatch_s: what an operator costs that computes nothing.
-        how: how these were measured.
-    """
-
-    once_s: float
-    dispatch_s: float
-    how: str = ""
-
-    @classmethod
-    def of(cls, facts: OperatorsFacts) -> Calibration:
-        """Read it from what a worker says of its operators."""
-        return cls(
-            once_s=facts.once_s,
-            dispatch_s=facts.dispatch_s,
-            how=facts.how,
-        )
-
-
 def by_operator(seconds: Sequence[float], found: Sequence[StepOperator]) -> dict[str, float]:
     """Return the seconds of each operator; the median over the rounds.
 
@@ -322,11 +296,15 @@ def by_operator(seconds: Sequence[float], found: Sequence[StepOperator]) -> dict
     return {one.name: median(seconds[i::count]) for i, one in enumerate(found)}
 
 
-def predict(
-    times: Mapping[str, float], found: Sequence[StepOperator], calibration: Calibration
-) -> float:
-    """Return the seconds of a step without page faults: each operator as often as it occurs."""
-    return sum(one.count * times[one.name] for one in found) + calibration.once_s
+def predict(times: Mapping[str, float], found: Sequence[StepOperator], once_s: float) -> float:
+    """Return the seconds of a step without page faults: each operator as often as it occurs.
+
+    Args:
+        times: by operator.
+        found: the operators.
+        once_s: of starting a call, which operators have taken off and a step has once.
+    """
+    return sum(one.count * times[one.name] for one in found) + once_s
 
 
 # -----------------------------------------------------------------------------

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
 
-    from pydlbench.ladder.operators import Calibration, StepOperator
+    from pydlbench.ladder.operators import StepOperator
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
     from pydlbench.timing.chunk import Chunk
@@ -64,7 +64,7 @@ class Rounds:
     Args:
         found: the operators.
         operators: runs all of them, and what is to be known besides, in this order.
-        calibration: what calls cost.
+        once_s: seconds of starting a call, which operators have taken off and a step has once.
         replay: touches a step's blocks on fresh pages, which gives what a page fault costs; None
             where the framework keeps its pages itself.
         step: the step with the default allocator.
@@ -79,7 +79,7 @@ class Rounds:
         self,
         found: Sequence[StepOperator],
         operators: Sampled,
-        calibration: Calibration,
+        once_s: float,
         replay: Sampled | None,
         step: Sampled,
         kept: Sampled,
@@ -90,7 +90,7 @@ class Rounds:
     ) -> None:
         self._found = tuple(found)
         self._timed = (*self._found, *besides)
-        self._calibration = calibration
+        self._once_s = once_s
         self._kernels: dict[str, Sampled | None] = {
             "operators": operators,
             "replay": replay,
@@ -133,7 +133,7 @@ class Rounds:
         """Take one round and return it."""
         chunk = self._sample("operators")
         times = by_operator(chunk.seconds, self._timed)
-        operators_s = predict(times, self._found, self._calibration)
+        operators_s = predict(times, self._found, self._once_s)
         faults_s = 0.0
         if self._kernels["replay"] is not None:
             self._costs.append(_per_fault(self._sample("replay")))

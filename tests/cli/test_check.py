@@ -14,7 +14,8 @@ from pydlbench.cli import check as command
 from pydlbench.cli import main
 from pydlbench.cli.parser import Parser
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, WorkerError
-from pydlbench.ladder.check import check
+from pydlbench.ladder.check import check_step
+from pydlbench.records.step import StepSpec
 from pydlbench.store.store import Store
 
 BOTH = ("mnist", "--batch", "4", "--framework", "torch,tensorflow")
@@ -31,24 +32,29 @@ def parse(*words):
 
 
 class FakeChecker:
-    """Stands for ``pydlbench.ladder.check.check``; raises what it has for a framework."""
+    """Stands for ``pydlbench.ladder.check.check_step``; raises what it has for a framework."""
 
     def __init__(self, **errors):
         self.errors = errors
         self.calls = []
         self.natives = []
 
-    def __call__(self, *step, **settings):
-        inspect.signature(check).bind(*step, **settings)  # as the real one is called
-        model, options, batch, phase, precision, framework, mode, session = step
+    def __call__(self, *given, **settings):
+        inspect.signature(check_step).bind(*given, **settings)  # as the real one is called
+        case, session = given
         assert session.cases
         self.natives.append(settings.pop("native"))
         settings.pop("tell")("operators")
-        self.calls.append((model, options, batch, phase, precision, framework, mode, settings))
-        if framework in self.errors:
-            raise self.errors[framework]
+        self.calls.append((case, settings))
+        if case.framework in self.errors:
+            raise self.errors[case.framework]
         return make_record(
-            model=model, options=options, batch=batch, phase=phase, framework=framework, mode=mode
+            model=case.model,
+            options=case.options,
+            batch=case.batch,
+            phase=case.phase,
+            framework=case.framework,
+            mode=case.mode,
         )
 
 
@@ -61,10 +67,11 @@ def test_each_framework_is_checked_in_its_first_mode(session, capsys):
     checker = FakeChecker()
     words = (*BOTH, "--phase", "training", "--rounds", "7", "--time-limit", "9", "--seed", "3")
     assert command.run(parse(*words), session.open, checker) == 0
-    settings = {"rounds": 7, "time_limit_s": 9.0, "layout": "nhwc", "feed": "resident"}
+    settings = {"rounds": 7, "time_limit_s": 9.0}
+    step = {"model": "mnist", "batch": 4, "phase": "training", "seed": 3}
     assert checker.calls == [
-        ("mnist", {}, 4, "training", "fp32", "torch", "eager", settings),
-        ("mnist", {}, 4, "training", "fp32", "tensorflow", "graph", settings),
+        (StepSpec(framework="torch", mode="eager", **step), settings),
+        (StepSpec(framework="tensorflow", mode="graph", **step), settings),
     ]
     kept = {"keep_samples": True, "estimate": True}
     assert session.opened == [{"threads": None, "seed": 3, "budget_s": 0.25, **kept}]
@@ -94,7 +101,7 @@ def test_native_rows_are_measured_once_and_shared(session):
 def test_modes_in_the_other_frameworks_words(session, capsys):
     checker = FakeChecker()
     assert command.run(parse(*BOTH, "--mode", "eager,compiled"), session.open, checker) == 0
-    assert [call[5:7] for call in checker.calls] == [
+    assert [(case.framework, case.mode) for case, _ in checker.calls] == [
         ("torch", "eager"),
         ("torch", "compiled"),
         ("tensorflow", "graph"),
@@ -106,7 +113,7 @@ def test_modes_in_the_other_frameworks_words(session, capsys):
 def test_all_modes_of_all_frameworks(session):
     checker = FakeChecker()
     command.run(parse("mnist", "--framework", "all", "--mode", "all"), session.open, checker)
-    modes = [call[6] for call in checker.calls]
+    modes = [case.mode for case, _ in checker.calls]
     assert modes == ["eager", "compiled", "graph", "xla"]
 
 
@@ -116,7 +123,7 @@ def test_without_a_name_those_that_are_installed(session, monkeypatch):
     )
     checker = FakeChecker()
     command.run(parse("mnist"), session.open, checker)
-    assert [call[5] for call in checker.calls] == ["tensorflow"]
+    assert [case.framework for case, _ in checker.calls] == ["tensorflow"]
 
 
 def test_without_any_framework_the_way_to_get_one(monkeypatch):
@@ -129,7 +136,8 @@ def test_options_reach_the_model(session):
     checker = FakeChecker()
     words = ("alexnet", "--framework", "torch", "--option", "lrn=off", "--batch", "2")
     command.run(parse(*words), session.open, checker)
-    assert checker.calls[0][:3] == ("alexnet", {"lrn": "off"}, 2)
+    case, _ = checker.calls[0]
+    assert (case.model, case.options, case.batch) == ("alexnet", {"lrn": "off"}, 2)
     assert all("lrn" not in case.layer.name for case in session.cases)
 
 

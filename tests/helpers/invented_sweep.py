@@ -102,12 +102,16 @@ class Sessions(InventedSession):
             )
         return found
 
-    def checker(self, *step: Any, **settings: Any) -> Any:
-        model, options, batch, phase, _precision, framework, mode, _session = step
+    def checker(self, case: Any, _session: Any, **settings: Any) -> Any:
         settings["tell"]("operators")
-        self.begin(f"check {model} {framework} {mode}")
+        self.begin(f"check {case.model} {case.framework} {case.mode}")
         return make_record(
-            model=model, options=options, batch=batch, phase=phase, framework=framework, mode=mode
+            model=case.model,
+            options=case.options,
+            batch=case.batch,
+            phase=case.phase,
+            framework=case.framework,
+            mode=case.mode,
         )
 
 

@@ -167,17 +167,10 @@ class Bench:
 def checker(world):
     """Return what stands for the check: it knows what was planted, as the real one would."""
 
-    def check(name, options, batch, phase, precision, framework, mode, *_, layout, **__):
-        model = build_model(name, batch, **options)
-        case = StepSpec(
-            model=name,
-            batch=batch,
-            phase=phase,
-            framework=framework,
-            mode=mode,
-            options=options,
-            layout=layout,
-        )
+    def check(case, *_, **__):
+        name, phase, precision = case.model, case.phase, case.precision
+        framework, mode, layout = case.framework, case.mode, case.layout
+        model = build_model(name, case.batch, **case.options)
         step_s = world.step(case, "default", model.batch)
         times = {}
         for one in work(model, phase):

@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from pydlbench.ladder.check import check
+from pydlbench.api import check
 from pydlbench.ladder.native import measure_native
 from pydlbench.models import build_model
 from pydlbench.records.check import CheckRecord

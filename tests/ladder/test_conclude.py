@@ -11,14 +11,14 @@ from invented_evidence import row
 from pydlbench.ladder.estimate import plan
 from pydlbench.ladder.ledger import Findings, conclude
 from pydlbench.ladder.native import native_sum
-from pydlbench.ladder.operators import Calibration, step_operators
+from pydlbench.ladder.operators import step_operators
 from pydlbench.ladder.rounds import Rounds
 from pydlbench.models import build_model
 from pydlbench.records.step import StepSpec
+from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.timing.chunk import Chunk
 
 STEPS, KEPT = [1.0, 1.1, 1.2], [0.8, 1.0, 1.1]
-FREE = Calibration(once_s=0.0, dispatch_s=0.0)
 
 
 class Invented:
@@ -41,7 +41,7 @@ def concluded():
         rounds = Rounds(
             found,
             operators=Invented([(0.01,) * len(found)] * len(STEPS), 0.0),
-            calibration=FREE,
+            once_s=0.0,
             replay=None,
             step=Invented([(one,) for one in STEPS], counted),
             kept=Invented([(one,) for one in KEPT], kept),
@@ -56,7 +56,7 @@ def concluded():
             found=found,
             singles=(),
             rounds=rounds,
-            calibration=FREE,
+            calls=OperatorsFacts(),
             log={},
             library="invented 1",
         )

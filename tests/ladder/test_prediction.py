@@ -6,15 +6,13 @@ import math
 
 import pytest
 
-from pydlbench.ladder.operators import Calibration, StepOperator, by_operator, predict
-from pydlbench.steps.operations import OperatorsFacts
+from pydlbench.ladder.operators import StepOperator, by_operator, predict
 
 FOUND = (
     StepOperator(name="conv", kind="layer", nodes=("conv",), count=3),
     StepOperator(name="relu", kind="pointwise", nodes=("relu",), count=5),
     StepOperator(name="optimizer", kind="optimizer"),
 )
-CALIBRATION = Calibration(once_s=0.25, dispatch_s=0.1)
 
 
 def test_an_operator_is_the_median_over_rounds():
@@ -29,12 +27,5 @@ def test_times_that_are_no_rounds_are_refused():
 
 
 def test_a_step_is_each_operator_as_often_as_it_occurs_and_one_call():
-    assert math.isclose(
-        predict({"conv": 10, "relu": 2, "optimizer": 7}, FOUND, CALIBRATION), 30 + 10 + 7 + 0.25
-    )
-
-
-def test_a_calibration_is_read_from_what_a_worker_says():
-    facts = OperatorsFacts(once_s=2.0, dispatch_s=3.0, how="so")
-    made = Calibration.of(facts)
-    assert (made.once_s, made.dispatch_s, made.how) == (2, 3, "so")
+    times = {"conv": 10, "relu": 2, "optimizer": 7}
+    assert math.isclose(predict(times, FOUND, once_s=0.25), 30 + 10 + 7 + 0.25)

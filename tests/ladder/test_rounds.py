@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pydlbench.ladder.operators import Calibration, StepOperator
+from pydlbench.ladder.operators import StepOperator
 from pydlbench.ladder.rounds import Rounds
 from pydlbench.timing.chunk import Chunk
 
@@ -39,7 +39,7 @@ def made(*, replay=True, resident=False):
     }
     rounds = Rounds(
         FOUND,
-        calibration=Calibration(once_s=0.01, dispatch_s=0.0),
+        once_s=0.01,
         order=random.Random(0),
         rest=lambda: None,
         **kernels,
