@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -349,7 +348,7 @@ def show(results: Results, outputs: Outputs, *, several: bool, explain: bool) ->
     from pydlbench.records.measurement import Measurement
     from pydlbench.report.check import check_report
     from pydlbench.report.json import dump
-    from pydlbench.report.text import Style, as_markdown, as_text, run_lines
+    from pydlbench.report.text import as_markdown, run_lines
 
     native = [one.document for one in results.parts.values()]
     objects = [one.document for one in results.outcomes]
@@ -366,5 +365,5 @@ def show(results: Results, outputs: Outputs, *, several: bool, explain: bool) ->
 
     outputs.write(
         {"json": document, "md": lambda: as_markdown([*report(), run_lines(results.run)])},
-        lambda: as_text(report(), Style.of(sys.stdout)),
+        report,
     )

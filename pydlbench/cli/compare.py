@@ -270,14 +270,14 @@ def show(found: Comparison, outputs: Outputs, *, everything: bool) -> None:
     """
     from pydlbench.report.compare import comparison_report
     from pydlbench.report.json import dump
-    from pydlbench.report.text import Style, as_markdown, as_text
+    from pydlbench.report.text import as_markdown
 
     outputs.write(
         {
             "json": lambda: dump(found.to_dict()),
             "md": lambda: as_markdown(comparison_report(found)),
         },
-        lambda: as_text(comparison_report(found, everything=everything), Style.of(sys.stdout)),
+        lambda: comparison_report(found, everything=everything),
     )
 
 
@@ -301,7 +301,7 @@ def run_published(args: argparse.Namespace, outputs: Outputs) -> int:
     from pydlbench.compare.published import beside, find_figures
     from pydlbench.report.json import dump
     from pydlbench.report.published import published_report
-    from pydlbench.report.text import Style, as_markdown, as_text
+    from pydlbench.report.text import as_markdown
 
     figures = find_figures(args.model)
     own = _own(args)
@@ -312,7 +312,7 @@ def run_published(args: argparse.Namespace, outputs: Outputs) -> int:
             "json": lambda: dump(_document(found, args.runs, given)),
             "md": lambda: as_markdown(published_report(found, own=given)),
         },
-        lambda: as_text(published_report(found, own=given), Style.of(sys.stdout)),
+        lambda: published_report(found, own=given),
     )
     return 1 if given and not any(ours for _, ours in found) else 0
 

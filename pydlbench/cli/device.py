@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.cli.options import add, device_of
@@ -70,7 +69,6 @@ def run(
     from pydlbench.cli.output import Outputs
     from pydlbench.report.device import device_report
     from pydlbench.report.json import dump
-    from pydlbench.report.text import Style, as_text
 
     _check_combination(args)
     if args.known:
@@ -89,7 +87,7 @@ def run(
                 {"device": record.to_dict(), "environment": capabilities.environment()}
             )
         },
-        lambda: as_text(device_report(record), Style.of(sys.stdout)),
+        lambda: device_report(record),
         warnings=[f"{advice.symptom}; {advice.remedy}" for advice in record.warnings],
     )
     return 0
@@ -141,7 +139,6 @@ def run_known(args: argparse.Namespace) -> int:
     from pydlbench.devices.gpu.cards import known_cards
     from pydlbench.report.device import cards_report, price_cards
     from pydlbench.report.json import dump
-    from pydlbench.report.text import Style, as_text
 
     prices = _by_card("--price", args.price or ())
     images = _by_card("--throughput", args.throughput or ())
@@ -154,7 +151,7 @@ def run_known(args: argparse.Namespace) -> int:
     cards = price_cards(known_cards(), prices, images)
     Outputs.from_args(args).write(
         {"json": lambda: dump({"cards": [card.to_dict() for card in cards]})},
-        lambda: as_text(cards_report(cards), Style.of(sys.stdout)),
+        lambda: cards_report(cards),
     )
     return 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -178,7 +177,7 @@ def show(run: RunRecord, found: Diagnosis, outputs: Outputs) -> None:
     """
     from pydlbench.report.diagnose import diagnosis_report
     from pydlbench.report.json import dump
-    from pydlbench.report.text import Style, as_markdown, as_text, run_lines
+    from pydlbench.report.text import as_markdown, run_lines
 
     def report() -> list[Block]:
         return diagnosis_report(run, found)
@@ -188,5 +187,5 @@ def show(run: RunRecord, found: Diagnosis, outputs: Outputs) -> None:
             "json": lambda: dump({"kind": "diagnose", "run": run.to_dict(), **found.to_dict()}),
             "md": lambda: as_markdown([*report(), run_lines(run)]),
         },
-        lambda: as_text(report(), Style.of(sys.stdout)),
+        report,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -394,7 +393,7 @@ def show(
         return
     from pydlbench.cli.output import row_warnings
     from pydlbench.report import e2e as export
-    from pydlbench.report.text import Style, as_markdown, as_text
+    from pydlbench.report.text import as_markdown
 
     shown = [export.StepRow.of(row, models) for row in rows]
     lines = [*export.conclude(shown), *map(_agreement, agreements)]
@@ -408,7 +407,7 @@ def show(
             "csv": lambda: export.to_csv(run, shown),
             "md": lambda: as_markdown(report()),
         },
-        lambda: as_text(report(), Style.of(sys.stdout)),
+        report,
         warnings=row_warnings(rows),
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
     from pydlbench.records.specs import KernelSpec
+    from pydlbench.report.text import Block
     from pydlbench.runner.execute import Results
 
 __all__ = ["Request", "add_parser", "read_request", "read_tasks", "run", "show", "tasks"]
@@ -249,7 +249,7 @@ def show(
     from pydlbench.report.csv import to_csv
     from pydlbench.report.json import to_json
     from pydlbench.report.layers import layers_page, layers_report
-    from pydlbench.report.text import Style, as_markdown, as_text
+    from pydlbench.report.text import as_markdown
 
     bugs: list[Exception] = []
     conclusion: list[str] = []
@@ -258,9 +258,10 @@ def show(
     except Exception as error:  # noqa: BLE001 - a sentence must not cost the measurements
         bugs.append(error)
 
-    def table() -> str | None:
-        report = layers_report(run, rows, conclusion, algorithms=algorithms, explain=explain)
-        return as_text(report, Style.of(sys.stdout)) if rows else None
+    def report() -> list[Block]:
+        if not rows:
+            return []
+        return layers_report(run, rows, conclusion, algorithms=algorithms, explain=explain)
 
     outputs.write(
         {
@@ -268,7 +269,7 @@ def show(
             "csv": lambda: to_csv(run, rows),
             "md": lambda: as_markdown(layers_page(run, rows, conclusion)),
         },
-        table,
+        report,
         warnings=[*(() if again else _device_warnings(run)), *row_warnings(rows)],
         keep_files=early and not rows,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -259,7 +258,6 @@ def show_estimate(run: RunRecord, found: Summed, outputs: Outputs, *, top: int |
     """
     from pydlbench.report.json import dump
     from pydlbench.report.model import model_report
-    from pydlbench.report.text import Style, as_text
 
     rows = list(found.rows.values())
 
@@ -270,10 +268,7 @@ def show_estimate(run: RunRecord, found: Summed, outputs: Outputs, *, top: int |
 
     outputs.write(
         {"json": document},
-        lambda: as_text(
-            model_report(run, found.wanted, found.estimate, found.memory, rows, top=top),
-            Style.of(sys.stdout),
-        ),
+        lambda: model_report(run, found.wanted, found.estimate, found.memory, rows, top=top),
     )
 
 
@@ -282,11 +277,10 @@ def show_summary(model: Model, outputs: Outputs) -> int:
     from pydlbench.models.counts import summary
     from pydlbench.report.json import dump
     from pydlbench.report.model import summary_report
-    from pydlbench.report.text import Style, as_text
 
     found = summary(model)
     outputs.write(
         {"json": lambda: dump(found)},
-        lambda: as_text(summary_report(found), Style.of(sys.stdout)),
+        lambda: summary_report(found),
     )
     return 0

@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.cli.terminal import tell
 from pydlbench.errors import PydlbenchError, StoreError, UsageError
-from pydlbench.report.text import STDOUT, check_writable, write_text
+from pydlbench.report.text import STDOUT, Style, as_text, check_writable, write_text
 from pydlbench.store.place import user_path
 
 if TYPE_CHECKING:
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.step import StepRecord
+    from pydlbench.report.text import Block
 
-__all__ = ["Outputs", "reading_runs", "row_warnings", "without_collection"]
+__all__ = ["Outputs", "print_report", "reading_runs", "row_warnings", "without_collection"]
 
 _FORMATS: Final = ("json", "csv", "md")
 
@@ -66,7 +68,7 @@ class Outputs:
     def write(
         self,
         texts: Mapping[str, Callable[[], str]],
-        table: Callable[[], str | None],
+        report: Callable[[], Sequence[Block] | str],
         *,
         warnings: Iterable[str] = (),
         keep_files: bool = False,
@@ -75,7 +77,8 @@ class Outputs:
 
         Args:
             texts: by format; each is made when it is needed.
-            table: what standard output gets if no format goes there.
+            report: what standard output gets if no format goes there: blocks, or a text; nothing
+                where there are none.
             warnings: for standard error.
             keep_files: write no file: what an earlier run has left there is worth more.
 
@@ -98,8 +101,8 @@ class Outputs:
         printed = next((kind for kind, to in self.files.items() if to == STDOUT), None)
         if printed is not None:
             write_text(STDOUT, texts[printed]())
-        elif (text := table()) is not None:
-            print(text, flush=True)
+        else:
+            print_report(report())
         if bugs:
             raise bugs[0]
         if troubles:
@@ -109,6 +112,13 @@ class Outputs:
         """Say something on standard error, unless nobody wants to hear it."""
         for text in () if self.quiet else texts:
             tell(f"note: {text}")
+
+
+def print_report(report: Sequence[Block] | str) -> None:
+    """Print a report on standard output, as it suits whatever that is."""
+    text = report if isinstance(report, str) else as_text(report, Style.of(sys.stdout))
+    if text:
+        print(text, flush=True)
 
 
 def row_warnings(rows: Sequence[Measurement | StepRecord]) -> list[str]:

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.options import add, reading_store, taking, whole_number
-from pydlbench.cli.output import Outputs, reading_runs
+from pydlbench.cli.output import Outputs, print_report, reading_runs
 from pydlbench.cli.terminal import tell
 from pydlbench.errors import UsageError, nearest
 from pydlbench.store.entry import TABLES
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunInfo
     from pydlbench.records.specs import KernelSpec
+    from pydlbench.report.text import Block
     from pydlbench.store.documents import Loaded
     from pydlbench.store.entry import Entry
 
@@ -106,7 +107,6 @@ def run(args: argparse.Namespace, ask: Callable[[str], str] | None = None) -> in
 def _list(args: argparse.Namespace) -> int:
     from pydlbench.report.json import dump
     from pydlbench.report.runs import runs_table
-    from pydlbench.report.text import Style, as_text
 
     outputs = Outputs.from_args(args)
     store = reading_store(args)
@@ -121,7 +121,7 @@ def _list(args: argparse.Namespace) -> int:
                 raise UsageError(f"--tag {tag}: no run has it; nearest: {near}")
     outputs.write(
         {"json": lambda: dump({"runs": [one.to_dict() for one in found]})},
-        lambda: as_text([runs_table(found)], Style.of(sys.stdout)) if found else None,
+        lambda: [runs_table(found)] if found else [],
     )
     if not found and not args.quiet:
         tell("no runs are kept yet; begin with: pydlbench layers")
@@ -215,23 +215,24 @@ def show_estimates(run: Loaded) -> None:
 
     every = [Measurement.from_dict(entry.document) for entry in run.table("layer")]
     for number, entry in enumerate(run.table("estimate")):
-        text = _table(run, every, entry.document) or _summary(entry.document)
-        print(f"\n{text}" if number else text, flush=True)
+        if number:
+            print()
+        print_report(_report(run, every, entry.document) or _summary(entry.document))
 
 
-def _table(run: Loaded, every: Sequence[Measurement], document: Mapping[str, Any]) -> str | None:
+def _report(
+    run: Loaded, every: Sequence[Measurement], document: Mapping[str, Any]
+) -> list[Block] | None:
     """Return the whole report, or None where the run's rows do not add up to the estimate."""
     from pydlbench.models.counts import memory
     from pydlbench.report.model import model_report
-    from pydlbench.report.text import Style, as_text
 
     summed = summed_again(every, document)
     if summed is None:
         return None
     wanted, found, rows = summed
     needs = memory(wanted.model, wanted.phase, wanted.precision)
-    report = model_report(run.record, wanted, found, needs, rows)
-    return as_text(report, Style.of(sys.stdout))
+    return model_report(run.record, wanted, found, needs, rows)
 
 
 def summed_again(
@@ -443,7 +444,6 @@ def _checks(run: Loaded) -> None:
     from pydlbench.records.check import CheckResult
     from pydlbench.records.measurement import Measurement
     from pydlbench.report.check import check_report
-    from pydlbench.report.text import Style, as_text
 
     # One command checks one step; a sweep any number of them.
     several = run.info.kind == "sweep"
@@ -460,15 +460,14 @@ def _checks(run: Loaded) -> None:
             print()
         results = list(map(CheckResult.from_dict, documents))
         report = check_report(run.record, results, native)
-        print(as_text(report, Style.of(sys.stdout)), flush=True)
+        print_report(report)
 
 
 def _findings(run: Loaded) -> None:
     from pydlbench.records.diagnosis import Diagnosis
     from pydlbench.report.diagnose import diagnosis_report
-    from pydlbench.report.text import Style, as_text
 
     for entry in run.table("findings"):
         found = Diagnosis.from_dict(entry.document)
         report = diagnosis_report(run.record, found)
-        print(as_text(report, Style.of(sys.stdout)), flush=True)
+        print_report(report)
