@@ -12,6 +12,7 @@ import pytest
 from pydlbench.backends import capabilities
 from pydlbench.cli.parser import COMMANDS
 from pydlbench.cli.sweep import read_file, table_keys
+from pydlbench.models import model_names
 from pydlbench.records.documents import DOCUMENTS
 from pydlbench.runner.sweep import parse_sweep
 
@@ -108,6 +109,13 @@ def test_the_page_of_commands_is_current():
     assert write_commands.PAGE.read_text(encoding="utf-8") == write_commands.page(), (
         "run: python docs/write_commands.py"
     )
+
+
+def test_the_readme_names_every_command_and_counts_the_models():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^pydlbench (\w+) ", blocks(ROOT / "README.md", "text")[1], re.MULTILINE)
+    assert set(listed) == set(COMMANDS)
+    assert f"There are\n{len(model_names())}: " in text
 
 
 def test_every_command_and_schema_has_its_place():
