@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UsageError, nearest
 from pydlbench.records.record import Record
+from pydlbench.records.step import framework_text, options_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -233,12 +234,12 @@ def own_figures(
 def _step(document: Mapping[str, Any], _batch_of: object) -> Iterator[dict[str, Any]]:
     time = document.get("time_s") or {}
     if document.get("status", "ok") == "ok":
-        yield {**_shared(document), "seconds": time.get("median"), "who": _who(document)}
+        yield {**_shared(document), "seconds": time.get("median"), "who": framework_text(document)}
 
 
 def _check(document: Mapping[str, Any], _batch_of: object) -> Iterator[dict[str, Any]]:
     time = document.get("measured_s") or {}
-    yield {**_shared(document), "seconds": time.get("median"), "who": _who(document)}
+    yield {**_shared(document), "seconds": time.get("median"), "who": framework_text(document)}
 
 
 def _estimate(document: Mapping[str, Any], _batch_of: object) -> Iterator[dict[str, Any]]:
@@ -265,8 +266,8 @@ def _protocol(
             "precision": document.get("precision", "fp32"),
             "batch": batch,
             "seconds": _seconds(number["value"], number["unit"], batch),
-            "who": _who(document),
-            "options": _options(document),
+            "who": framework_text(document),
+            "options": options_text(document.get("options") or {}),
             "protocol": protocol,
             "stage": stages[name],
         }
@@ -284,21 +285,8 @@ def _shared(document: Mapping[str, Any]) -> dict[str, Any]:
         "phase": str(document.get("phase")),
         "precision": str(document.get("precision")),
         "batch": document.get("batch"),
-        "options": _options(document),
+        "options": options_text(document.get("options") or {}),
     }
-
-
-def _options(document: Mapping[str, Any]) -> str:
-    found = document.get("options") or {}
-    return " ".join(f"{name}={found[name]}" for name in sorted(found))
-
-
-def _who(document: Mapping[str, Any]) -> str:
-    """Framework and mode, and the layout and the feed of a step that has others than usual."""
-    words = [document.get("framework"), document.get("mode")]
-    for name, usual in (("layout", "nhwc"), ("feed", "resident")):
-        words.append(None if document.get(name) == usual else document.get(name))
-    return " ".join(str(word) for word in words if word)
 
 
 _READERS: Final[Mapping[str, Callable[[Mapping[str, Any], Any], Iterator[dict[str, Any]]]]] = {
@@ -364,7 +352,7 @@ def _beside(figure: Figure, own: Sequence[Own]) -> list[Beside]:
     found = []
     for group in groups.values():
         played = [one for one in group if one.protocol is not None] or group
-        nearest = min(played, key=lambda one: (abs(_away(figure, one)), one.batch))
+        nearest = min(played, key=lambda one: (_away(figure, one), one.batch))
         found.append(_pair(figure, nearest))
     return found
 

@@ -36,6 +36,8 @@ __all__ = [
     "StepPreparation",
     "StepRecord",
     "StepSpec",
+    "framework_text",
+    "options_text",
 ]
 
 
@@ -121,6 +123,28 @@ class StepSpec(Record, frozen=True, kw_only=True):
     def label(self) -> str:
         """A short name for progress lines: ``vgg11 training fp32 torch eager``."""
         return f"{self.model} {self.phase} {self.precision} {self.framework} {self.mode}"
+
+
+def options_text(options: Mapping[str, Any]) -> str:
+    """Return the options of a model's variant: ``lrn=off``; nothing of the model itself."""
+    return " ".join(f"{name}={options[name]}" for name in sorted(options))
+
+
+def framework_text(step: Mapping[str, Any]) -> str:
+    """Return framework and mode of a step, and whatever of it is not as by default.
+
+    Args:
+        step: the JSON object of a step, a check or a protocol; what it lacks is not told.
+    """
+    words = [step.get("framework"), step.get("mode")]
+    for name, usual in (("layout", "nhwc"), ("feed", "resident")):
+        words.append(None if step.get(name) == usual else step.get(name))
+    narrow = step.get("precision") != "fp32" and step.get("cast") != "mixed"
+    words.append(step.get("cast") if narrow else None)
+    words.append("fetch" if step.get("fetch") else None)
+    words.append("without dropout" if step.get("dropout") is False else None)
+    words.append("running statistics" if step.get("running_statistics") else None)
+    return " ".join(str(word) for word in words if word)
 
 
 # -----------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.records.metrics import Column
+from pydlbench.records.step import framework_text, options_text
 from pydlbench.report.text import Lines, Table, Title
 from pydlbench.units import format_seconds, number, percent
 
@@ -34,17 +35,7 @@ def document_tables(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[
 
 
 def _what(document: Mapping[str, Any]) -> str:
-    options = document.get("options") or {}
-    words = [str(document.get("model")), *(f"{name}={value}" for name, value in options.items())]
-    return " ".join(words)
-
-
-def _who(document: Mapping[str, Any]) -> str:
-    """Return framework and mode, and what of the step is not as by default."""
-    words = [document.get("framework"), document.get("mode")]
-    for name, usual in (("layout", "nhwc"), ("feed", "resident"), ("cast", "mixed")):
-        words.append(None if document.get(name) == usual else document.get(name))
-    return " ".join(str(word) for word in words if word)
+    return f"{document.get('model')} {options_text(document.get('options') or {})}".rstrip()
 
 
 def _seconds(value: Any) -> str:
@@ -86,7 +77,7 @@ _STEP: Final[tuple[Column[Mapping[str, Any]], ...]] = (
     _text("phase", lambda one: str(one.get("phase"))),
     _text("precision", lambda one: str(one.get("precision"))),
 )
-_WHO: Final[tuple[Column[Mapping[str, Any]], ...]] = (_text("framework", _who),)
+_WHO: Final[tuple[Column[Mapping[str, Any]], ...]] = (_text("framework", framework_text),)
 _THREADS: Final[tuple[Column[Mapping[str, Any]], ...]] = (
     _text("threads", lambda one: str(one.get("threads") or "-")),
 )
@@ -174,6 +165,6 @@ def _range(found: Mapping[str, Any], low: str, high: str) -> str:
 
 def _refused(document: Mapping[str, Any]) -> str:
     words = [_what(document), f"batch {document.get('batch')}", str(document.get("phase"))]
-    words.append(_who(document))
+    words.append(framework_text(document))
     name = " ".join(filter(None, words))
     return f"{document['status']}: {name}: {document.get('reason') or 'no reason recorded'}"

@@ -109,6 +109,14 @@ def test_steps_checks_and_estimates_are_figures():
     assert {one.device for one in found} == {"Invented 9000"}
 
 
+def test_a_step_that_brings_its_results_to_the_host_is_another_one():
+    step = {**SHARED, "framework": "torch", "mode": "eager"}
+    plain = Entry("step", {**step, "time_s": {"median": 0.1}})
+    fetching = Entry("step", {**step, "fetch": True, "time_s": {"median": 0.2}})
+    found = {one.own.who: one.own.seconds for one in pairs(*read(plain, fetching))}
+    assert found == {"torch eager": 0.1, "torch eager fetch": 0.2}
+
+
 def test_what_has_no_time_is_none():
     assert (
         read(

@@ -11,7 +11,7 @@ import tiny
 
 from pydlbench.errors import UsageError
 from pydlbench.layers.pool import Pool2d
-from pydlbench.records.step import StepSpec
+from pydlbench.records.step import StepSpec, framework_text
 from pydlbench.steps.inputs import make_batch, make_weights
 
 
@@ -19,6 +19,23 @@ def test_a_case_survives_json() -> None:
     case = StepSpec(model="mnist", options={"loss": "sum"}, framework="tensorflow", batch=3)
     assert case.mode == "graph"
     assert StepSpec.from_dict(json.loads(json.dumps(case.to_dict()))) == case
+
+
+@pytest.mark.parametrize(
+    ("told", "text"),
+    [
+        ({}, "torch eager"),
+        ({"layout": "nchw", "feed": "host"}, "torch eager nchw host"),
+        ({"precision": "bf16", "cast": "whole"}, "torch eager whole"),
+        ({"cast": "whole"}, "torch eager"),  # there is nothing to be cast to
+        ({"fetch": True, "dropout": False}, "torch eager fetch without dropout"),
+        ({"running_statistics": True}, "torch eager running statistics"),
+    ],
+)
+def test_what_is_not_as_by_default_is_told(told: dict[str, object], text: str) -> None:
+    assert framework_text(StepSpec(model="mnist", **told).to_dict()) == text
+    shortened = {"framework": "torch", "mode": "eager", "precision": "fp32"}
+    assert framework_text(shortened | told) == text
 
 
 @pytest.mark.parametrize(

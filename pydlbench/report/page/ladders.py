@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import PydlbenchError
 from pydlbench.ladder.native import roof_s, rungs_by_place, theoretical_s
-from pydlbench.records.step import StepSpec
+from pydlbench.records.step import framework_text, options_text
 from pydlbench.report.columns import AXES, axis_values, label
 from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.runs import node_name, positive
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pydlbench.records.check import CheckRecord, CheckResult
     from pydlbench.records.documents import EstimatedLayer, StepEstimate
     from pydlbench.records.measurement import Measurement, TimeSummary
+    from pydlbench.records.step import StepSpec
     from pydlbench.report.page.runs import PageRun
 
 __all__ = [
@@ -32,10 +33,8 @@ __all__ = [
     "Rate",
     "Rung",
     "Segment",
-    "framework_text",
     "ladders",
     "layer_sums",
-    "options_text",
     "rates",
 ]
 
@@ -218,23 +217,6 @@ class Rate:
         return self.batch / self.seconds
 
 
-def options_text(options: Mapping[str, Any]) -> str:
-    """Return the options of a model's variant: ``lrn=off``; nothing of the model itself."""
-    return " ".join(f"{name}={options[name]}" for name in sorted(options))
-
-
-def framework_text(step: StepSpec | CheckResult) -> str:
-    """Return framework and mode of a step, and whatever of it is not as by default."""
-    words = [step.framework, step.mode, step.layout if step.layout != "nhwc" else None]
-    words += [step.feed if step.feed != "resident" else None]
-    if isinstance(step, StepSpec):
-        words += ["fetch" if step.fetch else None]
-        words += [step.cast if step.precision != "fp32" and step.cast != "mixed" else None]
-        words += [None if step.dropout else "without dropout"]
-        words += ["running statistics" if step.running_statistics else None]
-    return " ".join(filter(None, words))
-
-
 def rates(runs: Sequence[PageRun]) -> list[Rate]:
     """Return the steps of ``e2e``, ``check`` and ``diagnose``, in the order of the runs."""
     found = []
@@ -244,13 +226,13 @@ def rates(runs: Sequence[PageRun]) -> list[Rate]:
             if record.time is None or not record.ok or not case.batch:
                 continue
             model = f"{case.model} {options_text(case.options)}".strip()
-            words = (model, case.phase, case.precision, framework_text(case), case.device)
+            words = (model, case.phase, case.precision, framework_text(case.to_dict()), case.device)
             found.append(_rate(run, words, case.batch, record.time, record.contended))
         for check in run.checks:
             one = check.record
             if one is not None and one.batch:
                 model = f"{one.model} {options_text(one.options)}".strip()
-                words = (model, one.phase, one.precision, framework_text(check), "cpu")
+                words = (model, one.phase, one.precision, framework_text(check.to_dict()), "cpu")
                 found.append(_rate(run, words, one.batch, one.measured, contended=False))
     return found
 
@@ -299,7 +281,7 @@ def ladders(runs: Sequence[PageRun]) -> list[Ladder]:
             case, record = step.record.case, step.record
             key = _key(run, case)
             if key in found and record.time is not None:
-                who = f"step, {framework_text(case)}, e2e"
+                who = f"step, {framework_text(case.to_dict())}, e2e"
                 if who in {one.name for one in found[key].rungs}:
                     who = f"{who}, run {run.number}"
                 time = record.time
@@ -356,7 +338,7 @@ def _of_estimate(run: PageRun, record: StepEstimate) -> Iterator[Rung]:
 
 
 def _of_check(run: PageRun, check: CheckResult, record: CheckRecord) -> Iterator[Rung]:
-    who = plain(framework_text(check), 60)
+    who = plain(framework_text(check.to_dict()), 60)
     sums, kinds = _native_rungs(run, record), _kinds(record)
     theory = _segments(sums, lambda one: one.theoretical_s, kinds)
     yield from _limit("theoretical", theory, record.ladder.get("theoretical_s"), run)

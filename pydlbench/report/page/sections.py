@@ -9,6 +9,7 @@ from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.records.metrics import ratio_text
+from pydlbench.records.step import framework_text, options_text
 from pydlbench.report.columns import columns, heading, label, varying
 from pydlbench.report.diagnose import OVERLAPS, because
 from pydlbench.report.page.blocks import (
@@ -34,7 +35,7 @@ from pydlbench.report.page.figures.peaks import PEAKS_NEED, against_peaks
 from pydlbench.report.page.figures.roofline import ROOFLINE_NEEDS, rooflines
 from pydlbench.report.page.figures.samples import SAMPLES_NEED, distributions
 from pydlbench.report.page.figures.step import STEP_NEEDS, steps
-from pydlbench.report.page.ladders import framework_text, options_text, rates
+from pydlbench.report.page.ladders import rates
 from pydlbench.report.page.runs import finite
 from pydlbench.report.page.sentences import conclusions
 from pydlbench.units import Scale, format_flops, number, percent, time_in, time_unit
@@ -120,7 +121,7 @@ def _ledgers(runs: Sequence[PageRun]) -> Iterator[Group]:
         for check in run.checks:
             if check.record is not None:
                 count += 1
-                which = f"{plain(framework_text(check), 60)}{run.within(len(runs))}"
+                which = f"{plain(framework_text(check.to_dict()), 60)}{run.within(len(runs))}"
                 yield _ledger(check.record, f"ledger-{count}", which)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.records.step import framework_text, options_text
 from pydlbench.report.page.blocks import UNREADABLE, dotted, plain
-from pydlbench.report.page.ladders import framework_text, options_text
 from pydlbench.report.verdicts import conclude, disturbance, measured_peaks
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _checks(run: PageRun) -> Iterator[Conclusion]:
     for check in run.checks:
         record = check.record
         if record is None:
-            reason = f"{framework_text(check)} {check.status}: {check.reason}"
+            reason = f"{framework_text(check.to_dict())} {check.status}: {check.reason}"
             yield Conclusion(_step(check), [reason])
             continue
         what, figures = summary_parts(record)
