@@ -225,18 +225,15 @@ class EstimateTask(Task):
 
         found = estimate(wanted, rows)
         needs = memory(self.model, self.phase, self.precision)
-        document = {
-            "model": self.model.name,
-            "batch": self.model.batch,
-            "phase": self.phase,
-            "precision": self.precision,
-            **found.to_dict(),
-            "memory_bytes": needs,
-            "options": dict(self.variant),
-            "device": self.device,
-            "threads": next((one.threads for one in rows.values() if one.threads), None),
-            "cache_bytes": cache_bytes,
-        }
+        record = found.record(
+            wanted,
+            memory_bytes=needs,
+            options=self.variant,
+            device=self.device,
+            threads=next((one.threads for one in rows.values() if one.threads), None),
+            cache_bytes=cache_bytes,
+        )
+        document = record.to_dict()
         return Summed(wanted=wanted, rows=rows, estimate=found, memory=needs, document=document)
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from pydlbench.layers.layer import ITEM_BYTES
 from pydlbench.models.work import LOSS, work
 from pydlbench.records.specs import KernelSpec
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from pydlbench.models.graph import Model
     from pydlbench.models.work import Work
+    from pydlbench.records.documents import EstimatedLayer, StepEstimate
     from pydlbench.records.measurement import Measurement
 
 __all__ = ["Estimate", "LayerShare", "Plan", "Range", "Term", "estimate", "plan"]
@@ -98,22 +100,24 @@ class LayerShare:
         """The roof over the time: 1 is as fast as the hardware allows."""
         return self.roof_s / self.time.middle if self.roof_s and self.time.middle > 0 else None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object; times in seconds."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "time_s": self.time.middle,
-            "low": self.time.low,
-            "high": self.time.high,
-            "share": self.share,
-            "bound": self.bound,
-            "roof_s": self.roof_s,
-            "efficiency": self.efficiency,
-            "passes": {name: one.middle for name, one in self.by_pass.items()},
-            "algorithms": dict(self.algorithms),
-            "like": self.like or self.name,
-        }
+    def record(self) -> EstimatedLayer:
+        """Return what is kept of it; times in seconds."""
+        from pydlbench.records.documents import EstimatedLayer
+
+        return EstimatedLayer(
+            name=self.name,
+            kind=self.kind,
+            time_s=self.time.middle,
+            low=self.time.low,
+            high=self.time.high,
+            share=self.share,
+            bound=self.bound,
+            roof_s=self.roof_s,
+            efficiency=self.efficiency,
+            passes={name: one.middle for name, one in self.by_pass.items()},
+            algorithms=self.algorithms,
+            like=self.like or self.name,
+        )
 
 
 def joined(layers: Iterable[LayerShare]) -> list[LayerShare]:
@@ -211,46 +215,58 @@ class Estimate:
         """
         return sorted(self.groups, key=self.at_roof_s)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON objects ``estimate``, ``layers`` and ``dominant``."""
+    def record(self, plan: Plan, **more: Any) -> StepEstimate:
+        """Return what is kept of it; times in seconds.
+
+        Args:
+            plan: what was summed.
+            more: what a sum does not know: memory, options, device, threads, cache.
+        """
+        from pydlbench.records.documents import EstimatedStep, StepEstimate
+
         dominant = self.dominant
         slowest = max(self.layers, key=lambda layer: layer.time.middle, default=None)
-        return {
-            "estimate": {
-                "time_s": self.time.middle,
-                "low": self.time.low,
-                "high": self.time.high,
-                "hot_s": self.time.hot,
-                "cold_s": self.time.cold,
-                "half_width_s": self.half_width_s,
-                "images_per_s": self.images_per_s,
-                "roof_s": self.roof_s,
-                "kernels_measured": self.measured,
-                "kernels_in_step": self.occurrences,
-                "kernels_without_cold": self.hot_only[0],
-            },
-            "layers": [layer.to_dict() for layer in self.layers],
-            "dominant": slowest.name if slowest else None,
-            "dominant_group": {
+        return StepEstimate(
+            model=plan.model.name,
+            batch=plan.model.batch,
+            phase=plan.phase,
+            precision=plan.precision,
+            estimate=EstimatedStep(
+                time_s=self.time.middle,
+                low=self.time.low,
+                high=self.time.high,
+                hot_s=self.time.hot,
+                cold_s=self.time.cold,
+                half_width_s=self.half_width_s,
+                images_per_s=self.images_per_s,
+                roof_s=self.roof_s,
+                kernels_measured=self.measured,
+                kernels_in_step=self.occurrences,
+                kernels_without_cold=self.hot_only[0],
+            ),
+            layers=tuple(layer.record() for layer in self.layers),
+            dominant=slowest.name if slowest else None,
+            dominant_group={
                 "layer": dominant.name if dominant else None,
                 "layers": dominant.count if dominant else 0,
                 "share": dominant.share if dominant else None,
             },
-            "dominant_kind": next(iter(self.kinds), None),
-            "kinds": self.kinds,
-            "what_if": [
+            dominant_kind=next(iter(self.kinds), None),
+            kinds=self.kinds,
+            what_if=tuple(
                 {
                     "layer": layer.name,
                     "layers": layer.count,
                     "step_at_its_roof_s": self.at_roof_s(layer),
                 }
                 for layer in self.ranked()[:5]
-            ],
-            "missing": [
+            ),
+            missing=tuple(
                 {"layer": name, "pass": pass_, "reason": reason}
                 for name, pass_, reason in self.missing
-            ],
-        }
+            ),
+            **more,
+        )
 
 
 def estimate(plan: Plan, rows: Mapping[KernelSpec, Measurement]) -> Estimate:
@@ -461,9 +477,8 @@ def plan(
     Raises:
         UsageError: no such phase.
     """
-    known: dict[
-        KernelSpec, KernelSpec
-    ] = {}  # without names -> as it is called where it first occurs
+    # Without names -> as it is called where it first occurs.
+    known: dict[KernelSpec, KernelSpec] = {}
 
     def shared(case: KernelSpec) -> KernelSpec:
         nameless = msgspec.structs.replace(case, layer=dataclasses.replace(case.layer, name=None))
@@ -480,12 +495,10 @@ def plan(
             device=device,
         )
         cold = hot
-        if cache_bytes is None or one.layer.bytes(one.pass_, itemsize(precision)) < 4 * cache_bytes:
+        if (
+            cache_bytes is None
+            or one.layer.bytes(one.pass_, ITEM_BYTES[precision]) < 4 * cache_bytes
+        ):
             cold = msgspec.structs.replace(hot, cache=COLD)
         terms.append(Term(work=one, hot=shared(hot), cold=shared(cold)))
     return Plan(model=model, phase=phase, precision=precision, terms=tuple(terms))
-
-
-def itemsize(precision: str) -> int:
-    """Return the bytes of an element: 4, 2 or 1."""
-    return 4 if precision in ("fp32", "tf32") else 1 if precision.startswith("fp8") else 2

@@ -130,7 +130,8 @@ def test_the_statistical_width_grows_with_the_occurrences(made):
 
 
 def test_the_json_form_has_what_readers_rely_on(made):
-    found = estimate(made, {case: row(case, 1.0, roof=0.5) for case in made.cases}).to_dict()
+    found = estimate(made, {case: row(case, 1.0, roof=0.5) for case in made.cases})
+    found = found.record(made).to_dict()
     assert {"time_s", "low", "high", "images_per_s"} <= set(found["estimate"])
     assert {"name", "kind", "time_s", "share", "bound", "efficiency"} <= set(found["layers"][0])
     assert found["dominant"] in {layer["name"] for layer in found["layers"]}
@@ -149,7 +150,7 @@ def test_kernels_without_a_cold_row_are_counted_with_their_hot_time(made):
     assert found.hot_only == (len(lacking), "all of it stays in the cache")
     alone = sum(term.cold in lacking for term in made.terms)
     assert found.time.high == 3 * len(made.terms) - 2 * alone
-    assert found.to_dict()["estimate"]["kernels_without_cold"] == len(lacking)
+    assert found.record(made).estimate.kernels_without_cold == len(lacking)
     assert estimate(made, {case: row(case, 1.0) for case in made.cases}).hot_only == (0, "")
 
 
@@ -203,7 +204,7 @@ def test_many_small_layers_of_one_kind_dominate_a_large_one():
     rows = {case: row(case, times.get(case.layer.problem, 0.1), roof=0.1) for case in made.cases}
     found = estimate(made, rows)
     assert (found.dominant.name, found.dominant.count) == ("stage2/unit1/conv1", 4)
-    document = found.to_dict()
+    document = found.record(made).to_dict()
     assert document["dominant"] == "conv1"  # the single slowest one
     group = document["dominant_group"]
     assert (group["layer"], group["layers"]) == ("stage2/unit1/conv1", 4)
