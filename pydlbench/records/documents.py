@@ -226,6 +226,14 @@ class ComparisonSide(Record, frozen=True, kw_only=True):
         clock_hz: core clock beside them, in Hz.
         contended: other work disturbed it.
         algorithm: the implementation.
+        backend: who computed it.
+        mode: how a framework ran it.
+        threads: threads.
+        layout_request: layout that was asked for.
+        cache: cache state.
+        precision: storage and arithmetic.
+        device: cpu or cuda:N.
+        fuse: what was computed in the same call.
     """
 
     layer: str = ""
@@ -236,6 +244,14 @@ class ComparisonSide(Record, frozen=True, kw_only=True):
     clock_hz: float | None = None
     contended: bool = False
     algorithm: str | None = None
+    backend: str = ""
+    mode: str | None = None
+    threads: int | None = None
+    layout_request: str | None = None
+    cache: str | None = None
+    precision: str = ""
+    device: str = ""
+    fuse: str | None = None
 
 
 class ComparisonEstimate(Record, frozen=True, kw_only=True):
@@ -333,6 +349,7 @@ class CompareDocument(Document, frozen=True, kw_only=True):
         interleaved: whether both sides were measured in turn.
         passes: how often both were prepared anew.
         matched_across: what all rows differ in, where they were matched across that.
+        matched_values: what A and B have there.
         rows: rows of both.
         geomean: geometric mean of the ratios of rows that a verdict could be given on.
         geomean_ci: its interval: low and high.
@@ -355,6 +372,7 @@ class CompareDocument(Document, frozen=True, kw_only=True):
     interleaved: bool = False
     passes: int | None = None
     matched_across: str | None = None
+    matched_values: tuple[str, ...] | None = None
     rows: tuple[ComparisonRow, ...]
     geomean: float | None
     geomean_ci: tuple[float | None, ...] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydlbench.compare.match import match
 from pydlbench.compare.stored import compare
+from pydlbench.records import documents
 from pydlbench.report.compare import comparison_report
 from pydlbench.report.text import Style, as_text
 
@@ -57,3 +58,17 @@ def test_a_measurement_is_the_same_as_itself(row, side):
     found = compare(a, b, match(a, b))
     assert [one.verdict for one in found.rows] == ["SAME", "UNCLEAR"]
     assert not found.itself
+
+
+def test_the_documents_names_are_those_of_its_structs(row, side):
+    a, b = side("a", [row(), row("net/fc")]), side("b", [row(), row("net/fc")])
+    found = compare(a, b, match(a, b)).to_dict()
+
+    def names(struct):
+        return set(struct.__struct_encode_fields__)
+
+    assert found.keys() == names(documents.CompareDocument) - {"schema_version"}
+    first = found["rows"][0]
+    assert first.keys() == names(documents.ComparisonRow)
+    assert first["a"].keys() == first["b"].keys() == names(documents.ComparisonSide)
+    assert first["time"].keys() == first["cycles"].keys() == names(documents.ComparisonEstimate)
