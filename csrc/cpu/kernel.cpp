@@ -235,7 +235,7 @@ void Kernel::rotate(const Set& base, CacheState cache, std::size_t cold_bytes) {
   copies_.push_back(std::move(pool));
 }
 
-Chunk Kernel::sample(int samples, int inner, int untimed) {
+Chunk Kernel::sample(int samples, int inner, int untimed, bool with_canary) {
   PYDLBENCH_CHECK(samples > 0 && inner > 0 && untimed >= 0, "at least one sample of one execution");
   Chunk chunk{};
   chunk.seconds.reserve(static_cast<std::size_t>(samples));
@@ -245,6 +245,7 @@ Chunk Kernel::sample(int samples, int inner, int untimed) {
     execute(next_);
     next_ = next_ + 1 == sets ? 0 : next_ + 1;
   };
+  if (with_canary) chunk.canary.push_back(canary());
   const auto delays_before = run_queue_delays();
   const double stolen_before = stolen_time(cpus_);
   const double chunk_start = now();
@@ -274,6 +275,7 @@ Chunk Kernel::sample(int samples, int inner, int untimed) {
   chunk.wall_seconds = now() - chunk_start;
   chunk.run_delay_seconds = longest_delay_since(delays_before);
   chunk.steal_seconds = stolen_time(cpus_) - stolen_before;
+  if (with_canary) chunk.canary.push_back(canary());
   return chunk;
 }
 

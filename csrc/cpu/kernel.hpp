@@ -25,6 +25,7 @@ struct Chunk {
   double run_delay_seconds;               // longest run-queue wait of a thread
   double steal_seconds;                   // taken by the hypervisor from the CPUs used
   double wall_seconds;
+  std::vector<double> canary;  // FLOP/s of canary() right before and right after; empty unasked
 };
 
 class Kernel {
@@ -35,8 +36,9 @@ class Kernel {
   Kernel(Candidate candidate, std::shared_ptr<Arena> arena, CacheState cache,
          std::size_t cold_bytes, std::vector<int> cpus);
 
-  // Times `samples` samples of `inner` executions each, after `untimed` executions.
-  Chunk sample(int samples, int inner, int untimed);
+  // Times `samples` samples of `inner` executions each, after `untimed` executions; `with_canary`
+  // has the canary run before and after.
+  Chunk sample(int samples, int inner, int untimed, bool with_canary = false);
 
   // Fills the outputs with NaN, or with their first values where they are updated, and runs once on
   // the set that they belong to; output() shows one.

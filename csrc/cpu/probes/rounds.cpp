@@ -166,58 +166,29 @@ class Director {
   std::vector<double> windows_, clocks_, all_clocks_;
 };
 
-void thread_main(int index, int cpu, Shared& shared, Director& director,
-                 const std::function<void(int)>& prepare, const Work& work) {
-  const auto self = static_cast<size_t>(index);
-  try {
-    const int error = pin_to(cpu);
-    PYDLBENCH_CHECK(error == 0, "CPU " + std::to_string(cpu) +
-                                    ": cannot pin a thread to it: " + std::strerror(error));
-    prepare(index);
-  } catch (...) {
-    shared.failures[self] = std::current_exception();
-    shared.barrier.give_up();
-    return;
-  }
-  while (shared.barrier.wait()) {
-    if (shared.plan.finished) return;
-    const long scale = shared.plan.scale;
-    shared.starts[self] = now();
-    work(index, scale);
-    shared.ends[self] = now();
-    shared.clocks[self] = core_clock_hz();
-    if (!shared.barrier.wait()) return;
-    if (index == 0) shared.plan = director.after_round(shared, scale);
-  }
-}
-
-void check_cpus(const std::vector<int>& cpus, double seconds) {
-  PYDLBENCH_CHECK(!cpus.empty(), "probe: no CPU given");
-  PYDLBENCH_CHECK(std::isfinite(seconds) && seconds > 0, "probe: seconds must be positive");
-  std::set<int> seen;
-  for (const int cpu : cpus) {
-    PYDLBENCH_CHECK(cpu >= 0, "CPU " + std::to_string(cpu) + ": not a CPU number");
-    PYDLBENCH_CHECK(seen.insert(cpu).second, "CPU " + std::to_string(cpu) + ": given twice");
-  }
-}
-
-}  // namespace
-
-ProbeResult run_rounds(const std::vector<int>& cpus, double seconds, double work_per_scale,
-                       const std::function<void(int index)>& prepare, const Work& work) {
-  check_cpus(cpus, seconds);
-#if !defined(__linux__)
-  throw Unsupported("probe: threads can be pinned on Linux only");
-#endif
-  Shared shared(cpus.size());
-  Director director(seconds, cpus.size());
+// Runs `body` on a thread pinned to each CPU, after `prepare` on each; what one throws is thrown
+// here, once all have ended.
+void run_threads(const std::vector<int>& cpus, Shared& shared, const std::function<void(int)>& body,
+                 const std::function<void(int)>& prepare) {
+  const auto main = [&](int index, int cpu) {
+    try {
+      const int error = pin_to(cpu);
+      PYDLBENCH_CHECK(error == 0, "CPU " + std::to_string(cpu) +
+                                      ": cannot pin a thread to it: " + std::strerror(error));
+      prepare(index);
+    } catch (...) {
+      shared.failures[static_cast<size_t>(index)] = std::current_exception();
+      shared.barrier.give_up();
+      return;
+    }
+    body(index);
+  };
   std::vector<std::thread> threads;
   threads.reserve(cpus.size());
   std::exception_ptr failure;
   try {
     for (size_t i = 0; i < cpus.size(); ++i) {
-      threads.emplace_back(
-          [&, i] { thread_main(static_cast<int>(i), cpus[i], shared, director, prepare, work); });
+      threads.emplace_back([&, i] { main(static_cast<int>(i), cpus[i]); });
     }
   } catch (...) {  // the system has no more threads: release those that wait
     failure = std::current_exception();
@@ -228,7 +199,56 @@ ProbeResult run_rounds(const std::vector<int>& cpus, double seconds, double work
     if (thrown) failure = thrown;
   }
   if (failure) std::rethrow_exception(failure);
+}
+
+void check_cpus(const std::vector<int>& cpus) {
+  PYDLBENCH_CHECK(!cpus.empty(), "probe: no CPU given");
+  std::set<int> seen;
+  for (const int cpu : cpus) {
+    PYDLBENCH_CHECK(cpu >= 0, "CPU " + std::to_string(cpu) + ": not a CPU number");
+    PYDLBENCH_CHECK(seen.insert(cpu).second, "CPU " + std::to_string(cpu) + ": given twice");
+  }
+#if !defined(__linux__)
+  throw Unsupported("probe: threads can be pinned on Linux only");
+#endif
+}
+
+}  // namespace
+
+ProbeResult run_rounds(const std::vector<int>& cpus, double seconds, double work_per_scale,
+                       const std::function<void(int index)>& prepare, const Work& work) {
+  check_cpus(cpus);
+  PYDLBENCH_CHECK(std::isfinite(seconds) && seconds > 0, "probe: seconds must be positive");
+  Shared shared(cpus.size());
+  Director director(seconds, cpus.size());
+  run_threads(
+      cpus, shared,
+      [&](int index) {
+        while (shared.barrier.wait()) {
+          if (shared.plan.finished) return;
+          const auto self = static_cast<size_t>(index);
+          const long scale = shared.plan.scale;
+          shared.starts[self] = now();
+          work(index, scale);
+          shared.ends[self] = now();
+          shared.clocks[self] = core_clock_hz();
+          if (!shared.barrier.wait()) return;
+          if (index == 0) shared.plan = director.after_round(shared, scale);
+        }
+      },
+      prepare);
   return director.result(work_per_scale * static_cast<double>(shared.plan.scale));
+}
+
+void run_once(const std::vector<int>& cpus, const std::function<void(int index)>& work) {
+  check_cpus(cpus);
+  Shared shared(cpus.size());
+  run_threads(
+      cpus, shared,
+      [&](int index) {
+        if (shared.barrier.wait()) work(index);
+      },
+      [](int) {});
 }
 
 }  // namespace pydlbench::cpu

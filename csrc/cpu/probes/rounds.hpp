@@ -33,4 +33,8 @@ using Work = std::function<void(int index, long scale)>;
 ProbeResult run_rounds(const std::vector<int>& cpus, double seconds, double work_per_scale,
                        const std::function<void(int index)>& prepare, const Work& work);
 
+// Runs `work` once on each of `cpus`, all at the same time, on threads that end with it. Throws as
+// run_rounds does.
+void run_once(const std::vector<int>& cpus, const std::function<void(int index)>& work);
+
 }  // namespace pydlbench::cpu
