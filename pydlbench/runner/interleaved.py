@@ -11,6 +11,8 @@ import random
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pydlbench.errors import PydlbenchError
 from pydlbench.timing.procedure import Sampling, interleave
 from pydlbench.timing.statistics import (
@@ -71,6 +73,7 @@ def sample_interleaved(
     policies: Sequence[Policy],
     rng: random.Random,
     rest: Callable[[], None] = rest,
+    canary: Callable[[], float | None] | None = None,
 ) -> list[Samples | PydlbenchError]:
     """Sample kernels round by round, in a new random order each time.
 
@@ -79,21 +82,35 @@ def sample_interleaved(
         policies: the constants of sampling each of them.
         rng: seeded source of the order.
         rest: called between two of them, so that the last one's threads fall asleep.
+        canary: called around the chunks of kernels that have none of their own, while all threads
+            are asleep; see :attr:`pydlbench.timing.chunk.Chunk.canary`.
 
     Returns:
         For each kernel its samples, or what was raised when they were asked for.
     """
-    samplings = [Sampling(policy, alone=len(samplers) == 1) for policy in policies]
+    alone = len(samplers) == 1 and canary is None
+    samplings = [Sampling(policy, alone=alone) for policy in policies]
     errors: dict[int, PydlbenchError] = {}
+    # The canary since which nobody has run, if there is one.
+    last: float | None = None
 
     def sample(index: int, request: Request) -> Chunk | None:
-        if len(samplers) > 1:
+        nonlocal last
+        if not alone and last is None:
             rest()
+        before, last = last, None
         try:
-            return samplers[index](request)
+            if canary is not None and before is None:
+                before = canary()
+            chunk = samplers[index](request)
         except PydlbenchError as error:
             errors[index] = error
             return None
+        if canary is None or chunk.canary or before is None:
+            return chunk
+        rest()
+        last = canary()
+        return msgspec.structs.replace(chunk, canary=(before, last) if last else (before,))
 
     interleave(samplings, sample, rng)
     return [

@@ -18,7 +18,7 @@ from pydlbench.timing.policy import Policy, estimate_policy, gpu_policy
 from pydlbench.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pydlbench.backends.base import KernelFacts
     from pydlbench.backends.frameworks.verbose import Turn
@@ -82,6 +82,17 @@ class Kernels:
     def threads(self, case: KernelSpec) -> int | None:
         """Return the threads of a row; None on a GPU."""
         return None if case.on_gpu else len(self._cpus)
+
+    def canary(self, cases: Sequence[KernelSpec]) -> Callable[[], float | None] | None:
+        """Return who tells whether the cores are ours; None where kernels have canaries inside.
+
+        Those of the native backend have; to a GPU's kernels the cores do not matter.
+
+        Args:
+            cases: that are sampled together.
+        """
+        needed = any(case.backend != "native" and not case.on_gpu for case in cases)
+        return self._workers.canary if needed else None
 
     def allocates(self, case: KernelSpec) -> bool:
         """Whether a backend allocates its outputs in each call, from the C library."""

@@ -37,6 +37,7 @@ class Workers:
             {} if timeout_s is None else {"timeout": timeout_s, "prepare_timeout": timeout_s}
         )
         self._found: dict[tuple[str, str, str, bool], Worker] = {}
+        self._canary = True
 
     def get(
         self,
@@ -74,6 +75,20 @@ class Workers:
                 backend, device, self._cpus, environment=extra, **self._limits
             )
         return self._found[key]
+
+    def canary(self) -> float | None:
+        """Return what the cores' FMA units do now, as a share of what they do undisturbed.
+
+        Asked of the native worker while all others are asleep; None where there is no canary.
+        """
+        if not self._canary:
+            return None
+        try:
+            share: float | None = self.get("native", "cpu").probe("canary")["share"]
+        except PydlbenchError:
+            share = None
+        self._canary = share is not None
+        return share
 
     def close(self) -> None:
         """End them all."""

@@ -111,7 +111,9 @@ def _alone(kernels: Kernels, case: KernelSpec) -> Measurement:
         kernel = kernels.prepare(case, alone=True)
         with releasing([kernel]):
             policy = kernels.sampling_policy(case, kernel.facts, alone=True)
-            (samples,) = sample_interleaved([kernel.sample], [policy], random_order(kernels.seed))
+            (samples,) = sample_interleaved(
+                [kernel.sample], [policy], random_order(kernels.seed), canary=kernels.canary([case])
+            )
             if isinstance(samples, PydlbenchError):
                 return without_time(kernels, case, samples)
             return kernels.row(case, kernel.facts, samples)
@@ -132,6 +134,7 @@ def _sample(kernels: Kernels, runs: Sequence[BackendRun]) -> None:
         [kernel.sample for _, kernel, _ in running],
         [_in_rounds(kernels.sampling_policy(run.case, kernel.facts)) for run, kernel, _ in running],
         random_order(kernels.seed),
+        canary=kernels.canary([run.case for run, _, _ in running]),
     )
     for (run, _, warm), samples in zip(running, taken, strict=True):
         if isinstance(samples, PydlbenchError):

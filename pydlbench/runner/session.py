@@ -107,6 +107,10 @@ class Session:
         """Return the worker of a backend; see :meth:`pydlbench.runner.machine.Workers.get`."""
         return self._workers.get(backend, device, warm=warm, logging=logging, allocator=allocator)
 
+    def canary(self) -> float | None:
+        """Ask whether the cores are ours; see :meth:`pydlbench.runner.machine.Workers.canary`."""
+        return self._workers.canary()
+
     @property
     def run(self) -> RunRecord:
         """The record of this run: when, where, with what."""

@@ -121,7 +121,8 @@ def run_in_turn(
         policies = [step_policy(cases[i], session, kernel.facts) for i, kernel in kernels.items()]
         order = random_order(session.options.seed)
         samplers = [kernel.sample for kernel in kernels.values()]
-        taken = sample_interleaved(samplers, policies, order)
+        canary = None if all(case.device != "cpu" for case in cases) else session.canary
+        taken = sample_interleaved(samplers, policies, order, canary=canary)
         for index, samples in zip(kernels, taken, strict=True):
             case, facts = cases[index], kernels[index].facts
             if isinstance(samples, PydlbenchError):

@@ -47,6 +47,8 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
         others_s: CPU time that others spent on the used CPUs within ``wall_s``; counted in ticks,
             so that it may come out a tick too long or too short, or negative; None where nobody
             counted.
+        canary: FMA throughput of bursts on all threads right before and right after, each as a
+            share of what the cores do when nobody else uses them; empty where there was none.
 
     Raises:
         ValueError: if there is no sample, a time or counter is negative or not finite,
@@ -65,6 +67,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     faults: float | None = None
     cpu_s: float | None = None
     others_s: float | None = None
+    canary: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.seconds:
@@ -83,5 +86,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"chunk with {name} = {value}")
+        if not all(math.isfinite(x) and x > 0 for x in self.canary):
+            raise ValueError("chunk with a canary that is not positive")
         if self.threads < 1:
             raise ValueError(f"chunk with {self.threads} threads")

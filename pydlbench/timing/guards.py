@@ -69,10 +69,15 @@ def _wall(chunk: Chunk, inner: int) -> float:
 def disturbed_by(chunk: Chunk, inner: int, policy: Policy) -> str | None:
     """Return what disturbed a chunk as a whole, in words, or None.
 
-    That is what its backend saw, the wait for a CPU, or the time that was stolen in it.
+    That is what its backend saw, a canary whose cores were not its own, the wait for a CPU, or the
+    time that was stolen in it.
     """
     if chunk.disturbance is not None:
         return chunk.disturbance
+    if chunk.canary and min(chunk.canary) < policy.canary_share:
+        return (
+            f"somebody else used the cores: their FMA units did {min(chunk.canary):.0%} beside it"
+        )
     wall = _wall(chunk, inner)
     if chunk.run_delay_s > max(policy.chunk_wait_fraction * wall, policy.chunk_wait_floor_s):
         return f"waited {chunk.run_delay_s * 1e3:.3g} ms of {wall * 1e3:.3g} ms for a CPU"

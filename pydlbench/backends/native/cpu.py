@@ -19,12 +19,15 @@ from pydlbench.backends.base import (
 )
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.backends.verification.verify import Verdict, verify
-from pydlbench.devices.cpu.affinity import own_cpus
+from pydlbench.devices.cpu.affinity import own_cpus, physical_cores
+from pydlbench.devices.cpu.facts import read_cpu_facts
+from pydlbench.devices.cpu.peaks import flop_rate
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.layer import result_role
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.policy import Policy
+from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -227,21 +230,76 @@ _ASKED = "the kernel that was fastest with hot caches; no other was tried"
 _BRIEF = "found by the short search of an estimate; its reorders were not timed"
 
 
+class Canary:
+    """What the FMA units of some cores do in a burst, as a share of what they do undisturbed.
+
+    Somebody else on a core, a neighbour outside the virtual machine among them, takes his share of
+    its FMA units, whatever is being timed. Undisturbed is what the core's design does per cycle;
+    of a design that is not known, the most that was seen in this process.
+
+    Args:
+        cpus: that the process is pinned to.
+    """
+
+    def __init__(self, cpus: Sequence[int]) -> None:
+        facts = read_cpu_facts()
+        rate = flop_rate(facts, "fp32")
+        self._cpus = list(cpus)
+        self._per_cycle = 0.0
+        if rate is not None and not rate.assumed:
+            self._per_cycle = rate.flop_per_clock * physical_cores(facts, cpus)
+
+    @classmethod
+    def of(cls, cpus: Sequence[int]) -> Canary | None:
+        """Return one, or None where this processor has no canary."""
+        try:
+            _cpu.canary(cpus)
+            _cpu.clock_hz()
+        except UnsupportedError:
+            return None
+        return cls(cpus)
+
+    def share(self) -> float:
+        """Run a burst on threads of its own, all others of this process being asleep."""
+        return self.shares([_cpu.canary(self._cpus)], _cpu.clock_hz())[0]
+
+    def shares(self, flops_per_s: Sequence[float], clock_hz: float) -> tuple[float, ...]:
+        """Return what bursts did, each as a share.
+
+        Args:
+            flops_per_s: of each burst, over all threads.
+            clock_hz: of the cores meanwhile.
+        """
+        per_cycle = [one / clock_hz for one in flops_per_s]
+        self._per_cycle = max(self._per_cycle, *per_cycle, 0.0)
+        return tuple(one / self._per_cycle for one in per_cycle)
+
+
 class CpuKernel:
     """A native kernel ready to be timed."""
 
-    def __init__(self, kernel: _cpu.Kernel, facts: KernelFacts, threads: int) -> None:
+    def __init__(
+        self, kernel: _cpu.Kernel, facts: KernelFacts, threads: int, canary: Canary | None = None
+    ) -> None:
         self._kernel = kernel
         self._threads = threads
+        self._canary = canary
         self.facts = facts
 
     def sample(self, request: Request) -> Chunk:
         """Time the requested samples; the GIL is released meanwhile."""
-        raw = self._kernel.sample(request.samples, request.inner, request.untimed)
+        raw = self._kernel.sample(
+            request.samples, request.inner, request.untimed, canary=self._canary is not None
+        )
+        clocks: tuple[float, ...] = tuple(raw["clock_hz"].tolist())
+        canary: tuple[float, ...] = ()
+        if self._canary is not None and clocks:
+            canary = self._canary.shares(raw["canary"].tolist(), median(clocks))
         return Chunk(
             seconds=tuple(raw["seconds"].tolist()),
             involuntary=tuple(raw["involuntary"].tolist()),
-            clock_hz=tuple(raw["clock_hz"].tolist()),
+            clock_hz=clocks,
+            canary=canary,
             run_delay_s=max(0.0, raw["run_delay_s"]),
             steal_s=max(0.0, raw["steal_s"]),
             wall_s=raw["wall_s"],
@@ -257,6 +315,7 @@ class CpuBackend:
     def __init__(self, cpus: Sequence[int]) -> None:
         self._cpus = list(cpus)
         self._isa = frozenset(_cpu.isa())
+        self._canary = Canary.of(cpus)
 
     def describe(self) -> dict[str, Any]:
         """Return version, run time, instruction set and threads of oneDNN."""
@@ -281,12 +340,16 @@ class CpuBackend:
         """Run a CPU probe by name; see ``pydlbench._cpu``."""
         if name == "launch":
             return {"seconds": _cpu.launch_seconds()}
+        if name == "canary":
+            return {"share": self._canary and self._canary.share()}
         if name == "fma_peak":
             result = _cpu.fma_peak(**arguments)
         elif name == "bandwidth":
             result = _cpu.bandwidth(**arguments)
         else:
-            raise UnsupportedError(f"no such probe: {name}; there is: launch, fma_peak, bandwidth")
+            raise UnsupportedError(
+                f"no such probe: {name}; there is: canary, launch, fma_peak, bandwidth"
+            )
         return {
             field: getattr(result, field)
             for field in (
@@ -330,7 +393,7 @@ class CpuBackend:
             correct=chosen.verdict,
             candidates=search.listing(chosen),
         )
-        return CpuKernel(kernel, facts, library["threads"] or len(self._cpus))
+        return CpuKernel(kernel, facts, library["threads"] or len(self._cpus), self._canary)
 
 
 def _worth_trying(found: list[_cpu.Candidate], preparation: Preparation) -> list[_cpu.Candidate]:
