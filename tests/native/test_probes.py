@@ -134,3 +134,22 @@ def test_other_python_threads_run_meanwhile():
     finally:
         done.set()
         other.join()
+
+
+@pytest.mark.parametrize("cpus", [(), CPUS])
+def test_a_canary_does_what_the_fma_units_do(cpus):
+    """On the threads of the pool and on threads of its own; the best of several."""
+    rate = flop_rate(FACTS, "fp32")
+    if rate is None or rate.assumed:
+        pytest.skip("this CPU is not in the table of FMA pipes")
+    cores = physical_cores(FACTS, CPUS)
+    if not cpus:
+        cores = min(cores, _cpu.library()["threads"] or 1)
+    limit = rate.flop_per_clock * cores
+    best = max(_cpu.canary(cpus) / _cpu.clock_hz() for _ in range(50))
+    assert 0.5 * limit < best < 1.05 * limit
+
+
+def test_a_canary_knows_its_cpus():
+    with pytest.raises(ValueError, match="given twice"):
+        _cpu.canary([CPUS[0], CPUS[0]])

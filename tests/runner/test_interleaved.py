@@ -124,6 +124,9 @@ class Host:
         self.beside.append(beside)
         return self.logs.get(case.backend, {})
 
+    def canary(self, _cases):
+        return None
+
     def allocates(self, case):
         return case.backend in ("torch", "tensorflow")
 
