@@ -85,7 +85,7 @@ def machine():
 def kernels(machine, monkeypatch):
     monkeypatch.setattr(interleaved, "REST_S", 0.0)
     facts = SimpleNamespace(memory_available_bytes=None)
-    workers = SimpleNamespace(get=machine.worker)
+    workers = SimpleNamespace(get=machine.worker, canary=lambda: None)
     found = Kernels(Options(), facts, (0, 1), workers, SimpleNamespace())
     monkeypatch.setattr(found, "cold_bytes", lambda _: 0)
     return found
@@ -164,7 +164,7 @@ class Preparing:
 def preparing(estimate):
     worker = Preparing()
     facts = SimpleNamespace(memory_available_bytes=1 << 30, caches=())
-    workers = SimpleNamespace(get=lambda *_, **__: worker)
+    workers = SimpleNamespace(get=lambda *_, **__: worker, canary=lambda: None)
     kernels = Kernels(Options(estimate=estimate), facts, (0,), workers, None)
     kernels.cold_bytes = lambda _: 0
     return kernels, worker
