@@ -147,6 +147,7 @@ class _Check:
             random_order(session.options.seed),
             self._singles,
             resident,
+            canary=self._session.canary if self._case.device == "cpu" else None,
         )
 
     def take(self, most: int, deadline: float) -> None:
@@ -157,6 +158,11 @@ class _Check:
                 break
             self._tell(f"round {len(self._rounds.rows) + 1}")
             self._rounds.take()
+        if self._rounds.disturbed:
+            self._notes.append(
+                f"somebody else used the cores in {self._rounds.disturbed} of "
+                f"{len(self._rounds.rows)} rounds, although each was taken twice"
+            )
         self._tell("log")
         if self._case.mode in ("eager", "graph"):
             try:

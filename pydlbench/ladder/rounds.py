@@ -23,6 +23,7 @@ from pydlbench.runner.interleaved import REST_S
 from pydlbench.steps import operations
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.timing.chunk import Request
+from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LEAST", "Rounds", "ask_log", "ask_operators", "ask_replay", "keeps_pages", "paired"]
 
+_POLICY = Policy()
 #: Fewer rounds have no interval, and no median to speak of.
 LEAST = 5
 # Samples of a kernel in a round together take so long, in seconds; one at least, so many at most.
@@ -73,6 +75,8 @@ class Rounds:
         besides: operators that are timed too, and in no prediction.
         resident: as ``kept``, its images lying there; None where those of the others do too.
         rest: called between processes, so that the last one's threads fall asleep.
+        canary: what the cores' FMA units do now, as a share of what they do undisturbed; None
+            where nobody can tell.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class Rounds:
         besides: Sequence[StepOperator] = (),
         resident: Sampled | None = None,
         rest: Callable[[], None] = lambda: time.sleep(REST_S),
+        canary: Callable[[], float | None] | None = None,
     ) -> None:
         self._found = tuple(found)
         self._timed = (*self._found, *besides)
@@ -100,6 +105,8 @@ class Rounds:
         }
         self._order = order
         self._rest = rest
+        self._canary = canary
+        self.disturbed = 0
         self._requests = dict.fromkeys(self._kernels, Request(samples=1, untimed=1))
         self.rows: list[RoundRow] = []
         self.times: list[dict[str, float]] = []
@@ -130,16 +137,43 @@ class Rounds:
             counts.clear()
 
     def take(self) -> RoundRow:
-        """Take one round and return it."""
+        """Take one round and return it.
+
+        One during which somebody else used the cores is dropped and taken once more; the second
+        one stays, and is counted in ``disturbed``.
+        """
+        ours = False
+        for _ in range(2):
+            before = self._cores_are_ours()
+            row, times, cost_s = self._round()
+            if ours := before and self._cores_are_ours():
+                break
+        self.disturbed += not ours
+        self.rows.append(row)
+        self.times.append(times)
+        if cost_s is not None:
+            self._costs.append(cost_s)
+        return row
+
+    def _cores_are_ours(self) -> bool:
+        """Whether nobody else uses the cores; true where there is no canary to tell."""
+        if self._canary is None:
+            return True
+        self._rest()
+        share = self._canary()
+        return share is None or share >= _POLICY.canary_share
+
+    def _round(self) -> tuple[RoundRow, dict[str, float], float | None]:
+        """Return a round, the seconds of its operators, and what a page fault cost in it."""
         chunk = self._sample("operators")
         times = by_operator(chunk.seconds, self._timed)
         operators_s = predict(times, self._found, self._once_s)
-        faults_s = 0.0
+        faults_s, cost_s = 0.0, None
         if self._kernels["replay"] is not None:
-            self._costs.append(_per_fault(self._sample("replay")))
+            cost_s = _per_fault(self._sample("replay"))
             # Those that operators have although their pages are kept are in their seconds.
             others = max(0.0, self._known_faults() - (chunk.faults or 0.0))
-            faults_s = others * self._costs[-1]
+            faults_s = others * cost_s
         estimate_s = operators_s + faults_s  # nothing below can change it any more
         steps = [one for one in ("step", "kept", "resident") if self._kernels[one] is not None]
         self._order.shuffle(steps)
@@ -152,9 +186,7 @@ class Rounds:
             kept_s=seconds["kept"],
             resident_s=seconds.get("resident"),
         )
-        self.rows.append(row)
-        self.times.append(times)
-        return row
+        return row, times, cost_s
 
     def median_times(self) -> dict[str, float]:
         """Return each operator's seconds: the median over the rounds."""

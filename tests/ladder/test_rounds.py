@@ -27,7 +27,7 @@ class Invented:
         return Chunk(seconds=tuple(self.seconds) * request.samples, faults=self.faults)
 
 
-def made(*, replay=True, resident=False):
+def made(*, replay=True, resident=False, canary=None):
     """Return rounds of invented kernels, these by name, and the requests as they come."""
     calls = []
     kernels = {
@@ -42,6 +42,7 @@ def made(*, replay=True, resident=False):
         once_s=0.01,
         order=random.Random(0),
         rest=lambda: None,
+        canary=canary,
         **kernels,
     )
     return rounds, kernels, calls
@@ -150,3 +151,24 @@ def test_the_steps_change_places():
     assert first == {"step", "kept"}
     assert rounds.median_times() == {"a": 0.3, "b": 0.1}
     assert rounds.median_faults("step") == 9.0
+
+
+@pytest.mark.parametrize(
+    ("shares", "taken", "disturbed"),
+    [
+        ([1.0, 0.99], 1, 0),
+        ([1.0, 0.5, 1.0, 1.0], 2, 0),
+        ([0.5, 1.0, 1.0], 2, 0),
+        ([1.0, 0.5, 1.0, 0.6], 2, 1),
+        ([None, None], 1, 0),
+    ],
+)
+def test_a_round_beside_somebody_else_is_taken_once_more(shares, taken, disturbed):
+    left = iter(shares)
+    rounds, _, calls = made(canary=lambda: next(left))
+    rounds.warm_up()
+    calls.clear()
+    rounds.take()
+    assert [name for name, _ in calls].count("step") == taken
+    assert len(rounds.rows) == len(rounds.times) == 1
+    assert rounds.disturbed == disturbed
