@@ -256,6 +256,8 @@ _MEANING: Final = {
     "in the order in which the kernel needs them",
     "reorders": "the library brings operands into other layouts in every call",
     "slower kernel": "the operator's kernel is slower than the fastest one on these sizes",
+    "rest of the call": "the call is slower than the fastest one beside what was measured of it; "
+    "its kernel was not timed by itself",
     "generic kernel": "the library falls back to a kernel that is not optimised for this case",
     "one thread": "only one thread works",
     "idle threads": "threads wait for others",

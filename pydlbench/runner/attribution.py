@@ -10,8 +10,8 @@ cause. Of the kernel's part, threads without work take what they could have done
 weights what packing is known to bring.
 
 Where nobody has measured the kernel by itself, its part is the call with kept pages less a call
-that does nothing: two measurements, and their difference says nothing of the kernel yet. It becomes
-a cause only beside what that kernel reaches of the machine's measured limit; the words say so.
+that does nothing. That is a difference of two measurements and no kernel's time, so it is called the
+rest of the call; it is listed beside what it reaches of the machine's measured limit.
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ class Cause:
 
     Attributes:
         name: ``allocation``, ``reorders``, ``dispatch``, ``one thread``, ``idle threads``,
-            ``weights not packed``, ``generic kernel``, ``slower kernel`` or ``unexplained``.
+            ``weights not packed``, ``generic kernel``, ``slower kernel``, ``rest of the call``
+            (where no kernel was timed by itself) or ``unexplained``.
         seconds: how much more time it takes than in the fastest backend.
         share: of the gap; more than 1 if without it this backend would be the fastest.
         how: the measurement, in words.
@@ -217,6 +218,8 @@ def kernel(evidence: Evidence) -> Iterator[tuple[str, float, str]]:
     for words in (_reached(own, best, taken, reference), own.detail, _busy(own)):
         how += f"; {words}" if words else ""
     name = "generic kernel" if _generic(own.kernel, evidence.kind) else "slower kernel"
+    if own.kernel_s is None:
+        name = "rest of the call"
     yield name, left, how
 
 
