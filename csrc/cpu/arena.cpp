@@ -24,6 +24,15 @@ constexpr std::size_t kLine = 64;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // Smaller tensors stay in the nearest caches wherever their pages lie.
 constexpr std::size_t kHugeFrom = std::size_t{256} << 10;
+
+// Whether the kernel is asked for huge pages: unless PYDLBENCH_HUGE_PAGES is 0 in the environment.
+bool huge_pages() {
+  static const bool wanted = [] {
+    const char* said = std::getenv("PYDLBENCH_HUGE_PAGES");
+    return said == nullptr || std::string(said) != "0";
+  }();
+  return wanted;
+}
 }  // namespace
 
 void Buffer::Free::operator()(void* pointer) const { std::free(pointer); }
@@ -36,7 +45,9 @@ Buffer::Buffer(std::size_t bytes) : size_(bytes) {
   if (!data_) throw OutOfMemory("cannot allocate " + std::to_string(rounded) + " bytes");
 #ifdef __linux__
   // Advice only: where the kernel has no huge pages the call fails and nothing changes.
-  if (alignment == kHugePage) (void)madvise(data_.get(), rounded, MADV_HUGEPAGE);
+  if (alignment == kHugePage && huge_pages()) {
+    (void)madvise(data_.get(), rounded, MADV_HUGEPAGE);
+  }
 #endif
 }
 

@@ -17,7 +17,8 @@ namespace pydlbench::cpu {
 void fill_bytes(void* target, int value, std::size_t bytes);
 void copy_bytes(void* target, const void* source, std::size_t bytes);
 
-// Memory aligned to 64 bytes; from 256 KiB on to 2 MiB, with huge pages requested (MADV_HUGEPAGE):
+// Memory aligned to 64 bytes; from 256 KiB on to 2 MiB, with huge pages requested (MADV_HUGEPAGE,
+// unless PYDLBENCH_HUGE_PAGES=0):
 // so that page-table walks are not part of a kernel's time, and so that a tensor lies in one piece
 // of physical memory, because with small pages each run would find other lines in conflict in a
 // physically indexed cache. Throws OutOfMemory, never returns null.

@@ -1,10 +1,11 @@
-"""The software around a run: versions and the variables that change what libraries do."""
+"""The software around a run: versions, and the variables and settings that change times."""
 
 from __future__ import annotations
 
 import os
 import platform
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,14 +17,24 @@ _PACKAGES = ("pydlbench", "numpy", "onednn-cpu-gomp", "pybind11")
 _PREFIXES = (
     *("OMP_", "GOMP_", "KMP_", "DNNL_", "ONEDNN_", "MKL_", "OPENBLAS_", "BLIS_"),
     *("MALLOC_", "TCMALLOC_", "MIMALLOC_", "CUDA_", "CUDNN_", "CUBLAS_", "NVIDIA_TF32"),
-    *("LD_PRELOAD", "LD_LIBRARY_PATH", "GLIBC_TUNABLES"),
+    *("LD_PRELOAD", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "PYDLBENCH_HUGE_PAGES"),
 )
+# Of the system, what moves times without a trace in them: how pages and addresses are given out,
+# which flaws of the processor are worked around, in which revision of its microcode.
+_SETTINGS = {
+    "huge pages": "sys/kernel/mm/transparent_hugepage/enabled",
+    "address randomisation": "proc/sys/kernel/randomize_va_space",
+    "NUMA balancing": "proc/sys/kernel/numa_balancing",
+    "clock source": "sys/devices/system/clocksource/clocksource0/current_clocksource",
+}
+_VULNERABILITIES = "sys/devices/system/cpu/vulnerabilities"
 
 
 def read_environment(
     variables: Mapping[str, str] | None = None,
     packages: Iterable[str] = (),
     prefixes: Iterable[str] = (),
+    root: Path = Path("/"),
 ) -> dict[str, Any]:
     """Return the environment for JSON.
 
@@ -32,6 +43,7 @@ def read_environment(
             compute libraries and allocators read are recorded.
         packages: whose versions are recorded besides those of this suite's own libraries.
         prefixes: of further variables to be recorded.
+        root: where the system's own files are.
     """
     variables = os.environ if variables is None else variables
     return {
@@ -47,7 +59,36 @@ def read_environment(
             for name, value in sorted(variables.items())
             if name.startswith((*_PREFIXES, *prefixes))
         },
+        "settings": _settings(root),
     }
+
+
+def _settings(root: Path) -> dict[str, str]:
+    """The system's settings; what it does not tell is left out."""
+    found = {}
+    for name, path in _SETTINGS.items():
+        if text := _text(root / path):
+            # Of several choices, the one in brackets is on.
+            _, bracket, chosen = text.partition("[")
+            found[name] = chosen.partition("]")[0] if bracket else text
+    for line in _text(root / "proc/cpuinfo").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "microcode":
+            found["microcode"] = value.strip()
+            break
+    flaws = root / _VULNERABILITIES
+    names = sorted(one.name for one in flaws.iterdir()) if flaws.is_dir() else []
+    worked_around = [name for name in names if _text(flaws / name).startswith("Mitigation")]
+    if names:
+        found["mitigations"] = ", ".join(worked_around) or "none"
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def _system_name() -> str:

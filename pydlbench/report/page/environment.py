@@ -218,6 +218,7 @@ def _software(
         ("libraries", device.get("libraries")),
         ("build", environment.get("build")),
         ("variables", environment.get("variables")),
+        ("settings", environment.get("settings")),
     ):
         for name, value in mapping(found).items():
             yield f"{title}: {plain(name)}", plain(value)
