@@ -151,7 +151,9 @@ def _bandwidths(
     def rate(pattern: str) -> Column[str]:
         def cell(level: str) -> str:
             one = found[level].get(pattern)
-            return "-" if one is None else f"{one.bytes_per_s / 1e9:.1f}"
+            if one is None:
+                return "-"
+            return f"{one.bytes_per_s / 1e9:.1f} ({one.median_bytes_per_s / 1e9:.1f})"
 
         return Column(pattern, cell)
 
@@ -174,7 +176,8 @@ def _bandwidths(
     ]
     if theory:
         columns += [Column("theoretical", limit), Column("share", share)]
-    return [Table.of(columns, list(found)), Lines([counted] if found else [])]
+    spread = "the best round of each probe, and in brackets its median round; the best is the roof"
+    return [Table.of(columns, list(found)), Lines([spread, counted] if found else [])]
 
 
 # -----------------------------------------------------------------------------
