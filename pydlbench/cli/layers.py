@@ -117,7 +117,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add(
         how,
-        *("mode", "budget", "seed"),
+        *("mode", "budget", "visits", "seed"),
         many=("mode",),
         mode={
             "help": "eager, compiled (torch), graph, xla (tensorflow) or all; default: eager, "
@@ -438,6 +438,7 @@ def read_request(args: argparse.Namespace) -> Request:
     options = {
         "seed": args.seed,
         "budget_s": args.budget,
+        "visits": args.visits,
         "confidence": args.confidence,
         "keep_samples": True,  # for the store; outputs have them only with --samples
         "algorithms": args.algorithms,

@@ -425,6 +425,13 @@ SHARED: Final[dict[str, dict[str, Any]]] = {
         "help": "default: one per physical core",
     },
     "budget": {"metavar": "S", "type": (positive_seconds,)},
+    "visits": {
+        "metavar": "N",
+        "default": 1,
+        "type": (whole_number, 1),
+        "help": "split each row's budget into so many visits over the run, each in processes of "
+        "its own; from 6 on the interval is theirs (1)",
+    },
     "seed": {
         "metavar": "N",
         "default": 0,

@@ -87,9 +87,7 @@ def differences(a: Side, b: Side, pairs: Sequence[Pair]) -> list[Difference]:
         *_named("library", "libraries", _libraries(a), _libraries(b)),
         *_named("variable", "environment variables", _part(a, "variables"), _part(b, "variables")),
         *_named("build", "the build of the native modules", _part(a, "build"), _part(b, "build")),
-        *_named(
-            "system", "settings of the system", _part(a, "settings"), _part(b, "settings")
-        ),
+        *_named("system", "settings of the system", _part(a, "settings"), _part(b, "settings")),
         *_systems(a, b),
         *_unknown(a, b),
     ]

@@ -60,6 +60,10 @@ class TimeSummary(Record, frozen=True, kw_only=True):
         p90: Tenth of the samples, or fewer, are above it; None where there are fewer than 10. A
             sample is the mean of ``inner`` executions: single ones scatter more.
         p99: Likewise a hundredth; None where there are fewer than 100.
+        visits: How often the row was visited, each time in a process of its own. With several, the
+            median and its interval are those of the visits' medians.
+        within: Half of the interval's width within a visit, relative to its median; the median
+            over the visits, and None with a single one, whose interval is the row's.
     """
 
     median: float
@@ -72,6 +76,8 @@ class TimeSummary(Record, frozen=True, kw_only=True):
     confidence: float = 0.95
     p90: float | None = None
     p99: float | None = None
+    visits: int = 1
+    within: float | None = None
 
     @property
     def half_width(self) -> float | None:
@@ -193,8 +199,8 @@ class Measurement(
         discarded: Samples that were thrown away because they were disturbed.
         warnings: What makes this row less reliable, in words.
         contention_reason: The counters behind ``contended``, in words.
-        stop_rule: The rule behind ``stop_reason``: ``precision``, ``steady-noise``, ``budget`` or
-            ``max-samples``.
+        stop_rule: The rule behind ``stop_reason``: ``precision``, ``steady-noise``, ``budget``,
+            ``max-samples`` or ``visits``.
         inner: Executions per sample.
         cycles: Core cycles per execution: the median in seconds times ``clock_hz``.
         retries: Chunks of samples that were taken again because other work disturbed them.

@@ -10,8 +10,8 @@ cause. Of the kernel's part, threads without work take what they could have done
 weights what packing is known to bring.
 
 Where nobody has measured the kernel by itself, its part is the call with kept pages less a call
-that does nothing. That is a difference of two measurements and no kernel's time, so it is called the
-rest of the call; it is listed beside what it reaches of the machine's measured limit.
+that does nothing. That is a difference of two measurements and no kernel's time, so it is called
+the rest of the call; it is listed beside what it reaches of the machine's measured limit.
 """
 
 from __future__ import annotations
@@ -454,7 +454,7 @@ def _packing_gain(run: BackendRun, best: BackendRun) -> float | None:
     if not _UNPACKED.search(facts.layout) or _reorders(facts.evidence):
         return None
     times: dict[bool, float] = {}
-    for candidate in best.kernel.facts.candidates:
+    for candidate in (best.facts or best.kernel.facts).candidates:
         if candidate["status"] == "ok" and candidate["seconds"] and candidate.get("variant"):
             plain, time = candidate["variant"] == "plain", median(candidate["seconds"])
             times[plain] = min(time, times.get(plain, time))

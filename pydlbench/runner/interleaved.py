@@ -22,6 +22,7 @@ from pydlbench.timing.statistics import (
     paired_ratio,
     paired_ratios,
 )
+from pydlbench.timing.visits import visit_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -191,6 +192,14 @@ def _ratios_to(best: Samples, samples: Mapping[int, Samples]) -> dict[int, Ratio
 
 def _ratio(own: Samples, best: Samples) -> Ratio:
     first, second = own.by_round(), best.by_round()
+    if own.visits and (shared := first.keys() & second.keys()):
+        # Rounds of one visit share its processes: what is repeated is the visit.
+        found: dict[int, list[float]] = {}
+        for index in shared:
+            found.setdefault(visit_of(index), []).append(first[index] / second[index])
+        medians = [median(one) for one in found.values()]
+        interval = median_interval(medians, own.confidence)
+        return Ratio(median=median(medians), interval=interval, n=len(medians))
     if first.keys() & second.keys():
         return paired_ratio(first, second, own.confidence)
     # All of one's samples were disturbed in the rounds that the other has kept.

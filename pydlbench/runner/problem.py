@@ -19,6 +19,7 @@ from pydlbench.runner.interleaved import (
     sample_interleaved,
 )
 from pydlbench.runner.rows import empty_row
+from pydlbench.timing.visits import joined, visit_policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from pydlbench.timing.statistics import Ratio
     from pydlbench.workers.host import RemoteKernel
 
-__all__ = ["BackendRun", "by_problem", "measure_problem"]
+__all__ = ["BackendRun", "Problem", "by_problem"]
 
 # The fewest rounds whose interval of the ratio at 95 % leaves out the two extremes.
 _ROUNDS = 9
@@ -49,8 +50,12 @@ class BackendRun:
         kernel: as users run it.
         warm: the same in a process whose allocator keeps the pages that were freed.
         row: what came of it.
-        samples: of ``kernel``.
-        warm_samples: of ``warm``, in the same rounds.
+        variant: what the first visit has found the fastest; the others time the same.
+        facts: of the kernel, from the first visit.
+        taken: samples of ``kernel``, a visit each.
+        warm_taken: of ``warm``, in the same rounds.
+        samples: of all visits together.
+        warm_samples: likewise, with kept pages.
         log: what the library itself reports of a call, from a process that does nothing else.
     """
 
@@ -58,6 +63,10 @@ class BackendRun:
     kernel: RemoteKernel[KernelFacts] | None = None
     warm: RemoteKernel[KernelFacts] | None = None
     row: Measurement | None = None
+    variant: str | None = None
+    facts: KernelFacts | None = None
+    taken: list[Samples] = field(default_factory=list)
+    warm_taken: list[Samples] = field(default_factory=list)
     samples: Samples | None = None
     warm_samples: Samples | None = None
     log: dict[str, Any] = field(default_factory=dict)
@@ -85,65 +94,94 @@ def by_problem(cases: Sequence[KernelSpec]) -> Iterator[list[KernelSpec]]:
     yield from found
 
 
-def measure_problem(kernels: Kernels, cases: Sequence[KernelSpec]) -> list[Measurement]:
-    """Measure one problem's cases, interleaved where there are several; rows in the order given.
+class Problem:
+    """One problem's cases, interleaved where there are several, in one visit or more.
 
     Whoever cannot be prepared, dies or hangs gets a row that says so; the others go on.
 
     Args:
         kernels: of the session.
         cases: of one group, see :func:`by_problem`.
+        visits: how often :meth:`visit` will be called, each time with other processes.
     """
-    if len(cases) == 1:
-        return [_alone(kernels, cases[0])]
-    runs = [BackendRun(case) for case in cases]
-    with releasing(kernel for one in runs for kernel in (one.kernel, one.warm)):
-        for number, one in enumerate(runs):
-            prepare(kernels, one, runs[:number])
-        _sample(kernels, runs)
-        compare(kernels, [one for one in runs if one.samples is not None])
-    return [one.row for one in runs if one.row is not None]
 
+    def __init__(self, kernels: Kernels, cases: Sequence[KernelSpec], visits: int = 1) -> None:
+        self.cases = list(cases)
+        self._kernels = kernels
+        self._visits = visits
+        self._made = 0
+        self._runs = [BackendRun(case) for case in cases]
 
-def _alone(kernels: Kernels, case: KernelSpec) -> Measurement:
-    """Measure a case that competes with nobody."""
-    try:
-        kernel = kernels.prepare(case, alone=True)
-        with releasing([kernel]):
-            policy = kernels.sampling_policy(case, kernel.facts, alone=True)
-            (samples,) = sample_interleaved(
-                [kernel.sample], [policy], random_order(kernels.seed), canary=kernels.canary([case])
-            )
+    @property
+    def rows(self) -> list[Measurement]:
+        """The rows, in the order of the cases; after the last visit."""
+        return [one.row for one in self._runs if one.row is not None]
+
+    def visit(self) -> None:
+        """Have the kernels made ready, take a visit's samples, and free them; the last makes rows.
+
+        The first visit searches for each backend's fastest kernel; the others take the same.
+        """
+        self._made += 1
+        last = self._made == self._visits
+        runs = [one for one in self._runs if one.row is None]
+        alone = len(self._runs) == 1
+        with releasing(kernel for one in runs for kernel in (one.kernel, one.warm)):
+            for number, one in enumerate(runs):
+                prepare(self._kernels, one, runs[:number], alone=alone)
+                if one.kernel is not None and one.facts is None:
+                    one.facts = one.kernel.facts
+                    one.variant = _variant_of(one.case, one.facts)
+            self._sample([one for one in runs if one.row is None], alone)
+            if last:
+                self._conclude([one for one in runs if one.row is None], alone)
+
+    def _sample(self, runs: Sequence[BackendRun], alone: bool) -> None:
+        running: list[tuple[BackendRun, RemoteKernel[KernelFacts], bool]] = []
+        for run in runs:
+            if run.kernel is not None:
+                running.append((run, run.kernel, False))
+            if run.warm is not None:
+                running.append((run, run.warm, True))
+        if not running:
+            return
+        policies = []
+        for run, kernel, _ in running:
+            policy = self._kernels.sampling_policy(run.case, kernel.facts, alone=alone)
+            policy = policy if alone else _in_rounds(policy)
+            policies.append(visit_policy(policy, self._visits))
+        taken = sample_interleaved(
+            [kernel.sample for _, kernel, _ in running],
+            policies,
+            random_order(self._kernels.seed + self._made - 1),
+            canary=self._kernels.canary([run.case for run, _, _ in running]),
+        )
+        for (run, _, warm), samples in zip(running, taken, strict=True):
             if isinstance(samples, PydlbenchError):
-                return without_time(kernels, case, samples)
-            return kernels.row(case, kernel.facts, samples)
-    except PydlbenchError as error:
-        return without_time(kernels, case, error)
+                if not warm:  # without the other one a column stays empty
+                    run.row = without_time(self._kernels, run.case, samples)
+            else:
+                (run.warm_taken if warm else run.taken).append(samples)
+
+    def _conclude(self, runs: Sequence[BackendRun], alone: bool) -> None:
+        for one in runs:
+            one.samples = joined(one.taken)
+            # Kept pages are held against the same visits only.
+            if len(one.warm_taken) == len(one.taken):
+                one.warm_samples = joined(one.warm_taken)
+        if not alone:
+            compare(self._kernels, runs)
+            return
+        for one in runs:
+            if one.facts is not None and one.samples is not None:
+                one.row = self._kernels.row(one.case, one.facts, one.samples)
 
 
-def _sample(kernels: Kernels, runs: Sequence[BackendRun]) -> None:
-    running: list[tuple[BackendRun, RemoteKernel[KernelFacts], bool]] = []
-    for run in runs:
-        if run.kernel is not None:
-            running.append((run, run.kernel, False))
-        if run.warm is not None:
-            running.append((run, run.warm, True))
-    if not running:
-        return
-    taken = sample_interleaved(
-        [kernel.sample for _, kernel, _ in running],
-        [_in_rounds(kernels.sampling_policy(run.case, kernel.facts)) for run, kernel, _ in running],
-        random_order(kernels.seed),
-        canary=kernels.canary([run.case for run, _, _ in running]),
-    )
-    for (run, _, warm), samples in zip(running, taken, strict=True):
-        if isinstance(samples, PydlbenchError):
-            if not warm:  # without the other one a column stays empty
-                run.row = without_time(kernels, run.case, samples)
-        elif warm:
-            run.warm_samples = samples
-        else:
-            run.samples = samples
+def _variant_of(case: KernelSpec, facts: KernelFacts) -> str | None:
+    """The name by which the same kernel is asked for again, see ``Preparation.variant``."""
+    if case.backend == "native":
+        return f"{facts.algorithm} {facts.layout}"
+    return facts.evidence.get("variant")
 
 
 def _in_rounds(policy: Policy) -> Policy:
@@ -160,34 +198,42 @@ def _in_rounds(policy: Policy) -> Policy:
     )
 
 
-def prepare(kernels: Kernels, run: BackendRun, before: Sequence[BackendRun]) -> None:
+def prepare(
+    kernels: Kernels, run: BackendRun, before: Sequence[BackendRun], *, alone: bool = False
+) -> None:
     """Have a run made ready; those that its crash takes along are made ready once more.
 
     Args:
         kernels: of the session.
         run: gets its kernels, or a row that says why not.
         before: those that were made ready before.
+        alone: it competes with nobody, see :meth:`Kernels.prepare`.
     """
     same = [
         one
         for one in before
         if (one.case.backend, one.case.device) == (run.case.backend, run.case.device)
     ]
-    if _prepare_default(kernels, run):
+    if _prepare_default(kernels, run, alone=alone):
         for one in same:
             if one.kernel is not None:
                 _prepare_default(kernels, one)
-    if run.kernel is not None and kernels.allocates(run.case) and _prepare_warm(kernels, run):
+    if (
+        not alone
+        and run.kernel is not None
+        and kernels.allocates(run.case)
+        and _prepare_warm(kernels, run)
+    ):
         for one in same:
             if one.warm is not None:
                 _prepare_warm(kernels, one)
 
 
-def _prepare_default(kernels: Kernels, run: BackendRun) -> bool:
+def _prepare_default(kernels: Kernels, run: BackendRun, *, alone: bool = False) -> bool:
     """Prepare as users run it; return whether the worker died of it."""
     run.kernel = None
     try:
-        run.kernel = kernels.prepare(run.case)
+        run.kernel = kernels.prepare(run.case, variant=run.variant, alone=alone)
     except PydlbenchError as error:
         run.row = without_time(kernels, run.case, error)
         return isinstance(error, WorkerError)
@@ -227,9 +273,9 @@ def compare(kernels: Kernels, runs: Sequence[BackendRun]) -> None:
     best, found = ratios(timed, _references({index: runs[index] for index in timed}))
     for index, samples in timed.items():
         run, ratio = runs[index], found[index]
-        if run.kernel is None:
+        if run.facts is None:
             continue
-        facts, warm = run.kernel.facts, run.warm_samples
+        facts, warm = run.facts, run.warm_samples
         clocked, clock_from = _clocked(run.case, samples, runs)
         row = kernels.row(run.case, facts, clocked)
         row = msgspec.structs.replace(

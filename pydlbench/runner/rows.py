@@ -60,7 +60,8 @@ def measured_row(
     Samples of one round are not independent: a round's clock and its neighbours are theirs in
     common, and their interval says nothing of the next round. With six rounds or more, the interval
     of the median is therefore the wider one of two: that of all samples, and that of the rounds'
-    medians (both distribution-free), extended to the median where that lies outside.
+    medians (both distribution-free), extended to the median where that lies outside. Of a row that
+    was visited several times it is that of the visits' medians.
 
     Args:
         case: what was timed.
@@ -153,6 +154,16 @@ def _base(case: KernelSpec, threads: int | None) -> dict[str, Any]:
 def summary_of(samples: Samples) -> TimeSummary:
     """Return the samples' summary with the wider interval, see :func:`measured_row`."""
     summary = time_summary(samples.seconds, samples.confidence)
+    if samples.visits:
+        apart = median_interval(samples.visits, samples.confidence)
+        return msgspec.structs.replace(
+            summary,
+            median=samples.median,
+            ci_low=apart.low if apart else None,
+            ci_high=apart.high if apart else None,
+            visits=len(samples.visits),
+            within=samples.within,
+        )
     rounds = samples.by_round().values()
     if len(rounds) < _ROUNDS:
         return summary

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pydlbench.backends.base import DEFAULT_WORKSPACE
+from pydlbench.runner.interleaved import random_order
 from pydlbench.runner.kernels import Kernels, check_memory
 from pydlbench.runner.machine import Devices, Workers
-from pydlbench.runner.problem import by_problem, measure_problem
+from pydlbench.runner.problem import Problem, by_problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,6 +39,9 @@ class Options:
         threads: threads, one pinned per CPU; None is one per physical core.
         seed: of the inputs and of the order in interleaved measurements.
         budget_s: sampling time per kernel, in seconds.
+        visits: how often each row is visited, in processes of its own and in random order over the
+            rows, which share its budget; rows are finished in their last visit
+            (:mod:`pydlbench.timing.visits`).
         confidence: level of the median's interval.
         keep_samples: keep the raw samples in the record.
         algorithms: time, verify and list every candidate.
@@ -58,6 +62,7 @@ class Options:
     threads: int | None = None
     seed: int = 0
     budget_s: float = 2.0
+    visits: int = 1
     confidence: float = 0.95
     keep_samples: bool = False
     algorithms: bool = False
@@ -171,12 +176,22 @@ class Session:
         self._check_room(groups)
         for device in dict.fromkeys(case.device for case in cases if case.on_gpu):
             self.gpu(device, levels=())
+        visits = self.options.visits
+        problems = [Problem(self._kernels, group, visits) for group in groups]
+        order = random_order(self.options.seed)
         done = 0
-        for group in groups:
-            if progress:
-                progress(done, len(cases), _label(group))
-            yield from zip(group, measure_problem(self._kernels, group), strict=True)
-            done += len(group)
+        for number in range(visits):
+            if number:
+                self._workers.close()  # the next visit has other addresses and other pages
+                order.shuffle(problems)
+            for problem in problems:
+                if progress:
+                    which = f", visit {number + 1} of {visits}" if visits > 1 else ""
+                    progress(done, len(cases), _label(problem.cases) + which)
+                problem.visit()
+                if number + 1 == visits:
+                    yield from zip(problem.cases, problem.rows, strict=True)
+                    done += len(problem.cases)
         if progress:
             progress(len(cases), len(cases), "")
 

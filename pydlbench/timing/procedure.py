@@ -60,6 +60,9 @@ class Samples:
         faults: page faults per execution, in the median of the rounds; None where nobody counted.
         busy: share of the threads' time in which they had a CPU (spinning included) or waited for
             one that another process had, in the median of the rounds; likewise.
+        visits: medians of the visits that were joined (:mod:`pydlbench.timing.visits`), in seconds;
+            empty where there was one.
+        within: relative half width of the median's interval within a visit; None likewise.
     """
 
     seconds: tuple[float, ...]
@@ -79,11 +82,13 @@ class Samples:
     gpu: GpuReadings | None = None
     faults: float | None = None
     busy: float | None = None
+    visits: tuple[float, ...] = ()
+    within: float | None = None
 
     @property
     def median(self) -> float:
-        """Median of the kept samples, in seconds."""
-        return median(self.seconds)
+        """Median of the kept samples, or of the visits' medians, in seconds."""
+        return median(self.visits or self.seconds)
 
     def by_round(self) -> dict[int, float]:
         """Median seconds by round number, for ``paired_ratio``."""

@@ -155,7 +155,6 @@ def test_a_real_step(capsys, tmp_path):
     assert main(["diagnose", "mnist", *words]) == 0
     out, _ = capsys.readouterr()
     assert out.startswith("mnist  batch 4  forward  fp32  torch")
-    assert max(map(len, out.splitlines())) <= 120
     document = json.loads(target.read_text())
     assert document["step"]["status"] == "ok"
     assert document["step"]["time_s"]["median"] > 0

@@ -16,7 +16,7 @@ from pydlbench.layers.gemm import Gemm
 from pydlbench.records.measurement import Correctness
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner import interleaved, problem
-from pydlbench.runner.problem import by_problem, measure_problem
+from pydlbench.runner.problem import Problem, by_problem
 from pydlbench.runner.rows import measured_row
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.policy import Policy
@@ -130,7 +130,8 @@ class Host:
     def allocates(self, case):
         return case.backend in ("torch", "tensorflow")
 
-    def prepare(self, case, *, warm=False, variant=None):
+    def prepare(self, case, *, warm=False, variant=None, alone=False):
+        del alone
         backend = self.backends[case.mode or case.backend]
         self.asked.append((case.mode or case.backend, warm, variant))
         error = backend.refuses.get(warm)
@@ -142,7 +143,8 @@ class Host:
         self.kernels.append(kernel)
         return kernel
 
-    def sampling_policy(self, _case, _facts):
+    def sampling_policy(self, _case, _facts, *, alone=False):
+        del alone
         return Policy()
 
     def row(self, case, facts, samples):
@@ -160,13 +162,20 @@ def _without_rests(monkeypatch):
 MODES = {"eager": "torch", "compiled": "torch", "graph": "tensorflow", "xla": "tensorflow"}
 
 
+def measured(host, cases, visits=1):
+    problem = Problem(host, cases, visits)
+    for _ in range(visits):
+        problem.visit()
+    return problem.rows
+
+
 def run(layer=CONV, **backends):
     host = Host(**backends)
     cases = [
         KernelSpec(layer=layer, backend=MODES.get(name, name), mode=name if name in MODES else None)
         for name in backends
     ]
-    return host, measure_problem(host, cases)
+    return host, measured(host, cases)
 
 
 def named(row):
@@ -410,7 +419,7 @@ def test_a_library_that_logs_only_in_a_process_of_its_own_is_asked_there():
     log = {"kernel": "ref:any", "kernel_s": 7e-3, "reorder_s": 0.0, "call_s": 8e-3}
     host.logs["tensorflow"] = log
     cases = [KernelSpec(layer=CONV), KernelSpec(layer=CONV, backend="tensorflow")]
-    _, row = measure_problem(host, cases)
+    _, row = measured(host, cases)
     assert row.causes[0]["cause"] == "generic kernel"
     assert "ref:any" in row.causes[0]["how"]
     # Made when the machine was at half its pace, beside the process that keeps its pages.
@@ -501,11 +510,12 @@ def test_a_killed_process_costs_its_rows_only(monkeypatch):
 def test_a_small_budget_is_kept_although_there_are_rounds_enough(monkeypatch, budget, chunk):
     taken = []
 
-    def sample(kernels, policies, order):
+    def sample(kernels, policies, order, canary):
+        del canary
         taken.extend(policies)
         return interleaved.sample_interleaved(kernels, policies, order)
 
-    monkeypatch.setattr(Host, "sampling_policy", lambda *_: Policy(budget_s=budget))
+    monkeypatch.setattr(Host, "sampling_policy", lambda *_, **__: Policy(budget_s=budget))
     monkeypatch.setattr(problem, "sample_interleaved", sample)
     run(native=Invented(), numba=Invented())
     assert len(taken) >= 2
@@ -513,3 +523,69 @@ def test_a_small_budget_is_kept_although_there_are_rounds_enough(monkeypatch, bu
         assert (policy.min_rounds, policy.least_rounds) == (9, 8)
         assert policy.chunk_s == pytest.approx(chunk)
         assert policy.warmup_limit_s == min(budget, Policy().warmup_limit_s)
+
+
+class Moody(Host):
+    """Another process has other pages: a kernel is slower by what its turn says."""
+
+    factors = (1.0, 1.3, 1.1, 1.0, 1.2, 1.05)
+
+    def prepare(self, case, **words):
+        kernel = super().prepare(case, **words)
+        turn = sum(one.backend is kernel.backend for one in self.kernels) - 1
+        factor = self.factors[turn % len(self.factors)] if case.backend == "native" else 1.0
+        sample = kernel.sample
+
+        def slowed(request):
+            chunk = sample(request)
+            return msgspec.structs.replace(chunk, seconds=tuple(factor * x for x in chunk.seconds))
+
+        kernel.sample = slowed
+        return kernel
+
+
+CASES = [KernelSpec(layer=CONV), KernelSpec(layer=CONV, backend="numba")]
+
+
+def test_the_interval_of_visits_is_that_of_their_medians():
+    (row,) = measured(Moody(native=Invented()), CASES[:1], visits=6)
+    assert row.time.visits == 6
+    assert row.time.median == pytest.approx(1.075e-3, rel=4e-2)
+    assert (row.time.ci_low, row.time.ci_high) == pytest.approx((1e-3, 1.3e-3), rel=4e-2)
+    assert row.time.within < 0.01
+
+
+def test_fewer_visits_than_six_have_no_interval():
+    (row,) = measured(Moody(native=Invented()), CASES[:1], visits=3)
+    assert (row.time.visits, row.time.ci_low, row.time.ci_high) == (3, None, None)
+
+
+def test_one_visit_says_so_and_has_the_interval_of_its_samples():
+    (row,) = measured(Moody(native=Invented()), CASES[:1])
+    assert (row.time.visits, row.time.within) == (1, None)
+    assert row.time.ci_low is not None
+
+
+def test_the_first_visit_searches_and_the_others_take_its_kernel():
+    host = Moody(native=Invented())
+    measured(host, CASES[:1], visits=3)
+    kernel = f"{Invented.kernel} {Invented.layout}"
+    assert [variant for _, _, variant in host.asked] == [None, kernel, kernel]
+    assert all(one.released == 1 for one in host.kernels)
+
+
+def test_the_interval_of_a_ratio_is_that_of_the_visits():
+    native, numba = measured(
+        Moody(native=Invented(), numba=Invented(kernel_s=2e-3)), CASES, visits=6
+    )
+    assert native.ratio["median"] == 1.0
+    assert numba.ratio["rounds"] == 6
+    assert numba.ratio["ci_low"] == pytest.approx(2 / 1.3, rel=2e-2)
+    assert numba.ratio["ci_high"] == pytest.approx(2.0, rel=2e-2)
+
+
+def test_a_backend_that_dies_in_a_later_visit_has_a_row_that_says_so():
+    dying = Invented(refuses={False: [None, None, WorkerError("the worker is gone")]})
+    native, numba = measured(Moody(native=Invented(), numba=dying), CASES, visits=6)
+    assert (native.status, native.time.visits) == ("ok", 6)
+    assert (numba.status, numba.reason) == ("failed", "the worker is gone")

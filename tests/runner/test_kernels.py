@@ -11,7 +11,7 @@ from pydlbench.layers.gemm import Gemm
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner import interleaved
 from pydlbench.runner.kernels import Kernels
-from pydlbench.runner.problem import measure_problem
+from pydlbench.runner.problem import Problem
 from pydlbench.runner.session import Options
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.policy import Policy
@@ -152,7 +152,7 @@ class Preparing:
 
     @property
     def facts(self):
-        return SimpleNamespace(algorithm="jit", layout="src nhwc", timing="steady")
+        return SimpleNamespace(algorithm="jit", layout="src nhwc", timing="steady", evidence={})
 
     def sample(self, _request):
         raise UnsupportedError("no clock")
@@ -170,6 +170,12 @@ def preparing(estimate):
     return kernels, worker
 
 
+def measured(kernels, cases):
+    problem = Problem(kernels, cases)
+    problem.visit()
+    return problem.rows
+
+
 @pytest.mark.parametrize(
     ("estimate", "words", "variant", "brief"),
     [
@@ -185,7 +191,7 @@ def test_cold_caches_are_timed_with_the_kernel_of_hot_ones(estimate, words, vari
     cold = KernelSpec(layer=Gemm(m=8, k=32, n=16), cache="all-cold", **words)
     other = KernelSpec(layer=Gemm(m=8, k=32, n=8), cache="all-cold", **words)
     for case in (cold, hot, cold, other):
-        (row,) = measure_problem(kernels, [case])
+        (row,) = measured(kernels, [case])
         assert row.reason == "no clock"
     assert worker.asked == [
         ("all-cold", None, brief),
@@ -199,7 +205,7 @@ def test_a_hot_row_from_elsewhere_gives_the_cold_one_its_kernel():
     kernels, worker = preparing(estimate=True)
     hot = KernelSpec(layer=Gemm(m=8, k=32, n=16))
     kernels.remember(hot, "gemm", "src plain")
-    measure_problem(kernels, [KernelSpec(layer=Gemm(m=8, k=32, n=16), cache="all-cold")])
+    measured(kernels, [KernelSpec(layer=Gemm(m=8, k=32, n=16), cache="all-cold")])
     assert worker.asked == [("all-cold", "gemm src plain", True)]
 
 

@@ -361,3 +361,31 @@ def test_a_roof_does_not_depend_on_the_rows_before_it(session):
     row(session, GEMM)  # small: it has the nearest cache probed
     again = row(session, large)
     assert again.roofline.time_s == first.roofline.time_s
+
+
+def test_visits_go_round_the_rows_in_processes_of_their_own(monkeypatch):
+    """Rows are finished in the last visit; each visit has started a worker of its own."""
+    started, labels = [], []
+
+    class Counted(Worker):
+        def __init__(self, *words, **more):
+            started.append(words[0])
+            super().__init__(*words, **more)
+
+    monkeypatch.setattr("pydlbench.workers.host.Worker", Counted)
+    layers = [Gemm(m=4, k=16, n=8), Gemm(m=4, k=16, n=16)]
+    with Session(Options(budget_s=0.12, visits=6)) as visiting:
+        rows = dict(
+            visiting.measure(
+                [KernelSpec(layer=one) for one in layers],
+                lambda done, _, label: labels.append((done, label)),
+            )
+        )
+    assert started == ["native"] * 6
+    assert {spec.layer for spec in rows} == set(layers)
+    assert all(row.ok and row.time.visits == 6 for row in rows.values())
+    assert all(row.stop_rule == "visits" for row in rows.values())
+    assert [done for done, _ in labels] == [0] * 11 + [1, 2]
+    assert [label.rpartition(", ")[2] for _, label in labels[::2][:6]] == [
+        f"visit {number} of 6" for number in range(1, 7)
+    ]

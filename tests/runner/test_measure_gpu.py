@@ -307,11 +307,11 @@ def test_a_probe_that_fails_leaves_the_times(session, worker):
 def test_a_roof_holds_against_the_cpu_rows_beside_it(worker, monkeypatch):
     """Rows of two devices in one run: each has its own roof, the run names the GPU."""
     pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")
-    true_worker = Session.worker
+    true_worker = Workers.get
 
-    def chosen(session, backend="native", device="cpu", *, warm=False):
+    def chosen(workers, backend, device, *, warm=False):
         gpu = device == "cuda:0"
-        return worker if gpu else true_worker(session, backend, device, warm=warm)
+        return worker if gpu else true_worker(workers, backend, device, warm=warm)
 
     monkeypatch.setattr(Workers, "get", chosen)
     with Session(QUICK) as session:

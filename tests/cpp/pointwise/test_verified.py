@@ -94,11 +94,19 @@ def product(pointwise: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleN
     """The backend's own modules, on a native module whose kernels are emulated."""
     native = ModuleType("pydlbench._cuda")
 
-    def plans(_device: Any, pass_: str, mode: str, op: str, **words: Any) -> list[Plan]:
-        sizes = tuple(words.pop(size) for size in ("batch", "channels", "height", "width"))
-        return [Plan(plan) for plan in pointwise.plans(op, pass_, sizes, mode, **words)]
+    def plans(
+        _device: Any, kind: str, pass_: str, mode: str, fields: dict[str, Any], **words: Any
+    ) -> list[Plan]:
+        assert kind == "pointwise"
+        parameters = dict(fields)
+        op = parameters.pop("op")
+        sizes = tuple(parameters.pop(size) for size in ("batch", "channels", "height", "width"))
+        layout = words["layout"]
+        return [Plan(one) for one in pointwise.plans(op, pass_, sizes, mode, layout, **parameters)]
 
-    vars(native).update(pointwise_plans=plans, Arena=lambda _device, inputs: inputs, Kernel=Kernel)
+    # The host judges.
+    native.reference = lambda *_, **__: None
+    vars(native).update(plans=plans, Arena=lambda _device, inputs: inputs, Kernel=Kernel)
     monkeypatch.setitem(sys.modules, "pydlbench._cuda", native)
     monkeypatch.setattr(pydlbench, "_cuda", native, raising=False)
     package = importlib.import_module(_BACKEND)
