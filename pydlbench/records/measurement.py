@@ -467,6 +467,11 @@ def _tail(which: str) -> Metric[Measurement, TableOf]:
     )
 
 
+def _visited(table: TableOf) -> bool:
+    """Whether a row was visited several times: its interval is that of its visits then."""
+    return any(row.time is not None and row.time.visits > 1 for row in table.rows)
+
+
 def _of_peak(which: str) -> Metric[Measurement, TableOf]:
     """Return the metric of the executed rate over one of the compute peaks."""
     return Metric(
@@ -624,6 +629,18 @@ METRICS: Final[tuple[Metric[Measurement, TableOf], ...]] = (
         # It says something of rows whose time is that of their traffic.
         shown=lambda table: "memory" in table.bounds and table.some("of_bandwidth"),
     ),
+    Metric(
+        path="time_s.visits",
+        title="visits",
+        text=lambda row, _: str(row.time.visits) if row.time else "-",
+        shown=_visited,
+    ),
+    Metric(
+        path="time_s.within",
+        title="within",
+        text=lambda row, _: percent(row.time.within if row.time else None),
+        shown=_visited,
+    ),
 )
 
 #: The same by their paths.
@@ -633,7 +650,7 @@ TABLE_METRICS: Final = tuple(
     METRIC[path]
     for path in (
         *("algorithm", "layout", "flops", "time_s.median", "time_s.spread", "time_s.n"),
-        *("time_s.p90", "time_s.p99"),
+        *("time_s.visits", "time_s.within", "time_s.p90", "time_s.p99"),
         *("tflops", "gbps", "of_peak.theoretical", "of_peak.measured", "roofline.efficiency"),
         *("of_bandwidth", "roofline.bound", "energy_j", "gflops_per_watt", "ratio.median"),
         *("warm_s", "correct.status", "contended"),

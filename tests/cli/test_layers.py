@@ -43,6 +43,7 @@ def test_default_is_alexnet_forward_fp32_hot(session):
         {
             "seed": 0,
             "budget_s": 2.0,
+            "visits": 1,
             "confidence": 0.95,
             "keep_samples": True,
             "algorithms": False,
