@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
+from pydlbench.errors import UnsupportedError
 from pydlbench.models import build_model
+from pydlbench.records.operator import RecordedCall
 from pydlbench.records.record import Record
 from pydlbench.records.step import StepPreparation, StepSpec
 
@@ -27,10 +29,12 @@ __all__ = [
     "OperatorRequest",
     "OperatorsFacts",
     "prepare_allocation",
+    "prepare_calls",
     "prepare_log",
     "prepare_operators",
     "prepare_replay",
     "prepare_step",
+    "record_calls",
 ]
 
 OperatorKind: TypeAlias = Literal["layer", "pointwise", "gradient sum", "loss", "optimizer", "feed"]
@@ -75,6 +79,13 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
         traces: by operator, the bytes of each block that it allocates; empty where nobody asked.
         log: what the framework's libraries logged; empty where nobody asked.
         library: name and version.
+        calls: of a recorded step, each distinct one once, in the order in which they first occur;
+            empty where nobody asked.
+        blocks: what such a step asks of the allocator, in order: a number above zero is a block of
+            so many bytes, ``-n`` gives the n-th block back (counted from 1). Blocks that are not
+            given back outlive the step. Empty where the framework keeps its pages by itself, and
+            where nobody knows.
+        refused: by signature, why a call could not be made ready; its name is not in ``names``.
     """
 
     names: tuple[str, ...] = ()
@@ -85,6 +96,9 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
     traces: dict[str, list[int]] = msgspec.field(default_factory=dict)
     log: dict[str, Any] = msgspec.field(default_factory=dict)
     library: str = ""
+    calls: tuple[RecordedCall, ...] = ()
+    blocks: tuple[int, ...] = ()
+    refused: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 def prepare_step(
@@ -130,6 +144,44 @@ def prepare_operators(
     from pydlbench.steps.tensorflow.operators import prepare as prepare_tensorflow
 
     return prepare_tensorflow(backend, model, step, wanted)
+
+
+def record_calls(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsKernel:
+    """List the calls of a step without running it; there is nothing to be sampled.
+
+    Args:
+        backend: of the worker.
+        case: a :class:`StepSpec`.
+
+    Returns:
+        A kernel whose facts have ``calls``, and ``blocks`` where they are known.
+
+    Raises:
+        UnsupportedError: the framework has not what is asked for.
+    """
+    del backend
+    _, step = _read(case)
+    # PyTorch's eager mode: recorded by its dispatcher; all others: cut from the model's graph.
+    raise UnsupportedError(f"{step.framework} {step.mode}: calls of a step are not recorded")
+
+
+def prepare_calls(
+    backend: FrameworkBackend, case: dict[str, Any], signatures: list[str]
+) -> OperatorsKernel:
+    """Make calls ready, each to be timed alone, on operands made up from their signatures.
+
+    Each has run once. One that cannot be made ready is in the facts' ``refused`` and costs no
+    other; the facts' ``names`` are the signatures of those that are timed, in the order given.
+
+    Args:
+        backend: of the worker.
+        case: a :class:`StepSpec`; framework, mode, precision, device and seed are looked at, and
+            nothing of the model.
+        signatures: of :class:`RecordedCall`.
+    """
+    del backend, signatures
+    step = StepSpec.from_dict(case)
+    raise UnsupportedError(f"{step.framework} {step.mode}: calls are not timed by signature")
 
 
 def prepare_allocation(backend: FrameworkBackend, framework: str, size: int) -> OperatorsKernel:
