@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pydlbench.timing.statistics import median
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -32,9 +34,8 @@ __all__ = [
 # so that leaving out would only pretend there was a quiet moment? The second one wins: a contended
 # measurement keeps every sample.
 #
-# What no counter here shows: a neighbour on the same physical core outside the virtual machine. It
-# slows every sample alike, without a switch, a wait or (mostly) a tick of steal; only the medians
-# of the rounds tell, and interleaving.
+# What no counter shows is a neighbour on the same physical core outside the virtual machine. It
+# slows every sample alike, without a switch, a wait or (mostly) a tick of steal; the canary tells.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +76,7 @@ def disturbed_by(chunk: Chunk, inner: int, policy: Policy) -> str | None:
     if chunk.disturbance is not None:
         return chunk.disturbance
     if chunk.canary and min(chunk.canary) < policy.canary_share:
-        return (
-            f"somebody else used the cores: their FMA units did {min(chunk.canary):.0%} beside it"
-        )
+        return _others(chunk.canary)
     wall = _wall(chunk, inner)
     if chunk.run_delay_s > max(policy.chunk_wait_fraction * wall, policy.chunk_wait_floor_s):
         return f"waited {chunk.run_delay_s * 1e3:.3g} ms of {wall * 1e3:.3g} ms for a CPU"
@@ -143,7 +142,7 @@ def _judged(chunks: Sequence[Chunk], inner: int, policy: Policy) -> Contention:
     ]
     count = sum(map(len, keep))
     if 2 * sum(map(sum, keep)) < count:  # most of the samples: then the rest is the exception
-        seen = _seen(chunks)
+        seen = _seen(chunks, policy)
         reason = "most samples were disturbed: " + (seen or _totals(chunks, inner))
         keep = [(True,) * len(row) for row in keep]
     return Contention(
@@ -168,9 +167,17 @@ def _alone(chunks: Sequence[Chunk], inner: int, policy: Policy) -> bool:
     return counted and sum(taken) < limit
 
 
-def _seen(chunks: Sequence[Chunk]) -> str:
-    """What backends said of disturbed chunks, each once."""
-    return "; ".join(dict.fromkeys(chunk.disturbance for chunk in chunks if chunk.disturbance))
+def _seen(chunks: Sequence[Chunk], policy: Policy) -> str:
+    """What backends and canaries said of disturbed chunks, each once; of canaries the median."""
+    said = list(dict.fromkeys(chunk.disturbance for chunk in chunks if chunk.disturbance))
+    slow = [min(one.canary) for one in chunks if one.canary]
+    slow = [share for share in slow if share < policy.canary_share]
+    return "; ".join([*said, *([_others([median(slow)])] if slow else [])])
+
+
+def _others(canary: Sequence[float]) -> str:
+    """What a slow canary says."""
+    return f"somebody else used the cores: their FMA units did {min(canary):.0%} beside it"
 
 
 def _totals(chunks: Sequence[Chunk], inner: int) -> str:
@@ -204,7 +211,7 @@ def _contention_reason(
     steal_limit = (policy.total_steal_ticks - 0.5) * policy.steal_tick_s
     if steal >= max(steal_limit, policy.total_steal_fraction * wall):
         return f"another virtual machine was busy: {totals}"
-    if in_disturbed > policy.disturbed_share * wall and (seen := _seen(chunks)):
+    if in_disturbed > policy.disturbed_share * wall and (seen := _seen(chunks, policy)):
         return f"{sum(disturbed)} of {len(chunks)} chunks disturbed: {seen}"
     if in_disturbed > policy.disturbed_share * wall:
         return f"{sum(disturbed)} of {len(chunks)} chunks disturbed: {totals}"

@@ -35,6 +35,8 @@ def test_slow_canaries_all_along_are_contention_and_nothing_is_left_out():
     verdict = judge([chunk(2e-3, SHARED)] * 6, 1, Policy())
     assert verdict.contended
     assert verdict.discarded == 0
+    assert verdict.reason is not None
+    assert "51%" in verdict.reason  # what the canary saw, not the counters that saw nothing
 
 
 def test_equal_canaries_leave_a_kernel_with_two_modes_alone():
