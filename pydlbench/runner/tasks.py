@@ -6,6 +6,7 @@ loaded once something is measured.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -54,7 +55,7 @@ class Result:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class Task(ABC):
     """Rows that are measured together: where one of them is missing, all are measured again.
 
     A subclass says what they are and how they are measured; see :class:`KernelTask`.
@@ -87,20 +88,20 @@ class Task:
         """Return how many seconds of sampling it is allowed."""
         return len(self.rows) * float(self.options.get("budget_s", 0.0))
 
-    def check(self, session: Any) -> None:
+    def check(self, session: Any) -> None:  # noqa: B027 - some kinds need no room of their own
         """Make sure that there is room for it, before anything of a run is built.
 
         Raises:
             UsageError: there is not.
         """
 
+    @abstractmethod
     def measure(self, session: Any, view: View) -> Iterator[Result]:
         """Yield each result as soon as it is finished, those of all rows among them.
 
         Raises:
             PydlbenchError: the rows that have no result yet will have none.
         """
-        raise NotImplementedError
 
     def refused(self, row: Row, status: str, reason: str) -> Result:
         """Return what stands in the place of a row that could not be measured."""
