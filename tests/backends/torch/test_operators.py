@@ -24,17 +24,8 @@ UP = Deconv2d.of(
 UP_FURTHER = dataclasses.replace(UP, out_height=UP.out_height + 1)
 GEMM = problems.LAYERS["product"]
 MAX = Pool2d.of(batch=2, channels=3, in_size=(7, 5), kernel=3, stride=2, padding=1)
-MEAN = Pool2d.of(batch=2, channels=3, in_size=(7, 5), kernel=3, stride=2, padding=1, mode="avg")
-MEAN_OF_ALL = Pool2d.of(
-    batch=2,
-    channels=3,
-    in_size=(7, 5),
-    kernel=3,
-    stride=2,
-    padding=1,
-    mode="avg",
-    count_include_pad=True,
-)
+MEAN = dataclasses.replace(MAX, mode="avg")
+MEAN_OF_ALL = dataclasses.replace(MEAN, count_include_pad=True)
 UNEVEN_MAX = Pool2d.of(
     batch=2, channels=3, in_size=(6, 5), kernel=3, stride=2, padding=(0, 1, 0, 2)
 )

@@ -16,6 +16,7 @@ from pydlbench.records.specs import KernelSpec
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+_AVG: dict[str, Any] = {"batch": 2, "channels": 3, "in_size": (7, 9), "mode": "avg"}
 LAYERS: dict[str, Conv2d | Gemm | Pool2d] = {
     "even padding": Conv2d.of(
         batch=2, in_channels=4, in_size=(7, 5), out_channels=6, kernel=3, padding=1
@@ -62,24 +63,9 @@ LAYERS: dict[str, Conv2d | Gemm | Pool2d] = {
     "max": Pool2d.of(batch=2, channels=3, in_size=(7, 9), kernel=3, stride=2, padding=(1, 0, 1, 1)),
     "max, gaps": Pool2d.of(batch=1, channels=2, in_size=(8, 7), kernel=(2, 1), stride=(3, 4)),
     "max, global": Pool2d.of(batch=1, channels=3, in_size=(4, 6), kernel=(4, 6)),
-    "avg": Pool2d.of(
-        batch=2,
-        channels=3,
-        in_size=(7, 9),
-        kernel=(3, 2),
-        stride=(2, 1),
-        padding=(1, 2, 0, 1),
-        mode="avg",
-    ),
+    "avg": Pool2d.of(**_AVG, kernel=(3, 2), stride=(2, 1), padding=(1, 2, 0, 1)),
     "avg, padding counted": Pool2d.of(
-        batch=2,
-        channels=3,
-        in_size=(7, 9),
-        kernel=(3, 4),
-        stride=(2, 3),
-        padding=(1, 2, 0, 3),
-        mode="avg",
-        count_include_pad=True,
+        **_AVG, kernel=(3, 4), stride=(2, 3), padding=(1, 2, 0, 3), count_include_pad=True
     ),
 }
 
@@ -105,22 +91,14 @@ def each_pass(
 
 
 SIDES = {"batch": 3, "channels": 6, "height": 5, "width": 4}
+_PLAIN = ("bias", "relu", "relu6", "hardswish", "hardsigmoid", "scale", "batchnorm", "add")
 _POINTWISE = (
-    Pointwise(op="bias", **SIDES),
-    Pointwise(op="relu", **SIDES),
-    Pointwise(op="relu6", **SIDES),
-    Pointwise(op="hardswish", **SIDES),
-    Pointwise(op="hardsigmoid", **SIDES),
-    Pointwise(op="scale", **SIDES),
+    *(Pointwise(op=op, **SIDES) for op in _PLAIN),
     Pointwise(op="lrn", **SIDES, local_size=3, alpha=0.5, k=1.5),
-    Pointwise(op="batchnorm", **SIDES),
-    Pointwise(op="add", **SIDES),
     Pointwise(op="concat", **SIDES, sources=(2, 3, 1)),
     Pointwise(op="softmax-xent", batch=5, channels=11),
     Pointwise(op="dropout", **SIDES, keep=0.8),
-    Pointwise(op="l2", channels=333),
-    Pointwise(op="sgd", channels=333),
-    Pointwise(op="momentum", channels=333),
+    *(Pointwise(op=op, channels=333) for op in ("l2", "sgd", "momentum")),
 )
 #: The same by operation.
 POINTWISE = {layer.op: layer for layer in _POINTWISE}
