@@ -14,7 +14,15 @@ from pydlbench.cli.options import (
     taking,
     whole_number,
 )
-from pydlbench.cli.steps import build, check_layout, check_phase, fields_of, read_options, values_of
+from pydlbench.cli.steps import (
+    build,
+    check_layout,
+    check_phase,
+    fields_of,
+    read_options,
+    summands,
+    values_of,
+)
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.runner.tasks import Result, Row, Task
 from pydlbench.words import CPU_PRECISIONS, FRAMEWORK_MODES, FRAMEWORKS
@@ -137,13 +145,6 @@ def read_tasks(
     subjects, notes = _subjects(args.framework, args.mode)
     check_phase(model, args.phase)
     check_layout(args.layout, [framework for framework, _ in subjects])
-    options = {
-        "threads": args.threads,
-        "seed": args.seed,
-        "budget_s": args.budget,
-        "keep_samples": True,  # for the store
-        "estimate": True,
-    }
     tasks: list[Task] = []
     for framework, mode in subjects:
         step = StepSpec(
@@ -165,7 +166,7 @@ def read_tasks(
         tasks.append(
             CheckTask(
                 rows=(row,),
-                options=options,
+                options=summands(args),
                 model=model,
                 rounds=args.rounds,
                 time_limit_s=args.time_limit,

@@ -14,7 +14,7 @@ from pydlbench.cli.options import (
     taking,
     whole_number,
 )
-from pydlbench.cli.steps import build, check_phase, fields_of, read_options
+from pydlbench.cli.steps import build, check_phase, fields_of, read_options, summands
 from pydlbench.errors import PydlbenchError
 from pydlbench.runner.tasks import Result, Row, Task
 from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS
@@ -119,13 +119,6 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
     check_threads(args.threads, device)
     allowed = CPU_PRECISIONS if device == "cpu" else GPU_PRECISIONS
     precision = one_of("--precision", args.precision or "fp32", allowed)
-    options = {
-        "threads": args.threads,
-        "seed": args.seed,
-        "budget_s": args.budget,
-        "keep_samples": True,  # for the store
-        "estimate": True,
-    }
     values = {
         "model": model.name,
         "batch": model.batch,
@@ -136,7 +129,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
     label = f"{model.name} batch {model.batch} {args.phase} {precision}"
     task = EstimateTask(
         rows=(Row(fields=fields_of(args, values), label=label),),
-        options=options,
+        options=summands(args),
         model=model,
         variant=read_options(args.option),
         phase=args.phase,

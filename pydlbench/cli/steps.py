@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydlbench.errors import UsageError
 
@@ -13,7 +13,15 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
 
-__all__ = ["build", "check_layout", "check_phase", "fields_of", "read_options", "values_of"]
+__all__ = [
+    "build",
+    "check_layout",
+    "check_phase",
+    "fields_of",
+    "read_options",
+    "summands",
+    "values_of",
+]
 
 
 def read_options(given: Sequence[str] | None) -> dict[str, str]:
@@ -69,6 +77,17 @@ def check_layout(layout: str, frameworks: Sequence[str]) -> None:
             f"--layout {layout}: TensorFlow's convolutions on CPUs take nhwc only; nearest: "
             "--layout nhwc"
         )
+
+
+def summands(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the keywords of ``session.Options`` for native rows that are summed into a step."""
+    return {
+        "threads": args.threads,
+        "seed": args.seed,
+        "budget_s": args.budget,
+        "keep_samples": True,  # for the store
+        "estimate": True,
+    }
 
 
 def fields_of(args: argparse.Namespace, values: Mapping[str, object]) -> dict[str, str]:
