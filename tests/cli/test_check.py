@@ -6,7 +6,7 @@ import inspect
 import json
 
 import pytest
-from check_records import make_record
+from check_records import record_of
 from invented_rows import row_of
 from invented_session import InventedSession, stop_after
 
@@ -48,14 +48,7 @@ class FakeChecker:
         self.calls.append((case, settings))
         if case.framework in self.errors:
             raise self.errors[case.framework]
-        return make_record(
-            model=case.model,
-            options=case.options,
-            batch=case.batch,
-            phase=case.phase,
-            framework=case.framework,
-            mode=case.mode,
-        )
+        return record_of(case)
 
 
 @pytest.fixture

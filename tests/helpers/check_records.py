@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from pydlbench.records.check import CheckRecord, LedgerTerm, OperatorRow, RoundRow
 from pydlbench.records.measurement import TimeSummary
+
+if TYPE_CHECKING:
+    from pydlbench.records.step import StepSpec
 
 MEASURED_S = 0.1168
 _TERMS = (
@@ -85,6 +88,12 @@ def make_record(**changes: Any) -> CheckRecord:
         "seconds": 54.2,
     }
     return CheckRecord(**{**values, **changes})
+
+
+def record_of(step: StepSpec) -> CheckRecord:
+    """A check of a step, with the numbers of :func:`make_record`."""
+    names = ("model", "options", "batch", "phase", "framework", "mode")
+    return make_record(**{name: getattr(step, name) for name in names})
 
 
 def make_ledger(**seconds: float) -> tuple[LedgerTerm, ...]:

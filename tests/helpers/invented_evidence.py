@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+from invented_rows import row_of
+
 from pydlbench.ladder.ledger import Evidence, ledger
-from pydlbench.records.measurement import Measurement, Roofline, TimeSummary
+from pydlbench.records.measurement import Peaks, Roofline, TimeSummary
 
 
-def row(case, median, roof=None, status="ok"):
-    time = TimeSummary(median=median, ci_low=None, ci_high=None, q1=0, q3=0, min=0, n=9)
-    return Measurement(
-        layer=case.layer.name or case.layer.problem,
-        kind=case.layer.kind,
-        problem=case.layer.problem,
-        batch=1,
-        pass_=case.pass_,
-        precision=case.precision,
-        cache=case.cache,
-        status=status,
-        reason=None if status == "ok" else "no such kernel",
-        time=time if status == "ok" else None,
-        roofline=roof and Roofline(bound="memory", time_s=roof, efficiency=roof / median),
-        flops=1,
-        flops_executed=1,
-        bytes=1,
+def row(case, median, roof=None, status="ok", *, reason="no such kernel", width=0.0):
+    """The row of a native kernel; ``width`` is its interval's, to both sides."""
+    time = TimeSummary(
+        median=median,
+        ci_low=median - width,
+        ci_high=median + width,
+        q1=median,
+        q3=median,
+        min=median,
+        n=9,
     )
+    roofline = roof and Roofline(bound="memory", time_s=roof, efficiency=roof / median)
+    own = {"time": time} if status == "ok" else {"time": None, "reason": reason}
+    return row_of(case, status=status, roofline=roofline, peak=Peaks(), **own)
 
 
 def evidence(found, native, **changes):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from check_records import make_record
+from check_records import record_of
 from invented_rows import row_of, time_of
 from invented_session import InventedSession
 
@@ -105,14 +105,7 @@ class Sessions(InventedSession):
     def checker(self, case: Any, _session: Any, **settings: Any) -> Any:
         settings["tell"]("operators")
         self.begin(f"check {case.model} {case.framework} {case.mode}")
-        return make_record(
-            model=case.model,
-            options=case.options,
-            batch=case.batch,
-            phase=case.phase,
-            framework=case.framework,
-            mode=case.mode,
-        )
+        return record_of(case)
 
 
 def parse(*words: Any) -> argparse.Namespace:

@@ -5,41 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from invented_evidence import row
 
 from pydlbench.ladder.estimate import estimate, plan
 from pydlbench.models import build_model
-from pydlbench.records.measurement import Measurement, Roofline, TimeSummary
-
-
-def row(case, median, *, roof=None, width=0.0, status="ok", reason=None):
-    time = TimeSummary(
-        median=median,
-        ci_low=median - width,
-        ci_high=median + width,
-        q1=median,
-        q3=median,
-        min=median,
-        n=10,
-    )
-    return Measurement(
-        layer=case.layer.name or case.layer.problem,
-        kind=case.layer.kind,
-        problem=case.layer.problem,
-        batch=1,
-        pass_=case.pass_,
-        precision=case.precision,
-        cache=case.cache,
-        status=status,
-        reason=reason,
-        time=time if status == "ok" else None,
-        algorithm=f"{case.layer.kind} kernel",
-        roofline=None
-        if roof is None
-        else Roofline(bound="memory", time_s=roof, efficiency=roof / median),
-        flops=1,
-        flops_executed=1,
-        bytes=1,
-    )
 
 
 @pytest.fixture
