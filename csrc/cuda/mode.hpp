@@ -89,6 +89,24 @@ constexpr std::size_t bytes_of(DataType type) {
   return 0;
 }
 
+// The smallest positive number that has all digits of its format; below it, numbers are multiples
+// of one step, so that a rounding to nearest is off by as much as at this number. 0 for integers.
+constexpr double smallest_normal(DataType type) {
+  switch (type) {
+    case DataType::float32:
+    case DataType::bfloat16:
+      return 0x1p-126;
+    case DataType::float16:
+      return 0x1p-14;
+    case DataType::float8_e4m3:
+      return 0x1p-6;
+    case DataType::int32:
+    case DataType::int8:
+      break;
+  }
+  return 0.0;
+}
+
 inline const char* name_of(Mode mode) {
   switch (mode) {
     case Mode::fp32:

@@ -14,8 +14,9 @@ struct CUstream_st;
 namespace pydlbench::cuda {
 
 // The worst element of those that a block (or all of them) compared. The error is |y - ref| /
-// (|ref| + s), where s is the root of the sum of the squared terms; nothing over nothing is no
-// error, and NaN is the largest one.
+// (|ref| + s), where s is the root of the sum of the squared terms, and the divisor the smallest
+// normal number of the result's format at least; nothing over nothing is no error, and NaN is the
+// largest one.
 struct Deviation {
   double error, got, expected;
   std::int64_t index;  // into the dense row-major result; -1 while nothing was compared

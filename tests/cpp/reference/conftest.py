@@ -66,11 +66,10 @@ class Sums:
         self.value[at] += term
         self.squares[at] += np.square(term)
 
-    def errors(self, got: Array, *, relu: bool = False) -> Array:
+    def errors(self, stored: Stored, *, relu: bool = False) -> Array:
         expected = np.maximum(self.value, 0) if relu else self.value
-        scale = np.abs(self.value) + np.sqrt(self.squares)
-        difference = np.abs(got - expected)
-        return np.divide(difference, scale, out=np.zeros_like(scale), where=difference != 0)
+        scale = np.maximum(np.abs(self.value) + np.sqrt(self.squares), stored.least)
+        return np.abs(stored.values - expected) / scale
 
 
 def taps(layer: Conv2d | Pool2d) -> Iterator[tuple[int, int, int, int, int, int]]:
@@ -110,6 +109,8 @@ class Stored:
         self._view = self.memory.transpose(inverse)[cut]
         self._view[...] = bits
         self._name = name
+        #: The smallest number with all digits of the format.
+        self.least = 2.0**-14 if name == "float16" else 2.0**-126
         self.output = Output(data=self.memory.ctypes.data, type=code, rank=values.ndim)
         self.output.dims[: values.ndim] = values.shape
         self.output.strides[: values.ndim] = [

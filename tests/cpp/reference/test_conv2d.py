@@ -102,7 +102,7 @@ def test_each_error_of_a_convolution_is_the_one_that_numpy_finds(
     for kind, format_ in (("plain", "float32"), ("channels-last", "float16"), ("gaps", "bfloat16")):
         stored = numpy_sums.Stored(sums.value, kind, format_)
         result = checker.conv(layer, pass_, inputs, stored)
-        numpy_sums.assert_found(result, sums.errors(stored.values), stored, sums.value)
+        numpy_sums.assert_found(result, sums.errors(stored), stored, sums.value)
     (role,) = layer.writes(pass_)
     computed = Computed(
         pass_=pass_,
@@ -133,7 +133,7 @@ def test_bias_and_relu_are_held_against_the_sum_before_the_relu(
     assert (expected == 0).any()
     stored = numpy_sums.Stored(expected, "channels-last", "float16")
     result = checker.conv(layer, "forward", inputs, stored)
-    numpy_sums.assert_found(result, sums.errors(stored.values, relu=True), stored, expected)
+    numpy_sums.assert_found(result, sums.errors(stored, relu=True), stored, expected)
     assert result.terms == np.prod(conv_shapes(layer)["weights"][1:]) + 1
 
     # A kernel that leaves the ReLU out is off by more than rounding where the sum is negative.

@@ -46,7 +46,7 @@ def test_each_error_of_a_product_is_the_one_that_numpy_finds(
     for kind, format_ in (("plain", "float32"), ("channels-last", "float16"), ("gaps", "bfloat16")):
         stored = numpy_sums.Stored(sums.value, kind, format_)
         result = checker.gemm(pass_, sizes, inputs, stored, per_launch=5000)
-        numpy_sums.assert_found(result, sums.errors(stored.values), stored, sums.value)
+        numpy_sums.assert_found(result, sums.errors(stored), stored, sums.value)
     layer = Gemm(batch_count=sizes[0], m=sizes[1], k=sizes[2], n=sizes[3])
     (role,) = layer.writes(pass_)
     computed = Computed(
@@ -77,5 +77,5 @@ def test_a_product_has_one_bias_for_all_matrices_or_one_for_each(
     expected = np.maximum(sums.value, 0)
     stored = numpy_sums.Stored(expected, "plain", "float16")
     result = checker.gemm("forward", sizes, inputs, stored)
-    numpy_sums.assert_found(result, sums.errors(stored.values, relu=True), stored, expected)
+    numpy_sums.assert_found(result, sums.errors(stored, relu=True), stored, expected)
     assert result.terms == k + 1
