@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
 
 from pydlbench.records.record import Record, plain
 from pydlbench.records.step import StepRecord
@@ -90,7 +92,7 @@ class Saving(Record, frozen=True, kw_only=True, rename={"low": "ci_low", "high":
         seconds: saved per step.
         low: lower end of the interval; None where there were too few rounds.
         high: upper end.
-        step_s: the step that they are a part of.
+        step_s: the step that they are a part of, timed beside it: not the diagnosis's own.
         of: ``step`` if the whole step was run with the change, ``layer`` if one operator was.
         how: what ran beside what.
         rounds: how often.
@@ -102,7 +104,7 @@ class Saving(Record, frozen=True, kw_only=True, rename={"low": "ci_low", "high":
     seconds: float
     low: float | None
     high: float | None
-    step_s: float
+    step_s: Annotated[float, msgspec.Meta(gt=0)]
     of: str
     how: str
     rounds: int
@@ -110,10 +112,10 @@ class Saving(Record, frozen=True, kw_only=True, rename={"low": "ci_low", "high":
     evidence: tuple[str, ...] = ()
     otherwise: str = ""
 
-    # The share says what the step was, and the finding has the causes.
+    # The finding has the causes and the evidence.
     derived = ("share",)
     promised = ("share",)
-    unlisted = ("step_s", "causes", "evidence", "otherwise")
+    unlisted = ("causes", "evidence", "otherwise")
 
     @property
     def share(self) -> float:
@@ -211,27 +213,6 @@ class Diagnosis(Record, frozen=True, kw_only=True, rename={"terms": "ledger"}):
         case = self.step.case
         names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "options")
         return {**{name: plain(getattr(case, name)) for name in names}, **super().to_dict()}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read :meth:`to_dict`'s object back; unknown names are ignored.
-
-        Raises:
-            KeyError: something is missing in it.
-            ValueError: a value is not of its type.
-        """
-        step = StepRecord.from_dict(data["step"])
-        on_top = 1.0 if step.time is None else step.time.median
-
-        def with_step(finding: Mapping[str, Any]) -> dict[str, Any]:
-            """The step that a saving is a share of was timed beside it: not the one on top."""
-            saving = finding["saving"]
-            share = saving["share"]
-            step_s = saving["seconds"] / share if share else on_top
-            return {**finding, "saving": {**saving, "step_s": step_s}}
-
-        findings = [with_step(one) for one in data["findings"]]
-        return super().from_dict({**data, "step": step, "findings": findings})
 
 
 def overlap(first: frozenset[str], second: frozenset[str]) -> bool:

@@ -62,12 +62,14 @@ def what(run: RunRecord, found: Diagnosis) -> list[str]:
     who = " ".join(filter(None, (step.library or case.framework, str(case.mode))))
     layout = "channels last" if case.layout == "nhwc" else "NCHW"
     first = "  ".join([*items, f"{who}, {layout}" if case.framework == "torch" else who])
-    assert time is not None
     second = [device_name(run.device)]
     if step.threads:
         second.append(f"{step.threads} thread{'' if step.threads == 1 else 's'}")
-    half = "" if time.half_width is None else f" +- {percent(time.half_width)}"
-    second.append(f"step {format_seconds(time.median)}{half}, n = {time.n}")
+    if time is None:
+        second.append(f"step {step.status}: {step.reason}")
+    else:
+        half = "" if time.half_width is None else f" +- {percent(time.half_width)}"
+        second.append(f"step {format_seconds(time.median)}{half}, n = {time.n}")
     if step.images_per_s:
         second.append(f"{step.images_per_s:.4g} images/s")
     return [first, "  ".join(second)]

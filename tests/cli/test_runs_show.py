@@ -142,12 +142,36 @@ def make_diagnosis():
     )
 
 
+def keep_diagnosis(store_path, run_record, document):
+    with Store.open(store_path) as store:
+        store.begin(run_record, "diagnose")
+        store.add(run_record.id, Entry.of("findings", document))
+        store.finish(run_record, "done")
+
+
 def test_a_diagnosis_is_read_back_as_it_was(store_path, run_record, capsys):
     found = make_diagnosis()
     again = Diagnosis.from_dict(found.to_dict())
     assert again.to_dict() == found.to_dict()
-    with Store.open(store_path) as store:
-        store.begin(run_record, "diagnose")
-        store.add(run_record.id, Entry.of("findings", found.to_dict()))
-        store.finish(run_record, "done")
+    keep_diagnosis(store_path, run_record, found.to_dict())
     assert shown(capsys).endswith(f"\n\n{as_text(diagnosis_report(run_record, found))}\n")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda document: document.pop("step"),
+        lambda document: document.update(findings=3),
+        lambda document: document["findings"][0].pop("saving"),
+        lambda document: document["findings"][0]["saving"].update(step_s=0.0),
+        lambda document: document["findings"][0].update(causes=["some"]),
+    ],
+)
+def test_a_damaged_diagnosis_is_one_line(damage, store_path, run_record, capsys):
+    document = make_diagnosis().to_dict()
+    damage(document)
+    keep_diagnosis(store_path, run_record, document)
+    assert main(["runs", "show", run_record.id]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert run_record.id in error
