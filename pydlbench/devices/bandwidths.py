@@ -25,9 +25,11 @@ __all__ = [
     "LEVELS",
     "PATTERNS",
     "Probe",
+    "add_windows",
     "extend_bandwidths",
     "probe_bandwidths",
     "probe_levels",
+    "probe_once_more",
 ]
 
 
@@ -41,12 +43,17 @@ PATTERNS = ("read", "write", "copy", "triad")
 #: From the farthest to the nearest.
 LEVELS = ("memory", "llc", "l2")
 
-# Every run that times layers pays for these, so they are short; the best round counts.
-_SECONDS = 0.03
+# Every run that times layers pays for these, so they are short; the best round of all counts.
+_SECONDS = 0.02
+# Windows of each reading. All readings are gone through so often, so that those of one lie apart
+# in time: whoever else is on the memory bus comes and goes.
+_ROUNDS = 3
 # Rounds of a quiet machine agree within a few per cent: one that is so much faster than most of
 # its window was taken in a disturbed one, and may have been disturbed itself.
-_DISTURBED = 1.25
+_UNSTEADY = 1.25
 _REPEATS = 2
+# A window beside which something was seen is taken again at once, so often.
+_AGAIN = 2
 
 
 class _Prober:
@@ -57,7 +64,7 @@ class _Prober:
         known: Sequence[Bandwidth],
         sizes: Mapping[str, int | None],
         ask: Callable[[str, str, int], Mapping[str, Any]],
-        kept: Sequence[Bandwidth],
+        kept: Sequence[Bandwidth] = (),
     ) -> None:
         self._sizes = sizes
         self._kept = {(item.level, item.pattern): item for item in kept}
@@ -67,55 +74,75 @@ class _Prober:
         self.known = {(item.level, item.pattern): item for item in known}
         self.new: set[tuple[str, str]] = set()
 
-    def extend(self, level: str, pattern: str) -> None:
-        """Probe what is not known yet; again while its window looks disturbed."""
-        if (level, pattern) in self.known or self._sizes.get(level) is None:
-            return
-        self.new.add((level, pattern))
+    def extend(self, levels: Sequence[str], patterns: Sequence[str]) -> None:
+        """Probe what is not known yet; again while its windows look unsteady."""
+        wanted = [
+            (level, pattern)
+            for level in levels
+            for pattern in patterns
+            if (level, pattern) not in self.known and self._sizes.get(level) is not None
+        ]
+        self.new.update(wanted)
+        unknown = [one for one in wanted if not self._take_over(*one)]
+        for _ in range(_ROUNDS):
+            for level, pattern in unknown:
+                self.take(level, pattern)
+        for level, pattern in unknown:
+            while self._unsteady(level, pattern) and self.repeat(level, pattern):
+                pass
+
+    def _unsteady(self, level: str, pattern: str) -> bool:
+        found = self.known[level, pattern]
+        return found.bytes_per_s > _UNSTEADY * found.median_bytes_per_s
+
+    def _take_over(self, level: str, pattern: str) -> bool:
+        """Take what is kept of a reading, if a window of its level agrees; return whether it did.
+
+        That window is one more of the reading that it was taken of.
+        """
         kept = self._kept.get((level, pattern))
-        if kept is not None and self._agree(kept):
-            self.known[level, pattern] = self._kept[level, pattern]
-            return
-        latest = self._take(level, pattern)
-        while latest.bytes_per_s > _DISTURBED * latest.median_bytes_per_s:
-            again = self.repeat(level, pattern)
-            if again is None:
-                return
-            latest = again
-
-    def _agree(self, kept: Bandwidth) -> bool:
-        """Whether one reading of a level, taken now, agrees with what is kept of it."""
-        if kept.level not in self._agrees:
-            size = self._sizes.get(kept.level)
-            agrees = size == kept.working_set_bytes
+        if kept is None:
+            return False
+        if level not in self._agrees:
+            agrees = self._sizes.get(level) == kept.working_set_bytes
             if agrees:
-                reply = self._ask(kept.level, kept.pattern, kept.working_set_bytes)
-                reading = Reading.of(reply)
-                ratio = reading.per_second / kept.bytes_per_s
-                agrees = AGREES <= ratio <= 1 / AGREES
-                if agrees and ratio > 1:  # the best is kept
-                    now = Bandwidth.of(kept.level, kept.pattern, kept.working_set_bytes, reading)
-                    self._kept[kept.level, kept.pattern] = now
-            self._agrees[kept.level] = agrees
-        return self._agrees[kept.level]
+                window = self._window(level, pattern, kept.working_set_bytes)
+                agrees = AGREES <= window.bytes_per_s / kept.bytes_per_s <= 1 / AGREES
+                if agrees:
+                    kept = kept.joined(window)
+            self._agrees[level] = agrees
+        if self._agrees[level]:
+            self.known[level, pattern] = kept
+        return self._agrees[level]
 
-    def repeat(self, level: str, pattern: str) -> Bandwidth | None:
-        """Probe again, unless that was done often enough; the best of all is kept."""
+    def repeat(self, level: str, pattern: str) -> bool:
+        """Take one more window; return False where that was done often enough."""
         count = self._repeats.get((level, pattern), 0)
         if count >= _REPEATS:
-            return None
+            return False
         self._repeats[level, pattern] = count + 1
-        return self._take(level, pattern)
+        self.take(level, pattern)
+        return True
 
-    def _take(self, level: str, pattern: str) -> Bandwidth:
+    def take(self, level: str, pattern: str) -> None:
+        """Take a window and add it to what is known."""
         size = self._sizes.get(level)
         if size is None:
             raise ValueError(f"{level}: no such level")
-        reply = self._ask(level, pattern, size)
-        found = Bandwidth.of(level, pattern, size, Reading.of(reply))
-        best = self.known.get((level, pattern))
-        if best is None or found.bytes_per_s > best.bytes_per_s:
-            self.known[level, pattern] = found
+        found = self._window(level, pattern, size)
+        known = self.known.get((level, pattern))
+        self.known[level, pattern] = found if known is None else known.joined(found)
+
+    def _window(self, level: str, pattern: str, size: int) -> Bandwidth:
+        """Take a window; again where something was seen beside it."""
+        found: Bandwidth | None = None
+        for _ in range(1 + _AGAIN):
+            reading = Reading.of(self._ask(level, pattern, size))
+            now = Bandwidth.of(level, pattern, size, reading)
+            found = now if found is None else found.joined(now)
+            if now.disturbance is None:
+                break
+        assert found is not None
         return found
 
     def mistaken(self) -> Iterator[tuple[Bandwidth, Bandwidth]]:
@@ -147,25 +174,64 @@ def probe_bandwidths(
     Raises:
         UnsupportedError: the probe cannot run on this machine.
     """
+    ask = _ask_of(record, probe)
+    return probe_levels(record.bandwidths, _sizes(record), patterns, levels, ask, kept)
+
+
+def probe_once_more(record: DeviceRecord, probe: Probe) -> tuple[Bandwidth, ...]:
+    """Return a CPU's bandwidths with one more window of each level's fastest pattern.
+
+    The windows at the start of a run lie within a second; what they missed shows later.
+
+    Args:
+        record: with its bandwidths.
+        probe: runs a native probe.
+    """
+    return add_windows(record, _sizes(record), _ask_of(record, probe))
+
+
+def add_windows(
+    record: ProbedDevice,
+    sizes: Mapping[str, int | None],
+    ask: Callable[[str, str, int], Mapping[str, Any]],
+) -> tuple[Bandwidth, ...]:
+    """Return a device's bandwidths with one more window of each level's fastest pattern.
+
+    Args:
+        record: with its bandwidths.
+        sizes: as for :func:`probe_levels`.
+        ask: likewise.
+    """
+    prober = _Prober(record.bandwidths, sizes, ask)
+    for level in dict.fromkeys(item.level for item in record.bandwidths):
+        best = record.bandwidth(level)
+        if best is not None:
+            prober.take(level, best.pattern)
+    return tuple(prober.known.values())
+
+
+def _sizes(record: DeviceRecord) -> dict[str, int | None]:
     facts, cpus = record.facts, record.cpus
-    sizes = {
+    return {
         "memory": memory_working_set(facts, cpus),
         "llc": cache_working_set(facts, cpus),
         "l2": private_working_set(facts, cpus),
     }
 
+
+def _ask_of(record: DeviceRecord, probe: Probe) -> Callable[[str, str, int], Mapping[str, Any]]:
     def ask(level: str, pattern: str, size: int) -> Mapping[str, Any]:
         return probe(
             "bandwidth",
             kind=pattern,
             bytes=size,
-            cpus=list(cpus),
+            cpus=list(record.cpus),
             seconds=_SECONDS,
             # Non-temporal stores would send to memory what is to stay in the cache.
             streaming=level == "memory",
         )
 
-    return probe_levels(record.bandwidths, sizes, patterns, levels, ask, kept)
+    return ask
 
 
 def probe_levels(
@@ -178,9 +244,11 @@ def probe_levels(
 ) -> tuple[tuple[Bandwidth, ...], tuple[Advice, ...]]:
     """Return what is known with what was lacking, and warnings about the new ones.
 
-    One window of some milliseconds would decide every roof, so a reading is taken again, at most
-    twice, where its best round is far above its median, and where a level reads slower than one
-    that is farther away; the best reading is kept.
+    One window of some milliseconds would decide every roof, so each reading is made of three
+    windows that lie apart, and of up to two more where its best round is far above its median, and
+    where a level reads slower than one that is farther away. The best round of all is the
+    bandwidth; the windows tell how far it spreads. One beside which something was seen is taken
+    again, and counts only where no other is to be had.
 
     Args:
         known: the bandwidths known so far.
@@ -192,13 +260,11 @@ def probe_levels(
         kept: what an earlier run has probed; believed where one reading of the level agrees.
     """
     prober = _Prober(known, sizes, ask, kept)
-    for level in levels:
-        for pattern in patterns:
-            prober.extend(level, pattern)
+    prober.extend(levels, patterns)
     for _ in range(_REPEATS):
         for near in dict.fromkeys(near for near, _ in prober.mistaken()):
             prober.repeat(near.level, near.pattern)
-    advice = tuple(
+    slower = tuple(
         Advice(
             symptom=f"the {near.pattern} probe of {near.level} reached "
             f"{near.bytes_per_s / 1e9:.1f} GB/s, that of {far.level} {far.bytes_per_s / 1e9:.1f}: "
@@ -207,7 +273,24 @@ def probe_levels(
         )
         for near, far in prober.mistaken()
     )
-    return tuple(prober.known.values()), advice
+    found = tuple(prober.known.values())
+    new = [one for one in found if (one.level, one.pattern) in prober.new]
+    return found, (*slower, *_disturbed(new))
+
+
+def _disturbed(found: Sequence[Bandwidth]) -> Iterator[Advice]:
+    """Say which readings have no undisturbed window, those of one level together."""
+    levels: dict[str, list[Bandwidth]] = {}
+    for one in found:
+        if one.disturbance is not None:
+            levels.setdefault(one.level, []).append(one)
+    for level, items in levels.items():
+        patterns = ", ".join(one.pattern for one in items)
+        yield Advice(
+            symptom=f"no window of the {level} probes ({patterns}) was undisturbed: "
+            f"{items[0].disturbance}; roofs that count on them are too low to believe",
+            remedy="stop other load and measure again",
+        )
 
 
 def extend_bandwidths(

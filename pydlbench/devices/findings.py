@@ -90,6 +90,10 @@ class Reading:
         clock_hz: the core clock at the best round.
         rounds: how many rounds were timed.
         kernel: what ran.
+        disturbance: what was seen beside it that speaks against it (somebody else on the cores, a
+            GPU that was too hot), in words.
+        clocks_hz: the core clock of each CPU, all of them busy, right after it; empty where only
+            the one of ``clock_hz`` was read.
     """
 
     per_second: float
@@ -97,11 +101,14 @@ class Reading:
     clock_hz: float
     rounds: int
     kernel: str
+    disturbance: str | None = None
+    clocks_hz: Sequence[float] = ()
 
     @classmethod
     def of(cls, reply: Mapping[str, Any]) -> Self:
         """Read a worker's reply; what else is in it is left out."""
-        return cls(**{field.name: reply[field.name] for field in dataclasses.fields(cls)})
+        names = (field.name for field in dataclasses.fields(cls))
+        return cls(**{name: reply[name] for name in names if name in reply})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +124,10 @@ class PrecisionPeak:
         theoretical: the limit at that clock.
         nominal: the limit at the nominal clock; at a GPU's rated one.
         reason: why there is no measured peak.
+        tries: FLOP per core cycle of all tries' best rounds, in order of time; ``measured`` is the
+            best one at its clock.
+        impossible: tries beyond the theory, which count for nothing.
+        clocks_hz: the core clock of each CPU, all of them busy, right after the best try.
     """
 
     precision: str
@@ -127,6 +138,16 @@ class PrecisionPeak:
     theoretical: TheoreticalPeak | None = None
     nominal: TheoreticalPeak | None = None
     reason: str | None = None
+    tries: tuple[float, ...] = ()
+    impossible: int = 0
+    clocks_hz: tuple[float, ...] = ()
+
+    @property
+    def low(self) -> float | None:
+        """FLOP/s of the slowest try, at the clock of the best; None where there was only one."""
+        if len(self.tries) < 2 or self.clock_hz is None:
+            return None
+        return min(self.tries) * self.clock_hz
 
     def to_dict(self) -> dict[str, Any]:
         """Return the peaks for JSON: FLOP/s and Hz."""
@@ -134,12 +155,20 @@ class PrecisionPeak:
             "precision": self.precision,
             "measured_flops_per_s": self.measured,
             "median_flops_per_s": self.measured_median,
+            "low_flops_per_s": self.low,
+            "tries_flop_per_cycle": list(self.tries),
+            "impossible_tries": self.impossible,
+            "clocks_hz": list(self.clocks_hz),
             "kernel": self.kernel,
             "clock_hz": self.clock_hz,
             "theoretical": self.theoretical.to_dict() if self.theoretical else None,
             "nominal": self.nominal.to_dict() if self.nominal else None,
             "reason": self.reason,
         }
+
+
+# Of readings that are kept for a day, the latest say how far they spread.
+_WINDOWS = 32
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,10 +178,15 @@ class Bandwidth:
     Attributes:
         level: ``memory``, ``llc`` or ``l2`` (a GPU's last one).
         pattern: ``read``, ``write``, ``copy`` or ``triad``.
-        bytes_per_s: of the best round.
-        median_bytes_per_s: of the median round.
+        bytes_per_s: of the best round of all windows.
+        median_bytes_per_s: the median round of the window in which that was highest.
         working_set_bytes: over all threads and arrays.
         kernel: vectors and kind of stores.
+        windows: the best round of each window that counts, in B/s and in order of time; the latest
+            so many of them.
+        disturbed: windows that do not count, because something was seen beside them.
+        disturbance: what; None unless no window was undisturbed, so that ``bytes_per_s`` is one
+            of theirs, and too low to be believed.
     """
 
     level: str
@@ -161,10 +195,18 @@ class Bandwidth:
     median_bytes_per_s: float
     working_set_bytes: int
     kernel: str
+    windows: tuple[float, ...] = ()
+    disturbed: int = 0
+    disturbance: str | None = None
+
+    @property
+    def low_bytes_per_s(self) -> float | None:
+        """What the slowest window reached; None where there was only one."""
+        return min(self.windows) if len(self.windows) > 1 else None
 
     @classmethod
     def of(cls, level: str, pattern: str, working_set_bytes: int, reading: Reading) -> Bandwidth:
-        """Take over a probe's reading."""
+        """Take over the reading of a window."""
         return cls(
             level=level,
             pattern=pattern,
@@ -172,6 +214,27 @@ class Bandwidth:
             median_bytes_per_s=reading.median_per_second,
             working_set_bytes=working_set_bytes,
             kernel=reading.kernel,
+            windows=(reading.per_second,) if reading.disturbance is None else (),
+            disturbed=int(reading.disturbance is not None),
+            disturbance=reading.disturbance,
+        )
+
+    def joined(self, later: Bandwidth) -> Bandwidth:
+        """Return this bandwidth with further windows of the same level and pattern.
+
+        A disturbed one counts only while there is no other.
+        """
+        disturbed = self.disturbed + later.disturbed
+        if self.disturbance is not None and later.disturbance is None:
+            return dataclasses.replace(later, disturbed=disturbed)
+        if self.disturbance is None and later.disturbance is not None:
+            return dataclasses.replace(self, disturbed=disturbed)
+        best = max(self, later, key=lambda one: one.bytes_per_s)
+        return dataclasses.replace(
+            best,
+            median_bytes_per_s=max(self.median_bytes_per_s, later.median_bytes_per_s),
+            windows=(*self.windows, *later.windows)[-_WINDOWS:],
+            disturbed=disturbed,
         )
 
 
@@ -217,29 +280,36 @@ class ProbedDevice(abc.ABC):
 
     @abc.abstractmethod
     def caches(self) -> Mapping[str, int | None]:
-        """Return the bytes of each cache that may be probed, from the nearest to the farthest.
+        """Return the bytes of each cache that keeps operands, from the nearest to the farthest.
 
-        None stands for one that the device lacks.
+        None stands for one that the device lacks. Not all of them have a probe.
         """
 
     def levels(self, names: Collection[str] | None = None) -> tuple[Level, ...]:
-        """Return the probed levels of the memory hierarchy, from the nearest to the memory.
+        """Return the levels of the memory hierarchy, from the nearest to the memory.
+
+        A cache without a probe has no bandwidth that could be charged, but holds what it holds.
 
         Args:
-            names: which of them; None is all. The memory is always there.
+            names: whose bandwidths count; None is all that were probed. The memory's always does.
 
         Raises:
             UnsupportedError: The memory's bandwidth was not probed.
         """
-        near = [
-            Level(name=name, capacity=size, bytes_per_s=found.bytes_per_s)
-            for name, size in self.caches().items()
-            if (names is None or name in names)
-            and size is not None
-            and (found := self.bandwidth(name)) is not None
-        ]
-        memory = Level(name="memory", capacity=math.inf, bytes_per_s=self.best_bandwidth("memory"))
-        return (*near, memory)
+
+        def level(name: str, capacity: float) -> Level:
+            counts = names is None or name in names or name == "memory"
+            found = self.bandwidth(name) if counts else None
+            return Level(
+                name=name,
+                capacity=capacity,
+                bytes_per_s=math.inf if found is None else found.bytes_per_s,
+                low_bytes_per_s=None if found is None else found.low_bytes_per_s,
+            )
+
+        self.best_bandwidth("memory")  # says why there is none
+        near = [level(name, size) for name, size in self.caches().items() if size is not None]
+        return (*near, level("memory", math.inf))
 
     def lacking(self, precisions: Iterable[str]) -> list[str]:
         """Return those of some precisions, each once, whose peaks were not probed yet."""
@@ -272,7 +342,10 @@ class ProbedDevice(abc.ABC):
             "kind": self.kind,
             "clock_hz": self.clock_hz,
             "peaks": [peak.to_dict() for peak in self.peaks],
-            "bandwidths": [dataclasses.asdict(item) for item in self.bandwidths],
+            "bandwidths": [
+                {**dataclasses.asdict(item), "low_bytes_per_s": item.low_bytes_per_s}
+                for item in self.bandwidths
+            ],
             "bandwidth_reason": self.bandwidth_reason,
             "libraries": dict(self.libraries),
             "warnings": [dataclasses.asdict(item) for item in self.warnings],
@@ -405,6 +478,7 @@ def peak_beside_theory(
         measured_median=reading.median_per_second,
         kernel=reading.kernel,
         clock_hz=reading.clock_hz,
+        clocks_hz=tuple(reading.clocks_hz),
         theoretical=theoretical,
         nominal=nominal,
     )

@@ -32,7 +32,7 @@ VARIABLE: Final = "PYDLBENCH_PROBES"
 #: A reading agrees with a kept one from this share of it on, up to the reciprocal. Readings of a
 #: quiet machine agree within some per cent, those of a shared one within twenty.
 AGREES: Final = 0.8
-_VERSION: Final = 1
+_VERSION: Final = 2
 # Seconds: what a disturbed day has left behind is not believed on the next one.
 _AGE_S: Final = 24 * 3600.0
 
@@ -85,8 +85,15 @@ class Kept:
         try:
             if not 0 <= time.time() - found["taken"] < _AGE_S:
                 return ()
-            read = tuple(Bandwidth(**item) for item in found["bandwidths"])
-            usable = all(0 < item.bytes_per_s < math.inf for item in read)
+            read = tuple(
+                Bandwidth(**{**item, "windows": tuple(item["windows"])})
+                for item in found["bandwidths"]
+            )
+            usable = all(
+                0 < rate < math.inf
+                for item in read
+                for rate in (item.bytes_per_s, item.median_bytes_per_s, *item.windows)
+            )
         except (KeyError, TypeError):  # of another version, or damaged: probed anew
             return ()
         return read if usable else ()

@@ -1,11 +1,16 @@
 """The least time that a kernel can take on a device: the roofline, caches taken into account.
 
+Arithmetic and the transfers of all levels of the memory can overlap, so the bound is the slowest of
+them and never a sum: nothing right can be faster, however well it prefetches.
+
 Source: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model
-for multicore architectures", CACM 52(4), 2009.
+for multicore architectures", CACM 52(4), 2009; with a bandwidth for each level as in A. Ilic,
+F. Pratas, L. Sousa, "Cache-aware Roofline model: upgrading the loft", IEEE CAL 13(1), 2014.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -20,14 +25,17 @@ class Level:
     """A level of the memory hierarchy.
 
     Attributes:
-        name: ``l2``, ``llc`` or ``memory``.
+        name: ``l1``, ``l2``, ``llc`` or ``memory``.
         capacity: what it holds of a kernel's operands, in bytes, over all threads.
-        bytes_per_s: its measured bandwidth in B/s.
+        bytes_per_s: its measured bandwidth in B/s; infinite where it was not probed: what it may
+            hold then costs nothing, because charging it to a farther level would be no lower bound.
+        low_bytes_per_s: what its slowest undisturbed probe reached; None where there was only one.
     """
 
     name: str
     capacity: float
     bytes_per_s: float
+    low_bytes_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +45,7 @@ class Roof:
     Attributes:
         bound: ``compute``, ``memory`` or ``launch``: which limit is the highest one.
         time_s: least time in seconds.
-        bandwidth: which level takes most of the memory time: ``l2``, ``llc`` or ``memory``.
+        bandwidth: the slowest level of the memory: ``l2``, ``llc`` or ``memory``.
     """
 
     bound: str
@@ -46,11 +54,12 @@ class Roof:
 
 
 def memory_time(cold_bytes: float, warm_bytes: float, levels: Sequence[Level]) -> tuple[float, str]:
-    """Return the least time to move the operands, in seconds, and the level that takes most of it.
+    """Return the least time to move the operands, in seconds, and the level that takes it.
 
     What does not fit into a cache has to come from farther away even when it was used a moment
-    ago; everything that could have stayed is charged at the cache's bandwidth. That is a lower
-    bound: a real replacement policy keeps less.
+    ago; everything that could have stayed is charged at that cache's bandwidth. The levels transfer
+    at the same time, so it is the slowest one's. That is a lower bound: a real replacement policy
+    keeps less, and what comes from far away passes the nearer levels, too.
 
     Args:
         cold_bytes: bytes that are in memory for certain (a cold cache state's rotating operands).
@@ -65,7 +74,10 @@ def memory_time(cold_bytes: float, warm_bytes: float, levels: Sequence[Level]) -
         left -= kept
     memory = levels[-1]
     times[memory.name] = (left + cold_bytes) / memory.bytes_per_s
-    return sum(times.values()), max(times, key=lambda name: times[name])
+    # With nothing to charge it is the nearest one that was probed.
+    probed = [one.name for one in levels if one.bytes_per_s < math.inf]
+    slowest = max(probed, key=lambda name: times[name])
+    return times[slowest], slowest
 
 
 def roof(flops: float, flops_per_s: float, move_s: float, bandwidth: str) -> Roof:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
@@ -34,11 +35,22 @@ __all__ = [
     "Roofline",
     "Status",
     "TimeSummary",
+    "fewer_flops",
     "is_tied",
     "is_uncertain",
     "less_exact",
     "time_summary",
 ]
+
+# As libraries name them: wino, winograd, jit_wino_4x3; fft, FFT_TILING; no part of another word.
+_FEWER_FLOPS: Final = (("Winograd", r"(?<![a-z])wino"), ("FFT", r"(?<![a-z])fft(?![a-z])"))
+
+
+def fewer_flops(*names: str | None) -> str | None:
+    """Return ``Winograd`` or ``FFT`` where an algorithm's name or notes tell of one, else None."""
+    words = " ".join(filter(None, names)).lower()
+    return next((name for name, sign in _FEWER_FLOPS if re.search(sign, words)), None)
+
 
 #: What became of a row.
 Status = Annotated[str, one_of("ok", "skipped", "failed")]
@@ -114,8 +126,9 @@ class Roofline(Record, frozen=True, kw_only=True):
         time_s: Least time under that limit, in seconds.
         efficiency: ``time_s`` over the measured median: 1 is the roof. Kernels that need fewer
             FLOPs than a direct one (Winograd, FFT) can exceed it.
-        bandwidth: Which level takes most of the memory roof: ``memory``, ``llc`` or ``l2``.
-        bandwidth_gbps: Its measured bandwidth in GB/s.
+        bandwidth: The slowest level of the memory roof: ``memory``, ``llc`` or ``l2``.
+        bandwidth_gbps: Its measured bandwidth in GB/s: what the fastest probe reached.
+        bandwidth_low_gbps: What the slowest undisturbed probe reached; null where there was one.
     """
 
     bound: Annotated[str, one_of("compute", "memory", "launch")]
@@ -123,6 +136,18 @@ class Roofline(Record, frozen=True, kw_only=True):
     efficiency: float
     bandwidth: str = "memory"
     bandwidth_gbps: float | None = None
+    bandwidth_low_gbps: float | None = None
+
+    @property
+    def efficiency_high(self) -> float:
+        """The efficiency where only the slowest probe's bandwidth is to be had.
+
+        The same as ``efficiency`` where no bandwidth is the limit, or it was probed once.
+        """
+        low, high = self.bandwidth_low_gbps, self.bandwidth_gbps
+        if self.bound != "memory" or not low or not high:
+            return self.efficiency
+        return self.efficiency * high / low
 
 
 class Correctness(Record, frozen=True, kw_only=True):
@@ -282,7 +307,7 @@ class Measurement(
     causes: tuple[Mapping[str, Any], ...] = ()
     clock_from: str | None = None
 
-    derived = ("gflops_per_watt", "of_bandwidth")
+    derived = ("gflops_per_watt", "of_bandwidth", "fewer_flops")
     omitted = ("candidates", "samples_s")
     promised = ("device", "backend", "cache", "reason", "time", "correct")
 
@@ -310,6 +335,15 @@ class Measurement(
     def gflops_per_watt(self) -> float | None:
         """Algorithmic GFLOP/s per watt, which is GFLOP per joule; None without an energy."""
         return self.flops / self.energy_j / 1e9 if self.energy_j else None
+
+    @property
+    def fewer_flops(self) -> str | None:
+        """The algorithm that needs fewer FLOPs than a direct kernel: ``Winograd`` or ``FFT``.
+
+        None for all others. Rates, percentages of peaks and the compute roof count the direct
+        kernel's FLOPs, and say of such a kernel how fast it is rather than how busy its units are.
+        """
+        return fewer_flops(self.algorithm, *self.notes)
 
     @property
     def of_bandwidth(self) -> float | None:
@@ -446,6 +480,8 @@ def _algorithm(row: Measurement, table: TableOf) -> str:
 
 def _note(row: Measurement, _: TableOf | None = None) -> str:
     words = ["contended"] * row.contended + ["ratio uncertain"] * is_uncertain(row)
+    if row.fewer_flops:
+        words.append(f"{row.fewer_flops}: % of direct FLOPs")
     return ", ".join(words)
 
 
@@ -641,6 +677,8 @@ METRICS: Final[tuple[Metric[Measurement, TableOf], ...]] = (
         text=lambda row, _: percent(row.time.within if row.time else None),
         shown=_visited,
     ),
+    Metric(path="roofline.bandwidth_low_gbps", unit="GB/s"),
+    Metric(path="fewer_flops"),
 )
 
 #: The same by their paths.

@@ -35,7 +35,7 @@ __all__ = ["interleaved_legend", "interleaved_table"]
 
 # Characters of an algorithm's name.
 _MOST: Final = 40
-_CONTENDED, _UNCERTAIN, _OTHER_SUMS = "!", "~", "a"
+_CONTENDED, _UNCERTAIN, _OTHER_SUMS, _FEWER_FLOPS = "!", "~", "a", "f"
 # The columns between an algorithm and its ratio; one title is shorter than in other tables.
 _METRICS: Final = (
     *map(METRIC.__getitem__, ("layout", "time_s.median", "time_s.spread", "tflops")),
@@ -69,6 +69,11 @@ def interleaved_legend(rows: Sequence[Measurement]) -> list[str]:
         lines.append(f"{_UNCERTAIN}: {UNCERTAIN_LEGEND}")
     if any(row.contended for row in rows):
         lines.append(f"{_CONTENDED}: contended, the time is an upper bound")
+    if fewer := dict.fromkeys(row.fewer_flops for row in rows if row.fewer_flops):
+        lines.append(
+            f"{_FEWER_FLOPS}: {' and '.join(fewer)} need fewer FLOPs than a direct kernel: "
+            "rates and percentages count the direct kernel's"
+        )
     if other:
         formats = ", ".join(dict.fromkeys(row.accumulate or "" for row in other))
         lines.append(
@@ -125,7 +130,8 @@ def _above(problem: Sequence[Measurement], rows: Sequence[Measurement]) -> str:
 
 def _marks(row: Measurement) -> str:
     uncertain = _UNCERTAIN if is_uncertain(row) else ""
-    return uncertain + (_CONTENDED if row.contended else "")
+    disturbed = _CONTENDED if row.contended else ""
+    return uncertain + disturbed + (_FEWER_FLOPS if row.fewer_flops else "")
 
 
 def _other_sums(problem: Sequence[Measurement]) -> list[Measurement]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.devices.cpu.affinity import format_cpus
@@ -106,12 +107,19 @@ def _peak_columns(rated: str) -> list[Column[PrecisionPeak]]:
         known = one.measured is not None and one.clock_hz is not None
         return format_hz(one.clock_hz or 0.0) if known else "-"
 
+    def tries(one: PrecisionPeak) -> str:
+        beyond = f", {one.impossible} beyond theory" if one.impossible else ""
+        if one.low is None or one.measured is None:
+            return f"{len(one.tries) or '-'}{beyond}"
+        return f"{len(one.tries)}, from {flops(one.low)}{beyond}"
+
     def probe(one: PrecisionPeak) -> str:
         return one.reason or "not probed" if one.measured is None else one.kernel or "-"
 
     return [
         Column("precision", lambda one: one.precision, right=False),
         Column("measured", lambda one: flops(one.measured)),
+        Column("tries", tries),
         Column("theoretical", lambda one: flops(theoretical(one))),
         Column("share", share),
         Column(rated, lambda one: flops(one.nominal.flops_per_s if one.nominal else None)),
@@ -153,7 +161,10 @@ def _bandwidths(
             one = found[level].get(pattern)
             if one is None:
                 return "-"
-            return f"{one.bytes_per_s / 1e9:.1f} ({one.median_bytes_per_s / 1e9:.1f})"
+            low = one.bytes_per_s if one.low_bytes_per_s is None else one.low_bytes_per_s
+            mark = "*" if one.disturbance is not None else ""
+            best, middle = one.bytes_per_s / 1e9, one.median_bytes_per_s / 1e9
+            return f"{low / 1e9:.1f} .. {best:.1f} ({middle:.1f}){mark}"
 
         return Column(pattern, cell)
 
@@ -176,8 +187,25 @@ def _bandwidths(
     ]
     if theory:
         columns += [Column("theoretical", limit), Column("share", share)]
-    spread = "the best round of each probe, and in brackets its median round; the best is the roof"
-    return [Table.of(columns, list(found)), Lines([spread, counted] if found else [])]
+    return [
+        Table.of(columns, list(found)),
+        Lines([*_windows(bandwidths), counted] if found else []),
+    ]
+
+
+def _windows(bandwidths: Sequence[Bandwidth]) -> Iterator[str]:
+    """Say what the figures of a bandwidth are, and how many windows are behind them."""
+    counts = [max(1, len(one.windows)) for one in bandwidths]
+    some = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else f"{counts[0]}"
+    yield (
+        f"the best round of the slowest and of the fastest of {some} windows each, and in brackets "
+        "the median round; the fastest is the roof"
+    )
+    disturbed = sum(one.disturbed for one in bandwidths)
+    if disturbed:
+        yield f"{disturbed} windows were disturbed, and taken again"
+    reasons = dict.fromkeys(one.disturbance for one in bandwidths if one.disturbance)
+    yield from (f"*: no window was undisturbed: {reason}" for reason in reasons)
 
 
 # -----------------------------------------------------------------------------
@@ -208,7 +236,7 @@ def _cpu_facts(record: DeviceRecord) -> Iterator[tuple[str, str]]:
         yield "memory", f"{format_bytes(facts.memory_total_bytes)}{free}, {nodes} NUMA node(s)"
     clocks = []
     if record.clock_hz is not None:
-        clocks.append(f"{format_hz(record.clock_hz)} under load (measured)")
+        clocks.append(f"{format_hz(record.clock_hz)} under load (measured{_of_each(record)})")
     if facts.nominal_hz is not None:
         clocks.append(f"{format_hz(facts.nominal_hz)} nominal ({facts.nominal_source})")
     clocks.append(f"governor {facts.governor or 'unknown'}")
@@ -220,6 +248,17 @@ def _cpu_facts(record: DeviceRecord) -> Iterator[tuple[str, str]]:
         yield "libraries", ", ".join(versions)
     for note in facts.notes:
         yield "note", note
+
+
+def _of_each(record: DeviceRecord) -> str:
+    """The slowest, the middle and the fastest CPU's clock; nothing where one alone was read."""
+    peak = next((one for one in record.peaks if len(one.clocks_hz) > 1), None)
+    if peak is None:
+        return ""
+    clocks = sorted(peak.clocks_hz)
+    ends = (clocks[0], median(clocks), clocks[-1])
+    low, middle, high = (format_hz(one) for one in ends)
+    return f"; all {len(clocks)} CPUs busy: {low} .. {high}, median {middle}"
 
 
 def _cores(facts: CpuFacts) -> str:

@@ -136,8 +136,24 @@ def _footnotes(
     if discarded:
         kept = sum(row.time.n for row in timed if row.time is not None)
         yield f"discarded: {discarded} disturbed samples of {kept + discarded}"
+    for algorithm, names in _fewer_flops(timed, name_of).items():
+        yield (
+            f"{algorithm}: {_some(names, len(timed))}: fewer FLOPs than a direct kernel's, which "
+            "rates and percentages count"
+        )
     if any(row.flops_executed != row.flops for row in timed):
         yield "TFLOP/s counts padding, as papers do; percentages use the executed FLOPs only"
+
+
+def _fewer_flops(
+    timed: Sequence[Measurement], name_of: Callable[[Measurement], str]
+) -> dict[str, list[str]]:
+    """Return the rows whose algorithm needs fewer FLOPs than are counted, by the algorithm."""
+    found: dict[str, list[str]] = {}
+    for row in timed:
+        if row.fewer_flops is not None:
+            found.setdefault(row.fewer_flops, []).append(name_of(row))
+    return found
 
 
 def _stop_of(several: bool) -> Callable[[Measurement], str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.records.measurement import fewer_flops
 from pydlbench.records.metrics import Column
 from pydlbench.report.columns import device_name
 from pydlbench.report.text import Facts, Heading, Lines, Table, some_names
@@ -127,7 +128,21 @@ def _sums(estimate: Estimate, memory: Mapping[str, int]) -> list[tuple[str, str]
         ("estimate", f"{kernels}; all at their measured roof: {format_seconds(estimate.roof_s)}"),
         *([("estimate", doubt)] if alone else []),
         ("by kind", kinds),
+        *_fewer_flops(estimate),
         ("memory", ", ".join(f"{name} {format_bytes(size)}" for name, size in memory.items())),
+    ]
+
+
+def _fewer_flops(estimate: Estimate) -> list[tuple[str, str]]:
+    """Say which layers run an algorithm that needs fewer FLOPs than their roofs count."""
+    found: dict[str, list[str]] = {}
+    for layer in estimate.layers:
+        for pass_, algorithm in layer.algorithms.items():
+            if (name := fewer_flops(algorithm)) is not None:
+                found.setdefault(name, []).append(f"{layer.name} {pass_}")
+    return [
+        ("of roof", f"{some_names(names)}: {name}: roofs count a direct kernel's FLOPs")
+        for name, names in found.items()
     ]
 
 

@@ -16,7 +16,7 @@ from pydlbench.units import format_seconds, number, percent, time_in, time_unit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pydlbench.records.measurement import Measurement, TimeSummary
+    from pydlbench.records.measurement import Measurement, Roofline, TimeSummary
 
 __all__ = [
     "compare_backends",
@@ -28,6 +28,8 @@ __all__ = [
 
 
 _NEAR_ROOF = 0.8
+# A clock read beside the load, not during it, wanders by this much.
+_ABOVE_ROOF = 1.03
 _LEVELS = {"llc": "last-level cache", "l2": "L2 cache"}
 _FEW_CHANNELS = 8  # fewer than the lanes of a 256-bit float32 vector
 _SMALL_BATCH = 8
@@ -61,23 +63,14 @@ def verdict(row: Measurement) -> str:
     if roof.bound == "launch":
         return f"{name} is too short for this {chip}: starting it costs more than computing it."
     if roof.bound == "memory":
-        where = _LEVELS.get(roof.bandwidth, roof.bandwidth)
-        if roof.efficiency >= _NEAR_ROOF:
-            return (
-                f"{name} moves its bytes at {reached} of the measured {where} bandwidth: "
-                "only fewer bytes (fusion, lower precision) would make it much faster."
-            )
+        return _of_bandwidth(name, roof)
+    if row.fewer_flops is not None:
         return (
-            f"{name} is bound by {where} bandwidth but reaches {reached} of it: "
-            f"up to {left} is left in the kernel."
+            f"{name} runs at {reached} of a direct kernel's limit; {row.algorithm} "
+            f"({row.fewer_flops}) needs fewer FLOPs than that counts, so how much is left in the "
+            "kernel is not known."
         )
-    if roof.efficiency > 1.03:
-        names = " ".join((row.algorithm or "", *row.notes))
-        if re.search("wino|fft", names, re.IGNORECASE):
-            return (
-                f"{name} runs at {reached} of the direct kernel's limit because "
-                f"{row.algorithm} needs fewer FLOPs than are counted."
-            )
+    if roof.efficiency > _ABOVE_ROOF:
         return (
             f"{name} runs at {reached} of the measured peak: the clock moved between probe and "
             "kernel, or the kernel needs fewer FLOPs than are counted."
@@ -90,6 +83,37 @@ def verdict(row: Measurement) -> str:
     return (
         f"{name} reaches {reached} of what this {chip}'s {_units(row)}: "
         f"up to {left} is left in the kernel{_cause(row)}."
+    )
+
+
+def _of_bandwidth(name: str, roof: Roofline) -> str:
+    """The sentence of a row bound by memory, with the spread of the bandwidth it is held against.
+
+    Where the slowest probe and the fastest one lead to different verdicts there is none.
+    """
+    where = _LEVELS.get(roof.bandwidth, roof.bandwidth)
+    low, high = percent(roof.efficiency), percent(roof.efficiency_high)
+    reached = low if low == high else f"{low} to {high}"
+    if roof.efficiency > _ABOVE_ROOF:
+        return (
+            f"{name} moves its bytes at {reached} of the measured {where} bandwidth: that was "
+            "probed in a slower moment, or more stayed in the caches than they hold; no verdict."
+        )
+    if roof.efficiency >= _NEAR_ROOF:
+        return (
+            f"{name} moves its bytes at {reached} of the measured {where} bandwidth: "
+            "only fewer bytes (fusion, lower precision) would make it much faster."
+        )
+    if roof.efficiency_high >= _NEAR_ROOF:
+        gbps = f"{number(roof.bandwidth_low_gbps)} to {number(roof.bandwidth_gbps)} GB/s"
+        return (
+            f"{name} is bound by {where} bandwidth and reaches {reached} of it: its probes spread "
+            f"from {gbps}, so whether much is left in the kernel cannot be told."
+        )
+    left = f"{number(1 / roof.efficiency, 2)}x" if roof.efficiency > 0 else "everything"
+    return (
+        f"{name} is bound by {where} bandwidth but reaches {reached} of it: "
+        f"up to {left} is left in the kernel."
     )
 
 
@@ -207,7 +231,8 @@ def _one(rows: Sequence[Measurement]) -> list[str]:
     layer = short_name(best.layer)
     limit = ""
     if best.roofline is not None:
-        limit = f", at {percent(best.roofline.efficiency)} of its measured limit"
+        whose = "a direct kernel's" if best.fewer_flops else "its"
+        limit = f", at {percent(best.roofline.efficiency)} of {whose} measured limit"
     if tied:
         names = ", ".join([best.who, *tied[:-1]])
         text = f"{names} and {tied[-1]} cannot be told apart on {layer}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pydlbench.devices.cpu.facts import CpuFacts
     from pydlbench.devices.cpu.record import DeviceRecord
     from pydlbench.devices.gpu.record import GpuRecord
+    from pydlbench.devices.kept import Kept
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
     from pydlbench.workers.host import Worker
@@ -99,6 +101,8 @@ class Workers:
 
 # The roof is the fastest way to move bytes; one of these is, which one depends on the machine.
 _ROOF_PATTERNS = ("read", "copy", "triad")
+# A window of each level and a try of each peak are about 0.2 s: below 1 % of so long a run.
+_REVISIT_S = 30.0
 
 
 class Devices:
@@ -128,6 +132,7 @@ class Devices:
         self._gpus: dict[str, GpuRecord] = {}
         self._main = "cpu"
         self._unprobed: dict[str, str] = {}
+        self._probed_at: dict[str, float] = {}
 
     def described(self) -> dict[str, Any]:
         """Return the device that was measured, with the host beside a GPU."""
@@ -151,19 +156,16 @@ class Devices:
         """
         from pydlbench.devices.bandwidths import LEVELS, PATTERNS
         from pydlbench.devices.cpu.record import extend_record
-        from pydlbench.devices.kept import Kept, kept_path, machine_key
 
         worker = self._workers.get("native", "cpu")
-        told = worker.describe()
-        kept = Kept(kept_path(), machine_key(self._facts, self._cpus, told))
         self._cpu = extend_record(
             self._cpu,
             tuple(precisions),
-            told,
+            worker.describe(),
             worker.probe,
             PATTERNS if patterns is None else patterns,
             LEVELS if levels is None else levels,
-            kept,
+            self._kept(),
             self._keep_probes,
         )
         return self._cpu
@@ -248,6 +250,29 @@ class Devices:
         except PydlbenchError as error:  # the time stands without a peak beside it
             return msgspec.structs.replace(row, warnings=(*row.warnings, str(error)))
 
+    def _revisited(self, device: str, record: DeviceRecord | GpuRecord) -> DeviceRecord | GpuRecord:
+        """The device, with further windows of its roofs where the last ones are some time ago."""
+        from pydlbench.devices.cpu.record import DeviceRecord
+        from pydlbench.devices.cpu.record import revisit as revisit_cpu
+        from pydlbench.devices.gpu.record import revisit as revisit_gpu
+
+        now = time.monotonic()
+        if now - self._probed_at.setdefault(device, now) < _REVISIT_S:
+            return record
+        self._probed_at[device] = now
+        probe = self._workers.get("native", device).probe
+        if isinstance(record, DeviceRecord):
+            self._cpu = revisit_cpu(record, probe, self._kept())
+            return self._cpu
+        self._gpus[device] = revisit_gpu(record, probe)
+        return self._gpus[device]
+
+    def _kept(self) -> Kept:
+        from pydlbench.devices.kept import Kept, kept_path, machine_key
+
+        told = self._workers.get("native", "cpu").describe()
+        return Kept(kept_path(), machine_key(self._facts, self._cpus, told))
+
     def _advisable(self, case: KernelSpec) -> tuple[str, ...]:
         """The precisions of a GPU that the advice to change the precision can name."""
         from pydlbench.devices.gpu.peaks import lacks
@@ -264,8 +289,10 @@ class Devices:
             raise PydlbenchError(self._unprobed[case.device])
         try:
             if case.on_gpu:
-                return self.gpu(case.device, precisions, levels=levels)
-            return self.cpu(precisions, _ROOF_PATTERNS, levels)
+                found: DeviceRecord | GpuRecord = self.gpu(case.device, precisions, levels=levels)
+            else:
+                found = self.cpu(precisions, _ROOF_PATTERNS, levels)
+            return self._revisited(case.device, found)
         except PydlbenchError as error:
             self._unprobed[case.device] = str(error)
             raise

@@ -247,7 +247,7 @@ def with_limits(
         case: what was timed.
         device: with the case's precision and the bandwidths of memory and last-level cache probed;
             that of the level before it counts where it was probed.
-        levels: the levels that count, whatever else was probed for other rows; None is all.
+        levels: those whose bandwidths count, whatever else was probed for other rows; None is all.
 
     Raises:
         UnsupportedError: a peak or a bandwidth was not probed.
@@ -269,6 +269,8 @@ def with_limits(
     over = roof(row.flops_executed, limits.measured, *move)
     over = with_launch(over, launch, row.time.median)
     theoretical = limits.theoretical
+    slowest = next(one for one in counted if one.name == over.bandwidth)
+    low = slowest.low_bytes_per_s
     return msgspec.structs.replace(
         row,
         peak=Peaks(
@@ -280,8 +282,7 @@ def with_limits(
             time_s=over.time_s,
             efficiency=over.time_s / row.time.median,
             bandwidth=over.bandwidth,
-            bandwidth_gbps=next(
-                one.bytes_per_s / 1e9 for one in counted if one.name == over.bandwidth
-            ),
+            bandwidth_gbps=slowest.bytes_per_s / 1e9,
+            bandwidth_low_gbps=None if low is None else low / 1e9,
         ),
     )

@@ -24,6 +24,7 @@ __all__ = [
     "disturbed_by",
     "judge",
     "reasons_of",
+    "slow_canary",
 ]
 
 
@@ -75,8 +76,8 @@ def disturbed_by(chunk: Chunk, inner: int, policy: Policy) -> str | None:
     """
     if chunk.disturbance is not None:
         return chunk.disturbance
-    if chunk.canary and min(chunk.canary) < policy.canary_share:
-        return _others(chunk.canary)
+    if (shared := slow_canary(chunk.canary, policy)) is not None:
+        return shared
     wall = _wall(chunk, inner)
     if chunk.run_delay_s > max(policy.chunk_wait_fraction * wall, policy.chunk_wait_floor_s):
         return f"waited {chunk.run_delay_s * 1e3:.3g} ms of {wall * 1e3:.3g} ms for a CPU"
@@ -85,6 +86,19 @@ def disturbed_by(chunk: Chunk, inner: int, policy: Policy) -> str | None:
     if chunk.steal_s >= max(steal_limit, policy.chunk_steal_fraction * wall):
         return f"lost {chunk.steal_s * 1e3:.3g} ms of {wall * 1e3:.3g} ms to the hypervisor"
     return None
+
+
+def slow_canary(shares: Sequence[float], policy: Policy) -> str | None:
+    """Return what bursts around a chunk or a probe say, in words; None where the cores were ours.
+
+    Args:
+        shares: of each burst, as in :attr:`pydlbench.timing.chunk.Chunk.canary`; empty where there
+            was none.
+        policy: says how much is too little.
+    """
+    if not shares or min(shares) >= policy.canary_share:
+        return None
+    return f"somebody else used the cores: their FMA units did {min(shares):.0%} beside it"
 
 
 def _hits(chunk: Chunk, inner: int, fastest: float, policy: Policy) -> list[bool]:
@@ -172,12 +186,8 @@ def _seen(chunks: Sequence[Chunk], policy: Policy) -> str:
     said = list(dict.fromkeys(chunk.disturbance for chunk in chunks if chunk.disturbance))
     slow = [min(one.canary) for one in chunks if one.canary]
     slow = [share for share in slow if share < policy.canary_share]
-    return "; ".join([*said, *([_others([median(slow)])] if slow else [])])
-
-
-def _others(canary: Sequence[float]) -> str:
-    """What a slow canary says."""
-    return f"somebody else used the cores: their FMA units did {min(canary):.0%} beside it"
+    shared = slow_canary([median(slow)], policy) if slow else None
+    return "; ".join([*said, *([shared] if shared else [])])
 
 
 def _totals(chunks: Sequence[Chunk], inner: int) -> str:

@@ -10,15 +10,16 @@ from pydlbench.cli import device
 from pydlbench.cli.parser import Parser
 from pydlbench.devices.cpu.facts import CpuFacts, LogicalCpu
 from pydlbench.devices.cpu.record import DeviceRecord, precision_peak
-from pydlbench.devices.findings import Advice, Bandwidth
+from pydlbench.devices.findings import Advice, Bandwidth, Reading
 
-
-class Reading:
-    per_second = 230e9
-    median_per_second = 229e9
-    clock_hz = 3.7e9
-    rounds = 9
-    kernel = "vfmadd231ps zmm"
+READING = Reading(
+    per_second=230e9,
+    median_per_second=229e9,
+    clock_hz=3.7e9,
+    rounds=9,
+    kernel="vfmadd231ps zmm",
+    clocks_hz=(3.7e9, 3.6e9),
+)
 
 
 def record(**_arguments):
@@ -38,7 +39,7 @@ def record(**_arguments):
         cpus=(0, 1),
         clock_hz=3.7e9,
         peaks=(
-            precision_peak(facts, "fp32", (0, 1), Reading()),
+            precision_peak(facts, "fp32", (0, 1), READING),
             precision_peak(facts, "bf16", (0, 1), "bf16: not on this CPU"),
         ),
         bandwidths=(

@@ -2,17 +2,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from types import SimpleNamespace
+import math
 
 import pytest
 
 from pydlbench.devices.cpu.record import DeviceRecord, precision_peak
-from pydlbench.devices.findings import Advice, Bandwidth, ImpossiblePeakError
+from pydlbench.devices.findings import Advice, Bandwidth, ImpossiblePeakError, Reading
 from pydlbench.errors import UnsupportedError
 
 
 def reading(per_second, clock_hz=3.7e9):
-    return SimpleNamespace(
+    return Reading(
         per_second=per_second,
         median_per_second=0.99 * per_second,
         clock_hz=clock_hz,
@@ -100,8 +100,10 @@ def test_only_the_levels_asked_for_count(record):
     levels = [("l2", 900e9), ("llc", 200e9)]
     near = tuple(bandwidth(level, "read", rate) for level, rate in levels)
     record = dataclasses.replace(record, bandwidths=(*record.bandwidths, *near))
-    assert [level.name for level in record.levels()] == ["l2", "llc", "memory"]
-    assert [level.name for level in record.levels(("memory", "llc"))] == ["llc", "memory"]
+    rates = {level.name: level.bytes_per_s for level in record.levels()}
+    assert rates == {"l2": 900e9, "llc": 200e9, "memory": 50e9}
+    fewer = {level.name: level.bytes_per_s for level in record.levels(("memory", "llc"))}
+    assert fewer == {**rates, "l2": math.inf}
 
 
 def test_no_bandwidth_says_why(record):

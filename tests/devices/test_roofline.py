@@ -23,13 +23,13 @@ def test_what_fits_into_the_cache_moves_at_its_bandwidth():
 
 def test_what_does_not_fit_comes_from_memory():
     seconds, level = move(0, 132e6)
-    assert seconds == pytest.approx(32e6 / LLC + 100e6 / MEMORY)
+    assert seconds == pytest.approx(100e6 / MEMORY)
     assert level == "memory"
 
 
 def test_cold_bytes_come_from_memory_however_few_they_are():
     seconds, level = move(4e6, 8e6)
-    assert seconds == pytest.approx(4e6 / MEMORY + 8e6 / LLC)
+    assert seconds == pytest.approx(4e6 / MEMORY)
     assert level == "memory"
 
 
@@ -45,10 +45,23 @@ def test_each_level_moves_what_it_can_hold():
         Level(name="memory", capacity=float("inf"), bytes_per_s=MEMORY),
     )
     assert memory_time(0, 1e6, levels) == (pytest.approx(1e6 / 400e9), "l2")
-    assert memory_time(0, 12e6, levels) == (pytest.approx(2e6 / 400e9 + 10e6 / LLC), "llc")
-    seconds, level = memory_time(0, 134e6, levels)
-    assert seconds == pytest.approx(2e6 / 400e9 + 32e6 / LLC + 100e6 / MEMORY)
-    assert level == "memory"
+    assert memory_time(0, 12e6, levels) == (pytest.approx(10e6 / LLC), "llc")
+    assert memory_time(0, 134e6, levels) == (pytest.approx(100e6 / MEMORY), "memory")
+
+
+def test_levels_move_at_the_same_time_and_the_slowest_bounds():
+    alone = max(move(4e6, 0)[0], move(0, 20e6)[0])
+    assert move(4e6, 20e6)[0] == pytest.approx(alone)
+
+
+def test_what_a_cache_without_a_probe_may_hold_is_charged_to_nobody():
+    levels = (
+        Level(name="l2", capacity=2e6, bytes_per_s=float("inf")),
+        Level(name="llc", capacity=SIZE, bytes_per_s=LLC),
+        Level(name="memory", capacity=float("inf"), bytes_per_s=MEMORY),
+    )
+    assert memory_time(0, 1e6, levels) == (0, "llc")
+    assert memory_time(0, 3e6, levels) == (pytest.approx(1e6 / LLC), "llc")
 
 
 def test_nothing_to_move_takes_no_time():

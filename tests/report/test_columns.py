@@ -239,3 +239,21 @@ def test_every_metric_has_its_place_in_the_json(measurement):
     assert [path for path in flat if path not in known and not path.startswith(free)] == []
     assert len(set(flat)) == len(flat)
     assert set(measurement().to_dict()) - {path.partition(".")[0] for path in flat} == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "notes", "found"),
+    [
+        ("jit_wino_4x3:avx512_core", (), "Winograd"),
+        ("maxwell_scudnn_winograd_128x128", (), "Winograd"),
+        ("engine 4", ("WINOGRAD_TILE_4x4",), "Winograd"),
+        ("FFT_TILING", (), "FFT"),
+        ("rfft2d", (), None),
+        ("brgconv:avx512_core", ("found by the short search of an estimate",), None),
+    ],
+)
+def test_an_algorithm_of_fewer_flops_is_marked(measurement, name, notes, found):
+    row = measurement(algorithm=name, notes=notes)
+    assert row.fewer_flops == found
+    marked = cells([row, measurement(layer="alexnet/conv4")], 0).get("note")
+    assert marked == (f"{found}: % of direct FLOPs" if found else None)

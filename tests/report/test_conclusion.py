@@ -68,10 +68,48 @@ def test_other_bounds(measurement, roof, values):
     assert says(conclude([measurement(roofline=roof)])[0], *values)
 
 
-def test_winograd_above_the_roof_is_explained(measurement):
-    row = measurement(roof=0.075, algorithm="jit_wino:avx512_core")
-    assert says(conclude([row])[0], "150 %", "jit_wino:avx512_core", "fewer FLOPs")
+@pytest.mark.parametrize("share", [0.5, 0.9, 1.5])
+def test_winograd_is_named_wherever_it_runs(measurement, share):
+    row = measurement(roof=share * 0.05, algorithm="jit_wino:avx512_core")
+    reached = f"{100 * share:.0f} %"
+    found = conclude([row])[0]
+    assert says(found, reached, "jit_wino:avx512_core", "Winograd", "fewer FLOPs")
+    assert not says(found, "left in the kernel:")
+
+
+def test_above_the_roof_without_winograd(measurement):
     assert says(conclude([measurement(roof=0.075)])[0], "150 %", "fewer FLOPs")
+
+
+def spread(low, high):
+    """A row bound by memory that reaches so much of the fastest window, and of the slowest."""
+    return Roofline(
+        bound="memory",
+        time_s=0.01,
+        efficiency=low,
+        bandwidth_gbps=50.0,
+        bandwidth_low_gbps=50.0 * low / high,
+    )
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "values"),
+    [
+        (0.85, 0.97, ("85 % to 97 %", "fewer bytes")),
+        (0.7, 0.9, ("70 % to 90 %", "38.9 to 50.0 GB/s", "cannot be told")),
+        (0.4, 0.5, ("40 % to 50 %", "2.5x")),
+        (1.2, 1.3, ("120 % to 130 %", "no verdict")),
+    ],
+)
+def test_the_spread_of_a_bandwidth_is_that_of_the_verdict(measurement, low, high, values):
+    row = measurement(roofline=spread(low, high))
+    assert row.roofline.efficiency_high == pytest.approx(high)
+    assert says(conclude([row])[0], *values)
+
+
+def test_the_spread_of_a_bandwidth_does_not_matter_to_arithmetic():
+    over = msgspec.structs.replace(spread(0.5, 0.9), bound="compute")
+    assert over.efficiency_high == 0.5
 
 
 def test_without_a_roof(measurement):

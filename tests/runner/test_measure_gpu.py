@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import ClassVar
 
 import pytest
@@ -212,7 +213,8 @@ def test_a_launch_between_events_costs_more_than_a_node_of_a_graph(session):
 
 def test_nothing_is_probed_twice(session, worker):
     list(session.measure([case(), case(pass_="backward-data"), case(GEMM, cache="all-cold")]))
-    assert len(worker.probes) == len(set(worker.probes))
+    # Two tries of a peak, three windows of a bandwidth, and no more of them for further rows.
+    assert max(Counter(worker.probes).values()) == 3
     assert len(worker.prepared) == 3
 
 

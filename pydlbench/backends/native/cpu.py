@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -26,6 +28,7 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.layers.layer import result_role
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.timing.chunk import Chunk, Request
+from pydlbench.timing.guards import slow_canary
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import median
 
@@ -342,15 +345,20 @@ class CpuBackend:
             return {"seconds": _cpu.launch_seconds()}
         if name == "canary":
             return {"share": self._canary and self._canary.share()}
+        more: dict[str, Any] = {}
+        before = None if self._canary is None else self._canary.share()
         if name == "fma_peak":
             result = _cpu.fma_peak(**arguments)
+            more["clocks_hz"] = _clocks(arguments["cpus"])
         elif name == "bandwidth":
             result = _cpu.bandwidth(**arguments)
         else:
             raise UnsupportedError(
                 f"no such probe: {name}; there is: canary, launch, fma_peak, bandwidth"
             )
-        return {
+        if self._canary is not None and before is not None:
+            more["disturbance"] = slow_canary((before, self._canary.share()), Policy())
+        return more | {
             field: getattr(result, field)
             for field in (
                 "per_second",
@@ -394,6 +402,20 @@ class CpuBackend:
             candidates=search.listing(chosen),
         )
         return CpuKernel(kernel, facts, library["threads"] or len(self._cpus), self._canary)
+
+
+def _clocks(cpus: Sequence[int]) -> list[float]:
+    """Read the core clock on all CPUs at the same time; in Hz, none where it cannot be read."""
+
+    def read(cpu: int) -> float:
+        os.sched_setaffinity(0, {cpu})  # of the calling thread
+        return _cpu.clock_hz()
+
+    try:
+        with ThreadPoolExecutor(len(cpus)) as threads:
+            return list(threads.map(read, cpus))
+    except (UnsupportedError, OSError):
+        return []
 
 
 def _worth_trying(found: list[_cpu.Candidate], preparation: Preparation) -> list[_cpu.Candidate]:

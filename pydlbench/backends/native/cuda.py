@@ -96,8 +96,13 @@ class CudaBackend:
         return self._finish(search, chosen, preparation)
 
     def probe(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Run a GPU probe by name; see :mod:`pydlbench.backends.native.cuda_probes`."""
-        return cuda_probes.run(self._device, name, arguments)
+        """Run a GPU probe by name; see :mod:`pydlbench.backends.native.cuda_probes`.
+
+        What NVML tells meanwhile stands beside the readings, as it does beside samples.
+        """
+        mark = self._monitor.mark()
+        found = cuda_probes.run(self._device, name, arguments)
+        return {**found, "disturbance": disturbance(self._monitor.since(mark))}
 
     def _check_support(self, case: KernelSpec) -> None:
         check_case(case)

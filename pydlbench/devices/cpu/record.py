@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydlbench.devices.bandwidths import (
@@ -12,11 +11,16 @@ from pydlbench.devices.bandwidths import (
     Probe,
     extend_bandwidths,
     probe_bandwidths,
+    probe_once_more,
 )
 from pydlbench.devices.cpu.advice import assumption_advice, cpu_advice, peak_advice
 from pydlbench.devices.cpu.affinity import physical_cores
 from pydlbench.devices.cpu.peaks import theoretical_peak
-from pydlbench.devices.cpu.working_set import last_level_bytes, private_level_bytes
+from pydlbench.devices.cpu.working_set import (
+    last_level_bytes,
+    nearer_level_bytes,
+    private_level_bytes,
+)
 from pydlbench.devices.findings import (
     Advice,
     ImpossiblePeakError,
@@ -25,15 +29,17 @@ from pydlbench.devices.findings import (
     Reading,
     peak_beside_theory,
 )
+from pydlbench.devices.tries import better_of, try_peak
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pydlbench.devices.cpu.facts import CpuFacts
+    from pydlbench.devices.findings import Bandwidth
     from pydlbench.devices.kept import Kept
 
-__all__ = ["DeviceRecord", "extend_record", "precision_peak", "start_record"]
+__all__ = ["DeviceRecord", "extend_record", "precision_peak", "revisit", "start_record"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +59,12 @@ class DeviceRecord(ProbedDevice):
     launch_s: float | None = None
 
     def caches(self) -> dict[str, int | None]:
-        """Return the bytes of the last two levels of caches behind the CPUs that are used."""
+        """Return the bytes of the levels of caches behind the CPUs that are used.
+
+        All that are nearer than the level before the last one count as ``l1``, which has no probe.
+        """
         return {
+            "l1": nearer_level_bytes(self.facts, self.cpus),
             "l2": private_level_bytes(self.facts, self.cpus),
             "llc": last_level_bytes(self.facts, self.cpus),
         }
@@ -106,14 +116,7 @@ def precision_peak(
 # Which probes fill a device record; the caller runs them, in the native worker.
 
 # Every run that times layers pays for these, so they are short; the best round counts.
-_FMA_SECONDS = 0.05
-# A host that runs two of a virtual machine's CPUs on one core does so for some seconds: a peak that
-# falls short is probed again, so often at most and after so long each time: 4 s where two threads
-# share a core for good.
-_TRIES = 7
-# More than the hardware can do, so often in a row, is a wrong table or a wrong probe.
-_IMPOSSIBLE_TRIES = 3
-_PAUSE_S = 0.5
+_FMA_SECONDS = 0.03
 
 
 def start_record(facts: CpuFacts, cpus: Sequence[int]) -> DeviceRecord:
@@ -163,9 +166,7 @@ def extend_record(
     )
     # Only what was probed just now: another process may have kept its own readings meanwhile.
     fresh = [one for one in record.bandwidths if one not in (*earlier, *before.bandwidths)]
-    # What is not to be believed is not kept.
-    if kept is not None and fresh and not remarks:
-        kept.write(fresh)
+    _keep(kept, fresh, record.bandwidths)
     return record.extended(
         peaks,
         (*warnings, *remarks),
@@ -174,29 +175,45 @@ def extend_record(
     )
 
 
-def _peak(record: DeviceRecord, precision: str, probe: Probe) -> PrecisionPeak:
-    best: PrecisionPeak | None = None
-    for number in range(_TRIES):
-        if number:
-            time.sleep(_PAUSE_S)
+def _keep(kept: Kept | None, fresh: Sequence[Bandwidth], every: Sequence[Bandwidth]) -> None:
+    """Keep what can be believed: nothing was seen beside it, and no farther level reads faster."""
+    rates = {(one.level, one.pattern): one.bytes_per_s for one in every}
+
+    def outrun(one: Bandwidth) -> bool:
+        farther = LEVELS[: LEVELS.index(one.level)]
+        return any(rates.get((far, one.pattern), 0.0) > one.bytes_per_s for far in farther)
+
+    believed = [one for one in fresh if one.disturbance is None and not outrun(one)]
+    if kept is not None and believed:
+        kept.write(believed)
+
+
+def revisit(record: DeviceRecord, probe: Probe, kept: Kept | None = None) -> DeviceRecord:
+    """Return ``record`` with one more window of each bandwidth and one more try of each peak.
+
+    Those at the start of a run lie within a second or two; whoever was on the machine then is
+    gone later. Roofs of later rows count on all of them.
+
+    Args:
+        record: with what was probed so far.
+        probe: runs a native probe.
+        kept: where bandwidths are kept.
+    """
+
+    def again(peak: PrecisionPeak) -> PrecisionPeak:
         try:
-            found = _peak_once(record, precision, probe)
+            return better_of(peak, _peak_once(record, peak.precision, probe))
         except ImpossiblePeakError:
-            # A clock that jumped, or was read while somebody else had the core: once or twice.
-            if best is None and number + 1 == _IMPOSSIBLE_TRIES:
-                raise
-        else:
-            best = found if best is None else max(best, found, key=_share)
-            if not _falls_short(best):
-                return best
-    assert best is not None  # otherwise the last impossible one was raised
-    return best
+            return dataclasses.replace(peak, impossible=peak.impossible + 1)
+
+    bandwidths = probe_once_more(record, probe)
+    _keep(kept, [one for one in bandwidths if one not in record.bandwidths], bandwidths)
+    peaks = tuple(again(one) if one.measured is not None else one for one in record.peaks)
+    return dataclasses.replace(record, bandwidths=bandwidths, peaks=peaks)
 
 
-def _share(peak: PrecisionPeak) -> float:
-    """A measured peak over the theoretical one, each at its own clock."""
-    theory = peak.theoretical
-    return (peak.measured or 0.0) / theory.flops_per_s if theory is not None else 0.0
+def _peak(record: DeviceRecord, precision: str, probe: Probe) -> PrecisionPeak:
+    return try_peak(lambda: _peak_once(record, precision, probe), _falls_short)
 
 
 def _falls_short(peak: PrecisionPeak) -> bool:

@@ -13,6 +13,7 @@ __all__ = [
     "cache_working_set",
     "last_level_bytes",
     "memory_working_set",
+    "nearer_level_bytes",
     "private_level_bytes",
     "private_working_set",
 ]
@@ -56,6 +57,12 @@ def private_level_bytes(facts: CpuFacts, cpus: Collection[int]) -> int | None:
     """Return the bytes of the cache level before the last one, over all cores; None without two."""
     levels = sorted({cache.level for cache in _data_caches(facts, cpus)})
     return _level_bytes(facts, cpus, levels[-2]) if len(levels) > 1 else None
+
+
+def nearer_level_bytes(facts: CpuFacts, cpus: Collection[int]) -> int | None:
+    """Return the bytes of the levels before that one, over all cores; None without three."""
+    levels = sorted({cache.level for cache in _data_caches(facts, cpus)})
+    return sum(_level_bytes(facts, cpus, one) for one in levels[:-2]) or None
 
 
 def private_working_set(facts: CpuFacts, cpus: Collection[int]) -> int | None:

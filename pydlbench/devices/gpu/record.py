@@ -5,7 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pydlbench.devices.bandwidths import Probe, extend_bandwidths, probe_levels
+from pydlbench.devices.bandwidths import (
+    Probe,
+    add_windows,
+    extend_bandwidths,
+    probe_levels,
+)
 from pydlbench.devices.findings import (
     PrecisionPeak,
     ProbedDevice,
@@ -28,10 +33,11 @@ from pydlbench.devices.gpu.peaks import (
     theoretical_peak,
     unknown_capability,
 )
+from pydlbench.devices.tries import try_peak
 from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pydlbench.devices.findings import Advice, Bandwidth, Limits
     from pydlbench.devices.gpu.facts import GpuFacts
@@ -45,6 +51,7 @@ __all__ = [
     "gpu_peak",
     "l2_working_set",
     "memory_working_set",
+    "revisit",
     "start_record",
 ]
 
@@ -250,6 +257,13 @@ def _peak(facts: GpuFacts, precision: str, probe: Probe) -> PrecisionPeak:
     missing = lacks(facts, precision)
     if missing is not None and not unknown_capability(facts):
         return gpu_peak(facts, precision, missing)
+    # A product has fifteen samples and a search behind it, which takes seconds: one try will do,
+    # and more only where it exceeded the theory.
+    least = 1 if on_tensor_cores(precision) else 2
+    return try_peak(lambda: _peak_once(facts, precision, probe), lambda _: False, least)
+
+
+def _peak_once(facts: GpuFacts, precision: str, probe: Probe) -> PrecisionPeak:
     try:
         if on_tensor_cores(precision):
             reply = probe("gemm_peak", precision=precision)
@@ -279,13 +293,30 @@ def _peak_warning(facts: GpuFacts, peak: PrecisionPeak) -> Advice | None:
 def _bandwidths(
     record: GpuRecord, patterns: Sequence[str], levels: Sequence[str], probe: Probe
 ) -> tuple[tuple[Bandwidth, ...], tuple[Advice, ...]]:
-    sizes = {"memory": memory_working_set(record.facts), "l2": l2_working_set(record.facts)}
+    wanted = [pattern for pattern in patterns if pattern in PATTERNS]
+    return probe_levels(record.bandwidths, _sizes(record.facts), wanted, levels, _ask_of(probe))
 
+
+def revisit(record: GpuRecord, probe: Probe) -> GpuRecord:
+    """Return ``record`` with one more window of each level's fastest bandwidth.
+
+    Args:
+        record: with what was probed so far.
+        probe: runs a native probe.
+    """
+    bandwidths = add_windows(record, _sizes(record.facts), _ask_of(probe))
+    return dataclasses.replace(record, bandwidths=bandwidths)
+
+
+def _sizes(facts: GpuFacts) -> dict[str, int | None]:
+    return {"memory": memory_working_set(facts), "l2": l2_working_set(facts)}
+
+
+def _ask_of(probe: Probe) -> Callable[[str, str, int], Mapping[str, Any]]:
     def ask(_level: str, pattern: str, size: int) -> Mapping[str, Any]:
         return probe("bandwidth", kind=pattern, bytes=size, seconds=_SECONDS)
 
-    wanted = [pattern for pattern in patterns if pattern in PATTERNS]
-    return probe_levels(record.bandwidths, sizes, wanted, levels, ask)
+    return ask
 
 
 def _launch(probe: Probe) -> LaunchCost | None:

@@ -246,6 +246,10 @@ _PEAKS = [
         lambda one: positive(one.get("measured_flops_per_s")),
         partial(_scaled, 1e12),
     ),
+    number_column(
+        "slowest try", lambda one: positive(one.get("low_flops_per_s")), partial(_scaled, 1e12)
+    ),
+    number_column("tries", lambda one: len(one.get("tries_flop_per_cycle") or ()) or None),
     Column("probe", lambda one: one.get("kernel") or one.get("reason")),
     Column("derivation", lambda one: _theory(one, "derivation") or "-", style="wrap"),
 ]
@@ -253,6 +257,10 @@ _BANDWIDTHS = [
     Column("level", lambda one: level_name(one.get("level"))),
     Column("pattern", lambda one: one.get("pattern")),
     number_column("GB/s", lambda one: positive(one.get("bytes_per_s")), partial(_scaled, 1e9)),
+    number_column(
+        "slowest window", lambda one: positive(one.get("low_bytes_per_s")), partial(_scaled, 1e9)
+    ),
+    number_column("windows", lambda one: len(one.get("windows") or ()) or None),
     number_column("working set", lambda one: positive(one.get("working_set_bytes")), _bytes),
     Column("kernel", lambda one: one.get("kernel")),
 ]

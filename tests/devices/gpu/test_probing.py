@@ -62,7 +62,8 @@ def extend(probe, precisions, record=None, **more):
 def test_everything_is_probed_once(gpu):
     probe = Probes(gpu())
     record = extend(probe, PRECISIONS)
-    assert len(probe.calls) == 6 + 2 * 3 + 1
+    # Two tries of the instruction peaks, three windows of each bandwidth.
+    assert len(probe.calls) == (2 * 2 + 4) + 3 * (2 * 3) + 1
     assert {call["precision"] for call in probe.named("fma_peak")} == {"fp32", "fp16"}
     assert [call["precision"] for call in probe.named("gemm_peak")] == [
         "tf32",
@@ -71,7 +72,7 @@ def test_everything_is_probed_once(gpu):
         "fp8-tc",
     ]
     assert extend(probe, PRECISIONS, record) == record
-    assert len(probe.calls) == 13
+    assert len(probe.calls) == 27
     assert record.launch_s == 2e-6
     assert record.clock_hz == CLOCK
     assert record.warnings == ()
@@ -196,3 +197,26 @@ def test_what_nvml_told_is_kept(gpu):
     record = start_record(gpu(), {"power_limit_w": 400.0})
     assert record.nvml == {"power_limit_w": 400.0}
     assert len(record.warnings) == 1
+
+
+class Jumping(Probes):
+    """Arithmetic units that reach one share of the theory after the other; the last one stays."""
+
+    def __init__(self, facts, shares):
+        super().__init__(facts)
+        self.shares = list(shares)
+
+    def rate(self, precision, **arguments):
+        self.share = self.shares.pop(0) if len(self.shares) > 1 else self.shares[0]
+        return super().rate(precision, **arguments)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16-tc"])
+def test_a_peak_beyond_theory_is_probed_again(gpu, monkeypatch, precision):
+    monkeypatch.setattr("pydlbench.devices.tries.time.sleep", lambda _: None)
+    probe = Jumping(gpu(), [1.2, 1.2, 0.9])
+    peak = extend(probe, [precision], levels=()).peak(precision)
+    assert peak.measured / peak.theoretical.flops_per_s == pytest.approx(0.9)
+    assert peak.impossible == 2
+    with pytest.raises(ImpossiblePeakError):
+        extend(Jumping(gpu(), [1.2]), [precision], levels=())

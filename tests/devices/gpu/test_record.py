@@ -3,18 +3,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from types import SimpleNamespace
 
 import pytest
 
-from pydlbench.devices.findings import Bandwidth, ImpossiblePeakError
+from pydlbench.devices.findings import Bandwidth, ImpossiblePeakError, Reading
 from pydlbench.devices.gpu.record import GpuRecord, LaunchCost, gpu_peak
 from pydlbench.devices.roofline import Level
 from pydlbench.errors import UnsupportedError
 
 
 def reading(per_second, clock_hz=1.5e9):
-    return SimpleNamespace(
+    return Reading(
         per_second=per_second,
         median_per_second=0.99 * per_second,
         clock_hz=clock_hz,
@@ -105,12 +104,13 @@ def test_levels(record):
     assert l2 == Level(name="l2", capacity=60 << 20, bytes_per_s=9e12)
     assert memory == Level(name="memory", capacity=math.inf, bytes_per_s=4.3e12)
     assert record.levels(("memory", "l2")) == (l2, memory)
-    assert record.levels(("memory",)) == (memory,)
+    free = dataclasses.replace(l2, bytes_per_s=math.inf)
+    assert record.levels(("memory",)) == (free, memory)
 
 
 def test_without_a_reading_of_l2_there_is_the_memory(record):
     record = dataclasses.replace(record, bandwidths=record.bandwidths[:2])
-    assert [level.name for level in record.levels()] == ["memory"]
+    assert [level.bytes_per_s < math.inf for level in record.levels()] == [False, True]
     with pytest.raises(UnsupportedError, match="memory: its bandwidth was not probed"):
         dataclasses.replace(record, bandwidths=()).levels()
 
