@@ -13,6 +13,7 @@ from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
 from pydlbench.layers.descriptor import parse_problem
 from pydlbench.models.catalog import find_layers
 from pydlbench.records.specs import KernelSpec
+from pydlbench.runner import interleaved
 from pydlbench.runner.interleaved import releasing, sample_interleaved
 from pydlbench.timing.policy import Policy, gpu_policy
 from pydlbench.timing.statistics import median, paired_ratio
@@ -264,9 +265,9 @@ def _sample(
 ) -> None:
     both = [kernels[side].sample for side in (0, 1)]
     policies = [policy(budget_s, pair.sides[side].spec, kernels[side].facts) for side in (0, 1)]
-    between = {} if rest is None else {"rest": rest}
+    between = interleaved.rest if rest is None else rest
     found: list[Samples] = []
-    for samples in sample_interleaved(both, policies, rng, **between):
+    for samples in sample_interleaved(both, policies, rng, between):
         if isinstance(samples, PydlbenchError):
             raise samples
         found.append(samples)

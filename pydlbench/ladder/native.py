@@ -167,7 +167,7 @@ def measure_native(
     phase: str,
     precision: str,
     session: Session,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Callable[[float, int, str], None] | None = None,
 ) -> NativeSum:
     """Measure each distinct layer of a step natively, with hot and with cold caches, and sum up.
 

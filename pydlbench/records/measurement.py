@@ -72,10 +72,12 @@ class TimeSummary(Record, frozen=True, kw_only=True):
         p90: Tenth of the samples, or fewer, are above it; None where there are fewer than 10. A
             sample is the mean of ``inner`` executions: single ones scatter more.
         p99: Likewise a hundredth; None where there are fewer than 100.
-        visits: How often the row was visited, each time in a process of its own. With several, the
-            median and its interval are those of the visits' medians.
+        visits: How often the row was visited over the run, each time with new memory. With several,
+            the median and its interval are those of the visits' medians.
         within: Half of the interval's width within a visit, relative to its median; the median
             over the visits, and None with a single one, whose interval is the row's.
+        visit_s: Median of each visit, by lap over the run's rows; empty with a single one. Rows of
+            one run that were visited in the same laps share what the machine did then.
     """
 
     median: float
@@ -90,6 +92,7 @@ class TimeSummary(Record, frozen=True, kw_only=True):
     p99: float | None = None
     visits: int = 1
     within: float | None = None
+    visit_s: tuple[float, ...] = ()
 
     @property
     def half_width(self) -> float | None:
@@ -354,6 +357,11 @@ class Measurement(
         if self.gbps is None or self.roofline is None or not self.roofline.bandwidth_gbps:
             return None
         return self.gbps / self.roofline.bandwidth_gbps
+
+    @property
+    def complete(self) -> bool:
+        """Whether it has all the visits that it was to have."""
+        return self.stop_rule != "interrupted"
 
     @property
     def ok(self) -> bool:

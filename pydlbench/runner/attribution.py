@@ -383,11 +383,11 @@ def explained(row: Measurement, run: BackendRun, best: BackendRun) -> Measuremen
 
 def _account(run: BackendRun, row: Measurement, time_s: float) -> Account:
     """What is known of where a run's time goes; ``time_s`` may be that of fewer rounds."""
-    if run.kernel is None or run.samples is None or row.time is None:
+    if run.facts is None or run.samples is None or row.time is None:
         return Account(time_s=time_s)
     # With a log of the process whose pages are there, no fault is counted in the kernel as well.
-    kept = run.warm if run.warm_samples is not None else None
-    seen = {**(kept or run.kernel).facts.evidence, **run.log}
+    kept = run.warm_facts if run.warm_samples is not None else None
+    seen = {**(kept or run.facts).evidence, **run.log}
     saved, faults = None, row.faults or {}
     busy, kept_s = run.samples.busy, time_s
     if run.warm_samples is not None:
@@ -402,7 +402,7 @@ def _account(run: BackendRun, row: Measurement, time_s: float) -> Account:
         faults=faults["default"] - faults["warm"] if len(faults) == 2 else None,
         empty_s=row.empty_call_s if called else None,
         queued=on_gpu and run.samples.inner > 1,
-        kernel=seen.get("kernel") or run.kernel.facts.algorithm,
+        kernel=seen.get("kernel") or run.facts.algorithm,
         **_inside(seen, kept_s),
         detail=seen.get("detail", ""),
         limit_s=None if roof is None else roof.time_s * time_s / row.time.median,
@@ -446,15 +446,15 @@ def _packing_gain(run: BackendRun, best: BackendRun) -> float | None:
     that brings its operands into other layouts in each call packs them, whatever it is given; and
     a pass whose result they are has none to pack.
     """
-    if run.kernel is None or best.kernel is None or run.case.layer.kind != "gemm":
+    if run.facts is None or best.facts is None or run.case.layer.kind != "gemm":
         return None
     if result_role(run.case.layer, run.case.pass_) == "weights":
         return None
-    facts = run.kernel.facts
+    facts = run.facts
     if not _UNPACKED.search(facts.layout) or _reorders(facts.evidence):
         return None
     times: dict[bool, float] = {}
-    for candidate in (best.facts or best.kernel.facts).candidates:
+    for candidate in best.facts.candidates:
         if candidate["status"] == "ok" and candidate["seconds"] and candidate.get("variant"):
             plain, time = candidate["variant"] == "plain", median(candidate["seconds"])
             times[plain] = min(time, times.get(plain, time))

@@ -75,6 +75,8 @@ def sample_interleaved(
     rng: random.Random,
     rest: Callable[[], None] = rest,
     canary: Callable[[], float | None] | None = None,
+    guarded: Collection[int] | None = None,
+    known: Mapping[int, Samples] | None = None,
 ) -> list[Samples | PydlbenchError]:
     """Sample kernels round by round, in a new random order each time.
 
@@ -85,12 +87,18 @@ def sample_interleaved(
         rest: called between two of them, so that the last one's threads fall asleep.
         canary: called around the chunks of kernels that have none of their own, while all threads
             are asleep; see :attr:`pydlbench.timing.chunk.Chunk.canary`.
+        guarded: indexes of those around whose chunks it is called; None is all of them.
+        known: by index, earlier samples of those that need no calibration and no warm-up any more.
 
     Returns:
         For each kernel its samples, or what was raised when they were asked for.
     """
     alone = len(samplers) == 1 and canary is None
-    samplings = [Sampling(policy, alone=alone) for policy in policies]
+    known = known or {}
+    samplings = [
+        Sampling(policy, alone=alone, known=known.get(index))
+        for index, policy in enumerate(policies)
+    ]
     errors: dict[int, PydlbenchError] = {}
     # The canary since which nobody has run, if there is one.
     last: float | None = None
@@ -100,17 +108,18 @@ def sample_interleaved(
         if not alone and last is None:
             rest()
         before, last = last, None
+        watch = canary if guarded is None or index in guarded else None
         try:
-            if canary is not None and before is None:
-                before = canary()
+            if watch is not None and before is None:
+                before = watch()
             chunk = samplers[index](request)
         except PydlbenchError as error:
             errors[index] = error
             return None
-        if canary is None or chunk.canary or before is None:
+        if watch is None or chunk.canary or before is None:
             return chunk
         rest()
-        last = canary()
+        last = watch()
         return msgspec.structs.replace(chunk, canary=(before, last) if last else (before,))
 
     interleave(samplings, sample, rng)

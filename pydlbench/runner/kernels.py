@@ -18,7 +18,7 @@ from pydlbench.timing.policy import Policy, estimate_policy, gpu_policy
 from pydlbench.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pydlbench.backends.base import KernelFacts
     from pydlbench.backends.frameworks.verbose import Turn
@@ -83,16 +83,16 @@ class Kernels:
         """Return the threads of a row; None on a GPU."""
         return None if case.on_gpu else len(self._cpus)
 
-    def canary(self, cases: Sequence[KernelSpec]) -> Callable[[], float | None] | None:
-        """Return who tells whether the cores are ours; None where kernels have canaries inside.
+    def canary(self) -> float | None:
+        """Ask whether the cores are ours; see :meth:`pydlbench.runner.machine.Workers.canary`."""
+        return self._workers.canary()
 
-        Those of the native backend have; to a GPU's kernels the cores do not matter.
+    def guarded(self, case: KernelSpec) -> bool:
+        """Whether chunks of a case need a canary around them.
 
-        Args:
-            cases: that are sampled together.
+        The native backend's have one inside; to a GPU's kernels the cores do not matter.
         """
-        needed = any(case.backend != "native" and not case.on_gpu for case in cases)
-        return self._workers.canary if needed else None
+        return case.backend != "native" and not case.on_gpu
 
     def allocates(self, case: KernelSpec) -> bool:
         """Whether a backend allocates its outputs in each call, from the C library."""

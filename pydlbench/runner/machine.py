@@ -92,6 +92,16 @@ class Workers:
         self._canary = share is not None
         return share
 
+    def renew(self, *, everything: bool) -> None:
+        """End processes; the next request to each starts a new one, with other addresses.
+
+        Args:
+            everything: those of frameworks and GPUs, too, which take seconds to start.
+        """
+        for (backend, device, *_), worker in self._found.items():
+            if everything or (backend, device) == ("native", "cpu"):
+                worker.close(kill=True)
+
     def close(self) -> None:
         """End them all."""
         for worker in self._found.values():

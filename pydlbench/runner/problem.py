@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from pydlbench.runner.interleaved import (
     sample_interleaved,
 )
 from pydlbench.runner.rows import empty_row
-from pydlbench.timing.visits import joined, visit_policy
+from pydlbench.timing.visits import joined, more_wanted, visit_policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -49,14 +50,18 @@ class BackendRun:
         case: what it computes.
         kernel: as users run it.
         warm: the same in a process whose allocator keeps the pages that were freed.
-        row: what came of it.
+        row: what came of it, once no more visits are wanted.
         variant: what the first visit has found the fastest; the others time the same.
         facts: of the kernel, from the first visit.
-        taken: samples of ``kernel``, a visit each.
+        warm_facts: likewise, with kept pages.
+        taken: samples of ``kernel``, a visit each, by lap.
         warm_taken: of ``warm``, in the same rounds.
         samples: of all visits together.
         warm_samples: likewise, with kept pages.
         log: what the library itself reports of a call, from a process that does nothing else.
+        known: the last samples of ``kernel`` (False) and ``warm`` (True), as long as they are kept.
+        cost_s: wall seconds of its visits, the search left out.
+        patience: how often the death of its worker costs a visit only.
     """
 
     case: KernelSpec
@@ -65,11 +70,15 @@ class BackendRun:
     row: Measurement | None = None
     variant: str | None = None
     facts: KernelFacts | None = None
-    taken: list[Samples] = field(default_factory=list)
-    warm_taken: list[Samples] = field(default_factory=list)
+    warm_facts: KernelFacts | None = None
+    taken: dict[int, Samples] = field(default_factory=dict)
+    warm_taken: dict[int, Samples] = field(default_factory=dict)
     samples: Samples | None = None
     warm_samples: Samples | None = None
     log: dict[str, Any] = field(default_factory=dict)
+    known: dict[bool, Samples] = field(default_factory=dict)
+    cost_s: float = 0.0
+    patience: int = 0
 
     @property
     def name(self) -> str:
@@ -97,84 +106,191 @@ def by_problem(cases: Sequence[KernelSpec]) -> Iterator[list[KernelSpec]]:
 class Problem:
     """One problem's cases, interleaved where there are several, in one visit or more.
 
-    Whoever cannot be prepared, dies or hangs gets a row that says so; the others go on.
+    Whoever cannot be prepared gets a row that says so, and so does whoever dies or hangs for the
+    second time, or in the only visit; the others go on.
 
     Args:
         kernels: of the session.
         cases: of one group, see :func:`by_problem`.
-        visits: how often :meth:`visit` will be called, each time with other processes.
+        visits: how often :meth:`visit` will be called at least.
+        keep: kernels of frameworks stay prepared between visits, as compilers take their time;
+            native ones get new memory in each visit.
     """
 
-    def __init__(self, kernels: Kernels, cases: Sequence[KernelSpec], visits: int = 1) -> None:
+    def __init__(
+        self, kernels: Kernels, cases: Sequence[KernelSpec], visits: int = 1, *, keep: bool = False
+    ) -> None:
         self.cases = list(cases)
         self._kernels = kernels
         self._visits = visits
-        self._made = 0
-        self._runs = [BackendRun(case) for case in cases]
+        self._keep = keep
+        self._lap = -1
+        # What keeping its pages saves a backend is known well enough from half of the visits.
+        self._warm_visits = (visits + 1) // 2
+        self._runs = [BackendRun(case, patience=1 if visits > 1 else 0) for case in cases]
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rows are there."""
+        return all(one.row is not None for one in self._runs)
+
+    @property
+    def taken(self) -> int:
+        """How many visits its cases have had, the most of them."""
+        return max(len(one.taken) for one in self._runs)
 
     @property
     def rows(self) -> list[Measurement]:
-        """The rows, in the order of the cases; after the last visit."""
-        return [one.row for one in self._runs if one.row is not None]
+        """The rows of :attr:`results`."""
+        return [row for _, row in self.results]
 
-    def visit(self) -> None:
-        """Have the kernels made ready, take a visit's samples, and free them; the last makes rows.
+    @property
+    def results(self) -> list[tuple[KernelSpec, Measurement]]:
+        """Every case with its row, in the order given; until that is made, of what there is.
 
-        The first visit searches for each backend's fastest kernel; the others take the same.
+        A case without any samples has none then.
         """
-        self._made += 1
-        last = self._made == self._visits
-        runs = [one for one in self._runs if one.row is None]
+        found = []
+        for one in self._runs:
+            row = one.row
+            if row is None and one.facts is not None and one.taken:
+                row = self._kernels.row(one.case, one.facts, joined(one.taken, self._visits))
+            if row is not None:
+                found.append((one.case, row))
+        return found
+
+    def visit(self, lap: int | None = None) -> None:
+        """Have the kernels made ready, take a visit's samples, and free what is not kept.
+
+        The first visit searches for each backend's fastest kernel; the others take the same. Where
+        nobody wants another visit, the rows are made.
+
+        Args:
+            lap: its number; by default one more than the last one's.
+        """
+        self._lap = self._lap + 1 if lap is None else lap
         alone = len(self._runs) == 1
-        with releasing(kernel for one in runs for kernel in (one.kernel, one.warm)):
-            for number, one in enumerate(runs):
-                prepare(self._kernels, one, runs[:number], alone=alone)
-                if one.kernel is not None and one.facts is None:
-                    one.facts = one.kernel.facts
-                    one.variant = _variant_of(one.case, one.facts)
-            self._sample([one for one in runs if one.row is None], alone)
-            if last:
-                self._conclude([one for one in runs if one.row is None], alone)
+        runs = [one for one in self._runs if one.row is None and self._wants_more(one, alone)]
+        try:
+            self._prepare(runs, alone)
+            self._sample(runs, alone)
+            if not any(one.row is None and self._wants_more(one, alone) for one in runs):
+                self.conclude()
+        finally:
+            self._release(everything=not self._keep or self.finished)
+
+    def conclude(self, reason: str = "") -> None:
+        """Make the rows of what was sampled.
+
+        Args:
+            reason: why nothing more is, for a case that was never sampled.
+        """
+        for one in self._runs:
+            if one.row is None and not one.taken:
+                one.row = empty_row(one.case, self._kernels.threads(one.case), "skipped", reason)
+        runs = [one for one in self._runs if one.row is None]
+        for one in runs:
+            one.samples = joined(one.taken, min(self._visits, len(one.taken)))
+            # Kept pages are held against visits in which both were timed.
+            if one.warm_taken:
+                one.warm_samples = joined(one.warm_taken, min(self._visits, len(one.warm_taken)))
+        if len(self._runs) > 1:
+            compare(self._kernels, runs)
+            return
+        for one in runs:
+            if one.facts is not None and one.samples is not None:
+                one.row = self._kernels.row(one.case, one.facts, one.samples)
+
+    def release(self) -> None:
+        """Free all that is still prepared."""
+        self._release(everything=True)
+
+    def _wants_more(self, run: BackendRun, alone: bool) -> bool:
+        """Whether a run without a row is to be visited again."""
+        if run.facts is None:
+            return True
+        policy = self._kernels.sampling_policy(run.case, run.facts, alone=alone)
+        return more_wanted(run.taken, policy, self._visits, run.cost_s)
+
+    def _prepare(self, runs: Sequence[BackendRun], alone: bool) -> None:
+        """Have those made ready that are not, or whose process has gone."""
+        for number, one in enumerate(runs):
+            warm = len(one.warm_taken) < self._warm_visits
+            if _is_there(one.kernel) and (_is_there(one.warm) or not warm):
+                continue
+            searched, begin = one.facts is not None, time.perf_counter()
+            prepare(self._kernels, one, runs[:number], alone=alone, warm=warm)
+            if searched:
+                one.cost_s += time.perf_counter() - begin
 
     def _sample(self, runs: Sequence[BackendRun], alone: bool) -> None:
         running: list[tuple[BackendRun, RemoteKernel[KernelFacts], bool]] = []
         for run in runs:
             if run.kernel is not None:
                 running.append((run, run.kernel, False))
-            if run.warm is not None:
-                running.append((run, run.warm, True))
+                if run.warm is not None:
+                    running.append((run, run.warm, True))
         if not running:
             return
         policies = []
         for run, kernel, _ in running:
             policy = self._kernels.sampling_policy(run.case, kernel.facts, alone=alone)
             policy = policy if alone else _in_rounds(policy)
-            policies.append(visit_policy(policy, self._visits))
+            policies.append(visit_policy(policy, self._visits, alone=alone))
+        guarded = [i for i, one in enumerate(running) if self._kernels.guarded(one[0].case)]
+        known = {
+            index: run.known[warm]
+            for index, (run, _, warm) in enumerate(running)
+            if warm in run.known
+        }
         taken = sample_interleaved(
             [kernel.sample for _, kernel, _ in running],
             policies,
-            random_order(self._kernels.seed + self._made - 1),
-            canary=self._kernels.canary([run.case for run, _, _ in running]),
+            random_order(self._kernels.seed + self._lap),
+            canary=self._kernels.canary if guarded else None,
+            guarded=guarded,
+            known=known,
         )
-        for (run, _, warm), samples in zip(running, taken, strict=True):
-            if isinstance(samples, PydlbenchError):
+        for index, ((run, _, warm), samples) in enumerate(zip(running, taken, strict=True)):
+            if isinstance(samples, Exception):
                 if not warm:  # without the other one a column stays empty
-                    run.row = without_time(self._kernels, run.case, samples)
-            else:
-                (run.warm_taken if warm else run.taken).append(samples)
+                    _lose(self._kernels, run, samples)
+                continue
+            (run.warm_taken if warm else run.taken)[self._lap] = samples
+            run.known[warm] = samples
+            if not warm:
+                run.cost_s += samples.spent_s
+                run.cost_s += 0.0 if index in known else samples.warmup.seconds
 
-    def _conclude(self, runs: Sequence[BackendRun], alone: bool) -> None:
-        for one in runs:
-            one.samples = joined(one.taken)
-            # Kept pages are held against the same visits only.
-            if len(one.warm_taken) == len(one.taken):
-                one.warm_samples = joined(one.warm_taken)
-        if not alone:
-            compare(self._kernels, runs)
-            return
-        for one in runs:
-            if one.facts is not None and one.samples is not None:
-                one.row = self._kernels.row(one.case, one.facts, one.samples)
+    def _release(self, *, everything: bool) -> None:
+        kernels: list[RemoteKernel[KernelFacts]] = []
+        for one in self._runs:
+            if everything or one.row is not None or _is_quick(one.case):
+                kernels += [kernel for kernel in (one.kernel, one.warm) if kernel is not None]
+                one.kernel = one.warm = None
+                one.known.clear()
+        with releasing(kernels):
+            pass
+
+
+def _is_quick(case: KernelSpec) -> bool:
+    """Whether a kernel whose variant is known is soon prepared, so that it need not be kept."""
+    return case.backend == "native" and not case.on_gpu
+
+
+def _is_there(kernel: RemoteKernel[KernelFacts] | None) -> bool:
+    return kernel is not None and kernel.alive
+
+
+def _lose(kernels: Kernels, run: BackendRun, error: PydlbenchError) -> None:
+    """Take a visit from a run whose kernel cannot be prepared or sampled, or all of them.
+
+    The death of a worker is forgiven once where there are more visits: the next one tries again.
+    """
+    if isinstance(error, WorkerError) and run.patience > 0:
+        run.patience -= 1
+    else:
+        run.row = without_time(kernels, run.case, error)
 
 
 def _variant_of(case: KernelSpec, facts: KernelFacts) -> str | None:
@@ -199,7 +315,12 @@ def _in_rounds(policy: Policy) -> Policy:
 
 
 def prepare(
-    kernels: Kernels, run: BackendRun, before: Sequence[BackendRun], *, alone: bool = False
+    kernels: Kernels,
+    run: BackendRun,
+    before: Sequence[BackendRun],
+    *,
+    alone: bool = False,
+    warm: bool = True,
 ) -> None:
     """Have a run made ready; those that its crash takes along are made ready once more.
 
@@ -208,19 +329,22 @@ def prepare(
         run: gets its kernels, or a row that says why not.
         before: those that were made ready before.
         alone: it competes with nobody, see :meth:`Kernels.prepare`.
+        warm: also in a process that keeps its pages, where the backend allocates its results.
     """
     same = [
         one
         for one in before
         if (one.case.backend, one.case.device) == (run.case.backend, run.case.device)
     ]
-    if _prepare_default(kernels, run, alone=alone):
+    if not _is_there(run.kernel) and _prepare_default(kernels, run, alone=alone):
         for one in same:
             if one.kernel is not None:
                 _prepare_default(kernels, one)
     if (
-        not alone
+        warm
+        and not alone
         and run.kernel is not None
+        and not _is_there(run.warm)
         and kernels.allocates(run.case)
         and _prepare_warm(kernels, run)
     ):
@@ -232,25 +356,30 @@ def prepare(
 def _prepare_default(kernels: Kernels, run: BackendRun, *, alone: bool = False) -> bool:
     """Prepare as users run it; return whether the worker died of it."""
     run.kernel = None
+    run.known.pop(False, None)
     try:
         run.kernel = kernels.prepare(run.case, variant=run.variant, alone=alone)
     except PydlbenchError as error:
-        run.row = without_time(kernels, run.case, error)
+        _lose(kernels, run, error)
         return isinstance(error, WorkerError)
+    if run.facts is None:
+        run.facts = run.kernel.facts
+        run.variant = _variant_of(run.case, run.facts)
     return False
 
 
 def _prepare_warm(kernels: Kernels, run: BackendRun) -> bool:
     """Prepare the same where pages are kept; return whether the worker died of it."""
     run.warm = None
-    if run.kernel is None:
+    run.known.pop(True, None)
+    if run.facts is None:
         return False
-    variant = run.kernel.facts.evidence.get("variant")
     try:
-        run.warm = kernels.prepare(run.case, warm=True, variant=variant)
+        run.warm = kernels.prepare(run.case, warm=True, variant=run.variant)
     except PydlbenchError as error:
         # The column stays empty; the row itself is what was asked for.
         return isinstance(error, WorkerError)
+    run.warm_facts = run.warm_facts or run.warm.facts
     return False
 
 
@@ -291,10 +420,11 @@ def compare(kernels: Kernels, runs: Sequence[BackendRun]) -> None:
         ratio = found[index]
         slow = ratio.interval.low if ratio.interval else ratio.median
         if run.row is not None and ratio.median > SLOW and slow > 1:
-            if run.kernel is not None and "kernel_s" not in run.kernel.facts.evidence:
-                variant = run.kernel.facts.evidence.get("variant")
+            if run.facts is not None and "kernel_s" not in run.facts.evidence:
+                if run.warm_samples is not None and not _is_there(run.warm):
+                    _prepare_warm(kernels, run)
                 beside = run.warm if run.warm_samples is not None else None
-                run.log = kernels.logged(run.case, variant, beside)
+                run.log = kernels.logged(run.case, run.variant, beside)
             run.row = explained(run.row, run, runs[best])
 
 
@@ -304,9 +434,7 @@ def _references(runs: Mapping[int, BackendRun]) -> set[int]:
     Without a native one it is who sums as exactly as any of them: rounding partial sums to fewer
     bits saves time, and its results are not the same.
     """
-    sums = {
-        index: run.kernel.facts.accumulate for index, run in runs.items() if run.kernel is not None
-    }
+    sums = {index: run.facts.accumulate for index, run in runs.items() if run.facts is not None}
     native = {sums[index] for index in sums if runs[index].case.backend == "native"}
     wanted = native or set(sums.values())
     return {index for index, own in sums.items() if not any(less_exact(own, one) for one in wanted)}

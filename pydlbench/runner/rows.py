@@ -163,6 +163,7 @@ def summary_of(samples: Samples) -> TimeSummary:
             ci_high=apart.high if apart else None,
             visits=len(samples.visits),
             within=samples.within,
+            visit_s=samples.visits,
         )
     rounds = samples.by_round().values()
     if len(rounds) < _ROUNDS:

@@ -8,13 +8,12 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from pydlbench.backends.base import DEFAULT_WORKSPACE
-from pydlbench.runner.interleaved import random_order
 from pydlbench.runner.kernels import Kernels, check_memory
+from pydlbench.runner.laps import Laps
 from pydlbench.runner.machine import Devices, Workers
-from pydlbench.runner.problem import Problem, by_problem
+from pydlbench.runner.problem import by_problem
+from pydlbench.timing.visits import VISITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
     from pydlbench.records.specs import KernelSpec
+    from pydlbench.runner.laps import Effort
     from pydlbench.workers.host import RemoteKernel, Worker
 
 __all__ = ["Options", "Session"]
@@ -39,9 +39,9 @@ class Options:
         threads: threads, one pinned per CPU; None is one per physical core.
         seed: of the inputs and of the order in interleaved measurements.
         budget_s: sampling time per kernel, in seconds.
-        visits: how often each row is visited, in processes of its own and in random order over the
-            rows, which share its budget; rows are finished in their last visit
-            (:mod:`pydlbench.timing.visits`).
+        visits: how often each row is visited at least, in new processes and in random order over
+            the rows; visits share the budget of their row (:mod:`pydlbench.timing.visits`). None is
+            six; of a single row in one process, with new memory for each.
         confidence: level of the median's interval.
         keep_samples: keep the raw samples in the record.
         algorithms: time, verify and list every candidate.
@@ -62,7 +62,7 @@ class Options:
     threads: int | None = None
     seed: int = 0
     budget_s: float = 2.0
-    visits: int = 1
+    visits: int | None = 1
     confidence: float = 0.95
     keep_samples: bool = False
     algorithms: bool = False
@@ -156,44 +156,86 @@ class Session:
     def measure(
         self,
         cases: Sequence[KernelSpec],
-        progress: Callable[[int, int, str], None] | None = None,
+        progress: Callable[[float, int, str], None] | None = None,
+        *,
+        effort: Effort | None = None,
+        so_far: bool = False,
     ) -> Iterator[tuple[KernelSpec, Measurement]]:
         """Measure cases and yield each with its row; one that cannot be measured says why in it.
 
-        Cases that differ in backend and mode only are interleaved, so rows need not come in the
-        order of ``cases``.
+        Cases that differ in backend and mode only are interleaved, and with several visits rows are
+        finished in the last lap, so that they need not come in the order of ``cases``.
 
         Args:
             cases: what to measure.
-            progress: called with rows done, rows in all and the next row's label.
+            progress: called with rows done, parts of them too, rows in all and what comes next.
+            effort: see :class:`pydlbench.runner.laps.Laps`.
+            so_far: also yield rows after each of their visits, of what there is until then
+                (:attr:`Measurement.complete <pydlbench.records.measurement.Measurement>`).
 
         Raises:
             UsageError: a case needs more memory than there is; before anything is measured.
             BackendMissingError: the CUDA module or a library is missing; no row could be measured.
             UnsupportedError: there is no driver or no such GPU; likewise.
         """
+        laps = self.laps(cases, effort=effort)
+
+        def show(label: str) -> None:
+            if progress:
+                progress(laps.share * len(cases), len(cases), label)
+
+        try:
+            while not laps.finished:
+                for problem in laps.lap(show):
+                    if so_far or problem.finished:
+                        yield from problem.results
+        finally:
+            laps.close()
+        if progress:
+            progress(len(cases), len(cases), "")
+
+    def laps(
+        self,
+        cases: Sequence[KernelSpec],
+        *,
+        effort: Effort | None = None,
+        visits: int | None = None,
+        apart: bool = False,
+    ) -> Laps:
+        """Return cases whose next visit can be taken whenever the caller wants it.
+
+        Args:
+            cases: what to measure; those that differ in backend and mode only are interleaved.
+            effort: see :class:`pydlbench.runner.laps.Laps`; so are visits.
+            visits: None is what the options say: by default six, and for a single case in one
+                process.
+            apart: in processes besides the session's, which are not ended with them; the caller
+                closes the laps.
+
+        Raises:
+            UsageError: a case needs more memory than there is.
+            BackendMissingError: the CUDA module or a library is missing.
+            UnsupportedError: there is no driver or no such GPU.
+        """
         groups = list(by_problem(cases))
         self._check_room(groups)
         for device in dict.fromkeys(case.device for case in cases if case.on_gpu):
             self.gpu(device, levels=())
-        visits = self.options.visits
-        problems = [Problem(self._kernels, group, visits) for group in groups]
-        order = random_order(self.options.seed)
-        done = 0
-        for number in range(visits):
-            if number:
-                self._workers.close()  # the next visit has other addresses and other pages
-                order.shuffle(problems)
-            for problem in problems:
-                if progress:
-                    which = f", visit {number + 1} of {visits}" if visits > 1 else ""
-                    progress(done, len(cases), _label(problem.cases) + which)
-                problem.visit()
-                if number + 1 == visits:
-                    yield from zip(problem.cases, problem.rows, strict=True)
-                    done += len(problem.cases)
-        if progress:
-            progress(len(cases), len(cases), "")
+        asked = visits or self.options.visits
+        workers, kernels = self._workers, self._kernels
+        if apart:
+            workers = Workers(self.cpus, self.options.timeout_s)
+            kernels = Kernels(self.options, self.facts, self.cpus, workers, self._devices)
+        return Laps(
+            kernels,
+            workers,
+            groups,
+            asked or VISITS,
+            renew=asked is not None or len(cases) > 1,
+            own=apart,
+            memory_bytes=self.facts.memory_available_bytes,
+            effort=effort,
+        )
 
     def cache_bytes(self, device: str = "cpu") -> int:
         """Return the size of the last cache before memory, as far as the session's threads see it.
@@ -239,9 +281,3 @@ class Session:
             return
         for group in groups:
             check_memory(self._kernels.processes(group), available, self._kernels.cold_bytes("cpu"))
-
-
-def _label(group: Sequence[KernelSpec]) -> str:
-    """What the progress says of a group: ``conv3 forward fp32, 6 rows``."""
-    problem = msgspec.structs.replace(group[0], backend="native", mode=None)
-    return group[0].label if len(group) == 1 else f"{problem.label}, {len(group)} rows"

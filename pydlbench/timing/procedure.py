@@ -48,7 +48,8 @@ class Samples:
         clock_hz: median core clock of the kept rounds, or None.
         contended: the machine was shared; the times are worthless as absolute numbers.
         contention_reason: why, in words.
-        stop_reason: ``precision``, ``steady-noise``, ``budget``, ``max-samples``, ``interrupted``.
+        stop_reason: ``precision``, ``steady-noise``, ``budget``, ``max-samples``, ``visits`` or
+            ``interrupted``.
         stop_detail: the same in words.
         warmup: how the warm-up ended.
         rounds: medians of the rounds that have kept samples.
@@ -106,14 +107,21 @@ class Sampling:
         policy: the constants.
         alone: no other kernel runs between two chunks, so that a kernel longer than
             ``settle_s`` finds its caches as it left them and needs no untimed execution.
+        known: earlier samples of the same kernel in the same process: it goes on with rounds, as
+            it was calibrated and warmed up then.
     """
 
-    def __init__(self, policy: Policy | None = None, *, alone: bool = False) -> None:
+    def __init__(
+        self, policy: Policy | None = None, *, alone: bool = False, known: Samples | None = None
+    ) -> None:
         self.policy = policy or Policy()
         self._alone = alone
-        self.phase = "calibrate"  # then "warm-up", "rounds", "done"
-        self._inner = 1
-        self._execution_s = 0.0  # latest estimate of one execution, 0 = unknown
+        self._known = known
+        # then "warm-up", "rounds", "done"
+        self.phase = "calibrate" if known is None else "rounds"
+        self._inner = 1 if known is None else known.inner
+        # Latest estimate of one execution, 0 = unknown.
+        self._execution_s = 0.0 if known is None else median(known.seconds)
         self._sample_wall_s = 0.0  # latest wall time per sample, whatever it was spent on
         self._calibrations = 0
         self._warmup = Warmup(self.policy)
@@ -246,7 +254,7 @@ class Sampling:
             contention_reason=self._contention.reason,
             stop_reason=rule.reason if finished else "interrupted",
             stop_detail=rule.detail if finished else "stopped before the end",
-            warmup=self._warmup.outcome(),
+            warmup=self._warmup.outcome() if self._known is None else self._known.warmup,
             rounds=rounds,
             inner=self._inner,
             retries=self._retries,

@@ -1,111 +1,165 @@
-"""Visits: a kernel is timed several times over a run, each time in a process of its own.
+"""Visits: a kernel is timed several times over a run, in memory and processes of its own.
 
 The samples of one process at one time share what a repetition tomorrow does not: the layout of its
 addresses, the pages it was given, the neighbours of those seconds. However well they agree, their
 interval says nothing of the next process. So a row's budget is split: the medians of its visits,
-which lie apart in time and in memory, are what its interval is made of.
+which lie apart in time and in memory, are what its interval is made of, and what the stopping rule
+looks at. From six visits on there is an interval at 95 % (:mod:`pydlbench.timing.statistics`).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pydlbench.timing.guards import combine
 from pydlbench.timing.procedure import Round, Samples
 from pydlbench.timing.statistics import median, median_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
     from pydlbench.timing.policy import Policy
 
-__all__ = ["joined", "visit_of", "visit_policy"]
+__all__ = ["VISITS", "joined", "more_wanted", "visit_of", "visit_policy"]
 
-# Rounds of a visit, at least; a ratio has its interval from the visits, not from these.
-_ROUNDS = 2
+#: The fewest that have an interval at 95 %.
+VISITS: Final = 6
+# Rounds of a visit, at least. Six samples, the fewest with an interval, of a kernel of 10 ms.
+_ROUNDS = 3
+# Where kernels take turns, each chunk is waited for by all others, and by threads that fall asleep.
+_ROUNDS_IN_TURN = 2
+# Four slices of the scheduler, as for the summands of an estimate (``estimate_policy``).
+_CHUNK_S = 0.015
+# What is known better within a visit than the visits agree is of no use to their median.
+_HALF_WIDTH = 0.02
 # Keeps the numbers of the rounds of two visits apart.
 _APART = 1_000_000
 
 
-def visit_policy(policy: Policy, visits: int) -> Policy:
+def visit_policy(policy: Policy, visits: int, *, alone: bool = True) -> Policy:
     """Return the constants of one of several visits: all of them have the budget of a row.
 
     Args:
         policy: of the row.
-        visits: how many there are.
+        visits: how many there are to be.
+        alone: no other kernel takes turns with it.
     """
     if visits == 1:
         return policy
     budget_s = policy.budget_s / visits
+    rounds = _ROUNDS if alone else _ROUNDS_IN_TURN
     return replace(
         policy,
         budget_s=budget_s,
-        # Half a percent within each of six visits leaves a fifth of one to their median.
+        half_width=max(policy.half_width, _HALF_WIDTH),
         min_samples=policy.floor_samples,
+        # A kernel that is slower than the budget has one sample in a visit, and visits enough.
         floor_samples=policy.slow_samples,
-        min_rounds=_ROUNDS,
+        slow_samples=1,
+        min_rounds=rounds,
         least_rounds=0,
-        chunk_s=min(policy.chunk_s, budget_s / _ROUNDS),
+        chunk_s=min(policy.chunk_s, _CHUNK_S, budget_s / rounds),
+        # Just above the 0.8 ms of a kernel thread, as two ticks are a fifth of a tenth of a second.
+        chunk_wait_floor_s=0.001,
+        total_steal_ticks=2,
+        # The kernel has run a moment ago, when it was made ready.
+        warmup_window=2,
+        warmup_tolerance=max(policy.warmup_tolerance, 0.05),
         warmup_limit_s=min(policy.warmup_limit_s, budget_s),
+        max_retries=1,
     )
 
 
-def joined(visits: Sequence[Samples]) -> Samples:
+def more_wanted(taken: Mapping[int, Samples], policy: Policy, visits: int, cost_s: float) -> bool:
+    """Whether a row wants another visit.
+
+    It does until it has ``visits``, and then until the interval of their medians is as narrow as
+    the policy asks for, or the budget has no room for another one.
+
+    Args:
+        taken: its visits.
+        policy: of the row.
+        visits: how many there are at least.
+        cost_s: wall seconds of these visits, what was made ready for them anew included.
+    """
+    if len(taken) < visits:
+        return True
+    if visits == 1 or cost_s * (len(taken) + 1) / len(taken) > policy.budget_s:
+        return False
+    return not _is_precise(taken, policy.confidence, policy.half_width)
+
+
+def _is_precise(taken: Mapping[int, Samples], confidence: float, half_width: float) -> bool:
+    medians = [median(one.seconds) for one in taken.values()]
+    interval = median_interval(medians, confidence)
+    return interval is not None and interval.half_width(median(medians)) <= half_width
+
+
+def joined(visits: Mapping[int, Samples], wanted: int = 1) -> Samples:
     """Return the samples of a row's visits as one.
 
     The row is contended where more than half of the visits were: fewer do not move the median.
 
     Args:
-        visits: at least one, in the order in which they were made.
+        visits: at least one, by the number of the lap in which it was made.
+        wanted: how many there were to be; with fewer the row counts as interrupted.
 
     Raises:
         ValueError: there is none.
     """
     if not visits:
         raise ValueError("no visits to join")
-    if len(visits) == 1:
-        return visits[0]
-    contended = [one for one in visits if one.contended]
-    unsteady = [one for one in visits if not one.warmup.steady]
-    clocks = [one.clock_hz for one in visits if one.clock_hz is not None]
-    faults = [one.faults for one in visits if one.faults is not None]
-    busy = [one.busy for one in visits if one.busy is not None]
-    most = 2 * len(contended) > len(visits)
-    spent_s = sum(one.spent_s for one in visits)
+    taken = list(visits.values())
+    rounds = tuple(
+        Round(index=lap * _APART + one.index, seconds=one.seconds, clock_hz=one.clock_hz)
+        for lap, visit in visits.items()
+        for one in visit.rounds
+    )
+    if len(taken) == wanted == 1:
+        return replace(taken[0], rounds=rounds)
+    contended = [one for one in taken if one.contended]
+    unsteady = [one for one in taken if not one.warmup.steady]
+    clocks = [one.clock_hz for one in taken if one.clock_hz is not None]
+    faults = [one.faults for one in taken if one.faults is not None]
+    busy = [one.busy for one in taken if one.busy is not None]
+    most = 2 * len(contended) > len(taken)
+    spent_s = sum(one.spent_s for one in taken)
+    early = len(taken) < wanted
     return Samples(
-        seconds=tuple(x for one in visits for x in one.seconds),
-        all_seconds=tuple(x for one in visits for x in one.all_seconds),
-        discarded=sum(one.discarded for one in visits),
+        seconds=tuple(x for one in taken for x in one.seconds),
+        all_seconds=tuple(x for one in taken for x in one.all_seconds),
+        discarded=sum(one.discarded for one in taken),
         clock_hz=median(clocks) if clocks else None,
         contended=most,
         contention_reason=contended[0].contention_reason if most else None,
-        stop_reason="visits",
-        stop_detail=f"{len(visits)} visits, each in processes of its own, in {spent_s:.3g} s",
-        warmup=(unsteady or visits)[0].warmup,
-        rounds=tuple(
-            Round(index=number * _APART + one.index, seconds=one.seconds, clock_hz=one.clock_hz)
-            for number, visit in enumerate(visits)
-            for one in visit.rounds
+        stop_reason="interrupted" if early else "visits",
+        stop_detail=(
+            f"{len(taken)} of {wanted} visits made, in {spent_s:.3g} s"
+            if early
+            else f"{len(taken)} visits in {spent_s:.3g} s"
         ),
-        inner=visits[0].inner,
-        retries=sum(one.retries for one in visits),
+        # One in which the machine did not settle is one of several; most tell of the row.
+        warmup=(unsteady if 2 * len(unsteady) > len(taken) else taken)[0].warmup,
+        rounds=rounds,
+        inner=taken[0].inner,
+        retries=sum(one.retries for one in taken),
         spent_s=spent_s,
-        confidence=visits[0].confidence,
-        gpu=combine(one.gpu for one in visits if one.gpu is not None),
+        confidence=taken[0].confidence,
+        gpu=combine(one.gpu for one in taken if one.gpu is not None),
         faults=median(faults) if faults else None,
         busy=median(busy) if busy else None,
-        visits=tuple(median(one.seconds) for one in visits),
-        within=_within(visits),
+        visits=tuple(median(one.seconds) for one in taken),
+        within=_within(taken),
     )
 
 
 def visit_of(round_index: int) -> int:
-    """Return the number of the visit that a round of joined samples belongs to."""
+    """Return the lap of the visit that a round of joined samples belongs to."""
     return round_index // _APART
 
 
-def _within(visits: Sequence[Samples]) -> float | None:
+def _within(visits: list[Samples]) -> float | None:
     """The relative half width of the median's interval within a visit: the median over them."""
     widths = []
     for one in visits:

@@ -347,17 +347,22 @@ class RemoteKernel(Generic[Facts]):
         self._generation = worker.generation
         self.facts = facts
 
+    @property
+    def alive(self) -> bool:
+        """Whether the process that holds it is still there."""
+        return self._worker.pid is not None and self._worker.generation == self._generation
+
     def sample(self, request: Request) -> Chunk:
         """Time samples in the worker.
 
         Raises:
             WorkerError: the worker died, now or since the kernel was prepared.
         """
-        if self._worker.pid is None or self._worker.generation != self._generation:
+        if not self.alive:
             raise WorkerError(f"the {self._worker.backend} worker that held this kernel has died")
         return msgspec.convert(self._worker.ask(Sample(self._number, request)), Chunk)
 
     def release(self) -> None:
         """Free the kernel's memory, if its worker still lives."""
-        if self._worker.pid is not None and self._worker.generation == self._generation:
+        if self.alive:
             self._worker.ask(Release(self._number))

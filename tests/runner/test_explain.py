@@ -88,7 +88,16 @@ def entry(
         faults={} if kept_s is None else {"default": 700.0, "warm": 0.0},
     )
     warm = None if kept_s is None else samples(kept_s, busy)
-    return BackendRun(case, kernel=kernel, warm=kernel, row=row, samples=taken, warm_samples=warm)
+    return BackendRun(
+        case,
+        kernel=kernel,
+        warm=kernel,
+        row=row,
+        facts=kernel.facts,
+        warm_facts=kernel.facts,
+        samples=taken,
+        warm_samples=warm,
+    )
 
 
 def found(slow, fast=None):

@@ -55,6 +55,8 @@ class Invented:
 
 
 class InventedKernel:
+    alive = True
+
     def __init__(self, host, backend, warm):
         self.host, self.backend, self.warm = host, backend, warm
         evidence = {"variant": f"{backend.kernel}, {backend.layout}"}
@@ -124,8 +126,11 @@ class Host:
         self.beside.append(beside)
         return self.logs.get(case.backend, {})
 
-    def canary(self, _cases):
+    def canary(self):
         return None
+
+    def guarded(self, _case):
+        return False
 
     def allocates(self, case):
         return case.backend in ("torch", "tensorflow")
@@ -166,6 +171,8 @@ def measured(host, cases, visits=1):
     problem = Problem(host, cases, visits)
     for _ in range(visits):
         problem.visit()
+    if not problem.finished:
+        problem.conclude()
     return problem.rows
 
 
@@ -510,8 +517,7 @@ def test_a_killed_process_costs_its_rows_only(monkeypatch):
 def test_a_small_budget_is_kept_although_there_are_rounds_enough(monkeypatch, budget, chunk):
     taken = []
 
-    def sample(kernels, policies, order, canary):
-        del canary
+    def sample(kernels, policies, order, **_):
         taken.extend(policies)
         return interleaved.sample_interleaved(kernels, policies, order)
 
@@ -584,8 +590,46 @@ def test_the_interval_of_a_ratio_is_that_of_the_visits():
     assert numba.ratio["ci_high"] == pytest.approx(2.0, rel=2e-2)
 
 
-def test_a_backend_that_dies_in_a_later_visit_has_a_row_that_says_so():
-    dying = Invented(refuses={False: [None, None, WorkerError("the worker is gone")]})
-    native, numba = measured(Moody(native=Invented(), numba=dying), CASES, visits=6)
+def test_the_first_death_of_a_worker_costs_a_visit_and_the_second_the_row():
+    gone = WorkerError("the worker is gone")
+    once, twice = ([None, gone, gone][:number] for number in (2, 3))
+    native, numba = measured(
+        Moody(native=Invented(), numba=Invented(refuses={False: once})), CASES, visits=6
+    )
+    assert (native.status, native.time.visits) == ("ok", 6)
+    assert (numba.status, numba.time.visits) == ("ok", 5)
+    assert numba.ratio["rounds"] == 5
+    native, numba = measured(
+        Moody(native=Invented(), numba=Invented(refuses={False: twice})), CASES, visits=6
+    )
     assert (native.status, native.time.visits) == ("ok", 6)
     assert (numba.status, numba.reason) == ("failed", "the worker is gone")
+
+
+def test_visits_go_on_until_the_interval_is_narrow_or_the_budget_spent():
+    problem = Problem(Moody(native=Invented()), CASES[:1], 6)
+    laps = 0
+    while not problem.finished:
+        assert all(row.complete == (laps >= 6) for row in problem.rows)
+        problem.visit()
+        laps += 1
+    (row,) = problem.rows
+    assert (row.complete, row.time.visits, len(row.time.visit_s)) == (True, laps, laps)
+    assert 6 < laps < 100
+
+    quiet = Problem(Host(native=Invented()), CASES[:1], 6)
+    for _ in range(5):
+        quiet.visit()
+        assert not quiet.finished
+    (so_far,) = quiet.rows
+    assert (so_far.stop_rule, so_far.time.visits, so_far.time.ci_low) == ("interrupted", 5, None)
+
+
+def test_kept_kernels_are_prepared_once_and_go_on_without_a_warm_up():
+    host = Host(native=Invented(), numba=Invented())
+    problem = Problem(host, CASES, 4, keep=True)
+    for _ in range(3):
+        problem.visit()
+    assert [name for name, *_ in host.asked] == ["native", "numba", "native", "native"]
+    problem.release()
+    assert all(kernel.released == 1 for kernel in host.kernels)

@@ -143,6 +143,8 @@ def test_who_has_no_empty_call_is_asked_once(machine, kernels):
 class Preparing:
     """A worker that keeps what it was asked to prepare; its kernels cannot be timed."""
 
+    alive = True
+
     def __init__(self):
         self.asked = []
 

@@ -364,15 +364,16 @@ def test_a_roof_does_not_depend_on_the_rows_before_it(session):
 
 
 def test_visits_go_round_the_rows_in_processes_of_their_own(monkeypatch):
-    """Rows are finished in the last visit; each visit has started a worker of its own."""
-    started, labels = [], []
+    """Rows are finished in the last lap; each lap has started a worker of its own."""
+    processes, labels = [], []
+    true_start = Worker._start
 
-    class Counted(Worker):
-        def __init__(self, *words, **more):
-            started.append(words[0])
-            super().__init__(*words, **more)
+    def start(worker):
+        true_start(worker)
+        if worker.pid not in processes:
+            processes.append(worker.pid)
 
-    monkeypatch.setattr("pydlbench.workers.host.Worker", Counted)
+    monkeypatch.setattr(Worker, "_start", start)
     layers = [Gemm(m=4, k=16, n=8), Gemm(m=4, k=16, n=16)]
     with Session(Options(budget_s=0.12, visits=6)) as visiting:
         rows = dict(
@@ -381,11 +382,42 @@ def test_visits_go_round_the_rows_in_processes_of_their_own(monkeypatch):
                 lambda done, _, label: labels.append((done, label)),
             )
         )
-    assert started == ["native"] * 6
     assert {spec.layer for spec in rows} == set(layers)
-    assert all(row.ok and row.time.visits == 6 for row in rows.values())
+    assert all(row.ok and row.complete and row.time.visits >= 6 for row in rows.values())
     assert all(row.stop_rule == "visits" for row in rows.values())
-    assert [done for done, _ in labels] == [0] * 11 + [1, 2]
-    assert [label.rpartition(", ")[2] for _, label in labels[::2][:6]] == [
+    laps = max(row.time.visits for row in rows.values())
+    assert len(processes) == laps
+    assert [done for done, _ in labels] == sorted(done for done, _ in labels)
+    assert [label.rpartition(", ")[2] for _, label in labels[:12:2]] == [
         f"visit {number} of 6" for number in range(1, 7)
     ]
+    assert labels[-1] == (2, "")
+
+
+def test_a_row_alone_has_its_visits_in_one_process(monkeypatch):
+    generations = set()
+    true_sample = RemoteKernel.sample
+    monkeypatch.setattr(
+        RemoteKernel,
+        "sample",
+        lambda kernel, request: generations.add(kernel._generation) or true_sample(kernel, request),
+    )
+    with Session(Options(budget_s=0.12, visits=None)) as alone:
+        found = list(alone.measure([KernelSpec(layer=GEMM)], so_far=True))
+    assert [row.time.visits for _, row in found] == list(range(1, len(found) + 1))
+    assert [row.complete for _, row in found] == [
+        number >= 6 for number in range(1, len(found) + 1)
+    ]
+    assert len(generations) == 1
+
+
+def test_laps_are_taken_when_the_caller_wants_them():
+    cases = [KernelSpec(layer=GEMM), KernelSpec(layer=CONV)]
+    with Session(QUICK) as session:
+        laps = session.laps(cases, visits=6, apart=True)
+        assert laps.cases == cases
+        for number in range(1, 3):
+            list(laps.lap())
+            assert [row.time.visits for row in laps.rows.values()] == [number, number]
+        assert not laps.finished
+        laps.close()

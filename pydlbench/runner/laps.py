@@ -1,0 +1,158 @@
+"""Laps over all rows of a run: each visits every row once, in a new random order.
+
+So the visits of a row lie apart in time, and what the machine does for some seconds meets a visit
+of many rows rather than all visits of one. Between laps processes are replaced: the next visits
+have other addresses and other pages.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pydlbench.runner.interleaved import random_order
+from pydlbench.runner.kernels import memory_held
+from pydlbench.runner.problem import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.specs import KernelSpec
+    from pydlbench.runner.kernels import Kernels
+    from pydlbench.runner.machine import Workers
+
+    #: See :class:`Laps`.
+    Effort = Callable[[Sequence[KernelSpec], Mapping[KernelSpec, Measurement]], str | None]
+
+__all__ = ["Laps", "label"]
+
+# Kernels that stay prepared between laps take so much of the memory that is free, at the most.
+_KEPT_SHARE = 0.25
+# A row that wants more visits than there were to be at least is done to this part.
+_UNFINISHED = 0.95
+
+
+class Laps:
+    """The rows of a run, visited lap by lap; whoever has them takes the next lap when it suits.
+
+    Native kernels get a new process in each lap, and are made ready anew by the name of the kernel
+    that the first visit has found. Frameworks, whose processes take seconds to start and whose
+    compilers take seconds for a kernel, get new ones once, after half of the laps, and keep their
+    kernels until then, where memory allows.
+
+    Args:
+        kernels: of the session.
+        workers: that the kernels live in, likewise.
+        groups: the cases, see :func:`pydlbench.runner.problem.by_problem`.
+        visits: of each row, at least.
+        renew: take new processes; else visits differ in time and in allocated memory only.
+        own: the workers are nobody else's, and end with the laps.
+        memory_bytes: that is free.
+        effort: called before a problem is visited, with its cases and all rows so far; returns why
+            that is not worth while, or None where it is. Without, all are visited until they are
+            finished.
+    """
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        workers: Workers,
+        groups: Sequence[Sequence[KernelSpec]],
+        visits: int,
+        *,
+        renew: bool = True,
+        own: bool = False,
+        memory_bytes: int | None = None,
+        effort: Effort | None = None,
+    ) -> None:
+        self.number = 0
+        self._workers = workers
+        self._visits = visits
+        self._renew = renew
+        self._own = own
+        self._effort = effort
+        self._order = random_order(kernels.seed)
+        room = _KEPT_SHARE * (memory_bytes or 0)
+        self._problems: list[Problem] = []
+        for group in groups:
+            held = _kept_bytes(kernels, group)
+            keep = 0 < held <= room
+            room -= held if keep else 0
+            self._problems.append(Problem(kernels, group, visits, keep=keep))
+        self._rows: dict[KernelSpec, Measurement] = {}
+
+    @property
+    def cases(self) -> list[KernelSpec]:
+        """All cases, in the order given."""
+        return [case for one in self._problems for case in one.cases]
+
+    @property
+    def finished(self) -> bool:
+        """Whether no row wants another visit."""
+        return all(one.finished for one in self._problems)
+
+    @property
+    def share(self) -> float:
+        """Which part of the visits has been made."""
+        made = [
+            1.0 if one.finished else min(one.taken / self._visits, _UNFINISHED)
+            for one in self._problems
+        ]
+        return sum(made) / max(len(made), 1)
+
+    @property
+    def rows(self) -> dict[KernelSpec, Measurement]:
+        """Every row as it is now; one that was never sampled is not there."""
+        return dict(self._rows)
+
+    def lap(self, progress: Callable[[str], None] | None = None) -> Iterator[Problem]:
+        """Visit every problem that wants it, and yield it after that visit.
+
+        Args:
+            progress: called with what is visited next.
+        """
+        if self.number:
+            self._take_new_processes()
+        waiting = [one for one in self._problems if not one.finished]
+        if self.number:  # at first as given: hot caches before cold ones
+            self._order.shuffle(waiting)
+        for problem in waiting:
+            reason = self._effort and self._effort(problem.cases, self._rows)
+            if reason is None:
+                if progress:
+                    progress(label(problem.cases) + self._which(problem))
+                problem.visit(self.number)
+            else:
+                problem.conclude(reason)
+            self._rows |= problem.results
+            yield problem
+        self.number += 1
+
+    def close(self) -> None:
+        """Free what is still prepared."""
+        for problem in self._problems:
+            problem.release()
+        if self._own:
+            self._workers.close()
+
+    def _which(self, problem: Problem) -> str:
+        return f", visit {problem.taken + 1} of {self._visits}" if self._visits > 1 else ""
+
+    def _take_new_processes(self) -> None:
+        if self._renew:
+            half = (self._visits + 1) // 2
+            self._workers.renew(everything=self.number % half == 0)
+
+
+def _kept_bytes(kernels: Kernels, group: Sequence[KernelSpec]) -> int:
+    """The memory that the kernels of a problem take which would stay prepared."""
+    kept = [one for one in kernels.processes(group) if one.backend != "native" or one.on_gpu]
+    return sum(memory_held(one, one.layer, 0) for one in kept)
+
+
+def label(group: Sequence[KernelSpec]) -> str:
+    """What the progress says of a group: ``conv3 forward fp32, 6 rows``."""
+    problem = msgspec.structs.replace(group[0], backend="native", mode=None)
+    return group[0].label if len(group) == 1 else f"{problem.label}, {len(group)} rows"
