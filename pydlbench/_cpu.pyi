@@ -1,7 +1,7 @@
 """oneDNN kernels, loops of our own and CPU probes (C++; see ``csrc/bind``)."""
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypedDict
 
 import numpy as np
@@ -137,3 +137,69 @@ def bandwidth(
     streaming: bool = True,
 ) -> ProbeResult: ...
 def isa() -> list[str]: ...
+
+class Layouts(enum.Enum):
+    channels_last = ...
+    blocked = ...
+    chosen = ...
+
+class Link:
+    """One kernel of a step, by the names of the tensors that it works on."""
+
+    def __init__(
+        self,
+        name: str,
+        problem: str,
+        kind: str,
+        fields: Mapping[str, object],
+        pass_: Pass,
+        reads: Mapping[str, str],
+        writes: Mapping[str, str],
+        workspace: str = "",
+        choice: str = "",
+    ) -> None: ...
+    @property
+    def name(self) -> str: ...
+
+class RawStep(TypedDict):
+    """A kernel of a chain, or a conversion of ``tensor``."""
+
+    name: str
+    tensor: str
+    algorithm: str
+    layout: str
+    bytes: int
+
+class RawLoad(TypedDict):
+    """A tensor as it lies before the first execution."""
+
+    tensor: str
+    layout: str
+    bytes: int
+    plain: bool
+
+class Chain:
+    """The kernels of a whole step, run in order on each other's outputs."""
+
+    def __init__(
+        self,
+        links: Sequence[Link],
+        given: Mapping[str, npt.NDArray[np.float32]],
+        kept: Collection[str],
+        precision: Precision,
+        layouts: Layouts,
+        cpus: Sequence[int] = ...,
+    ) -> None: ...
+    def load(self) -> None: ...
+    def run(self) -> None: ...
+    def sample(
+        self, samples: int, inner: int = 1, untimed: int = 0, canary: bool = False
+    ) -> RawChunk: ...
+    def step_seconds(self) -> npt.NDArray[np.float64]: ...
+    def tensor(self, name: str) -> npt.NDArray[np.float32]: ...
+    @property
+    def steps(self) -> list[RawStep]: ...
+    @property
+    def loads(self) -> list[RawLoad]: ...
+    @property
+    def memory(self) -> dict[str, int]: ...

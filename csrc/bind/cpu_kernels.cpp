@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bind/arrays.hpp"
+#include "bind/chunk.hpp"
 #include "cpu/arena.hpp"
 #include "cpu/kernel.hpp"
 
@@ -92,23 +93,6 @@ bool output_is_view(const cpu::Kernel& kernel) {
   return viewable(kernel.output(kernel.outputs().at(0)).memory.get_desc());
 }
 
-py::dict sample(cpu::Kernel& kernel, int samples, int inner, int untimed, bool canary) {
-  cpu::Chunk chunk;
-  {
-    const py::gil_scoped_release release;
-    chunk = kernel.sample(samples, inner, untimed, canary);
-  }
-  py::dict result;
-  result["seconds"] = array_of(std::move(chunk.seconds));
-  result["involuntary"] = array_of(std::move(chunk.involuntary));
-  result["clock_hz"] = array_of(std::move(chunk.clock_hz));
-  result["run_delay_s"] = chunk.run_delay_seconds;
-  result["steal_s"] = chunk.steal_seconds;
-  result["wall_s"] = chunk.wall_seconds;
-  result["canary"] = array_of(std::move(chunk.canary));
-  return result;
-}
-
 }  // namespace
 
 void register_cpu_kernels(py::module_& m) {
@@ -129,7 +113,8 @@ void register_cpu_kernels(py::module_& m) {
                     std::vector<int>>(),
            "candidate"_a, "arena"_a, "cache"_a = cpu::CacheState::hot, "cold_bytes"_a = 0,
            "cpus"_a = std::vector<int>{}, py::call_guard<py::gil_scoped_release>())
-      .def("sample", &sample, "samples"_a, "inner"_a = 1, "untimed"_a = 0, "canary"_a = false)
+      .def("sample", &sample<cpu::Kernel>, "samples"_a, "inner"_a = 1, "untimed"_a = 0,
+           "canary"_a = false)
       .def("run_poisoned", &cpu::Kernel::run_poisoned, py::call_guard<py::gil_scoped_release>())
       .def("output", &output)
       .def("outputs", &outputs)

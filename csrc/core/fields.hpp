@@ -27,6 +27,8 @@ class Fields {
 
   bool has(const std::string& name) const { return left_.count(name) == 1; }
 
+  void set(const std::string& name, Value value) { left_[name] = std::move(value); }
+
   template <typename T>
   T take(const std::string& name) {
     const auto found = left_.find(name);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -11,7 +12,6 @@
 #include "core/error.hpp"
 #include "cpu/counters.hpp"
 #include "cpu/plans.hpp"
-#include "cpu/probes/probes.hpp"
 
 namespace pydlbench::cpu {
 
@@ -20,24 +20,8 @@ namespace {
 constexpr std::size_t kAlignment = 64;
 // Bounds the bookkeeping of tiny tensors; 65536 copies of 1.5 kB still exceed 96 MB.
 constexpr std::size_t kMaxSets = 65536;
-// How often the core clock is read beside the samples, in seconds, and over how many dependent
-// multiplications: 6 us at 4 GHz, five times, long against the timer's 25 ns and short against the
-// period.
-constexpr double kClockPeriod = 2e-3;
-constexpr int kClockIterations = 8192;
 
 std::size_t padded(std::size_t bytes) { return (bytes / kAlignment + 1) * kAlignment; }
-
-// Appends the core clock, or nothing where it cannot be read (not x86-64).
-void read_clock(std::vector<double>& readings) {
-  static bool readable = true;
-  if (!readable) return;
-  try {
-    readings.push_back(core_clock_hz(kClockIterations));
-  } catch (const Unsupported&) {
-    readable = false;
-  }
-}
 
 bool rotates(const Argument& argument, CacheState cache) {
   return cache == CacheState::all_cold || (cache == CacheState::weights_cold &&
@@ -235,48 +219,22 @@ void Kernel::rotate(const Set& base, CacheState cache, std::size_t cold_bytes) {
   copies_.push_back(std::move(pool));
 }
 
-Chunk Kernel::sample(int samples, int inner, int untimed, bool with_canary) {
-  PYDLBENCH_CHECK(samples > 0 && inner > 0 && untimed >= 0, "at least one sample of one execution");
-  Chunk chunk{};
-  chunk.seconds.reserve(static_cast<std::size_t>(samples));
-  chunk.involuntary.reserve(static_cast<std::size_t>(samples));
-  const auto sets = rotating_sets();
-  const auto step = [this, sets] {
-    execute(next_);
-    next_ = next_ + 1 == sets ? 0 : next_ + 1;
-  };
-  if (with_canary) chunk.canary.push_back(canary());
-  const auto delays_before = run_queue_delays();
-  const double stolen_before = stolen_time(cpus_);
-  const double chunk_start = now();
-  double clock_read = chunk_start;
-  try {
-    for (int i = 0; i < untimed; ++i) step();
-    stream_.wait();
-    for (int i = 0; i < samples; ++i) {
-      if (sets > 1) warm_records(inner);
-      const long switches = involuntary_switches();
-      const double start = now();
-      for (int j = 0; j < inner; ++j) step();
-      stream_.wait();
-      const double end = now();
-      chunk.involuntary.push_back(involuntary_switches() - switches);
-      chunk.seconds.push_back((end - start) / inner);
-      // Right behind the load, while the core still runs at the load's clock.
-      if (end - clock_read >= kClockPeriod || i + 1 == samples) {
-        read_clock(chunk.clock_hz);
-        clock_read = now();
-      }
+Chunk Kernel::sample(const SampleRequest& request) {
+  const auto execute_next = [this](int executions) {
+    for (int i = 0; i < executions; ++i) {
+      execute(next_);
+      next_ = next_ + 1 == sets_ ? 0 : next_ + 1;
     }
+    stream_.wait();
+  };
+  std::function<void(int)> before;
+  if (sets_ > 1) before = [this](int executions) { warm_records(executions); };
+  try {
+    return take_chunk(request, cpus_, execute_next, before);
   } catch (const dnnl::error& error) {
     throw PrimitiveFailure("oneDNN " + candidate_.primitive + " " + candidate_.implementation,
                            describe(error));
   }
-  chunk.wall_seconds = now() - chunk_start;
-  chunk.run_delay_seconds = longest_delay_since(delays_before);
-  chunk.steal_seconds = stolen_time(cpus_) - stolen_before;
-  if (with_canary) chunk.canary.push_back(canary());
-  return chunk;
 }
 
 void Kernel::run_poisoned() {

@@ -11,22 +11,12 @@
 
 #include "cpu/arena.hpp"
 #include "cpu/candidate.hpp"
+#include "cpu/sampling.hpp"
 
 namespace pydlbench::cpu {
 
 // Which tensors a sample finds in the cache.
 enum class CacheState { hot, weights_cold, all_cold };
-
-// The raw record of a chunk of samples; what it means is decided elsewhere.
-struct Chunk {
-  std::vector<double> seconds;            // per execution, one per sample
-  std::vector<std::int64_t> involuntary;  // context switches forced upon us during each sample
-  std::vector<double> clock_hz;           // core clock, read beside the samples
-  double run_delay_seconds;               // longest run-queue wait of a thread
-  double steal_seconds;                   // taken by the hypervisor from the CPUs used
-  double wall_seconds;
-  std::vector<double> canary;  // FLOP/s of canary() right before and right after; empty unasked
-};
 
 class Kernel {
  public:
@@ -36,9 +26,7 @@ class Kernel {
   Kernel(Candidate candidate, std::shared_ptr<Arena> arena, CacheState cache,
          std::size_t cold_bytes, std::vector<int> cpus);
 
-  // Times `samples` samples of `inner` executions each, after `untimed` executions; `with_canary`
-  // has the canary run before and after.
-  Chunk sample(int samples, int inner, int untimed, bool with_canary = false);
+  Chunk sample(const SampleRequest& request);
 
   // Fills the outputs with NaN, or with their first values where they are updated, and runs once on
   // the set that they belong to; output() shows one.

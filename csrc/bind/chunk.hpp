@@ -1,0 +1,32 @@
+// A chunk of samples on its way to Python.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <utility>
+
+#include "bind/arrays.hpp"
+#include "cpu/sampling.hpp"
+
+namespace pydlbench {
+
+// Samples whatever has `sample(SampleRequest)`, with the GIL released meanwhile.
+template <typename Sampled>
+pybind11::dict sample(Sampled& sampled, int samples, int inner, int untimed, bool canary) {
+  cpu::Chunk chunk;
+  {
+    const pybind11::gil_scoped_release release;
+    chunk = sampled.sample({samples, inner, untimed, canary});
+  }
+  pybind11::dict result;
+  result["seconds"] = array_of(std::move(chunk.seconds));
+  result["involuntary"] = array_of(std::move(chunk.involuntary));
+  result["clock_hz"] = array_of(std::move(chunk.clock_hz));
+  result["run_delay_s"] = chunk.run_delay_seconds;
+  result["steal_s"] = chunk.steal_seconds;
+  result["wall_s"] = chunk.wall_seconds;
+  result["canary"] = array_of(std::move(chunk.canary));
+  return result;
+}
+
+}  // namespace pydlbench

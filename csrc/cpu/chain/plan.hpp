@@ -1,0 +1,95 @@
+// A step's kernels in their order, with layouts chosen, conversions between them, and memory by
+// lifetime; nothing is allocated or run here but what it takes to choose.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/fields.hpp"
+#include "core/problem.hpp"
+#include "cpu/arena.hpp"
+#include "cpu/candidate.hpp"
+
+namespace pydlbench::cpu {
+
+// One kernel of a step, by the names of the tensors that it works on.
+struct Link {
+  std::string name;     // "conv1 forward", for people
+  std::string problem;  // links with the same text have the same fields and pass
+  Fields fields;
+  Pass pass;
+  std::map<std::string, std::string> reads, writes;  // tensors by role; updated ones in both
+  std::string workspace;  // what a forward link leaves for the backward link of the same text
+  std::string choice;     // "<implementation> <layout>" that was found to be the fastest, or empty
+};
+
+// In which layout convolutions are wanted; everything else takes what it is given, as far as it
+// can.
+enum class Layouts { channels_last, blocked, chosen };
+
+// Memory that is in use from step `first` to step `last`, or in all of them and between executions.
+struct Block {
+  std::size_t bytes;
+  std::size_t first, last;
+  bool kept;
+};
+
+// A tensor as it lies in a block; `plain` is the dense float32 array that it stands for, in the
+// dimensions of `desc`.
+struct View {
+  dnnl::memory::desc desc;
+  dnnl::memory::desc plain;
+  std::size_t block;
+};
+
+// What is executed: a kernel, or a conversion (`candidate` has nothing to run then, and `views` are
+// from and to).
+struct ChainStep {
+  std::string name;
+  bool is_reorder;
+  std::string tensor;  // of a conversion
+  Candidate candidate;
+  std::vector<View> views;  // in the order of the candidate's arguments
+  bool has_workspace = false;
+  std::size_t workspace = 0;  // block
+};
+
+// A tensor that is given, or a copy of it in another layout: filled before the first execution.
+struct Load {
+  std::string tensor;
+  View view;
+  bool is_plain;
+};
+
+struct ChainPlan {
+  std::vector<ChainStep> steps;
+  std::vector<Load> loads;
+  std::vector<Block> blocks;
+  std::size_t scratch_bytes = 0;
+  std::map<std::string, View> tensors;  // as each was written last; of those that are kept
+};
+
+// Chooses a candidate for each link and what has to be converted between them.
+//
+// Convolutions are looked for in `layouts`; everything else among the candidates that need the
+// fewest bytes converted. Of several, each is run a few times on memory of its own and the fastest
+// one is taken, once for all links of one problem that find their operands in the same layouts. A
+// tensor that no link writes is laid out as each reader wants it, before the first execution; one
+// that is given and written is kept as its first reader wants it. `kept` are the tensors that can
+// be read after an execution.
+ChainPlan plan_chain(const std::vector<Link>& links, const std::map<std::string, HostTensor>& given,
+                     const std::set<std::string>& kept, Precision precision, Layouts layouts);
+
+// Puts blocks that are not kept into one piece of memory: offsets by block, and its bytes. Two
+// blocks share bytes only where no step uses both.
+struct Placement {
+  std::vector<std::size_t> offsets;
+  std::size_t bytes;
+};
+Placement place(const std::vector<Block>& blocks);
+
+}  // namespace pydlbench::cpu

@@ -1,0 +1,34 @@
+// The clock around whatever is executed, with the counters of disturbance beside it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace pydlbench::cpu {
+
+// The raw record of a chunk of samples; what it means is decided elsewhere.
+struct Chunk {
+  std::vector<double> seconds;            // per execution, one per sample
+  std::vector<std::int64_t> involuntary;  // context switches forced upon us during each sample
+  std::vector<double> clock_hz;           // core clock, read beside the samples
+  double run_delay_seconds;               // longest run-queue wait of a thread
+  double steal_seconds;                   // taken by the hypervisor from the CPUs used
+  double wall_seconds;
+  std::vector<double> canary;  // FLOP/s of canary() right before and right after; empty unasked
+};
+
+// What is asked for: `samples` samples of `inner` executions each, after `untimed` executions;
+// `with_canary` has the canary run before and after.
+struct SampleRequest {
+  int samples, inner, untimed;
+  bool with_canary;
+};
+
+// Takes a chunk. `execute(n)` runs n times and returns when the last one is done; `before(n)`,
+// which may be empty, is called before each sample of n executions, untimed. `cpus` are those that
+// the threads are pinned to, for the account of stolen time.
+Chunk take_chunk(const SampleRequest& request, const std::vector<int>& cpus,
+                 const std::function<void(int)>& execute, const std::function<void(int)>& before);
+
+}  // namespace pydlbench::cpu
