@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
 
-__all__ = ["Agreement", "agree", "compare"]
+__all__ = ["Agreement", "agree", "agree_with", "compare"]
 
 #: The largest relative error of a float32 output or gradient that still is rounding: each of a
 #: hundred layers sums thousands of products in an order of its own.
@@ -89,14 +89,34 @@ def agree(case: StepSpec, session: Session, tolerance: float = TOLERANCE) -> Agr
         PydlbenchError: a framework is missing or refuses.
     """
     with tempfile.TemporaryDirectory() as name:
-        first, second, disturbed = (Path(name) / one for one in (*FRAMEWORKS, "disturbed"))
-        for framework, folder in zip(FRAMEWORKS, (first, second), strict=True):
-            _saved(case, framework, session, folder)
-        found = compare(first, second, tolerance)
+        second = Path(name) / FRAMEWORKS[1]
+        _saved(case, FRAMEWORKS[1], session, second)
+        return agree_with(second, case, FRAMEWORKS[0], session, tolerance)
+
+
+def agree_with(
+    saved: Path, case: StepSpec, framework: str, session: Session, tolerance: float = TOLERANCE
+) -> Agreement:
+    """Compare what somebody has saved of a step with a framework's numbers, whole tensors.
+
+    Args:
+        saved: folder with output and gradients, named after who saved them; its files are deleted.
+        case: the step; see :func:`agree`.
+        framework: whose numbers the errors are relative to.
+        session: whose workers are used.
+        tolerance: see :class:`Agreement`.
+
+    Raises:
+        PydlbenchError: the framework is missing or refuses.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        reference, disturbed = Path(name) / framework, Path(name) / "disturbed"
+        _saved(case, framework, session, reference)
+        found = compare(reference, saved, tolerance)
         if found.check.status != "ok":
-            _saved(case, FRAMEWORKS[0], session, first)
-            _saved(case, FRAMEWORKS[0], session, disturbed, DISTURBANCE)
-            floor = max(compare(first, disturbed).tensors.values())
+            _saved(case, framework, session, reference)
+            _saved(case, framework, session, disturbed, DISTURBANCE)
+            floor = max(compare(reference, disturbed).tensors.values())
             found = msgspec.structs.replace(found, floor=floor)
         return found
 

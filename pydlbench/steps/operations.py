@@ -7,6 +7,7 @@ and NumPy with them, are imported where the work is done, so that a host may imp
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
@@ -20,7 +21,9 @@ from pydlbench.records.step import StepPreparation, StepSpec
 if TYPE_CHECKING:
     from pydlbench.backends.base import Backend
     from pydlbench.backends.frameworks.backend import FrameworkBackend
+    from pydlbench.backends.native.cpu import CpuBackend, CpuKernel
     from pydlbench.models.graph import Model
+    from pydlbench.records.chain import ChainFacts
     from pydlbench.records.step import StepKernel
     from pydlbench.steps.operators import OperatorsKernel
 
@@ -31,6 +34,7 @@ __all__ = [
     "prepare_allocation",
     "prepare_calls",
     "prepare_log",
+    "prepare_native_chain",
     "prepare_operators",
     "prepare_replay",
     "prepare_step",
@@ -119,6 +123,26 @@ def prepare_step(
 
     model, step = _read(case)
     return prepare_model(backend, model, step, StepPreparation(**preparation))
+
+
+def prepare_native_chain(
+    backend: CpuBackend, case: dict[str, Any], choices: dict[str, str], save: str | None
+) -> CpuKernel[ChainFacts]:
+    """Make the native kernels of a step ready, to be run in order on each other's outputs.
+
+    Args:
+        backend: of the native worker of the CPU.
+        case: a :class:`StepSpec`; framework, mode and feed are not looked at.
+        choices: ``<algorithm> <layout>`` of the fastest kernels alone, by problem.
+        save: folder to write output and gradients into, dropout off; None writes nothing.
+
+    Raises:
+        UnsupportedError: an operation of which there is no native kernel, or another precision.
+    """
+    from pydlbench.steps.native.chain import prepare_model
+
+    model, step = _read(case)
+    return prepare_model(backend, model, step, choices, None if save is None else Path(save))
 
 
 def prepare_operators(

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import numpy as np
 
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 
 __all__ = ["CpuAutotuner", "candidates", "create", "native_pass", "without_narrower_code"]
+
+Facts = TypeVar("Facts")
 
 
 # -----------------------------------------------------------------------------
@@ -278,11 +280,15 @@ class Canary:
         return tuple(one / self._per_cycle for one in per_cycle)
 
 
-class CpuKernel:
-    """A native kernel ready to be timed."""
+class CpuKernel(Generic[Facts]):
+    """A native kernel, or a chain of many, ready to be timed."""
 
     def __init__(
-        self, kernel: _cpu.Kernel, facts: KernelFacts, threads: int, canary: Canary | None = None
+        self,
+        kernel: _cpu.Kernel | _cpu.Chain,
+        facts: Facts,
+        threads: int,
+        canary: Canary | None = None,
     ) -> None:
         self._kernel = kernel
         self._threads = threads
@@ -316,7 +322,7 @@ class CpuBackend:
     name = "native"
 
     def __init__(self, cpus: Sequence[int]) -> None:
-        self._cpus = list(cpus)
+        self.cpus = list(cpus)
         self._isa = frozenset(_cpu.isa())
         self._canary = Canary.of(cpus)
 
@@ -324,7 +330,7 @@ class CpuBackend:
         """Return version, run time, instruction set and threads of oneDNN."""
         return {**_cpu.library(), "numpy": np.__version__}
 
-    def prepare(self, case: KernelSpec, preparation: Preparation) -> CpuKernel:
+    def prepare(self, case: KernelSpec, preparation: Preparation) -> CpuKernel[KernelFacts]:
         """Find the fastest right candidate; see :class:`~pydlbench.backends.base.Backend`."""
         self._check_support(case)
         found = [c for c in candidates(case) if _wanted(c, case)]
@@ -332,7 +338,7 @@ class CpuBackend:
             raise UnsupportedError(f"there is no implementation with --layout {case.layout}")
         asked = [c for c in found if _name(c) == preparation.variant]
         search = CpuAutotuner(
-            asked or _worth_trying(found, preparation), case, preparation, self._cpus
+            asked or _worth_trying(found, preparation), case, preparation, self.cpus
         )
         kernel = self._finish(search, search.tune(), preparation)
         if note := _ASKED if asked else _BRIEF if preparation.brief else "":
@@ -381,7 +387,7 @@ class CpuBackend:
 
     def _finish(
         self, search: CpuAutotuner, chosen: autotune.Candidate, preparation: Preparation
-    ) -> CpuKernel:
+    ) -> CpuKernel[KernelFacts]:
         kernel = search.kernel(chosen)
         library = _cpu.library()
         assert chosen.verdict is not None
@@ -401,7 +407,17 @@ class CpuBackend:
             correct=chosen.verdict,
             candidates=search.listing(chosen),
         )
-        return CpuKernel(kernel, facts, library["threads"] or len(self._cpus), self._canary)
+        return self.clocked(kernel, facts)
+
+    def clocked(self, kernel: _cpu.Kernel | _cpu.Chain, facts: Facts) -> CpuKernel[Facts]:
+        """Return what the native module has made ready with the counters around its samples.
+
+        Args:
+            kernel: a kernel or a chain.
+            facts: what is known of it.
+        """
+        threads = _cpu.library()["threads"] or len(self.cpus)
+        return CpuKernel(kernel, facts, threads, self._canary)
 
 
 def _clocks(cpus: Sequence[int]) -> list[float]:

@@ -1,0 +1,107 @@
+"""The native chain of a step: its native kernels run in order, and held against a framework.
+
+The chain stands between the native sum, whose rows are timed one by one on hot and on cold caches,
+and a framework's step: the kernels find what the ones before have left in the caches, conversions
+between layouts and the packing of changed weights are in it, and nothing else is.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError
+from pydlbench.models import build_model
+from pydlbench.records.chain import ChainFacts
+from pydlbench.steps import operations
+from pydlbench.steps.agreement import agree_with
+from pydlbench.steps.native.links import list_step, problem_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.specs import KernelSpec
+    from pydlbench.records.step import StepSpec
+    from pydlbench.runner.session import Session
+    from pydlbench.workers.host import RemoteKernel
+
+__all__ = ["choices_of", "prepare_native_chain"]
+
+
+def prepare_native_chain(
+    case: StepSpec,
+    session: Session,
+    rows: Mapping[KernelSpec, Measurement] | None = None,
+    *,
+    check: bool = True,
+) -> RemoteKernel[ChainFacts]:
+    """Have a step's native chain made ready in the native worker.
+
+    Its output and gradients are held against those of the case's framework, in its first mode. With
+    no such framework installed the chain's facts have no check named ``agreement``, and a note that
+    says so.
+
+    Args:
+        case: model, batch and phase; framework for the comparison.
+        session: whose workers are used.
+        rows: native rows of the same session: their kernels are the chain's first choice in the
+            way to lay tensors out that takes each kernel as it was the fastest alone.
+        check: hold it against the framework.
+
+    Returns:
+        A kernel to sample: seconds per execution of the whole chain.
+
+    Raises:
+        UnsupportedError: the model has an operation of which there is no native kernel (the message
+            names it), or the precision is not float32.
+        PydlbenchError: the chain computes something else than the framework, or itself; it must not
+            be timed.
+    """
+    if case.on_gpu:
+        raise UnsupportedError("native chains run on a CPU so far")
+    list_step(build_model(case.model, case.batch, **case.options), case.phase)  # or says why not
+    worker = session.worker("native", "cpu")
+    with tempfile.TemporaryDirectory() as name:
+        saved = Path(name) / "native"
+        kernel = worker.build(
+            operations.prepare_native_chain,
+            ChainFacts,
+            case=case.to_dict(),
+            choices=choices_of(rows or {}),
+            save=str(saved) if check else None,
+        )
+        try:
+            if check:
+                kernel.facts = _checked(kernel.facts, saved, case, session)
+            wrong = [one for one in kernel.facts.checks if one.status != "ok"]
+            if wrong:
+                said = "; ".join(f"{one.name}: {one.detail}" for one in wrong)
+                raise PydlbenchError(f"the native chain of {case.model} is wrong: {said}")
+        except BaseException:
+            kernel.release()
+            raise
+    return kernel
+
+
+def choices_of(rows: Mapping[KernelSpec, Measurement]) -> dict[str, str]:
+    """Return ``<algorithm> <layout>`` of hot native rows by problem."""
+    return {
+        problem_text(case.layer, case.pass_, case.propagation): f"{row.algorithm} {row.layout}"
+        for case, row in rows.items()
+        if row.ok and case.backend == "native" and case.cache == "hot"
+    }
+
+
+def _checked(facts: ChainFacts, saved: Path, case: StepSpec, session: Session) -> ChainFacts:
+    """Return the facts with the framework's verdict, or with the note that there is none."""
+    try:
+        verdict = agree_with(saved, case, case.framework, session).check
+    except (BackendMissingError, UnsupportedError) as error:
+        note = f"unchecked against a framework: {error}"
+        return msgspec.structs.replace(facts, notes=(*facts.notes, note))
+    named = msgspec.structs.replace(verdict, detail=f"{case.framework}: {verdict.detail}")
+    return msgspec.structs.replace(facts, checks=(*facts.checks, named))

@@ -1,0 +1,1 @@
+"""A step of native kernels: listed from the graph, run as one chain in C++."""
