@@ -243,7 +243,6 @@ def test_a_transaction_that_is_interrupted_is_rolled_back(store_path, run_record
         store.begin(run_record, "layers")
         with pytest.raises(KeyboardInterrupt):
             store.add_all(run_record.id, rows())
-        assert not store._connection.in_transaction
         assert store.entries(run_record.id) == store.columns(run_record.id) == []
         store.add(run_record.id, Entry.of("layer", measurement().to_dict()))
 

@@ -4,6 +4,7 @@ import json
 
 import msgspec
 import pytest
+import raw_store
 
 from pydlbench.cli import main
 from pydlbench.cli import runs as command
@@ -39,9 +40,10 @@ def filled(store_path, run_record, measurement):
             if number < 2:
                 store.finish(run, "done")
         store.tag("20300102-bbbb2222", "base")
-        store._connection.execute(
-            "UPDATE runs SET writer = json_set(writer, '$.start', '1') WHERE writer IS NOT NULL"
-        )
+    raw_store.execute(
+        store_path,
+        "UPDATE runs SET writer = json_set(writer, '$.start', '1') WHERE writer IS NOT NULL",
+    )
     return store_path
 
 
@@ -200,9 +202,7 @@ def test_a_run_that_is_being_written_is_not_deleted(store_path, run_record):
 def test_a_run_of_a_process_that_cannot_be_seen_is_ended_by_hand(store_path, run_record, capsys):
     with Store.open(store_path) as store:
         store.begin(run_record, "layers")
-        store._connection.execute(
-            "UPDATE runs SET writer = json_set(writer, '$.host', 'elsewhere')"
-        )
+    raw_store.execute(store_path, "UPDATE runs SET writer = json_set(writer, '$.host', 'other')")
     assert main(["runs", "delete", "last", "--yes"]) == 2
     assert f"gone on another host or in another container: pydlbench runs end {run_record.id}" in (
         capsys.readouterr().err

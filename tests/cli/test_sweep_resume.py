@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import raw_store
 from invented_rows import time_of
 from invented_sweep import FILE, LAYERS, Sessions, entries, sweep
 
@@ -128,7 +129,9 @@ def test_backends_of_one_problem_are_measured_together(tmp_path):
 
 
 @pytest.mark.parametrize("missing", ["deleted", "failed"])
-def test_what_competes_with_a_missing_row_is_measured_again_with_it(tmp_path, missing, capsys):
+def test_what_competes_with_a_missing_row_is_measured_again_with_it(
+    tmp_path, store_path, missing, capsys
+):
     path = tmp_path / "backends.toml"
     path.write_text(BACKENDS, encoding="utf-8")
     first = Sessions()
@@ -140,10 +143,9 @@ def test_what_competes_with_a_missing_row_is_measured_again_with_it(tmp_path, mi
         for one in found
         if (one.document["layer"], one.document["backend"]) == ("alexnet/conv4", "numba")
     ]
-    with Store.open() as store:
-        # As if the process had been killed between two commits; or the worker has died.
-        if missing == "deleted":
-            store._connection.execute("DELETE FROM entries WHERE key = ?", (lost,))
+    # As if the process had been killed between two commits; or the worker has died.
+    if missing == "deleted":
+        raw_store.execute(store_path, "DELETE FROM entries WHERE key = ?", lost)
     again = InTurn()
     again.failing = {"native"}
     capsys.readouterr()
@@ -155,13 +157,12 @@ def test_what_competes_with_a_missing_row_is_measured_again_with_it(tmp_path, mi
         assert {row["status"] for row in some} == {"ok"}  # the one that failed now did not before
 
 
-def test_steps_of_a_job_are_timed_in_turn_again(tmp_path):
+def test_steps_of_a_job_are_timed_in_turn_again(tmp_path, store_path):
     path = tmp_path / "steps.toml"
     text = '[[e2e]]\nmodel = "mnist"\nframework = "torch"\nmode = "all"\nbatch = 8\n'
     path.write_text(text, encoding="utf-8")
     sweep(Sessions(), path, "--quiet")
-    with Store.open() as store:
-        store._connection.execute("DELETE FROM entries WHERE number = 2")
+    raw_store.execute(store_path, "DELETE FROM entries WHERE number = 2")
     again = Sessions()
     assert sweep(again, "--resume", "last", "--quiet") == 0
     assert len(again.measured) == len(entries()[1]) == 2

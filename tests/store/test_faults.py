@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import raw_store
 
 from pydlbench.errors import PydlbenchError, StoreError
 from pydlbench.store import connection
@@ -68,10 +69,10 @@ def complaint(path, **how):
     return text
 
 
-def test_a_full_disk_costs_the_row_that_does_not_fit(store, run_of):
+def test_a_full_disk_costs_the_row_that_does_not_fit(store, store_path, run_of):
     run = run_of()
     store.begin(run, "layers")
-    pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
+    ((pages,),) = raw_store.execute(store_path, "PRAGMA page_count")
     store._connection.execute(f"PRAGMA max_page_count = {pages + 6}")
     kept, told = 0, ""
     while not told and kept < 1000:
@@ -121,7 +122,7 @@ def test_a_file_that_may_not_grow_keeps_what_was_committed(store_path):
     assert int(kept) > 2
     with Store.open(store_path) as store:
         assert len(store.entries("20300102-limited", samples=True)) == int(kept)
-        assert store._connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert raw_store.execute(store_path, "PRAGMA integrity_check") == [("ok",)]
 
 
 def test_ctrl_c_just_behind_the_beginning_of_a_transaction_leaves_none_open(store, run_of, entry):
@@ -294,8 +295,7 @@ def bigger(path, run_of):
 
 def test_damaged_pages_are_one_line_each(store_path, run_of, tmp_path):
     bigger(store_path, run_of)
-    with Store.open(store_path) as store:
-        free = store._connection.execute("PRAGMA freelist_count").fetchone()[0]
+    ((free,),) = raw_store.execute(store_path, "PRAGMA freelist_count")
     good = store_path.read_bytes()
     noise = random.Random(0)
     told = []
@@ -332,9 +332,9 @@ def test_a_truncated_file_says_how_to_save_what_is_left(store_path, run_of, tmp_
 
 
 @pytest.mark.parametrize("writer", ["5", "{", "null", '{"host": 1}'])
-def test_a_damaged_writer_is_one_line(store, run_of, writer):
+def test_a_damaged_writer_is_one_line(store, store_path, run_of, writer):
     store.begin(run_of(), "layers")
-    store._connection.execute("UPDATE runs SET writer = ?", (writer,))
+    raw_store.execute(store_path, "UPDATE runs SET writer = ?", writer)
     if writer in ("null", '{"host": 1}'):  # may be, of another version
         assert store.runs()[0].status in ("running", "killed")
         return
@@ -342,11 +342,12 @@ def test_a_damaged_writer_is_one_line(store, run_of, writer):
         store.runs()
 
 
-def test_a_damaged_document_does_not_hide_the_others(store, run_of):
+def test_a_damaged_document_does_not_hide_the_others(store, store_path, run_of):
     for number in (0, 1):
         store.begin(run_of(number), "layers")
         store.add(run_of(number).id, Entry("layer", {"layer": "x"}))
-    store._connection.execute("UPDATE entries SET document = x'00' WHERE run = ?", (run_of(0).id,))
+    damage = "UPDATE entries SET document = x'00' WHERE run = ?"
+    raw_store.execute(store_path, damage, run_of(0).id)
     with pytest.raises(StoreError, match=r"entry 1: a document is damaged .*; the others can be"):
         store.entries(run_of(0).id)
     assert len(store.runs()) == 2

@@ -6,6 +6,7 @@ import os
 import signal
 
 import pytest
+import raw_store
 
 from pydlbench.errors import UsageError
 from pydlbench.store.entry import is_gone, this_process
@@ -44,7 +45,7 @@ def test_killing_a_writer_loses_nothing_that_was_finished(store_path, writer, co
             assert entry.document["layer"] == f"20300102-killed {number}"
             assert entry.samples == (number + 0.25, number + 0.75)
         assert len(store.columns(info.id)) == info.measurements
-        assert store._connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert raw_store.execute(store_path, "PRAGMA integrity_check") == [("ok",)]
 
 
 def test_a_killed_run_can_be_gone_on_with_and_a_running_one_not(store_path, writer, entry):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import raw_store
 
 from pydlbench.errors import StoreError, UsageError
 from pydlbench.records.measurement import Measurement
@@ -49,11 +50,13 @@ def test_a_few_rows_are_read_by_their_lines_among_the_columns(store, run_of, ent
     assert store.entries(run.id, places=[0, 3])[1].document["layer"] == "net/1"
 
 
-def test_a_damaged_document_is_in_nobodys_way_who_does_not_ask_for_it(store, run_of, entry):
+def test_a_damaged_document_is_in_nobodys_way_who_does_not_ask_for_it(
+    store, store_path, run_of, entry
+):
     run = run_of()
     store.begin(run, "layers")
     store.add_all(run.id, [entry(layer=f"net/{number}") for number in range(3)])
-    store._connection.execute("UPDATE entries SET document = x'00' WHERE number = 2")
+    raw_store.execute(store_path, "UPDATE entries SET document = x'00' WHERE number = 2")
     assert len(store.entries(run.id, "layer", places=[0, 2])) == 2
     with pytest.raises(StoreError, match="a document is damaged"):
         store.entries(run.id, "layer", places=[1])
@@ -193,7 +196,7 @@ def test_tags(store, run_of):
         store.tag("20300102-zzz", "base")
 
 
-def test_deleting_a_run_leaves_nothing_of_it(store, run_of, entry):
+def test_deleting_a_run_leaves_nothing_of_it(store, store_path, run_of, entry):
     for number in (0, 1):
         store.begin(run_of(number), "layers")
         store.add(run_of(number).id, entry())
@@ -201,8 +204,7 @@ def test_deleting_a_run_leaves_nothing_of_it(store, run_of, entry):
     store.delete(run_of(0).id)
     assert [info.id for info in store.runs()] == [run_of(1).id]
     for table in ("entries", "layers", "tags", "runs"):
-        rows = store._connection.execute(f"SELECT count(*) FROM {table}").fetchone()
-        assert rows == (1,), table
+        assert raw_store.execute(store_path, f"SELECT count(*) FROM {table}") == [(1,)], table
     with pytest.raises(UsageError, match="no such run"):
         store.delete(run_of(0).id)
 
