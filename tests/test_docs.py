@@ -162,7 +162,7 @@ def test_files_that_pages_name_exist(page):
 def test_the_python_of_extending_runs():
     space: dict[str, object] = {"__name__": "extending"}
     for block in blocks(DOCS / "extending.md", "python"):
-        exec(compile(block, "docs/extending.md", "exec"), space)
+        exec(compile(block, "docs/extending.md", "exec", dont_inherit=True), space)
     assert space["samples"]
     others = capabilities.every()
     declared = space["CAPABILITIES"]
