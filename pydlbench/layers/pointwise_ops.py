@@ -53,6 +53,9 @@ class Operation:
         in_float32: Roles of what is float32 whatever the precision: parameters of a normalisation,
             and what is summed up over a whole tensor.
         per_channel: Roles of images that have one element for each channel.
+        elementwise: Each element comes from those at its own place, whichever that is: the order of
+            elements in memory makes no difference.
+        saturates: Its formula changes where a source is 3 or 6 from zero.
         training: What the forward pass of training does, where that differs from inference.
     """
 
@@ -63,6 +66,8 @@ class Operation:
     weights: tuple[str, ...] = ()
     in_float32: tuple[str, ...] = ()
     per_channel: tuple[str, ...] = ()
+    elementwise: bool = False
+    saturates: bool = False
     training: Step | None = None
 
 
@@ -99,6 +104,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = MappingProxyType(
                 "forward": _IMAGES_ONLY,
                 "backward-data": Step(reads=("src", "dst"), writes=("src",), flops=1),
             },
+            elementwise=True,
         ),
         # Two comparisons; the gradient passes where both hold.
         "relu6": Operation(
@@ -106,6 +112,8 @@ OPERATIONS: Final[Mapping[str, Operation]] = MappingProxyType(
                 "forward": Step(reads=("src",), writes=("dst",), flops=2),
                 "backward-data": Step(reads=("src", "dst"), writes=("src",), flops=2),
             },
+            elementwise=True,
+            saturates=True,
         ),
         # An addition, two comparisons, a product and a division; backward two comparisons, and a
         # division, an addition and a product.
@@ -114,6 +122,8 @@ OPERATIONS: Final[Mapping[str, Operation]] = MappingProxyType(
                 "forward": Step(reads=("src",), writes=("dst",), flops=5),
                 "backward-data": Step(reads=("src", "dst"), writes=("src",), flops=5),
             },
+            elementwise=True,
+            saturates=True,
         ),
         # An addition, two comparisons and a division; backward two comparisons and a division.
         "hardsigmoid": Operation(
@@ -121,6 +131,8 @@ OPERATIONS: Final[Mapping[str, Operation]] = MappingProxyType(
                 "forward": Step(reads=("src",), writes=("dst",), flops=4),
                 "backward-data": Step(reads=("src", "dst"), writes=("src",), flops=3),
             },
+            elementwise=True,
+            saturates=True,
         ),
         # Backward a product for the images, and a product and an addition for the factors.
         "scale": Operation(
@@ -169,6 +181,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = MappingProxyType(
         ),
         "add": Operation(
             steps={"forward": Step(reads=("src", "src2"), writes=("dst",), flops=1)},
+            elementwise=True,
         ),
         # "src" stands for all sources.
         "concat": Operation(

@@ -27,6 +27,7 @@ from pydlbench.devices.cpu.peaks import flop_rate
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.layer import result_role
 from pydlbench.layers.pointwise import Pointwise
+from pydlbench.layers.pointwise_ops import OPERATIONS
 from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.guards import slow_canary
 from pydlbench.timing.policy import Policy
@@ -465,17 +466,13 @@ def _wanted(candidate: _cpu.Candidate, case: KernelSpec) -> bool:
     return candidate.variant == case.layout
 
 
-# Operations that do not tell one order of elements from another.
-_ORDERLESS = ("relu", "relu6", "hardswish", "hardsigmoid", "add")
-
-
 def _wanted_order(candidate: _cpu.Candidate, layer: Pointwise, layout: str) -> bool:
     """The same for layers some of which do not tell one order of elements from another."""
     if candidate.variant == "plain":
         return layout != "blocked"
     if layout not in ("best", "any"):
         return candidate.variant == layout
-    same = layer.op in _ORDERLESS or layer.height * layer.width == 1
+    same = OPERATIONS[layer.op].elementwise or layer.height * layer.width == 1
     return candidate.variant == "nchw" or not same
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from pydlbench.errors import UsageError, nearest
 from pydlbench.layers.pointwise import Pointwise
+from pydlbench.layers.pointwise_ops import OPERATIONS
 from pydlbench.layers.pool import Pool2d
 
 if TYPE_CHECKING:
@@ -199,9 +200,7 @@ _POINTWISE_ROLES = (
     *("labels", "gradient", "velocity"),
 )
 _POSITIVE = ("variance", "running_variance")
-#: Operations whose formulas change where a source is 3 or 6 from zero, and what their sources are
-#: multiplied with to get there.
-_KINKED = ("relu6", "hardswish", "hardsigmoid")
+#: What the sources of operations that saturate are multiplied with to get to where they do.
 _REACH = np.float32(8)
 
 
@@ -227,7 +226,7 @@ def make_pointwise_inputs(
         else:
             stored = "fp32" if layer.in_float32(role) else precision
             fill_uniform(array.reshape(-1), stream, stored)
-        if role == "src" and layer.op in _KINKED:
+        if role == "src" and OPERATIONS[layer.op].saturates:
             array = _beside_kinks(array)
         if role in _POSITIVE:
             array += np.float32(2)
