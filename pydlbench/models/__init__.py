@@ -30,20 +30,24 @@ _FIRST: Final = (
 )
 # By family, what its file has registered: by model, the function that builds it.
 _REGISTERED: Final[dict[str, dict[str, Callable[..., Model]]]] = {}
+# Models that can be built and that no list shows.
+_UNLISTED: Final[set[str]] = set()
 
 
-def family(*models: str) -> Callable[[Build], Build]:
+def family(*models: str, listed: bool = True) -> Callable[[Build], Build]:
     """Register the models that the decorated ``build(name, batch, ...)`` builds.
 
     Its keywords are the options of these models, and their defaults those of the publication.
 
     Args:
         models: Their names as typed on the command line: ``resnet50``.
+        listed: Whether they are in the catalogue; else they can be built and no list shows them.
     """
 
     def register(build: Build) -> Build:
         own = _REGISTERED.setdefault(build.__module__.rpartition(".")[2], {})
         own.update(dict.fromkeys(models, build))
+        _UNLISTED.update(() if listed else models)
         return build
 
     return register
@@ -51,7 +55,7 @@ def family(*models: str) -> Callable[[Build], Build]:
 
 def model_names() -> tuple[str, ...]:
     """Return the names of all models; AlexNet, the default, comes first."""
-    return tuple(name for one in _families() for name in _models(one))
+    return tuple(name for one in _families() for name in _models(one) if name not in _UNLISTED)
 
 
 def is_model(name: str) -> bool:

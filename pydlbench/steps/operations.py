@@ -33,6 +33,7 @@ __all__ = [
     "OperatorsFacts",
     "prepare_allocation",
     "prepare_calls",
+    "prepare_lifetimes",
     "prepare_log",
     "prepare_native_chain",
     "prepare_operators",
@@ -173,6 +174,9 @@ def prepare_operators(
 def record_calls(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsKernel:
     """List the calls of a step without running it; there is nothing to be sampled.
 
+    Of PyTorch's eager mode, whose dispatcher tells them. Elsewhere the framework runs subgraphs of
+    the model's graph, for which no process is needed: see :mod:`pydlbench.ladder.forecast`.
+
     Args:
         backend: of the worker.
         case: a :class:`StepSpec`.
@@ -185,7 +189,6 @@ def record_calls(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsKe
     """
     del backend
     _, step = _read(case)
-    # PyTorch's eager mode: recorded by its dispatcher; all others: cut from the model's graph.
     raise UnsupportedError(f"{step.framework} {step.mode}: calls of a step are not recorded")
 
 
@@ -203,8 +206,15 @@ def prepare_calls(
             nothing of the model.
         signatures: of :class:`RecordedCall`.
     """
-    del backend, signatures
     step = StepSpec.from_dict(case)
+    if step.framework == "tensorflow":
+        from pydlbench.steps.tensorflow.operators import prepare_signatures as of_tensorflow
+
+        return of_tensorflow(backend, step, signatures)
+    if step.mode == "compiled":
+        from pydlbench.steps.torch.operators import prepare_signatures as of_torch
+
+        return of_torch(backend, step, signatures)
     raise UnsupportedError(f"{step.framework} {step.mode}: calls are not timed by signature")
 
 
@@ -237,6 +247,19 @@ def prepare_replay(backend: Backend, sizes: list[int], live: int) -> OperatorsKe
 
     del backend
     return replay(sizes, live)
+
+
+def prepare_lifetimes(backend: Backend, blocks: list[int]) -> OperatorsKernel:
+    """Make a replay of a step's blocks in its order ready, in any process.
+
+    Args:
+        backend: not asked.
+        blocks: see :class:`OperatorsFacts`.
+    """
+    from pydlbench.steps.operators import lifetimes
+
+    del backend
+    return lifetimes(blocks)
 
 
 def prepare_log(backend: FrameworkBackend, case: dict[str, Any], calls: int) -> OperatorsKernel:

@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CallCost",
+    "Lifetimes",
     "OperatorsKernel",
     "Replay",
     "TimedCall",
     "TimedOperator",
+    "lifetimes",
     "replay",
     "summary",
 ]
@@ -231,6 +233,23 @@ class Replay:
 
     def _one(self, size: int) -> float:
         """Ask for a block, touch it, and give back the oldest ones; return the seconds."""
+        seconds, address = self._asked(size)
+        self._live.append((address, size))
+        self._held += size
+        while self._held > self._most and len(self._live) > 1:
+            old, freed = self._live.popleft()
+            self._held -= freed
+            seconds += self._given_back(old)
+        return seconds
+
+    def _given_back(self, address: int) -> float:
+        """Give a block back; return the seconds."""
+        start = time.perf_counter()
+        self._free(address)
+        return time.perf_counter() - start
+
+    def _asked(self, size: int) -> tuple[float, int]:
+        """Ask for a block and touch it; return the seconds and its address."""
         clock, place = time.perf_counter, self._place
         start = clock()
         if self._allocate(ctypes.byref(place), _ALIGNMENT, size):
@@ -244,15 +263,7 @@ class Replay:
         self._touch(pages)
         again = clock()
         seconds += (touched - start) - (again - touched)
-        self._live.append((address, size))
-        self._held += size
-        while self._held > self._most and len(self._live) > 1:
-            old, freed = self._live.popleft()
-            self._held -= freed
-            start = clock()
-            self._free(old)
-            seconds += clock() - start
-        return seconds
+        return seconds, address
 
     def _parts(self, address: int, size: int) -> list[_Bytes]:
         """Return some bytes of each page of a block, for each thread that touches it."""
@@ -267,6 +278,51 @@ class Replay:
         _write(parts[0])
         for one in others:
             one.result()
+
+
+class Lifetimes(Replay):
+    """A step's blocks, asked for and given back in its order, in a process as users have it.
+
+    How many of them find fresh pages hangs on the C library's allocator, which is the one that the
+    framework asks; what a framework's libraries ask for within a call is not among them.
+
+    Args:
+        blocks: see :class:`OperatorsFacts`.
+        cpus: see :class:`Replay`.
+    """
+
+    def __init__(self, blocks: Sequence[int], cpus: Sequence[int]) -> None:
+        super().__init__((), 0, cpus)
+        self._blocks = tuple(blocks)
+
+    def run(self) -> float:
+        """Play a step; what it has not given back is given back behind it."""
+        seconds = 0.0
+        addresses: dict[int, int] = {}
+        for number in self._blocks:
+            if number > 0:
+                spent, address = self._asked(number)
+                addresses[len(addresses) + 1] = address
+            else:
+                spent = self._given_back(addresses[-number])
+                addresses[-number] = 0
+            seconds += spent
+        for address in addresses.values():
+            if address:
+                self._free(address)
+        return max(0.0, seconds)
+
+
+def lifetimes(blocks: Sequence[int]) -> OperatorsKernel:
+    """Return the kernel that plays a step's blocks; its chunks count the faults.
+
+    Args:
+        blocks: see :class:`OperatorsFacts`.
+    """
+    cpus = own_cpus()
+    how = "the step's blocks in its order; what a second touch of each costs taken off"
+    facts = OperatorsFacts(names=("blocks",), how=how)
+    return OperatorsKernel([Lifetimes(blocks, cpus)], facts, cpus)
 
 
 def _write(part: _Bytes) -> None:

@@ -69,6 +69,8 @@ TABLES: Final = (
     # Ends with the row's number: counts and orders are read from it alone.
     "CREATE INDEX entries_of_run ON entries (run, kind)",
     "CREATE UNIQUE INDEX entries_by_key ON entries (run, key) WHERE key IS NOT NULL",
+    # Operators are looked up whatever run they are from.
+    "CREATE INDEX entries_of_kind ON entries (kind, key) WHERE key IS NOT NULL",
     """
     CREATE TABLE layers (
         entry INTEGER PRIMARY KEY REFERENCES entries (number) ON DELETE CASCADE,

@@ -240,6 +240,25 @@ class Reader:
             (run_id,),
         )
 
+    def newest(self, table: str, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Return the newest document of each key, whatever run it is from.
+
+        Args:
+            table: of the entries.
+            keys: those without an entry are left out.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for key in dict.fromkeys(keys):
+            rows = self._read(
+                "SELECT document FROM entries WHERE kind = ? AND key = ? "
+                "ORDER BY number DESC LIMIT 1",
+                (table, key),
+            )
+            if rows:
+                with self._undamaged(f"{table} {key}"):
+                    found[key] = unpack(rows[0][0])
+        return found
+
     def _has_measured(self, run_id: str) -> bool:
         """Whether anything came of a run, or may still come of it."""
         ended = "SELECT 1 FROM runs WHERE id = ? AND status IN ('done', 'failed')"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from functools import partial
@@ -9,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pydlbench.backends.frameworks.backend import translated
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.devices.cpu.facts import read_cpu_facts
+from pydlbench.errors import PydlbenchError
 from pydlbench.models.graph import INPUT
 from pydlbench.steps.definition import definition_of
 from pydlbench.steps.inputs import make_batch, make_weights, trained
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.operators import CallCost, OperatorsKernel, TimedCall
+from pydlbench.steps.signatures import read_signature, step_of
 from pydlbench.steps.tensorflow.step import TensorflowModel, TensorflowStep
 from pydlbench.timing.statistics import median
 
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
     from pydlbench.steps.operations import OperatorRequest
     from pydlbench.steps.operators import TimedOperator
 
-__all__ = ["prepare", "prepare_allocation"]
+__all__ = ["prepare", "prepare_allocation", "prepare_signatures"]
 
 
 # -----------------------------------------------------------------------------
@@ -265,6 +269,83 @@ def prepare(
     return OperatorsKernel(list(found.values()), facts, backend.cpus, counts)
 
 
+def prepare_signatures(
+    backend: FrameworkBackend, case: StepSpec, signatures: Sequence[str]
+) -> OperatorsKernel:
+    """Make subgraphs ready by signature; see :func:`pydlbench.steps.operations.prepare_calls`."""
+    begin = time.perf_counter()
+    room = _ROOM * (read_cpu_facts().memory_total_bytes or 0) / max(1, len(signatures))
+    found: dict[str, TimedCall] = {}
+    refused: dict[str, str] = {}
+    empty: _Empty | None = None
+    for signature in signatures:
+        said, model, asked = read_signature(signature)
+        own = step_of(said, case)
+        try:
+            with translated(asked.kind):
+                weights, batch = make_weights(model, own.seed), make_batch(model, own.seed)
+                definition = definition_of(own, model)
+                step = TensorflowStep(TensorflowModel(model, weights, own, batch), definition)
+                # One for all: it hangs on numbers of operands and results only.
+                empty = empty or _Empty(step.owner)
+                if asked.kind == "feed":
+                    found[signature] = TimedCall(partial(_fed, step.owner.host))
+                else:
+                    body, operands = _made_up(step, asked, said.marks)
+                    found[signature] = _long_enough(step, body, operands, empty, room)
+        except PydlbenchError as error:
+            refused[signature] = str(error)
+    facts = OperatorsFacts(
+        names=tuple(found),
+        how=_HOW_COMPILED if case.mode == "xla" else _HOW,
+        setup_s=time.perf_counter() - begin,
+        library=backend.library,
+        refused=refused,
+    )
+    return OperatorsKernel(list(found.values()), facts, backend.cpus)
+
+
+# Behind a maximum over 2 x 2 elements three of four gradients are zero.
+_ZEROS = 0.75
+
+
+def _made_up(
+    step: TensorflowStep, asked: OperatorRequest, marks: Sequence[Sequence[str]]
+) -> tuple[Callable[..., list[Any]], list[Any]]:
+    """Return function and operands of an operator of which only its signature is known."""
+    model, graph = step.owner, step.owner.model
+
+    def like(name: str) -> Any:
+        shape = graph[name].shape
+        if len(shape) == 3 and model.data_format == "NHWC":
+            shape = (*shape[1:], shape[0])
+        with tf.device(model.device):
+            return tf.random.normal((graph.batch, *shape), dtype=model.net.computed)
+
+    if asked.kind == "optimizer":
+        return _update(step), [tf.random.normal(one.shape) * 1e-6 for one in model.net.trained]
+    if asked.kind == "loss":
+        return _loss(step), [like(graph.output.name), *model.resident[1:]]
+    if asked.kind == "gradient sum":
+        return _sum, [like("x0"), like("x0")]
+    inputs = _outside(graph, asked.nodes)
+    operands = [like(name) for name in inputs]
+    if step.definition.backward:
+        for name, mark in itertools.zip_longest(asked.outputs, marks, fillvalue=()):
+            gradient = like(name)
+            if "pool" in mark:
+                kept = tf.random.uniform(gradient.shape) >= _ZEROS
+                gradient *= tf.cast(kept, gradient.dtype)
+            operands.append(gradient)
+    return _subgraph(step, asked, inputs), operands
+
+
+def _outside(model: Model, nodes: Sequence[str]) -> list[str]:
+    """Return what nodes read that none of them has made."""
+    read = (one for node in nodes for one in model[node].inputs if one not in nodes)
+    return list(dict.fromkeys(read))
+
+
 def prepare_allocation(backend: FrameworkBackend, size: int) -> OperatorsKernel:
     """Make a call ready; see :func:`pydlbench.steps.operations.prepare_allocation`."""
     with tf.device(_CPU):
@@ -288,17 +369,7 @@ def _bodies(
     model, backward = step.owner, step.definition.backward
     output = model.model.output.name
     subgraphs = {each.name: each for each in wanted if each.is_subgraph}
-    inputs = {
-        name: list(
-            dict.fromkeys(
-                one
-                for node in each.nodes
-                for one in model.model[node].inputs
-                if one not in each.nodes
-            )
-        )
-        for name, each in subgraphs.items()
-    }
+    inputs = {name: _outside(model.model, each.nodes) for name, each in subgraphs.items()}
     read = {output, *(one for names in inputs.values() for one in names)}
     read |= {each.nodes[0] for each in wanted if each.kind == "gradient sum" and each.nodes}
     written = {one for each in subgraphs.values() for one in each.outputs}

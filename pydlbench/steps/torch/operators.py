@@ -13,13 +13,16 @@ import torch
 from torch import fx, nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from pydlbench.backends.frameworks.backend import translated
 from pydlbench.backends.frameworks.verbose import parse
 from pydlbench.backends.torch.operator import compiled
 from pydlbench.backends.torch.trace import library_output
+from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.steps.definition import definition_of
 from pydlbench.steps.inputs import make_batch, make_weights
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.operators import CallCost, OperatorsKernel, TimedCall, summary
+from pydlbench.steps.signatures import read_signature, step_of
 from pydlbench.steps.torch.step import TorchModel, TorchStep, autocast
 from pydlbench.timing.statistics import median
 
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from pydlbench.steps.operators import TimedOperator
     from pydlbench.steps.torch.net import Net
 
-__all__ = ["prepare", "prepare_allocation", "prepare_log"]
+__all__ = ["prepare", "prepare_allocation", "prepare_log", "prepare_signatures"]
 
 
 # -----------------------------------------------------------------------------
@@ -494,6 +497,84 @@ def prepare_log(
     logs = [parse(library_output(step)) for _ in range(calls)]
     facts = OperatorsFacts(log=summary(logs), library=backend.library)
     return OperatorsKernel([], facts, backend.cpus)
+
+
+def prepare_signatures(
+    backend: FrameworkBackend, case: StepSpec, signatures: Sequence[str]
+) -> OperatorsKernel:
+    """Make compiled subgraphs ready; see :func:`pydlbench.steps.operations.prepare_calls`.
+
+    Raises:
+        UnsupportedError: a precision in which types of operands hang on what came before.
+    """
+    if case.precision != "fp32":
+        raise UnsupportedError(
+            f"{case.precision}: compiled subgraphs are timed by signature in fp32; nearest: "
+            "--mode eager"
+        )
+    begin = time.perf_counter()
+    made: dict[str, TimedOperator] = {}
+    refused: dict[str, str] = {}
+    cost: CallCost | None = None
+    for signature in signatures:
+        said, model, asked = read_signature(signature)
+        try:
+            with translated(asked.kind):
+                step = _step(model, step_of(said, case))
+                cost = cost or CallCost(_trivial(step, 1).run)
+                made[signature] = _made_up(step, asked, said.marks, cost)
+                made[signature].run()
+        except PydlbenchError as error:
+            made.pop(signature, None)
+            refused[signature] = str(error)
+    facts = OperatorsFacts(
+        names=tuple(made),
+        how=_HOW_COMPILED,
+        setup_s=time.perf_counter() - begin,
+        library=backend.library,
+        refused=refused,
+    )
+    return OperatorsKernel(list(made.values()), facts, backend.cpus)
+
+
+def _made_up(
+    step: TorchStep, asked: OperatorRequest, marks: Sequence[Sequence[str]], cost: CallCost
+) -> TimedOperator:
+    """Return an operator of which only its signature is known, with operands for it."""
+    model = step.owner
+    if asked.kind == "gradient sum":
+        return GradientSum(_like(model, asked.nodes[0]))
+    if not asked.is_subgraph:
+        return _operators(step, [asked], cost)[asked.name]
+    subgraph = cut_out(model.net, asked.nodes, functional=True)
+    wanted = set(asked.differentiated)
+    for place, node in enumerate(subgraph.reads):
+        name = model.net.outputs[node.name]
+        subgraph.inputs[place] = _like(model, name).requires_grad_(name in wanted)
+    known = dict(zip(asked.outputs, marks, strict=False))  # none of all is no list of none
+    for place, node in enumerate(subgraph.writes):
+        name = model.net.outputs[node.name]
+        if step.definition.backward:
+            subgraph.gradients[place] = _like(model, name, known.get(name, ()))
+    return SubgraphOperator(step, subgraph, cost)
+
+
+def _like(model: TorchModel, name: str, mark: Sequence[str] = ()) -> torch.Tensor:
+    """Return random values of a node's shape, as they lie in a step.
+
+    Args:
+        model: that has the node.
+        name: of the node.
+        mark: of a gradient, the readers that let it lie otherwise: one that comes back through a
+            concatenation is a part of a larger one, one through a flattening lies as NCHW.
+    """
+    shape = model.model[name].shape
+    joined = "concat" in mark and len(shape) == 3
+    channels = 2 * shape[0] if joined else shape[0]
+    made = torch.randn(model.model.batch, channels, *shape[1:])
+    if made.ndim == 4 and model.case.layout == "nhwc" and "flatten" not in mark:
+        made = made.contiguous(memory_format=torch.channels_last)
+    return made[:, : shape[0]] if joined else made
 
 
 def prepare_allocation(backend: FrameworkBackend, size: int) -> OperatorsKernel:

@@ -1,0 +1,447 @@
+"""A step's time from stored rows of its operators; the step is not run.
+
+    forecast = sum of operators + calls x cost of a call + cost of a step + page faults
+
+The operators come from recording a step that computes nothing (PyTorch's eager mode), or are cut
+from the model's graph; their times come from the store, or are measured alone (see
+:mod:`pydlbench.ladder.rows`). What calls and a step cost besides is calibrated on networks of our
+own, of which nothing is forecast. Page faults are those of the step's blocks, played in its order
+in a process without a framework; where a framework keeps its pages there is nothing to be played.
+
+The interval adds up those of the rows, for a machine that is slow today is slow for all of them,
+and has the largest residual of the calibration beside them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from pydlbench.ladder.calibration import fitted
+from pydlbench.ladder.operators import step_operators, with_gradient
+from pydlbench.ladder.rounds import keeps_pages
+from pydlbench.ladder.rows import BLOCKS, Rows, blocks_call, measure_rows, now_utc, stored_rows
+from pydlbench.models import build_model
+from pydlbench.records.forecast import (
+    CalibratedStep,
+    CalibrationRecord,
+    ForecastRecord,
+    ForecastTerm,
+    Place,
+)
+from pydlbench.records.operator import RecordedCall
+from pydlbench.records.step import StepPreparation
+from pydlbench.steps import operations
+from pydlbench.steps.operations import OperatorsFacts
+from pydlbench.steps.run import prepare_step
+from pydlbench.steps.signatures import operator_of, signature_of
+from pydlbench.timing.chunk import Request
+from pydlbench.timing.statistics import median
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    from pydlbench.records.forecast import OperatorTime
+    from pydlbench.records.step import StepSpec
+    from pydlbench.runner.session import Session
+    from pydlbench.store.reader import Reader
+
+__all__ = ["VISITS", "conclude", "forecast_step", "forecasting", "listed", "table_of"]
+
+#: Processes that a missing operator is timed in, where nobody says otherwise.
+VISITS: Final = 3
+#: Networks of ours; see ``models/families/calibration.py``.
+_CALIBRATED: Final = (
+    *("calibration-thin", "calibration-short"),
+    *("calibration-plain", "calibration-units"),
+)
+# Seconds of sampling of a calibrating step in each visit, and samples at the most.
+_STEP_S = 0.4
+_MOST = 60
+
+
+def forecast_step(
+    case: StepSpec,
+    session: Session,
+    store: Reader | None,
+    *,
+    measures: bool = True,
+    visits: int = VISITS,
+    keep: Callable[[str, dict[str, Any], str], None] = lambda *_: None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> ForecastRecord:
+    """Forecast a step from operators that were timed apart; it is not run.
+
+    Args:
+        case: the step, on a CPU.
+        session: whose workers are used.
+        store: of the rows; None knows none.
+        measures: measure what the store lacks; else it is missing in the sum.
+        visits: processes that a missing operator is timed in.
+        keep: called with table, document and key of each row that was measured, at once.
+        tell: called with what is done next.
+
+    Raises:
+        UsageError: no such model or option.
+        UnsupportedError: the framework's calls cannot be listed, or not be timed by signature.
+        WorkerError: a worker died.
+    """
+    steps = forecasting(case, session, store, measures=measures, visits=visits, tell=tell)
+    while True:
+        try:
+            found = next(steps)
+        except StopIteration as end:
+            record: ForecastRecord = end.value
+            return record
+        keep(table_of(found), found.to_dict(), found.key)
+
+
+def table_of(found: OperatorTime | CalibrationRecord) -> str:
+    """Return the table of the store that something is kept in."""
+    return "calibration" if isinstance(found, CalibrationRecord) else "operator"
+
+
+def forecasting(
+    case: StepSpec,
+    session: Session,
+    store: Reader | None,
+    *,
+    measures: bool = True,
+    visits: int = VISITS,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Generator[OperatorTime | CalibrationRecord, None, ForecastRecord]:
+    """Yield what is measured as soon as it is finished, and return the forecast.
+
+    Args and errors: see :func:`forecast_step`.
+    """
+    tell("operators of the step")
+    made = _Forecaster(session, store, measures, visits, tell)
+    place = made.place(case)
+    calls, blocks = made.listed(case, place)
+    rows = yield from made.rows(case, place, [*calls, *blocks])
+    calibration = yield from made.calibration(case, place)
+    return conclude(case, place, calls, blocks, rows, calibration)
+
+
+class _Forecaster:
+    """What the parts of a forecast share; see :func:`forecast_step`."""
+
+    def __init__(
+        self,
+        session: Session,
+        store: Reader | None,
+        measures: bool,
+        visits: int,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._session = session
+        self._store = store
+        self._measures = measures
+        self._visits = visits
+        self._tell = tell
+        self._keeps: bool | None = None
+
+    def place(self, case: StepSpec) -> Place:
+        """Return where the operators of a step are timed."""
+        session = self._session
+        described = session.worker(case.framework, case.device).describe()
+        if self._keeps is None:
+            self._keeps = keeps_pages(case, session)
+        return Place(
+            framework=case.framework,
+            mode=str(case.mode),
+            precision=case.precision,
+            device=case.device,
+            threads=len(session.cpus),
+            processor=session.facts.name,
+            library=f"{case.framework} {described['version']}",
+            pages="default" if self._keeps else "kept",
+        )
+
+    def listed(
+        self, case: StepSpec, place: Place
+    ) -> tuple[tuple[RecordedCall, ...], tuple[RecordedCall, ...]]:
+        """Return the calls of a step, and the one that stands for its page faults, if any."""
+        calls, blocks = listed(case, self._session)
+        if place.pages == "default" or not blocks:
+            return calls, ()
+        return calls, (blocks_call(blocks),)
+
+    def rows(
+        self, case: StepSpec, place: Place, calls: Sequence[RecordedCall]
+    ) -> Generator[OperatorTime, None, Rows]:
+        """Look calls up, and measure those that are not there."""
+        rows = Rows(times=stored_rows(self._store, place, calls))
+        missing = [one for one in calls if one.signature not in rows.times]
+        if missing and self._measures:
+            yield from measure_rows(
+                case, self._session, place, missing, rows, visits=self._visits, tell=self._tell
+            )
+        return rows
+
+    def calibration(
+        self, case: StepSpec, place: Place
+    ) -> Generator[OperatorTime | CalibrationRecord, None, CalibrationRecord | None]:
+        """Look the calibration of a place up, or calibrate."""
+        key = CalibrationRecord.key_of(place, case.phase, list(_CALIBRATED))
+        known = self._store.newest("calibration", [key]) if self._store else {}
+        if key in known:
+            return CalibrationRecord.from_dict(known[key])
+        if not self._measures:
+            return None
+        steps = []
+        for name in _CALIBRATED:
+            self._tell(f"calibration: {name}")
+            steps.append((yield from self._calibrated(name, case, place)))
+        found = fitted(place, case.phase, now_utc(), steps)
+        yield found
+        return found
+
+    def _calibrated(
+        self, name: str, case: StepSpec, place: Place
+    ) -> Generator[OperatorTime, None, CalibratedStep]:
+        """Sum one of our networks, and run its step."""
+        own = msgspec.structs.replace(case, model=name, options={}, batch=None, feed="resident")
+        calls, blocks = self.listed(own, place)
+        rows = yield from self.rows(own, place, [*calls, *blocks])
+        times = rows.times
+        missing = [one.operator for one in calls if one.signature not in times]
+        if missing:
+            raise ValueError(f"calibration: {name} has operators without a row: {missing}")
+        return CalibratedStep(
+            model=name,
+            calls=sum(one.count for one in calls),
+            operators_s=sum(one.count * times[one.signature].seconds for one in calls),
+            faults_s=sum(times[one.signature].seconds for one in blocks) if blocks else None,
+            visits_s=tuple(self._step_s(own) for _ in range(self._visits)),
+        )
+
+    def _step_s(self, case: StepSpec) -> float:
+        """Return the seconds of a step in a new process."""
+        worker = self._session.worker(case.framework, case.device)
+        worker.close()
+        kernel = prepare_step(case, self._session, preparation=StepPreparation(checks=False))
+        try:
+            once = median(kernel.sample(Request(samples=3, untimed=2)).seconds)
+            count = min(_MOST, max(3, int(_STEP_S / max(once, 1e-6))))
+            return median(kernel.sample(Request(samples=count, untimed=1)).seconds)
+        finally:
+            kernel.release()
+            worker.close()
+
+
+# -----------------------------------------------------------------------------
+# Which calls a step has: recorded in the framework's process, or cut from the graph.
+
+
+def listed(case: StepSpec, session: Session) -> tuple[tuple[RecordedCall, ...], tuple[int, ...]]:
+    """Return the distinct calls of a step without running it, and the blocks that it asks for.
+
+    Args:
+        case: the step.
+        session: whose worker records where there is something to be recorded.
+    """
+    if (case.framework, case.mode) != ("torch", "eager"):
+        return _cut(case), ()
+    worker = session.worker(case.framework, case.device)
+    kernel = worker.build(operations.record_calls, OperatorsFacts, case=case.to_dict())
+    try:
+        return kernel.facts.calls, kernel.facts.blocks
+    finally:
+        kernel.release()
+
+
+def _cut(case: StepSpec) -> tuple[RecordedCall, ...]:
+    model = build_model(case.model, case.batch, **case.options)
+    backward = case.phase != "forward"
+    wanted = with_gradient(model) if backward else frozenset()
+    found: dict[str, RecordedCall] = {}
+    every = step_operators(model, case.phase, case.framework, str(case.mode), case.feed)
+    for one in every:
+        said = signature_of(model, case, one.request(), wanted)
+        names = tuple(dict.fromkeys(node for nodes in one.occurrences for node in nodes))
+        call = RecordedCall(
+            signature=said.text,
+            operator=operator_of(model, one.request()),
+            count=one.count,
+            direction=_direction(one.kind, backward),
+            names=names,
+            bytes=_bytes(said.reads, said.nodes, model.batch),
+        )
+        # Two that differ in what makes no difference to this framework are one.
+        before = found.get(said.text)
+        if before is not None:
+            call = msgspec.structs.replace(
+                call, count=call.count + before.count, names=(*before.names, *call.names)
+            )
+        found[said.text] = call
+    return tuple(found.values())
+
+
+def _direction(kind: str, backward: bool) -> str:
+    if kind in ("loss", "optimizer"):
+        return kind
+    # A subgraph runs both ways at once there.
+    return "backward" if backward else "forward"
+
+
+def _bytes(reads: Sequence[tuple[int, ...]], nodes: Sequence[dict[str, Any]], batch: int) -> int:
+    shapes = [*reads, *(tuple(one["shape"]) for one in nodes)]
+    elements: int = sum(math.prod(shape) for shape in shapes)
+    return 4 * batch * elements
+
+
+# -----------------------------------------------------------------------------
+# The sum and its interval.
+
+
+def conclude(
+    case: StepSpec,
+    place: Place,
+    calls: Sequence[RecordedCall],
+    blocks: Sequence[RecordedCall],
+    rows: Rows,
+    calibration: CalibrationRecord | None,
+) -> ForecastRecord:
+    """Return the forecast of a step from what is known of its calls.
+
+    Args:
+        case: the step.
+        place: of the rows.
+        calls: of the step.
+        blocks: the call that stands for its page faults, if any.
+        rows: of calls and blocks, as far as there are some.
+        calibration: None where there is none; nothing is added for calls then.
+    """
+    times, every = rows.times, [*calls, *blocks]
+    there = [one for one in every if one.signature in times]
+    absent = [one for one in calls if one.signature not in times]
+    number = sum(one.count for one in calls)
+
+    def summed(which: Sequence[RecordedCall]) -> float:
+        return sum(one.count * times[one.signature].seconds for one in which)
+
+    operators_s = summed([one for one in calls if one.signature in times])
+    faults_s = summed([one for one in blocks if one.signature in times]) if blocks else None
+    overhead_s = calibration.call_s * number + calibration.step_s if calibration else 0.0
+    seconds = operators_s + overhead_s + (faults_s or 0.0)
+    down = up = 0.0
+    single = 0
+    for one in there:
+        row = times[one.signature]
+        if row.ci_low is None or row.ci_high is None:
+            single += 1
+            continue
+        down += one.count * (row.seconds - row.ci_low)
+        up += one.count * (row.ci_high - row.seconds)
+    besides = calibration.residual * seconds if calibration else 0.0
+    dates = sorted(times[one.signature].created_utc for one in there)
+    bytes_ = sum(one.count * one.bytes for one in calls)
+    reasons = _reasons(absent, rows, calibration, blocks)
+    return ForecastRecord(
+        model=case.model,
+        options=case.options,
+        batch=build_model(case.model, case.batch, **case.options).batch,
+        phase=case.phase,
+        layout=case.layout,
+        feed=case.feed,
+        place=place,
+        created_utc=now_utc(),
+        seconds=seconds,
+        ci_low=max(0.0, seconds - math.hypot(down, besides)),
+        ci_high=seconds + math.hypot(up, besides),
+        operators_s=operators_s,
+        overhead_s=overhead_s,
+        faults_s=faults_s,
+        calls=number,
+        stored=sum(one.signature not in rows.fresh for one in there),
+        measured=sum(one.signature in rows.fresh for one in there),
+        missing=len(absent),
+        missing_calls=sum(one.count for one in absent) / number if number else 0.0,
+        missing_bytes=(sum(one.count * one.bytes for one in absent) / bytes_ if bytes_ else None),
+        oldest_utc=dates[0] if dates else None,
+        newest_utc=dates[-1] if dates else None,
+        calibration=calibration,
+        terms=_terms(every, rows, seconds),
+        status="failed" if reasons else "ok",
+        reason="; ".join(reasons) or None,
+        notes=_notes(case, place, blocks, there, rows, single),
+    )
+
+
+def _terms(every: Sequence[RecordedCall], rows: Rows, total_s: float) -> tuple[ForecastTerm, ...]:
+    found = []
+    for one in every:
+        row = rows.times.get(one.signature)
+        how: dict[str, Any] = {}
+        if row is not None:
+            how = {
+                "seconds": row.seconds,
+                "ci_low": row.ci_low,
+                "ci_high": row.ci_high,
+                "share": one.count * row.seconds / total_s if total_s > 0 else 0.0,
+                "source": "measured" if one.signature in rows.fresh else "stored",
+                "created_utc": row.created_utc,
+            }
+        found.append(
+            ForecastTerm(
+                operator=one.operator,
+                # A list of all blocks, which nobody reads.
+                signature="" if one.operator == BLOCKS else one.signature,
+                names=one.names,
+                count=one.count,
+                direction=one.direction,
+                **how,
+            )
+        )
+    return tuple(sorted(found, key=lambda term: -term.share))
+
+
+def _reasons(
+    absent: Sequence[RecordedCall],
+    rows: Rows,
+    calibration: CalibrationRecord | None,
+    blocks: Sequence[RecordedCall],
+) -> list[str]:
+    """Return what a forecast lacks: a sum without it is no forecast."""
+    found = []
+    if absent:
+        few = ", ".join(dict.fromkeys(one.operator for one in absent[:4]))
+        found.append(f"{len(absent)} operators have no row: {few}{', ...' * (len(absent) > 4)}")
+        why = list(
+            dict.fromkeys(
+                rows.refused[one.signature] for one in absent if one.signature in rows.refused
+            )
+        )
+        found += why[:2]
+    if any(one.signature not in rows.times for one in blocks):
+        found.append("page faults have no row")
+    if calibration is None:
+        found.append("what calls cost is not calibrated")
+    return found
+
+
+def _notes(
+    case: StepSpec,
+    place: Place,
+    blocks: Sequence[RecordedCall],
+    there: Sequence[RecordedCall],
+    rows: Rows,
+    single: int,
+) -> tuple[str, ...]:
+    found = []
+    if place.pages == "default":
+        found.append(
+            f"{case.framework} keeps freed pages by itself: no page faults beside those of the "
+            "operators"
+        )
+    elif not blocks:
+        found.append("blocks of this step are not known: no page faults are in the forecast")
+    if single:
+        found.append(f"{single} rows have a single visit, and add nothing to the interval")
+    shared = sum(rows.times[one.signature].disturbed > 0 for one in there)
+    if shared:
+        found.append(f"somebody else used the cores during a visit of {shared} rows")
+    return tuple(found)

@@ -1,0 +1,233 @@
+"""Operators' times by signature: looked up in a store, and those that it lacks measured apart.
+
+A row is of one operator in one place (framework, mode, version, threads, processor), whatever model
+asked for it. It is visited several times, each in a process of its own, on operands that are made
+up from its signature; no step is run.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from pydlbench.records.forecast import OperatorTime, Place
+from pydlbench.records.operator import RecordedCall
+from pydlbench.steps import operations
+from pydlbench.steps.operations import OperatorsFacts
+from pydlbench.timing.chunk import Request
+from pydlbench.timing.policy import Policy
+from pydlbench.timing.statistics import median
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pydlbench.records.step import StepSpec
+    from pydlbench.runner.session import Session
+    from pydlbench.store.reader import Reader
+    from pydlbench.timing.chunk import Chunk
+    from pydlbench.workers.host import RemoteKernel, Worker
+
+__all__ = ["BLOCKS", "Rows", "blocks_call", "measure_rows", "now_utc", "stored_rows"]
+
+#: The operator that stands for the page faults of a step.
+BLOCKS: Final = "page faults"
+
+_POLICY = Policy()
+# Seconds of sampling for each operator in a visit, on the average.
+_EACH_S = 0.04
+_LEAST, _MOST = 3, 15
+# Operands that lie in memory together, in bytes, and where their sizes are not known, operators.
+_TOGETHER = 1 << 30
+_NUMBER = 24
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows by signature, and why there are no others.
+
+    Attributes:
+        times: by signature.
+        fresh: signatures of those that were measured just now.
+        refused: by signature, why an operator could not be measured.
+    """
+
+    times: dict[str, OperatorTime] = field(default_factory=dict)
+    fresh: set[str] = field(default_factory=set)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def now_utc() -> str:
+    """Return the time of day in ISO 8601."""
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+
+
+def blocks_call(blocks: Sequence[int]) -> RecordedCall:
+    """Return the call that stands for the page faults of a step's blocks."""
+    return RecordedCall(
+        signature=json.dumps({"blocks": list(blocks)}, separators=(",", ":")), operator=BLOCKS
+    )
+
+
+def stored_rows(
+    store: Reader | None, place: Place, calls: Sequence[RecordedCall]
+) -> dict[str, OperatorTime]:
+    """Return the newest stored row of each call, by signature.
+
+    Args:
+        store: None knows none.
+        place: rows of other places are not looked at.
+        calls: those without a row are left out.
+    """
+    if store is None:
+        return {}
+    by_key = {place.key("operator", one.signature): one.signature for one in calls}
+    found = store.newest("operator", by_key)
+    return {by_key[key]: OperatorTime.from_dict(document) for key, document in found.items()}
+
+
+def measure_rows(
+    case: StepSpec,
+    session: Session,
+    place: Place,
+    calls: Sequence[RecordedCall],
+    rows: Rows,
+    *,
+    visits: int,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Iterator[OperatorTime]:
+    """Measure calls that have no row, and yield each row once all of its visits are made.
+
+    The visits of a row lie as far apart as the others' take: all are visited once, then again.
+
+    Args:
+        case: how the step runs whose calls they are.
+        session: whose workers are used.
+        place: of the rows.
+        calls: that have no row yet.
+        rows: takes them over, and why there are none.
+        visits: processes that each call is timed in.
+        tell: called with what is done next.
+
+    Raises:
+        UnsupportedError: the framework times no calls by signature.
+        WorkerError: a worker died.
+    """
+    together = list(batches(calls))
+    found: dict[str, list[float]] = {}
+    samples: dict[str, int] = {}
+    disturbed: dict[str, int] = {}
+    for visit in range(visits):
+        for number, batch in enumerate(together):
+            tell(f"operators {number + 1} of {len(together)}, visit {visit + 1} of {visits}")
+            times, count, ours = _visit(case, session, place, batch, rows)
+            for signature, seconds in times.items():
+                found.setdefault(signature, []).append(seconds)
+                samples[signature] = samples.get(signature, 0) + count
+                disturbed[signature] = disturbed.get(signature, 0) + (not ours)
+            if visit + 1 < visits:
+                continue
+            when = now_utc()
+            for one in batch:
+                if one.signature not in found:
+                    rows.refused.setdefault(one.signature, "the worker has not timed it")
+                    continue
+                row = OperatorTime(
+                    signature=one.signature,
+                    operator=one.operator,
+                    place=place,
+                    created_utc=when,
+                    visits_s=tuple(found[one.signature]),
+                    samples=samples[one.signature],
+                    disturbed=disturbed[one.signature],
+                )
+                rows.times[one.signature] = row
+                rows.fresh.add(one.signature)
+                yield row
+
+
+def batches(calls: Sequence[RecordedCall]) -> Iterator[list[RecordedCall]]:
+    """Yield calls whose operands have room together; page faults come alone."""
+    batch: list[RecordedCall] = []
+    size = 0
+    for one in calls:
+        if one.operator == BLOCKS:
+            yield [one]
+            continue
+        each = one.bytes or _TOGETHER // _NUMBER
+        if batch and size + each > _TOGETHER:
+            yield batch
+            batch, size = [], 0
+        batch.append(one)
+        size += each
+    if batch:
+        yield batch
+
+
+def _visit(
+    case: StepSpec,
+    session: Session,
+    place: Place,
+    batch: Sequence[RecordedCall],
+    rows: Rows,
+) -> tuple[dict[str, float], int, bool]:
+    """Time calls in a new process; return seconds by signature, samples, and if it was ours."""
+    faults = batch[0].operator == BLOCKS
+    worker = (
+        session.worker("native", "cpu")
+        if faults
+        else session.worker(place.framework, place.device, warm=place.pages == "kept")
+    )
+    worker.close()
+    kernel = _ask(case, worker, batch)
+    try:
+        rows.refused |= kernel.facts.refused
+        names = [batch[0].signature] if faults else list(kernel.facts.names)
+        if not names:
+            return {}, 0, True
+        once = kernel.sample(Request(samples=1, untimed=2 if faults else 1))
+        each = max(sum(once.seconds), 1e-6)
+        count = min(_MOST, max(_LEAST, int(_EACH_S * len(names) / each)))
+        chunk, ours = _undisturbed(kernel, Request(samples=count), session)
+    finally:
+        kernel.release()
+        # The next visit has other addresses and other pages.
+        worker.close()
+    times = {name: median(chunk.seconds[i :: len(names)]) for i, name in enumerate(names)}
+    return times, count, ours
+
+
+def _ask(
+    case: StepSpec, worker: Worker, batch: Sequence[RecordedCall]
+) -> RemoteKernel[OperatorsFacts]:
+    if batch[0].operator == BLOCKS:
+        blocks = json.loads(batch[0].signature)["blocks"]
+        return worker.build(operations.prepare_lifetimes, OperatorsFacts, blocks=blocks)
+    return worker.build(
+        operations.prepare_calls,
+        OperatorsFacts,
+        case=case.to_dict(),
+        signatures=[one.signature for one in batch],
+    )
+
+
+def _undisturbed(
+    kernel: RemoteKernel[OperatorsFacts], request: Request, session: Session
+) -> tuple[Chunk, bool]:
+    """Take a chunk, once more beside somebody who used the cores; return it and if they were ours.
+
+    The canary runs in a process of its own while everybody else sleeps.
+    """
+    ours = False
+    for _ in range(2):
+        before = _cores_are_ours(session)
+        chunk = kernel.sample(request)
+        if ours := before and _cores_are_ours(session):
+            break
+    return chunk, ours
+
+
+def _cores_are_ours(session: Session) -> bool:
+    share = session.canary()
+    return share is None or share >= _POLICY.canary_share
