@@ -37,7 +37,7 @@ def _find_native_modules() -> None:
 _find_native_modules()
 
 if TYPE_CHECKING:
-    from pydlbench.api import check, diagnose_step, e2e, to_dataframe
+    from pydlbench.api import check, diagnose_step, e2e, forecast, to_dataframe
     from pydlbench.layers.conv import Conv2d
     from pydlbench.layers.gemm import Gemm
     from pydlbench.layers.pool import Pool2d
@@ -56,6 +56,7 @@ __all__ = [
     "check",
     "diagnose_step",
     "e2e",
+    "forecast",
     "measure",
     "to_dataframe",
 ]
@@ -71,6 +72,7 @@ _HOMES = {
     "check": "pydlbench.api",
     "diagnose_step": "pydlbench.api",
     "e2e": "pydlbench.api",
+    "forecast": "pydlbench.api",
     "to_dataframe": "pydlbench.api",
     "measure": "pydlbench.runner.measure",
 }

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from pydlbench.ladder.native import NativeSum
     from pydlbench.records.check import CheckRecord
     from pydlbench.records.diagnosis import Diagnosis
+    from pydlbench.records.forecast import ForecastRecord
     from pydlbench.records.record import Record
     from pydlbench.records.step import StepRecord
+    from pydlbench.store.reader import Reader
 
-__all__ = ["check", "diagnose_step", "e2e", "to_dataframe"]
+__all__ = ["check", "diagnose_step", "e2e", "forecast", "to_dataframe"]
 
 
 def e2e(model: str, *, options: Options | None = None, **step: Any) -> StepRecord:
@@ -134,6 +136,40 @@ def diagnose_step(
 
     with Session(options or Options(budget_s=0.25, estimate=True)) as session:
         return diagnose(StepSpec(model=model, **step), session, time_limit_s)
+
+
+def forecast(
+    model: str,
+    *,
+    store: Reader | None = None,
+    measures: bool = True,
+    visits: int = 3,
+    keep: Callable[[str, dict[str, Any], str], None] = lambda *_: None,
+    options: Options | None = None,
+    **step: Any,
+) -> ForecastRecord:
+    """Sum the times of a step's operators without running it, as ``pydlbench forecast`` does.
+
+    Args:
+        model: by its name.
+        store: of operators that were timed before; None knows none.
+        measures: measure what the store lacks; else it is missing in the sum.
+        visits: processes that a missing operator is timed in.
+        keep: called with table, document and key of each row that was measured, as
+            ``Store.add`` takes them in an ``Entry``.
+        options: threads and seed.
+        step: see :func:`e2e`; the device is the CPU, as it is for the command.
+
+    Raises:
+        UsageError: no such model, or a word that is none.
+        UnsupportedError: the framework's operators cannot be listed or timed one by one.
+        WorkerError: a worker died.
+    """
+    from pydlbench.ladder.forecast import forecast_step
+
+    with Session(options) as session:
+        spec = StepSpec(model=model, **step)
+        return forecast_step(spec, session, store, measures=measures, visits=visits, keep=keep)
 
 
 def to_dataframe(records: Iterable[Record | Mapping[str, Any]]) -> Any:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from pydlbench.cli.options import (
     FAILED,
     add,
-    choices,
     one_of,
     positive_seconds,
     taking,
@@ -20,16 +19,17 @@ from pydlbench.cli.steps import (
     check_phase,
     fields_of,
     read_options,
+    subjects_of,
     summands,
     values_of,
 )
-from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, UsageError
+from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.runner.tasks import Result, Row, Task
-from pydlbench.words import CPU_PRECISIONS, FRAMEWORK_MODES, FRAMEWORKS
+from pydlbench.words import CPU_PRECISIONS
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
     from pydlbench.cli.output import Outputs
     from pydlbench.ladder.native import NativeSum
@@ -142,7 +142,7 @@ def read_tasks(
     from pydlbench.records.step import StepSpec
 
     model = build(args, args.batch)
-    subjects, notes = _subjects(args.framework, args.mode)
+    subjects, notes = subjects_of(args.framework, args.mode)
     check_phase(model, args.phase)
     check_layout(args.layout, [framework for framework, _ in subjects])
     tasks: list[Task] = []
@@ -174,57 +174,6 @@ def read_tasks(
             )
         )
     return tasks, notes
-
-
-def _subjects(
-    frameworks: Sequence[str] | None, modes: Sequence[str] | None
-) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
-    """Return framework and mode of each check, and notes.
-
-    A framework that is named and has none of the modes takes their counterparts: what one calls
-    ``compiled`` is ``xla`` to the other.
-    """
-    from pydlbench.backends import capabilities
-
-    named = frameworks or _installed()
-    wanted = choices("--mode", modes, capabilities.modes(), "all") if modes else None
-    valid = [mode for name in named for mode in FRAMEWORK_MODES[name]]
-    for mode in [] if wanted is None or "all" in ",".join(modes or ()).split(",") else wanted:
-        if mode not in valid:
-            has = f"{' and '.join(named)} {'has' if len(named) == 1 else 'have'}"
-            near = valid[_place(mode)]
-            raise UsageError(f"--mode {mode}: {has} no such mode; nearest: {near}")
-    found: list[tuple[str, str]] = []
-    notes = []
-    for name in named:
-        own = FRAMEWORK_MODES[name]
-        fitting = list(own[:1]) if wanted is None else [mode for mode in own if mode in wanted]
-        if not fitting and frameworks:
-            places = sorted({_place(mode) for mode in wanted or ()})
-            fitting = [own[place] for place in places]
-            notes.append(
-                f"{name} has no mode {', '.join(wanted or ())}; its own are checked: "
-                f"{', '.join(fitting)}"
-            )
-        elif not fitting:
-            notes.append(f"{name} has no mode {', '.join(wanted or ())}, left out")
-        found += [(name, mode) for mode in fitting]
-    return tuple(found), tuple(notes)
-
-
-def _place(mode: str) -> int:
-    """Return 0 for a framework's plain way to run, 1 for its compiler."""
-    return next(own.index(mode) for own in FRAMEWORK_MODES.values() if mode in own)
-
-
-def _installed() -> list[str]:
-    from pydlbench.backends.capabilities import is_there, of
-
-    found = [name for name in FRAMEWORKS if is_there(of(name))]
-    if not found:
-        ways = " or ".join(of(name).install for name in FRAMEWORKS)
-        raise BackendMissingError(f"--framework: none is installed; get one with: {ways}")
-    return found
 
 
 # -----------------------------------------------------------------------------

@@ -96,6 +96,15 @@ COMMANDS = {
         sweeps=True,
         stores="check",
     ),
+    "forecast": Command(
+        "a step's time from stored rows of its operators; the step is not run",
+        (
+            ("forecast resnet50 --batch 8 --framework torch", "measures what no row is there for"),
+            ("forecast vgg13 --phase training --known-only", "from stored rows, or not at all"),
+        ),
+        "1 an error, or no forecast is whole: rows are missing",
+        stores="forecast",
+    ),
     "diagnose": Command(
         "what costs a step its time: findings, ranked by what they would save",
         (

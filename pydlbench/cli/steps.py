@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.errors import UsageError
+from pydlbench.cli.options import choices
+from pydlbench.errors import BackendMissingError, UsageError
+from pydlbench.words import FRAMEWORK_MODES, FRAMEWORKS
 
 if TYPE_CHECKING:
     import argparse
@@ -106,3 +108,54 @@ def fields_of(args: argparse.Namespace, values: Mapping[str, object]) -> dict[st
 def values_of(step: StepSpec, *names: str) -> dict[str, object]:
     """Return attributes of a step by name, for :func:`fields_of`."""
     return {name: getattr(step, name) for name in names}
+
+
+def subjects_of(
+    frameworks: Sequence[str] | None, modes: Sequence[str] | None
+) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """Return framework and mode of each step that is asked for, and notes.
+
+    A framework that is named and has none of the modes takes their counterparts: what one calls
+    ``compiled`` is ``xla`` to the other.
+    """
+    from pydlbench.backends import capabilities
+
+    named = frameworks or _installed()
+    wanted = choices("--mode", modes, capabilities.modes(), "all") if modes else None
+    valid = [mode for name in named for mode in FRAMEWORK_MODES[name]]
+    for mode in [] if wanted is None or "all" in ",".join(modes or ()).split(",") else wanted:
+        if mode not in valid:
+            has = f"{' and '.join(named)} {'has' if len(named) == 1 else 'have'}"
+            near = valid[_place(mode)]
+            raise UsageError(f"--mode {mode}: {has} no such mode; nearest: {near}")
+    found: list[tuple[str, str]] = []
+    notes = []
+    for name in named:
+        own = FRAMEWORK_MODES[name]
+        fitting = list(own[:1]) if wanted is None else [mode for mode in own if mode in wanted]
+        if not fitting and frameworks:
+            places = sorted({_place(mode) for mode in wanted or ()})
+            fitting = [own[place] for place in places]
+            notes.append(
+                f"{name} has no mode {', '.join(wanted or ())}; its own are taken: "
+                f"{', '.join(fitting)}"
+            )
+        elif not fitting:
+            notes.append(f"{name} has no mode {', '.join(wanted or ())}, left out")
+        found += [(name, mode) for mode in fitting]
+    return tuple(found), tuple(notes)
+
+
+def _place(mode: str) -> int:
+    """Return 0 for a framework's plain way to run, 1 for its compiler."""
+    return next(own.index(mode) for own in FRAMEWORK_MODES.values() if mode in own)
+
+
+def _installed() -> list[str]:
+    from pydlbench.backends.capabilities import is_there, of
+
+    found = [name for name in FRAMEWORKS if is_there(of(name))]
+    if not found:
+        ways = " or ".join(of(name).install for name in FRAMEWORKS)
+        raise BackendMissingError(f"--framework: none is installed; get one with: {ways}")
+    return found

@@ -6,15 +6,25 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pydlbench.ladder.rows import undisturbed
 from pydlbench.records.forecast import CalibrationRecord
+from pydlbench.records.step import StepPreparation
+from pydlbench.steps.run import prepare_step
+from pydlbench.timing.chunk import Request
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pydlbench.records.forecast import CalibratedStep, Place
+    from pydlbench.records.step import StepSpec
+    from pydlbench.runner.session import Session
 
-__all__ = ["fitted"]
+__all__ = ["fitted", "visited_step"]
+
+# Seconds of sampling of a step in a visit where nobody says otherwise, and bounds of its samples.
+_STEP_S = 0.4
+_LEAST, _MOST = 5, 60
 
 
 def fitted(
@@ -85,3 +95,31 @@ def _least_squares(
 
 def _dot(a: Sequence[float], b: Sequence[float]) -> float:
     return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def visited_step(case: StepSpec, session: Session, seconds: float = _STEP_S) -> tuple[float, bool]:
+    """Run a step in a process of its own.
+
+    Args:
+        case: the step.
+        session: whose worker is ended before and after.
+        seconds: of sampling.
+
+    Returns:
+        Seconds of a step, the median; and whether the cores were ours meanwhile.
+
+    Raises:
+        UnsupportedError: the framework has not what is asked for.
+        WorkerError: the worker died.
+    """
+    worker = session.worker(case.framework, case.device)
+    worker.close()
+    kernel = prepare_step(case, session, preparation=StepPreparation(checks=False))
+    try:
+        once = median(kernel.sample(Request(samples=2, untimed=2)).seconds)
+        count = min(_MOST, max(_LEAST, int(seconds / max(once, 1e-6))))
+        chunk, ours = undisturbed(kernel, Request(samples=count, untimed=1), session)
+        return median(chunk.seconds), ours
+    finally:
+        kernel.release()
+        worker.close()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from pydlbench.ladder.calibration import fitted
+from pydlbench.ladder.calibration import fitted, visited_step
 from pydlbench.ladder.operators import step_operators, with_gradient
 from pydlbench.ladder.rounds import keeps_pages
 from pydlbench.ladder.rows import BLOCKS, Rows, blocks_call, measure_rows, now_utc, stored_rows
@@ -32,13 +32,9 @@ from pydlbench.records.forecast import (
     Place,
 )
 from pydlbench.records.operator import RecordedCall
-from pydlbench.records.step import StepPreparation
 from pydlbench.steps import operations
 from pydlbench.steps.operations import OperatorsFacts
-from pydlbench.steps.run import prepare_step
 from pydlbench.steps.signatures import operator_of, signature_of
-from pydlbench.timing.chunk import Request
-from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -57,9 +53,6 @@ _CALIBRATED: Final = (
     *("calibration-thin", "calibration-short"),
     *("calibration-plain", "calibration-units"),
 )
-# Seconds of sampling of a calibrating step in each visit, and samples at the most.
-_STEP_S = 0.4
-_MOST = 60
 
 
 def forecast_step(
@@ -186,7 +179,7 @@ class _Forecaster:
     ) -> Generator[OperatorTime | CalibrationRecord, None, CalibrationRecord | None]:
         """Look the calibration of a place up, or calibrate."""
         key = CalibrationRecord.key_of(place, case.phase, list(_CALIBRATED))
-        known = self._store.newest("calibration", [key]) if self._store else {}
+        known = self._store.newest([key]) if self._store else {}
         if key in known:
             return CalibrationRecord.from_dict(known[key])
         if not self._measures:
@@ -215,21 +208,8 @@ class _Forecaster:
             calls=sum(one.count for one in calls),
             operators_s=sum(one.count * times[one.signature].seconds for one in calls),
             faults_s=sum(times[one.signature].seconds for one in blocks) if blocks else None,
-            visits_s=tuple(self._step_s(own) for _ in range(self._visits)),
+            visits_s=tuple(visited_step(own, self._session)[0] for _ in range(self._visits)),
         )
-
-    def _step_s(self, case: StepSpec) -> float:
-        """Return the seconds of a step in a new process."""
-        worker = self._session.worker(case.framework, case.device)
-        worker.close()
-        kernel = prepare_step(case, self._session, preparation=StepPreparation(checks=False))
-        try:
-            once = median(kernel.sample(Request(samples=3, untimed=2)).seconds)
-            count = min(_MOST, max(3, int(_STEP_S / max(once, 1e-6))))
-            return median(kernel.sample(Request(samples=count, untimed=1)).seconds)
-        finally:
-            kernel.release()
-            worker.close()
 
 
 # -----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.records.forecast import OperatorTime, Place
 from pydlbench.records.operator import RecordedCall
@@ -29,7 +29,16 @@ if TYPE_CHECKING:
     from pydlbench.timing.chunk import Chunk
     from pydlbench.workers.host import RemoteKernel, Worker
 
-__all__ = ["BLOCKS", "Rows", "blocks_call", "measure_rows", "now_utc", "stored_rows"]
+__all__ = [
+    "BLOCKS",
+    "Rows",
+    "batches",
+    "blocks_call",
+    "measure_rows",
+    "now_utc",
+    "stored_rows",
+    "undisturbed",
+]
 
 #: The operator that stands for the page faults of a step.
 BLOCKS: Final = "page faults"
@@ -83,7 +92,7 @@ def stored_rows(
     if store is None:
         return {}
     by_key = {place.key("operator", one.signature): one.signature for one in calls}
-    found = store.newest("operator", by_key)
+    found = store.newest(by_key)
     return {by_key[key]: OperatorTime.from_dict(document) for key, document in found.items()}
 
 
@@ -189,7 +198,7 @@ def _visit(
         once = kernel.sample(Request(samples=1, untimed=2 if faults else 1))
         each = max(sum(once.seconds), 1e-6)
         count = min(_MOST, max(_LEAST, int(_EACH_S * len(names) / each)))
-        chunk, ours = _undisturbed(kernel, Request(samples=count), session)
+        chunk, ours = undisturbed(kernel, Request(samples=count), session)
     finally:
         kernel.release()
         # The next visit has other addresses and other pages.
@@ -212,8 +221,8 @@ def _ask(
     )
 
 
-def _undisturbed(
-    kernel: RemoteKernel[OperatorsFacts], request: Request, session: Session
+def undisturbed(
+    kernel: RemoteKernel[Any], request: Request, session: Session
 ) -> tuple[Chunk, bool]:
     """Take a chunk, once more beside somebody who used the cores; return it and if they were ours.
 

@@ -16,6 +16,7 @@ import msgspec
 
 from pydlbench.records.check import CheckRecord
 from pydlbench.records.diagnosis import Diagnosis
+from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.measurement import Measurement, Status
 from pydlbench.records.protocol import ProtocolNumber, ProtocolOptions
 from pydlbench.records.record import SCHEMA_VERSION, Record, one_of
@@ -120,6 +121,41 @@ class CheckDocument(Document, frozen=True, kw_only=True):
     rules: ClassVar[Mapping[str, Any]] = {
         "anyOf": [{"required": ["checks"]}, {"$ref": "#/$defs/CheckedStep"}]
     }
+
+
+class ForecastStep(Record, frozen=True, kw_only=True):
+    """A forecast of a step in a framework; or why there is none.
+
+    Attributes:
+        record: its fields stand in the object itself.
+        status: failed where operators have no row, or nothing could be listed.
+        reason: what is missing.
+    """
+
+    record: ForecastRecord
+    status: Status = "ok"
+    reason: str | None = None
+
+    embedded = ("record",)
+    rules: ClassVar[Mapping[str, Any]] = {
+        "required": ["model", "batch", "phase", "precision", "framework", "mode"],
+        "if": {"properties": {"status": {"const": "ok"}}},
+        "then": {"required": ["forecast_s", "ci_low", "ci_high", "terms"]},
+    }
+
+
+class ForecastDocument(Document, frozen=True, kw_only=True):
+    """Forecasts of a step. Times in seconds.
+
+    Attributes:
+        interrupted: more was asked for than is here.
+        run: when, where and with what.
+        forecasts: one for each framework and mode.
+    """
+
+    interrupted: bool = False
+    run: RunRecord
+    forecasts: tuple[ForecastStep, ...]
 
 
 class OwnFigure(Record, frozen=True, kw_only=True):
@@ -911,6 +947,7 @@ DOCUMENTS: Final[Mapping[str, type[Document]]] = MappingProxyType(
         "diagnose": DiagnoseDocument,
         "e2e": StepsDocument,
         "e2e-protocol": ProtocolDocument,
+        "forecast": ForecastDocument,
         "layers": LayersDocument,
         "model": ModelDocument,
         "model-summary": SummaryDocument,

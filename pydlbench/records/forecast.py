@@ -205,7 +205,8 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
         phase: ``forward``, ``forward-backward`` or ``training``.
         layout: of images.
         feed: ``resident`` or ``host``.
-        place: framework, mode, precision, library, threads and processor.
+        place: framework, mode, precision, library, threads and processor; its fields stand in the
+            object itself.
         created_utc: when the forecast was made, in ISO 8601.
         seconds: of a step (JSON: ``forecast_s``).
         ci_low: lower end of its interval, from those of the rows and the calibration's residual.
@@ -229,6 +230,9 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
         reason: what is missing.
         notes: what a reader has to know.
     """
+
+    embedded = ("place",)
+    promised = ("framework", "mode", "precision")
 
     model: str
     batch: int

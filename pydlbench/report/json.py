@@ -100,6 +100,8 @@ def run_document(
     head: dict[str, Any] = {"kind": kind, "interrupted": interrupted, "run": run.to_dict()}
     if kind == "layers":
         return {**head, "measurements": lists["measurements"]}
+    if kind == "forecast":  # the operators behind them are rows of a store, not results
+        return {**head, "forecasts": lists.get("forecast", [])}
     if kind == "e2e" and lists["steps"]:
         steps = lists["steps"]
         agreements = lists["agreements"]

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.recorder import Recorder
     from pydlbench.runner.tasks import Row, Task
+    from pydlbench.store.store import Store
 
 __all__ = [
     "Outcome",
@@ -306,6 +307,11 @@ class View:
         self._loop, self._task, self._session = loop, task, session
         self._before = loop.finished
 
+    @property
+    def store(self) -> Store | None:
+        """The store that the run is kept in; None where nothing is kept."""
+        return self._loop.store
+
     def advance(self, done: int, total: int, label: str) -> None:
         """Show progress: a fraction of this task, and what is done next."""
         # Not earlier: only now a GPU has told its name.
@@ -369,6 +375,11 @@ class _Loop:
             self._close()
         if not self._recorder.started:  # all was there already
             self._recorder.start(self.described(), self._request)
+
+    @property
+    def store(self) -> Store | None:
+        """The store that the run is kept in."""
+        return self._recorder.store
 
     def start(self, session: Any) -> None:
         """Begin the run in the store, once a session has something to say of the machine."""

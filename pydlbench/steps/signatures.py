@@ -116,7 +116,7 @@ def signature_of(
         how["cast"] = case.cast
     if found.is_subgraph:
         how |= {"dropout": case.dropout, "running_statistics": case.running_statistics}
-        marked = _MARKED if case.framework == "torch" else ()
+        marked: tuple[str, ...] = _MARKED if case.framework == "torch" else ()
         if case.framework == "tensorflow" and any(model[one].op == "lrn" for one in found.nodes):
             marked = _SPARSE
         return Subgraph(

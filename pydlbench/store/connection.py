@@ -25,7 +25,15 @@ from pydlbench.store.entry import LAYER_COLUMNS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["APPLICATION_ID", "INSERT_LAYER", "VERSION", "open_reader", "open_writer", "translated"]
+__all__ = [
+    "APPLICATION_ID",
+    "INSERT_LAYER",
+    "OF_OPERATORS",
+    "VERSION",
+    "open_reader",
+    "open_writer",
+    "translated",
+]
 
 
 _PLACES = ", ".join("?" * (1 + len(LAYER_COLUMNS)))
@@ -36,6 +44,9 @@ INSERT_LAYER: Final = f"INSERT INTO layers VALUES ({_PLACES})"  # noqa: S608 - p
 APPLICATION_ID: Final = 0x70646C62
 #: ``PRAGMA user_version``: the version of the tables below.
 VERSION: Final = 1
+
+#: Which entries are found by their keys alone; a query has to say it in the same words.
+OF_OPERATORS: Final = "kind IN ('operator', 'calibration')"
 
 #: Runs, their entries and tags. Documents are compressed JSON, samples float64 (seconds). What a
 #: list of runs shows stands in columns of its own, as do the numbers of layers: reading a hundred
@@ -69,8 +80,8 @@ TABLES: Final = (
     # Ends with the row's number: counts and orders are read from it alone.
     "CREATE INDEX entries_of_run ON entries (run, kind)",
     "CREATE UNIQUE INDEX entries_by_key ON entries (run, key) WHERE key IS NOT NULL",
-    # Operators are looked up whatever run they are from.
-    "CREATE INDEX entries_of_kind ON entries (kind, key) WHERE key IS NOT NULL",
+    # What forecasts are made of is looked up whatever run it is from.
+    f"CREATE INDEX entries_of_operators ON entries (key) WHERE {OF_OPERATORS}",
     """
     CREATE TABLE layers (
         entry INTEGER PRIMARY KEY REFERENCES entries (number) ON DELETE CASCADE,

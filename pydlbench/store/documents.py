@@ -29,9 +29,14 @@ _TELLING = {
     "protocol": "e2e",
     "steps": "e2e",
     "checks": "check",
+    "forecasts": "forecast",
     "estimate": "model",
     "framework": "check",
 }
+
+
+# Commands that write a list of what their tables are called by.
+_SEVERAL = {"check": "checks", "forecast": "forecasts"}
 
 
 class Loaded:
@@ -184,9 +189,9 @@ def _entries(document: Mapping[str, Any]) -> Iterator[Entry]:
             yield Entry("step", dict(row), Entry.of("step", row).samples)
         for one in document.get("agreements", ()):
             yield Entry.of("agreement", one)
-    elif kind == "check":
-        for one in document.get("checks", [rest]):
-            yield Entry.of("check", one)
+    elif kind in _SEVERAL:
+        for one in document.get(_SEVERAL[kind], [rest]):
+            yield Entry.of(kind, one)
     elif kind != "layers":
         yield Entry("estimate" if kind == "model" else "findings", rest)
 

@@ -39,12 +39,8 @@ __all__ = [
 
 #: Kinds of entries: a timed layer; the estimate of a step (computed, not measured); a timed
 #: framework step, two frameworks' results held against each other, a published script's numbers;
-#: a check; what ``diagnose`` found; an operator of a framework's step, what steps take besides,
-#: and the sum of both. Another command may have a table of its own.
-TABLES: Final = (
-    *("layer", "estimate", "step", "agreement", "protocol", "check", "findings"),
-    *("operator", "calibration", "forecast"),
-)
+#: a check; what ``diagnose`` found. Another command may have a table of its own.
+TABLES: Final = ("layer", "estimate", "step", "agreement", "protocol", "check", "findings")
 #: Those that were not timed.
 UNTIMED: Final = ("estimate", "agreement", "forecast")
 #: Statuses of rows that need not be measured again.

@@ -240,22 +240,23 @@ class Reader:
             (run_id,),
         )
 
-    def newest(self, table: str, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Return the newest document of each key, whatever run it is from.
+    def newest(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Return the newest operator or calibration of each key, whatever run it is from.
 
         Args:
-            table: of the entries.
             keys: those without an entry are left out.
         """
+        from pydlbench.store.connection import OF_OPERATORS
+
         found: dict[str, dict[str, Any]] = {}
         for key in dict.fromkeys(keys):
             rows = self._read(
-                "SELECT document FROM entries WHERE kind = ? AND key = ? "
+                f"SELECT document FROM entries WHERE key = ? AND {OF_OPERATORS} "  # noqa: S608 - a constant
                 "ORDER BY number DESC LIMIT 1",
-                (table, key),
+                (key,),
             )
             if rows:
-                with self._undamaged(f"{table} {key}"):
+                with self._undamaged(key):
                     found[key] = unpack(rows[0][0])
         return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from functools import partial
@@ -331,9 +330,10 @@ def _made_up(
     inputs = _outside(graph, asked.nodes)
     operands = [like(name) for name in inputs]
     if step.definition.backward:
-        for name, mark in itertools.zip_longest(asked.outputs, marks, fillvalue=()):
+        known = dict(zip(asked.outputs, marks, strict=False))  # none of all is no list of none
+        for name in asked.outputs:
             gradient = like(name)
-            if "pool" in mark:
+            if "pool" in known.get(name, ()):
                 kept = tf.random.uniform(gradient.shape) >= _ZEROS
                 gradient *= tf.cast(kept, gradient.dtype)
             operands.append(gradient)

@@ -1,0 +1,261 @@
+"""``pydlbench forecast``: a step's time from stored rows of its operators; it is not run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydlbench.cli.options import add, one_of, taking, whole_number
+from pydlbench.cli.steps import (
+    build,
+    check_layout,
+    check_phase,
+    fields_of,
+    read_options,
+    subjects_of,
+    values_of,
+)
+from pydlbench.errors import PydlbenchError, UnsupportedError
+from pydlbench.runner.tasks import Result, Row, Task
+from pydlbench.words import CPU_PRECISIONS
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pydlbench.cli.output import Outputs
+    from pydlbench.records.run import RunRecord
+    from pydlbench.records.step import StepSpec
+    from pydlbench.report.text import Block
+    from pydlbench.runner.execute import View
+    from pydlbench.store.documents import Loaded
+
+__all__ = ["add_parser", "read_tasks", "run", "show_stored"]
+
+_VISITS = 3
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Describe the command."""
+    parser = subparsers.add_parser(
+        "forecast",
+        description="List a step's operators without running it, and sum their times: from rows "
+        "of the store, whatever model they were measured for, and of those that it lacks measured "
+        "alone, in processes of their own.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="alexnet-owt, vgg16, resnet50...")
+    add(
+        parser.add_argument_group("what is forecast"),
+        *("framework", "mode", "phase", "batch", "precision", "layout", "option"),
+        many=("framework", "mode"),
+        framework={"help": "torch, tensorflow or all; default: those that are installed"},
+        precision={"type": (one_of, CPU_PRECISIONS), "default": "fp32"},
+    )
+    how = parser.add_argument_group("where the operators' times come from")
+    how.add_argument(
+        "--known-only",
+        action="store_true",
+        help="measure nothing: stored rows only; exit code 1 where some are missing",
+    )
+    how.add_argument(
+        "--visits",
+        metavar="N",
+        default=_VISITS,
+        type=taking("--visits", whole_number, 1),
+        help=f"processes that each missing operator is timed in ({_VISITS}); from 6 on its "
+        "interval is one of 95 %%",
+    )
+    add(how, *("threads", "seed"))
+    add(
+        parser.add_argument_group("what is shown"),
+        *("explain", "json", "md", "quiet", "verbose", "store"),
+        explain={"help": "all operators, and how calls were calibrated"},
+    )
+
+
+def run(
+    args: argparse.Namespace,
+    session_factory: Callable[..., Any] | None = None,
+    forecaster: Callable[..., Any] | None = None,
+) -> int:
+    """Forecast the step in each framework and mode, and show it.
+
+    Args:
+        args: the command's options.
+        session_factory: gives a session for the options of ``session.Options`` as keywords.
+        forecaster: takes the place of ``pydlbench.ladder.forecast.forecasting``.
+
+    Returns:
+        0; 1 if no forecast is whole; 130 after Ctrl-C, with what was finished.
+
+    Raises:
+        UsageError: bad input; nothing was measured and nothing written.
+    """
+    from pydlbench.cli.measuring import measure
+    from pydlbench.cli.output import Outputs
+
+    tasks, notes = read_tasks(args, forecaster)
+    outputs = Outputs.from_args(args)
+    outputs.note(*notes)
+
+    def shown(results: Any) -> None:
+        if results.outcomes:
+            found = [one.document for one in results.outcomes]
+            show(results.run, found, outputs, early=results.early, explain=args.explain)
+
+    code, _ = measure(
+        args, "forecast", tasks, shown, sessions=session_factory, what="forecasts", tolerant=True
+    )
+    return code
+
+
+def read_tasks(
+    args: argparse.Namespace, forecaster: Callable[..., Any] | None = None
+) -> tuple[list[Task], tuple[str, ...]]:
+    """Return a task for each framework and mode; and notes on them.
+
+    Args:
+        args: the command's options.
+        forecaster: takes the place of ``pydlbench.ladder.forecast.forecasting``.
+
+    Raises:
+        UsageError: a value is bad.
+        BackendMissingError: no framework is named and none is installed.
+    """
+    from pydlbench.records.step import StepSpec
+
+    model = build(args, args.batch)
+    subjects, notes = subjects_of(args.framework, args.mode)
+    check_phase(model, args.phase)
+    check_layout(args.layout, [framework for framework, _ in subjects])
+    options = {"threads": args.threads, "seed": args.seed}
+    tasks: list[Task] = []
+    for framework, mode in subjects:
+        step = StepSpec(
+            model=model.name,
+            options=read_options(args.option),
+            batch=model.batch,
+            phase=args.phase,
+            framework=framework,
+            mode=mode,
+            precision=args.precision,
+            layout=args.layout,
+            seed=args.seed,
+        )
+        names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "device")
+        row = Row(fields=fields_of(args, values_of(step, *names)), label=step.label, case=step)
+        tasks.append(
+            ForecastTask(
+                rows=(row,),
+                options=options,
+                measures=not args.known_only,
+                visits=args.visits,
+                forecaster=forecaster,
+            )
+        )
+    return tasks, notes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForecastTask(Task):
+    """The forecast of one framework and mode; what fails costs itself only.
+
+    Attributes:
+        measures: measure the operators that the store lacks.
+        visits: processes that each of them is timed in.
+        forecaster: takes the place of ``pydlbench.ladder.forecast.forecasting``.
+    """
+
+    kind: ClassVar[str] = "forecast"
+    # Not with other tasks: it ends workers for the sake of its visits.
+    opens: ClassVar[str] = "forecast"
+    measures: bool
+    visits: int
+    forecaster: Callable[..., Any] | None = None
+
+    def measure(self, session: Any, view: View) -> Iterator[Result]:
+        """Yield the operators that are measured, then the forecast."""
+        from pydlbench.ladder.forecast import forecasting, table_of
+
+        (row,) = self.rows
+        step: StepSpec = row.case
+
+        def tell(what: str) -> None:
+            view.advance(0, 1, f"{step.framework} {step.mode}: {what}")
+
+        found = (self.forecaster or forecasting)(
+            step, session, view.store, measures=self.measures, visits=self.visits, tell=tell
+        )
+        try:
+            while True:
+                one = next(found)
+                yield Result(table_of(one), one.to_dict(), key=one.key)
+        except StopIteration as end:
+            record = end.value
+        except PydlbenchError as error:
+            status = "skipped" if isinstance(error, UnsupportedError) else "failed"
+            yield self.refused(row, status, " ".join(str(error).split()))
+            return
+        yield Result("forecast", record.to_dict(), row, detail=record)
+
+    def refused(self, row: Row, status: str, reason: str) -> Result:
+        """Return a forecast's result without numbers."""
+        step = row.case
+        names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "feed")
+        document = {name: getattr(step, name) for name in names}
+        document |= {"options": dict(step.options), "status": status, "reason": reason}
+        return Result("forecast", document, row)
+
+
+# -----------------------------------------------------------------------------
+# What is shown of forecasts.
+
+
+def show(
+    run: RunRecord,
+    documents: Sequence[dict[str, Any]],
+    outputs: Outputs,
+    *,
+    early: bool,
+    explain: bool,
+) -> None:
+    """Write the files, and print.
+
+    Args:
+        run: when and where.
+        documents: the forecasts, or why there are none.
+        outputs: where to.
+        early: more was asked for.
+        explain: all operators, and how calls were calibrated.
+
+    Raises:
+        PydlbenchError: a file could not be written after all; the report is printed before.
+    """
+    from pydlbench.report.forecast import forecast_report
+    from pydlbench.report.json import dump
+    from pydlbench.report.text import as_markdown, run_lines
+
+    def report() -> list[Block]:
+        return forecast_report(run, documents, explain=explain)
+
+    def document() -> str:
+        head = {"kind": "forecast", "interrupted": early, "run": run.to_dict()}
+        return dump({**head, "forecasts": documents})
+
+    outputs.write(
+        {"json": document, "md": lambda: as_markdown([*report(), run_lines(run)])}, report
+    )
+
+
+def show_stored(run: Loaded, *, quiet: bool = False) -> None:
+    """Print a run's forecasts, as the command has printed them.
+
+    Args:
+        run: of a store or a file.
+        quiet: no warnings.
+    """
+    from pydlbench.cli.output import Outputs
+
+    documents = [entry.document for entry in run.table("forecast")]
+    outputs = Outputs(files={}, quiet=quiet)
+    show(run.record, documents, outputs, early=run.info.early, explain=False)

@@ -1,0 +1,186 @@
+"""The report of ``forecast``: the sum with its interval, where it comes from, what dominates."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.records.forecast import ForecastRecord
+from pydlbench.records.metrics import Column, cut
+from pydlbench.report.columns import device_name
+from pydlbench.report.text import Heading, Lines, Table
+from pydlbench.units import Scale, format_seconds, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pydlbench.records.forecast import CalibrationRecord, ForecastTerm
+    from pydlbench.records.run import RunRecord
+    from pydlbench.report.text import Block
+
+__all__ = ["age", "forecast_report", "sources"]
+
+# Operators that are shown unless all are asked for.
+_SHOWN: Final = 12
+# Those dominate that make up this share together, and no more than so many.
+_MOST_OF_IT: Final = 0.5
+_FEW: Final = 4
+# Characters of the names of an operator's nodes.
+_WIDE: Final = 36
+_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
+
+
+def forecast_report(
+    run: RunRecord, documents: Sequence[Mapping[str, Any]], *, explain: bool = False
+) -> list[Block]:
+    """Return a report on each forecast.
+
+    Args:
+        run: for the device's name.
+        documents: forecasts, or why there are none.
+        explain: all operators, and how calls were calibrated.
+    """
+    blocks: list[Block] = []
+    for one in documents:
+        if "forecast_s" not in one:
+            words = [one["model"], f"batch {one['batch']}", one["phase"], one["precision"]]
+            step = "  ".join([*words, f"{one['framework']} {one['mode']}"])
+            line = f"{step}  {one['status']}: {one['reason']}"
+            blocks.append(Lines([line], alarm=True, listed=True))
+            continue
+        record = ForecastRecord.from_dict(one)
+        blocks += _one(run, record, explain)
+    return blocks
+
+
+def _one(run: RunRecord, record: ForecastRecord, explain: bool) -> list[Block]:
+    scale = Scale.of(record.seconds)
+    terms = record.terms if explain else record.terms[:_SHOWN]
+    left = len(record.terms) - len(terms)
+    lines = [dominating(record), *(f"note: {one}" for one in record.notes)]
+    if left:
+        share = sum(one.share for one in record.terms[_SHOWN:])
+        lines.insert(0, f"{left} more operators make up {percent(share)}; --explain shows them")
+    if record.reason:
+        lines.append(f"not whole: {record.reason}")
+    blocks: list[Block] = [
+        Heading([_what(record), _figures(record, scale), _where(run, record)], bold=2),
+        Lines([sources(record), parts(record, scale)]),
+        Table.of(_columns(scale, record.created_utc), terms),
+        Lines(lines),
+    ]
+    if explain and record.calibration is not None:
+        blocks.append(Lines(_calibrated(record.calibration)))
+    return blocks
+
+
+def _what(record: ForecastRecord) -> str:
+    place = record.place
+    layout = ""
+    if place.framework == "torch":
+        layout = ", channels_last" if record.layout == "nhwc" else f", {record.layout}"
+    options = [f"{name}={value}" for name, value in record.options.items()]
+    words = [record.model, *options, f"batch {record.batch}", record.phase, place.precision]
+    return "  ".join([*words, f"{place.library} {place.mode}{layout}"])
+
+
+def _figures(record: ForecastRecord, scale: Scale) -> str:
+    whole = "forecast" if record.status == "ok" else "sum of what is known"
+    between = f"{scale.bare(record.ci_low)} .. {scale.text(record.ci_high)}"
+    return f"{whole} {scale.text(record.seconds)}   interval {between}   the step was not run"
+
+
+def _where(run: RunRecord, record: ForecastRecord) -> str:
+    threads = record.place.threads
+    return f"{device_name(run.device)}  {threads} thread{'' if threads == 1 else 's'}"
+
+
+def sources(record: ForecastRecord) -> str:
+    """Return where the operators' times come from, and how old they are."""
+    number = record.stored + record.measured + record.missing
+    said = [f"{record.calls} calls of {number} distinct operators: {record.stored} from the store"]
+    if record.stored and record.oldest_utc:
+        said[0] += f" (the oldest {age(record.oldest_utc, record.created_utc)} old)"
+    said.append(f"{record.measured} measured now")
+    if record.missing:
+        share = f"{percent(record.missing_calls)} of the calls"
+        if record.missing_bytes is not None:
+            share += f", {percent(record.missing_bytes)} of the bytes"
+        said.append(f"{record.missing} without a row ({share})")
+    return ", ".join(said)
+
+
+def parts(record: ForecastRecord, scale: Scale) -> str:
+    """Return what the forecast is the sum of."""
+    found = [
+        f"operators {scale.text(record.operators_s)}",
+        f"calls and step {scale.text(record.overhead_s)}",
+    ]
+    if record.faults_s is not None:
+        found.append(f"page faults {scale.text(record.faults_s)}")
+    return " + ".join(found)
+
+
+def dominating(record: ForecastRecord) -> str:
+    """Return which operators make up most of the step."""
+    known = [one for one in record.terms if one.seconds is not None]
+    chosen: list[ForecastTerm] = []
+    for one in known[:_FEW]:
+        if chosen and sum(term.share for term in chosen) >= _MOST_OF_IT:
+            break
+        chosen.append(one)
+    if not chosen:
+        return "no operator has a row"
+    names = ", ".join(_name(one) for one in chosen)
+    share = percent(sum(one.share for one in chosen))
+    verb = "make" if len(chosen) > 1 else "makes"
+    return f"{names} {verb} up {share} of the forecast"
+
+
+def _name(term: ForecastTerm) -> str:
+    of = f" ({term.names[0]}{f' and {len(term.names) - 1} more' * (len(term.names) > 1)})"
+    return term.operator + (of if term.names else "")
+
+
+def age(then: str, now: str) -> str:
+    """Return the time between two moments in ISO 8601: ``3 h``."""
+    seconds = (dt.datetime.fromisoformat(now) - dt.datetime.fromisoformat(then)).total_seconds()
+    for unit, word in ((_DAY, "days"), (_HOUR, "h"), (_MINUTE, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {word}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def _columns(scale: Scale, now: str) -> list[Column[ForecastTerm]]:
+    def interval(one: ForecastTerm) -> str:
+        if one.seconds is None or one.ci_low is None or one.ci_high is None or not one.seconds:
+            return "-"
+        return f"+- {percent((one.ci_high - one.ci_low) / 2 / one.seconds, decimal=True)}"
+
+    def source(one: ForecastTerm) -> str:
+        if one.source != "stored" or one.created_utc is None:
+            return one.source
+        return f"stored, {age(one.created_utc, now)} old"
+
+    return [
+        Column("operator", lambda one: one.operator, right=False),
+        Column("of", lambda one: cut(", ".join(one.names), _WIDE), right=False),
+        Column("direction", lambda one: one.direction, right=False),
+        Column("calls", lambda one: str(one.count)),
+        Column("each", lambda one: scale.text(one.seconds)),
+        Column("visits", interval),
+        Column("share", lambda one: percent(one.share, decimal=True)),
+        Column("row", source, right=False),
+    ]
+
+
+def _calibrated(found: CalibrationRecord) -> list[str]:
+    residual = percent(found.residual, decimal=True)
+    lines = [
+        f"calls: {format_seconds(found.call_s)} each, {format_seconds(found.step_s)} once a step",
+        f"  calibrated {found.created_utc}, largest residual {residual}",
+    ]
+    for one in found.steps:
+        residual = percent(one.residual, decimal=True, signed=True)
+        lines.append(f"  {one.model}: {one.calls} calls, {len(one.visits_s)} visits, {residual}")
+    return lines

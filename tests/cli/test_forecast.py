@@ -1,0 +1,116 @@
+"""``forecast``: from stored rows, what is missing, its document, and how it is kept."""
+
+from __future__ import annotations
+
+import inspect
+import json
+
+import pytest
+from invented_session import InventedSession
+
+from pydlbench.cli import forecast as command
+from pydlbench.cli import main
+from pydlbench.cli.parser import Parser
+from pydlbench.errors import UnsupportedError
+from pydlbench.ladder.forecast import conclude, forecasting
+from pydlbench.ladder.rows import Rows
+from pydlbench.records.forecast import CalibratedStep, CalibrationRecord, OperatorTime, Place
+from pydlbench.records.operator import RecordedCall
+from pydlbench.store.store import Store
+
+WHEN = "2030-01-01T03:04:05+00:00"
+
+
+def parse(*words):
+    parser = Parser(prog="pydlbench")
+    command.add_parser(parser.add_subparsers())
+    return parser.parse_args(["forecast", *words])
+
+
+def invented(case, session, store, **settings):
+    """Stand for the forecaster: one operator that it measures, and one that has no row."""
+    inspect.signature(forecasting).bind(case, session, store, **settings)
+    settings["tell"]("operators")
+    place = Place(framework=case.framework, mode=case.mode, library="x 1.0", threads=2)
+    if case.framework == "tensorflow":
+        raise UnsupportedError("no operators here")
+    row = OperatorTime(
+        signature="{}", operator="conv", place=place, created_utc=WHEN, visits_s=(0.010, 0.014)
+    )
+    yield row
+    steps = (CalibratedStep(model="n", calls=1, operators_s=1.0, faults_s=None, visits_s=(1.0,)),)
+    calibration = CalibrationRecord(
+        place=place,
+        phase=case.phase,
+        created_utc=WHEN,
+        call_s=1e-3,
+        step_s=0.0,
+        residual=0.0,
+        steps=steps,
+    )
+    yield calibration
+    calls = [RecordedCall(signature="{}", operator="conv", count=5, names=("conv1", "conv2"))]
+    if not settings["measures"]:
+        calls.append(RecordedCall(signature="[]", operator="lrn"))
+    return conclude(case, place, calls, [], Rows(times={"{}": row}), calibration)
+
+
+@pytest.fixture
+def session(run_record):
+    return InventedSession(run_record)
+
+
+def test_a_forecast_is_printed_kept_and_shown_again(session, tmp_path, capsys):
+    path = tmp_path / "forecast.json"
+    words = ("mnist", "--batch", "4", "--framework", "torch", "--json", str(path))
+    assert command.run(parse(*words), session.open, invented) == 0
+    out, _ = capsys.readouterr()
+    assert "forecast 65.00 ms" in out
+    assert "55.00 .. 75.00 ms" in out
+    assert "5 calls of 1 distinct operators" in out
+    document = json.loads(path.read_text())
+    (one,) = document["forecasts"]
+    assert one["forecast_s"] == pytest.approx(0.065)
+    assert one["framework"] == "torch"
+    assert [term["share"] for term in one["terms"]] == [pytest.approx(0.06 / 0.065)]
+    with Store.open(readonly=True) as store:
+        entries = store.entries(document["run"]["id"])
+        assert [entry.table for entry in entries] == ["operator", "calibration", "forecast"]
+        keys = [entry.key for entry in entries[:1]]
+        assert list(store.newest(keys)) == keys
+    assert main(["runs", "show", "last"]) == 0
+    assert "forecast 65.00 ms" in capsys.readouterr().out
+    assert main(["runs", "show", str(path)]) == 0
+    assert "forecast 65.00 ms" in capsys.readouterr().out
+
+
+def test_missing_rows_are_named_and_end_with_1(session, capsys):
+    words = ("mnist", "--batch", "4", "--framework", "torch", "--known-only")
+    assert command.run(parse(*words), session.open, invented) == 1
+    out, _ = capsys.readouterr()
+    assert "1 without a row (17 % of the calls)" in out
+    assert "lrn" in out
+
+
+def test_a_framework_that_cannot_costs_itself_only(session, capsys):
+    words = ("mnist", "--batch", "4", "--framework", "all")
+    assert command.run(parse(*words), session.open, invented) == 0
+    out, _ = capsys.readouterr()
+    assert "forecast 65.00 ms" in out
+    assert "no operators here" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("mnost",), "mnist"),
+        (("mnist", "--visits", "0"), "--visits"),
+        (("mnist", "--framework", "torch", "--mode", "graph"), "graph"),
+        (("alexnet", "--phase", "training"), "forward-backward"),
+    ],
+)
+def test_bad_input_is_one_line(words, said, capsys):
+    assert main(["forecast", *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert len(err.splitlines()) == 1

@@ -1,0 +1,258 @@
+"""Forecasts: rows by place, sums and intervals of invented rows, and the calibration."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import msgspec
+import pytest
+
+from pydlbench.ladder.calibration import fitted
+from pydlbench.ladder.forecast import conclude, forecast_step, listed
+from pydlbench.ladder.rows import Rows, batches, blocks_call, stored_rows
+from pydlbench.records.forecast import (
+    CalibratedStep,
+    CalibrationRecord,
+    ForecastRecord,
+    OperatorTime,
+    Place,
+)
+from pydlbench.records.operator import RecordedCall
+from pydlbench.records.step import StepSpec
+from pydlbench.runner.session import Options, Session
+from pydlbench.store.entry import Entry
+from pydlbench.store.store import Store
+
+PLACE = Place(
+    framework="torch",
+    mode="eager",
+    threads=2,
+    processor="CPU",
+    library="torch 2.0",
+    pages="kept",
+)
+CASE = StepSpec(model="mnist", batch=4)
+WHEN = "2030-01-02T03:04:05+00:00"
+
+
+def row(signature, *visits, place=PLACE, **how):
+    return OperatorTime(
+        signature=signature,
+        operator=f"of {signature}",
+        place=place,
+        created_utc=WHEN,
+        visits_s=visits,
+        **how,
+    )
+
+
+def call(signature, count=1, size=0):
+    return RecordedCall(signature=signature, operator=f"of {signature}", count=count, bytes=size)
+
+
+def calibration(call_s=1e-5, step_s=2e-3, residual=0.05, place=PLACE):
+    steps = (CalibratedStep(model="x", calls=1, operators_s=1.0, faults_s=None, visits_s=(1.0,)),)
+    return CalibrationRecord(
+        place=place,
+        phase="forward",
+        created_utc=WHEN,
+        call_s=call_s,
+        step_s=step_s,
+        residual=residual,
+        steps=steps,
+    )
+
+
+# -----------------------------------------------------------------------------
+# Rows: their intervals, and by what they are found.
+
+
+@pytest.mark.parametrize(
+    ("visits", "interval"),
+    [
+        ((3.0,), (None, None)),
+        ((3.0, 1.0), (1.0, 3.0)),
+        ((1.0, 2.0, 3.0, 4.0, 5.0, 6.0), (1.0, 6.0)),
+        (tuple(map(float, range(1, 10))), (2.0, 8.0)),
+    ],
+)
+def test_the_interval_of_a_row_is_that_of_its_visits(visits, interval):
+    one = row("a", *visits)
+    assert (one.ci_low, one.ci_high) == interval
+    assert OperatorTime.from_dict(one.to_dict()) == one
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("framework", "tensorflow"),
+        ("mode", "compiled"),
+        ("precision", "bf16"),
+        ("device", "cuda:0"),
+        ("threads", 4),
+        ("processor", "another CPU"),
+        ("library", "torch 2.1"),
+        ("pages", "default"),
+    ],
+)
+def test_rows_of_another_place_are_never_used(store_path, run_record, field, value):
+    other = msgspec.structs.replace(PLACE, **{field: value})
+    with Store.open(store_path) as store:
+        store.begin(run_record, "forecast")
+        one = row("a", 1.0, 2.0, place=other)
+        store.add(run_record.id, Entry.of("operator", one.to_dict(), one.key))
+        assert stored_rows(store, PLACE, [call("a")]) == {}
+        assert stored_rows(store, other, [call("a"), call("b")]) == {"a": one}
+
+
+def test_the_newest_row_counts_whatever_run_it_is_from(store_path, run_record):
+    later = msgspec.structs.replace(run_record, id=f"{run_record.id}-later")
+    with Store.open(store_path) as store:
+        for number, run in enumerate((run_record, later)):
+            store.begin(run, "forecast")
+            one = row("a", 1.0 + number)
+            store.add(run.id, Entry.of("operator", one.to_dict(), one.key))
+        assert stored_rows(store, PLACE, [call("a")])["a"].seconds == 2.0
+        store.delete(later.id)
+        assert stored_rows(store, PLACE, [call("a")])["a"].seconds == 1.0
+    assert stored_rows(None, PLACE, [call("a")]) == {}
+
+
+def test_operands_lie_in_memory_together_as_far_as_there_is_room():
+    gib = 1 << 30
+    calls = [call("a", size=gib // 2), call("b", size=gib // 2), call("c", size=2 * gib), call("d")]
+    together = list(batches([*calls[:2], blocks_call([1]), *calls[2:]]))
+    names = [[one.operator for one in batch] for batch in together]
+    assert names == [["page faults"], ["of a", "of b"], ["of c"], ["of d"]]
+
+
+# -----------------------------------------------------------------------------
+# The sum.
+
+
+def test_a_forecast_is_the_sum_of_its_rows_calls_and_faults():
+    rows = Rows(
+        times={
+            "a": row("a", 0.010, 0.012, 0.011),
+            "b": row("b", 0.001, 0.001),
+            blocks_call([9]).signature: row("blocks", 0.004, 0.006),
+        },
+        fresh={"b"},
+    )
+    calls = [call("a", 3, size=10), call("b", 7, size=10)]
+    found = conclude(CASE, PLACE, calls, [blocks_call([9])], rows, calibration())
+    assert found.operators_s == pytest.approx(3 * 0.011 + 7 * 0.001)
+    assert found.overhead_s == pytest.approx(10 * 1e-5 + 2e-3)
+    assert found.faults_s == pytest.approx(0.005)
+    assert found.seconds == pytest.approx(0.040 + 0.0021 + 0.005)
+    # Rows are slow together; the calibration is wrong by itself.
+    half = math.hypot(3 * 0.001 + 0.001, 0.05 * found.seconds)
+    assert found.ci_low == pytest.approx(found.seconds - half)
+    assert found.ci_high == pytest.approx(found.seconds + half)
+    assert (found.stored, found.measured, found.missing, found.calls) == (2, 1, 0, 10)
+    assert (found.status, found.reason) == ("ok", None)
+    assert [one.operator for one in found.terms] == ["of a", "of b", "page faults"]
+    assert sum(one.share for one in found.terms) == pytest.approx(1 - 0.0021 / found.seconds)
+    assert ForecastRecord.from_dict(found.to_dict()) == found
+
+
+def test_a_forecast_without_all_of_its_rows_says_what_share_has_none():
+    rows = Rows(times={"a": row("a", 1.0)}, refused={"b": "no such operator here"})
+    calls = [call("a", 3, size=10), call("b", 1, size=70)]
+    found = conclude(CASE, PLACE, calls, [], rows, None)
+    assert found.status == "failed"
+    assert found.missing == 1
+    assert found.missing_calls == pytest.approx(0.25)
+    assert found.missing_bytes == pytest.approx(0.7)
+    assert "no such operator here" in found.reason
+    assert "not calibrated" in found.reason
+    assert (found.ci_low, found.ci_high) == (3.0, 3.0)
+    assert [(one.source, one.seconds) for one in found.terms] == [
+        ("stored", 1.0),
+        ("missing", None),
+    ]
+
+
+# -----------------------------------------------------------------------------
+# Calibration: costs that were planted are found, and none is below zero.
+
+
+def planted(call_s, step_s, off=()):
+    sizes = ((1e-4, 10), (1e-3, 200), (3e-2, 40), (1e-1, 25))
+    return [
+        CalibratedStep(
+            model=f"n{number}",
+            calls=calls,
+            operators_s=seconds,
+            faults_s=seconds / 10 if number % 2 else None,
+            visits_s=(
+                (seconds * (1.1 if number % 2 else 1) + call_s * calls + step_s) * (1 + error),
+            ),
+        )
+        for number, ((seconds, calls), error) in enumerate(
+            itertools.zip_longest(sizes, off, fillvalue=0.0)
+        )
+    ]
+
+
+@pytest.mark.parametrize(("call_s", "step_s"), [(2e-6, 1e-5), (0.0, 1e-4), (3e-6, 0.0)])
+def test_planted_costs_are_found(call_s, step_s):
+    found = fitted(PLACE, "forward", WHEN, planted(call_s, step_s))
+    assert found.call_s == pytest.approx(call_s, abs=1e-12)
+    assert found.step_s == pytest.approx(step_s, abs=1e-10)
+    assert found.residual == pytest.approx(0, abs=1e-9)
+    assert CalibrationRecord.from_dict(found.to_dict()) == found
+
+
+def test_costs_are_never_below_zero_and_what_they_do_not_fit_is_the_residual():
+    found = fitted(PLACE, "forward", WHEN, planted(0.0, 0.0, off=(-0.2, -0.2, -0.1, 0.1)))
+    assert found.call_s >= 0
+    assert found.step_s >= 0
+    assert found.residual >= 0.1
+    assert found.residual == max(abs(one.residual) for one in found.steps)
+
+
+def test_a_single_step_fits_nothing():
+    with pytest.raises(ValueError, match="1 steps"):
+        fitted(PLACE, "forward", WHEN, planted(0.0, 0.0)[:1])
+
+
+# -----------------------------------------------------------------------------
+# What a step has, without running it.
+
+
+@pytest.mark.parametrize(("framework", "mode"), [("tensorflow", "graph"), ("torch", "compiled")])
+def test_subgraphs_are_listed_without_a_process(framework, mode):
+    case = StepSpec(model="resnet18", batch=2, framework=framework, mode=mode, phase="training")
+    calls, blocks = listed(case, session=None)
+    assert blocks == ()
+    assert len({one.signature for one in calls}) == len(calls)
+    names = [name for one in calls for name in one.names if one.direction == "backward"]
+    assert "conv1" in names
+    assert {one.direction for one in calls} == {"backward", "loss", "optimizer"}
+    assert all(one.bytes > 0 for one in calls)
+
+
+@pytest.mark.deep
+def test_a_step_is_forecast_then_from_the_store_alone(store_path, run_record):
+    case = StepSpec(model="mnist", batch=2, framework="tensorflow", mode="graph")
+    place: dict[str, str] = {}
+    with Store.open(store_path) as store, Session(Options(threads=1)) as session:
+        store.begin(run_record, "forecast")
+
+        def keep(table, document, key):
+            place[key] = table
+            store.add(run_record.id, Entry.of(table, document, key))
+
+        empty = forecast_step(case, session, store, measures=False)
+        assert empty.missing == len(empty.terms) > 0
+        first = forecast_step(case, session, store, visits=1, keep=keep)
+        again = forecast_step(case, session, store, measures=False)
+    assert first.status == again.status == "ok"
+    assert (first.stored, first.measured) == (0, len(first.terms))
+    assert (again.stored, again.measured) == (len(first.terms), 0)
+    assert again.seconds == pytest.approx(first.seconds)
+    assert 0 < first.operators_s <= first.seconds
+    assert list(place.values()).count("calibration") == 1
+    assert {name.place.framework for name in (first, again)} == {"tensorflow"}
