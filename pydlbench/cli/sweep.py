@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pydlbench.cli.output import Outputs
-    from pydlbench.records.measurement import Measurement
     from pydlbench.runner.execute import Outcome, Results
     from pydlbench.runner.sweep import SweepFile, Table
     from pydlbench.runner.tasks import Task
@@ -486,8 +485,6 @@ def _of_table(kind: str, results: Results, outcomes: Sequence[Outcome]) -> list[
         return _layers(results, outcomes)
     ok = [one for one in outcomes if one.status == "ok"]
     line = _LINES.get(kind, _nothing)
-    if kind == "model":
-        line = functools.partial(_estimate, _kernels(results))
     labels = [_label(one) for one in ok]
     wide = max(map(len, labels), default=0)
     return [
@@ -517,30 +514,17 @@ def _label(one: Outcome) -> str:
     return " ".join(filter(None, words))
 
 
-def _kernels(results: Results) -> list[Measurement]:
-    """Return all rows of layers and of what is behind estimates."""
-    from pydlbench.records.measurement import Measurement
-
-    documents = [one.document for one in results.entries() if one.table == "layer"]
-    return [Measurement.from_dict(document) for document in documents]
-
-
-def _estimate(every: Sequence[Measurement], document: Mapping[str, Any]) -> str:
+def _estimate(document: Mapping[str, Any]) -> str:
     """Return what an estimate comes to, and what dominates it unless other work disturbed it."""
-    from pydlbench.cli.runs import summed_again
     from pydlbench.report.documents import dominant
-    from pydlbench.report.verdicts import sum_is_disturbed
+    from pydlbench.report.verdicts import dominates
 
     found = document["estimate"]
     words = [f"{format_seconds(found['low'])} .. {format_seconds(found['high'])}"]
-    summed = summed_again(every, document)
-    if summed is not None and sum_is_disturbed(summed[2]):
-        words.append("contended")
+    if (leader := dominant(document)) is not None:
+        words.append(dominates(*leader, document.get("dominant_rivals") or ()))
     elif document.get("dominant"):
-        name, count = dominant(document)
-        words.append(
-            f"{name} and {count - 1} like it dominate" if count > 1 else f"{name} dominates"
-        )
+        words.append("contended")
     if document.get("missing"):
         words.append(f"without {len(document['missing'])} that could not be measured")
     return ", ".join(words)
@@ -576,6 +560,7 @@ def _nothing(_: Mapping[str, Any]) -> str:
 
 
 _LINES: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
+    "model": _estimate,
     "e2e": _step,
     "check": _check,
     "diagnose": _findings,

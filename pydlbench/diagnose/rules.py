@@ -349,7 +349,7 @@ def find_roofs(seen: Observations) -> Iterator[Hypothesis]:
     gaps: list[tuple[float, Work, Measurement]] = []
     for term in seen.plan.terms:
         row = seen.rows[term.hot]
-        if term.work.layer.kind not in _KINDS or not row.ok or row.time is None:
+        if term.work.layer.kind not in _KINDS or not row.ok or row.time is None or row.contended:
             continue
         if row.roofline is None or row.roofline.efficiency >= _FAR:
             continue

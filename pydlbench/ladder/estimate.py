@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from pydlbench.ladder.dominance import Dominance, Timed, dominance
 from pydlbench.layers.layer import ITEM_BYTES
 from pydlbench.models.work import LOSS, work
+from pydlbench.records.measurement import MATERIAL, disturbed_share
 from pydlbench.records.specs import KernelSpec
 
 if TYPE_CHECKING:
@@ -82,6 +84,7 @@ class LayerShare:
         algorithms: the kernels behind it, by pass.
         like: the name of the model's first layer that runs the same kernels; its own for itself.
         count: how many layers these are, if it stands for several.
+        contended: other work disturbed more than 5 % of it: nothing is concluded from it.
     """
 
     name: str
@@ -94,6 +97,7 @@ class LayerShare:
     algorithms: Mapping[str, str]
     like: str = ""
     count: int = 1
+    contended: bool = False
 
     @property
     def efficiency(self) -> float | None:
@@ -117,6 +121,7 @@ class LayerShare:
             passes={name: one.middle for name, one in self.by_pass.items()},
             algorithms=self.algorithms,
             like=self.like or self.name,
+            contended=self.contended,
         )
 
 
@@ -143,6 +148,7 @@ def _together(group: Sequence[LayerShare]) -> LayerShare:
         time=time,
         roof_s=sum(roofs) if len(roofs) == len(group) else None,
         share=sum(layer.share for layer in group),
+        contended=any(layer.contended for layer in group),
         by_pass=passes,
         count=len(group),
     )
@@ -162,6 +168,9 @@ class Estimate:
         occurrences: how many there are in the step.
         hot_only: how many distinct kernels have no time with cold caches, and why the first has
             not; their hot time stands for both.
+        disturbed: which part of the sum other work disturbed, 0 to 1.
+        leads: which layers take most of it, those alike together, and how sure that is; None where
+            that is not known.
     """
 
     time: Range
@@ -172,6 +181,13 @@ class Estimate:
     measured: int = 0
     occurrences: int = 0
     hot_only: tuple[int, str] = (0, "")
+    disturbed: float = 0.0
+    leads: Dominance | None = None
+
+    @property
+    def tells(self) -> bool:
+        """Whether so little of the sum was disturbed that something can be concluded from it."""
+        return self.disturbed <= MATERIAL
 
     @property
     def images_per_s(self) -> float:
@@ -251,6 +267,16 @@ class Estimate:
                 "layers": dominant.count if dominant else 0,
                 "share": dominant.share if dominant else None,
             },
+            dominant_share=None
+            if self.leads is None
+            else {
+                "median": self.leads.share,
+                "ci_low": self.leads.ci_low,
+                "ci_high": self.leads.ci_high,
+            },
+            dominant_clear=self.leads is not None and self.leads.clear,
+            dominant_rivals=() if self.leads is None else self.leads.rivals,
+            disturbed_share=self.disturbed,
             dominant_kind=next(iter(self.kinds), None),
             kinds=self.kinds,
             what_if=tuple(
@@ -311,7 +337,34 @@ def estimate(plan: Plan, rows: Mapping[KernelSpec, Measurement]) -> Estimate:
         measured=len({term.hot for term in kept}),
         occurrences=len(kept),
         hot_only=_hot_only(kept, rows),
+        disturbed=_disturbed(kept, rows),
+        leads=_leads(layers, timed, rows),
     )
+
+
+def _disturbed(terms: Iterable[Term], rows: Mapping[KernelSpec, Measurement]) -> float:
+    return disturbed_share((_range(term, rows).middle, _contended(term, rows)) for term in terms)
+
+
+def _contended(term: Term, rows: Mapping[KernelSpec, Measurement]) -> bool:
+    return any(row.ok and row.contended for row in (rows[term.hot], rows[term.cold]))
+
+
+def _leads(
+    layers: Iterable[LayerShare],
+    timed: Mapping[str, Sequence[Term]],
+    rows: Mapping[KernelSpec, Measurement],
+) -> Dominance | None:
+    """Layers that run the same kernels are one part; hot and cold rows are half of it each."""
+    parts: dict[str, Counter[KernelSpec]] = {}
+    for layer in layers:
+        part = parts.setdefault(layer.like or layer.name, Counter())
+        for term in timed[layer.name]:
+            for case in (term.hot, term.cold if rows[term.cold].ok else term.hot):
+                part[case] += 0.5  # type: ignore[assignment]  # weights, no counts
+    cases = {case for part in parts.values() for case in part}
+    found = {case: Timed.of(time) for case in cases if (time := rows[case].time) is not None}
+    return dominance(parts, found)
 
 
 def _reason(row: Measurement) -> str | None:
@@ -375,6 +428,7 @@ def _share(
         by_pass=by_pass,
         algorithms=algorithms,
         like=like,
+        contended=_disturbed(terms, rows) > MATERIAL,
     )
 
 

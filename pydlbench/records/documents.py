@@ -828,6 +828,7 @@ class EstimatedLayer(Record, frozen=True, kw_only=True):
             besides.
         algorithms: the kernels behind it, by pass.
         like: the model's first layer that runs the same kernels; its own name for itself.
+        contended: other work disturbed more than 5 % of its time.
     """
 
     name: str
@@ -842,6 +843,7 @@ class EstimatedLayer(Record, frozen=True, kw_only=True):
     passes: Mapping[str, float] = msgspec.field(default_factory=dict)
     algorithms: Mapping[str, Any] = msgspec.field(default_factory=dict)
     like: str = ""
+    contended: bool = False
 
 
 class StepEstimate(Record, frozen=True, kw_only=True):
@@ -858,6 +860,12 @@ class StepEstimate(Record, frozen=True, kw_only=True):
         dominant_group: what takes most time where layers that run the same kernels count
             together: the first of them (layer), how many they are (layers), their share of
             the step (share).
+        dominant_share: of that group in the step: median, ci_low and ci_high, 0 to 1; from the
+            intervals of all rows, taken as independent. Null where nothing was timed.
+        dominant_clear: whether that group is larger than every other beyond their intervals.
+        dominant_rivals: first layers of the groups that cannot be told from it.
+        disturbed_share: which part of the sum other work disturbed, 0 to 1; above 0.05 nothing is
+            concluded from it.
         dominant_kind: the kind of layer that does.
         kinds: seconds of the step by kind of layer.
         what_if: the step if its largest layers ran at their roofs: layer, how many layers
@@ -879,6 +887,10 @@ class StepEstimate(Record, frozen=True, kw_only=True):
     layers: tuple[EstimatedLayer, ...]
     dominant: str | None
     dominant_group: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    dominant_share: Mapping[str, float] | None = None
+    dominant_clear: bool = False
+    dominant_rivals: tuple[str, ...] = ()
+    disturbed_share: float = 0.0
     dominant_kind: str | None = None
     kinds: Mapping[str, Any] = msgspec.field(default_factory=dict)
     what_if: tuple[Mapping[str, Any], ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -24,6 +24,7 @@ from pydlbench.timing.statistics import median, median_interval, quantile
 from pydlbench.units import number, percent, si
 
 __all__ = [
+    "MATERIAL",
     "METRIC",
     "METRICS",
     "SLOW",
@@ -35,6 +36,7 @@ __all__ = [
     "Roofline",
     "Status",
     "TimeSummary",
+    "disturbed_share",
     "fewer_flops",
     "is_tied",
     "is_uncertain",
@@ -380,6 +382,23 @@ class Measurement(
         peak: float | None = getattr(self.peak, which)
         rate = self.tflops_executed
         return rate / peak if rate is not None and peak else None
+
+
+#: The part of a sum that disturbed rows may have, which are upper bounds, for the sum to tell
+#: anything; what is named in a verdict may not be disturbed at all.
+MATERIAL: Final = 0.05
+
+
+def disturbed_share(parts: Iterable[tuple[float, bool]]) -> float:
+    """Return which part of a sum of times is disturbed, 0 to 1; none of an empty one.
+
+    Args:
+        parts: seconds, and whether other work disturbed them.
+    """
+    known = list(parts)
+    total = sum(seconds for seconds, _ in known)
+    disturbed = sum(seconds for seconds, contended in known if contended)
+    return disturbed / total if total > 0 else 0.0
 
 
 def time_summary(seconds: Sequence[float], confidence: float) -> TimeSummary:

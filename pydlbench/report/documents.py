@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.records.measurement import MATERIAL
 from pydlbench.records.metrics import Column
 from pydlbench.records.step import framework_text, options_text
 from pydlbench.report.text import Lines, Table, Title
@@ -83,15 +84,38 @@ _THREADS: Final[tuple[Column[Mapping[str, Any]], ...]] = (
 )
 
 
-def dominant(document: Mapping[str, Any]) -> tuple[str, int]:
-    """Return what dominates an estimate, and how many layers that is; 1 in older documents."""
+def dominant(document: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Return what dominates an estimate, and how many layers that is.
+
+    None where there is nothing, and where other work disturbed it: see ``disturbed_share``.
+    """
     group = document.get("dominant_group") or {}
-    return str(group.get("layer") or document.get("dominant") or "-"), group.get("layers") or 1
+    name = group.get("layer") or document.get("dominant")
+    if not name or _disturbed(document):
+        return None
+    return str(name), group.get("layers") or 1
 
 
 def _dominant(document: Mapping[str, Any]) -> str:
-    name, count = dominant(document)
-    return f"{name} x{count}" if count > 1 else name
+    if (found := dominant(document)) is None:
+        return "contended" if _disturbed(document) else "-"
+    name, count = found
+    rivals = document.get("dominant_rivals") or ()
+    group = f"{name} x{count}" if count > 1 else name
+    return " or ".join([group, *rivals[:1]]) + (" ..." if len(rivals) > 1 else "")
+
+
+def _disturbed(document: Mapping[str, Any]) -> bool:
+    """Whether other work disturbed what dominates a sum, or so much of it that it tells nothing."""
+    return (document.get("disturbed_share") or 0.0) > MATERIAL or _first_is_disturbed(document)
+
+
+def _first_is_disturbed(document: Mapping[str, Any]) -> bool:
+    name = (document.get("dominant_group") or {}).get("layer") or document.get("dominant")
+    return any(
+        one.get("contended") and name in (one.get("name"), one.get("like"))
+        for one in document.get("layers") or ()
+    )
 
 
 _TABLES: Final[Mapping[str, tuple[str, tuple[Column[Mapping[str, Any]], ...]]]] = {

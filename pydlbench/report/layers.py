@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.metrics import Column, spread
 from pydlbench.report.backends import interleaved_legend, interleaved_table
-from pydlbench.report.columns import columns, heading, label, varying
+from pydlbench.report.columns import by_problem, columns, heading, label, varying
 from pydlbench.report.text import Heading, Lines, Table, run_lines, some_names
 from pydlbench.units import (
     format_bytes,
@@ -409,12 +409,22 @@ def explanations(
 ) -> Iterator[str]:
     """Yield a line for each row that is much slower than the fastest backend on its problem.
 
+    Where other work disturbed one of the two nothing is explained.
+
     Args:
         rows: ``ok`` rows.
         name_of: names a row.
     """
+    # A ratio to a row that was disturbed is as worthless as one of it.
+    disturbed = {
+        id(row)
+        for problem in by_problem(rows)
+        for row in problem
+        if row.ratio
+        and any(one.contended for one in problem if one.who in (row.who, row.ratio["to"]))
+    }
     for row in rows:
-        if not row.causes or row.ratio is None:
+        if not row.causes or row.ratio is None or id(row) in disturbed:
             continue
         found = [cause for cause in row.causes if cause["cause"] != _UNEXPLAINED]
         rest = next((one for one in row.causes if one["cause"] == _UNEXPLAINED), None)

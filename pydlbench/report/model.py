@@ -8,7 +8,7 @@ from pydlbench.records.measurement import fewer_flops
 from pydlbench.records.metrics import Column
 from pydlbench.report.columns import device_name
 from pydlbench.report.text import Facts, Heading, Lines, Table, some_names
-from pydlbench.report.verdicts import disturbance, sum_is_disturbed
+from pydlbench.report.verdicts import disturbance, dominates, share_text
 from pydlbench.units import format_bytes, format_seconds, percent, si
 
 if TYPE_CHECKING:
@@ -86,6 +86,12 @@ def _table(estimate: Estimate, top: int | None) -> Table:
     return Table([one.title for one in columns], cells, [one.right for one in columns])
 
 
+# As in tables of rows.
+_NOTE: Final[Column[Any]] = Column(
+    "note", lambda one: "contended" if one.contended else "", right=False
+)
+
+
 def _columns(estimate: Estimate) -> list[Column[LayerShare]]:
     def name(one: LayerShare) -> str:
         return one.name if one.count == 1 else f"{one.name} x{one.count}"
@@ -108,6 +114,7 @@ def _columns(estimate: Estimate) -> list[Column[LayerShare]]:
         Column("", lambda one: "#" * round(20 * one.share), right=False),
         Column("bound", lambda one: one.bound or "-", right=False),
         Column("of roof", lambda one: percent(one.efficiency)),
+        *([_NOTE] if any(layer.contended for layer in estimate.layers) else []),
     ]
 
 
@@ -150,7 +157,7 @@ def model_conclusion(estimate: Estimate, rows: Sequence[Measurement] = ()) -> li
     """Return which layer and kind dominate, and what the step would be without their excess.
 
     Where other work disturbed kernels that is said first, and nothing else where these are a large
-    part of the sum.
+    part of the sum. No layer is named that was disturbed.
 
     Args:
         estimate: of the step.
@@ -158,15 +165,16 @@ def model_conclusion(estimate: Estimate, rows: Sequence[Measurement] = ()) -> li
     """
     lines = disturbance(rows)
     dominant = estimate.dominant
-    if dominant is None or sum_is_disturbed(rows):
+    if dominant is None or not estimate.tells:
         return lines
     total = estimate.time.middle
-    kind, seconds = next(iter(estimate.kinds.items()))
-    share = percent(seconds / total)
-    part = percent(dominant.share)
-    verb = "dominates" if dominant.count == 1 else "dominate"
-    lines.append(f"{_alike(dominant)} {verb}: {part} of the step; {kind} layers take {share}.")
+    if not dominant.contended:
+        kind, seconds = next(iter(estimate.kinds.items()))
+        share = percent(seconds / total)
+        lines.append(f"{_leads(estimate, dominant)}; {kind} layers take {share}.")
     best = estimate.ranked()[0]
+    if best.contended:
+        return lines
     gain = total - estimate.at_roof_s(best)
     if gain > 0.005 * total:
         reached = best.efficiency
@@ -184,6 +192,17 @@ def model_conclusion(estimate: Estimate, rows: Sequence[Measurement] = ()) -> li
             "No layer, with all like it, is worth more than 0.5 % of the step at its roof."
         )
     return lines
+
+
+def _leads(estimate: Estimate, dominant: LayerShare) -> str:
+    """Say what dominates, with the interval of its share, or what cannot be told apart."""
+    found = estimate.leads
+    if found is None:
+        return f"{dominates(dominant.name, dominant.count)}: {percent(dominant.share)} of the step"
+    who = dominates(dominant.name, dominant.count, found.rivals)
+    if found.clear:
+        return f"{who}: {share_text(found)} of the step"
+    return f"{who}: {share_text(found)} of the step, which their intervals cannot tell apart"
 
 
 def _alike(layer: LayerShare) -> str:

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.ladder.dominance import Dominance, Timed, dominance
 from pydlbench.layers.layer import ITEM_BYTES
-from pydlbench.records.measurement import is_tied, less_exact
+from pydlbench.records.measurement import MATERIAL, disturbed_share, is_tied, less_exact
 from pydlbench.report.columns import AXES, axis_values, by_problem, label, varying
 from pydlbench.timing.guards import HARMFUL
 from pydlbench.units import format_seconds, number, percent, time_in, time_unit
@@ -22,7 +23,9 @@ __all__ = [
     "compare_backends",
     "conclude",
     "disturbance",
+    "dominates",
     "measured_peaks",
+    "share_text",
     "sum_is_disturbed",
 ]
 
@@ -454,8 +457,12 @@ def _without_layer(row: Measurement, settings: Sequence[str]) -> str:
 
 # Rows of one step, not alternatives: their times may be added up.
 _ADDITIVE = {"layer", "pass"}
-# The part of a sum that disturbed rows may have, which are upper bounds, for it to tell anything.
-_MATERIAL = 0.05
+# So many of those that may dominate are named.
+_RIVALS = 3
+# The level of rows' intervals unless a run has asked for another.
+_CONFIDENCE = 0.95
+# From this width on an interval's ends in per cent need no decimal.
+_WIDE = 0.02
 
 
 def conclude(rows: Sequence[Measurement], peaks: Mapping[str, float] | None = None) -> list[str]:
@@ -492,7 +499,7 @@ def _side_by_side(timed: Sequence[Measurement]) -> list[str]:
         return beside
     settings = _settings(timed)
     if not settings and len({row.layer.rpartition("/")[0] for row in timed}) == 1:
-        return [] if sum_is_disturbed(timed) else [_sum(timed)]
+        return [] if sum_is_disturbed(timed) else _sum(timed)
     if disturbed:
         timed = [row for row in timed if not row.contended]
         settings = _settings(timed)
@@ -511,9 +518,34 @@ def _settings(timed: Sequence[Measurement]) -> list[str]:
 
 def sum_is_disturbed(rows: Sequence[Measurement]) -> bool:
     """Whether rows that other work disturbed are so large a part of a sum that it tells nothing."""
-    times = [(row.time.median, row.contended) for row in rows if row.ok and row.time is not None]
-    total = sum(seconds for seconds, _ in times)
-    return sum(seconds for seconds, contended in times if contended) > _MATERIAL * total
+    timed = [row for row in rows if row.ok and row.time is not None]
+    return disturbed_share((row.time.median, row.contended) for row in timed if row.time) > MATERIAL
+
+
+def dominates(name: str, count: int = 1, rivals: Sequence[str] = ()) -> str:
+    """Return subject and verb: ``conv2 dominates``, ``conv2 and 3 like it dominate``.
+
+    Args:
+        name: of the first of the layers that take most.
+        count: how many they are.
+        rivals: what cannot be told from them; then it is ``conv2 or conv3 dominates``.
+    """
+    group = name if count == 1 else f"{name} and {count - 1} like it"
+    if not rivals:
+        return f"{group} {'dominates' if count == 1 else 'dominate'}"
+    *shown, last = [group, *rivals[:_RIVALS]]
+    if len(rivals) > _RIVALS:
+        shown, last = [*shown, last], f"{len(rivals) - _RIVALS} more"
+    return f"{', '.join(shown)} or {last} dominates"
+
+
+def share_text(found: Dominance) -> str:
+    """Return a share with its interval: ``21 % (95 % 19 .. 23)``."""
+    ends = (
+        f"{100 * end:.{0 if found.ci_high - found.ci_low > _WIDE else 1}f}"
+        for end in (found.ci_low, found.ci_high)
+    )
+    return f"{percent(found.share)} ({percent(_CONFIDENCE)} {' .. '.join(ends)})"
 
 
 def disturbance(rows: Sequence[Measurement]) -> list[str]:
@@ -543,8 +575,11 @@ def _nothing(rows: Sequence[Measurement]) -> str:
     return f"nothing was timed: {failed} of {len(rows)} rows failed, {skipped} skipped."
 
 
-def _sum(timed: Sequence[Measurement]) -> str:
-    """Which layer dominates, how much is physics, and which one loses most."""
+def _sum(timed: Sequence[Measurement]) -> list[str]:
+    """Which layer dominates, how much is physics, and which one loses most.
+
+    Of layers that other work disturbed none is named, and none of what they would lead.
+    """
     times: dict[str, float] = {}
     losses: dict[str, float] = {}
     roof = 0.0
@@ -557,7 +592,10 @@ def _sum(timed: Sequence[Measurement]) -> str:
             loss = row.time.median - row.roofline.time_s
             losses[row.layer] = losses.get(row.layer, 0.0) + loss
     total = sum(times.values())
-    top = max(times, key=lambda name: times[name])
+    leader = _leader(timed)
+    if leader is None:
+        return []
+    top = leader.name
     passes = dict.fromkeys(row.pass_ for row in timed)
     over = "" if len(passes) == 1 else f" over {len(passes)} passes"
     known = sum(row.roofline is not None for row in timed) == len(timed)
@@ -566,17 +604,37 @@ def _sum(timed: Sequence[Measurement]) -> str:
         share = slow.time.median / total if slow.time else 0.0
         text = f"{short_name(top)} takes {format_seconds(total)}{over}"
         text += f", {percent(share)} of it in {slow.pass_}"
-        return f"{text}; {percent(roof / total)} of it is the measured limit." if known else text
-    text = f"{short_name(top)} dominates: {percent(times[top] / total)} of the "
+        return [f"{text}; {percent(roof / total)} of it is the measured limit." if known else text]
+    text = f"{dominates(short_name(top), 1, list(map(short_name, leader.rivals)))}: "
+    text += f"{share_text(leader)} of the " if leader.clear else f"{percent(leader.share)} of the "
     text += f"{format_seconds(total)} that {len(times)} layers add up to{over}"
+    if not leader.clear:
+        text += ", which their intervals cannot tell apart"
     if not known:
-        return f"{text}."
-    text += f"; {percent(roof / total)} of the sum is the measured limit"
+        return [f"{text}."]
+    direct = " of direct kernels" if any(row.fewer_flops for row in timed) else ""
+    text += f"; {percent(roof / total)} of the sum is the measured limit{direct}"
     worst = max(losses, key=lambda name: losses[name])
+    if any(row.contended for row in timed if row.layer == worst):
+        return [f"{text}."]
     if losses[worst] <= 0.02 * total:
-        return f"{text}, and no layer loses more than 2 % of it."
+        return [f"{text}, and no layer loses more than 2 % of it."]
     lost = f"{format_seconds(losses[worst])} above its roof"
-    return f"{text}, and {short_name(worst)} loses most: {lost}."
+    return [f"{text}, and {short_name(worst)} loses most: {lost}."]
+
+
+def _leader(timed: Sequence[Measurement]) -> Dominance | None:
+    """The layer that takes most of several; None where other work disturbed it."""
+    parts: dict[str, dict[int, float]] = {}
+    times: dict[int, Timed] = {}
+    for place, row in enumerate(timed):
+        if row.time is not None:
+            parts.setdefault(row.layer, {})[place] = 1.0
+            times[place] = Timed.of(row.time)
+    found = dominance(parts, times)
+    if found is None or any(row.contended for row in timed if row.layer == found.name):
+        return None
+    return found
 
 
 # -----------------------------------------------------------------------------

@@ -126,7 +126,8 @@ def model_document(rows: Any, name: str = "alexnet-owt", batch: int = 4) -> dict
         one = layers.setdefault(
             part.node,
             {"name": part.node, "kind": row.kind, "time_s": 0.0, "low": 0.0, "high": 0.0}
-            | {"roof_s": 0.0, "share": 0.1, "bound": "compute", "efficiency": None},
+            | {"roof_s": 0.0, "share": 0.1, "bound": "compute", "efficiency": None}
+            | {"contended": row.contended},
         )
         for key, factor in (("time_s", 1.0), ("low", 0.95), ("high", 1.05)):
             one[key] += factor * row.time.median
@@ -142,6 +143,9 @@ def model_document(rows: Any, name: str = "alexnet-owt", batch: int = 4) -> dict
         | {"hot_s": 0.95 * total, "cold_s": 1.05 * total, "images_per_s": batch / total},
         "layers": list(layers.values()),
         "dominant": next(iter(layers)),
+        "dominant_share": {"median": 0.1, "ci_low": 0.09, "ci_high": 0.11},
+        "dominant_clear": True,
+        "disturbed_share": sum(row.contended for row in rows) / len(rows),
         "missing": [],
         "measurements": [row.to_dict() for row in rows],
     }

@@ -218,11 +218,30 @@ def test_nothing_is_concluded_from_contended_rows(measurement):
 
 
 def test_a_small_contended_row_leaves_the_sum_as_it_is(measurement):
-    rows = [measurement(), measurement(layer="alexnet/conv4")]
+    rows = [measurement(median=0.06), measurement(layer="alexnet/conv4")]
     small = measurement(layer="alexnet/pool1", median=1e-4, contended=True)
     warning, first = conclude([*rows, small])
     assert says(warning, "1 of 3", "upper bound")
     assert first.startswith("conv3 dominates")
+
+
+def test_no_layer_that_was_disturbed_is_named(measurement):
+    many = [measurement(layer=f"alexnet/conv{i}", roof=0.049) for i in range(40)]
+    first = measurement(layer="alexnet/fc6", median=0.08, roof=0.01, contended=True)
+    assert len(conclude([*many, first])) == 1  # the line on what was disturbed
+    loser = measurement(layer="alexnet/fc6", median=0.04, roof=0.001, contended=True)
+    _, line = conclude([measurement(median=0.06, roof=0.05), *many, loser])
+    assert line.startswith("conv3 dominates")
+    assert "fc6" not in line
+
+
+def test_what_cannot_be_told_apart_does_not_dominate_alone(measurement):
+    near = measurement(layer="alexnet/conv4", median=0.0498)
+    far = measurement(layer="alexnet/conv5", median=0.01)
+    (line,) = conclude([measurement(), near, far])
+    assert line.startswith("conv3 or conv4 dominates")
+    (line,) = conclude([measurement(median=0.06), near, far])
+    assert line.startswith("conv3 dominates: 50 % (95 % ")
 
 
 def test_settings_are_compared_over_the_rows_that_nothing_disturbed(measurement):

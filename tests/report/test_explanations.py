@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 from said import says
 
@@ -87,6 +88,13 @@ def interleaved(fast, slow):
         ),
         slow(mode="compiled", library="torch 2.13.0+cpu", contended=True),
     ]
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_nothing_is_explained_where_one_of_the_two_was_disturbed(run_record, fast, slow, who):
+    rows = interleaved(fast, slow)
+    rows[who] = msgspec.structs.replace(rows[who], contended=True)
+    assert "generic kernel" not in render_layers(run_record, rows)
 
 
 def test_table_of_one_layer_has_no_column_for_it_and_fits_150_columns(run_record, fast, slow):

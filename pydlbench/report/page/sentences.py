@@ -171,6 +171,7 @@ def _step(one: Any) -> str:
 
 def _estimate(record: StepEstimate) -> Estimate:
     """Return the estimate that a record was made of, as far as a conclusion needs it."""
+    from pydlbench.ladder.dominance import Dominance
     from pydlbench.ladder.estimate import Estimate, LayerShare, Range
 
     layers = tuple(
@@ -184,9 +185,27 @@ def _estimate(record: StepEstimate) -> Estimate:
             by_pass={},
             algorithms={},
             like=one.like,  # compared, never shown
+            contended=one.contended,
         )
         for one in record.layers
     )
     told = record.estimate
     time = Range(hot=told.hot_s or told.time_s, cold=told.cold_s or told.time_s)
-    return Estimate(time=time, half_width_s=told.half_width_s, batch=record.batch, layers=layers)
+    share = record.dominant_share
+    leads = None
+    if share is not None:
+        leads = Dominance(
+            name=str(record.dominant),
+            share=share["median"],
+            ci_low=share["ci_low"],
+            ci_high=share["ci_high"],
+            rivals=tuple(plain(name, 60) for name in record.dominant_rivals),
+        )
+    return Estimate(
+        time=time,
+        half_width_s=told.half_width_s,
+        batch=record.batch,
+        layers=layers,
+        disturbed=record.disturbed_share,
+        leads=leads,
+    )

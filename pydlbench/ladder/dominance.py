@@ -1,0 +1,115 @@
+"""Which part of a sum dominates it, how large its share is, and whether that can be told at all.
+
+The sum's parts are made of measured times, each so many times in it. The share of a part is a
+function of all of them, and its interval follows by the delta method: with the share
+``s = sum a_k x_k / sum w_k x_k`` of times ``x_k`` with half widths ``h_k``, ::
+
+    half width = sqrt(sum ((a_k - s w_k) h_k)^2) / sum w_k x_k
+
+A measurement that is in both, part and sum, counts once. Two parts are told apart where the
+interval of their difference, made in the same way, leaves out zero. The times' errors are taken as
+independent: a machine that drifts while they are measured moves the shares by more.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping
+
+    from pydlbench.records.measurement import TimeSummary
+
+__all__ = ["Dominance", "Timed", "dominance"]
+
+Key = TypeVar("Key", bound="Hashable")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """A measured time and the half width of its interval, both in seconds."""
+
+    seconds: float
+    half_width_s: float
+
+    @classmethod
+    def of(cls, time: TimeSummary) -> Timed:
+        """Take a row's time; without an interval, which takes some samples, the quartiles stand."""
+        low, high = time.ci_low, time.ci_high
+        if low is None or high is None:
+            low, high = time.q1, time.q3
+        return cls(seconds=time.median, half_width_s=(high - low) / 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dominance:
+    """The part that takes most of a sum.
+
+    Attributes:
+        name: the part's.
+        share: of the sum, 0 to 1.
+        ci_low: lower end of its interval, at the level of the times' own.
+        ci_high: upper end.
+        rivals: the parts that cannot be told from it, the largest first: one of them may be it.
+    """
+
+    name: str
+    share: float
+    ci_low: float
+    ci_high: float
+    rivals: tuple[str, ...] = ()
+
+    @property
+    def clear(self) -> bool:
+        """Whether it is larger than every other part beyond their intervals."""
+        return not self.rivals
+
+
+def dominance(
+    parts: Mapping[str, Mapping[Key, float]], times: Mapping[Key, Timed]
+) -> Dominance | None:
+    """Return the largest part of a sum; None where there is nothing to add up.
+
+    Args:
+        parts: by name, how often (or how much of) each time is in it.
+        times: by the same keys.
+    """
+    sums = {
+        name: sum(weight * times[key].seconds for key, weight in part.items())
+        for name, part in parts.items()
+    }
+    total = sum(sums.values())
+    if not total > 0:
+        return None
+    whole: dict[Key, float] = {}
+    for part in parts.values():
+        for key, weight in part.items():
+            whole[key] = whole.get(key, 0.0) + weight
+    first, *others = sorted(sums, key=lambda name: -sums[name])
+    share = sums[first] / total
+    width = _half_width(parts[first], whole, share, times) / total
+    return Dominance(
+        name=first,
+        share=share,
+        ci_low=max(0.0, share - width),
+        ci_high=min(1.0, share + width),
+        rivals=tuple(
+            name
+            for name in others
+            if sums[first] - sums[name] <= _half_width(parts[first], parts[name], 1.0, times)
+        ),
+    )
+
+
+def _half_width(
+    part: Mapping[Key, float], other: Mapping[Key, float], scale: float, times: Mapping[Key, Timed]
+) -> float:
+    """Of the difference of a part and another one times a factor, in seconds."""
+    return math.sqrt(
+        sum(
+            ((part.get(key, 0.0) - scale * other.get(key, 0.0)) * times[key].half_width_s) ** 2
+            for key in part.keys() | other.keys()
+        )
+    )
