@@ -8,7 +8,7 @@ from pydlbench.records.measurement import fewer_flops
 from pydlbench.records.metrics import Column
 from pydlbench.report.columns import device_name
 from pydlbench.report.text import Facts, Heading, Lines, Table, some_names
-from pydlbench.report.verdicts import disturbance, dominates, share_text
+from pydlbench.report.verdicts import disturbance, dominates, share_text, sum_is_disturbed
 from pydlbench.units import format_bytes, format_seconds, percent, si
 
 if TYPE_CHECKING:
@@ -165,7 +165,8 @@ def model_conclusion(estimate: Estimate, rows: Sequence[Measurement] = ()) -> li
     """
     lines = disturbance(rows)
     dominant = estimate.dominant
-    if dominant is None or not estimate.tells:
+    # The rows decide, too: a document may have none of what is told of the sum.
+    if dominant is None or not estimate.tells or sum_is_disturbed(rows):
         return lines
     total = estimate.time.middle
     if not dominant.contended:

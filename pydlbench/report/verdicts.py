@@ -541,11 +541,9 @@ def dominates(name: str, count: int = 1, rivals: Sequence[str] = ()) -> str:
 
 def share_text(found: Dominance) -> str:
     """Return a share with its interval: ``21 % (95 % 19 .. 23)``."""
-    ends = (
-        f"{100 * end:.{0 if found.ci_high - found.ci_low > _WIDE else 1}f}"
-        for end in (found.ci_low, found.ci_high)
-    )
-    return f"{percent(found.share)} ({percent(_CONFIDENCE)} {' .. '.join(ends)})"
+    narrow = found.ci_high - found.ci_low < _WIDE
+    low, high = (f"{100 * end:.{int(narrow)}f}" for end in (found.ci_low, found.ci_high))
+    return f"{percent(found.share, decimal=narrow)} ({percent(_CONFIDENCE)} {low} .. {high})"
 
 
 def disturbance(rows: Sequence[Measurement]) -> list[str]:

@@ -31,9 +31,13 @@ __all__ = [
 # -----------------------------------------------------------------------------
 # Contention: what the kernel's own counters say about chunks and samples, in words.
 #
-# Two separate questions. Which samples were hit, and may be left out? And was the machine shared,
-# so that leaving out would only pretend there was a quiet moment? The second one wins: a contended
-# measurement keeps every sample.
+# Two separate questions. Which chunks may be left out? And was the machine shared, so that leaving
+# out would only pretend there was a quiet moment? The second one wins: a contended measurement
+# keeps every sample.
+#
+# A chunk is left out as a whole and for what was counted and seen beside it, never for its times: a
+# kernel may be bimodal by nature, and leaving out its slow samples wherever some wait could pay for
+# them takes away up to a seventh of its median. Which samples jumped only helps to flag.
 #
 # What no counter shows is a neighbour on the same physical core outside the virtual machine. It
 # slows every sample alike, without a switch, a wait or (mostly) a tick of steal; the canary tells.
@@ -48,7 +52,7 @@ class Contention:
         reason: why, in words; None when not contended.
         keep: per chunk and sample, whether it counts.
         disturbed_chunks: chunks disturbed as a whole.
-        hit_samples: samples that jumped together with the counters.
+        hit_samples: samples that jumped together with the counters; many of them are contention.
     """
 
     contended: bool
@@ -151,8 +155,8 @@ def _judged(chunks: Sequence[Chunk], inner: int, policy: Policy) -> Contention:
     hit_count = sum(map(sum, hits))
     reason = _contention_reason(chunks, inner, disturbed, hit_count, policy)
     keep = [
-        tuple(reason is not None or not (bad or one) for one in hit)
-        for hit, bad in zip(hits, disturbed, strict=True)
+        (reason is not None or not bad,) * len(chunk.seconds)
+        for chunk, bad in zip(chunks, disturbed, strict=True)
     ]
     count = sum(map(len, keep))
     if 2 * sum(map(sum, keep)) < count:  # most of the samples: then the rest is the exception

@@ -102,7 +102,7 @@ class Policy:
     # Waiting for a fifth of the whole time is contention however it is spread over chunks.
     total_wait_fraction: float = 0.20
     # A sample is hit when it takes 1.3 x the minimum AND the kernel's counters explain at least
-    # half of the excess (refilling the caches afterwards explains the other part). Time alone
+    # half of the excess (refilling the caches afterwards explains the other part). That flags, and
     # never discards a sample: a kernel may be bimodal by nature.
     jump: float = 1.3
     explained: float = 0.5

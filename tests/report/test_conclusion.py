@@ -129,7 +129,7 @@ def test_dominating_layer_and_the_one_that_loses_most(measurement):
         measurement(layer="alexnet/conv3", median=0.01, roof=0.0095),
     ]
     (line,) = conclude(rows)
-    assert says(line, "conv2", "60 %", "100 ms", "3 layers", "74 %", "conv1", "20.0 ms")
+    assert says(line, "conv2", "60.0 %", "100 ms", "3 layers", "74 %", "conv1", "20.0 ms")
 
 
 def test_nothing_to_gain(measurement):
@@ -241,7 +241,7 @@ def test_what_cannot_be_told_apart_does_not_dominate_alone(measurement):
     (line,) = conclude([measurement(), near, far])
     assert line.startswith("conv3 or conv4 dominates")
     (line,) = conclude([measurement(median=0.06), near, far])
-    assert line.startswith("conv3 dominates: 50 % (95 % ")
+    assert line.startswith("conv3 dominates: 50.1 % (95 % ")
 
 
 def test_settings_are_compared_over_the_rows_that_nothing_disturbed(measurement):

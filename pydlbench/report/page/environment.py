@@ -232,6 +232,15 @@ def _scaled(factor: float, value: float | None) -> str:
     return "-" if value is None else number(value / factor)
 
 
+def _count(key: str, one: Mapping[str, Any]) -> int | None:
+    """How many a list has; None where it is empty or not there."""
+    return len(one.get(key) or ()) or None
+
+
+def _or_dash(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
 def _bytes(value: float | None) -> str:
     return "-" if value is None else format_bytes(value)
 
@@ -249,7 +258,7 @@ _PEAKS = [
     number_column(
         "slowest try", lambda one: positive(one.get("low_flops_per_s")), partial(_scaled, 1e12)
     ),
-    number_column("tries", lambda one: len(one.get("tries_flop_per_cycle") or ()) or None),
+    number_column("tries", partial(_count, "tries_flop_per_cycle"), _or_dash),
     Column("probe", lambda one: one.get("kernel") or one.get("reason")),
     Column("derivation", lambda one: _theory(one, "derivation") or "-", style="wrap"),
 ]
@@ -260,7 +269,7 @@ _BANDWIDTHS = [
     number_column(
         "slowest window", lambda one: positive(one.get("low_bytes_per_s")), partial(_scaled, 1e9)
     ),
-    number_column("windows", lambda one: len(one.get("windows") or ()) or None),
+    number_column("windows", partial(_count, "windows"), _or_dash),
     number_column("working set", lambda one: positive(one.get("working_set_bytes")), _bytes),
     Column("kernel", lambda one: one.get("kernel")),
 ]
