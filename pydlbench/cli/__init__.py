@@ -1,7 +1,7 @@
 """The command line: one file per command, loaded only when that command is used.
 
-Exit codes: 0 done, 1 an error or no row is ok, 2 usage, 3 a finding under --fail-on, 130
-interrupted.
+Exit codes: 0 done, 1 an error or no row is ok, 2 usage, 3 a finding under --fail-on, 4 --fail-on
+could not tell, 130 interrupted.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from pydlbench.cli.options import add, fail_on
+from pydlbench.cli.options import add, fail_on, percentage, taking, whole_number
 from pydlbench.cli.output import Outputs, reading_runs, without_collection
 from pydlbench.cli.terminal import tell
 from pydlbench.errors import PydlbenchError, UsageError
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from pydlbench.compare.comparison import Comparison, Settings
     from pydlbench.compare.published import Beside, Figure, Own
-    from pydlbench.compare.rows import Side
-    from pydlbench.store.store import Store
 
 __all__ = ["add_parser", "run"]
 
@@ -58,14 +56,23 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         model={"help": "only this model, with --published"},
         fail_on={
             "type": (fail_on, "slower"),
-            "help": "slower:P%%: exit code 3 if a row is SLOWER by more than P%%",
+            "help": "slower:P%%: exit code 3 if a row is SLOWER by more than P%%, 4 if that cannot "
+            "be told",
         },
     )
     what.add_argument(
-        "--same", metavar="P%", help="what still counts as the same (2%%); verdicts lie beyond"
+        "--same",
+        metavar="P%",
+        type=taking("--same", percentage),
+        help="what still counts as the same (2%%); verdicts lie beyond",
     )
     how = parser.add_argument_group("with --interleave")
-    how.add_argument("--passes", metavar="N", help="how often both are prepared anew (10)")
+    how.add_argument(
+        "--passes",
+        metavar="N",
+        type=taking("--passes", _passes),
+        help="how often both are prepared anew (10)",
+    )
     add(
         how,
         *("budget", "seed"),
@@ -77,6 +84,12 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     add(output, "json", "md", "quiet", "verbose", "store")
 
 
+def _passes(option: str, text: str) -> int:
+    from pydlbench.compare.interleaved import LEAST_PASSES
+
+    return whole_number(option, text, LEAST_PASSES)
+
+
 def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -> int:
     """Compare what ``args`` ask for and show it.
 
@@ -85,12 +98,15 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
         open_host: opens a session for a side, with threads and a seed, for ``--interleave``.
 
     Returns:
-        0; 3 if a row is slower than ``--fail-on`` allows; 130 after Ctrl-C.
+        0; 3 if a row is slower than ``--fail-on`` allows; 4 if that cannot be told; 130 after
+        Ctrl-C.
 
     Raises:
         UsageError: bad input, no such run, or rows that cannot be matched.
         PydlbenchError: nothing was timed in both.
     """
+    from pydlbench.compare.comparison import Settings
+
     outputs = Outputs.from_args(args)
     if args.published:
         _refuse(args, _WITH_PUBLISHED, "with --published")
@@ -100,7 +116,7 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
         raise UsageError(f"--model {args.model}: with --published only; nearest: --published")
     if not args.interleave:
         _refuse(args, _WITH_INTERLEAVE, "without --interleave", "--interleave")
-    settings = _settings(args.same)
+    settings = Settings() if args.same is None else Settings(margin=args.same)
     if len(args.runs) != 2:  # A and B
         raise UsageError(
             f"RUN: {len(args.runs)} given, two are compared; nearest: pydlbench compare last~1 last"
@@ -125,22 +141,16 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
 def _stored(args: argparse.Namespace, settings: Settings) -> Comparison:
     """Compare two stored runs."""
     from pydlbench.cli.options import reading_store
-    from pydlbench.compare.match import key, match
+    from pydlbench.compare.history import replicates
+    from pydlbench.compare.match import match
     from pydlbench.compare.rows import read_side
-    from pydlbench.compare.statistics import from_history
     from pydlbench.compare.stored import compare
 
     with reading_store(args) or contextlib.nullcontext() as store:
         a, b = (read_side(name, store) for name in args.runs)
         matching = match(a, b)
-        past = [] if store is None else earlier_runs(store, a, b)
-    return compare(
-        a,
-        b,
-        matching,
-        settings,
-        lambda assumed, pairs: from_history(assumed, [key(pair.b) for pair in pairs], past),
-    )
+        groups = [] if store is None else replicates(store, a, b)
+    return compare(a, b, matching, settings, groups)
 
 
 def _refuse(
@@ -150,26 +160,10 @@ def _refuse(
         value = getattr(args, name)
         if value is not None and value is not False:  # a seed of 0 was given, too
             option = f"--{name.replace('_', '-')}"
-            # A flag, or a condition, which is no text any more.
-            text = option if value is True or isinstance(value, tuple) else f"{option} {value}"
+            # A flag, a condition or a margin, which are no text any more.
+            plain = value is True or isinstance(value, tuple) or name == "same"
+            text = option if plain else f"{option} {value}"
             raise UsageError(f"{text}: has no meaning {where}; nearest: {near}")
-
-
-def _settings(same: str | None) -> Settings:
-    from pydlbench.compare.comparison import Settings
-
-    if same is None:
-        return Settings()
-    from pydlbench.cli.options import fraction
-
-    percent = same.removesuffix("%").strip()
-    try:
-        value = fraction("--same", percent, 0.0, 100.0)
-    except UsageError:
-        raise UsageError(
-            f"--same {same}: expected a percentage between 0 and 100; nearest: 2%"
-        ) from None
-    return Settings(margin=value / 100)
 
 
 def _nothing(found: Comparison) -> str:
@@ -186,76 +180,25 @@ def _nothing(found: Comparison) -> str:
 
 
 def _judged(found: Comparison, threshold: float) -> int:
-    from pydlbench.cli.options import FOUND
-    from pydlbench.report.compare import change, names_of
+    """Return the exit code under ``--fail-on``, and say on stderr what it comes from."""
+    from pydlbench.cli.options import FOUND, UNDECIDED
+    from pydlbench.report.compare import change, names_of, what_would_decide
 
     slow = found.slower(threshold)
-    if not slow:
-        return 0
-    worst = slow[0]
-    count = "1 row is" if len(slow) == 1 else f"{len(slow)} rows are"
-    tell(
-        f"--fail-on: {count} slower by more than {100 * threshold:g} %: "
-        f"{names_of(row.b for row in slow)}; the most: {change(worst.counts.ratio)}"
-    )
+    if slow:
+        worst = slow[0]
+        count = "1 row is" if len(slow) == 1 else f"{len(slow)} rows are"
+        tell(
+            f"--fail-on: {count} slower by more than {100 * threshold:g} %: "
+            f"{names_of(row.b for row in slow)}; the most: {change(worst.counts.ratio)}"
+        )
+        sys.stdout.flush()
+        return FOUND
+    causes = what_would_decide(found, threshold)
+    for cause in causes:
+        tell(f"--fail-on: cannot tell {100 * threshold:g} %: {cause}")
     sys.stdout.flush()
-    return FOUND
-
-
-# -----------------------------------------------------------------------------
-# The two sides of a comparison as they are stored, and the runs that came before them.
-
-# Twenty repeats tell a standard deviation to 16 %; more would only take time to read.
-_RUNS: Final = 20
-_ROWS: Final = 20_000
-# Runs that are looked at for them.
-_LOOKED_AT: Final = 200
-# Repeats one behind the other differ by less than runs of different days do: twenty of them would
-# promise more than holds tomorrow.
-_PER_HOUR: Final = 4
-
-
-def earlier_runs(store: Store, a: Side, b: Side) -> list[dict[Any, float]]:
-    """Return seconds by key, of each earlier run on the machine that both sides were measured on.
-
-    Of the runs of an hour only a few: they tell less than they seem to.
-
-    Args:
-        store: where they are.
-        a: not among them.
-        b: likewise; without two sides of one machine there is nothing to learn.
-    """
-    from pydlbench.compare.match import key
-    from pydlbench.compare.rows import Row
-    from pydlbench.store.place import machine_name
-
-    machine = machine_name(b.device)
-    if not machine or machine_name(a.device) != machine:
-        return []
-    wanted: set[Any] = set()
-    found: list[dict[Any, float]] = []
-    read = 0
-    hours: dict[str, int] = {}
-    for info in store.runs(limit=_LOOKED_AT):
-        hour = info.created_utc[:13]
-        useless = info.id in (a.run_id, b.run_id) or info.machine != machine
-        useless = useless or hours.get(hour, 0) == _PER_HOUR
-        if useless or info.status in ("running", "killed") or read + info.measurements > _ROWS:
-            continue
-        read += info.measurements
-        wanted = wanted or {key(row) for row in b.rows}
-        rows = map(Row._make, store.columns(info.id))
-        seconds = {
-            name: row.median
-            for row in rows
-            if row.ok and row.median and not row.contended and (name := key(row)) in wanted
-        }
-        if seconds:
-            found.append(seconds)
-            hours[hour] = hours.get(hour, 0) + 1
-        if len(found) == _RUNS:
-            break
-    return found
+    return UNDECIDED if causes else 0
 
 
 # -----------------------------------------------------------------------------

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["interleaved"]
 
-_PASSES = "10"
+_PASSES = 10
 _BUDGET_S = 0.3
 
 
@@ -40,13 +40,13 @@ def interleaved(
         UsageError: bad input, or nothing that can be measured here.
         PydlbenchError: not one pass was finished.
     """
-    from pydlbench.cli.options import reading_store, whole_number
-    from pydlbench.compare.interleaved import LEAST_PASSES, compare_interleaved
+    from pydlbench.cli.options import reading_store
+    from pydlbench.compare.interleaved import compare_interleaved
     from pydlbench.compare.match import match
     from pydlbench.compare.rerun import measured_sides
     from pydlbench.compare.rows import read_side
 
-    passes = whole_number("--passes", args.passes or _PASSES, LEAST_PASSES)
+    passes = args.passes or _PASSES
     budget_s = args.budget or _BUDGET_S
     seed = args.seed or 0
     with reading_store(args) or contextlib.nullcontext() as store:

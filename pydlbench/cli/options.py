@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FAILED",
     "FOUND",
+    "UNDECIDED",
     "Several",
     "add",
     "batches",
@@ -31,6 +32,7 @@ __all__ = [
     "fail_on",
     "fraction",
     "one_of",
+    "percentage",
     "positive_seconds",
     "reading_store",
     "real",
@@ -155,6 +157,21 @@ def fraction(option: str, text: str, low: float, high: float) -> float:
     return value
 
 
+def percentage(option: str, text: str) -> float:
+    """Return ``text``, ``2%`` or ``2``, as a fraction: 0.02.
+
+    Raises:
+        UsageError: It is none between 0 and 100, both excluded.
+    """
+    found = re.fullmatch(r"([0-9]{0,3}(?:\.[0-9]{0,6})?) ?%?", text)
+    value = real(option, found[1], "2%") if found and found[1].strip(".") else math.nan
+    if not 0 < value < 100:
+        raise UsageError(
+            f"{option} {text or repr(text)}: expected a percentage between 0 and 100; nearest: 2%"
+        )
+    return value / 100
+
+
 def split_patterns(given: Iterable[str]) -> list[str]:
     """Split layer patterns at commas, except inside ``n"..."`` and in ``@file``."""
     found: list[str] = []
@@ -266,10 +283,12 @@ def reading_store(args: argparse.Namespace) -> Store | None:
 
 
 # -----------------------------------------------------------------------------
-# ``--fail-on``: what ends a command with exit code 3.
+# ``--fail-on``: what ends a command with exit code 3, or 4 where it cannot be told.
 
 #: Exit code of a finding.
 FOUND: Final = 3
+#: Exit code where it could not be told whether there is one.
+UNDECIDED: Final = 4
 _LARGEST: Final = 1000.0
 
 

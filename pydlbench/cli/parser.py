@@ -133,7 +133,7 @@ COMMANDS = {
             ("compare last~1 last", "the two newest runs"),
             ("compare main last --fail-on slower:3%", "a gate for continuous integration"),
         ),
-        "1 nothing can be compared; 3 a row is slower than --fail-on allows",
+        "1 nothing can be compared; 3 a row is slower than --fail-on allows; 4 that cannot be told",
     ),
     "report": Command(
         "runs as one HTML page that opens offline, with figures and tables",

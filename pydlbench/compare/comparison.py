@@ -6,7 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pydlbench.records.documents import ComparisonSide
+import msgspec
+
+from pydlbench.records.documents import (
+    CompareDocument,
+    ComparisonEstimate,
+    ComparisonRow,
+    ComparisonSide,
+)
+from pydlbench.records.record import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,7 +23,10 @@ if TYPE_CHECKING:
     from pydlbench.compare.match import Matching
     from pydlbench.compare.rows import Row, Side
 
-__all__ = ["VERDICTS", "ComparedRow", "Comparison", "Estimate", "Settings"]
+__all__ = ["VERDICTS", "ComparedRow", "Comparison", "Drift", "Estimate", "Settings"]
+
+#: A ratio B / A with what is said of it.
+Estimate = ComparisonEstimate
 
 SAME: Final = "SAME"
 FASTER: Final = "FASTER"
@@ -23,8 +34,13 @@ SLOWER: Final = "SLOWER"
 UNCLEAR: Final = "UNCLEAR"
 #: In the order in which they are counted.
 VERDICTS: Final = (SLOWER, FASTER, SAME, UNCLEAR)
-# The fields of either side, as the struct of the document has them.
-_OF_SIDE: Final = ComparisonSide.__struct_fields__
+# What a row of a document has of its row in the second run, and of its estimate.
+_OF_ROW: Final = (
+    *("layer", "kind", "problem", "batch", "pass_", "precision", "device", "backend", "mode"),
+    *("cache", "threads", "layout_request", "fuse", "propagation"),
+)
+_OF_SIDE: Final = tuple(name for name in ComparisonSide.__struct_fields__ if name != "contended")
+_OF_ESTIMATE: Final = Estimate.__struct_fields__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,24 +61,18 @@ class Settings:
     confidence: float = 0.95
 
 
-class Estimate(NamedTuple):
-    """A ratio B / A with what is said of it.
+class Drift(NamedTuple):
+    """What most rows of two runs have in common.
 
-    ``p`` is that of a ratio of one, corrected for the number of rows. ``resolution`` is the
-    smallest ratio above one that would have been told from one here.
+    Attributes:
+        ratio: of B over A.
+        reading: ``machine`` where two runs of this machine differ by as much anyhow: it is taken
+            off. ``either`` where it may be the machine's, or of all rows: a verdict holds with it
+            and without it. ``change`` where it is more than the machine's runs differ by.
     """
 
     ratio: float
-    ci_low: float | None
-    ci_high: float | None
-    verdict: str
-    p: float | None = None
-    resolution: float | None = None
-    reason: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object; infinities become null where it is written."""
-        return self._asdict()
+    reading: str
 
 
 class ComparedRow(NamedTuple):
@@ -91,38 +101,21 @@ class ComparedRow(NamedTuple):
         """SAME, FASTER, SLOWER or UNCLEAR."""
         return self.counts.verdict
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object: :class:`pydlbench.records.documents.ComparisonRow`.
-
-        Not by way of the struct, which would take longer than all else of 100,000 rows; a test
-        holds the names against it.
-        """
-        row = self.b
-        return {
-            "layer": row.layer,
-            "kind": row.kind,
-            "problem": row.problem,
-            "batch": row.batch,
-            "pass": row.pass_,
-            "precision": row.precision,
-            "device": row.device,
-            "backend": row.backend,
-            "mode": row.mode,
-            "cache": row.cache,
-            "threads": row.threads,
-            "layout_request": row.layout_request,
-            "fuse": row.fuse,
-            "propagation": row.propagation,
-            "a": _side(self.a),
-            "b": _side(self.b),
-            **self.counts.to_dict(),
-            "verdict_in": "cycles" if self.counts is self.cycles else "time",
-            "time": self.time.to_dict(),
-            "cycles": None if self.cycles is None else self.cycles.to_dict(),
-            "by_pass": None
+    def document(self) -> ComparisonRow:
+        """Return what stands in the JSON document."""
+        counts = self.counts
+        return ComparisonRow(
+            **{name: getattr(self.b, name) for name in _OF_ROW},
+            **{name: getattr(counts, name) for name in _OF_ESTIMATE},
+            a=_side(self.a),
+            b=_side(self.b),
+            verdict_in="cycles" if counts is self.cycles else "time",
+            time=self.time,
+            cycles=self.cycles,
+            by_pass=None
             if self.passes is None
             else {"time": list(self.passes[0]), "cycles": list(self.passes[1])},
-        }
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,10 +130,11 @@ class Comparison:
         geomean: of all rows that a verdict could be given on; None without such a row.
         geomean_cycles: likewise in cycles.
         differences: between the two environments.
-        drift: what all rows have in common and was taken for the machine's, as a ratio; None where
-            nothing was taken off.
+        drift: what most rows have in common; None where that is not known: of few rows, and of runs
+            that differ in more than their code.
         settings: what a verdict took.
-        repeats: of how many earlier runs the scatter between runs was learnt.
+        replicates: of how many runs the scatter between runs was learnt.
+        run_sd: standard deviation of what a whole run of this machine is faster or slower.
         passes: how often both sides were prepared anew and measured in turn; 0 for stored runs.
         notes: what a reader has to know.
         in_cycles: whether the verdicts are those of the cycles.
@@ -153,9 +147,10 @@ class Comparison:
     geomean: Estimate | None
     geomean_cycles: Estimate | None = None
     differences: Sequence[Difference] = ()
-    drift: float | None = None
+    drift: Drift | None = None
     settings: Settings = Settings()
-    repeats: int = 0
+    replicates: int = 0
+    run_sd: float | None = None
     passes: int = 0
     notes: tuple[str, ...] = ()
     in_cycles: bool = False
@@ -186,43 +181,68 @@ class Comparison:
         ]
         return sorted(found, key=lambda row: -row.counts.ratio)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object: :class:`pydlbench.records.documents.CompareDocument`."""
+    def undecided(self, threshold: float) -> list[ComparedRow]:
+        """Return the rows of which it is not known whether they are slower by a fraction.
+
+        Those without a verdict; and those whose interval reaches beyond it, where a change of that
+        size would not have been found in four of five comparisons. What is within the margin is no
+        change, whatever is asked.
+        """
+        limit = 1 + max(threshold, self.settings.margin)
+        found = []
+        for row in self.rows:
+            one = row.counts
+            if one.verdict == SLOWER and one.ratio > 1 + threshold:
+                continue
+            within = one.ci_high is not None and one.ci_high <= limit
+            seen = one.resolution is not None and one.resolution <= limit
+            if one.reason is not None or not (within or seen):
+                found.append(row)
+        return found
+
+    def document(self) -> CompareDocument:
+        """Return the JSON document."""
         geomean = self.main_geomean
-        return {
-            "a": self.a.to_dict(),
-            "b": self.b.to_dict(),
-            "interleaved": self.passes > 0,
-            "passes": self.passes or None,
-            "matched_across": self.matching.axis,
-            "matched_values": list(self.matching.values) if self.matching.axis else None,
-            "rows": [row.to_dict() for row in self.rows],
-            "geomean": None if geomean is None else geomean.ratio,
-            "geomean_ci": None if geomean is None else [geomean.ci_low, geomean.ci_high],
-            "geomean_verdict": None if geomean is None else geomean.verdict,
-            "geomean_in": {
-                "time": None if self.geomean is None else self.geomean.to_dict(),
-                "cycles": None if self.geomean_cycles is None else self.geomean_cycles.to_dict(),
-            },
-            "counts": dict(self.counted),
-            "drift": self.drift,
-            "only_a": [_name(row) for row in self.matching.only_a],
-            "only_b": [_name(row) for row in self.matching.only_b],
-            "untimed": [
+        settings = self.settings
+        return CompareDocument(
+            schema_version=SCHEMA_VERSION,
+            a=self.a.to_dict(),
+            b=self.b.to_dict(),
+            interleaved=self.passes > 0,
+            passes=self.passes or None,
+            matched_across=self.matching.axis,
+            matched_values=self.matching.values if self.matching.axis else None,
+            rows=tuple(row.document() for row in self.rows),
+            geomean=None if geomean is None else geomean.ratio,
+            geomean_ci=None if geomean is None else (geomean.ci_low, geomean.ci_high),
+            geomean_verdict=None if geomean is None else geomean.verdict,
+            geomean_in={"time": self.geomean, "cycles": self.geomean_cycles},
+            counts=self.counted,
+            drift=None if self.drift is None else self.drift.ratio,
+            drift_reading=None if self.drift is None else self.drift.reading,
+            only_a=tuple(map(_name, self.matching.only_a)),
+            only_b=tuple(map(_name, self.matching.only_b)),
+            untimed=tuple(
                 {**_name(pair.a), "a": pair.a.status, "b": pair.b.status}
                 for pair in self.matching.untimed
-            ],
-            "warnings": [one.text for one in self.differences],
-            "differences": [one.to_dict() for one in self.differences],
-            "notes": list(self.notes),
-            "settings": {
-                "alpha": self.settings.alpha,
-                "margin": self.settings.margin,
-                "confidence": self.settings.confidence,
+            ),
+            warnings=tuple(one.text for one in self.differences),
+            differences=tuple(one.to_dict() for one in self.differences),
+            notes=self.notes,
+            settings={
+                "alpha": settings.alpha,
+                "margin": settings.margin,
+                "confidence": settings.confidence,
                 "correction": "Holm",
-                "repeats": self.repeats,
+                "replicates": self.replicates,
+                "run_sd": self.run_sd,
             },
-        }
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the same as a plain object; of 100,000 rows in a second."""
+        found: dict[str, Any] = msgspec.to_builtins(self.document())
+        return found
 
 
 def bounded(log_value: float) -> float:
@@ -230,8 +250,9 @@ def bounded(log_value: float) -> float:
     return math.exp(log_value) if log_value < 700 else math.inf
 
 
-def _side(row: Row) -> dict[str, Any]:
-    return {**{name: getattr(row, name) for name in _OF_SIDE}, "contended": bool(row.contended)}
+def _side(row: Row) -> ComparisonSide:
+    fields = {name: getattr(row, name) for name in _OF_SIDE}
+    return ComparisonSide(**fields, contended=bool(row.contended))
 
 
 def _name(row: Row) -> dict[str, Any]:

@@ -43,13 +43,14 @@ class Difference:
     """One thing in which the runs differ.
 
     Attributes:
-        what: ``machine``, ``library``, ``threads``, ``variable``, ``build``, ``system``,
-            ``kernel``, ``clock`` or ``unknown``.
+        what: ``machine``, ``library``, ``threads``, ``variable``, ``build``, ``code``,
+            ``system``, ``kernel``, ``clock`` or ``unknown``.
         a: the first run's.
         b: the second one's.
         text: a sentence.
-        counts: whether it may change times: of clocks, and of kernels that a race of candidates
-            chose anew, that is in the ratios already.
+        counts: whether it may change times without being what is asked about: another code is what
+            a comparison is for, and clocks and kernels that a race of candidates chose anew are in
+            the ratios already.
     """
 
     what: str
@@ -88,6 +89,7 @@ def differences(a: Side, b: Side, pairs: Sequence[Pair]) -> list[Difference]:
         *_named("variable", "environment variables", _part(a, "variables"), _part(b, "variables")),
         *_named("build", "the build of the native modules", _part(a, "build"), _part(b, "build")),
         *_named("system", "settings of the system", _part(a, "settings"), _part(b, "settings")),
+        *_code(a, b),
         *_systems(a, b),
         *_unknown(a, b),
     ]
@@ -162,6 +164,14 @@ def _named(
             text=f"{words} differ: {'; '.join(shown)}{more}",
         )
     ]
+
+
+def _code(a: Side, b: Side) -> list[Difference]:
+    one, other = a.environment.get("code"), b.environment.get("code")
+    if not one or not other or one == other:
+        return []
+    text = f"pydlbench's own code that times kernels differs: {one} and {other}"
+    return [Difference(what="code", a=one, b=other, text=text, counts=False)]
 
 
 def _systems(a: Side, b: Side) -> list[Difference]:

@@ -12,6 +12,7 @@ from pydlbench.store.entry import LAYER_COLUMNS
 from pydlbench.units import printable
 
 if TYPE_CHECKING:
+    import builtins
     from collections.abc import Mapping, Sequence
 
     from pydlbench.store.reader import Reader
@@ -21,6 +22,7 @@ __all__ = ["Row", "Side", "read_side"]
 # Seconds of an execution, far beyond what any kernel can take and any clock can tell.
 _LEAST_S: Final = 1e-15
 _MOST_S: Final = 1e15
+_FLOAT64: Final = 8
 _COLUMNS: Final = tuple("pass_" if name == "pass" else name for name in LAYER_COLUMNS)
 
 
@@ -29,7 +31,8 @@ class Row(NamedTuple):
 
     Of a step ``layer`` is the model, ``pass_`` the phase, ``backend`` the framework, ``kind`` what
     it is (``step``, ``estimate``, ``check measured``, ``check predicted``, ``check native``) and
-    ``problem`` everything else that tells it from others, as text. Times in seconds.
+    ``problem`` everything else that tells it from others, as text. Times in seconds; the medians of
+    the visits are the bytes of :func:`pydlbench.store.entry.pack_samples`.
     """
 
     layer: str
@@ -58,6 +61,12 @@ class Row(NamedTuple):
     flops: float | None
     flops_executed: float | None
     bytes: float | None
+    visit_s: builtins.bytes | None = None
+
+    @property
+    def visits(self) -> int:
+        """How often it was visited."""
+        return 1 if self.visit_s is None else len(self.visit_s) // _FLOAT64
 
     @property
     def ok(self) -> bool:

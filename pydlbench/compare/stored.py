@@ -1,22 +1,26 @@
-"""Two stored runs: ratios of medians, with the variance between runs in their intervals.
+"""Two stored runs: ratios of medians, with all that is known of their scatter in the intervals.
 
 With y the logarithm of a row's ratio of medians,
 
     y = change + common + own,
 
 where ``common`` is what the whole second run was faster or slower (the clock, a neighbour on the
-machine) and ``own`` is what this row differs by from run to run. The variance of ``own`` is twice
-that of one run (:mod:`pydlbench.compare.statistics`) and that of both medians within their runs.
-The common part is estimated by the weighted median of all rows and taken off where that is safe:
-with five rows or more, in two runs of the same environment, and as long as it is no larger than
-such parts are. Where it is not taken off its variance is in each row's.
+machine) and ``own`` is what this row differs by from run to run. The variance of ``own`` is that
+which the row's visits have within their runs, or that of replicates where it is larger: they count
+in what hours and days do (:mod:`pydlbench.compare.scatter`). Without replicates, what rows of these
+two runs differ by beyond their visits is added, as far as that can be told from changes.
+
+``common`` is the weighted median of all rows, with five rows or more in two runs that differ in
+nothing but code. How it is read follows from what whole runs of this machine differ by, see
+:class:`pydlbench.compare.comparison.Drift`. Elsewhere its variance is in each row's.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from pydlbench.compare.comparison import (
@@ -24,43 +28,51 @@ from pydlbench.compare.comparison import (
     UNCLEAR,
     ComparedRow,
     Comparison,
+    Drift,
     Estimate,
     Settings,
     bounded,
 )
 from pydlbench.compare.environment import OTHER_CLOCK, differences
-from pydlbench.compare.statistics import (
-    PRIOR_FREEDOM,
-    Evidence,
-    Scatter,
-    compute_bound,
-    episodes,
-    judge,
-    prior,
+from pydlbench.compare.match import key
+from pydlbench.compare.scatter import (
+    LEAST_ROWS,
+    Replicates,
+    between_runs,
+    of_replicates,
+    of_visits,
+    visits_of,
 )
+from pydlbench.compare.statistics import Evidence, judge, quantile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from pydlbench.compare.match import Matching, Pair
     from pydlbench.compare.rows import Row, Side
 
-__all__ = ["compare"]
+__all__ = ["CONTENDED", "NO_SCATTER", "RUN_SD", "compare"]
 
-# Of the medians' intervals within their runs: all commands' default level.
-_WITHIN: Final = 1.959964
-_LEAST_ROWS: Final = 5
-# A common part beyond so many standard deviations is no drift any more.
-_DRIFT: Final = 2.0
-# The median of |x| of a normal distribution, in standard deviations.
-_NORMAL: Final = 0.674490
-_NO_INTERVAL: Final = "too few samples for an interval"
+#: What a whole run is faster or slower, one standard deviation: assumed where no replicates tell
+#: it. No visit shows it, as a run is over before the hours are that its machine drifts in; without
+#: any figure a slower hour would be called a slower kernel. On machines that others use, too, the
+#: same code's time wanders by 5 to 20 % from hour to hour, which is taken for the range of most
+#: runs; on a machine of one's own this is too much, and replicates take its place.
+RUN_SD: Final = 0.05
+# As many degrees of freedom are as good as all: Student's t is the normal distribution within 2 %.
+_MANY: Final = 200
+#: FLOP per byte: in fp32, CPUs with AVX-512 have some 20 to 30 times as many FLOP/s as B/s, so that
+#: memory does not bound what has more work than that for each byte.
+_INTENSE: Final = 30.0
+# A standard deviation of two clocks that differ by as little is known.
+_LEAST_SD: Final = 1e-9
+NO_SCATTER: Final = "visited once, and no replicate is kept: how far it scatters is not known"
+CONTENDED: Final = "other work disturbed it"
+_TWO_READINGS: Final = "not the clock alone bounds it, and time and cycles say different things"
 # Of a row with itself: whatever disturbed it, and however runs differ.
 _ITSELF: Final = Estimate(ratio=1.0, ci_low=1.0, ci_high=1.0, verdict=SAME, p=1.0)
-_CONTENDED: Final = "other work disturbed it"
-_TWO_READINGS: Final = "not the clock alone bounds it, and time and cycles say different things"
 
 
 def compare(
@@ -68,7 +80,7 @@ def compare(
     b: Side,
     matching: Matching,
     settings: Settings | None = None,
-    scatter: Callable[[Scatter, Sequence[Pair]], Scatter] | None = None,
+    groups: Sequence[Sequence[Mapping[Any, float]]] = (),
 ) -> Comparison:
     """Compare two stored runs.
 
@@ -77,28 +89,30 @@ def compare(
         b: the second one.
         matching: of both.
         settings: what a verdict takes.
-        scatter: returns the scatter with what earlier runs tell, given what is assumed.
+        groups: replicates, of :func:`pydlbench.compare.history.replicates`.
     """
     settings = settings or Settings()
     pairs = matching.pairs
-    assumed = prior([pair.a for pair in pairs])
-    known = assumed if scatter is None else scatter(assumed, pairs)
     found = differences(a, b, pairs)
     alike = matching.axis is None and not any(one.counts for one in found)
-    log, within, against = _logs(pairs)
-    disturbed = episodes((a, b), [pair.a for pair in pairs])
-    evidence, drift = _evidence(log, within, against, known, alike, disturbed)
-    times = judge(evidence, settings)
+    replicated = _replicated(pairs, groups)
+    variance, freedom = _scatter(pairs, replicated)
+    log = np.log([pair.b.median / pair.a.median for pair in pairs])  # type: ignore[operator]  # both are timed
     clocks = _clocks(pairs)
+    against = [
+        CONTENDED if pair.a.contended or pair.b.contended else NO_SCATTER if unknown else None
+        for pair, unknown in zip(pairs, np.isnan(variance).tolist(), strict=True)
+    ]
     lacking = [
         "no clock was read" if math.isnan(clock) else reason
         for clock, reason in zip(clocks.tolist(), against, strict=True)
     ]
-    in_cycles, cycle_drift = _evidence(log + clocks, within, lacking, known, alike, disturbed)
-    cycles = judge(in_cycles, settings)
+    in_time = _read(log, variance, freedom, against, replicated, alike, settings)
+    in_cycles = _read(log + clocks, variance, freedom, lacking, replicated, alike, settings)
+    times, cycles = judge(in_time.evidence, settings), judge(in_cycles.evidence, settings)
     by_clock = alike and _only_clocks(clocks)
-    geomean = _geomean(log, within, against, known, settings)
-    geomean_cycles = _geomean(log + clocks, within, lacking, known, settings)
+    geomean = _geomean(log, in_time, replicated, settings)
+    geomean_cycles = _geomean(log + clocks, in_cycles, replicated, settings)
     if by_clock:
         bound = compute_bound([pair.a for pair in pairs]).tolist()
         cycles = list(map(_agreed, times, cycles, bound))
@@ -116,7 +130,6 @@ def compare(
         ComparedRow(pair.a, pair.b, time, None if math.isnan(clock) else cycle, by_clock)
         for pair, time, cycle, clock in zip(pairs, times, cycles, clocks.tolist(), strict=True)
     ]
-    taken = cycle_drift if by_clock else drift
     return Comparison(
         a=a,
         b=b,
@@ -125,36 +138,155 @@ def compare(
         geomean=geomean,
         geomean_cycles=geomean_cycles,
         differences=found,
-        drift=None if taken is None else bounded(taken),
+        drift=(in_cycles if by_clock else in_time).drift,
         settings=settings,
-        repeats=known.runs,
+        replicates=replicated.count,
+        run_sd=math.sqrt(_run(replicated)[0]),
         in_cycles=by_clock,
     )
 
 
-def _logs(pairs: Sequence[Pair]) -> tuple[NDArray[Any], NDArray[Any], list[str | None]]:
-    """Return ratios, their standard errors within the runs, and what speaks against rows."""
-    first, second = _times([pair.a for pair in pairs]), _times([pair.b for pair in pairs])
-    log = np.log(second[0] / first[0])
-    error = np.hypot(_error(first), _error(second))
-    disturbed = [bool(pair.a.contended or pair.b.contended) for pair in pairs]
-    against = [
-        _CONTENDED if contended else _NO_INTERVAL if math.isnan(one) else None
-        for contended, one in zip(disturbed, error.tolist(), strict=True)
-    ]
-    return log, error, against
+# -----------------------------------------------------------------------------
+# The scatter: of visits, of replicates, of a whole run.
 
 
-def _times(rows: Sequence[Row]) -> NDArray[Any]:
-    """Return medians, lower and upper ends as three lines."""
-    values = [(row.median, row.ci_low, row.ci_high) for row in rows]
-    return np.array(values, dtype=float).reshape(-1, 3).T
+def _kinds(pairs: Sequence[Pair]) -> NDArray[Any]:
+    """Return which rows scatter alike: the same kind of layer or step, on the same backend."""
+    rows = [pair.a for pair in pairs]
+    return np.array([f"{row.kind} {row.backend} {row.mode} {row.cache}" for row in rows])
 
 
-def _error(times: NDArray[Any]) -> NDArray[Any]:
-    with np.errstate(all="ignore"):
-        wide = np.log(times[2] / times[1]) / 2 / _WITHIN
-    return np.where(np.isfinite(wide), wide, np.nan)
+def _replicated(
+    pairs: Sequence[Pair], groups: Sequence[Sequence[Mapping[Any, float]]]
+) -> Replicates:
+    """Return what replicates tell of the rows, each side's looked up by its own name."""
+    sides = [[key(pair.a) for pair in pairs], [key(pair.b) for pair in pairs]]
+    kinds = _kinds(pairs)
+    if len(groups) == 1 and sides[0] != sides[1]:
+        return of_replicates([*groups, *groups], [sides[0], sides[1]], kinds)
+    return of_replicates(groups, sides[: len(groups)], kinds)
+
+
+def _scatter(pairs: Sequence[Pair], replicated: Replicates) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the variance of each ratio without the common part, and its degrees of freedom.
+
+    Replicates tell all of it; visits less, or as much where only minutes matter, but they tell it
+    of these very runs.
+    """
+    sides = [visits_of([pair[side] for pair in pairs]) for side in (0, 1)]
+    within, freedom = of_visits(sides, _kinds(pairs))
+    between = 2 * replicated.rows
+    chosen = np.isnan(within) | (between > within)
+    chosen &= ~np.isnan(between)
+    variance = np.where(chosen, between, within)
+    worth = np.where(chosen, replicated.freedom, freedom)
+    return np.maximum(variance, _LEAST_SD**2), np.clip(worth, 1, _MANY).astype(int)
+
+
+def _run(replicated: Replicates) -> tuple[float, int]:
+    """Return the variance of what a whole run has in common, and its degrees of freedom."""
+    if replicated.run is None:
+        return RUN_SD**2, _MANY
+    return replicated.run, replicated.run_freedom
+
+
+def _added(
+    variance: NDArray[Any], freedom: NDArray[Any], more: float, more_freedom: int
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return sums of variances, with their degrees of freedom (Welch and Satterthwaite)."""
+    total = variance + more
+    with np.errstate(invalid="ignore"):
+        worth = total**2 / (variance**2 / freedom + more**2 / more_freedom)
+    return total, np.clip(np.nan_to_num(worth, nan=1.0), 1, _MANY).astype(int)
+
+
+# -----------------------------------------------------------------------------
+# The common part, and what is left for each row.
+
+
+class _Reading(NamedTuple):
+    """What is judged; the rows' variances without that of the common part; and that part."""
+
+    evidence: Evidence
+    variance: NDArray[Any]
+    freedom: NDArray[Any]
+    drift: Drift | None
+
+
+def _read(
+    log: NDArray[Any],
+    variance: NDArray[Any],
+    freedom: NDArray[Any],
+    against: Sequence[str | None],
+    replicated: Replicates,
+    alike: bool,
+    settings: Settings,
+) -> _Reading:
+    """Return the evidence, with the common part read as what whole runs differ by."""
+    usable = np.array([reason is None for reason in against], dtype=bool)
+    log = np.where(np.isnan(log), 0.0, log)
+    run, run_freedom = _run(replicated)
+    drift, rest = None, log
+    of_run, of_run_freedom = 2 * run, run_freedom
+    if alike and usable.sum() >= LEAST_ROWS:
+        common = _weighted_median(log[usable], 1 / np.sqrt(variance[usable]))
+        if not replicated.count:
+            more = between_runs(log[usable] - common, variance[usable])
+            variance, freedom = _added(variance, freedom, more, _MANY)
+        # Of a median: pi / 2 times the variance of the mean.
+        known = math.pi / 2 / float(np.sum(1 / variance[usable]))
+        anyhow = math.sqrt(2 * run)
+        most = quantile(1 - settings.alpha, run_freedom) * math.sqrt(2 * run + known)
+        reading = (
+            "machine" if abs(common) <= anyhow else "either" if abs(common) <= most else "change"
+        )
+        drift = Drift(bounded(common), reading)
+        if reading != "change":
+            rest = log - common
+            log = rest if reading == "machine" else log
+            # As well known as the rows that tell it together.
+            of_run, of_run_freedom = known, max(1, int(freedom[usable].sum()))
+    own, own_freedom = _added(variance, freedom, of_run, of_run_freedom)
+    evidence = Evidence(log, rest, np.sqrt(own), own_freedom, against)
+    return _Reading(evidence, variance, freedom, drift)
+
+
+def _weighted_median(values: NDArray[Any], weights: NDArray[Any]) -> float:
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    half = reached[-1] / 2
+    place = int(np.searchsorted(reached, half))
+    if place + 1 < len(order) and reached[place] == half:
+        return float((values[order[place]] + values[order[place + 1]]) / 2)
+    return float(values[order[place]])
+
+
+def _geomean(
+    log: NDArray[Any], reading: _Reading, replicated: Replicates, settings: Settings
+) -> Estimate | None:
+    """Return the geometric mean of all ratios that can have a verdict, the common part in it."""
+    usable = np.array([reason is None for reason in reading.evidence.against], dtype=bool)
+    count = int(usable.sum())
+    if not count:
+        return None
+    run, run_freedom = _run(replicated)
+    own = np.array([float(np.sum(reading.variance[usable])) / count**2])
+    own_freedom = np.array([int(np.sum(reading.freedom[usable]))])
+    variance, freedom = _added(own, own_freedom, 2 * run, run_freedom)
+    mean = np.array([float(np.mean(log[usable]))])
+    return judge(Evidence(mean, mean, np.sqrt(variance), freedom, [None]), settings)[0]
+
+
+# -----------------------------------------------------------------------------
+# Another clock: cycles, where time follows it.
+
+
+def compute_bound(rows: Sequence[Row]) -> NDArray[Any]:
+    """Return of which rows it is known that their time follows the core's clock."""
+    done = np.array([row.flops_executed or row.flops or 0.0 for row in rows], dtype=float)
+    moved = np.array([row.bytes or 0.0 for row in rows], dtype=float)
+    bound: NDArray[Any] = (moved > 0) & (done / _INTENSE >= moved)
+    return bound
 
 
 def _clocks(pairs: Sequence[Pair]) -> NDArray[Any]:
@@ -180,75 +312,4 @@ def _agreed(time: Estimate, cycles: Estimate, bound: bool) -> Estimate:
     """
     if bound or cycles.verdict in (time.verdict, UNCLEAR):
         return cycles
-    return cycles._replace(verdict=UNCLEAR, reason=_TWO_READINGS)
-
-
-def _evidence(
-    log: NDArray[Any],
-    within: NDArray[Any],
-    against: Sequence[str | None],
-    scatter: Scatter,
-    alike: bool,
-    disturbed: NDArray[Any],
-) -> tuple[Evidence, float | None]:
-    """Return the evidence, and the common part that was taken off."""
-    usable = np.array([reason is None for reason in against], dtype=bool)
-    own = np.sqrt(2 * scatter.rows**2 + np.nan_to_num(within) ** 2)
-    log = np.where(np.isnan(log), 0.0, log)
-    if alike and usable.sum() >= _LEAST_ROWS:
-        common = _weighted_median(log[usable], 1 / own[usable])
-        if abs(common) <= _DRIFT * math.sqrt(2) * scatter.run:
-            rest = log - common
-            scale = _scale(rest[usable] / own[usable])
-            # Of a median: pi / 2 times the variance of the mean.
-            known = math.pi / 2 / float(np.sum(1 / own[usable] ** 2))
-            sd = scale * np.sqrt(own**2 + known)
-            return Evidence(log, rest, sd, scatter.freedom, against, disturbed), common
-    sd = np.sqrt(own**2 + 2 * scatter.run**2)
-    return Evidence(log, log, sd, scatter.freedom, against, disturbed), None
-
-
-def _scale(rests: NDArray[Any]) -> float:
-    """Return by how much these rows scatter more, or less, than they should.
-
-    The median of their distances is used: rows that have really changed hardly move it. It is worth
-    half as many degrees of freedom as there are rows, and is held against the assumed one.
-    """
-    seen = float(np.median(np.abs(rests))) / _NORMAL
-    weight = len(rests) / 2
-    return math.sqrt((PRIOR_FREEDOM + weight * seen**2) / (PRIOR_FREEDOM + weight))
-
-
-def _weighted_median(values: NDArray[Any], weights: NDArray[Any]) -> float:
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(weights[order])
-    half = reached[-1] / 2
-    place = int(np.searchsorted(reached, half))
-    if place + 1 < len(order) and reached[place] == half:
-        return float((values[order[place]] + values[order[place + 1]]) / 2)
-    return float(values[order[place]])
-
-
-def _geomean(
-    log: NDArray[Any],
-    within: NDArray[Any],
-    against: Sequence[str | None],
-    scatter: Scatter,
-    settings: Settings,
-) -> Estimate | None:
-    """Return the geometric mean of all ratios that can have a verdict, the common part in it."""
-    usable = np.array([reason is None for reason in against], dtype=bool)
-    count = int(usable.sum())
-    if not count:
-        return None
-    own = 2 * scatter.rows[usable] ** 2 + within[usable] ** 2
-    sd = math.sqrt(2 * scatter.run**2 + float(np.sum(own)) / count**2)
-    mean = np.array([float(np.mean(log[usable]))])
-    evidence = Evidence(
-        log=mean,
-        rest=mean,
-        sd=np.array([sd]),
-        freedom=np.array([int(np.min(scatter.freedom[usable]))]),
-        against=[None],
-    )
-    return judge(evidence, settings)[0]
+    return msgspec.structs.replace(cycles, verdict=UNCLEAR, reason=_TWO_READINGS)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import importlib.util
 import os
 import platform
 from importlib import metadata
@@ -54,6 +57,7 @@ def read_environment(
         "machine": platform.machine(),
         "packages": _versions((*_PACKAGES, *packages)),
         "build": _build(),
+        "code": _code(),
         "variables": {
             name: value
             for name, value in sorted(variables.items())
@@ -108,10 +112,30 @@ def _versions(packages: Iterable[str]) -> dict[str, str]:
     return found
 
 
+# Of this package, what a row's time depends on: the procedure, who prepares kernels, who runs them.
+_TIMED = ("timing", "backends", "workers", "runner", "steps")
+
+
+@functools.cache
+def _code() -> str:
+    """Return a digest of the code that times kernels, the native modules among it.
+
+    A release's number stays the same from one commit to the next, and an installed package knows no
+    commits: what tells whether two runs are repetitions of each other is the code itself.
+    """
+    package = Path(__file__).parents[1]
+    files = [path for name in _TIMED for path in package.joinpath(name).rglob("*.py")]
+    # A module that is installed elsewhere than these files is found as an import finds it.
+    for name in ("pydlbench._cpu", "pydlbench._cuda"):
+        found = importlib.util.find_spec(name)
+        files += [] if found is None or found.origin is None else [Path(found.origin)]
+    # By content and name alone: the same code is the same wherever it is installed.
+    each = sorted(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in files)
+    return hashlib.sha256("\n".join(each).encode()).hexdigest()[:12]
+
+
 def _build() -> dict[str, str]:
     """How the native modules were built; empty in a source tree that was never built."""
-    import importlib
-
     try:
         module = importlib.import_module("pydlbench._build")
     except ImportError:

@@ -294,16 +294,16 @@ class ComparisonEstimate(Record, frozen=True, kw_only=True):
     """A ratio with what is said of it.
 
     Attributes:
-        ratio: b over A.
+        ratio: b over A, without the drift where that is taken for the machine's.
         ci_low: lower end of the interval of this row by itself.
         ci_high: upper end.
         verdict: what can be said of B.
         p: of a ratio of one, corrected for the number of rows.
-        resolution: the smallest ratio above one that would have been told from one here.
+        resolution: the smallest ratio above one that is found here in four of five comparisons.
         reason: why there can be no verdict.
     """
 
-    ratio: float | None
+    ratio: float
     ci_low: float | None
     ci_high: float | None
     verdict: Verdict
@@ -338,7 +338,7 @@ class ComparisonRow(Record, frozen=True, kw_only=True, rename={"pass_": "pass"})
         ci_high: upper end.
         verdict: what can be said of B.
         p: of a ratio of one, corrected for the number of rows.
-        resolution: the smallest ratio above one that would have been told from one here.
+        resolution: the smallest ratio above one that is found here in four of five comparisons.
         reason: why there can be no verdict.
         by_pass: of sides measured in turn, the ratio of each pass: lists time and cycles;
             null for stored runs.
@@ -363,7 +363,7 @@ class ComparisonRow(Record, frozen=True, kw_only=True, rename={"pass_": "pass"})
     propagation: str | None = None
     a: ComparisonSide | None = None
     b: ComparisonSide | None = None
-    ratio: float | None
+    ratio: float
     ci_low: float | None
     ci_high: float | None
     verdict: Verdict
@@ -392,15 +392,17 @@ class CompareDocument(Document, frozen=True, kw_only=True):
         geomean_verdict: its verdict.
         geomean_in: the geometric mean in time and in cycles.
         counts: how many rows have each verdict.
-        drift: what all rows have in common and was taken for the machine's, as a ratio;
-            null where nothing was taken off.
+        drift: what most rows have in common, as a ratio; null where that is not known.
+        drift_reading: machine where two runs differ by as much anyhow, and it is taken off;
+            either where it may be the machine's or of all rows; change where it is more.
         only_a: rows of A without a partner.
         only_b: rows of B without a partner.
         untimed: pairs that are not timed on both sides.
         warnings: in what the runs differ, in sentences.
         differences: the same as objects.
         notes: what a reader has to know.
-        settings: what a verdict took: alpha, margin, confidence, correction, repeats.
+        settings: what a verdict took: alpha, margin, confidence, correction; of how many
+            replicates the scatter was learnt, and run_sd: what whole runs differ by.
     """
 
     a: Mapping[str, Any] = msgspec.field(default_factory=dict)
@@ -416,6 +418,7 @@ class CompareDocument(Document, frozen=True, kw_only=True):
     geomean_in: Mapping[str, Any] = msgspec.field(default_factory=dict)
     counts: Mapping[str, int] = msgspec.field(default_factory=dict)
     drift: float | None = None
+    drift_reading: Annotated[str, one_of("machine", "either", "change")] | None = None
     only_a: tuple[Mapping[str, Any], ...] = ()
     only_b: tuple[Mapping[str, Any], ...] = ()
     untimed: tuple[Mapping[str, Any], ...] = ()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydlbench.compare.comparison import FASTER, SAME, SLOWER, UNCLEAR
 from pydlbench.compare.match import LAYER_KINDS, describe
+from pydlbench.compare.stored import CONTENDED, NO_SCATTER
 from pydlbench.records.metrics import Column
 from pydlbench.report.text import Heading, Lines, Table, some_names
 from pydlbench.units import number, percent, time_in, time_unit
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pydlbench.compare.rows import Row, Side
     from pydlbench.report.text import Block
 
-__all__ = ["change", "comparison_report", "names_of", "resolution"]
+__all__ = ["change", "comparison_report", "names_of", "resolution", "what_would_decide"]
 
 
 # -----------------------------------------------------------------------------
@@ -30,6 +31,8 @@ _SHOWN: Final = 6
 _FACTOR: Final = 2.0
 # Less than half a percent in common is nothing to speak of.
 _WORTH_SAYING: Final = 0.005
+# More visits than this nobody waits for: --interleave is quicker.
+_MOST_VISITS: Final = 60
 
 
 def ratio_text(value: float) -> str:
@@ -45,12 +48,9 @@ def interval(estimate: Estimate) -> str:
 
 
 def resolution(estimate: Estimate) -> str:
-    """Format what could have been told from one: ``12 %``, ``2.1x``."""
+    """Format the smallest change that would have been found: ``12 %``, ``2.1x``."""
     value = estimate.resolution
-    if value is None or value > 99:
-        return "-"
-    # From 99.5 % on, two digits of a percentage would take an exponent.
-    return f"{value:.1f}x" if value >= _FACTOR - 0.005 else f"{100 * (value - 1):.2g} %"
+    return "-" if value is None or value > 99 else _least(value)
 
 
 def change(ratio: float) -> str:
@@ -121,25 +121,107 @@ def legend(found: Comparison) -> list[str]:
     beyond = f"{100 * settings.margin:g} %"
     if found.passes:
         spread = f"the scatter between {found.passes} preparations"
-    elif found.repeats:
-        spread = f"the scatter between runs, of {found.repeats} earlier ones and a measured figure"
+    elif found.replicates:
+        spread = f"the scatter between visits, and between {found.replicates} replicates"
     else:
-        spread = "the scatter between runs, a measured figure: no earlier runs tell more"
+        spread = "the scatter between visits; no replicates tell more"
     level = f"{100 * settings.confidence:g} %"
-    ratio = f"ratio: B over A; its {level} interval counts {spread}"
+    whole = found.drift is not None and found.drift.reading == "machine"
+    less = " without what most rows have in common" if whole else ""
     chance = f"the chance of any false one among all rows is {100 * settings.alpha:g} % (Holm)"
     lines = [
-        f"{ratio}; resolves: the smallest difference that would have been seen",
+        f"ratio: B over A{less}; its {level} interval counts {spread}",
+        "resolves: the smallest change that is found in four of five comparisons",
         f"SLOWER, FASTER: beyond {beyond}, and {chance}; SAME: within {beyond}; UNCLEAR: neither",
     ]
-    if found.drift is not None and abs(found.drift - 1) >= _WORTH_SAYING:
-        lines.append(
-            f"B was {change(found.drift)} in most rows, as much as a whole run may be by chance: "
-            "only what goes beyond that counts"
-        )
     if found.in_cycles:
         lines.append("verdicts are those of the cycles: nothing but the clock differs")
     return lines
+
+
+def drift_lines(found: Comparison) -> list[str]:
+    """Say what most rows have in common, and how it is read."""
+    drift = found.drift
+    if drift is None or found.run_sd is None or abs(drift.ratio - 1) < _WORTH_SAYING:
+        return []
+    known = "as replicates say" if found.replicates else "as is assumed without replicates"
+    anyhow = f"two runs here differ by {percent(math.sqrt(2) * found.run_sd)} in common, {known}"
+    what = {
+        "machine": f"it is taken for the machine's ({anyhow})",
+        "either": f"the machine, or all rows ({anyhow}): verdicts hold with it and without it",
+        "change": f"more than the machine explains ({anyhow})",
+    }
+    return [f"most rows are {change(drift.ratio)}: {what[drift.reading]}"]
+
+
+# -----------------------------------------------------------------------------
+# What would decide a question that these runs leave open.
+
+
+def what_would_decide(found: Comparison, threshold: float) -> list[str]:
+    """Say, a line per cause, why it is open whether rows are slower, and what would decide it.
+
+    Args:
+        found: a comparison.
+        threshold: slower by more than this fraction.
+
+    Returns:
+        Nothing where it is decided for all rows.
+    """
+    causes: dict[str, list[Row]] = {}
+    coarse: list[ComparedRow] = []
+    for row in found.undecided(threshold):
+        reason = row.counts.reason
+        if reason is None:
+            coarse.append(row)
+        else:
+            causes.setdefault(f"{reason}; {_remedy(reason, found)}", []).append(row.b)
+    lines = [f"{_rows(len(rows))} ({names_of(rows)}): {cause}" for cause, rows in causes.items()]
+    if coarse:
+        told = [row.counts.resolution for row in coarse if row.counts.resolution is not None]
+        much = f"resolve no less than {_least(min(told))}" if told else "have no resolution"
+        names = names_of(row.b for row in coarse)
+        finer = _finer(found, min(told, default=_FACTOR), threshold)
+        lines.append(f"{_rows(len(coarse))} ({names}): {much}; {finer}")
+    drift = found.drift
+    if drift is not None and drift.reading == "machine" and drift.ratio > 1 + threshold:
+        lines.append(
+            f"most rows are {change(drift.ratio)}, which may be the machine's or all of them; "
+            "--interleave, or replicates of both sides"
+        )
+    return lines
+
+
+def _least(value: float) -> str:
+    # From 99.5 % on, two digits of a percentage would take an exponent.
+    return f"{value:.1f}x" if value >= _FACTOR - 0.005 else f"{100 * (value - 1):.2g} %"
+
+
+def _remedy(reason: str, found: Comparison) -> str:
+    if reason == CONTENDED:
+        return "measure again when nothing else runs"
+    if found.passes:
+        return "more --passes"
+    return "--interleave, six --visits on both sides, or a replicate of both"
+
+
+def _finer(found: Comparison, resolution: float, threshold: float) -> str:
+    """Say what would bring a resolution down: how many visits, where these are what it is of."""
+    if found.passes:
+        return f"more --passes, some {_times(resolution, threshold)} times as many"
+    visits = max((row.b.visits for row in found.rows), default=1)
+    few = max(6, visits * _times(resolution, threshold))
+    ways = ["--interleave"]
+    if few <= _MOST_VISITS:
+        ways.append(f"--visits {few} on both sides")
+    ways.append("replicates of both sides" if not found.replicates else "more replicates")
+    return ", or ".join([", ".join(ways[:-1]), ways[-1]])
+
+
+def _times(resolution: float, threshold: float) -> int:
+    """How many times as many values have half an error as small as is needed: the square."""
+    wanted = math.log1p(max(threshold, 0.001))
+    return math.ceil((math.log(max(resolution, 1.001)) / wanted) ** 2)
 
 
 def _side(side: Side) -> str:
@@ -233,11 +315,13 @@ def _next(found: Comparison, groups: dict[str, list[ComparedRow]]) -> list[str]:
         return []
     if found.passes:
         return ["more --passes would tell smaller differences."]
-    layers = [row for row in groups[UNCLEAR] if row.b.kind in LAYER_KINDS]
-    if not layers:
-        return []
-    text = "between runs these rows differ by as much on their own: --interleave measures both "
-    return [f"{text}sides in turn and tells differences of a few percent."]
+    rows = groups[UNCLEAR]
+    once = [row for row in rows if row.counts.reason == NO_SCATTER]
+    layers = any(row.b.kind in LAYER_KINDS for row in rows)
+    ways = ["six --visits on both sides"] if once and layers else []
+    ways += ["a replicate of both sides"] if not found.replicates else []
+    ways += ["--interleave, which measures both in turn"] if layers else []
+    return [f"what would tell more: {'; '.join(ways)}."] if ways else []
 
 
 def _margin(found: Comparison) -> str:
@@ -289,7 +373,10 @@ def comparison_report(found: Comparison, *, everything: bool = True) -> list[Blo
     return [
         Lines(conclude(found), bold=1),
         Heading(side_lines(found), bold=0),
-        Lines([f"warning: {one.text}" for one in found.differences], listed=True),
+        Lines(
+            [*drift_lines(found), *(f"warning: {one.text}" for one in found.differences)],
+            listed=True,
+        ),
         Table.of(_columns(found, shown), shown, alarms=slower),
         Lines([f"... {left} rows more; --all prints them"] if left else []),
         Lines(others, listed=True),

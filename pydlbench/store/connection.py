@@ -43,7 +43,7 @@ INSERT_LAYER: Final = f"INSERT INTO layers VALUES ({_PLACES})"  # noqa: S608 - p
 #: ``PRAGMA application_id`` of a store: "pdlb" in ASCII.
 APPLICATION_ID: Final = 0x70646C62
 #: ``PRAGMA user_version``: the version of the tables below.
-VERSION: Final = 1
+VERSION: Final = 2
 
 #: Which entries are found by their keys alone; a query has to say it in the same words.
 OF_OPERATORS: Final = "kind IN ('operator', 'calibration')"
@@ -89,7 +89,7 @@ TABLES: Final = (
         backend TEXT, mode TEXT, cache TEXT, timing TEXT, threads INTEGER, fuse TEXT,
         layout_request TEXT, propagation TEXT, status TEXT, median REAL, ci_low REAL, ci_high REAL,
         n INTEGER, clock_hz REAL, contended INTEGER, algorithm TEXT, flops INTEGER,
-        flops_executed INTEGER, bytes INTEGER
+        flops_executed INTEGER, bytes INTEGER, visit_s BLOB
     )
     """,
     """

@@ -17,11 +17,17 @@ from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 
 
+def visited(seconds, spread, number):
+    """Six visits around a time, as far apart as the spread, in an order of the row's own."""
+    order = (-1, 0.4, -0.2, 0.2, -0.4, 1)
+    return tuple(seconds * (1 + spread * x) for x in (*order[number:], *order[:number]))
+
+
 @pytest.fixture
 def write(tmp_path, measurement, run_record):
-    """Write a run of six layers as a JSON document: seconds by factor."""
+    """Write a run of six layers as a JSON document: seconds by factor, and how often visited."""
 
-    def build(name, factors=(1.0,) * 6, changes=None, **fields):
+    def build(name, factors=(1.0,) * 6, changes=None, visits=6, spread=0.004, **fields):
         rows = []
         for number, factor in enumerate(factors):
             row = measurement(layer=f"net/conv{number}", problem=f"p{number}", **fields)
@@ -35,6 +41,8 @@ def write(tmp_path, measurement, run_record):
                 q3=at,
                 min=at,
                 n=24,
+                visits=visits,
+                visit_s=visited(at, spread, number) if visits > 1 else (),
             )
             own = {"time": time, **(changes or {}).get(number, {})}
             rows.append(msgspec.structs.replace(row, **own))
@@ -49,16 +57,70 @@ def write(tmp_path, measurement, run_record):
 def test_the_conclusion_comes_first_and_the_table_is_narrow(write, capsys):
     assert main(["compare", write("a"), write("b", (1, 1, 2.5, 1, 1, 1))]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert says(lines[0], "2.5x as slow", "1 of 6 rows", "net/conv2", "5 unclear")
+    assert says(lines[0], "2.5x as slow", "1 of 6 rows", "net/conv2", "5 the same")
     assert any("net/conv2" in line and "SLOWER" in line for line in lines)
     assert max(map(len, lines)) <= 150
 
 
 def test_a_repeat_says_that_nothing_is_known_and_what_would_tell(write, capsys):
-    assert main(["compare", write("a"), write("b", (1.01, 0.99, 1, 1.02, 1, 1))]) == 0
+    a, b = write("a", visits=1), write("b", (1.01, 0.99, 1, 1.02, 1, 1), visits=1)
+    assert main(["compare", a, b]) == 0
     out = capsys.readouterr().out
     assert says(out.splitlines()[0], "nothing", "6 rows")
     assert "--interleave" in out
+    assert "--visits" in out
+
+
+def test_a_repeat_of_steady_visits_is_the_same(write, capsys):
+    a, b = write("a"), write("b", (1.001, 0.999, 1, 1.002, 1, 1))
+    assert main(["compare", a, b, "--fail-on", "slower:5%", "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["counts"]["SAME"] == 6
+    assert all(1.02 < row["resolution"] < 1.05 for row in found["rows"])
+
+
+@pytest.mark.parametrize(
+    ("how", "options"),
+    [
+        ({"visits": 1}, []),
+        ({"spread": 0.2}, []),
+        ({"changes": {number: {"contended": True} for number in range(6)}}, []),
+        ({"factors": (1.05,) * 6}, []),
+        ({"spread": 0.2}, ["--quiet"]),
+    ],
+)
+def test_a_gate_that_cannot_tell_ends_with_4_and_says_what_would_decide(
+    write, capsys, how, options
+):
+    a, b = write("a", **{**how, "factors": (1.0,) * 6}), write("b", **how)
+    assert main(["compare", a, b, "--fail-on", "slower:3%", *options]) == 4
+    err = capsys.readouterr().err
+    assert err.count("--fail-on") == 1
+    assert any(word in err for word in ("--interleave", "measure again"))
+
+
+def test_what_is_slower_beyond_doubt_outweighs_what_cannot_be_told(write, capsys):
+    a = write("a")
+    b = write("b", (1, 1, 2.5, 1, 1, 1), changes={5: {"contended": True}})
+    assert main(["compare", a, b, "--fail-on", "slower:3%"]) == 3
+    assert "net/conv2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (["--same", "x"], "2%"),
+        (["--same", "100%"], "2%"),
+        (["--same", "-1"], "2%"),
+        (["--interleave", "--passes", "3"], "4"),
+        (["--interleave", "--passes", "2.5"], "4"),
+    ],
+)
+def test_bad_numbers_are_answered_with_the_nearest(write, capsys, words, near):
+    assert main(["compare", write("a"), write("b"), *words]) == 2
+    err = capsys.readouterr().err.strip()
+    assert err.endswith(f"nearest: {near}")
+    assert len(err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -112,7 +174,7 @@ def test_json_has_rows_geomean_and_warnings(write, capsys):
     assert row["verdict"] == row["cycles"]["verdict"] == "SLOWER"
     assert found["geomean"] == pytest.approx(2.5 ** (1 / 6))
     assert any("kernel" in one for one in found["warnings"])
-    assert found["counts"] == {"SLOWER": 1, "FASTER": 0, "SAME": 0, "UNCLEAR": 5}
+    assert found["counts"] == {"SLOWER": 1, "FASTER": 0, "SAME": 5, "UNCLEAR": 0}
 
 
 def test_markdown_has_the_conclusion_and_all_rows(write, tmp_path, capsys):
@@ -157,7 +219,10 @@ def store(tmp_path, measurement, run_record, monkeypatch):
     with Store.open(path) as opened:
         for number in range(12):
             record = msgspec.structs.replace(
-                run_record, id=f"run{number}", created_utc=f"2030-01-{number + 1:02}T00:00:00Z"
+                run_record,
+                id=f"run{number}",
+                created_utc=f"2030-01-{number + 1:02}T00:00:00Z",
+                environment={**run_record.environment, "code": "c0de"},
             )
             opened.begin(record, "layers")
             for layer in range(6):
@@ -177,7 +242,7 @@ def test_runs_of_the_store_are_compared_with_what_earlier_ones_tell(store, capsy
     found = json.loads(capsys.readouterr().out)
     assert [row["verdict"] for row in found["rows"]].index("SLOWER") == 3
     assert found["counts"]["SLOWER"] == 1
-    assert found["settings"]["repeats"] == 10
+    assert found["settings"]["replicates"] == 10
     assert store.exists()
 
 
@@ -185,7 +250,41 @@ def test_repeats_of_one_hour_count_as_a_few(store, capsys):
     with Store.open(store) as opened:
         opened._connection.execute("UPDATE runs SET created_utc = '2030-01-01T00:30:' || rowid")
     assert main(["compare", "run10", "run11", "--json", "-"]) == 0
-    assert json.loads(capsys.readouterr().out)["settings"]["repeats"] == 4
+    assert json.loads(capsys.readouterr().out)["settings"]["replicates"] == 4
+
+
+@pytest.mark.parametrize("part", ["code", "packages"])
+def test_runs_of_other_code_or_libraries_replicate_nothing(store, capsys, run_record, part):
+    with Store.open(store) as opened:
+        for number in range(10):
+            other = {"code": "c0de", part: {"numpy": "1.0"} if part == "packages" else "other"}
+            environment = {**run_record.environment, "packages": {"numpy": "2.0"}, **other}
+            opened.describe(
+                msgspec.structs.replace(opened.record(f"run{number}"), environment=environment)
+            )
+        for name in ("run10", "run11"):
+            environment = {"python": "3.11.2", "packages": {"numpy": "2.0"}, "code": "c0de"}
+            opened.describe(msgspec.structs.replace(opened.record(name), environment=environment))
+    assert main(["compare", "run10", "run11", "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["settings"]["replicates"] == 0
+    assert found["counts"]["UNCLEAR"] == 6
+
+
+def test_replicates_of_either_side_count_for_themselves(store, capsys):
+    """Nine runs of the old code and three of the new one are kept; A and B are one of each."""
+    with Store.open(store) as opened:
+        for number in range(12):
+            record = opened.record(f"run{number}")
+            code = "new" if number in (9, 10, 11) else "old"
+            environment = {**record.environment, "code": code}
+            opened.describe(msgspec.structs.replace(record, environment=environment))
+    assert main(["compare", "run8", "run11", "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["settings"]["replicates"] == 12
+    # Row 3 took longer in run11 only: it differs from its own replicates by as much as from A.
+    assert [row["verdict"] for row in found["rows"]] == [*["SAME"] * 3, "UNCLEAR", *["SAME"] * 2]
+    assert [one["what"] for one in found["differences"]] == ["code"]
 
 
 def test_a_single_earlier_run_tells_nothing_and_is_not_said_not_to_exist(store, capsys):
@@ -194,12 +293,12 @@ def test_a_single_earlier_run_tells_nothing_and_is_not_said_not_to_exist(store, 
             opened.delete(f"run{number}")
     assert main(["compare", "last~1", "last"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "no earlier runs" in out
+    assert "no replicate" in out
 
 
 def test_without_the_earlier_runs_the_same_two_say_nothing(store, write, capsys):  # noqa: ARG001
     factors = (1, 1, 1, 1.12, 1, 1)
-    a, b = write("a"), write("b", factors)
+    a, b = write("a", visits=1), write("b", factors, visits=1)
     assert main(["compare", a, b, "--store", "none", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["counts"]["UNCLEAR"] == 6
 

@@ -67,7 +67,7 @@ def test_the_documents_names_are_those_of_its_structs(row, side):
     def names(struct):
         return set(struct.__struct_encode_fields__)
 
-    assert found.keys() == names(documents.CompareDocument) - {"schema_version"}
+    assert found.keys() == names(documents.CompareDocument)
     first = found["rows"][0]
     assert first.keys() == names(documents.ComparisonRow)
     assert first["a"].keys() == first["b"].keys() == names(documents.ComparisonSide)

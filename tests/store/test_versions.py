@@ -12,7 +12,7 @@ from pydlbench.store.connection import APPLICATION_ID, VERSION
 from pydlbench.store.store import Store
 
 
-@pytest.fixture(params=[0, 2, 99])
+@pytest.fixture(params=[0, 1, 99])
 def other(request, store_path):
     """A store of another version."""
     Store.open(store_path).close()
