@@ -45,7 +45,8 @@ def _section(name: str) -> str:
         if not rows:
             continue
         if group.title not in ("positional arguments", "options"):
-            lines += [f"**{str(group.title).capitalize()}**", ""]
+            title = str(group.title)
+            lines += [f"**{title[:1].upper()}{title[1:]}**", ""]
         lines += ["| option | meaning |", "| :--- | :--- |", *rows, ""]
     # Prose, then examples as they are, then exit codes.
     prose, _, rest = str(parser.epilog).rpartition("examples:\n")

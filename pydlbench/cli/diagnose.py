@@ -48,7 +48,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         metavar="S",
         default=300.0,
         type=taking("--time-limit", positive_seconds),
-        help="seconds; no experiment begins later (300), or than half of it after the layers",
+        help="no experiment begins after so many seconds (300); experiments have half of them "
+        "at least",
     )
     add(
         how,
