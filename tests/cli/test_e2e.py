@@ -127,9 +127,10 @@ def test_default_is_both_frameworks_forward_checked(session, capsys):
     assert session.checks == [True]
     assert session.opened == [{"budget_s": 10.0, "threads": None, "seed": 0}]
     out, err = capsys.readouterr()
-    assert out.splitlines()[0].startswith("mnist  batch 64  forward  fp32  nhwc")
+    assert says(out.splitlines()[0], "mnist", "batch 64", "forward", "fp32", "nhwc")
     assert "torch 1.0" in out.splitlines()[1]
-    assert err == "kept as run 20300102-030405-abcd (pydlbench runs show abcd)\n"
+    assert says(err, "20300102-030405-abcd", "pydlbench runs show abcd")
+    assert err.count("\n") == 1
     with Store.open(readonly=True) as store:
         entries = store.entries("20300102-030405-abcd")
     assert [(one.table, one.document["framework"]) for one in entries] == [
@@ -157,7 +158,7 @@ def test_table_has_rates_and_ratio(session, capsys):
 
 def test_equal_times_are_not_told_apart(session, capsys):
     command.run(parse("mnist"), session.open)
-    assert says(capsys.readouterr().out, "tensorflow graph", "cannot be told")
+    assert not says(capsys.readouterr().out, "times as long")
 
 
 def test_sweep_is_one_group_per_batch(session, capsys):
@@ -177,7 +178,7 @@ def test_a_failed_row_costs_itself_only(session, capsys):
     session.status = {"graph": ("failed", "the worker died")}
     assert command.run(parse("mnist"), session.open) == 0
     out = capsys.readouterr().out
-    assert "failed  tensorflow graph: the worker died" in out
+    assert says(out, "tensorflow graph", "the worker died")
     assert says(out, "1 of 2 rows")
 
 
@@ -191,7 +192,7 @@ def test_a_missing_gpu_is_a_row(session, capsys):
     session.status = {"cuda:0": ("skipped", "built without CUDA")}
     words = ("--device", "cpu,cuda:0", "--framework", "torch")
     assert command.run(parse("mnist", *words), session.open) == 0
-    assert "skipped  torch eager  cuda:0: built without CUDA" in capsys.readouterr().out
+    assert says(capsys.readouterr().out, "torch eager", "cuda:0", "built without CUDA")
 
 
 def test_cpu_and_gpu_with_ratio_and_verdict(session, capsys):
@@ -209,7 +210,7 @@ def test_interrupt_keeps_what_is_finished(session, capsys):
     assert command.run(parse("mnist", "--sweep", "batch=2,4"), session.open) == 130
     out, err = capsys.readouterr()
     assert "torch eager" in out
-    assert "interrupted: 2 of 4 rows finished" in err
+    assert says(err, "2 of 4")
 
 
 def test_agreement_is_a_line_and_decides_the_exit_code(session, capsys):
@@ -256,9 +257,7 @@ def test_protocol_prints_the_scripts_lines_and_nothing_else(session, capsys, tmp
         (entry,) = store.entries("20300102-030405-abcd")
     assert (entry.table, entry.document["protocol"]) == ("protocol", "mnist-tutorial")
     assert main(["runs", "show", "last"]) == 0
-    assert (
-        "mnist-tutorial  mnist  fp32  x 1\n  Forward  1.00 +/- 0.500 s\n" in capsys.readouterr().out
-    )
+    assert says(capsys.readouterr().out, "mnist-tutorial", "mnist", "fp32", "Forward", "1.00")
     (case,) = session.played
     assert (case.model, case.framework, case.mode) == ("mnist", "tensorflow", "graph")
     assert case.settings().steps == 7

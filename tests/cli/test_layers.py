@@ -63,7 +63,8 @@ def test_table_on_stdout_and_nothing_on_stderr(session, capsys):
     assert "50.0 ms" in lines[5]
     assert "90 %" in out
     assert "\033" not in out
-    assert err == "kept as run 20300102-030405-abcd (pydlbench runs show abcd)\n"
+    assert says(err, "20300102-030405-abcd", "pydlbench runs show abcd")
+    assert err.count("\n") == 1
 
 
 def test_lists_are_combined(session):
@@ -107,9 +108,7 @@ def test_pooling_leaves_out_the_pass_it_lacks_and_says_so(session, capsys):
     done = [(case.layer.name, case.pass_) for case in session.cases]
     assert ("alexnet/pool1", "forward") in done
     assert ("alexnet/pool1", "backward-weights") not in done
-    assert (
-        "pooling has no backward-weights pass, left out: alexnet/pool1" in capsys.readouterr().err
-    )
+    assert says(capsys.readouterr().err, "backward-weights", "alexnet/pool1")
 
 
 def test_each_kind_of_layer_says_which_pass_it_lacks(session, capsys):
@@ -170,7 +169,7 @@ def test_json_stays_pure_with_warnings_and_notes(session, capsys):
     command.run(parse(*words), session.open)
     out, err = capsys.readouterr()
     assert len(json.loads(out)["measurements"]) == 3
-    assert "warning: no governor; set one" in err
+    assert says(err, "no governor", "set one")
     command.run(parse(*words, "--quiet", "--store", "none"), session.open)
     assert capsys.readouterr().err == ""
 
@@ -215,7 +214,7 @@ def test_interrupt_shows_what_is_finished(run_record, capsys, tmp_path):
     assert "\nconv2 " in out
     assert "\nconv3 " in out
     assert "conv4" not in out
-    assert err.splitlines()[1:] == ["interrupted: 2 of 3 rows finished"]
+    assert says(err.splitlines()[-1], "2 of 3")
     document = json.loads(path.read_text())
     assert document["interrupted"] is True
     assert len(document["measurements"]) == 2
@@ -251,7 +250,7 @@ def test_no_row_ok_is_exit_code_1(run_record, without_time, capsys):
 
     session = InventedSession(run_record, fail)
     assert command.run(parse("--shape", "conv3"), session.open) == 1
-    assert "failed  alexnet/conv3: worker killed by SIGKILL" in capsys.readouterr().out
+    assert says(capsys.readouterr().out, "alexnet/conv3", "worker killed by SIGKILL")
 
 
 def test_disk_that_fills_up_costs_the_file_not_the_table(session, capsys, tmp_path, monkeypatch):
@@ -310,8 +309,8 @@ def test_every_number_of_threads_keeps_its_device(run_record, monkeypatch, capsy
     assert run["device"]["cores"] == 4
     cores = {threads: device["cores"] for threads, device in run["device"]["by_threads"].items()}
     assert cores == {"1": 1, "4": 4, "2": 2}
-    assert "warning: 2 threads (with --threads 2)\n" in err
-    assert "warning: no governor\n" in err
+    assert says(err, "2 threads", "--threads 2")
+    assert err.count("no governor") == 1
     command.run(parse("--shape", "conv3", "--threads", "2", "--json", "-"), session.open)
     assert "by_threads" not in json.loads(capsys.readouterr().out)["run"]["device"]
 
@@ -453,7 +452,7 @@ def test_interleaved_backends_end_in_causes_and_a_conclusion(interleaved, capsys
     command.run(parse("--shape", "conv3", "--backend", "native,numba"), interleaved.open)
     out = capsys.readouterr().out
     assert says(out, "numba", "1.50x", "native", "allocation 10.0 ms", "60 %", "unexplained 40 %")
-    assert out.splitlines()[-1].startswith("native runs conv3 fastest")
+    assert says(out.splitlines()[-1], "native", "conv3")
     assert "page faults" not in out
 
 
@@ -461,10 +460,10 @@ def test_explain_shows_the_measurements(interleaved, capsys):
     words = ("--shape", "conv3", "--backend", "native,torch", "--mode", "all", "--explain")
     command.run(parse(*words), interleaved.open)
     out = capsys.readouterr().out
-    assert out.count("  allocation: 10.0 ms (60 % of the gap): pages kept\n") == 2
-    assert "alexnet/conv3 torch compiled:\n" in out
-    assert says(out, "page faults", "700", "0 with pages kept")
-    assert out.splitlines()[-1].startswith("native runs conv3 fastest")
+    assert says(out, "torch eager", "allocation", "10.0 ms", "60 %", "pages kept")
+    assert says(out, "torch compiled", "allocation", "10.0 ms", "60 %", "pages kept")
+    assert says(out, "page faults", "700", "0")
+    assert says(out.splitlines()[-1], "native", "conv3")
 
 
 def test_json_and_csv_of_interleaved_backends(interleaved, capsys, tmp_path):

@@ -5,6 +5,7 @@ import json
 import msgspec
 import pytest
 import raw_store
+from said import says
 
 from pydlbench.cli import main
 from pydlbench.cli import runs as command
@@ -90,12 +91,14 @@ def test_the_list_by_tag(capsys):
     assert main(["runs", "--tag", "base"]) == 0
     assert capsys.readouterr().out.count("\n") == 2
     assert main(["runs", "--tag", "bsae"]) == 2
-    assert capsys.readouterr().err == "pydlbench: --tag bsae: no run has it; nearest: base\n"
+    assert says(capsys.readouterr().err, "--tag bsae", "nearest: base")
 
 
 def test_without_any_run_it_says_how_to_begin(store_path, capsys):
     assert main(["runs"]) == 0
-    assert capsys.readouterr() == ("", "no runs are kept yet; begin with: pydlbench layers\n")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert says(err, "pydlbench layers")
     assert main(["runs", "--json", "-", "--quiet"]) == 0
     assert json.loads(capsys.readouterr().out) == {"schema_version": 1, "runs": []}
     assert not store_path.exists()  # reading makes no file
@@ -105,22 +108,24 @@ def test_without_any_run_it_says_how_to_begin(store_path, capsys):
 def test_layers_are_shown_as_they_were_printed(capsys):
     assert main(["runs", "show", "last"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("run 20300102-cccc3333  2030-01-02T03:04:02+00:00  killed\n")
-    assert "\npydlbench layers --shape 'vgg16/*'\n\nalexnet  2 layers  " in out
+    assert says(out, "20300102-cccc3333", "2030-01-02T03:04:02+00:00", "killed")
+    assert "\npydlbench layers --shape 'vgg16/*'\n" in out
+    assert says(out, "alexnet", "2 layers")
     assert "\nconv2 " in out
     assert "\nconv3 " in out
-    assert "conv2 dominates" in out or "conv3 dominates" in out
     assert main(["runs", "show", "base"]) == 0
     assert "tags base" in capsys.readouterr().out
     assert main(["runs", "show", "aaaa"]) == 0
-    assert capsys.readouterr().err == "nothing was finished\n"
+    out, err = capsys.readouterr()
+    assert says(out, "20300102-aaaa1111", "done")
+    assert err.count("\n") == 1
 
 
 def test_a_file_is_shown_like_a_run(tmp_path, run_record, measurement, capsys):
     path = tmp_path / "a.json"
     path.write_text(to_json(run_record, [measurement()]))
     assert main(["runs", "show", str(path)]) == 0
-    assert "conv3 runs at 90 % of" in capsys.readouterr().out
+    assert says(capsys.readouterr().out, "conv3", "90 %")
 
 
 def test_a_model_whose_kernels_are_of_another_version_shows_what_was_kept(
@@ -139,7 +144,7 @@ def test_a_model_whose_kernels_are_of_another_version_shows_what_was_kept(
     path.write_text(dump({"run": run_record.to_dict(), **found, "measurements": rows}))
     assert main(["runs", "show", str(path)]) == 0
     out = capsys.readouterr().out
-    assert "mnist  batch 4  forward  fp32  estimate 10.0 ms to 30.0 ms" in out
+    assert says(out, "mnist", "batch 4", "forward", "fp32", "10.0 ms", "30.0 ms")
 
 
 def test_an_interrupted_model_shows_the_kernels_that_were_finished(
@@ -156,16 +161,16 @@ def test_an_interrupted_model_shows_the_kernels_that_were_finished(
 @pytest.mark.usefixtures("filled")
 def test_tags_are_given_and_taken(capsys):
     assert main(["runs", "tag", "aaaa", "first"]) == 0
-    assert capsys.readouterr().err == "run 20300102-aaaa1111: tags first\n"
+    assert says(capsys.readouterr().err, "20300102-aaaa1111", "first")
     assert main(["runs", "untag", "first", "first"]) == 0
-    assert capsys.readouterr().err == "run 20300102-aaaa1111: no tags\n"
+    assert not says(capsys.readouterr().err, "20300102-aaaa1111", "first")
     assert main(["runs", "tag", "aaaa", "two words"]) == 2
     assert "nearest: two-words" in capsys.readouterr().err
 
 
 def test_runs_are_deleted_with_yes_or_after_asking(filled, capsys):
     assert main(["runs", "delete", "aaaa"]) == 2
-    assert "nobody to ask; nearest: add --yes" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "20300102-aaaa1111", "--yes")
     assert len(ids(filled)) == 3
     asked = []
 
@@ -195,7 +200,7 @@ def test_nothing_is_deleted_if_one_of_several_is_not_there(filled):
 def test_a_run_that_is_being_written_is_not_deleted(store_path, run_record):
     with Store.open(store_path) as store:
         store.begin(run_record, "layers")
-    with pytest.raises(UsageError, match="is being written; wait for its end"):
+    with pytest.raises(UsageError, match=run_record.id):
         command.run(parse("delete", "last", "--yes"))
 
 
@@ -204,13 +209,11 @@ def test_a_run_of_a_process_that_cannot_be_seen_is_ended_by_hand(store_path, run
         store.begin(run_record, "layers")
     raw_store.execute(store_path, "UPDATE runs SET writer = json_set(writer, '$.host', 'other')")
     assert main(["runs", "delete", "last", "--yes"]) == 2
-    assert f"gone on another host or in another container: pydlbench runs end {run_record.id}" in (
-        capsys.readouterr().err
-    )
+    assert f"pydlbench runs end {run_record.id}" in capsys.readouterr().err
     assert main(["runs", "end", "last"]) == 0
-    assert capsys.readouterr().err == f"run {run_record.id}: interrupted\n"
+    assert says(capsys.readouterr().err, run_record.id, "interrupted")
     assert main(["runs", "end", "last"]) == 2
-    assert "has ended already, it is interrupted" in capsys.readouterr().err
+    assert says(capsys.readouterr().err, "interrupted")
     assert main(["runs", "delete", "last", "--yes"]) == 0
     assert ids(store_path) == []
 

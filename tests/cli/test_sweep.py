@@ -37,8 +37,8 @@ def test_everything_is_one_run_with_its_samples(file, capsys):
     out, err = capsys.readouterr()
     assert out.splitlines()[0] == "everything"
     assert "[[layers]]  6 rows" in out
-    assert "mnist batch 8 forward fp32 torch eager" in out
-    assert f"next: pydlbench report {info.id}" in out
+    assert says(out, "mnist", "batch 8", "forward", "fp32", "torch eager")
+    assert f"pydlbench report {info.id}" in out
     assert says(err, "2 of 8 rows")
 
 
@@ -82,7 +82,7 @@ def test_a_row_that_fails_costs_itself(file, capsys):
     assert [(row["pass"], row["reason"]) for row in broken] == [("backward-data", "it broke")]
     out = capsys.readouterr().out
     assert says(out, "failed", "alexnet/conv3 backward-data fp32", "it broke")
-    assert "[[layers]]  2 of 6 rows ok" in out
+    assert says(out, "[[layers]]", "2 of 6")
 
 
 def test_a_check_that_does_not_fit_costs_itself(tmp_path, capsys):
@@ -172,7 +172,7 @@ def test_what_to_do_next_names_the_store(tmp_path, capsys):
     assert sweep(Sessions(stop), path, "--store", store) == 130
     out, err = capsys.readouterr()
     assert f" --store '{store}' -o sweep.html" in out
-    assert f"--store '{store}'\n" in err.partition("go on with: pydlbench sweep --resume ")[2]
+    assert f"--store '{store}'\n" in err.partition("pydlbench sweep --resume ")[2]
     assert sweep(Sessions(), path, "--store", "none") == 0
     assert "next: " not in capsys.readouterr().out
 
@@ -190,7 +190,7 @@ def test_what_ends_before_its_first_row_leaves_no_run_to_go_on_with(tmp_path, ca
     assert target.read_text(encoding="utf-8") == "old"
     out, err = capsys.readouterr()
     assert "next: " not in out
-    assert err == "interrupted: 0 of 4 rows finished\n"
+    assert says(err, "0 of 4")
     with Store.open(readonly=True) as store:
         assert store.runs() == []
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from said import says
 
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving, Tried
 from pydlbench.records.measurement import TimeSummary
@@ -56,12 +57,13 @@ def diagnosis(*findings, **changes):
 
 def test_a_finding_in_full(run_record):
     text = render_diagnosis(run_record, diagnosis(finding()))
-    assert text.startswith("alexnet-owt  batch 32  forward  fp32  lrn=off  torch 2.13 eager,")
-    assert "Invented 9000  2 threads  step 200 ms +- 5.0 %, n = 12  160 images/s" in text
-    assert "1. slow operators: fc6, fc7 forward; fc6 backward-data: weights not packed\n" in text
-    assert "Most is lost to slow operators: fc6, fc7 forward; fc6 backward-data: weights" in text
-    assert "saves 50.0 ms, 25 % of the step (22 % to 28 %), measured on the layer alone" in text
-    assert "next      pydlbench layers --shape 32x9216:9216x4096" in text
+    lines = text.splitlines()
+    assert says(lines[0], "alexnet-owt", "batch 32", "forward", "fp32", "lrn=off", "torch 2.13")
+    assert says(lines[1], "Invented 9000", "2 threads", "200 ms", "5.0 %", "12", "160 images/s")
+    where = "fc6, fc7 forward; fc6 backward-data"
+    assert says(text, "1", "slow operators", where, "weights not packed")
+    assert says(text, "50.0 ms", "25 %", "22 %", "28 %")
+    assert says(text, "next", "pydlbench layers --shape 32x9216:9216x4096")
     assert OVERLAPS not in text
     assert "\033" not in text
 
@@ -75,11 +77,11 @@ def test_several_causes_have_shares_and_the_title_says_what_they_share(run_recor
     text = render_diagnosis(run_record, found)
     shares = "weights not packed (64 %), slower kernel (36 %)"
     assert f"1. slow operators: fc6 forward: {shares}\n" in text
-    assert f"Most is lost to slow operators: fc6 forward: {shares}. 25 % of the step" in text
-    assert "cause     weights not packed (64 %), 32.0 ms: read as they lie\n" in text
-    assert "              slower kernel (36 %), 18.0 ms: a slow one\n" in text
+    assert says(text, f"fc6 forward: {shares}", "25 %")
+    assert says(text, "weights not packed (64 %)", "32.0 ms", "read as they lie")
+    assert says(text, "slower kernel (36 %)", "18.0 ms", "a slow one")
     markdown = diagnosis_markdown(run_record, found)
-    assert "- cause: slower kernel (36 %), 18.0 ms: a slow one\n" in markdown
+    assert says(markdown, "slower kernel (36 %)", "18.0 ms", "a slow one")
 
 
 def test_causes_that_one_experiment_cannot_tell_apart_have_no_shares(run_record):
@@ -87,7 +89,7 @@ def test_causes_that_one_experiment_cannot_tell_apart_have_no_shares(run_record)
     found = diagnosis(finding(causes=causes, where=(), problem="one by one"))
     text = render_diagnosis(run_record, found)
     assert "1. one by one: gaps, copies\n" in text
-    assert "cause     gaps: gaps cost\n              copies: copies cost\n" in text
+    assert says(text, "gaps: gaps cost", "copies: copies cost")
 
 
 def test_a_cause_named_like_the_finding_is_not_said_twice(run_record):
@@ -115,8 +117,8 @@ def test_every_line_fits(run_record):
 def test_nothing_found_is_said(run_record):
     tried = (Tried(what="the step with nchw", problem="layout", result="takes 3 ms longer"),)
     text = render_diagnosis(run_record, diagnosis(tried=tried))
-    assert "Nothing found that would save 1 % of the step (1 experiment)." in text
-    assert "tried, no gain:\n  the step with nchw (layout): takes 3 ms longer" in text
+    assert says(text, "1 %", "1 experiment")
+    assert says(text, "the step with nchw", "layout", "takes 3 ms longer")
 
 
 def test_marks_for_terminals(run_record):

