@@ -123,7 +123,8 @@ def measure_rows(
         UnsupportedError: the framework times no calls by signature.
         WorkerError: a worker died.
     """
-    together = list(batches(calls))
+    # Forwards and backwards a call may be the same.
+    together = list(batches(list({one.signature: one for one in calls}.values())))
     found: dict[str, list[float]] = {}
     samples: dict[str, int] = {}
     disturbed: dict[str, int] = {}
