@@ -6,7 +6,7 @@ The operators come from recording a step that computes nothing (PyTorch's eager 
 from the model's graph; their times come from the store, or are measured alone (see
 :mod:`pydlbench.ladder.rows`). What calls and a step cost besides is calibrated on networks of our
 own, of which nothing is forecast. Page faults are those of the step's blocks, played in its order
-in a process without a framework; where a framework keeps its pages there is nothing to be played.
+in processes without a framework; where a framework keeps its pages there is nothing to be played.
 
 The interval adds up those of the rows, for a machine that is slow today is slow for all of them,
 and has the largest residual of the calibration beside them.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pydlbench.runner.session import Session
     from pydlbench.store.reader import Reader
     from pydlbench.timing.chunk import Chunk
-    from pydlbench.workers.host import RemoteKernel, Worker
+    from pydlbench.workers.host import RemoteKernel
 
 __all__ = [
     "BLOCKS",
@@ -47,6 +47,8 @@ _POLICY = Policy()
 # Seconds of sampling for each operator in a visit, on the average.
 _EACH_S = 0.04
 _LEAST, _MOST = 3, 15
+# How often a step's blocks are played in a visit.
+_PLAYED = 9
 # Operands that lie in memory together, in bytes, and where their sizes are not known, operators.
 _TOGETHER = 1 << 30
 _NUMBER = 24
@@ -183,43 +185,51 @@ def _visit(
     rows: Rows,
 ) -> tuple[dict[str, float], int, bool]:
     """Time calls in a new process; return seconds by signature, samples, and if it was ours."""
-    faults = batch[0].operator == BLOCKS
-    worker = (
-        session.worker("native", "cpu")
-        if faults
-        else session.worker(place.framework, place.device, warm=place.pages == "kept")
-    )
+    if batch[0].operator == BLOCKS:
+        return _visit_blocks(session, batch[0])
+    worker = session.worker(place.framework, place.device, warm=place.pages == "kept")
+    # Other addresses and other pages than the last visit had.
     worker.close()
-    kernel = _ask(case, worker, batch)
     try:
+        kernel = worker.build(
+            operations.prepare_calls,
+            OperatorsFacts,
+            case=case.to_dict(),
+            signatures=[one.signature for one in batch],
+        )
         rows.refused |= kernel.facts.refused
-        names = [batch[0].signature] if faults else list(kernel.facts.names)
+        names = kernel.facts.names
         if not names:
             return {}, 0, True
-        once = kernel.sample(Request(samples=1, untimed=2 if faults else 1))
+        once = kernel.sample(Request(samples=1, untimed=1))
         each = max(sum(once.seconds), 1e-6)
         count = min(_MOST, max(_LEAST, int(_EACH_S * len(names) / each)))
         chunk, ours = undisturbed(kernel, Request(samples=count), session)
     finally:
-        kernel.release()
-        # The next visit has other addresses and other pages.
         worker.close()
     times = {name: median(chunk.seconds[i :: len(names)]) for i, name in enumerate(names)}
     return times, count, ours
 
 
-def _ask(
-    case: StepSpec, worker: Worker, batch: Sequence[RecordedCall]
-) -> RemoteKernel[OperatorsFacts]:
-    if batch[0].operator == BLOCKS:
-        blocks = json.loads(batch[0].signature)["blocks"]
-        return worker.build(operations.prepare_lifetimes, OperatorsFacts, blocks=blocks)
-    return worker.build(
-        operations.prepare_calls,
-        OperatorsFacts,
-        case=case.to_dict(),
-        signatures=[one.signature for one in batch],
-    )
+def _visit_blocks(session: Session, call: RecordedCall) -> tuple[dict[str, float], int, bool]:
+    """Play a step's blocks in new processes: how much longer they take where pages are fresh."""
+    seconds = []
+    ours = True
+    for warm in (False, True):
+        worker = session.worker("native", "cpu", warm=warm)
+        worker.close()
+        try:
+            blocks = json.loads(call.signature)["blocks"]
+            kernel = worker.build(operations.prepare_lifetimes, OperatorsFacts, blocks=blocks)
+            # The allocator learns from the first ones what it gives back.
+            kernel.sample(Request(samples=1, untimed=_LEAST))
+            chunk, alone = undisturbed(kernel, Request(samples=_PLAYED), session)
+            ours = ours and alone
+            seconds.append(median(chunk.seconds))
+        finally:
+            worker.close()
+    fresh_s, kept_s = seconds
+    return {call.signature: max(0.0, fresh_s - kept_s)}, 2 * _PLAYED, ours
 
 
 def undisturbed(

@@ -187,6 +187,8 @@ if TYPE_CHECKING:
 _STRIDE = 512
 # Smaller blocks are not worth a thread, to frameworks neither.
 _SHARED = 1 << 19
+# Of a step's blocks, those below a page share theirs with others.
+_WORTH = 1 << 12
 # PyTorch's and TensorFlow's blocks begin on a cache line.
 _ALIGNMENT = 64
 
@@ -233,23 +235,6 @@ class Replay:
 
     def _one(self, size: int) -> float:
         """Ask for a block, touch it, and give back the oldest ones; return the seconds."""
-        seconds, address = self._asked(size)
-        self._live.append((address, size))
-        self._held += size
-        while self._held > self._most and len(self._live) > 1:
-            old, freed = self._live.popleft()
-            self._held -= freed
-            seconds += self._given_back(old)
-        return seconds
-
-    def _given_back(self, address: int) -> float:
-        """Give a block back; return the seconds."""
-        start = time.perf_counter()
-        self._free(address)
-        return time.perf_counter() - start
-
-    def _asked(self, size: int) -> tuple[float, int]:
-        """Ask for a block and touch it; return the seconds and its address."""
         clock, place = time.perf_counter, self._place
         start = clock()
         if self._allocate(ctypes.byref(place), _ALIGNMENT, size):
@@ -263,7 +248,15 @@ class Replay:
         self._touch(pages)
         again = clock()
         seconds += (touched - start) - (again - touched)
-        return seconds, address
+        self._live.append((address, size))
+        self._held += size
+        while self._held > self._most and len(self._live) > 1:
+            old, freed = self._live.popleft()
+            self._held -= freed
+            start = clock()
+            self._free(old)
+            seconds += clock() - start
+        return seconds
 
     def _parts(self, address: int, size: int) -> list[_Bytes]:
         """Return some bytes of each page of a block, for each thread that touches it."""
@@ -281,10 +274,12 @@ class Replay:
 
 
 class Lifetimes(Replay):
-    """A step's blocks, asked for and given back in its order, in a process as users have it.
+    """A step's blocks, asked for, touched and given back in its order.
 
-    How many of them find fresh pages hangs on the C library's allocator, which is the one that the
-    framework asks; what a framework's libraries ask for within a call is not among them.
+    Played with the C library's default allocator and with one that keeps its pages, it takes as
+    much longer with the first as a step's fresh pages take there: how many blocks find fresh ones
+    hangs on the order, and calls and touches are the same in both. What a framework's libraries ask
+    for within a call is not among the blocks.
 
     Args:
         blocks: see :class:`OperatorsFacts`.
@@ -297,20 +292,24 @@ class Lifetimes(Replay):
 
     def run(self) -> float:
         """Play a step; what it has not given back is given back behind it."""
-        seconds = 0.0
-        addresses: dict[int, int] = {}
+        addresses: list[int] = []
+        place = self._place
+        start = time.perf_counter()
         for number in self._blocks:
-            if number > 0:
-                spent, address = self._asked(number)
-                addresses[len(addresses) + 1] = address
-            else:
-                spent = self._given_back(addresses[-number])
-                addresses[-number] = 0
-            seconds += spent
-        for address in addresses.values():
-            if address:
-                self._free(address)
-        return max(0.0, seconds)
+            if number < 0:
+                self._free(addresses[-number - 1])
+                addresses[-number - 1] = 0
+                continue
+            if self._allocate(ctypes.byref(place), _ALIGNMENT, number):
+                raise MemoryError(f"{number} bytes of a step's allocations")
+            address = place.value or 0
+            addresses.append(address)
+            if number >= _WORTH:
+                self._touch(self._parts(address, number))
+        seconds = time.perf_counter() - start
+        for address in filter(None, addresses):
+            self._free(address)
+        return seconds
 
 
 def lifetimes(blocks: Sequence[int]) -> OperatorsKernel:
@@ -320,7 +319,7 @@ def lifetimes(blocks: Sequence[int]) -> OperatorsKernel:
         blocks: see :class:`OperatorsFacts`.
     """
     cpus = own_cpus()
-    how = "the step's blocks in its order; what a second touch of each costs taken off"
+    how = "the step's blocks in its order, allocated, touched and freed"
     facts = OperatorsFacts(names=("blocks",), how=how)
     return OperatorsKernel([Lifetimes(blocks, cpus)], facts, cpus)
 

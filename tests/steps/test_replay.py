@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pydlbench.ladder.operators import StepOperator, blocks
-from pydlbench.steps.operators import Replay, replay
+from pydlbench.steps.operators import Lifetimes, Replay, lifetimes, replay
 from pydlbench.timing.chunk import Request
 from pydlbench.workers.environment import FRESH_FROM, FRESH_PAGES
 
@@ -72,3 +72,25 @@ def test_its_kernel_says_how_many_faults_there_were():
     assert len(chunk.seconds) == 2
     # Each block's pages are new: of more than 32 MB the C library keeps none, whatever came before.
     assert chunk.faults > 2 * 64 * MB / 4096 / 600  # huge pages have 512 times fewer
+
+
+def test_a_step_s_blocks_are_played_in_its_order_and_given_back():
+    large = 1 << 26  # the allocator always gives such a block back to the system
+    made = Lifetimes((large, 64, -1, large, -3, 4096), cpus=(0,))
+    allocate, free = made._allocate, made._free
+    asked, given = [], []
+
+    def asks(place, alignment, size):
+        asked.append(size)
+        return allocate(place, alignment, size)
+
+    def gives(address):
+        given.append(address)
+        free(address)
+
+    made._allocate, made._free = asks, gives
+    assert made.run() > 0
+    assert asked == [large, 64, large, 4096]
+    # The first and third are given back within the step, the others behind it.
+    assert len(given) == len(asked)
+    assert lifetimes((large, -1)).sample(Request(samples=2)).faults > 16
