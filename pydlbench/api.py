@@ -13,11 +13,12 @@ from pydlbench.runner.session import Options, Session
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pydlbench.ladder.native import NativeSum
     from pydlbench.records.check import CheckRecord
     from pydlbench.records.diagnosis import Diagnosis
     from pydlbench.records.forecast import ForecastRecord
+    from pydlbench.records.measurement import Measurement
     from pydlbench.records.record import Record
+    from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepRecord
     from pydlbench.store.reader import Reader
 
@@ -57,15 +58,15 @@ def check(
     mode: str | None = None,
     session: Session | None = None,
     *,
-    rounds: int = 15,
+    laps: int = 15,
     time_limit_s: float = 80.0,
-    native: NativeSum | None = None,
+    native: Mapping[KernelSpec, Measurement] | None = None,
     checks: bool = False,
     layout: str = "nhwc",
     feed: str = "resident",
     tell: Callable[[str], None] = lambda _: None,
 ) -> CheckRecord:
-    """Predict a framework's step from its isolated operators, as ``pydlbench check`` does.
+    """Measure a framework's step rung by rung, as ``pydlbench check`` does.
 
     Args:
         model_name: by which the model is known.
@@ -76,9 +77,10 @@ def check(
         framework: ``torch`` or ``tensorflow``.
         mode: one of the framework's; None is its first.
         session: whose workers are used, and whose seed.
-        rounds: at the most; at least five are taken, whatever the time.
-        time_limit_s: no round begins after so many seconds; the native rows are not counted.
-        native: the native rows of the same step, where they have been measured already.
+        laps: at the most; at least six are taken, whatever the time.
+        time_limit_s: no lap after the sixth begins after so many seconds; finding the native
+            kernels is not counted.
+        native: the native rows of the same step, where they have been found already.
         checks: check the step (shapes, parameters, gradients, descent) before it is timed.
         layout: of images: ``nhwc`` (PyTorch's channels_last) or ``nchw``.
         feed: ``resident`` images and labels, or new ones from the ``host`` in each step.
@@ -108,7 +110,7 @@ def check(
     return check_step(
         case,
         session,
-        rounds=rounds,
+        laps=laps,
         time_limit_s=time_limit_s,
         native=native,
         checks=checks,

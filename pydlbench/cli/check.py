@@ -32,25 +32,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
 
     from pydlbench.cli.output import Outputs
-    from pydlbench.ladder.native import NativeSum
     from pydlbench.models.graph import Model
     from pydlbench.records.check import CheckResult
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
     from pydlbench.report.text import Block
     from pydlbench.runner.execute import Results, View
 
 __all__ = ["CheckTask", "add_parser", "read_tasks", "run"]
 
-# Fewer rounds have no median to speak of.
-_ROUNDS: Final = 5
+# Fewer laps have no interval at 95 %.
+_LAPS: Final = 6
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
     parser = subparsers.add_parser(
         "check",
-        description="Predict a framework's step from its operators, each run alone, run the step "
-        "in turn with them, and name what lies between the hardware's roof and the measured time.",
+        description="Measure a framework's step rung by rung, from the hardware's limit over native "
+        "layers and the framework's operators to the step, and explain what lies between.",
     )
     parser.add_argument("model", metavar="MODEL", help="alexnet-owt, vgg16, resnet50...")
     add(
@@ -62,18 +63,18 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     )
     how = parser.add_argument_group("how it is timed")
     how.add_argument(
-        "--rounds",
+        "--laps",
         metavar="N",
         default=15,
-        type=taking("--rounds", whole_number, _ROUNDS),
-        help="rounds at the most, 5 at the least (15)",
+        type=taking("--laps", whole_number, _LAPS),
+        help="laps at the most, each of which visits all rungs; 6 at the least (15)",
     )
     how.add_argument(
         "--time-limit",
         metavar="S",
         default=60.0,
         type=taking("--time-limit", positive_seconds),
-        help="no round of a framework and mode begins after so many seconds (60)",
+        help="no lap after the sixth of a framework and mode begins after so many seconds (60)",
     )
     add(
         how,
@@ -168,7 +169,7 @@ def read_tasks(
                 rows=(row,),
                 options=summands(args),
                 model=model,
-                rounds=args.rounds,
+                laps=args.laps,
                 time_limit_s=args.time_limit,
                 checker=checker,
             )
@@ -177,9 +178,9 @@ def read_tasks(
 
 
 # -----------------------------------------------------------------------------
-# A check of each framework and mode; the first measures the native rows, which all share.
+# A check of each framework and mode; the first finds the native kernels, which all share.
 
-# Besides its rounds: parts, step and log.
+# Besides its laps: parts, step and log.
 _STAGES: Final = 3
 
 
@@ -189,8 +190,8 @@ class CheckTask(Task):
 
     Attributes:
         model: the step's graph, with its batch.
-        rounds: at the most.
-        time_limit_s: no round begins after so many seconds.
+        laps: at the most.
+        time_limit_s: no lap after the sixth begins after so many seconds.
         checker: takes the place of ``pydlbench.ladder.check.check_step``.
     """
 
@@ -198,7 +199,7 @@ class CheckTask(Task):
     # Not with other tasks: it opens workers with several allocators.
     opens: ClassVar[str] = "check"
     model: Model
-    rounds: int
+    laps: int
     time_limit_s: float
     checker: Callable[..., Any] | None = None
 
@@ -209,7 +210,7 @@ class CheckTask(Task):
         return step
 
     def seconds(self) -> float:
-        """Return the sampling that is allowed for: native kernels, and the rounds."""
+        """Return the sampling that is allowed for: native kernels, and the laps."""
         return 2 * len(self.model.nodes) * float(self.options["budget_s"]) + self.time_limit_s
 
     def check(self, session: Any) -> None:  # noqa: ARG002 - it runs on the host, whatever session
@@ -219,8 +220,10 @@ class CheckTask(Task):
 
         check_memory_of_parts(self.model, self.step, read_cpu_facts().memory_available_bytes)
 
-    def native(self, session: Any, view: View, stages: int) -> Generator[Result, None, NativeSum]:
-        """Measure what is not there yet of the native rows, and sum them.
+    def native(
+        self, session: Any, view: View, stages: int
+    ) -> Generator[Result, None, dict[KernelSpec, Measurement]]:
+        """Find the native kernels that are not known yet, and return the rows of all.
 
         Args:
             session: measures.
@@ -228,33 +231,30 @@ class CheckTask(Task):
             stages: that come after them.
         """
         from pydlbench.ladder.estimate import plan
-        from pydlbench.ladder.native import native_sum
         from pydlbench.runner.execute import kernels
 
         step, cache = self.step, session.cache_bytes("cpu")
         wanted = plan(self.model, step.phase, step.precision, "cpu", cache)
-        rows = yield from kernels(self, wanted.cases, session, view, stages)
-        return native_sum(wanted, rows)
+        return (yield from kernels(self, wanted.cases, session, view, stages))
 
     def measure(self, session: Any, view: View) -> Iterator[Result]:
-        """Measure the native rows, then predict and run the step."""
+        """Find the native kernels, then take the laps."""
         from pydlbench.ladder.check import check_step
 
         self.check(session)
-        step, stages = self.step, self.rounds + _STAGES
+        step, stages = self.step, self.laps + _STAGES
         native = yield from self.native(session, view, stages)
-        done = 0
+        begun: dict[str, None] = {}
 
         def advance(what: str) -> None:
-            nonlocal done
-            view.advance(done, stages, f"{step.framework} {step.mode}: {what}")
-            done += 1
+            begun.setdefault(what.partition(":")[0])  # of a lap, whatever is visited in it
+            view.advance(len(begun) - 1, stages, f"{step.framework} {step.mode}: {what}")
 
         try:
             record = (self.checker or check_step)(
                 step,
                 session,
-                rounds=self.rounds,
+                laps=self.laps,
                 time_limit_s=self.time_limit_s,
                 native=native,
                 tell=advance,

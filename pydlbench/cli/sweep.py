@@ -542,10 +542,11 @@ def _step(document: Mapping[str, Any]) -> str:
 def _check(document: Mapping[str, Any]) -> str:
     from pydlbench.report.documents import time_text
 
-    return (
-        f"predicted {format_seconds(document['estimate_s'])}, measured "
-        f"{time_text(document['measured_s'])}, error {percent(document['error'], signed=True)}"
-    )
+    words = f"measured {time_text(document['measured_s'])}"
+    if document.get("forecast_error") is not None:
+        words += f", error of the forecast {percent(document['forecast_error'], signed=True)}"
+    rest = document.get("unexplained")
+    return words if rest is None else f"{words}, unexplained {percent(rest, signed=True)}"
 
 
 def _findings(document: Mapping[str, Any]) -> str:

@@ -228,8 +228,6 @@ def _step(document: Mapping[str, Any]) -> Row:
 
 def _check(document: Mapping[str, Any]) -> list[Row]:
     time = document.get("measured_s") or {}
-    rounds = [one.get("estimate_s") for one in document.get("rounds") or ()]
-    low, high = _spread([one for one in rounds if one is not None])
     told = dict(document.get("options") or {})
     if document.get("feed") not in (None, "resident"):
         told["feed"] = document["feed"]
@@ -237,18 +235,13 @@ def _check(document: Mapping[str, Any]) -> list[Row]:
         "problem": json.dumps(told, sort_keys=True),
         "layout_request": document.get("layout") or "nhwc",  # older checks know no other
     }
-    ends, predicted = ("median", "ci_low", "ci_high"), document.get("estimate_s")
-    native = ("estimate_native_s", "native_low_s", "native_high_s")
+    ends = ("median", "ci_low", "ci_high")
+    rungs = document.get("rungs") or {}
     return [
         _whole(document, "check measured", *map(time.get, ends), n=time.get("n"), **same),
-        _whole(document, "check predicted", predicted, low, high, n=len(rounds), **same),
-        _whole(document, "check native", *map(document.get, native), **same),
+        *(
+            _whole(document, f"check {name}", *map(rung.get, ends), n=rung.get("n"), **same)
+            for name, rung in rungs.items()
+            if rung is not None and name in ("native", "operators")
+        ),
     ]
-
-
-def _spread(rounds: list[float]) -> tuple[float | None, float | None]:
-    """Return the interval of the median of the rounds' predictions."""
-    from pydlbench.timing.statistics import median_interval
-
-    found = median_interval(rounds)
-    return (None, None) if found is None else (found.low, found.high)

@@ -12,11 +12,12 @@ import msgspec
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.ladder.check import check_step
 from pydlbench.ladder.estimate import estimate, plan
+from pydlbench.ladder.experiments import REORDERS, ask_log
 from pydlbench.ladder.native import native_sum
-from pydlbench.ladder.rounds import ask_log
 from pydlbench.models import build_model
 from pydlbench.records.specs import KernelSpec
 from pydlbench.steps.run import run
+from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -190,8 +191,8 @@ class Observations:
 # -----------------------------------------------------------------------------
 # From a step to what is known of it: the step itself, its native rows, and a check.
 
-# Rounds of the check: so many have an interval that leaves out the extremes.
-_ROUNDS = 9
+# Laps of the check: so many have an interval that leaves out the extremes.
+_LAPS = 9
 # Of the time limit: a check gets so much, and none is begun after so much.
 _SHARE, _LATEST = 0.25, 0.4
 
@@ -248,9 +249,9 @@ def observe(
             found = checker(
                 case,
                 session,
-                rounds=_ROUNDS,
+                laps=_LAPS,
                 time_limit_s=_SHARE * time_limit_s,
-                native=native,
+                native=rows,
                 tell=tell,
             )
         except UsageError:
@@ -271,7 +272,7 @@ def _unchecked(spent_s: float, limit_s: float) -> str | None:
 
 
 def _with_check(seen: Observations, found: CheckRecord) -> Observations:
-    term = next((one for one in found.ledger if one.term == "layout reorders"), None)
+    term = next((one for one in found.ledger if one.term == REORDERS), None)
     return dataclasses.replace(
         seen,
         check=found,
@@ -295,10 +296,10 @@ def _without_check(seen: Observations, session: Session) -> Observations:
         empty = worker.probe("empty_call", mode=case.mode)["seconds"]
     except PydlbenchError:
         empty = None
-    logged = log.get("seconds")
+    logged = log.get("reorders")
     return dataclasses.replace(
         seen,
-        reorder_s=float(logged.get("reorder", 0.0)) if logged else None,
-        reorder_how=f"oneDNN's log of {log.get('calls', 0)} steps, the middle one",
+        reorder_s=median(logged) if logged else None,
+        reorder_how=f"oneDNN's log of {log.get('calls', 0)} steps",
         dispatch_s=empty,
     )

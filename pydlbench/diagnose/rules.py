@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from pydlbench.diagnose.ablation import AgainstNative, LayerChange, Rounds, StepChange
+from pydlbench.ladder.experiments import DISPATCH, FRESH_MEMORY
+from pydlbench.ladder.ledger import LEAST, Ladder
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.pool import Pool2d
 from pydlbench.models.work import LOSS
@@ -88,8 +90,6 @@ _PAGE: Final = 4096
 # No fault costs more: the kernel clears a page in less than a microsecond, and the fault itself
 # takes one or two on a virtual machine.
 _MOST_PER_FAULT_S: Final = 5e-6
-# Rounds without which there is no interval.
-_ROUNDS: Final = 6
 _CAUSE: Final = (
     "the C library gives large blocks back to the system when they are freed, and gets new ones "
     "for the next result: the kernel clears each page and maps it, while the step waits"
@@ -106,7 +106,7 @@ def find_first_touch(seen: Observations) -> Iterator[Hypothesis]:
         return
     symptom = f"{faults:.0f} page faults in each step: {format_bytes(faults * _PAGE)} of new memory"
     evidence = ["page faults counted by the kernel around the samples"]
-    term = seen.term("allocation, first touch")
+    term = seen.term(FRESH_MEMORY)
     if term is not None:
         share = percent(term.share)
         evidence.append(f"check: {format_seconds(term.seconds)} ({share}): {term.how}")
@@ -134,9 +134,10 @@ _KEPT: Final = StepChange(
 
 def _kept(seen: Observations) -> Experiment:
     """An allocator that keeps its pages; the check may have run the step with it already."""
-    rounds = () if seen.check is None else seen.check.rounds
-    if len(rounds) >= _ROUNDS:
-        pairs = tuple((one.measured_s, one.kept_s) for one in rounds)
+    found = Ladder.of(() if seen.check is None else seen.check.laps).values
+    step, kept = found.get("step", {}), found.get("step_kept", {})
+    pairs = tuple((step[lap], kept[lap]) for lap in step if lap in kept)
+    if len(pairs) >= LEAST:
         return Rounds(what=_KEPT.what, pairs=pairs, again=_KEPT)
     return _KEPT
 
@@ -501,7 +502,7 @@ def _larger(batch: int) -> StepChange:
 
 
 def _dispatch(seen: Observations) -> tuple[float, str] | None:
-    term = seen.term("dispatch")
+    term = seen.term(DISPATCH)
     if term is not None:
         return term.seconds, f"check: {term.how}"
     if seen.dispatch_s is None:

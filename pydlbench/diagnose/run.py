@@ -182,7 +182,7 @@ def diagnose(
         case: the step.
         session: whose workers and settings are used.
         time_limit_s: no experiment begins that would probably end later. Step, native layers and
-            the least rounds of the check are taken whatever they need, and half of the limit
+            the least laps of the check are taken whatever they need, and half of the limit
             is left for experiments after them.
         tell: called with what is done next.
         checker: the check.

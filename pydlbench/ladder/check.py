@@ -1,60 +1,86 @@
-"""A check from its operators to its record."""
+"""A check from its step to its record: what is visited in laps, and what is made of them."""
 
 from __future__ import annotations
 
+import datetime as dt
+import functools
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from pydlbench.errors import PydlbenchError
-from pydlbench.ladder.ledger import Findings, conclude
-from pydlbench.ladder.native import measure_native
-from pydlbench.ladder.operators import blocks, singles, step_operators
-from pydlbench.ladder.rounds import LEAST, Rounds, ask_log, ask_operators, ask_replay, keeps_pages
+from pydlbench.ladder.estimate import plan
+from pydlbench.ladder.experiments import (
+    ask_log,
+    ask_operators,
+    ask_replay,
+    experiments,
+    keeps_pages,
+)
+from pydlbench.ladder.laps import Core, Laps, Sampled
+from pydlbench.ladder.ledger import LEAST, Ladder, conclude
+from pydlbench.ladder.native import NativeVisits, measure_native, native_of
+from pydlbench.ladder.operators import blocks, by_operator, predict, singles, step_operators
 from pydlbench.models import build_model
+from pydlbench.records.check import CheckRecord, OperatorRow
+from pydlbench.records.measurement import time_summary
 from pydlbench.records.step import StepPreparation
 from pydlbench.runner.interleaved import random_order, releasing
 from pydlbench.steps.run import prepare_step
+from pydlbench.timing.statistics import median
 from pydlbench.workers.environment import FRESH_PAGES
 from pydlbench.workers.host import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pydlbench.ladder.native import NativeSum
     from pydlbench.ladder.operators import StepOperator
     from pydlbench.models.graph import Model
-    from pydlbench.records.check import CheckRecord
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepFacts, StepSpec
     from pydlbench.runner.session import Session
     from pydlbench.steps.operations import OperatorsFacts
+    from pydlbench.timing.chunk import Chunk
     from pydlbench.workers.host import RemoteKernel
 
 __all__ = ["check_step"]
 
 Facts = TypeVar("Facts")
+# What a rung is measured on.
+_HOWS = {
+    "limit": "rooflines of the native rows, summed, at the clock of each lap",
+    "native": "the fastest native kernel of each layer alone, prepared anew in each lap, halfway "
+    "between hot and cold caches",
+    "operators": "the framework's calls, each distinct one alone with pages kept, times its number",
+    "step": "the step with the default allocator",
+}
 
 
 def check_step(
     case: StepSpec,
     session: Session,
     *,
-    rounds: int = 15,
+    laps: int = 15,
     time_limit_s: float = 80.0,
-    native: NativeSum | None = None,
+    native: Mapping[KernelSpec, Measurement] | None = None,
     checks: bool = False,
+    forecast: Callable[[StepSpec], float | None] = lambda _: None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> CheckRecord:
-    """Predict a framework's step from its isolated operators, run it, and explain it.
+    """Measure a framework's step rung by rung, and explain what lies between the rungs.
 
     Args:
         case: the step, on a CPU.
         session: whose workers are used.
-        rounds: at the most; at least five are taken, whatever the time.
-        time_limit_s: no round begins after so many seconds; the native rows are not counted.
-        native: the native rows of the same step, where they have been measured already.
+        laps: at the most; six at least, whatever the time.
+        time_limit_s: no lap after the sixth begins after so many seconds; finding the native
+            kernels is not counted.
+        native: the native rows of the same step, where they have been found already.
         checks: check the step (shapes, parameters, gradients, descent) before it is timed.
+        forecast: says what the step will take, in seconds, from what is stored; called before
+            anything of the step is run.
         tell: called with what is done next.
 
     Raises:
@@ -64,18 +90,22 @@ def check_step(
     """
     begin = time.monotonic()
     model = build_model(case.model, case.batch, **case.options)
-    if native is None:
-        tell("native layers")
-        native = measure_native(model, case.phase, case.precision, session)
-    started = time.monotonic()
+    forecast_s = forecast(case)
+    forecast_utc = None if forecast_s is None else _now()
     made = _Check(case, model, session, checks, tell)
     try:
+        made.find_native(native, laps)
+        started = time.monotonic()
         made.prepare()
-        made.take(rounds, started + time_limit_s)
-        found = made.found()
-        return conclude(found, native, session, time.monotonic() - begin)
+        made.take(laps, started + time_limit_s)
+        found = made.record(time.monotonic() - begin)
     finally:
         made.close()
+    return msgspec.structs.replace(found, forecast_s=forecast_s, forecast_utc=forecast_utc)
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
 
 
 class _Check:
@@ -102,94 +132,67 @@ class _Check:
         self._kernels: list[RemoteKernel[Any]] = []
         self._own: Worker | None = None
         self._notes: list[str] = []
-        self._operators: RemoteKernel[OperatorsFacts]
-        self._step: RemoteKernel[StepFacts]
-        self._rounds: Rounds
+        self._absent: dict[str, str] = {}
+        self._visits: dict[str, Callable[[], Mapping[str, float]]] = {}
+        self._native: NativeVisits
+        self._calls: OperatorsFacts
+        self._facts: StepFacts
+        self._laps: Laps
+        self._step_utc = ""
+        # By operator, the seconds of each visit.
+        self._times: dict[str, list[float]] = {}
         self._log: dict[str, Any] = {}
+
+    # --- what is visited ----------------------------------------------------------------------
+
+    def find_native(self, known: Mapping[KernelSpec, Measurement] | None, laps: int) -> None:
+        """Find the fastest native kernel of each layer, unless that was done before."""
+        case, session = self._case, self._session
+        wanted = plan(self._model, case.phase, case.precision, "cpu", session.cache_bytes("cpu"))
+        if known is None:
+            self._tell("native layers")
+            known = measure_native(wanted, session)
+        self._native = NativeVisits(wanted, known, session, laps)
+        self._notes += [f"no native row: {one}" for one in self._native.sums().missing]
+        if not self._native.kernels:
+            self._absent |= dict.fromkeys(("limit", "native"), "no native row has a time")
+        else:
+            self._visits["native"] = self._native
 
     def prepare(self) -> None:
         """Make everything ready; the operators before the step."""
         case, session = self._case, self._session
         self._tell("operators")
         keeps = keeps_pages(case, session)
-        self._operators = self._kept(
+        operators = self._kept(
             ask_operators(
                 case, session, self._found, self._singles, warm=not keeps, traces=not keeps
             )
         )
-        played = None if keeps else self._replay(self._operators.facts.traces)
+        self._calls = operators.facts
+        self._visits["operators"] = Sampled("operators", operators, self._read_operators)
         if keeps:
-            self._notes.append(
-                f"{case.framework} keeps freed pages by itself: no cost of page faults is added to "
-                "the prediction; those that are left are inside the operators"
+            self._notes.append(f"{case.framework} keeps freed pages by itself")
+        else:
+            self._visits["page_fault"] = Sampled(
+                "page_fault", self._replay(operators.facts.traces), _per_fault
             )
+        self._absent["native_chain"] = "nothing here runs the native layers as a chain"
+        self._absent["operator_chain"] = "nothing here records and replays the step's calls"
         self._tell("step")
+        self._step_utc = _now()
         step = self._kept(
             prepare_step(case, session, preparation=StepPreparation(checks=self._checks))
         )
-        kept = self._warm(case)
+        self._facts = step.facts
+        self._visits["step"] = Sampled("step", step)
+        self._visits["step_kept"] = Sampled("step_kept", self._warm(case))
         # A CPU's memory is the host's: only what is fed from there has a transfer to be measured.
-        resident = (
-            self._warm(msgspec.structs.replace(case, feed="resident"))
-            if case.feed == "host"
-            else None
-        )
-        self._step = step
+        if case.feed == "host":
+            resident = self._warm(msgspec.structs.replace(case, feed="resident"))
+            self._visits["step_resident"] = Sampled("step_resident", resident)
         wrong = [one for one in step.facts.checks if one.status != "ok"]
         self._notes += [f"check {one.name} failed: {one.detail}" for one in wrong]
-        self._rounds = Rounds(
-            self._found,
-            self._operators,
-            self._operators.facts.once_s,
-            played,
-            step,
-            kept,
-            random_order(session.options.seed),
-            self._singles,
-            resident,
-            canary=self._session.canary if self._case.device == "cpu" else None,
-        )
-
-    def take(self, most: int, deadline: float) -> None:
-        """Take rounds until there are enough, or the time is over; then read the log."""
-        self._rounds.warm_up()
-        while len(self._rounds.rows) < max(LEAST, most):
-            if len(self._rounds.rows) >= LEAST and time.monotonic() > deadline:
-                break
-            self._tell(f"round {len(self._rounds.rows) + 1}")
-            self._rounds.take()
-        if self._rounds.disturbed:
-            self._notes.append(
-                f"somebody else used the cores in {self._rounds.disturbed} of "
-                f"{len(self._rounds.rows)} rounds, although each was taken twice"
-            )
-        self._tell("log")
-        if self._case.mode in ("eager", "graph"):
-            try:
-                self._log = ask_log(self._case, self._session)
-            except PydlbenchError as error:
-                self._notes.append(f"no log of layout reorders: {error}")
-
-    def found(self) -> Findings:
-        """Return what was measured."""
-        return Findings(
-            case=self._case,
-            model=self._model,
-            found=self._found,
-            singles=self._singles,
-            rounds=self._rounds,
-            calls=self._operators.facts,
-            log=self._log,
-            library=self._step.facts.library,
-            notes=tuple(self._notes),
-        )
-
-    def close(self) -> None:
-        """Free what workers hold."""
-        with releasing(self._kernels):
-            pass
-        if self._own is not None:
-            self._own.discard()
 
     def _replay(self, traces: Mapping[str, Sequence[int]]) -> RemoteKernel[OperatorsFacts]:
         # Each block is given back when it is freed, so that the next one's pages are fresh.
@@ -204,3 +207,205 @@ class _Check:
     def _kept(self, kernel: RemoteKernel[Facts]) -> RemoteKernel[Facts]:
         self._kernels.append(kernel)
         return kernel
+
+    def _read_operators(self, chunk: Chunk) -> dict[str, float]:
+        """Return what a visit of all operators says: their sum, and joined ones one by one."""
+        times = by_operator(chunk.seconds, (*self._found, *self._singles))
+        for name, seconds in times.items():
+            self._times.setdefault(name, []).append(seconds)
+        once_s = self._calls.once_s
+        # Images and labels that come from the host are no call of the step.
+        found = [one for one in self._found if one.kind != "feed"]
+        read = {"operators": predict(times, found, once_s)}
+        if fed := [one for one in self._found if one.kind == "feed"]:
+            read["feed"] = predict(times, fed, 0.0)
+        if self._singles:
+            apart = [one for one in found if len(one.nodes) < 2]
+            read["operators_apart"] = predict(times, [*apart, *self._singles], once_s)
+        return read
+
+    # --- laps ---------------------------------------------------------------------------------
+
+    def take(self, most: int, deadline: float) -> None:
+        """Take laps until there are enough, or the time is over; then read the log."""
+        order = random_order(self._session.options.seed)
+        self._laps = Laps(self._visits, order, self._core)
+        taken = self._laps.taken
+        while len(taken) < max(LEAST, most):
+            if len(taken) >= LEAST and time.monotonic() > deadline:
+                self._notes.append(f"{len(taken)} of {most} laps: the time limit")
+                break
+            begin = time.monotonic()
+            number = len(taken) + 1
+            self._laps.take(functools.partial(self._tell_of, number))
+            last = time.monotonic() - begin
+            if number == 1 and begin + LEAST * last > deadline:
+                self._native.shorten()
+                if self._native.cut:
+                    self._notes.append(
+                        f"{self._native.cut} native kernels, 2 % of their sum together, were "
+                        "visited in the first lap only: the time limit"
+                    )
+        self._tell("log")
+        if self._case.mode in ("eager", "graph"):
+            try:
+                self._log = ask_log(self._case, self._session)
+            except PydlbenchError as error:
+                self._notes.append(f"no log of layout reorders: {error}")
+
+    def _tell_of(self, lap: int, what: str) -> None:
+        self._tell(f"lap {lap}: {what}")
+
+    def _core(self) -> Core:
+        try:
+            found = self._session.worker("native", "cpu").probe("canary")
+        except PydlbenchError:
+            return Core()
+        return Core(found.get("share"), found.get("clock_hz"))
+
+    # --- what is made of them -----------------------------------------------------------------
+
+    def record(self, seconds: float) -> CheckRecord:
+        """Return the record of what was measured.
+
+        Args:
+            seconds: that the check took.
+        """
+        case, laps = self._case, self._laps.taken
+        confidence = self._session.options.confidence
+        native = self._native.sums()
+        times = {name: median(found) for name, found in self._times.items()}
+        faults = {name: self._faults(visit) for name, visit in self._sides().items()}
+        tried, notes = experiments(
+            case,
+            Ladder.of(laps),
+            calls=self._calls,
+            operators=self._found,
+            log=self._log,
+            faults=faults,
+        )
+        rows = tuple(
+            OperatorRow(
+                name=one.name,
+                kind=one.kind,
+                count=one.count,
+                seconds=times[one.name],
+                native_s=native_of(self._model, one, native),
+                nodes=one.nodes,
+            )
+            for one in self._found
+        )
+        found = conclude(
+            laps,
+            tried,
+            self._absent,
+            hows=_HOWS,
+            details=_details(native.above_roofs(), rows, median(_of(laps, "step"))),
+            outside_s=self._native.reorders(),
+            confidence=confidence,
+        )
+        return CheckRecord(
+            model=case.model,
+            options=dict(case.options),
+            batch=self._model.batch,
+            phase=case.phase,
+            precision=case.precision,
+            framework=case.framework,
+            mode=str(case.mode),
+            layout=case.layout,
+            feed=case.feed,
+            library=self._facts.library,
+            threads=len(self._session.cpus),
+            measured=time_summary(_of(laps, "step"), confidence),
+            rungs=found.rungs,
+            reasons=found.reasons,
+            native_hot=found.native_hot,
+            native_cold=found.native_cold,
+            additivity_s=self._additivity(),
+            step_utc=self._step_utc,
+            ledger=found.ledger,
+            unexplained_low=found.unexplained[0] if found.unexplained else None,
+            unexplained_high=found.unexplained[1] if found.unexplained else None,
+            contradictions=found.contradictions,
+            laps=tuple(laps),
+            operators=rows,
+            faults=faults,
+            calibration={
+                "once_s": self._calls.once_s,
+                "dispatch_s": self._calls.dispatch_s,
+                "fault_s": median(_of(laps, "page_fault")) if _of(laps, "page_fault") else None,
+                "packing_s": self._native.reorders("weights"),
+                "how": self._calls.how,
+            },
+            disturbed=found.disturbed,
+            notes=(*self._notes, *notes, *self._outside()),
+            seconds=seconds,
+        )
+
+    def _sides(self) -> dict[str, str]:
+        return {"operators": "operators", "counted": "step", "kept": "step_kept"}
+
+    def _faults(self, visit: str) -> float | None:
+        """Return the page faults per execution of what is visited: the median over the laps."""
+        sampled = self._visits.get(visit)
+        known = sampled.faults if isinstance(sampled, Sampled) else []
+        return median(known) if known else None
+
+    def _additivity(self) -> float:
+        """Return the operators and the step's page faults, in seconds; see the record."""
+        beyond = (self._faults("step") or 0.0) - (self._faults("operators") or 0.0)
+        return median(
+            lap.seconds["operators"]
+            + lap.seconds.get("feed", 0.0)
+            + max(0.0, beyond) * lap.seconds.get("page_fault", 0.0)
+            for lap in self._laps.taken
+        )
+
+    def _outside(self) -> list[str]:
+        packing = self._native.reorders("weights")
+        if self._case.phase != "training" or not packing:
+            return []
+        return [
+            f"packing the weights anew, {packing * 1e3:.2f} ms in a step, is outside of the native "
+            "sum"
+        ]
+
+    def close(self) -> None:
+        """Free what workers hold."""
+        with releasing(self._kernels):
+            pass
+        if self._own is not None:
+            self._own.discard()
+
+
+def _of(laps: Sequence[Any], name: str) -> list[float]:
+    return [lap.seconds[name] for lap in laps if name in lap.seconds]
+
+
+def _per_fault(chunk: Chunk) -> dict[str, float]:
+    """Return the seconds of a page fault."""
+    return {"page_fault": median(chunk.seconds) / chunk.faults if chunk.faults else 0.0}
+
+
+# How many layers a difference's detail names, and the share of the step below which none is worth
+# it.
+_NAMED = 2
+_WORTH = 0.005
+
+
+def _details(
+    above: Mapping[str, float], rows: Sequence[OperatorRow], step_s: float
+) -> dict[str, str]:
+    """Return which layers stand out between limit and native rows, and these and operators."""
+    beside = {
+        one.name: one.count * (one.seconds - one.native_s)
+        for one in rows
+        if one.native_s is not None
+    }
+    return {"native": _named(above, step_s), "operators": _named(beside, step_s)}
+
+
+def _named(gaps: Mapping[str, float], step_s: float) -> str:
+    ranked = sorted(gaps, key=lambda name: abs(gaps[name]), reverse=True)[:_NAMED]
+    worth = [name for name in ranked if abs(gaps[name]) > _WORTH * step_s]
+    return ", ".join(f"{name} {gaps[name] * 1e3:+.1f} ms" for name in worth)

@@ -1,406 +1,415 @@
-"""The terms between the hardware's roof and a measured step, each from an experiment of its own."""
+"""From laps to rungs, and from rungs to the terms between them.
+
+Rungs are compared within laps. A visit beside which the cores or their clock were others than
+beside the rest of its lap is left out; a rung of which too few laps are left is refused, and the
+difference between its neighbours takes its place. What lies between two rungs is a difference. An
+experiment explains a part of it; what experiments leave is unexplained, with its sign. Nothing here
+makes a term fit: measurements that cannot all be right are named as contradictions.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
-from pydlbench.ladder.rounds import paired
-from pydlbench.records.check import UNEXPLAINED, CheckRecord, LedgerTerm, OperatorRow
-from pydlbench.records.measurement import time_summary
-from pydlbench.timing.statistics import median
+from pydlbench.records.check import RUNGS, LedgerTerm, Rung, Rungs
+from pydlbench.timing.statistics import Interval, median, median_interval
+from pydlbench.units import Scale, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from pydlbench.ladder.native import NativeSum
-    from pydlbench.ladder.operators import StepOperator
-    from pydlbench.ladder.rounds import Rounds
-    from pydlbench.models.graph import Model
-    from pydlbench.records.step import StepSpec
-    from pydlbench.runner.session import Session
-    from pydlbench.steps.operations import OperatorsFacts
+    from pydlbench.records.check import Lap
 
-__all__ = ["Evidence", "Findings", "conclude", "ledger", "native_of"]
+__all__ = ["LEAST", "Experiment", "Findings", "Ladder", "conclude"]
 
-# How many layers a term's detail names, and the share of the step below which none is worth it.
-_NAMED = 2
-_WORTH = 0.005
+#: Fewer laps have no interval at 95 %.
+LEAST: Final = 6
+# How far a visit's canary and its clock may be from the middle of its lap. An undisturbed canary
+# stays within 3 %, a shared core shows as 30 to 50 %; a clock steps by up to 2 %, and a difference
+# of 5 % would be as large as most of what a ledger explains.
+_CANARY: Final = 0.10
+_CLOCK: Final = 0.05
+# What a visit of another name has measured.
+_VISIT: Final = {
+    **dict.fromkeys(("limit", "native_hot", "native_cold"), "native"),
+    **dict.fromkeys(("operators_apart", "feed"), "operators"),
+}
+
+#: What lies between two rungs, by the upper one: no cause, but where it is.
+_BETWEEN: Final = {
+    "native": "layers above the limit",
+    "native_chain": "context of native layers",
+    "operators": "operators above native",
+    "operator_chain": "context",
+    "step": "framework overhead",
+}
+# By the lower and the upper rung, where others lie between them that are not known.
+_WIDER: Final = {
+    ("native", "operators"): "operators above native",
+    ("operators", "step"): "context and framework overhead",
+}
+_NAMES: Final = {"native_chain": "native chain", "operator_chain": "operator chain"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """What was measured to explain a step. Seconds.
+class Experiment:
+    """What was measured to explain a part of a difference.
 
     Attributes:
-        measured_s: the step.
-        times: by operator, one execution with kept pages.
-        native: the native rows.
-        allocation_s: the step minus the same with kept pages, in the same rounds.
-        allocation_how: with the faults counted.
-        dispatch_s: of one operator.
-        start_s: of starting a step's call.
-        operators: how many framework calls each is made of; those not named are single.
-        reorder_s: layouts converted in the step by the library's own log; None without a log.
-        reorder_how: which log.
-        singles: the nodes of joined operators one by one, where these were run besides.
-        host_s: the step minus the same with its images lying there, both with kept pages, in the
-            same rounds; None where they lie there anyhow. A CPU's memory is the host's: there is
-            nothing to transfer then, and no such term.
+        term: the cause that it is about.
+        rung: it lies below this rung; below the next higher one where this one is not known.
+        seconds: of the step, by lap; by number of its repetition if it is not ``paired``.
+        how: it was measured.
+        paired: whether it was measured in the laps.
+        detail: what stands out.
     """
 
-    measured_s: float
-    times: Mapping[str, float]
-    native: NativeSum
-    allocation_s: float
-    allocation_how: str
-    dispatch_s: float
-    operators: Mapping[str, int]
-    start_s: float = 0.0
-    reorder_s: float | None = None
-    reorder_how: str = ""
-    singles: Sequence[StepOperator] = ()
-    host_s: float | None = None
+    term: str
+    rung: str
+    seconds: Mapping[int, float]
+    how: str
+    paired: bool = True
+    detail: str = ""
+
+    def within(self, lap: int) -> float | None:
+        """Return the seconds that it had in a lap; None where that is not known."""
+        return self.seconds.get(lap) if self.paired else median(self.seconds.values())
 
 
-def ledger(model: Model, found: Sequence[StepOperator], seen: Evidence) -> tuple[LedgerTerm, ...]:
-    """Return the terms; their seconds sum to the measured step.
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """What laps say of each rung, and of the sides of experiments.
 
-    Args:
-        model: the graph.
-        found: the operators.
-        seen: what was measured.
+    Attributes:
+        values: seconds by lap, by name; comparable ones only.
+        reasons: why a rung is not known, by name.
+        disturbed: somebody else used the cores most of the time.
     """
-    native = seen.native
-    apart = _apart(found, seen)
-    layers = _native_of_layers(apart, native)
-    other = native.of_nodes() - layers
-    made = _Terms(seen.measured_s)
-    made.add("layers at their roof", native.roof_of_nodes(), "rooflines of the native rows, summed")
-    made.add(
-        "above the roof, native",
-        layers + other - native.roof_of_nodes(),
-        "native rows, between hot and cold caches, minus their rooflines",
-        _standing_out(native, seen.measured_s),
-    )
-    dispatch = sum(
-        one.count * seen.dispatch_s * seen.operators.get(one.name, 1)
-        for one in apart
-        if one.kind in ("layer", "pointwise")
-    )
-    own = _by_kind(apart, seen)
-    reorders = seen.reorder_s or 0.0
-    joined = any(len(one.nodes) > 1 for one in apart)
-    also = ", each with what a compiler joins to it," if joined else ""
-    made.add(
-        "operator choice",
-        own["layer"] - layers - reorders,
-        f"the framework's convolutions, products and poolings{also} alone, pages kept, dispatch "
-        "and logged reorders taken off, minus the native rows of the same nodes and passes",
-        _choices(model, apart, seen),
-    )
-    if seen.reorder_s is not None:
-        made.add("layout reorders", reorders, seen.reorder_how)
-    made.add(
-        "pointwise",
-        own["pointwise"] - other,
-        "the framework's other nodes and sums of gradients alone, pages kept, dispatch taken off, "
-        "minus the native rows of the same nodes and passes",
-    )
-    made.add("allocation, first touch", seen.allocation_s, seen.allocation_how)
-    made.add(
-        "dispatch",
-        dispatch + seen.start_s,
-        _dispatch_how(seen),
-    )
-    if seen.singles:
-        saved = _total(found, seen) - _total(apart, seen)
-        made.add("fusion", saved, "joined nodes minus the same nodes one by one, both alone")
-    for kind in ("loss", "optimizer"):
-        if any(one.kind == kind for one in found):
-            made.add(kind, own[kind], f"the framework's {kind} alone, pages kept")
-    if seen.host_s is not None:
-        made.add(
-            "host transfer",
-            seen.host_s,
-            "the step fed from the host minus the same with its images lying there, both with "
-            "kept pages, round by round",
+
+    values: Mapping[str, Mapping[int, float]]
+    reasons: Mapping[str, str]
+    disturbed: bool = False
+
+    @classmethod
+    def of(cls, laps: Sequence[Lap], absent: Mapping[str, str] | None = None) -> Ladder:
+        """Sort what was comparable from what was not.
+
+        Args:
+            laps: all of them.
+            absent: why a rung was not measured, by name.
+        """
+        values: dict[str, dict[int, float]] = {}
+        why: dict[str, Counter[str]] = {}
+        for index, lap in enumerate(laps):
+            other = _others(lap)
+            for name, seconds in lap.seconds.items():
+                visit = _VISIT.get(name, name)
+                if visit in other:
+                    why.setdefault(name, Counter())[other[visit]] += 1
+                else:
+                    values.setdefault(name, {})[index] = seconds
+        reasons = {name: "not measured" for name in RUNGS if name not in values}
+        for name, counted in why.items():
+            left = len(values.get(name, ()))
+            if left < min(LEAST, len(laps)):
+                values.pop(name, None)
+                reasons[name] = _refusal(counted, left, len(laps))
+        reasons |= {name: one for name, one in (absent or {}).items() if name not in values}
+        canaries = [one for lap in laps for one in lap.canary.values()]
+        return cls(
+            values=values,
+            reasons={name: reasons[name] for name in RUNGS if name in reasons},
+            disturbed=bool(canaries) and median(canaries) < 1 - _CANARY,
         )
-    return made.closed()
 
-
-def native_of(model: Model, operator: StepOperator, native: NativeSum) -> float | None:
-    """Return what the native library needs for an operator's first occurrence; None if unknown."""
-    if operator.kind in native.incomplete or operator.kind == "feed":
-        return None
-    if operator.kind == "loss":
-        return native.loss_s
-    if operator.kind == "optimizer":
-        return native.optimizer_s
-    if operator.kind == "gradient sum":
-        names = {name for (name,) in operator.occurrences}
-        if not native.incomplete.isdisjoint(names):
+    def rung(self, name: str, confidence: float = 0.95) -> Rung | None:
+        """Return the summary of a rung, or of a side of an experiment; None where it is unknown."""
+        known = self.values.get(name)
+        if not known:
             return None
-        return sum(native.sums.get(name, 0.0) for name in names) / operator.count
-    if not native.incomplete.isdisjoint(operator.nodes):
-        return None
-    known = [native.by_node[name] for name in operator.nodes if name in native.by_node]
-    needed = [name for name in operator.nodes if model[name].layer is not None]
-    return sum(known) if known or not needed else None
-
-
-def _native_of_layers(found: Sequence[StepOperator], native: NativeSum) -> float:
-    """Return the native seconds of all nodes that are in an operator of the kind ``layer``."""
-    groups = [nodes for one in found if one.kind == "layer" for nodes in one.occurrences]
-    return sum(native.by_node.get(name, 0.0) for nodes in groups for name in nodes)
-
-
-def _dispatch_how(seen: Evidence) -> str:
-    call = f"{seen.start_s * 1e6:.1f} us of an empty call"
-    if not seen.dispatch_s:
-        return f"{call}; operators are not started one by one, or in no time"
-    each = f"{seen.dispatch_s * 1e6:.1f} us per operator that computes nothing"
-    return f"{each}, times their number, and {call}"
-
-
-class _Terms:
-    def __init__(self, measured_s: float) -> None:
-        self._measured = measured_s
-        self._terms: list[LedgerTerm] = []
-
-    def add(self, term: str, seconds: float, how: str, detail: str = "") -> None:
-        share = seconds / self._measured
-        self._terms.append(
-            LedgerTerm(term=term, seconds=seconds, share=share, how=how, detail=detail)
+        interval = median_interval(known.values(), confidence)
+        return Rung(
+            median=median(known.values()),
+            ci_low=interval.low if interval else None,
+            ci_high=interval.high if interval else None,
+            n=len(known),
         )
 
-    def closed(self) -> tuple[LedgerTerm, ...]:
-        """Return the terms with the one that is a difference."""
-        rest = self._measured - sum(one.seconds for one in self._terms)
-        self.add(UNEXPLAINED, rest, "the measured step minus all other terms")
-        return tuple(self._terms)
+    def between(self, lower: str, upper: str) -> dict[int, float]:
+        """Return how much longer one takes than another, by lap; laps that have both."""
+        low, high = self.values.get(lower, {}), self.values.get(upper, {})
+        return {lap: high[lap] - low[lap] for lap in high if lap in low}
 
 
-def _apart(found: Sequence[StepOperator], seen: Evidence) -> list[StepOperator]:
-    """Return the operators, joined ones by their nodes one by one where these were run."""
-    if not seen.singles:
-        return list(found)
-    return [one for one in found if len(one.nodes) < 2] + list(seen.singles)
+def _others(lap: Lap) -> dict[str, str]:
+    """Return which visits of a lap the machine was another one beside, and in what."""
+    found: dict[str, str] = {}
+    for marks, tolerance, word in (
+        (lap.canary, _CANARY, "canary"),
+        (lap.clock_hz, _CLOCK, "clock"),
+    ):
+        if not marks:
+            continue
+        middle = median(marks.values())
+        for name, value in marks.items():
+            if middle > 0 and abs(value / middle - 1) > tolerance:
+                side = "below" if value < middle else "above"
+                found[name] = f"the {word} was {side} that of the others"
+    return found
 
 
-def _total(found: Sequence[StepOperator], seen: Evidence) -> float:
-    return sum(one.count * seen.times[one.name] for one in found)
-
-
-def _by_kind(found: Sequence[StepOperator], seen: Evidence) -> dict[str, float]:
-    """Return the operators' seconds, gradient sums with the pointwise; nodes less dispatch."""
-    total = dict.fromkeys(("layer", "pointwise", "loss", "optimizer", "feed"), 0.0)
-    for one in found:
-        seconds = seen.times[one.name]
-        if one.kind in ("layer", "pointwise"):
-            seconds -= seen.dispatch_s * seen.operators.get(one.name, 1)
-        kind = "pointwise" if one.kind == "gradient sum" else one.kind
-        total[kind] += one.count * seconds
-    return total
-
-
-def _standing_out(native: NativeSum, measured_s: float) -> str:
-    """Name the nodes that are farthest above their roofs."""
-    gaps = {
-        name: seconds + native.sums.get(name, 0.0) - native.roofs.get(name, seconds)
-        for name, seconds in native.by_node.items()
-    }
-    return _named(gaps, measured_s)
-
-
-def _choices(model: Model, found: Sequence[StepOperator], seen: Evidence) -> str:
-    """Name the layers where the framework's operator differs most from the native row."""
-    gaps = {}
-    for one in found:
-        beside = native_of(model, one, seen.native)
-        if one.kind == "layer" and beside is not None:
-            started = seen.dispatch_s * seen.operators.get(one.name, 1)
-            gaps[one.name] = one.count * (seen.times[one.name] - started - beside)
-    return _named(gaps, seen.measured_s)
-
-
-def _named(gaps: Mapping[str, float], measured_s: float) -> str:
-    ranked = sorted(gaps, key=lambda name: abs(gaps[name]), reverse=True)[:_NAMED]
-    worth = [name for name in ranked if abs(gaps[name]) > _WORTH * measured_s]
-    return ", ".join(f"{name} {gaps[name] * 1e3:+.1f} ms" for name in worth)
+def _refusal(counted: Counter[str], left: int, laps: int) -> str:
+    seen = ", ".join(f"{word} in {count}" for word, count in counted.most_common())
+    return (
+        f"refused: {seen} of {laps} laps (by over {percent(_CANARY)} for a canary, "
+        f"{percent(_CLOCK)} for a clock); {left} laps are left, {LEAST} are needed: a quiet "
+        "machine, or a larger --time-limit and --laps"
+    )
 
 
 # -----------------------------------------------------------------------------
-# From what a check measured to its record: the prediction, the step, and the ledger.
-
-# No fault costs more than this, in seconds; and the share of a step that so many could explain at
-# the most, below which there is nothing that an allocator could save.
-_MOST_PER_FAULT_S = 5e-6
-_NOTHING = 1e-3
+# The terms.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What a check has measured besides the native rows.
+    """What follows from laps.
 
     Attributes:
-        case: the step.
-        model: its graph.
-        found: its operators.
-        singles: the nodes of joined operators one by one, where these were run besides.
-        rounds: all of them, taken.
-        calls: what the worker says of the operators: what starting a call and dispatch cost.
-        log: what oneDNN logged of whole steps; empty without a log.
-        library: name and version of the framework.
-        notes: what a reader has to know.
+        rungs: each with its interval.
+        reasons: why one is null.
+        native_hot: the native sum with hot caches.
+        native_cold: with cold ones.
+        ledger: the terms; they sum to the rung ``step``.
+        unexplained: interval of the unexplained share; None without one.
+        contradictions: what cannot all be right.
+        disturbed: somebody else used the cores most of the time.
     """
 
-    case: StepSpec
-    model: Model
-    found: Sequence[StepOperator]
-    singles: Sequence[StepOperator]
-    rounds: Rounds
-    calls: OperatorsFacts
-    log: Mapping[str, Any]
-    library: str
-    notes: tuple[str, ...] = ()
-
-    @property
-    def reorder_s(self) -> float | None:
-        """Seconds of layout reorders in a step; None where nothing logs them."""
-        seconds = self.log.get("seconds")
-        return None if not seconds else float(seconds.get("reorder", 0.0))
-
-    @property
-    def faults(self) -> dict[str, float | None]:
-        """Page faults per step; see :class:`pydlbench.records.check.CheckRecord`."""
-        return {
-            "predicted": self.rounds.predicted_faults(),
-            "counted": self.rounds.median_faults("step"),
-            "kept": self.rounds.median_faults("kept"),
-        }
+    rungs: Rungs
+    reasons: Mapping[str, str]
+    native_hot: Rung | None
+    native_cold: Rung | None
+    ledger: tuple[LedgerTerm, ...]
+    unexplained: tuple[float, float] | None
+    contradictions: tuple[str, ...]
+    disturbed: bool
 
 
-def conclude(what: Findings, native: NativeSum, session: Session, seconds: float) -> CheckRecord:
-    """Return the record of a check.
+def conclude(
+    laps: Sequence[Lap],
+    experiments: Sequence[Experiment] = (),
+    absent: Mapping[str, str] | None = None,
+    *,
+    hows: Mapping[str, str] | None = None,
+    details: Mapping[str, str] | None = None,
+    outside_s: float | None = 0.0,
+    confidence: float = 0.95,
+) -> Findings:
+    """Return rungs, terms and contradictions.
 
     Args:
-        what: was measured.
-        native: the native rows of the same step.
-        session: its confidence and its CPUs.
-        seconds: that the check took.
+        laps: all of them.
+        experiments: in the order in which they are to be listed.
+        absent: why a rung was not measured, by name.
+        hows: how a rung was measured, by name.
+        details: what stands out in the difference below a rung, by name.
+        outside_s: reorders and packing that the native chain has and the native sum has not; None
+            where nobody knows how long they take.
+        confidence: level of the intervals.
     """
-    case, model, rows = what.case, what.model, what.rounds.rows
-    measured = time_summary([one.measured_s for one in rows], session.options.confidence)
-    times = what.rounds.median_times()
-    estimate_s = median(one.estimate_s for one in rows)
-    return CheckRecord(
-        model=case.model,
-        options=dict(case.options),
-        batch=model.batch,
-        phase=case.phase,
-        precision=case.precision,
-        framework=case.framework,
-        mode=str(case.mode),
-        layout=case.layout,
-        feed=case.feed,
-        library=what.library,
-        threads=len(session.cpus),
-        estimate_s=estimate_s,
-        estimate_native_s=native.time.middle,
-        native_low_s=native.time.low,
-        native_high_s=native.time.high,
-        measured=measured,
-        ledger=ledger(model, what.found, _evidence(what, native, measured.median, times)),
-        rounds=tuple(rows),
-        operators=tuple(
-            OperatorRow(
-                name=one.name,
-                kind=one.kind,
-                count=one.count,
-                seconds=times[one.name],
-                native_s=native_of(model, one, native),
-                nodes=one.nodes,
+    ladder = Ladder.of(laps, absent)
+    made = _Terms(ladder, hows or {}, details or {}, confidence)
+    if "step" in ladder.values:
+        made.climb(experiments)
+    said = [*made.contradictions, *_impossible(ladder, outside_s, confidence)]
+    return Findings(
+        rungs=Rungs(**{name: ladder.rung(name, confidence) for name in RUNGS}),
+        reasons=ladder.reasons,
+        native_hot=ladder.rung("native_hot", confidence),
+        native_cold=ladder.rung("native_cold", confidence),
+        ledger=tuple(made.terms),
+        unexplained=made.unexplained(),
+        contradictions=tuple(said),
+        disturbed=ladder.disturbed,
+    )
+
+
+@dataclass(slots=True)
+class _Terms:
+    """The terms as they are made, from the lowest rung to the step."""
+
+    ladder: Ladder
+    hows: Mapping[str, str]
+    details: Mapping[str, str]
+    confidence: float
+    terms: list[LedgerTerm] = field(default_factory=list)
+    contradictions: list[str] = field(default_factory=list)
+    # By lap, what experiments leave of each difference that they are about.
+    left: list[dict[int, float]] = field(default_factory=list)
+
+    def climb(self, experiments: Sequence[Experiment]) -> None:
+        """Make the terms; their seconds are differences of medians, which sum to the step."""
+        known = [name for name in RUNGS if name in self.ladder.values]
+        below = ""
+        for name in known:
+            own = [one for one in experiments if _place(one.rung, known) == name]
+            self._difference(below, name, own)
+            below = name
+
+    def unexplained(self) -> tuple[float, float] | None:
+        """Return the interval of all that is left, as shares of the step."""
+        if not self.left or not self.terms:
+            return None
+        shared = set.intersection(*(set(one) for one in self.left))
+        sums = {lap: sum(one[lap] for one in self.left) for lap in shared}
+        point = sum(one.seconds for one in self.terms if one.kind == "unexplained")
+        found = _around(point, sums.values(), self.confidence)
+        step = self._median("step")
+        return None if found is None else (found[0] / step, found[1] / step)
+
+    def _median(self, name: str) -> float:
+        return median(self.ladder.values[name].values())
+
+    def _difference(self, below: str, above: str, own: Sequence[Experiment]) -> None:
+        seconds, by_lap = self._median(above), self.ladder.values[above]
+        between: tuple[str, ...] = (above,)
+        if below:
+            seconds -= self._median(below)
+            by_lap = self.ladder.between(below, above)
+            between = (below, above)
+        name = _title(below, above)
+        kind = "limit" if name == "limit" else "difference"
+        if not own:
+            self._add(name, kind, seconds, by_lap.values(), between, "")
+            return
+        rest, left = seconds, dict(by_lap)
+        for one in own:
+            part = median(one.seconds.values())
+            rest -= part
+            left = {lap: s - e for lap, s in left.items() if (e := one.within(lap)) is not None}
+            self._add(
+                one.term,
+                "experiment",
+                part,
+                one.seconds.values(),
+                between,
+                one.how,
+                one.detail,
             )
-            for one in what.found
-        ),
-        faults=what.faults,
-        calibration={
-            "once_s": what.calls.once_s,
-            "dispatch_s": what.calls.dispatch_s,
-            "fault_s": what.rounds.fault_s(),
-            "how": what.calls.how,
-        },
-        ladder={
-            "theoretical_s": native.theoretical_s,
-            "roof_s": native.roof_s,
-            "native_low_s": native.time.low,
-            "native_high_s": native.time.high,
-            "operators_s": median(one.operators_s for one in rows),
-            "estimate_s": estimate_s,
-            "measured_s": measured.median,
-        },
-        notes=(*what.notes, *_absent(what, native)),
-        seconds=seconds,
-    )
+        self.left.append(left)
+        how = f"{name}, less {', '.join(one.term for one in own)}: no experiment explains it"
+        self._add(f"unexplained, {name}", "unexplained", rest, left.values(), between, how)
+        beyond = median_interval(left.values(), self.confidence)
+        if beyond is not None and beyond.high < 0:
+            scale = Scale.of(self._median("step"))
+            self.contradictions.append(
+                f"{' and '.join(one.term for one in own)} explain more than there is in {name}: "
+                f"{scale.signed(rest)} is left (95 % {_bounds(beyond, scale)})"
+            )
 
-
-def _evidence(
-    what: Findings, native: NativeSum, measured_s: float, times: Mapping[str, float]
-) -> Evidence:
-    rows = what.rounds.rows
-    kept = [one.kept_s for one in rows]
-    allocation_s, how = _allocation([one.measured_s for one in rows], kept, what.faults)
-    resident = [one.resident_s for one in rows if one.resident_s is not None]
-    return Evidence(
-        measured_s=measured_s,
-        times=times,
-        native=native,
-        allocation_s=allocation_s,
-        allocation_how=how,
-        dispatch_s=what.calls.dispatch_s,
-        start_s=what.calls.once_s,
-        operators={one.name: len(one.nodes) for one in (*what.found, *what.singles)},
-        singles=what.singles,
-        reorder_s=what.reorder_s,
-        reorder_how=f"oneDNN's log of {what.log.get('calls', 0)} steps, the middle one",
-        host_s=paired(kept, resident) if resident else None,
-    )
-
-
-def _absent(what: Findings, native: NativeSum) -> list[str]:
-    """Return which terms could not be measured, and why."""
-    found = [f"no native row: {one}" for one in native.missing]
-    if what.reorder_s is None:
-        found.append("no layout reorders: nothing logs them here; they are in operator choice")
-    joined = any(len(one.nodes) > 1 for one in what.found)
-    if joined and not what.singles:
-        found.append("no fusion: nodes that are joined were not run one by one besides")
-    return found
-
-
-def _allocation(
-    steps: Sequence[float], kept: Sequence[float], faults: Mapping[str, float | None]
-) -> tuple[float, str]:
-    """Return what fresh pages cost a step, in seconds, and how that was measured.
-
-    Two processes that run the same step differ by some per cent anyhow. Where both touch the same
-    pages again, that is what the experiment shows, and no cost of memory.
-
-    Args:
-        steps: seconds with the default allocator, by round.
-        kept: likewise with one that keeps its pages.
-        faults: per step, in either.
-    """
-    difference = paired(steps, kept)
-    how = "the step minus the same with an allocator that keeps its pages, round by round"
-    counted, left = faults["counted"], faults["kept"]
-    if counted is None or left is None:
-        return difference, how
-    how = f"{how}: {counted:.0f} page faults against {left:.0f}"
-    if (counted - left) * _MOST_PER_FAULT_S < _NOTHING * median(steps):
-        return 0.0, (
-            f"{how}, too few to cost anything: what these two processes differ by, "
-            f"{difference * 1e3:+.2f} ms, is left unexplained"
+    def _add(
+        self,
+        term: str,
+        kind: str,
+        seconds: float,
+        values: Iterable[float],
+        between: tuple[str, ...],
+        how: str,
+        detail: str = "",
+    ) -> None:
+        ends = _around(seconds, values, self.confidence)
+        above = between[-1]
+        if kind in ("limit", "difference"):
+            upper = self.hows.get(above, _name(above))
+            how = upper if len(between) == 1 else f"{upper}, minus {_name(between[0])}, lap by lap"
+        self.terms.append(
+            LedgerTerm(
+                term=term,
+                kind=kind,
+                seconds=seconds,
+                ci_low=ends[0] if ends else None,
+                ci_high=ends[1] if ends else None,
+                share=seconds / self._median("step"),
+                how=how,
+                between=between,
+                detail=detail or (self.details.get(above, "") if kind != "experiment" else ""),
+            )
         )
-    return difference, how
+
+
+def _place(rung: str, known: Sequence[str]) -> str:
+    """Return the first known rung from one on; the step is always known."""
+    return next(name for name in RUNGS[RUNGS.index(rung) :] if name in known)
+
+
+def _title(below: str, above: str) -> str:
+    """Return what the difference between two rungs is called."""
+    if not below:
+        return "limit" if above == "limit" else f"up to {_name(above)}"
+    if RUNGS.index(above) - RUNGS.index(below) == 1:
+        return _BETWEEN[above]
+    return _WIDER.get((below, above)) or f"{_name(below)} to {_name(above)}"
+
+
+def _around(point: float, values: Iterable[float], confidence: float) -> tuple[float, float] | None:
+    """Return the interval of values' median, extended to a point outside of it."""
+    found = median_interval(values, confidence)
+    return None if found is None else (min(found.low, point), max(found.high, point))
+
+
+def _name(rung: str) -> str:
+    return _NAMES.get(rung, rung)
+
+
+def _bounds(interval: Interval, scale: Scale) -> str:
+    return f"{scale.signed(interval.low)} .. {scale.signed(interval.high)}"
+
+
+# -----------------------------------------------------------------------------
+# What cannot all be right.
+
+# Whatever stands first cannot take longer than what stands second.
+_ORDER: Final = (
+    ("limit", "native_hot", "a native row is faster than its limit"),
+    ("limit", "native_chain", "the native chain is faster than the limit"),
+    ("limit", "step", "the step is faster than the limit of its layers"),
+    ("native_chain", "step", "the library's kernels in a row take longer than the step"),
+    ("native_hot", "step", "the native layers alone, caches hot, take longer than the step"),
+    ("operator_chain", "step", "the same calls without Python take longer than the step"),
+)
+
+
+def _impossible(ladder: Ladder, outside_s: float | None, confidence: float) -> list[str]:
+    """Return which rungs contradict each other beyond the interval of their difference."""
+    said = []
+    for lower, upper, words in _ORDER:
+        found = median_interval(ladder.between(lower, upper).values(), confidence)
+        if found is not None and found.high < 0:
+            said.append(f"{words}: {_both(ladder, upper, lower, found)}")
+    below = median_interval(ladder.between("native_hot", "native_chain").values(), confidence)
+    above = median_interval(ladder.between("native_cold", "native_chain").values(), confidence)
+    if below is not None and below.high < 0:
+        said.append(
+            "the native chain lies below the native sum with hot caches: "
+            + _both(ladder, "native_chain", "native_hot", below)
+        )
+    if above is not None and above.low > (outside_s or 0.0):
+        but = ""
+        if outside_s is None:
+            but = "; reorders and packing, which only the chain has, were not timed"
+        elif outside_s:
+            but = f", {Scale.of(outside_s).text(outside_s)} of reorders and packing allowed for"
+        said.append(
+            "the native chain lies above the native sum with cold caches"
+            f"{but}: {_both(ladder, 'native_chain', 'native_cold', above)}"
+        )
+    return said
+
+
+def _both(ladder: Ladder, first: str, second: str, difference: Interval) -> str:
+    one, other = (median(ladder.values[name].values()) for name in (first, second))
+    scale = Scale.of(max(one, other))
+    return f"{scale.text(one)} against {scale.text(other)} (95 % {_bounds(difference, scale)})"

@@ -1,18 +1,26 @@
-"""The native rows of a step, summed by what they stand for: the ladder's lower rungs."""
+"""The native rows of a step, visited lap by lap and summed: the ladder's lower rungs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pydlbench.ladder.estimate import ZERO, Range, plan
+import msgspec
+
+from pydlbench.errors import PydlbenchError
+from pydlbench.ladder.estimate import ZERO, Range
 from pydlbench.ladder.operators import LAYERS
 from pydlbench.models.work import LOSS
+from pydlbench.runner.interleaved import random_order, releasing, sample_interleaved
+from pydlbench.timing.policy import Policy, estimate_policy
+from pydlbench.timing.statistics import median
+from pydlbench.timing.visits import visit_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from pydlbench.ladder.estimate import Plan
+    from pydlbench.ladder.operators import StepOperator
     from pydlbench.models.graph import Model
     from pydlbench.models.work import Work
     from pydlbench.records.measurement import Measurement
@@ -21,9 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NativeSum",
+    "NativeVisits",
     "Place",
     "Rungs",
     "measure_native",
+    "native_of",
     "native_sum",
     "roof_s",
     "rungs_by_place",
@@ -145,9 +155,12 @@ class NativeSum:
     theoretical_s: float | None = None
     roof_s: float | None = None
 
-    def roof_of_nodes(self) -> float:
-        """Return the roof of all nodes together."""
-        return sum(self.roofs.values())
+    def above_roofs(self) -> dict[str, float]:
+        """Return how far each node is above its roof, gradient sums at it included."""
+        return {
+            name: seconds + self.sums.get(name, 0.0) - self.roofs.get(name, seconds)
+            for name, seconds in self.by_node.items()
+        }
 
     def of_nodes(self) -> float:
         """Return the seconds of all nodes, and of the sums of gradients."""
@@ -163,24 +176,18 @@ class NativeSum:
 
 
 def measure_native(
-    model: Model,
-    phase: str,
-    precision: str,
+    wanted: Plan,
     session: Session,
     progress: Callable[[float, int, str], None] | None = None,
-) -> NativeSum:
-    """Measure each distinct layer of a step natively, with hot and with cold caches, and sum up.
+) -> dict[KernelSpec, Measurement]:
+    """Find and time the fastest native kernel of each distinct layer of a step.
 
     Args:
-        model: with its batch.
-        phase: ``forward``, ``forward-backward`` or ``training``.
-        precision: of all layers.
+        wanted: the step's work.
         session: measures.
         progress: called with rows done, rows in all and the next row's label.
     """
-    wanted = plan(model, phase, precision, "cpu", session.cache_bytes("cpu"))
-    rows = dict(session.measure(wanted.cases, progress))
-    return native_sum(wanted, rows)
+    return dict(session.measure(wanted.cases, progress))
 
 
 def native_sum(wanted: Plan, rows: Mapping[KernelSpec, Measurement]) -> NativeSum:
@@ -223,3 +230,162 @@ def native_sum(wanted: Plan, rows: Mapping[KernelSpec, Measurement]) -> NativeSu
         theoretical_s=total.theoretical_s,
         roof_s=total.roof_s if found else None,
     )
+
+
+def native_of(model: Model, operator: StepOperator, native: NativeSum) -> float | None:
+    """Return what the native library needs for an operator's first occurrence; None if unknown."""
+    if operator.kind in native.incomplete or operator.kind == "feed":
+        return None
+    if operator.kind == "loss":
+        return native.loss_s
+    if operator.kind == "optimizer":
+        return native.optimizer_s
+    if operator.kind == "gradient sum":
+        names = {name for (name,) in operator.occurrences}
+        if not native.incomplete.isdisjoint(names):
+            return None
+        return sum(native.sums.get(name, 0.0) for name in names) / operator.count
+    if not native.incomplete.isdisjoint(operator.nodes):
+        return None
+    known = [native.by_node[name] for name in operator.nodes if name in native.by_node]
+    needed = [name for name in operator.nodes if model[name].layer is not None]
+    return sum(known) if known or not needed else None
+
+
+# -----------------------------------------------------------------------------
+# The native rows as what a lap of a check visits: each kernel briefly, prepared anew.
+
+# Of the sum: kernels that are together no more than this are visited once where time is short.
+_TAIL: Final = 0.02
+
+
+class NativeVisits:
+    """Visits each distinct native kernel of a step, in random order, and sums.
+
+    Each visit has a kernel prepared anew, from the variant that was found to be the fastest: other
+    addresses, other pages.
+
+    Args:
+        wanted: the step's work.
+        rows: of its cases; those that have no time are in no sum.
+        session: whose workers are used.
+        laps: how many visits share the budget of a row.
+    """
+
+    def __init__(
+        self, wanted: Plan, rows: Mapping[KernelSpec, Measurement], session: Session, laps: int
+    ) -> None:
+        options = session.options
+        policy = Policy(confidence=options.confidence, budget_s=options.budget_s)
+        self._policy = visit_policy(estimate_policy(policy), max(2, laps))
+        self._session = session
+        self._order = random_order(options.seed)
+        self._rows = rows
+        self._wanted = wanted
+        self._terms = [one for one in wanted.terms if _timed(rows[one.hot])]
+        every = dict.fromkeys(case for one in self._terms for case in (one.hot, one.cold))
+        self._cases = [case for case in every if _timed(rows[case])]
+        self._seconds: dict[KernelSpec, list[float]] = {case: [] for case in self._cases}
+        self._reorders: dict[KernelSpec, Mapping[str, float]] = {}
+        #: How many kernels are visited in no further lap.
+        self.cut = 0
+        #: Core clock beside the kernels of the last visit; None where nobody read it.
+        self.clock_hz: float | None = None
+
+    @property
+    def kernels(self) -> int:
+        """How many distinct kernels there are."""
+        return len(self._seconds)
+
+    def __call__(self) -> dict[str, float]:
+        """Visit all kernels and return the sums of this lap: hot, cold, their middle, the limit."""
+        self._order.shuffle(self._cases)
+        clocks = [clock for case in self._cases if (clock := self._visit(case)) is not None]
+        self.clock_hz = median(clocks) if clocks else None
+        hot = sum(self._last(one.hot) for one in self._terms)
+        cold = sum(self._last(one.cold, one.hot) for one in self._terms)
+        limit = sum(self._limit(one.hot) for one in self._terms)
+        return {
+            "limit": limit,
+            "native": (hot + cold) / 2,
+            "native_hot": hot,
+            "native_cold": cold,
+        }
+
+    def shorten(self) -> None:
+        """Visit no more what hardly matters to the sum: it stays with the times that it has."""
+        weight = dict.fromkeys(self._cases, 0.0)
+        for one in self._terms:
+            weight[one.hot] += self._last(one.hot)
+            if one.cold in weight:
+                weight[one.cold] += self._last(one.cold)
+        left = _TAIL * sum(weight.values())
+        for case in sorted(weight, key=lambda one: weight[one]):
+            left -= weight[case]
+            if left < 0:
+                break
+            self._cases.remove(case)
+            self.cut += 1
+
+    def sums(self) -> NativeSum:
+        """Return the rows' sums by what they stand for, each kernel's median over the laps."""
+        found = dict(self._rows)
+        for case, seconds in self._seconds.items():
+            row = found[case]
+            if seconds and row.time is not None:
+                time = msgspec.structs.replace(row.time, median=median(seconds))
+                found[case] = msgspec.structs.replace(row, time=time)
+        return native_sum(self._wanted, found)
+
+    def reorders(self, *roles: str) -> float:
+        """Return the seconds of bringing operands of these roles into the kernels' layouts.
+
+        It is no part of the sums: a step that keeps its tensors in these layouts needs none of it,
+        but one that trains has to pack its weights anew.
+
+        Args:
+            roles: ``source``, ``weights``...; none is all.
+        """
+        return sum(
+            seconds
+            for one in self._terms
+            for role, seconds in self._reorders.get(one.hot, {}).items()
+            if not roles or role in roles
+        )
+
+    def _visit(self, case: KernelSpec) -> float | None:
+        """Visit a kernel; return the clock that was read beside it."""
+        row = self._rows[case]
+        variant = f"{row.algorithm} {row.layout}" if row.algorithm else None
+        try:
+            kernel = self._session.prepare(case, variant=variant)
+        except PydlbenchError:
+            return None  # its row was measured before: the sum takes the last time that is known
+        with releasing([kernel]):
+            (samples,) = sample_interleaved([kernel.sample], [self._policy], self._order)
+        if isinstance(samples, PydlbenchError):
+            return None
+        self._seconds[case].append(samples.median)
+        self._reorders.setdefault(case, kernel.facts.reorder_s)
+        return samples.clock_hz
+
+    def _last(self, case: KernelSpec, otherwise: KernelSpec | None = None) -> float:
+        if known := self._seconds.get(case):
+            return known[-1]
+        row = self._rows[case]
+        if row.ok and row.time is not None:
+            return row.time.median
+        return 0.0 if otherwise is None else self._last(otherwise)
+
+    def _limit(self, case: KernelSpec) -> float:
+        """Return what the roofline allows at the clock of this lap; a row without one as it is."""
+        row = self._rows[case]
+        if row.roofline is None:
+            return self._last(case)
+        if row.roofline.bound != "compute" or not row.clock_hz or not self.clock_hz:
+            return row.roofline.time_s
+        return row.roofline.time_s * row.clock_hz / self.clock_hz
+
+
+def _timed(row: Measurement) -> bool:
+    return row.ok and row.time is not None

@@ -4,45 +4,125 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from statistics import median
-from typing import Any
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from pydlbench.records.measurement import TimeSummary
-from pydlbench.records.record import Record
+from pydlbench.records.record import Record, one_of
 from pydlbench.records.specs import Precision
 from pydlbench.records.step import Framework, Phase
 
 __all__ = [
-    "UNEXPLAINED",
+    "RUNGS",
     "CheckRecord",
     "CheckResult",
+    "Lap",
     "LedgerTerm",
     "OperatorRow",
-    "RoundRow",
+    "Rung",
+    "Rungs",
 ]
 
-#: The only term that is a difference.
-UNEXPLAINED = "unexplained"
+#: From what the hardware needs to the step that was measured; fields of :class:`Rungs`.
+RUNGS: Final = ("limit", "native", "native_chain", "operators", "operator_chain", "step")
+
+
+class Rung(Record, frozen=True, kw_only=True):
+    """One rung, measured on its own: none is computed from another.
+
+    Attributes:
+        median: over the laps in which it was comparable with the others.
+        ci_low: lower end of the median's 95 % interval over these laps; None below six.
+        ci_high: upper end.
+        n: how many laps these are.
+    """
+
+    median: float
+    ci_low: float | None = None
+    ci_high: float | None = None
+    n: int
+
+    promised = ("ci_low", "ci_high")
+
+
+class Rungs(Record, frozen=True, kw_only=True):
+    """The rungs of a step; null where one is not known, with the reason in ``reasons``.
+
+    Attributes:
+        limit: FLOPs and bytes over the measured peaks, at the clock of the native rows.
+        native: the sum of the native layers, each alone; halfway between hot and cold caches.
+        native_chain: the native layers in the order of the step, on each other's results.
+        operators: the framework's calls, each distinct one alone, times how often the step has it.
+        operator_chain: the recorded calls in their order, on each other's results.
+        step: the step.
+    """
+
+    limit: Rung | None = None
+    native: Rung | None = None
+    native_chain: Rung | None = None
+    operators: Rung | None = None
+    operator_chain: Rung | None = None
+    step: Rung | None = None
+
+    promised = RUNGS
+
+    def of(self, name: str) -> Rung | None:
+        """Return a rung by its name."""
+        found: Rung | None = getattr(self, name)
+        return found
+
+    def known(self) -> dict[str, Rung]:
+        """Return the rungs that are known, by name, from the lowest."""
+        return {name: one for name in RUNGS if (one := self.of(name)) is not None}
 
 
 class LedgerTerm(Record, frozen=True, kw_only=True):
     """One term of the ledger.
 
     Attributes:
-        term: its name.
+        term: what it is; the name of a cause only where an experiment stands behind it.
+        kind: ``limit`` (computed from FLOPs and bytes), ``difference`` (what lies between two
+            rungs, with no experiment on it), ``experiment`` (an A/B run, a counter or a log) or
+            ``unexplained`` (what experiments leave of a difference).
         seconds: of the measured step; below zero where something is saved.
+        ci_low: lower end of its 95 % interval, from differences within laps; None without one.
+        ci_high: upper end.
         share: of the measured step.
         how: how it was measured.
+        between: the two rungs between which it lies.
         detail: what stands out in it; empty where nothing does.
     """
 
     term: str
+    kind: Annotated[str, one_of("limit", "difference", "experiment", "unexplained")]
     seconds: float
+    ci_low: float | None = None
+    ci_high: float | None = None
     share: float
     how: str
+    between: tuple[str, ...] = ()
     detail: str = ""
+
+    promised = ("ci_low", "ci_high")
+
+
+class Lap(Record, frozen=True, kw_only=True):
+    """One visit of everything, in random order.
+
+    Attributes:
+        seconds: by what was visited: the rungs, ``native_hot`` and ``native_cold``, and the sides
+            of experiments, as ``step_kept`` (the step with an allocator that keeps its pages).
+        canary: by visit, the FMA throughput right before and after it (the lower of the two), as a
+            share of what the cores do when nobody else uses them.
+        clock_hz: by visit, the core clock read beside it.
+        retaken: what was visited twice, as somebody else used the cores the first time.
+    """
+
+    seconds: Mapping[str, float]
+    canary: Mapping[str, float] = msgspec.field(default_factory=dict)
+    clock_hz: Mapping[str, float] = msgspec.field(default_factory=dict)
+    retaken: tuple[str, ...] = ()
 
 
 class OperatorRow(Record, frozen=True, kw_only=True):
@@ -65,34 +145,13 @@ class OperatorRow(Record, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
 
 
-class RoundRow(Record, frozen=True, kw_only=True, rename={"operators_s": "pieces_s"}):
-    """One round: first the operators, then the prediction is written down, then the step runs.
-
-    Attributes:
-        operators_s: sum of the operators (JSON: ``pieces_s``).
-        faults_s: as many page faults as earlier steps had (those inside the operators left out),
-            each at what one cost on fresh pages.
-        estimate_s: the prediction for this round.
-        measured_s: the step, with the default allocator.
-        kept_s: the step with an allocator that keeps its pages.
-        resident_s: the same with its images lying there; None where they do in the others too.
-    """
-
-    operators_s: float
-    faults_s: float
-    estimate_s: float
-    measured_s: float
-    kept_s: float
-    resident_s: float | None = None
-
-
 class CheckRecord(
     Record,
     frozen=True,
     kw_only=True,
-    rename={"measured": "measured_s", "operators": "pieces"},
+    rename={"measured": "measured_s"},
 ):
-    """A step of a model in a framework: predicted, measured, explained.
+    """A step of a model in a framework, rung by rung: measured, and explained as far as it goes.
 
     Attributes:
         model: its name.
@@ -104,25 +163,31 @@ class CheckRecord(
         mode: of the framework.
         library: name and version of the framework.
         threads: that computed.
-        estimate_s: median of the rounds' predictions.
-        estimate_native_s: sum of the native layers, between hot and cold caches.
-        native_low_s: of that, the lower end of the interval.
-        native_high_s: and the upper one.
-        ledger: terms that sum to the measured step, ``unexplained`` the last.
-        rounds: as they were taken.
-        operators: each distinct one (JSON: ``pieces``).
-        faults: pages touched for the first time per step: ``predicted`` (counted in steps that ran
-            before the prediction was made; in the operators, where the framework keeps its
-            pages itself), ``counted`` (in those it is held against) and ``kept`` (in the step whose
-            allocator keeps pages).
+        measured: the step with the default allocator, over all laps (JSON: ``measured_s``).
+        rungs: each with its interval; null where there is none.
+        reasons: by rung, why it is null: it is not there, or it was refused because the machine
+            was another one while it was measured.
+        native_hot: the sum of the native layers with hot caches; null where ``native`` is.
+        native_cold: with cold caches. The native chain has to lie between the two.
+        additivity_s: the isolated operators of this step, measured beside it, and as many page
+            faults as it had: how well parts add up. It predicts nothing.
+        forecast_s: what stored operator rows said of the step before it was run; null without.
+        forecast_utc: when that was stored.
+        step_utc: when the step ran for the first time.
+        ledger: terms that sum to the median of the rung ``step``; empty where that is null.
+        unexplained_low: lower end of the 95 % interval of ``unexplained``; null without one.
+        unexplained_high: upper end.
+        contradictions: measurements that cannot all be right, in words.
+        laps: as they were taken.
+        operators: each distinct one.
+        faults: pages touched for the first time per step: ``counted`` (in the step) and ``kept``
+            (in the step whose allocator keeps pages); null where nobody counted.
         calibration: what a call, an operator and a page fault cost, and how that was measured.
         layout: of images: ``nhwc`` (PyTorch's channels_last) or ``nchw``.
         feed: ``resident`` images, or new ones from the ``host`` in each step.
-        ladder: the rungs from the theoretical limit to the measured step, in seconds; None where
-            one is not known, empty in older documents.
-        notes: what a reader has to know, and terms that are absent.
+        disturbed: somebody else used the cores most of the time: times are upper bounds.
+        notes: what a reader has to know, and what was cut.
         seconds: that the check took.
-        measured: the step with the default allocator, over the rounds (JSON: ``measured_s``).
     """
 
     model: str
@@ -133,44 +198,59 @@ class CheckRecord(
     mode: str
     library: str
     threads: int
-    estimate_s: float
-    estimate_native_s: float
-    native_low_s: float
-    native_high_s: float
+    measured: TimeSummary
+    rungs: Rungs
+    reasons: Mapping[str, str] = msgspec.field(default_factory=dict)
+    native_hot: Rung | None = None
+    native_cold: Rung | None = None
+    additivity_s: float | None = None
+    forecast_s: float | None = None
+    forecast_utc: str | None = None
+    step_utc: str | None = None
     ledger: tuple[LedgerTerm, ...]
-    rounds: tuple[RoundRow, ...]
+    unexplained_low: float | None = None
+    unexplained_high: float | None = None
+    contradictions: tuple[str, ...] = ()
+    laps: tuple[Lap, ...]
     operators: tuple[OperatorRow, ...]
-    faults: Mapping[str, float | None]
+    faults: Mapping[str, float | None] = msgspec.field(default_factory=dict)
     calibration: Mapping[str, Any] = msgspec.field(default_factory=dict)
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
     layout: str = "nhwc"
     feed: str = "resident"
-    ladder: Mapping[str, float | None] = msgspec.field(default_factory=dict)
+    disturbed: bool = False
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
-    measured: TimeSummary
 
-    derived = ("error", "error_native", "unexplained")
-
-    @property
-    def error(self) -> float:
-        """How far the prediction is off, as a signed fraction of the measured step."""
-        return (self.estimate_s - self.measured.median) / self.measured.median
+    derived = ("additivity_error", "forecast_error", "unexplained")
+    promised = ("forecast_s",)
 
     @property
-    def error_native(self) -> float:
-        """How far the native sum is off, likewise."""
-        return (self.estimate_native_s - self.measured.median) / self.measured.median
+    def additivity_error(self) -> float | None:
+        """How far the isolated operators are off the measured step, as a signed fraction of it."""
+        return self._off(self.additivity_s)
 
     @property
-    def operators_s(self) -> float:
-        """The operators one by one, pages kept: the median over the rounds."""
-        return median(one.operators_s for one in self.rounds) if self.rounds else self.estimate_s
+    def forecast_error(self) -> float | None:
+        """How far the forecast is off the measured step, likewise; null without one."""
+        return self._off(self.forecast_s)
 
     @property
-    def unexplained(self) -> float:
-        """What no term explains, as a signed fraction of the measured step."""
-        return next(one.share for one in self.ledger if one.term == UNEXPLAINED)
+    def unexplained(self) -> float | None:
+        """What experiments leave of differences, as a signed fraction of the step."""
+        if not self.ledger:
+            return None
+        return sum(one.share for one in self.ledger if one.kind == "unexplained")
+
+    @property
+    def sound(self) -> bool:
+        """Whether its rungs may be judged: the cores were its own, and nothing contradicts."""
+        return not self.disturbed and not self.contradictions and self.rungs.step is not None
+
+    def _off(self, predicted_s: float | None) -> float | None:
+        if predicted_s is None:
+            return None
+        return (predicted_s - self.measured.median) / self.measured.median
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

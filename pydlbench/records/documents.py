@@ -19,7 +19,7 @@ from pydlbench.records.diagnosis import Diagnosis
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.measurement import Measurement, Status
 from pydlbench.records.protocol import ProtocolNumber, ProtocolOptions
-from pydlbench.records.record import SCHEMA_VERSION, Record, one_of
+from pydlbench.records.record import SCHEMA_VERSION, SCHEMA_VERSIONS, Record, one_of
 from pydlbench.records.run import RunInfo, RunRecord
 from pydlbench.records.specs import Precision
 from pydlbench.records.step import Framework, Phase, StepRecord
@@ -29,6 +29,10 @@ __all__ = ["DOCUMENTS", "Document"]
 Verdict = Annotated[str, one_of("SAME", "FASTER", "SLOWER", "UNCLEAR")]
 
 
+def _version(kind: str) -> msgspec.Meta:
+    return msgspec.Meta(extra_json_schema={"const": SCHEMA_VERSIONS.get(kind, SCHEMA_VERSION)})
+
+
 class Document(Record, frozen=True, kw_only=True):
     """A document.
 
@@ -36,7 +40,7 @@ class Document(Record, frozen=True, kw_only=True):
         schema_version: raised when the meaning of a field changes; fields are added without.
     """
 
-    schema_version: Annotated[int, msgspec.Meta(extra_json_schema={"const": SCHEMA_VERSION})]
+    schema_version: Annotated[int, _version("")]
 
 
 class BackendEntry(Record, frozen=True, kw_only=True):
@@ -78,7 +82,7 @@ class BackendsDocument(Document, frozen=True, kw_only=True):
 
 
 class CheckedStep(Record, frozen=True, kw_only=True):
-    """A step of a model in a framework: predicted, measured, explained; or why it is not.
+    """A step of a model in a framework, measured rung by rung; or why it is not.
 
     Attributes:
         record: its fields stand in the object itself, where the status is ok.
@@ -96,8 +100,8 @@ class CheckedStep(Record, frozen=True, kw_only=True):
         "if": {"properties": {"status": {"const": "ok"}}},
         "then": {
             "required": [
-                *("estimate_s", "estimate_native_s", "measured_s"),
-                *("error", "ledger", "unexplained"),
+                *("measured_s", "rungs", "forecast_s", "forecast_error", "additivity_error"),
+                *("ledger", "unexplained"),
             ]
         },
     }
@@ -116,6 +120,7 @@ class CheckDocument(Document, frozen=True, kw_only=True):
     interrupted: bool = False
     run: RunRecord | None
     measurements: tuple[Measurement, ...] = ()
+    schema_version: Annotated[int, _version("check")]
     checks: tuple[CheckedStep, ...] = ()
 
     rules: ClassVar[Mapping[str, Any]] = {
@@ -944,6 +949,7 @@ class SweepDocument(Document, frozen=True, kw_only=True):
     measurements: tuple[Measurement, ...]
     estimates: tuple[StepEstimate, ...]
     steps: tuple[StepRow, ...]
+    schema_version: Annotated[int, _version("sweep")]
     checks: tuple[CheckedStep, ...]
     findings: tuple[DiagnosisObject, ...] = ()
     not_estimated: tuple[Mapping[str, Any], ...] = ()

@@ -2,7 +2,8 @@
 
 A record's JSON object has its fields under their names, or under those that ``rename`` gives them
 (``pass_`` is ``pass``), and values that are computed from them. Fields are added and never renamed;
-a change of meaning raises :data:`SCHEMA_VERSION`. The schemas that ``export --schema`` prints are
+a change of meaning raises the
+document's version (:data:`SCHEMA_VERSIONS`). The schemas that ``export --schema`` prints are
 made of the same classes and their docstrings, see :mod:`pydlbench.records.schema`.
 """
 
@@ -14,10 +15,12 @@ from typing import Any, ClassVar, Final, Self, get_args, get_origin
 
 import msgspec
 
-__all__ = ["SCHEMA_VERSION", "Record", "one_of", "plain"]
+__all__ = ["SCHEMA_VERSION", "SCHEMA_VERSIONS", "Record", "one_of", "plain"]
 
-#: Of every document that a command writes.
+#: Of a document that a command writes.
 SCHEMA_VERSION: Final = 1
+#: Of those whose fields mean something else than they once did, by the command.
+SCHEMA_VERSIONS: Final[Mapping[str, int]] = {"check": 2, "sweep": 2}
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

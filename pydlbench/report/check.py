@@ -1,13 +1,12 @@
-"""The report of ``check``: predicted and measured, the ladder, the ledger, and what follows."""
+"""The report of ``check``: the rungs, what lies between them, the ledger, and what follows."""
 
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from pydlbench.records.check import UNEXPLAINED, LedgerTerm
+from pydlbench.records.check import RUNGS, LedgerTerm
 from pydlbench.records.metrics import Column
 from pydlbench.report.columns import device_name
 from pydlbench.report.text import Heading, Lines, Table
@@ -21,30 +20,31 @@ if TYPE_CHECKING:
     from pydlbench.records.check import (
         CheckRecord,
         CheckResult,
+        Lap,
         OperatorRow,
-        RoundRow,
+        Rung,
     )
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
     from pydlbench.report.text import Block
 
 __all__ = [
+    "Step",
     "check_conclusion",
     "check_report",
+    "checks_columns",
     "errors_line",
-    "ladder_columns",
+    "interval_text",
     "ledger_columns",
+    "rung_columns",
+    "steps_of",
     "summary_parts",
 ]
 
 # Characters of the longest bar of a ledger.
 _BAR: Final = 20
 # What the terms of a ledger sum to.
-_STEP: Final = "end-to-end step"
-# The one term that is physics: what the hardware needs at the least.
-_PHYSICS: Final = "layers at their roof"
-# Terms that are whole parts of a step, and no losses.
-_NEEDED: Final = ("loss", "optimizer")
+_STEP: Final = "step"
 # Below this share of the step nothing is worth a sentence.
 _WORTH: Final = 0.005
 
@@ -62,7 +62,7 @@ def check_report(
         run: for the device's name.
         results: checks of the same step.
         native: the native rows behind them, which other work may have disturbed.
-        explain: how each term was measured, all operators and rounds.
+        explain: how each term was measured, all operators and laps.
     """
     blocks: list[Block] = []
     for one in results:
@@ -75,28 +75,32 @@ def check_report(
             blocks += _explanation(one.record) if explain else []
     records = [one.record for one in results if one.record is not None]
     if len(records) > 1:
-        blocks.append(Table.of(ladder_columns(records), records))
+        blocks.append(Table.of(checks_columns(records), records))
     return blocks
 
 
 def _one_check(run: RunRecord, record: CheckRecord, native: Sequence[Measurement]) -> list[Block]:
     threads = f"{record.threads} thread{'' if record.threads == 1 else 's'}"
     where = f"{device_name(run.device)}  {threads}  checked in {record.seconds:.0f} s"
-    total = sum(one.seconds for one in record.ledger)
-    share = total / record.measured.median
-    step = LedgerTerm(term=_STEP, seconds=total, share=share, how="the sum of the terms")
-    notes = [errors_line(record), faults_line(record), *(f"note: {one}" for one in record.notes)]
-    return [
+    blocks: list[Block] = [
         Heading([*summary_parts(record), where], bold=2),
-        Table.of(ladder_columns([record]), [record]),
-        Table.of(ledger_columns(record), [*record.ledger, step]),
-        Lines(notes),
-        Lines(check_conclusion(record, native)),
+        Table.of(rung_columns(record), steps_of(record)),
     ]
+    if record.ledger:
+        total = sum(one.seconds for one in record.ledger)
+        step = LedgerTerm(term=_STEP, kind="", seconds=total, share=1.0, how="the sum of the terms")
+        blocks.append(Table.of(ledger_columns(record), [*record.ledger, step]))
+    refused = [f"{_words(name)}: {reason}" for name, reason in record.reasons.items()]
+    wrong = [f"contradiction: {one}" for one in record.contradictions]
+    notes = [errors_line(record), faults_line(record), *(f"note: {one}" for one in record.notes)]
+    blocks.append(Lines([*refused, *notes]))
+    if wrong:
+        blocks.append(Lines(wrong, alarm=True))
+    return [*blocks, Lines(check_conclusion(record, native))]
 
 
 def summary_parts(record: CheckRecord) -> tuple[str, str]:
-    """Return what was checked, and predicted against measured."""
+    """Return what was checked, and the measured step, behind its forecast where there is one."""
     scale, time = Scale.of(record.measured.median), record.measured
     layout = ""
     if record.framework == "torch":
@@ -112,56 +116,149 @@ def summary_parts(record: CheckRecord) -> tuple[str, str]:
             f"{record.library} {record.mode}{layout}{fed}",
         ]
     )
-    interval = f"n {time.n}"
-    if time.ci_low is not None and time.ci_high is not None:
-        level = f"{100 * time.confidence:g} %"
-        interval = f"{level} {scale.bare(time.ci_low)} .. {scale.bare(time.ci_high)}, {interval}"
-    figures = (
-        f"predicted {scale.text(record.estimate_s)}   measured {scale.text(time.median)} "
-        f"({interval})   error {percent(record.error, signed=True)}"
-    )
+    figures = f"measured {scale.text(time.median)} ({_level(record, scale)})"
+    if record.forecast_s is not None:
+        figures = (
+            f"forecast {scale.text(record.forecast_s)}   {figures}   "
+            f"error {percent(record.forecast_error, signed=True)}"
+        )
     return what, figures
 
 
-def ladder_columns(records: Sequence[CheckRecord]) -> list[Column[CheckRecord]]:
-    """Return the columns of the ladder: the rungs; of several checks also how far each is off.
+def _level(record: CheckRecord, scale: Scale) -> str:
+    time, laps = record.measured, f"{record.measured.n} laps"
+    if time.ci_low is None or time.ci_high is None:
+        return laps
+    level = f"{100 * time.confidence:g} %"
+    return f"{level} {scale.bare(time.ci_low)} .. {scale.bare(time.ci_high)}, {laps}"
+
+
+# -----------------------------------------------------------------------------
+# The rungs, each with what lies between it and the one below.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A rung as it is printed, or the sum of what is unexplained.
+
+    Attributes:
+        name: of the rung, in words.
+        rung: what was measured; None where it is not known.
+        terms: of the ledger, what lies between it and the rung below.
+        low: lower end of the sum's interval, of a row that is a sum; None without.
+        high: upper end.
+    """
+
+    name: str
+    rung: Rung | None
+    terms: tuple[LedgerTerm, ...]
+    low: float | None = None
+    high: float | None = None
+
+
+def steps_of(record: CheckRecord) -> list[Step]:
+    """Return a check's rungs from the limit to the step, then what is unexplained of it."""
+    found = [
+        Step(
+            name=_words(name),
+            rung=record.rungs.of(name),
+            terms=tuple(one for one in record.ledger if one.between[-1:] == (name,)),
+        )
+        for name in RUNGS
+    ]
+    left = tuple(one for one in record.ledger if one.kind == "unexplained")
+    if left and record.rungs.step is not None:
+        step_s = record.rungs.step.median
+        ends = (record.unexplained_low, record.unexplained_high)
+        low, high = (None if one is None else one * step_s for one in ends)
+        found.append(Step(name="unexplained", rung=None, terms=left, low=low, high=high))
+    return found
+
+
+def _words(rung: str) -> str:
+    return rung.replace("_", " ")
+
+
+def rung_columns(record: CheckRecord) -> list[Column[Step]]:
+    """Return the columns of the rungs."""
+    scale = Scale.of(record.measured.median)
+
+    def time(one: Step) -> str:
+        if one.name == "unexplained":
+            return scale.signed(sum(term.seconds for term in one.terms))
+        return "-" if one.rung is None else scale.text(one.rung.median)
+
+    def interval(one: Step) -> str:
+        if one.rung is None:
+            return interval_text(one.low, one.high, scale)
+        return interval_text(one.rung.ci_low, one.rung.ci_high, scale)
+
+    def difference(one: Step) -> str:
+        if one.rung is None or not one.terms or len(one.terms[0].between) < 2:
+            return ""
+        return scale.signed(sum(term.seconds for term in one.terms))
+
+    def between(one: Step) -> str:
+        if one.name == "unexplained":
+            return percent(sum(term.share for term in one.terms), signed=True) + " of the step"
+        if one.rung is None:
+            return record.reasons.get(one.name.replace(" ", "_"), "")
+        return "; ".join(_between(term, scale) for term in one.terms)
+
+    return [
+        Column("rung", lambda one: one.name, right=False),
+        Column("time", time),
+        Column("95 % CI", interval),
+        Column("n", lambda one: str(one.rung.n) if one.rung else ""),
+        Column("difference", difference),
+        Column("what lies between", between, right=False),
+    ]
+
+
+def _between(term: LedgerTerm, scale: Scale) -> str:
+    """A term in the line of its rung: an experiment and what it leaves with their time."""
+    if term.kind in ("limit", "difference"):
+        words = term.how if term.kind == "limit" else term.term
+        return f"{words} ({term.detail})" if term.detail else words
+    if term.kind == "unexplained":
+        return f"{scale.signed(term.seconds)} unexplained"
+    return f"{term.term} {scale.text(term.seconds)}"
+
+
+def interval_text(low: float | None, high: float | None, scale: Scale) -> str:
+    """Return an interval: ``409.1 .. 426.0``; a dash without one."""
+    return "-" if low is None or high is None else f"{scale.bare(low)} .. {scale.bare(high)}"
+
+
+def checks_columns(records: Sequence[CheckRecord]) -> list[Column[CheckRecord]]:
+    """Return the columns of several checks of the same step: all rungs, and what they leave.
 
     Args:
         records: all that stand in the table, at least one.
     """
     scale = Scale.of(max(one.measured.median for one in records))
 
-    def native(one: CheckRecord) -> str:
-        return f"{scale.bare(one.native_low_s)} .. {scale.text(one.native_high_s)}"
+    def rung(name: str) -> Column[CheckRecord]:
+        def time(one: CheckRecord) -> str:
+            found = one.rungs.of(name)
+            return "-" if found is None else scale.text(found.median)
 
-    rungs: list[Column[CheckRecord]] = [
-        Column("theoretical", lambda one: scale.text(one.ladder.get("theoretical_s"))),
-        Column("measured roof", lambda one: scale.text(one.ladder.get("roof_s"))),
-        Column("native, hot..cold", native),
-        Column("operators", lambda one: scale.text(one.operators_s)),
-        Column("predicted", lambda one: scale.text(one.estimate_s)),
-        Column("end-to-end", lambda one: scale.text(one.measured.median)),
-    ]
-    if len(records) == 1:
-        return rungs
+        return Column(_words(name), time)
+
     return [
         Column("step", lambda one: f"{one.framework} {one.mode}", right=False),
-        *rungs,
-        Column("error", lambda one: percent(one.error, signed=True)),
-        Column("native", lambda one: percent(one.error_native, signed=True)),
+        *map(rung, RUNGS),
+        Column("additivity", lambda one: percent(one.additivity_error, signed=True)),
         Column("unexplained", lambda one: percent(one.unexplained, signed=True)),
     ]
 
 
 def ledger_columns(record: CheckRecord) -> list[Column[LedgerTerm]]:
-    """Return the columns of a check's ledger; what is left unexplained has its sign."""
+    """Return the columns of a check's ledger; what is no limit has its sign."""
     scale = Scale.of(record.measured.median)
 
-    def time(one: LedgerTerm) -> str:
-        return (scale.signed if one.term == UNEXPLAINED else scale.text)(one.seconds)
-
-    def share(one: LedgerTerm) -> str:
-        return percent(one.share, decimal=True, signed=one.term == UNEXPLAINED)
+    def bare(one: LedgerTerm) -> bool:
+        return one.kind in ("limit", "")
 
     def bar(one: LedgerTerm) -> str:
         size = 0 if one.term == _STEP else round(_BAR * min(1.0, abs(one.share)))
@@ -169,43 +266,39 @@ def ledger_columns(record: CheckRecord) -> list[Column[LedgerTerm]]:
 
     return [
         Column("term", lambda one: one.term, right=False),
-        Column("time", time),
-        Column("share", share),
+        Column("kind", lambda one: one.kind, right=False),
+        Column("time", lambda one: (scale.text if bare(one) else scale.signed)(one.seconds)),
+        Column("95 % CI", lambda one: interval_text(one.ci_low, one.ci_high, scale)),
+        Column("share", lambda one: percent(one.share, decimal=True, signed=not bare(one))),
         Column("", bar, right=False),
         Column("what stands out", lambda one: " ".join(one.detail.split()), right=False),
     ]
 
 
 def errors_line(record: CheckRecord) -> str:
-    """Return both errors: of the prediction and of the native sum."""
-    return (
-        f"error of the prediction {percent(record.error, signed=True)}, "
-        f"of the native sum {percent(record.error_native, signed=True)}; "
-        f"unexplained {percent(record.unexplained, signed=True)}"
-    )
+    """Return how well parts add up, and what is unexplained."""
+    words = f"additivity error {percent(record.additivity_error, signed=True)}"
+    words += " (isolated operators and page faults of this step, measured beside it)"
+    if record.unexplained is None:
+        return words
+    found = f"{words}; unexplained {percent(record.unexplained, signed=True)}"
+    if record.unexplained_low is None or record.unexplained_high is None:
+        return found
+    ends = (record.unexplained_low, record.unexplained_high)
+    return f"{found} (95 % {' .. '.join(percent(one, signed=True) for one in ends)})"
 
 
 def faults_line(record: CheckRecord) -> str:
-    """Return the page faults that the prediction knew of, and those of the step.
-
-    It knows of those of earlier steps; where the framework keeps its pages, of those of its
-    operators.
-    """
-    earlier = record.calibration.get("fault_s") is not None
-    names = (
-        ("predicted", "in the steps before" if earlier else "in the operators"),
-        ("counted", "counted"),
-        ("kept", "with kept pages"),
-    )
+    """Return the page faults of the step, and of the one whose allocator keeps its pages."""
     parts = []
-    for key, word in names:
+    for key, word in (("counted", "counted"), ("kept", "with kept pages")):
         count = record.faults.get(key)
         parts.append(f"{word} {'unknown' if count is None else f'{count:,.0f}'}")
     return f"page faults per step: {', '.join(parts)}"
 
 
 # -----------------------------------------------------------------------------
-# ``check --explain``: how each term was measured, all operators, all rounds.
+# ``check --explain``: how each term was measured, all operators, all laps.
 
 
 def _explanation(record: CheckRecord) -> list[Block]:
@@ -221,11 +314,11 @@ def _explanation(record: CheckRecord) -> list[Block]:
     if costs:
         lines.append(f"  calls: {', '.join(costs)}{f'; {how}' if how else ''}")
     ranked = sorted(record.operators, key=lambda one: one.count * one.seconds, reverse=True)
-    rounds = list(enumerate(record.rounds, start=1))
+    laps = list(enumerate(record.laps, start=1))
     return [
         Lines(lines),
         Table.of(_operator_columns(scale, record.measured.median), ranked),
-        Table.of(_round_columns(scale), rounds),
+        Table.of(_lap_columns(record, scale), laps),
     ]
 
 
@@ -252,20 +345,28 @@ def _operator_columns(scale: Scale, measured_s: float) -> list[Column[OperatorRo
     ]
 
 
-def _round_columns(scale: Scale) -> list[Column[tuple[int, RoundRow]]]:
-    """The rounds in their order; each prediction was stored before its step ran."""
+def _lap_columns(record: CheckRecord, scale: Scale) -> list[Column[tuple[int, Lap]]]:
+    """The laps in their order: what was visited, and how far the cores were ours."""
+    names = dict.fromkeys(name for lap in record.laps for name in lap.seconds)
 
-    def error(one: RoundRow) -> str:
-        return percent((one.estimate_s - one.measured_s) / one.measured_s, signed=True)
+    def visited(name: str) -> Column[tuple[int, Lap]]:
+        # What one page fault costs is no part of a step as the others are.
+        text = format_seconds if name == "page_fault" else scale.text
+
+        def cell(pair: tuple[int, Lap]) -> str:
+            seconds = pair[1].seconds.get(name)
+            return "-" if seconds is None else text(seconds)
+
+        return Column(_words(name), cell)
+
+    def least(pair: tuple[int, Lap]) -> str:
+        return percent(min(pair[1].canary.values())) if pair[1].canary else "-"
 
     return [
-        Column("round", lambda pair: str(pair[0])),
-        Column("operators", lambda pair: scale.text(pair[1].operators_s)),
-        Column("page faults", lambda pair: scale.text(pair[1].faults_s)),
-        Column("predicted", lambda pair: scale.text(pair[1].estimate_s)),
-        Column("measured", lambda pair: scale.text(pair[1].measured_s)),
-        Column("error", lambda pair: error(pair[1])),
-        Column("pages kept", lambda pair: scale.text(pair[1].kept_s)),
+        Column("lap", lambda pair: str(pair[0])),
+        *map(visited, names),
+        Column("least canary", least),
+        Column("retaken", lambda pair: ", ".join(map(_words, pair[1].retaken)), right=False),
     ]
 
 
@@ -276,21 +377,37 @@ def _round_columns(scale: Scale) -> list[Column[tuple[int, RoundRow]]]:
 def check_conclusion(record: CheckRecord, native: Sequence[Measurement] = ()) -> list[str]:
     """Return sentences, each one line.
 
-    The native rows are terms of the ledger. Where other work disturbed some that is said first,
-    and where those are a large part of their sum nothing is said to dominate or to be lost.
+    Nothing is said to dominate or to be lost where other work disturbed the check, where rungs
+    contradict each other, or where the native rows were disturbed for a large part of their sum.
 
     Args:
         record: what was found.
         native: the native rows behind it.
     """
     lines = disturbance(native)
+    why = _unsound(record)
+    if why:
+        return [*lines, why, f"next: pydlbench {_check_again(record)}"]
     loss = None
     if not sum_is_disturbed(native):
         loss = largest_loss(record)
         lines += [*_dominant(record), _loss_sentence(record, loss)]
-    unexplained = loss is not None and loss.term == UNEXPLAINED
+    unexplained = loss is not None and loss.kind == "unexplained"
     lines.append(f"next: pydlbench {_check_again(record) if unexplained else _diagnose(record)}")
     return lines
+
+
+def _unsound(record: CheckRecord) -> str:
+    """Return why nothing is concluded; empty where something may be."""
+    if record.sound:
+        return ""
+    if record.rungs.step is None:
+        why = "the step itself was refused"
+    elif record.contradictions:
+        why = f"{len(record.contradictions)} contradictions between rungs"
+    else:
+        why = "somebody else used the cores most of the time, so that all times are upper bounds"
+    return f"Nothing is concluded: {why}. Repeat on an idle machine."
 
 
 def _dominant(record: CheckRecord) -> list[str]:
@@ -309,42 +426,30 @@ def _dominant(record: CheckRecord) -> list[str]:
 
 def _loss_sentence(record: CheckRecord, loss: LedgerTerm | None) -> str:
     if loss is None:
-        return "No term besides the roof itself is worth 0.5 % of the step."
+        return "No term besides the limit is worth 0.5 % of the step."
     time = Scale.of(record.measured.median).text(loss.seconds)
     of_step = f"{time}, {percent(loss.share, decimal=True)} of the step"
-    if loss.term == UNEXPLAINED:
-        return f"The largest loss has no name: {of_step}. More rounds tell whether it is noise."
     detail = f" ({' '.join(loss.detail.split())})" if loss.detail else ""
-    return f"The largest term that is not physics: {loss.term}, {of_step}{detail}."
+    if loss.kind == "experiment":
+        return f"The largest cause that an experiment shows: {loss.term}, {of_step}{detail}."
+    if loss.kind == "difference":
+        return f"The largest difference between two rungs: {loss.term}, {of_step}{detail}."
+    return f"The largest part has no cause yet: {loss.term}, {of_step}{detail}."
 
 
 def largest_loss(record: CheckRecord) -> LedgerTerm | None:
-    """Return the term that costs most besides the roof; None where none is worth it.
-
-    Loss and optimizer have to be computed, so that only what they take above their native rows
-    counts.
-    """
-    terms = [_lost(record, one) for one in record.ledger if one.term != _PHYSICS]
-    found = max(terms, key=lambda one: one.seconds, default=None)
+    """Return the term that costs most besides the limit, beyond its interval; None without one."""
+    terms = [one for one in record.ledger if one.kind != "limit"]
+    sure = [one for one in terms if one.ci_low is None or one.ci_low > 0]
+    found = max(sure, key=lambda one: one.seconds, default=None)
     return found if found is not None and found.share >= _WORTH else None
-
-
-def _lost(record: CheckRecord, term: LedgerTerm) -> LedgerTerm:
-    known = [one for one in record.operators if one.kind == term.term and one.native_s]
-    if term.term not in _NEEDED or not known:
-        return term
-    needed = sum(one.count * (one.native_s or 0.0) for one in known)
-    left = term.seconds - needed
-    share = left / record.measured.median
-    name = f"{term.term} above its native rows"
-    return msgspec.structs.replace(term, term=name, seconds=left, share=share)
 
 
 def _check_again(record: CheckRecord) -> str:
     """Return the command that tells whether what is unexplained is noise."""
     feed = ["--feed", record.feed] if record.feed != "resident" else []
-    rounds = ["--rounds", str(2 * max(1, len(record.rounds))), "--explain"]
-    return shlex.join(["check", *_step_words(record), *feed, *rounds])
+    laps = ["--laps", str(2 * max(1, len(record.laps))), "--explain"]
+    return shlex.join(["check", *_step_words(record), *feed, *laps])
 
 
 def _diagnose(record: CheckRecord) -> str:

@@ -7,6 +7,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.records.check import RUNGS
 from pydlbench.records.measurement import METRICS
 from pydlbench.report.text import csv_text
 from pydlbench.units import printable
@@ -76,7 +77,9 @@ def flat_lines(
 _RUN: Final = ("run_id", "created_utc")
 _STEP: Final = (
     *("model", "phase", "framework", "cast", "feed", "option", "images_per_s", "faults", "busy"),
-    *("checks", "estimate_s", "estimate_low_s", "estimate_high_s", "error", "unexplained"),
+    *("checks", "estimate_low_s", "estimate_high_s", "additivity_s"),
+    *("additivity_error", "forecast_s", "forecast_error", "unexplained"),
+    *(f"{rung}_s" for rung in RUNGS),
     *("protocol", "number", "value", "unit"),
 )
 # What the lines of samples have as well.
@@ -133,7 +136,7 @@ def _measured(entry: Entry) -> Iterator[tuple[dict[str, Any], list[float]]]:
 
 def _samples(entry: Entry) -> list[float]:
     if entry.table == "check":
-        return [one["measured_s"] for one in entry.document.get("rounds") or ()]
+        return [one["seconds"]["step"] for one in entry.document.get("laps") or ()]
     if entry.samples is not None:
         return list(entry.samples)
     return list(entry.document.get("samples_s") or ())
@@ -158,10 +161,8 @@ def flat_row(table: str, document: Mapping[str, Any]) -> dict[str, Any]:
             "images_per_s": found.get("images_per_s"),
         }
     if table == "check":
-        row |= {
-            "estimate_low_s": document.get("native_low_s"),
-            "estimate_high_s": document.get("native_high_s"),
-        }
+        rungs = document.get("rungs") or {}
+        row |= {f"{name}_s": (rungs.get(name) or {}).get("median") for name in RUNGS}
     options = document.get("options")
     if options:
         row["option"] = " ".join(f"{name}={value}" for name, value in sorted(options.items()))

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.records.record import SCHEMA_VERSION
+from pydlbench.records.record import SCHEMA_VERSION, SCHEMA_VERSIONS
 
 if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
@@ -42,7 +42,8 @@ def dump(document: Mapping[str, Any]) -> str:
 
     NaN and infinities, which JSON lacks, become ``null``.
     """
-    full = _finite({"schema_version": SCHEMA_VERSION, **document})
+    version = SCHEMA_VERSIONS.get(str(document.get("kind")), SCHEMA_VERSION)
+    full = _finite({"schema_version": version, **document})
     return json.dumps(full, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 

@@ -79,6 +79,7 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
         names: in the order in which ``OperatorsKernel.sample`` returns their times.
         once_s: seconds of starting a call, which a step has once.
         dispatch_s: seconds that a framework needs for an operator that computes nothing.
+        dispatch_samples: the same, repetition by repetition.
         how: how the two were measured.
         setup_s: building, tracing and compiling all operators.
         traces: by operator, the bytes of each block that it allocates; empty where nobody asked.
@@ -96,6 +97,7 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()
     once_s: float = 0.0
     dispatch_s: float = 0.0
+    dispatch_samples: tuple[float, ...] = ()
     how: str = ""
     setup_s: float = 0.0
     traces: dict[str, list[int]] = msgspec.field(default_factory=dict)

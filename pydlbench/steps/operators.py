@@ -153,6 +153,8 @@ class CallCost:
 def summary(calls: list[list[Execution]]) -> dict[str, Any]:
     """Return seconds and executions by primitive of the call in the middle by its time.
 
+    Layout reorders also call by call, in seconds.
+
     Args:
         calls: the executions of each of several equal calls.
     """
@@ -164,7 +166,8 @@ def summary(calls: list[list[Execution]]) -> dict[str, Any]:
     for one in middle:
         seconds[one.primitive] = seconds.get(one.primitive, 0.0) + one.seconds
         number[one.primitive] = number.get(one.primitive, 0) + 1
-    return {"seconds": seconds, "executions": number, "calls": len(calls)}
+    reorders = [total_s([one for one in call if one.primitive == "reorder"]) for call in calls]
+    return {"seconds": seconds, "executions": number, "calls": len(calls), "reorders": reorders}
 
 
 # -----------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.errors import PydlbenchError, UsageError, nearest
-from pydlbench.records.record import SCHEMA_VERSION
+from pydlbench.records.record import SCHEMA_VERSION, SCHEMA_VERSIONS
 from pydlbench.records.run import RunInfo, RunRecord
 from pydlbench.store.entry import LAYER_COLUMNS, UNTIMED, Entry, layer_values, without_controls
 from pydlbench.store.place import machine_name, user_path
@@ -135,10 +135,11 @@ def _from_file(path: Path, text: str) -> Loaded:
             raise
         raise UsageError(f"{text}: is no JSON ({error}); give what --json FILE wrote") from error
     try:
-        if document["schema_version"] > SCHEMA_VERSION:
+        known = SCHEMA_VERSIONS.get(_kind(document), SCHEMA_VERSION)
+        if document["schema_version"] > known:
             raise UsageError(
                 f"{text}: its schema is version {document['schema_version']} and this pydlbench "
-                f"knows {SCHEMA_VERSION}; update pydlbench"
+                f"knows {known}; update pydlbench"
             )
         record = RunRecord.from_dict(document["run"])
         entries = list(_entries(document))

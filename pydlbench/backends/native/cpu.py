@@ -265,9 +265,14 @@ class Canary:
             return None
         return cls(cpus)
 
-    def share(self) -> float:
-        """Run a burst on threads of its own, all others of this process being asleep."""
-        return self.shares([_cpu.canary(self._cpus)], _cpu.clock_hz())[0]
+    def reading(self) -> dict[str, float]:
+        """Run a burst on threads of its own, all others of this process being asleep.
+
+        Returns:
+            What it did (``share``), and the core clock beside it (``clock_hz``).
+        """
+        rate, clock_hz = _cpu.canary(self._cpus), _cpu.clock_hz()
+        return {"share": self.shares([rate], clock_hz)[0], "clock_hz": clock_hz}
 
     def shares(self, flops_per_s: Sequence[float], clock_hz: float) -> tuple[float, ...]:
         """Return what bursts did, each as a share.
@@ -351,9 +356,9 @@ class CpuBackend:
         if name == "launch":
             return {"seconds": _cpu.launch_seconds()}
         if name == "canary":
-            return {"share": self._canary and self._canary.share()}
+            return self._canary.reading() if self._canary else {"share": None, "clock_hz": None}
         more: dict[str, Any] = {}
-        before = None if self._canary is None else self._canary.share()
+        before = None if self._canary is None else self._canary.reading()["share"]
         if name == "fma_peak":
             result = _cpu.fma_peak(**arguments)
             more["clocks_hz"] = _clocks(arguments["cpus"])
@@ -364,7 +369,7 @@ class CpuBackend:
                 f"no such probe: {name}; there is: canary, launch, fma_peak, bandwidth"
             )
         if self._canary is not None and before is not None:
-            more["disturbance"] = slow_canary((before, self._canary.share()), Policy())
+            more["disturbance"] = slow_canary((before, self._canary.reading()["share"]), Policy())
         return more | {
             field: getattr(result, field)
             for field in (

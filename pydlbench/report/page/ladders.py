@@ -233,7 +233,7 @@ def rates(runs: Sequence[PageRun]) -> list[Rate]:
             if one is not None and one.batch:
                 model = f"{one.model} {options_text(one.options)}".strip()
                 words = (model, one.phase, one.precision, framework_text(check.to_dict()), "cpu")
-                found.append(_rate(run, words, one.batch, one.measured, contended=False))
+                found.append(_rate(run, words, one.batch, one.measured, contended=one.disturbed))
     return found
 
 
@@ -338,25 +338,12 @@ def _of_estimate(run: PageRun, record: StepEstimate) -> Iterator[Rung]:
 
 
 def _of_check(run: PageRun, check: CheckResult, record: CheckRecord) -> Iterator[Rung]:
+    """Yield the rungs that a check knows, and none that was refused."""
     who = plain(framework_text(check.to_dict()), 60)
     sums, kinds = _native_rungs(run, record), _kinds(record)
     theory = _segments(sums, lambda one: one.theoretical_s, kinds)
-    yield from _limit("theoretical", theory, record.ladder.get("theoretical_s"), run)
-    roofs = _segments(sums, lambda one: one.roof_s, kinds)
-    yield from _limit("measured roof", roofs, record.ladder.get("roof_s"), run)
-    native = _segments(sums, lambda one: one.time.middle, kinds)
-    low, high = record.native_low_s, record.native_high_s
-    if native:
-        yield Rung(
-            name="native layers",
-            segments=native,
-            low=low,
-            high=high,
-            source=run.number,
-            contended=_disturbed(run, record),
-        )
-    elif high > 0:
-        yield undivided("native layers", (low + high) / 2, run.number, low, high)
+    if theory:
+        yield Rung(name="theoretical", segments=theory, source=run.number)
     operators = tuple(
         Segment(
             plain(one.name if one.count == 1 else f"{one.name} x{one.count}", 40),
@@ -364,25 +351,30 @@ def _of_check(run: PageRun, check: CheckResult, record: CheckRecord) -> Iterator
             one.count * one.seconds,
         )
         for one in record.operators
-        if positive(one.seconds)
+        if positive(one.seconds) and one.kind != "feed"
     )
-    rest = record.operators_s - sum(one.seconds for one in operators)
-    if rest > 0.005 * record.measured.median:
-        operators = (*operators, Segment("rest", "other", rest))
-    yield Rung(name=f"operators, {who}", segments=operators, source=run.number)
-    time = record.measured
-    yield undivided(f"step, {who}", time.median, run.number, time.ci_low, time.ci_high)
-
-
-def _limit(
-    name: str, segments: tuple[Segment, ...], told: float | None, run: PageRun
-) -> Iterator[Rung]:
-    """Yield a limit's rung by layer, or in one piece where the check itself tells no more."""
-    total = positive(told)
-    if segments:
-        yield Rung(name=name, segments=segments, source=run.number)
-    elif total:
-        yield undivided(name, total, run.number)
+    parts = {
+        "limit": ("measured roof", _segments(sums, lambda one: one.roof_s, kinds)),
+        "native": ("native layers", _segments(sums, lambda one: one.time.middle, kinds)),
+        "native_chain": ("native chain", ()),
+        "operators": (f"operators, {who}", operators),
+        "operator_chain": (f"operator chain, {who}", ()),
+        "step": (f"step, {who}", ()),
+    }
+    for name, rung in record.rungs.known().items():
+        title, segments = parts[name]
+        low, high = rung.ci_low, rung.ci_high
+        if name == "native" and record.native_hot and record.native_cold:
+            low, high = sorted((record.native_hot.median, record.native_cold.median))
+        if segments:
+            # Divided as the rows are; as long as what was visited in the laps.
+            pace = rung.median / sum(one.seconds for one in segments)
+            segments = tuple(replace(one, seconds=pace * one.seconds) for one in segments)
+            found = Rung(name=title, segments=segments, low=low, high=high, source=run.number)
+        else:
+            found = undivided(title, rung.median, run.number, low, high)
+        disturbed = record.disturbed or (name == "native" and _disturbed(run, record))
+        yield replace(found, contended=disturbed)
 
 
 def _disturbed(run: PageRun, step: StepEstimate | CheckRecord) -> bool:

@@ -371,9 +371,8 @@ def _check(document: Mapping[str, Any], _samples: Sequence[float] | None) -> Che
     record = found.record
     if record is None or positive(record.measured.median) is None:
         raise ValueError("no usable time")
-    numbers = (record.estimate_s, record.native_low_s, record.native_high_s)
-    if any(finite(one) is None for one in numbers):
-        raise ValueError("no usable estimate")
+    if any(positive(one.median) is None for one in record.rungs.known().values()):
+        raise ValueError("no usable rung")
     return found
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydlbench.records.metrics import ratio_text
 from pydlbench.records.step import framework_text, options_text
+from pydlbench.report.check import ledger_columns, rung_columns, steps_of
 from pydlbench.report.columns import columns, heading, label, varying
 from pydlbench.report.diagnose import OVERLAPS, because
 from pydlbench.report.page.blocks import (
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from pydlbench.records.check import CheckRecord, LedgerTerm
     from pydlbench.records.diagnosis import Finding
     from pydlbench.records.measurement import Measurement
+    from pydlbench.records.metrics import Column as Printed
     from pydlbench.report.page.figures.canvas import Chart
     from pydlbench.report.page.ladders import Ladder, Rate
     from pydlbench.report.page.runs import PageRun
@@ -122,38 +124,37 @@ def _ledgers(runs: Sequence[PageRun]) -> Iterator[Group]:
             if check.record is not None:
                 count += 1
                 which = f"{plain(framework_text(check.to_dict()), 60)}{run.within(len(runs))}"
-                yield _ledger(check.record, f"ledger-{count}", which)
+                yield _ledger(check.record, count, which)
 
 
-def _ledger(record: CheckRecord, ident: str, which: str) -> Group:
-    scale = Scale.of(record.measured.median)
-
-    def seconds(one: LedgerTerm) -> float:
-        return finite(one.seconds) or 0.0
-
-    def time(one: LedgerTerm) -> str:
-        rest = one.term == "unexplained"
-        return (scale.signed if rest else scale.text)(seconds(one))
-
-    def share(one: LedgerTerm) -> str:
-        part = seconds(one) / record.measured.median
-        return percent(part, decimal=True, signed=one.term == "unexplained")
-
-    columns = [
-        Column("term", lambda one: one.term),
-        Column("time", time, seconds, right=True),
-        Column("share", share, seconds, right=True),
-        Column("", lambda one: seconds(one) / record.measured.median, style="bar"),
-        Column("what stands out", lambda one: one.detail or "", style="wrap"),
-        Column("how it was measured", lambda one: one.how, style="wrap"),
-    ]
+def _ledger(record: CheckRecord, count: int, which: str) -> Group:
+    """The rungs of a check and the terms between them, with their intervals and kinds."""
     words = [record.model, options_text(record.options), f"batch {record.batch}", record.phase]
     what = " ".join(filter(None, [*words, record.precision]))
-    caption = (
-        f"Ledger: {what}, {which}: the terms add up to the "
-        f"measured {scale.text(record.measured.median)}"
-    )
-    return Group("ledger", [Table(caption, columns, list(record.ledger), ident)])
+    rungs = [
+        Column(one.title, one.cell, right=one.right, style="plain" if one.right else "wrap")
+        for one in rung_columns(record)
+    ]
+    blocks: list[Any] = [
+        Table(f"Rungs: {what}, {which}", rungs, steps_of(record), f"rungs-{count}"),
+        *(Text(f"contradiction: {one}", "alarm") for one in record.contradictions),
+    ]
+    if record.ledger:
+        columns = [_term_column(one) for one in ledger_columns(record)]
+        columns.append(Column("how it was measured", lambda one: one.how, style="wrap"))
+        step = Scale.of(record.measured.median).text(sum(one.seconds for one in record.ledger))
+        caption = f"Ledger: {what}, {which}: the terms add up to the measured {step}"
+        blocks.append(Table(caption, columns, list(record.ledger), f"ledger-{count}"))
+    return Group("ledger", blocks)
+
+
+def _term_column(one: Printed[LedgerTerm]) -> Column:
+    """Return a ledger's column as it stands on the page: sorted by seconds, its bar drawn."""
+    if not one.title:
+        return Column("", lambda term: term.share, style="bar")
+    value = (lambda term: finite(term.seconds)) if one.title in ("time", "share") else None
+    style = "wrap" if one.title in ("term", "what stands out") else "plain"
+    return Column(one.title, one.cell, value, right=one.right, style=style)
 
 
 def findings(runs: Sequence[PageRun]) -> Section:
@@ -395,7 +396,10 @@ _TERMS = (
     ),
     (
         "ledger",
-        "every term has an experiment of its own; only what is unexplained is a difference.",
+        (
+            "rungs are measured in turn, each on its own; what lies between two of them is a "
+            "difference. An experiment explains a part of it, what it leaves is unexplained."
+        ),
     ),
     (
         "checked",

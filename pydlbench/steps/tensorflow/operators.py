@@ -256,10 +256,12 @@ def prepare(
             found[name] = TimedCall(partial(_fed, made.host))
         else:
             found[name] = _long_enough(step, body, operands, empty, room)
+    dispatch = _dispatch(made)
     facts = OperatorsFacts(
         names=tuple(found),
         once_s=_once(empty.new(len(made.resident), 1), found.values()),
-        dispatch_s=_dispatch(made),
+        dispatch_s=median(dispatch),
+        dispatch_samples=dispatch,
         how=_HOW_COMPILED if case.mode == "xla" else _HOW,
         setup_s=time.perf_counter() - begin,
         library=backend.library,
@@ -475,10 +477,13 @@ def _rounded(number: int) -> int:
     return 1 << max(0, number - 1).bit_length()
 
 
-def _dispatch(model: TensorflowModel) -> float:
-    """Return what an operator costs that computes nothing; softmax is joined with nothing."""
+def _dispatch(model: TensorflowModel) -> tuple[float, ...]:
+    """Return what an operator costs that computes nothing, by repetition.
+
+    Softmax is joined with nothing.
+    """
     if model.case.mode == "xla":
-        return 0.0  # a compiled program has no operators any more
+        return (0.0,)  # a compiled program has no operators any more
     with tf.device(_CPU):
         source = tf.ones([1, 2])
 
@@ -492,4 +497,4 @@ def _dispatch(model: TensorflowModel) -> float:
 
     long, short = chain(_CHAIN), chain(1)
     differences = [long.run() - short.run() for _ in range(_REPEATS)]
-    return max(0.0, median(differences) / (_CHAIN - 1))
+    return tuple(max(0.0, one / (_CHAIN - 1)) for one in differences)

@@ -470,7 +470,8 @@ def prepare(
     begin = time.perf_counter()
     step = _step(model, case)
     single = _trivial(step, 1)
-    start, dispatch = _calibrated(step, single)
+    start, repeated = _calibrated(step, single)
+    dispatch = median(repeated)
     cost = CallCost(single.run, start / max(start + dispatch, 1e-9))
     made = _operators(step, wanted, cost)
     for one in made.values():
@@ -480,6 +481,7 @@ def prepare(
         names=tuple(made),
         once_s=cost.latest,
         dispatch_s=dispatch,
+        dispatch_samples=repeated,
         how=_HOW_COMPILED if case.mode == "compiled" else _HOW,
         setup_s=time.perf_counter() - begin,
         traces=found,
@@ -624,8 +626,10 @@ def _operators(
     return found
 
 
-def _calibrated(step: TorchStep, single: SubgraphOperator) -> tuple[float, float]:
+def _calibrated(step: TorchStep, single: SubgraphOperator) -> tuple[float, tuple[float, ...]]:
     """Return what is in each operator's time but once in a step, and what an operator costs.
+
+    The latter by repetition.
 
     Args:
         step: as it is run.
@@ -637,9 +641,9 @@ def _calibrated(step: TorchStep, single: SubgraphOperator) -> tuple[float, float
         together.append(chain.run())
         alone.append(sum(single.run() for _ in range(_CHAIN)))
     if step.owner.case.mode == "compiled":
-        return median(alone) / _CHAIN, 0.0
+        return median(alone) / _CHAIN, (0.0,)
     fixed = (median(alone) - median(together)) / (_CHAIN - 1)
-    return max(0.0, fixed), max(0.0, (median(together) - fixed) / _CHAIN)
+    return max(0.0, fixed), tuple(max(0.0, (one - fixed) / _CHAIN) for one in together)
 
 
 def _trivial(step: TorchStep, length: int) -> SubgraphOperator:

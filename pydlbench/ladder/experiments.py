@@ -1,0 +1,229 @@
+"""The experiments of a check: what each explains of the difference that it lies in.
+
+An A/B run is a visit of either side in each lap; a log and the cost of a call are measured by
+themselves. What there is to be asked of workers for them stands here, too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from pydlbench.backends import capabilities
+from pydlbench.ladder.ledger import Experiment
+from pydlbench.records.step import StepFacts, StepPreparation
+from pydlbench.steps import operations
+from pydlbench.steps.operations import OperatorsFacts
+from pydlbench.timing.chunk import Request
+from pydlbench.timing.statistics import median
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pydlbench.ladder.ledger import Ladder
+    from pydlbench.ladder.operators import StepOperator
+    from pydlbench.records.step import StepSpec
+    from pydlbench.runner.session import Session
+    from pydlbench.workers.host import RemoteKernel, Worker
+
+__all__ = [
+    "DISPATCH",
+    "FRESH_MEMORY",
+    "REORDERS",
+    "ask_log",
+    "ask_operators",
+    "ask_replay",
+    "experiments",
+    "keeps_pages",
+]
+
+#: The term of pages that are touched for the first time.
+FRESH_MEMORY: Final = "fresh memory"
+#: And of starting operators.
+DISPATCH: Final = "dispatch"
+REORDERS: Final = "layout reorders"
+
+# No fault costs more than this, in seconds; and the share of a step that so many could explain at
+# the most, below which there is nothing that an allocator could save.
+_MOST_PER_FAULT_S: Final = 5e-6
+_NOTHING: Final = 1e-3
+
+
+def experiments(
+    case: StepSpec,
+    ladder: Ladder,
+    *,
+    calls: OperatorsFacts,
+    operators: Sequence[StepOperator],
+    log: Mapping[str, Any],
+    faults: Mapping[str, float | None],
+) -> tuple[list[Experiment], list[str]]:
+    """Return what was tried, and notes on what could not be.
+
+    Args:
+        case: the step.
+        ladder: what the laps say.
+        calls: what the worker of the operators says of calls.
+        operators: of the step.
+        log: what the framework's library logged of whole steps; empty without a log.
+        faults: page faults per step: ``counted``, and with pages ``kept``.
+    """
+    found: list[Experiment] = []
+    notes: list[str] = []
+    if (reorders := log.get("reorders")) is not None:
+        how = f"the library's log of {len(reorders)} steps"
+        seconds = dict(enumerate(reorders))
+        found.append(
+            Experiment(term=REORDERS, rung="operators", seconds=seconds, how=how, paired=False)
+        )
+    else:
+        notes.append("no layout reorders: nothing logs them here")
+    found += _dispatch(calls, operators)
+    joined = any(len(one.nodes) > 1 for one in operators)
+    if saved := ladder.between("operators_apart", "operators"):
+        how = "joined nodes minus the same nodes one by one, both alone"
+        found.append(Experiment(term="fusion", rung="operators", seconds=saved, how=how))
+    elif joined:
+        notes.append("no fusion: nodes that are joined were not run one by one besides")
+    fresh = ladder.between("step_kept", "step")
+    if fresh and "step" in ladder.values:
+        counted, left = faults.get("counted"), faults.get("kept")
+        how = "the step minus the same with an allocator that keeps its pages"
+        if counted is not None and left is not None:
+            how += f": {counted:.0f} page faults against {left:.0f}"
+            step_s = median(ladder.values["step"].values())
+            if (counted - left) * _MOST_PER_FAULT_S < _NOTHING * step_s:
+                notes.append(f"no {FRESH_MEMORY}: {how.partition(': ')[2]}, too few to cost time")
+                fresh = {}
+    if fresh:
+        found.append(Experiment(term=FRESH_MEMORY, rung="step", seconds=fresh, how=how))
+    if case.feed == "host" and (fed := ladder.between("step_resident", "step_kept")):
+        how = "the step fed from the host minus the same with its images lying there, pages kept"
+        found.append(Experiment(term="host transfer", rung="step", seconds=fed, how=how))
+    return found, notes
+
+
+def _dispatch(calls: OperatorsFacts, operators: Sequence[StepOperator]) -> list[Experiment]:
+    """Return what starting the operators costs: it is in each of them, natively it is not."""
+    count = sum(
+        one.count * max(1, len(one.nodes))
+        for one in operators
+        if one.kind in ("layer", "pointwise")
+    )
+    each = calls.dispatch_samples or (calls.dispatch_s,)
+    seconds = {number: count * one + calls.once_s for number, one in enumerate(each)}
+    how = f"{calls.once_s * 1e6:.1f} us of an empty call"
+    if calls.dispatch_s:
+        how += f", and {calls.dispatch_s * 1e6:.1f} us for each of {count} operators that computes "
+        how += "nothing"
+    return [Experiment(term=DISPATCH, rung="operators", seconds=seconds, how=how, paired=False)]
+
+
+# -----------------------------------------------------------------------------
+# What a check asks workers for: operators, replays, steps and logs.
+
+# A block that the C library's allocator always asks the system for, and gives back.
+_LARGE = 1 << 26
+_PAGE = 4096
+# Fewer faults than this share of its pages: an allocator of the framework's own keeps them.
+_KEPT = 0.05
+# So many have an interval at 95 %.
+_LOGGED_CALLS = 6
+# Of the last cache, so that pages which come back are in it no more.
+_OUT_OF_CACHES = 4
+
+
+def ask_operators(
+    case: StepSpec,
+    session: Session,
+    found: Sequence[StepOperator],
+    besides: Sequence[StepOperator] = (),
+    *,
+    warm: bool,
+    traces: bool,
+) -> RemoteKernel[OperatorsFacts]:
+    """Have all operators of a step made ready where pages are kept.
+
+    Args:
+        case: the step.
+        session: whose worker is asked.
+        found: the operators.
+        besides: what is timed too, and in no sum: its faults do not count.
+        warm: in a process whose C library keeps pages; else the framework does that by itself.
+        traces: whether the blocks that they allocate are to be recorded.
+    """
+    uncounted = [msgspec.structs.replace(one.request(), count=0) for one in besides]
+    requests = [*(one.request() for one in found), *uncounted]
+    # What comes from the host is an operator of its own.
+    resident = msgspec.structs.replace(case, feed="resident")
+    worker = session.worker(case.framework, case.device, warm=warm)
+    return worker.build(
+        operations.prepare_operators,
+        OperatorsFacts,
+        case=resident.to_dict(),
+        operators=requests,
+        traces=traces,
+    )
+
+
+def keeps_pages(case: StepSpec, session: Session) -> bool:
+    """Whether a framework's own allocator keeps freed pages: its results then fault no more."""
+    worker = session.worker(case.framework, case.device)
+    kernel = worker.build(
+        operations.prepare_allocation, OperatorsFacts, framework=case.framework, size=_LARGE
+    )
+    try:
+        chunk = kernel.sample(Request(samples=5, untimed=2))
+        return (chunk.faults or 0.0) < _KEPT * _LARGE / _PAGE
+    finally:
+        kernel.release()
+
+
+def ask_replay(
+    session: Session, worker: Worker, sizes: Sequence[int]
+) -> RemoteKernel[OperatorsFacts]:
+    """Have blocks made ready in a process that has no framework in it.
+
+    Args:
+        session: knows the caches.
+        worker: any that gets new pages for each block and that nobody else uses.
+        sizes: of the blocks, in bytes.
+    """
+    live = _OUT_OF_CACHES * session.cache_bytes("cpu")
+    return worker.build(operations.prepare_replay, OperatorsFacts, sizes=list(sizes), live=live)
+
+
+def ask_log(case: StepSpec, session: Session) -> dict[str, Any]:
+    """Return what oneDNN logged of whole steps: seconds and executions by primitive.
+
+    Empty where there is no such log.
+    """
+    logging = bool(capabilities.of(case.framework).log_environment)
+    worker = session.worker(case.framework, case.device, warm=True, logging=logging)
+    if logging:
+        return _said(case, worker)
+    kernel = worker.build(
+        operations.prepare_log, OperatorsFacts, case=case.to_dict(), calls=_LOGGED_CALLS
+    )
+    try:
+        return kernel.facts.log
+    finally:
+        kernel.release()
+
+
+def _said(case: StepSpec, worker: Worker) -> dict[str, Any]:
+    """Read the log that a process writes to standard error while it runs steps."""
+    from pydlbench.backends.frameworks.verbose import parse
+    from pydlbench.steps.operators import summary
+
+    how = StepPreparation(checks=False)
+    kernel = worker.build(operations.prepare_step, StepFacts, case=case.to_dict(), preparation=how)
+    try:
+        calls = []
+        for _ in range(_LOGGED_CALLS):
+            kernel.sample(Request(samples=1))
+            calls.append(parse(worker.said()))
+        return summary(calls)
+    finally:
+        kernel.release()

@@ -1,0 +1,156 @@
+"""Laps: each visits all rungs of a check once, in random order, so that a drift meets all of them.
+
+Beside each visit the native worker reads what the cores' FMA units do (the canary) and their clock,
+while everybody else sleeps: independently of what is timed. A visit with a slow canary is made once
+more, and then kept with what was read: :mod:`~pydlbench.ladder.ledger` says what may be compared.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from pydlbench.records.check import Lap
+from pydlbench.runner.interleaved import rest as sleep
+from pydlbench.timing.chunk import Request
+from pydlbench.timing.policy import Policy
+from pydlbench.timing.statistics import median
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Mapping
+
+    from pydlbench.timing.chunk import Chunk
+
+__all__ = ["Core", "Laps", "Sampled", "Sampler"]
+
+_POLICY = Policy()
+# Samples of a kernel in a visit together take so long, in seconds; one at least, so many at most.
+_CHUNK_S = 0.1
+_MOST = 20
+# What is faster is run untimed after another process has had the cores, once and for so long: in a
+# loop a step finds its threads awake, each on a core of its own (a scheduler may take 50 ms to see
+# to that), and its code in the caches. What is slower has no first tenth to speak of.
+_SETTLE_S = 1.0
+_SPREAD_S = 0.1
+
+
+class Core(NamedTuple):
+    """What was read of the cores at one moment.
+
+    Attributes:
+        share: FMA throughput over what the cores do when nobody else uses them; None if unknown.
+        clock_hz: of the cores; None if unknown.
+    """
+
+    share: float | None = None
+    clock_hz: float | None = None
+
+
+class Sampler(Protocol):
+    """A prepared kernel."""
+
+    def sample(self, request: Request) -> Chunk:
+        """Time the requested samples."""
+
+
+class Sampled:
+    """A prepared kernel as what a lap visits: a tenth of a second of samples, or one.
+
+    Args:
+        name: under which the median stands in the lap.
+        kernel: what is timed.
+        read: takes a chunk's seconds apart, by name; None is their median.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kernel: Sampler,
+        read: Callable[[Chunk], Mapping[str, float]] | None = None,
+    ) -> None:
+        self.name = name
+        self.faults: list[float] = []
+        self._kernel = kernel
+        self._read = read
+        self._request: Request | None = None
+
+    def __call__(self) -> Mapping[str, float]:
+        """Take the samples of a visit; the first visit finds out how many they are."""
+        if self._request is None:
+            self._request = self._fitting()
+        chunk = self._kernel.sample(self._request)
+        if chunk.faults is not None:
+            self.faults.append(chunk.faults)
+        return {self.name: median(chunk.seconds)} if self._read is None else self._read(chunk)
+
+    def _fitting(self) -> Request:
+        once = sum(self._kernel.sample(Request(samples=1, untimed=1)).seconds)
+        samples = min(_MOST, max(1, int(_CHUNK_S / max(once, 1e-6))))
+        settling = min(_MOST, math.ceil(_SPREAD_S / max(once, 1e-6)))
+        return Request(samples=samples, untimed=settling if once < _SETTLE_S else 0)
+
+
+class Laps:
+    """Takes laps one after another.
+
+    Args:
+        visits: what is visited, by name; each returns seconds by what it measured.
+        order: of the visits in each lap.
+        core: reads canary and clock while all threads sleep; None where nobody can.
+        rest: called before each visit and reading, so that the last one's threads fall asleep.
+    """
+
+    def __init__(
+        self,
+        visits: Mapping[str, Callable[[], Mapping[str, float]]],
+        order: random.Random,
+        core: Callable[[], Core] | None = None,
+        rest: Callable[[], None] = sleep,
+    ) -> None:
+        self._visits = dict(visits)
+        self._order = order
+        self._core = core
+        self._rest = rest
+        self.taken: list[Lap] = []
+
+    def take(self, tell: Callable[[str], None] = lambda _: None) -> Lap:
+        """Visit everything once, and return the lap.
+
+        Args:
+            tell: called with the name of what is visited next.
+        """
+        names = list(self._visits)
+        self._order.shuffle(names)
+        seconds: dict[str, float] = {}
+        canary: dict[str, float] = {}
+        clock: dict[str, float] = {}
+        retaken = []
+        before = self._read()
+        for name in names:
+            tell(name)
+            for attempt in range(2):
+                if attempt:
+                    retaken.append(name)
+                self._rest()
+                found = self._visits[name]()
+                after = self._read()
+                shares = [one.share for one in (before, after) if one.share is not None]
+                clocks = [one.clock_hz for one in (before, after) if one.clock_hz is not None]
+                before = after
+                if not shares or min(shares) >= _POLICY.canary_share:
+                    break
+            seconds.update(found)
+            if shares:
+                canary[name] = min(shares)
+            if clocks:
+                clock[name] = median(clocks)
+        lap = Lap(seconds=seconds, canary=canary, clock_hz=clock, retaken=tuple(retaken))
+        self.taken.append(lap)
+        return lap
+
+    def _read(self) -> Core:
+        if self._core is None:
+            return Core()
+        self._rest()
+        return self._core()
