@@ -50,8 +50,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
     parser = subparsers.add_parser(
         "check",
-        description="Measure a framework's step rung by rung, from the hardware's limit over native "
-        "layers and the framework's operators to the step, and explain what lies between.",
+        description="Measure a framework's step rung by rung, from the hardware's limit over "
+        "native layers and the framework's operators to the step, and explain what lies between.",
     )
     parser.add_argument("model", metavar="MODEL", help="alexnet-owt, vgg16, resnet50...")
     add(

@@ -365,10 +365,8 @@ class _Check:
         packing = self._native.reorders("weights")
         if self._case.phase != "training" or not packing:
             return []
-        return [
-            f"packing the weights anew, {packing * 1e3:.2f} ms in a step, is outside of the native "
-            "sum"
-        ]
+        ms = f"{packing * 1e3:.2f} ms"
+        return [f"packing the weights anew, {ms} in a step, is outside of the native sum"]
 
     def close(self) -> None:
         """Free what workers hold."""

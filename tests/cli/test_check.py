@@ -15,13 +15,14 @@ from pydlbench.cli import main
 from pydlbench.cli.parser import Parser
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, WorkerError
 from pydlbench.ladder.check import check_step
+from pydlbench.records.check import RUNGS
 from pydlbench.records.step import StepSpec
 from pydlbench.store.store import Store
 
 BOTH = ("mnist", "--batch", "4", "--framework", "torch,tensorflow")
 DESIGN_KEYS = {
-    *("schema_version", "run", "framework", "mode", "estimate_s", "estimate_native_s"),
-    *("measured_s", "error", "ledger", "unexplained"),
+    *("schema_version", "run", "framework", "mode", "measured_s", "rungs", "forecast_s"),
+    *("forecast_error", "additivity_error", "ledger", "unexplained"),
 }
 
 
@@ -58,9 +59,9 @@ def session(run_record):
 
 def test_each_framework_is_checked_in_its_first_mode(session, capsys):
     checker = FakeChecker()
-    words = (*BOTH, "--phase", "training", "--rounds", "7", "--time-limit", "9", "--seed", "3")
+    words = (*BOTH, "--phase", "training", "--laps", "7", "--time-limit", "9", "--seed", "3")
     assert command.run(parse(*words), session.open, checker) == 0
-    settings = {"rounds": 7, "time_limit_s": 9.0}
+    settings = {"laps": 7, "time_limit_s": 9.0}
     step = {"model": "mnist", "batch": 4, "phase": "training", "seed": 3}
     assert checker.calls == [
         (StepSpec(framework="torch", mode="eager", **step), settings),
@@ -69,7 +70,7 @@ def test_each_framework_is_checked_in_its_first_mode(session, capsys):
     kept = {"keep_samples": True, "estimate": True}
     assert session.opened == [{"threads": None, "seed": 3, "budget_s": 0.25, **kept}]
     out, err = capsys.readouterr()
-    assert out.count("predicted 112.4 ms") == 2
+    assert out.count("measured 116.8 ms") == 2
     assert out.splitlines()[-1].startswith("tensorflow graph")
     assert err == "kept as run 20300102-030405-abcd (pydlbench runs show abcd)\n"
     with Store.open(readonly=True) as store:
@@ -87,8 +88,8 @@ def test_native_rows_are_measured_once_and_shared(session):
     assert len(session.cases) == len(set(session.cases))
     first, second = checker.natives
     assert first == second
-    assert first.time.hot > 0
-    assert not first.missing
+    assert set(first) == set(session.cases)
+    assert all(row.ok for row in first.values())
 
 
 def test_modes_in_the_other_frameworks_words(session, capsys):
@@ -139,16 +140,22 @@ def test_one_check_is_one_json_object(session, capsys):
     assert command.run(parse(*words), session.open, FakeChecker()) == 0
     document = json.loads(capsys.readouterr().out)
     assert document.keys() >= DESIGN_KEYS
-    assert (document["schema_version"], document["run"]["id"]) == (1, "20300102-030405-abcd")
+    assert (document["schema_version"], document["run"]["id"]) == (2, "20300102-030405-abcd")
     assert (document["status"], document["reason"]) == ("ok", None)
     assert document["measured_s"].keys() >= {"median", "ci_low", "ci_high", "n"}
-    assert document["error"] == pytest.approx((0.1124 - 0.1168) / 0.1168)
+    assert document["additivity_error"] == pytest.approx((0.1124 - 0.1168) / 0.1168)
+    assert document["forecast_s"] is document["forecast_error"] is None
+    assert document["rungs"].keys() == {*RUNGS}
+    assert document["rungs"]["limit"].keys() == {"median", "ci_low", "ci_high", "n"}
+    assert document["rungs"]["native_chain"] is None
+    assert document["reasons"].keys() == {"native_chain", "operator_chain"}
     terms = document["ledger"]
-    assert all(one.keys() >= {"term", "seconds", "share", "how"} for one in terms)
+    names = {"term", "kind", "seconds", "ci_low", "ci_high", "share", "how"}
+    assert all(one.keys() >= names for one in terms)
     total = sum(one["seconds"] for one in terms)
     assert total == pytest.approx(document["measured_s"]["median"])
-    assert terms[-1]["share"] == document["unexplained"]
-    assert document["ladder"]["roof_s"] == 0.0840
+    left = sum(one["share"] for one in terms if one["kind"] == "unexplained")
+    assert left == document["unexplained"]
     assert len(document["measurements"]) == len(session.cases)
 
 
@@ -164,7 +171,7 @@ def test_files_and_the_report_together(session, capsys, tmp_path):
     words = ("--json", str(tmp_path / "a.json"), "--md", str(tmp_path / "a.md"), "--explain")
     assert command.run(parse(*BOTH, *words), session.open, FakeChecker()) == 0
     assert len(json.loads((tmp_path / "a.json").read_text())["checks"]) == 2
-    assert "| operator choice | 17.8 ms |" in (tmp_path / "a.md").read_text()
+    assert "| fresh memory | experiment | +6.3 ms |" in (tmp_path / "a.md").read_text()
     assert capsys.readouterr().out.count("how each term was measured") == 2
 
 

@@ -140,8 +140,9 @@ def test_long_has_a_line_for_each_measurement_and_sample(capsys):
         *["failed", "", ""],
     ]
     checks = [row for row in rows if row["table"] == "check"]
-    assert len(checks) == 1 + len(check()["rounds"])
-    assert float(checks[0]["error"]) == pytest.approx(make_record().error)
+    assert len(checks) == 1 + len(check()["laps"])
+    assert float(checks[0]["additivity_error"]) == pytest.approx(make_record().additivity_error)
+    assert float(checks[0]["operators_s"]) == pytest.approx(0.108)
     assert float(checks[0]["time_s_median"]) == pytest.approx(make_record().measured.median)
 
 

@@ -241,7 +241,7 @@ def test_everything_has_a_json_form():
         "overlaps",
     } <= set(first)
     assert {"seconds", "ci_low", "ci_high", "share", "of", "how"} <= set(first["saving"])
-    assert plain["ledger"][0]["term"] == "allocation, first touch"
+    assert plain["ledger"][0]["term"] == "fresh memory"
 
 
 def test_all_kernels_are_released():

@@ -10,7 +10,7 @@ from pydlbench.diagnose.run import diagnose
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.models import build_model
 from pydlbench.models.work import work
-from pydlbench.records.check import CheckRecord, LedgerTerm, OperatorRow
+from pydlbench.records.check import CheckRecord, LedgerTerm, OperatorRow, Rungs
 from pydlbench.records.measurement import Correctness, Measurement, Roofline
 from pydlbench.records.step import StepFacts, StepSpec
 from pydlbench.runner.session import Options
@@ -42,8 +42,10 @@ class Kernels:
         number = self.session.count = self.session.count + 1
         if builder is prepare_log:
             self.made[number] = 0.0
-            seconds = {"reorder": world.reorder_s if case.layout == "nchw" else 0.0}
-            return RemoteKernel(self, number, OperatorsFacts(log={"seconds": seconds, "calls": 3}))
+            reorders = [world.reorder_s if case.layout == "nchw" else 0.0] * 6
+            return RemoteKernel(
+                self, number, OperatorsFacts(log={"reorders": reorders, "calls": 6})
+            )
         model = build_model(case.model, case.batch, **case.options)
         own = build_model(self.session.model, self.session.batch).batch
         self.made[number] = world.step(case, self.allocator, own)
@@ -189,11 +191,11 @@ def checker(world):
         loss = world.decay_s + world.slow_s.get("loss", 0.0)
         operators.append(operator("loss", "loss", loss, 0.0, ()))
         operators.append(operator("optimizer", "optimizer", world.optimizer_s, KERNEL_S, ()))
-        terms = {"allocation, first touch": world.fresh_s, "dispatch": world.gaps_s}
+        terms = {"fresh memory": world.fresh_s, "dispatch": world.gaps_s}
         if mode in ("eager", "graph"):
             terms["layout reorders"] = world.reorder_s if layout == "nchw" else 0.0
         ledger = [
-            LedgerTerm(term=term, seconds=s, share=s / step_s, how="planted")
+            LedgerTerm(term=term, kind="experiment", seconds=s, share=s / step_s, how="planted")
             for term, s in terms.items()
         ]
         return CheckRecord(
@@ -205,13 +207,10 @@ def checker(world):
             mode=mode,
             library="invented 1",
             threads=2,
-            estimate_s=step_s,
-            estimate_native_s=step_s,
-            native_low_s=step_s,
-            native_high_s=step_s,
+            rungs=Rungs(),
             measured=summary(step_s),
             ledger=tuple(ledger),
-            rounds=(),
+            laps=(),
             operators=tuple(operators),
             faults={},
             calibration={"dispatch_s": 1e-6},

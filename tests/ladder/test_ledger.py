@@ -1,168 +1,262 @@
-"""Terms of the ledger: each is what its own experiment says, and all sum to the step."""
+"""The ledger on invented laps: differences, experiments, and errors that are planted."""
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 import math
 
 import pytest
-from invented_evidence import evidence, row, terms
+from invented_laps import RUNGS, laps
 
-from pydlbench.ladder.estimate import Range, plan
-from pydlbench.ladder.ledger import native_of
-from pydlbench.ladder.native import NativeSum, native_sum
-from pydlbench.ladder.operators import singles, step_operators
-from pydlbench.models import build_model
-from pydlbench.records.check import UNEXPLAINED
+from pydlbench.ladder.ledger import LEAST, Experiment, conclude
+from pydlbench.timing.statistics import median
 
-KINDS = ("layer", "pointwise", "gradient sum", "loss", "optimizer")
+ALL = ("limit", "native", "native_chain", "operators", "operator_chain", "step")
 
 
-@pytest.fixture
-def model():
-    return build_model("resnet18", 2)
+def by_lap(taken, upper, lower, factor=1.0):
+    return {
+        index: factor * (lap.seconds[upper] - lap.seconds[lower]) for index, lap in enumerate(taken)
+    }
 
 
-@pytest.fixture
-def found(model):
-    return step_operators(model, "training", "torch", "eager")
-
-
-@pytest.fixture
-def native(model):
-    wanted = plan(model, "training")
-    return native_sum(wanted, {case: row(case, 2.0, 0.5) for case in wanted.cases})
-
-
-def test_the_terms_sum_to_the_measured_step(model, found, native):
-    for seen in (
-        evidence(found, native),
-        evidence(found, native, reorder_s=None, host_s=3.0, measured_s=20.0),
-    ):
-        made = terms(model, found, seen)
-        assert math.isclose(sum(one.seconds for one in made.values()), seen.measured_s)
-        assert math.isclose(sum(one.share for one in made.values()), 1)
-        assert list(made)[-1] == UNEXPLAINED
-        assert all(one.how for one in made.values())
-
-
-def test_what_a_compiler_joins_to_a_layer_is_held_against_all_its_nodes(model, native):
-    found = step_operators(model, "training", "torch", "compiled")
-    own = {one.name: native_of(model, one, native) or 0.0 for one in found}
-    seen = evidence(found, native, times=own, dispatch_s=0.0, reorder_s=None)
-    made = terms(model, found, seen)
-    # As fast as the native rows of the same nodes: no choice has cost anything.
-    assert math.isclose(made["operator choice"].seconds, 0.0, abs_tol=1e-9)
-    assert "joins" in made["operator choice"].how
-
-
-def test_starting_the_step_is_dispatch(model, found, native):
-    less = terms(model, found, evidence(found, native))
-    more = terms(model, found, evidence(found, native, start_s=3.0))
-    assert math.isclose(more["dispatch"].seconds - less["dispatch"].seconds, 3.0)
-    assert math.isclose(less[UNEXPLAINED].seconds - more[UNEXPLAINED].seconds, 3.0)
-
-
-def test_an_operator_some_of_whose_native_rows_failed_has_no_native_time(model, found):
-    wanted = plan(model, "training")
-    conv = next(one for one in found if one.kind == "layer" and one.differentiated)
-    bad = next(
-        one.hot
-        for one in wanted.terms
-        if one.work.node == conv.nodes[0] and one.work.pass_ == "backward-data"
+def kept(taken):
+    """The A/B of kept pages, as the laps have it."""
+    return Experiment(
+        term="fresh memory", rung="step", seconds=by_lap(taken, "step", "step_kept"), how="A/B"
     )
-    rows = {c: row(c, 2.0, status="failed" if c == bad else "ok") for c in wanted.cases}
-    native = native_sum(wanted, rows)
-    assert conv.nodes[0] in native.by_node
-    assert native_of(model, conv, native) is None
 
 
-def test_each_term_is_what_its_own_experiment_says(model, found, native):
-    made = terms(model, found, evidence(found, native))
-    count = {kind: sum(p.count for p in found if p.kind == kind) for kind in KINDS}
-    single = count["layer"] + count["pointwise"]
-    assert made["layout reorders"].seconds == 11
-    assert made["allocation, first touch"].seconds == 30
-    assert math.isclose(made["dispatch"].seconds, 0.125 * single)
-    layers = native.of_layers(model)
-    expected = count["layer"] * (7 - 0.125) - layers - 11
-    assert math.isclose(made["operator choice"].seconds, expected)
-    expected = count["pointwise"] * (7 - 0.125) + 7 * count["gradient sum"]
-    assert math.isclose(made["pointwise"].seconds, expected - native.of_pointwise(model))
-    assert made["loss"].seconds == made["optimizer"].seconds == 7
-    nodes = layers + native.of_pointwise(model)
-    assert math.isclose(made["layers at their roof"].seconds, nodes / 4)
-    assert math.isclose(made["above the roof, native"].seconds, nodes * 3 / 4)
-
-
-def test_only_unexplained_changes_with_the_measured_step(model, found, native):
-    less = terms(model, found, evidence(found, native))
-    more = terms(model, found, evidence(found, native, measured_s=5100.0))
-    differing = [name for name in less if less[name].seconds != more[name].seconds]
-    assert differing == [UNEXPLAINED]
-    assert math.isclose(more[UNEXPLAINED].seconds - less[UNEXPLAINED].seconds, 100)
-
-
-def test_what_was_not_measured_is_absent(model, found, native):
-    made = terms(model, found, evidence(found, native, reorder_s=None))
-    assert "layout reorders" not in made
-    assert "fusion" not in made
-    assert "host transfer" not in made
-
-
-def test_a_slow_operator_is_named(model, found, native):
-    slow = next(one for one in found if one.kind == "layer" and one.count == 1)
-    times = {one.name: 700.0 if one is slow else 4.0 for one in found}
-    made = terms(model, found, evidence(found, native, times=times))
-    assert made["operator choice"].detail.startswith(slow.name)
-
-
-def test_native_rows_are_sorted_by_what_they_stand_for(model, native):
-    wanted = plan(model, "training")
-    assert native.time == Range(hot=2.0 * len(wanted.terms), cold=2.0 * len(wanted.terms))
-    parts = native.of_layers(model) + native.of_pointwise(model)
-    assert math.isclose(parts + native.loss_s + native.optimizer_s, native.time.middle)
-    updates = [one for one in wanted.terms if (one.work.layer.name or "").endswith("/update")]
-    assert native.optimizer_s == 2.0 * len(updates)
-    assert native.loss_s == 4.0 * (1 + len(model.decays))  # forward and backward
-
-
-def test_a_row_that_could_not_be_measured_is_named(model):
-    wanted = plan(model, "forward")
-    bad = wanted.terms[0].hot
-    rows = {c: row(c, 2.0, status="failed" if c == bad else "ok") for c in wanted.cases}
-    found = native_sum(wanted, rows)
-    assert found.missing == (f"{bad.layer.name} forward: no such kernel",)
-    assert wanted.terms[0].work.node not in found.by_node
-
-
-def test_native_seconds_stand_beside_each_operator(model, found, native):
-    conv = next(one for one in found if one.kind == "layer")
-    assert native_of(model, conv, native) == native.by_node[conv.nodes[0]]
-    sums = next(one for one in found if one.kind == "gradient sum")
-    assert native_of(model, sums, native) == 2.0
-    unknown = dataclasses.replace(native, by_node={})
-    assert native_of(model, conv, unknown) is None
-
-
-def test_a_node_that_computes_nothing_is_natively_free(model, native):
-    own = NativeSum(time=native.time, by_node={})
-    free = next(
-        one
-        for one in step_operators(model, "forward", "torch", "eager")
-        if model[one.nodes[0]].layer is None
+def log(seconds):
+    """A log of six steps."""
+    return Experiment(
+        term="layout reorders",
+        rung="operators",
+        seconds=dict.fromkeys(range(6), seconds),
+        how="a log",
+        paired=False,
     )
-    assert native_of(model, free, own) == 0
 
 
-def test_what_joining_saves_is_a_term_of_its_own(model, native):
-    found = step_operators(model, "training", "tensorflow", "graph")
-    alone = singles(model, "training", found)
-    times = {**{one.name: 7.0 for one in found}, **{one.name: 5.0 for one in alone}}
-    seen = evidence(found, native, times=times, singles=alone, dispatch_s=0.0)
-    made = terms(model, found, seen)
-    joined = [one for one in found if len(one.nodes) > 1]
-    assert sum(one.count for one in alone) == sum(one.count * len(one.nodes) for one in joined)
-    expected = 7 * sum(one.count for one in joined) - 5 * sum(one.count for one in alone)
-    assert math.isclose(made["fusion"].seconds, expected)
-    assert math.isclose(sum(one.seconds for one in made.values()), seen.measured_s)
+def terms(found):
+    return {one.term: one for one in found.ledger}
+
+
+def total(found):
+    return sum(one.seconds for one in found.ledger)
+
+
+def unexplained(found):
+    return sum(one.seconds for one in found.ledger if one.kind == "unexplained")
+
+
+def test_without_an_experiment_all_that_lies_between_rungs_is_a_difference():
+    found = conclude(laps())
+    kinds = [one.kind for one in found.ledger]
+    assert kinds == ["limit", *["difference"] * 5]
+    assert [one.between for one in found.ledger[1:]] == list(itertools.pairwise(ALL))
+    assert math.isclose(total(found), found.rungs.step.median)
+    assert found.unexplained is None
+    assert found.contradictions == ()
+    assert found.reasons == {}
+
+
+def test_every_rung_has_the_interval_of_its_laps():
+    taken = laps()
+    found = conclude(taken)
+    for name in ALL:
+        rung, values = found.rungs.of(name), [lap.seconds[name] for lap in taken]
+        assert rung.median == median(values)
+        assert rung.n == len(taken)
+        assert min(values) <= rung.ci_low < rung.median < rung.ci_high <= max(values)
+
+
+def test_a_drift_of_the_machine_is_in_rungs_and_not_in_what_lies_between():
+    found = conclude(laps())
+    step, overhead = found.rungs.step, terms(found)["framework overhead"]
+    assert (step.ci_high - step.ci_low) / step.median > 0.1
+    assert 0.005 < overhead.ci_low < overhead.seconds < overhead.ci_high < 0.008
+
+
+def test_an_experiment_explains_a_part_and_leaves_the_rest():
+    taken = laps()
+    found = conclude(taken, [log(0.002), kept(taken)])
+    assert [one.kind for one in found.ledger] == [
+        *("limit", "difference", "difference", "experiment", "unexplained"),
+        *("difference", "experiment", "unexplained"),
+    ]
+    named = terms(found)
+    assert named["layout reorders"].seconds == 0.002
+    left = named["unexplained, operators above native"]
+    gap = found.rungs.operators.median - found.rungs.native_chain.median
+    assert math.isclose(left.seconds, gap - 0.002)
+    assert left.ci_low <= left.seconds <= left.ci_high
+    assert math.isclose(total(found), found.rungs.step.median)
+    low, high = found.unexplained
+    assert low <= unexplained(found) / found.rungs.step.median <= high
+    assert found.contradictions == ()
+
+
+def test_a_cause_has_a_name_only_where_an_experiment_stands_behind_it():
+    taken = laps()
+    found = conclude(taken, [log(0.002), kept(taken)])
+    causes = {one.term for one in found.ledger if one.kind == "experiment"}
+    assert causes == {"layout reorders", "fresh memory"}
+
+
+def test_a_rung_that_is_not_there_leaves_one_difference_between_its_neighbours():
+    taken = laps(without=("native_chain", "operator_chain"))
+    found = conclude(taken, [kept(taken)], {"native_chain": "nobody has built it"})
+    assert found.rungs.native_chain is None
+    assert found.reasons["native_chain"] == "nobody has built it"
+    assert found.reasons.keys() == {"native_chain", "operator_chain"}
+    between = [one.between for one in found.ledger]
+    assert between == [
+        *(("limit",), ("limit", "native"), ("native", "operators")),
+        *(("operators", "step"), ("operators", "step")),
+    ]
+    assert math.isclose(total(found), found.rungs.step.median)
+
+
+def test_an_experiment_below_an_unknown_rung_goes_to_the_next_one():
+    taken = laps(without=("native", "native_hot", "native_cold", "limit", "operators"))
+    found = conclude(taken, [log(0.001)])
+    assert terms(found)["layout reorders"].between == ("native_chain", "operator_chain")
+    assert found.ledger[0].term == "up to native chain"
+    assert found.ledger[0].kind == "difference"
+
+
+def test_below_six_laps_nothing_has_an_interval():
+    taken = laps(LEAST - 1)
+    found = conclude(taken, [kept(taken)])
+    assert found.rungs.step.n == LEAST - 1
+    assert found.rungs.step.ci_low is None
+    assert all(one.ci_low is None for one in found.ledger)
+    assert found.unexplained is None
+
+
+# --- planted errors: each moves the ledger, or is refused -----------------------------------------
+
+
+def test_native_rows_that_are_fifty_times_off_are_contradicted_by_the_chain():
+    wrong = {f"native{end}": 50 * RUNGS[f"native{end}"] for end in ("", "_hot", "_cold")}
+    taken = laps(**wrong)
+    right, found = conclude(laps(), [log(0.002)]), conclude(taken, [log(0.002)])
+    moved = terms(found)["layers above the limit"].seconds
+    assert moved > 100 * terms(right)["layers above the limit"].seconds
+    assert terms(found)["context of native layers"].seconds < -found.rungs.step.median
+    assert len(found.contradictions) == 2  # against the chain, and against the step
+    assert any("below the native sum" in one for one in found.contradictions)
+
+
+def test_without_a_chain_they_are_contradicted_by_the_step_and_by_what_is_left():
+    wrong = {f"native{end}": 50 * RUNGS[f"native{end}"] for end in ("", "_hot", "_cold")}
+    found = conclude(laps(without=("native_chain",), **wrong), [log(0.002)])
+    assert unexplained(found) < -found.rungs.step.median
+    assert found.unexplained[1] < 0
+    assert any("native layers alone" in one for one in found.contradictions)
+    assert any("layout reorders explain more" in one for one in found.contradictions)
+
+
+def test_native_rows_that_are_too_fast_are_below_their_limit():
+    wrong = {f"native{end}": RUNGS[f"native{end}"] / 50 for end in ("", "_hot", "_cold")}
+    found = conclude(laps(**wrong))
+    assert terms(found)["layers above the limit"].ci_high < 0
+    assert any("faster than its limit" in one for one in found.contradictions)
+    assert any("above the native sum" in one for one in found.contradictions)
+
+
+def test_a_log_of_five_seconds_leaves_less_than_nothing():
+    found = conclude(laps(), [log(5.0)])
+    assert terms(found)["layout reorders"].seconds == 5.0
+    assert unexplained(found) < -4.9
+    assert found.unexplained[1] < 0
+    assert math.isclose(total(found), found.rungs.step.median)
+    (said,) = found.contradictions
+    assert said.startswith("layout reorders explain more than there is")
+
+
+def test_two_experiments_on_the_same_seconds_are_too_much():
+    taken = laps()
+    twice = Experiment(
+        term="once more", rung="step", seconds=by_lap(taken, "step", "step_kept", 2.0), how="A/B"
+    )
+    found = conclude(taken, [kept(taken), twice])
+    assert any("fresh memory and once more" in one for one in found.contradictions)
+
+
+@pytest.mark.parametrize("visit", ["native", "native_chain", "operators", "operator_chain"])
+def test_a_rung_at_another_clock_is_refused(visit):
+    found = conclude(laps(clock={visit: 3.4}))
+    lost = {"limit", "native"} if visit == "native" else {visit}
+    assert found.reasons.keys() == lost
+    assert all(one.startswith("refused: the clock was below") for one in found.reasons.values())
+    assert all(found.rungs.of(name) is None for name in lost)
+    assert all(set(one.between) & lost == set() for one in found.ledger)
+    assert math.isclose(total(found), found.rungs.step.median)
+
+
+def test_a_rung_beside_a_slow_canary_is_refused_and_so_is_its_side_of_an_experiment():
+    found = conclude(laps(canary={"operators": 0.6}))
+    assert found.reasons.keys() == {"operators"}
+    assert "canary" in found.reasons["operators"]
+
+
+def test_a_step_that_is_refused_has_no_ledger():
+    taken = laps(clock={"step": 3.0})
+    found = conclude(taken, [kept(taken)])
+    assert found.rungs.step is None
+    assert found.ledger == ()
+    assert found.unexplained is None
+    assert found.rungs.operators is not None
+
+
+def test_a_few_laps_beside_somebody_else_are_left_out_and_the_rest_is_enough():
+    found = conclude(laps(9, canary={"operators": 0.5}, marked=3, operators=108.0))
+    assert found.reasons == {}
+    assert found.rungs.operators.n == 6
+    assert found.rungs.step.n == 9
+    found = conclude(laps(9, canary={"operators": 0.5}, marked=4))
+    assert found.reasons.keys() == {"operators"}
+
+
+def test_a_machine_whose_clock_changes_between_laps_is_the_same_one_within_each():
+    slow = dict.fromkeys(("native", "native_chain", "operators", "operator_chain"), 3.0)
+    slow |= {"step": 3.0, "step_kept": 3.0}
+    assert conclude(laps(clock=slow, marked=4)).reasons == {}
+
+
+def test_cores_that_were_shared_all_the_time_are_said_to_be():
+    slow = dict.fromkeys(("native", "native_chain", "operators", "operator_chain"), 0.5)
+    slow |= {"step": 0.5, "step_kept": 0.5}
+    found = conclude(laps(canary=slow))
+    assert found.disturbed
+    assert found.reasons == {}
+    assert not conclude(laps()).disturbed
+
+
+def test_a_native_chain_that_is_slower_than_the_step_is_a_contradiction():
+    found = conclude(laps(native_chain=130.0))
+    assert terms(found)["operators above native"].ci_high < 0
+    assert any("longer than the step" in one for one in found.contradictions)
+
+
+@pytest.mark.parametrize(("chain", "side"), [(80.0, "below"), (98.0, "above")])
+def test_the_native_sum_has_to_bracket_the_native_chain(chain, side):
+    (said,) = conclude(laps(native_chain=chain, limit=70.0)).contradictions
+    assert f"lies {side} the native sum" in said
+
+
+def test_reorders_that_only_the_chain_has_are_allowed_for():
+    assert conclude(laps(native_chain=98.0), outside_s=0.010).contradictions == ()
+    (said,) = conclude(laps(native_chain=98.0), outside_s=None).contradictions
+    assert "were not timed" in said
+
+
+def test_calls_that_take_longer_without_python_are_a_contradiction():
+    (said,) = conclude(laps(operator_chain=125.0)).contradictions
+    assert "without Python" in said
+
+
+def test_noise_contradicts_nothing():
+    assert conclude(laps(operator_chain=117.0, native_chain=94.0)).contradictions == ()

@@ -1,72 +1,57 @@
-"""Whatever was measured, in every phase and mode, the terms sum to the step."""
+"""Whatever was measured, refused and tried, the terms sum to the step."""
 
 from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from invented_evidence import evidence, row
+from invented_laps import laps
 
-from pydlbench.ladder.estimate import plan
-from pydlbench.ladder.ledger import ledger
-from pydlbench.ladder.native import native_sum
-from pydlbench.ladder.operators import singles, step_operators
-from pydlbench.models import build_model
-from pydlbench.records.check import UNEXPLAINED
+from pydlbench.ladder.ledger import Experiment, conclude
+from pydlbench.records.check import RUNGS
 
-WAYS = (("torch", "eager"), ("torch", "compiled"), ("tensorflow", "graph"), ("tensorflow", "xla"))
-SECONDS = st.floats(min_value=0.0, max_value=10.0)
-DIFFERENCES = st.floats(min_value=-10.0, max_value=10.0)
+MS = st.floats(min_value=1e-3, max_value=1e4)
+SECONDS = st.floats(min_value=-10.0, max_value=10.0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
-    way=st.sampled_from(WAYS),
-    phase=st.sampled_from(["forward", "forward-backward", "training"]),
-    feed=st.sampled_from(["resident", "host"]),
-    apart=st.booleans(),
-    seed=st.randoms(use_true_random=False),
-    measured_s=st.floats(min_value=1e-6, max_value=100.0),
-    calls=st.tuples(SECONDS, SECONDS),
-    differences=st.tuples(DIFFERENCES, DIFFERENCES),
-    reorder_s=st.none() | SECONDS,
-    failing=st.integers(min_value=0, max_value=3),
+    count=st.integers(min_value=1, max_value=9),
+    changed=st.dictionaries(st.sampled_from(RUNGS), MS),
+    without=st.sets(st.sampled_from(RUNGS[:-1])),
+    slow=st.dictionaries(st.sampled_from(RUNGS[1:-1]), st.sampled_from([0.5, 1.0])),
+    marked=st.integers(min_value=0, max_value=9),
+    tried=st.lists(
+        st.tuples(st.sampled_from(RUNGS[1:]), st.booleans(), st.lists(SECONDS, min_size=1)),
+        max_size=5,
+    ),
 )
 def test_whatever_was_measured_the_terms_sum_to_the_step(
-    way, phase, feed, apart, seed, measured_s, calls, differences, reorder_s, failing
+    count, changed, without, slow, marked, tried
 ):
-    model = build_model("resnet18", 1)
-    found = step_operators(model, phase, *way, feed)
-    alone = singles(model, phase, found) if apart else ()
-    wanted = plan(model, phase)
-    bad = set(seed.sample(wanted.cases, failing))
-    native = native_sum(
-        wanted,
-        {
-            case: row(case, 0.1 + seed.random(), 0.1, "failed" if case in bad else "ok")
-            for case in wanted.cases
-        },
-    )
-    seen = evidence(
-        found,
-        native,
-        measured_s=measured_s,
-        times={one.name: seed.random() for one in (*found, *alone)},
-        operators={one.name: len(one.nodes) for one in (*found, *alone)},
-        singles=alone,
-        dispatch_s=calls[0],
-        start_s=calls[1],
-        allocation_s=differences[0],
-        host_s=differences[1] if feed == "host" else None,
-        reorder_s=reorder_s,
-    )
-    made = ledger(model, found, seen)
-    names = [one.term for one in made]
+    taken = laps(count, without=tuple(without), canary=slow, marked=marked, **changed)
+    experiments = [
+        Experiment(
+            term=f"cause {number}",
+            rung=rung,
+            seconds=dict(enumerate(values)),
+            how="an experiment",
+            paired=paired,
+        )
+        for number, (rung, paired, values) in enumerate(tried)
+    ]
+    found = conclude(taken, experiments)
+    assert set(found.reasons) == {name for name in RUNGS if found.rungs.of(name) is None}
+    if found.rungs.step is None:
+        assert found.ledger == ()
+        return
+    size = sum(abs(one.seconds) for one in found.ledger)
+    assert abs(sum(one.seconds for one in found.ledger) - found.rungs.step.median) <= 1e-9 * size
+    names = [one.term for one in found.ledger]
     assert len(set(names)) == len(names)
-    assert names[-1] == UNEXPLAINED
-    assert ("host transfer" in names) == (feed == "host")
-    size = sum(abs(one.seconds) for one in made)
-    assert abs(sum(one.seconds for one in made) - measured_s) <= 1e-9 * size
-    # The rest is what neither the operators, nor what a call needs, nor an A/B has.
-    operators = sum(one.count * seen.times[one.name] for one in found if one.kind != "feed")
-    known = operators + calls[1] + differences[0] + (seen.host_s or 0.0)
-    assert abs(made[-1].seconds - (measured_s - known)) <= 1e-9 * max(size, 1.0)
+    assert {f"cause {number}" for number in range(len(tried))} <= set(names)
+    known = [name for name in RUNGS if found.rungs.of(name) is not None]
+    assert [one.between[-1] for one in found.ledger] == sorted(
+        (one.between[-1] for one in found.ledger), key=known.index
+    )
+    for one in found.ledger:
+        assert one.ci_low is None or one.ci_low <= one.seconds <= one.ci_high

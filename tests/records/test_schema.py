@@ -130,7 +130,7 @@ def test_a_check_is_one_object_or_several(run_record, measurement):
         reason="it died",
     ).to_dict()
     head = {
-        "schema_version": 1,
+        "schema_version": 2,
         "interrupted": False,
         "run": run_record.to_dict(),
         "measurements": [measurement().to_dict()],

@@ -4,7 +4,7 @@ import dataclasses
 
 import msgspec
 import pytest
-from check_records import make_ledger, make_record, tensorflow
+from check_records import make_laps, make_record, tensorflow
 
 from pydlbench.records.check import CheckResult
 from pydlbench.report.check import check_report, ledger_columns
@@ -64,69 +64,95 @@ def test_one_scale_for_a_column_and_no_negative_zero():
     assert scale.text(None) == "-"
 
 
-def test_the_first_line_has_prediction_measurement_and_error(run_record):
+def test_the_first_lines_say_what_was_measured(run_record):
     text = rendered(run_record, result(make_record()))
-    assert text.splitlines()[0] == (
-        "alexnet-owt  batch 32  forward  fp32  torch 2.13.0 eager, channels_last"
-    )
-    assert text.splitlines()[1] == (
-        "predicted 112.4 ms   measured 116.8 ms (95 % 116.0 .. 117.5, n 9)   error -3.8 %"
-    )
-    assert text.splitlines()[2] == "Invented 9000  2 threads  checked in 54 s"
-
-
-def test_without_an_interval_only_n_is_printed(run_record):
-    time = msgspec.structs.replace(make_record().measured, ci_low=None, ci_high=None, n=5)
-    text = rendered(run_record, result(make_record(measured=time)))
-    assert "measured 116.8 ms (n 5)" in text
-
-
-def test_each_framework_is_a_column_of_rungs(run_record):
-    lines = rendered(run_record, result(make_record())).splitlines()
-    index = next(i for i, one in enumerate(lines) if one.startswith("theoretical"))
-    assert lines[index].split("  ")[0] == "theoretical"
-    assert lines[index + 1].split() == [
-        *("80.1", "ms", "84.0", "ms", "88.0", "..", "93.8", "ms", "108.0", "ms"),
-        *("112.4", "ms", "116.8", "ms"),
+    assert text.splitlines()[:3] == [
+        "alexnet-owt  batch 32  forward  fp32  torch 2.13.0 eager, channels_last",
+        "measured 116.8 ms (95 % 115.6 .. 118.0, 9 laps)",
+        "Invented 9000  2 threads  checked in 54 s",
     ]
-
-
-def test_the_ledger_has_every_term_its_sign_its_bar_and_the_sum(run_record):
-    text = rendered(run_record, result(make_record()))
-    assert line(text, "layers at").split()[-4:] == ["ms", "71.9", "%", "#" * 14]
-    assert line(text, "above the").endswith("6.9 ms   5.9 %  #               conv1 +5.1 ms")
-    assert "-2.1 ms  -1.8 %" in line(text, "pointwise")
-    assert "+3.6 ms  +3.1 %" in line(text, "unexplained  ")
-    total = line(text, "end-to-end step").split()
-    assert total == ["end-to-end", "step", "116.8", "ms", "100", "%"]
-    assert "+" not in line(text, "dispatch")
-
-
-def test_a_negative_term_has_a_bar_of_its_own():
-    rows = ledger_rows(make_record(ledger=make_ledger(pointwise=-0.02)))
-    assert rows["pointwise"][1:4] == ["-20.0 ms", "-17.1 %", "---"]
-    assert rows["unexplained"][1] == "+21.5 ms"
-
-
-def test_an_unexplained_below_zero_keeps_its_sign():
-    rows = ledger_rows(make_record(ledger=make_ledger(operator=0.03)))
-    assert rows["unexplained"][1:3] == ["-8.6 ms", "-7.4 %"]
-
-
-def test_both_errors_and_the_faults_are_printed(run_record):
-    text = rendered(run_record, result(make_record()))
-    assert "error of the prediction -3.8 %, of the native sum -22.2 %; unexplained +3.1 %" in text
-    assert (
-        "page faults per step: in the steps before 12,345, counted 12,900, with kept pages 12"
-        in text
+    text = rendered(run_record, result(make_record(forecast_s=0.1124)))
+    assert text.splitlines()[1] == (
+        "forecast 112.4 ms   measured 116.8 ms (95 % 115.6 .. 118.0, 9 laps)   error -3.8 %"
     )
+
+
+def test_without_an_interval_only_the_laps_are_printed(run_record):
+    text = rendered(run_record, result(make_record(laps=make_laps(5))))
+    assert "measured 116.8 ms (5 laps)" in text
+
+
+def test_each_rung_has_time_interval_difference_and_what_lies_between(run_record):
+    lines = rendered(run_record, result(make_record())).splitlines()
+    start = next(i for i, one in enumerate(lines) if one.startswith("rung"))
+    found = {one[:14].strip(): one[14:].split() for one in lines[start + 1 : start + 8]}
+    assert found["limit"][:6] == ["84.0", "ms", "83.2", "..", "84.8", "9"]
+    assert found["native"][6:] == [
+        *("+6.9", "ms", "layers", "above", "the", "limit", "(conv1", "+5.1", "ms)"),
+    ]
+    assert found["native chain"][:4] == ["-", "-", "nothing", "here"]
+    assert found["operators"][6:] == [
+        *("+17.1", "ms", "layout", "reorders", "2.0", "ms;", "+15.1", "ms", "unexplained"),
+    ]
+    assert found["step"][6:] == [
+        *("+8.8", "ms", "fresh", "memory", "6.3", "ms;", "+2.5", "ms", "unexplained"),
+    ]
+    assert found["unexplained"][:2] == ["+17.6", "ms"]
+    assert found["unexplained"][-5:] == ["+15.1", "%", "of", "the", "step"]
+
+
+def test_the_ledger_has_kinds_intervals_signs_bars_and_the_sum(run_record):
+    text = rendered(run_record, result(make_record()))
+    start = text.index("\nterm ")
+    ledger = text[start:].split("\n\n")[0]
+    limit = line(ledger, "limit").split()
+    assert limit == ["limit", "limit", "84.0", "ms", "83.2", "..", "84.8", "71.9", "%", "#" * 14]
+    assert "difference   +6.9 ms" in " ".join(line(ledger, "layers above").split("  ", 1)) or (
+        line(ledger, "layers above").split()[4:7] == ["difference", "+6.9", "ms"]
+    )
+    assert line(ledger, "fresh memory").split()[2] == "experiment"
+    assert line(ledger, "unexplained, context").split().count("unexplained") == 1
+    assert line(ledger, "step").split() == ["step", "116.8", "ms", "-", "100", "%"]
+
+
+def test_a_term_below_zero_has_a_sign_and_a_bar_of_its_own():
+    rows = ledger_rows(make_record(reorders_s=0.05))
+    left = rows["unexplained, operators above native"]
+    assert left[2] == "-32.9 ms"
+    assert left[4:6] == ["-28.2 %", "-" * 6]
+
+
+def test_contradictions_are_printed_and_nothing_is_concluded(run_record):
+    record = make_record(reorders_s=0.05)
+    assert len(record.contradictions) == 1
+    text = rendered(run_record, result(record))
+    assert sum(one.startswith("contradiction: ") for one in text.splitlines()) == 1
+    assert "dominates" not in text
+    assert "check alexnet-owt" in text.splitlines()[-1]
+
+
+def test_a_refused_rung_says_why_and_what_would_be_needed(run_record):
+    laps = tuple(
+        msgspec.structs.replace(one, clock_hz={**one.clock_hz, "operators": 3.0e9})
+        for one in make_laps()
+    )
+    text = rendered(run_record, result(make_record(laps=laps)), width=400)
+    assert line(text, "operators: refused").count("--time-limit") == 1
+    assert line(text, "operators ").split()[1:3] == ["-", "-"]
+
+
+def test_additivity_and_the_faults_are_printed(run_record):
+    text = rendered(run_record, result(make_record()))
+    assert "additivity error -3.8 %" in text
+    assert "unexplained +15.1 % (95 % +14.9 % .. +15.2 %)" in text
+    assert "page faults per step: counted 12,900, with kept pages 12" in text
     assert "note: no fusion: nodes are not joined" in text
 
 
 def test_faults_that_nobody_counted_are_unknown(run_record):
-    record = make_record(faults={"predicted": None, "counted": 7.0, "kept": None})
+    record = make_record(faults={"counted": 7.0, "kept": None})
     text = rendered(run_record, result(record))
-    assert "in the steps before unknown, counted 7, with kept pages unknown" in text
+    assert "counted 7, with kept pages unknown" in text
 
 
 @pytest.mark.parametrize("width", [80, 150])
@@ -155,11 +181,11 @@ def test_no_line_but_a_command_is_wider_than_the_terminal(run_record, width):
 def test_several_checks_end_in_one_table(run_record):
     text = rendered(run_record, result(make_record()), result(tensorflow(make_record())))
     last = text.split("\n\n")[-1].splitlines()
-    assert last[0].split()[-3:] == ["error", "native", "unexplained"]
+    assert last[0].split()[-3:] == ["step", "additivity", "unexplained"]
     assert last[1].split()[:2] == ["torch", "eager"]
-    assert last[1].split()[-6:] == ["-3.8", "%", "-22.2", "%", "+3.1", "%"]
+    assert last[1].split()[-4:] == ["-3.8", "%", "+15.1", "%"]
     assert last[2].split()[:2] == ["tensorflow", "graph"]
-    assert last[2].split()[-6:] == ["-50.0", "%", "-22.2", "%", "+3.1", "%"]
+    assert last[2].split()[-4:] == ["-50.0", "%", "+15.1", "%"]
 
 
 def test_a_check_that_failed_is_a_line_and_the_other_stands(run_record):
@@ -167,14 +193,14 @@ def test_a_check_that_failed_is_a_line_and_the_other_stands(run_record):
     assert text.splitlines()[0] == (
         "alexnet-owt  batch 32  forward  fp32  tensorflow graph  failed: it died"
     )
-    assert "error -3.8 %" in text
+    assert "additivity error -3.8 %" in text
 
 
-def test_the_explanation_has_terms_operators_by_size_and_rounds(run_record):
-    terms, operators, rounds = rendered(run_record, result(make_record()), explain=True).split(
+def test_the_explanation_has_terms_operators_by_size_and_laps(run_record):
+    terms, operators, laps = rendered(run_record, result(make_record()), explain=True).split(
         "\n\n"
     )[-3:]
-    assert "  operator choice: operators alone minus native rows" in terms.splitlines()
+    assert "  layout reorders: a log" in terms.splitlines()
     assert "once 20.0 us, dispatch 4.00 us, fault 1.30 us; an operator of one element" in terms
     names = [one.split()[0] for one in operators.splitlines()[1:]]
     assert names == ["conv2", "fc6", "conv1", "relu1"]
@@ -184,24 +210,19 @@ def test_the_explanation_has_terms_operators_by_size_and_rounds(run_record):
         *("+12.0", "ms"),
     ]
     assert line(operators, "relu1").split()[-1] == "-"
-    assert len(rounds.splitlines()) == 6
-    assert "-3.8 %" in rounds.splitlines()[3]
+    assert len(laps.splitlines()) == 10
+    assert {"limit", "step", "canary"} <= set(laps.splitlines()[0].split())
+    assert "116.8 ms" in laps.splitlines()[5]
 
 
 def test_markdown_has_ladder_ledger_and_failures(run_record):
     report = check_report(run_record, [result(make_record()), failed("a|b")])
     text = as_markdown([*report, run_lines(run_record)])
-    assert "| 80.1 ms | 84.0 ms | 88.0 .. 93.8 ms | 108.0 ms | 112.4 ms | 116.8 ms |" in text
-    assert "| operator choice | 17.8 ms | 15.2 % | fc6 +12.0 ms, fc7 +4.9 ms |" in text
-    assert "| unexplained | +3.6 ms | +3.1 % |  |" in text
+    assert "| limit | 84.0 ms | 83.2 .. 84.8 | 9 |" in text
+    assert "| layers above the limit | difference | +6.9 ms | 6.8 .. 7.0 | +5.9 % |" in text
+    assert "| fresh memory | experiment | +6.3 ms |" in text
     assert "tensorflow graph failed: a\\|b\n" in text
     assert text.endswith("Run 20300102-030405-abcd, 2030-01-02T03:04:05Z.\n")
-
-
-def test_a_rung_that_is_not_known_is_a_dash(run_record):
-    lines = rendered(run_record, result(make_record(ladder={}))).splitlines()
-    index = next(i for i, one in enumerate(lines) if one.startswith("theoretical"))
-    assert lines[index + 1].split()[:3] == ["-", "-", "88.0"]
 
 
 def test_what_other_work_disturbed_leads_to_no_verdict(run_record, measurement):
@@ -222,10 +243,3 @@ def test_layout_and_feed_are_said(run_record):
     assert "torch 2.13.0 eager, nchw, fed from the host" in line(text, "alexnet-owt")
     text = rendered(run_record, result(tensorflow(make_record(feed="host"))))
     assert "TensorFlow 2.21.0 graph, fed from the host" in line(text, "alexnet-owt")
-
-
-def test_where_the_predicted_faults_were_counted(run_record):
-    record = make_record(calibration={"fault_s": 1.3e-6})
-    assert "in the steps before 12,345, counted 12,900" in rendered(run_record, result(record))
-    kept = make_record(calibration={"fault_s": None})
-    assert "in the operators 12,345, counted 12,900" in rendered(run_record, result(kept))

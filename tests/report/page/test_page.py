@@ -89,9 +89,12 @@ def test_the_ledger_adds_up(everything, root):
         [c for c in tr.children if not isinstance(c, str)]
         for tr in next(table.all("tbody")).all("tr")
     ]
-    total = sum(float(row[1].attributes["data-v"]) for row in cells)
-    assert total == pytest.approx(everything[2].checks[0].record.measured.median)
-    assert cells[-1][0].text() == "unexplained"
+    record = everything[2].checks[0].record
+    total = sum(float(row[2].attributes["data-v"]) for row in cells)
+    assert total == pytest.approx(record.rungs.step.median)
+    assert [row[1].text() for row in cells] == [one.kind for one in record.ledger]
+    rungs = by_id(root, "rungs-1-caption").parent.text()
+    assert all(reason in rungs for reason in record.reasons.values())
 
 
 @pytest.mark.parametrize("contended", [False, True])

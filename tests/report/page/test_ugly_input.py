@@ -139,7 +139,7 @@ def test_fields_of_no_use_cost_their_row_and_it_is_told(tmp_path, measurement, b
 def test_devices_checks_estimates_and_steps_of_no_use_are_told(tmp_path, native, bad):
     documents = [
         {**invented.check_document(native), "measured_s": bad},
-        {**invented.check_document(native), "pieces": bad},
+        {**invented.check_document(native), "operators": bad},
         {**invented.model_document(native), "layers": bad, "estimate": bad},
         {**invented.model_document(native), "batch": bad},
     ]

@@ -1,0 +1,88 @@
+"""Which experiments a check has, and what it says where one shows nothing."""
+
+from __future__ import annotations
+
+import pytest
+from invented_laps import laps
+
+from pydlbench.ladder.experiments import experiments
+from pydlbench.ladder.ledger import Ladder
+from pydlbench.ladder.operators import step_operators
+from pydlbench.models import build_model
+from pydlbench.records.step import StepSpec
+from pydlbench.steps.operations import OperatorsFacts
+from pydlbench.timing.statistics import median
+
+CALLS = OperatorsFacts(once_s=1e-5, dispatch_s=2e-6, dispatch_samples=(1e-6, 2e-6, 4e-6))
+
+
+def tried(taken, *, mode="eager", framework="torch", feed="resident", log=None, **faults):
+    """Return the experiments by name, and the notes."""
+    model = build_model("mnist", 2)
+    case = StepSpec(model="mnist", batch=2, framework=framework, mode=mode, feed=feed)
+    found, notes = experiments(
+        case,
+        Ladder.of(taken),
+        calls=CALLS,
+        operators=step_operators(model, "forward", framework, mode),
+        log=log or {},
+        faults=faults,
+    )
+    return {one.term: one for one in found}, notes
+
+
+def test_kept_pages_are_held_against_the_step_lap_by_lap():
+    taken = laps()
+    found, _ = tried(taken, counted=50_000.0, kept=12.0)
+    fresh = found["fresh memory"]
+    assert (fresh.rung, fresh.paired) == ("step", True)
+    assert list(fresh.seconds.values()) == [
+        one.seconds["step"] - one.seconds["step_kept"] for one in taken
+    ]
+    assert {"50000", "12"} <= set(fresh.how.split())
+
+
+def test_where_nobody_counted_faults_the_difference_is_all_that_is_known():
+    found, _ = tried(laps())
+    assert "fresh memory" in found
+
+
+@pytest.mark.parametrize("counted", [0.0, 20.0])
+def test_two_processes_without_fresh_pages_show_nothing_of_their_cost(counted):
+    found, notes = tried(laps(), counted=counted, kept=0.0)
+    assert "fresh memory" not in found
+    assert any("fresh memory" in one for one in notes)
+
+
+def test_what_a_library_logged_has_the_scatter_of_its_steps():
+    found, _ = tried(laps(), log={"reorders": [0.001, 0.002, 0.003]})
+    reorders = found["layout reorders"]
+    assert (reorders.rung, reorders.paired) == ("operators", False)
+    assert median(reorders.seconds.values()) == 0.002
+    found, notes = tried(laps())
+    assert "layout reorders" not in found
+    assert any("reorders" in one for one in notes)
+
+
+def test_dispatch_is_for_each_operator_and_once_for_the_step():
+    model = build_model("mnist", 2)
+    count = sum(one.count for one in step_operators(model, "forward", "torch", "eager"))
+    found, _ = tried(laps())
+    assert list(found["dispatch"].seconds.values()) == pytest.approx(
+        [count * 1e-6 + 1e-5, count * 2e-6 + 1e-5, count * 4e-6 + 1e-5]
+    )
+
+
+def test_what_joining_saves_is_an_experiment_where_both_were_run():
+    found, _ = tried(laps(operators_apart=110.0), framework="tensorflow", mode="graph")
+    assert median(found["fusion"].seconds.values()) == pytest.approx(-0.0022, rel=0.2)
+    found, notes = tried(laps(), framework="tensorflow", mode="graph")
+    assert "fusion" not in found
+    assert any("fusion" in one for one in notes)
+
+
+def test_what_is_fed_from_the_host_is_held_against_images_that_lie_there():
+    found, _ = tried(laps(step_resident=110.0), feed="host")
+    assert found["host transfer"].rung == "step"
+    assert median(found["host transfer"].seconds.values()) == pytest.approx(0.0033, rel=0.2)
+    assert "host transfer" not in tried(laps(step_resident=110.0))[0]

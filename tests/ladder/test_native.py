@@ -1,0 +1,199 @@
+"""Native rows: sorted by what they stand for, and visited lap by lap."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from invented_evidence import row
+
+from pydlbench.errors import WorkerError
+from pydlbench.ladder.estimate import Range, plan
+from pydlbench.ladder.native import NativeSum, NativeVisits, native_of, native_sum
+from pydlbench.ladder.operators import step_operators
+from pydlbench.models import build_model
+from pydlbench.records.measurement import Roofline
+from pydlbench.runner.session import Options
+from pydlbench.timing.chunk import Chunk
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build_model("resnet18", 2)
+
+
+@pytest.fixture(scope="module")
+def found(model):
+    return step_operators(model, "training", "torch", "eager")
+
+
+@pytest.fixture(scope="module")
+def native(model):
+    wanted = plan(model, "training")
+    return native_sum(wanted, {case: row(case, 2.0, 0.5) for case in wanted.cases})
+
+
+def test_native_rows_are_sorted_by_what_they_stand_for(model, native):
+    wanted = plan(model, "training")
+    assert native.time == Range(hot=2.0 * len(wanted.terms), cold=2.0 * len(wanted.terms))
+    parts = native.of_layers(model) + native.of_pointwise(model)
+    assert parts + native.loss_s + native.optimizer_s == pytest.approx(native.time.middle)
+    updates = [one for one in wanted.terms if (one.work.layer.name or "").endswith("/update")]
+    assert native.optimizer_s == 2.0 * len(updates)
+    assert native.loss_s == 4.0 * (1 + len(model.decays))  # forward and backward
+    above = sum(native.above_roofs().values())
+    assert above == pytest.approx(0.75 * native.of_nodes())
+
+
+def test_a_row_that_could_not_be_measured_is_named(model):
+    wanted = plan(model, "forward")
+    bad = wanted.terms[0].hot
+    rows = {c: row(c, 2.0, status="failed" if c == bad else "ok") for c in wanted.cases}
+    made = native_sum(wanted, rows)
+    assert made.missing == (f"{bad.layer.name} forward: no such kernel",)
+    assert wanted.terms[0].work.node not in made.by_node
+
+
+def test_an_operator_some_of_whose_native_rows_failed_has_no_native_time(model, found):
+    wanted = plan(model, "training")
+    conv = next(one for one in found if one.kind == "layer" and one.differentiated)
+    bad = next(
+        one.hot
+        for one in wanted.terms
+        if one.work.node == conv.nodes[0] and one.work.pass_ == "backward-data"
+    )
+    rows = {c: row(c, 2.0, status="failed" if c == bad else "ok") for c in wanted.cases}
+    made = native_sum(wanted, rows)
+    assert conv.nodes[0] in made.by_node
+    assert native_of(model, conv, made) is None
+
+
+def test_native_seconds_stand_beside_each_operator(model, found, native):
+    conv = next(one for one in found if one.kind == "layer")
+    assert native_of(model, conv, native) == native.by_node[conv.nodes[0]]
+    sums = next(one for one in found if one.kind == "gradient sum")
+    assert native_of(model, sums, native) == 2.0
+    unknown = dataclasses.replace(native, by_node={})
+    assert native_of(model, conv, unknown) is None
+
+
+def test_a_node_that_computes_nothing_is_natively_free(model, native):
+    own = NativeSum(time=native.time, by_node={})
+    free = next(
+        one
+        for one in step_operators(model, "forward", "torch", "eager")
+        if model[one.nodes[0]].layer is None
+    )
+    assert native_of(model, free, own) == 0
+
+
+# --- visits ---------------------------------------------------------------------------------------
+
+
+class Prepared:
+    """A kernel of the invented session."""
+
+    def __init__(self, session, case):
+        self.session, self.case = session, case
+        self.facts = SimpleNamespace(reorder_s={"source": 0.001, "weights": 0.002})
+
+    def sample(self, request):
+        seconds = self.session.seconds(self.case)
+        samples = (seconds,) * request.samples
+        return Chunk(seconds=samples, clock_hz=(self.session.clock,), wall_s=seconds)
+
+    def release(self):
+        self.session.open -= 1
+
+
+class Invented:
+    """A session whose kernels take a millisecond with hot caches and two with cold ones."""
+
+    def __init__(self):
+        self.options = Options(budget_s=0.006)
+        self.clock, self.factor, self.open = 4e9, 1.0, 0
+        self.asked, self.dying = [], None
+
+    def seconds(self, case):
+        return self.factor * (0.001 if case.cache == "hot" else 0.002)
+
+    def prepare(self, case, *, variant=None):
+        self.asked.append((case, variant))
+        if case == self.dying:
+            raise WorkerError("it died")
+        self.open += 1
+        return Prepared(self, case)
+
+
+@pytest.fixture
+def visits():
+    """Visits of mnist's kernels, their session and the plan."""
+    wanted = plan(build_model("mnist", 2))
+
+    def known(case):
+        roofline = Roofline(bound="compute", time_s=0.0005, efficiency=0.5)
+        made = row(case, 0.001)
+        return msgspec.structs.replace(
+            made, roofline=roofline, clock_hz=4e9, algorithm="brgconv", layout="nhwc"
+        )
+
+    session = Invented()
+    rows = {case: known(case) for case in wanted.cases}
+    return NativeVisits(wanted, rows, session, 6), session, wanted
+
+
+def test_a_lap_prepares_each_kernel_anew_from_its_variant_and_sums(visits):
+    native, session, wanted = visits
+    first = native()
+    terms = len(wanted.terms)
+    assert first["native_hot"] == pytest.approx(0.001 * terms)
+    assert first["native_cold"] == pytest.approx(0.002 * terms)
+    assert first["native"] == pytest.approx(0.0015 * terms)
+    assert first["limit"] == pytest.approx(0.0005 * terms)
+    native()
+    assert len(session.asked) == 2 * len(wanted.cases) == 2 * native.kernels
+    assert {variant for _, variant in session.asked} == {"brgconv nhwc"}
+    assert session.asked[: len(wanted.cases)] != session.asked[len(wanted.cases) :]
+    assert session.open == 0
+
+
+def test_the_limit_follows_the_clock_of_the_lap(visits):
+    native, session, wanted = visits
+    session.clock = 2e9
+    assert native()["limit"] == pytest.approx(0.001 * len(wanted.terms))
+    assert native.clock_hz == 2e9
+
+
+def test_what_stands_beside_operators_is_the_middle_lap(visits):
+    native, session, wanted = visits
+    for session.factor in (1.0, 5.0, 2.0):
+        native()
+    assert native.sums().time.hot == pytest.approx(2 * 0.001 * len(wanted.terms))
+
+
+def test_a_kernel_that_dies_counts_with_what_is_known_of_it(visits):
+    native, session, wanted = visits
+    first = native()
+    session.dying = wanted.terms[0].hot
+    assert native()["native_hot"] == pytest.approx(first["native_hot"])
+
+
+def test_where_time_is_short_the_tail_is_visited_no_more(visits):
+    native, session, wanted = visits
+    slow = wanted.terms[0].hot
+    session.seconds = lambda case: 1.0 if case == slow else 1e-6
+    first = native()
+    native.shorten()
+    session.asked.clear()
+    assert native()["native_hot"] == pytest.approx(first["native_hot"])
+    assert [case for case, _ in session.asked] == [slow]
+    assert native.cut == native.kernels - 1
+
+
+def test_reorders_are_beside_the_sums(visits):
+    native, _, wanted = visits
+    native()
+    assert native.reorders("weights") == pytest.approx(0.002 * len(wanted.terms))
+    assert native.reorders() == pytest.approx(0.003 * len(wanted.terms))
