@@ -262,8 +262,8 @@ _TAIL: Final = 0.02
 class NativeVisits:
     """Visits each distinct native kernel of a step, in random order, and sums.
 
-    Each visit has a kernel prepared anew, from the variant that was found to be the fastest: other
-    addresses, other pages.
+    Each lap has a process of its own, in which each kernel is prepared anew from the variant that
+    was found to be the fastest: other addresses, other pages.
 
     Args:
         wanted: the step's work.
@@ -299,6 +299,7 @@ class NativeVisits:
 
     def __call__(self) -> dict[str, float]:
         """Visit all kernels and return the sums of this lap: hot, cold, their middle, the limit."""
+        self._session.worker("native", "cpu").close(kill=True)  # the next one has other addresses
         self._order.shuffle(self._cases)
         clocks = [clock for case in self._cases if (clock := self._visit(case)) is not None]
         self.clock_hz = median(clocks) if clocks else None

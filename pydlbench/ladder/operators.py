@@ -312,7 +312,7 @@ def predict(times: Mapping[str, float], found: Sequence[StepOperator], once_s: f
 #
 # That cost hangs on how large the blocks are (each is asked for and given back in calls of its own)
 # and on the threads that touch them, not on who frees a block when: how many pages a step finds
-# fresh, which does hang on that, is counted and not replayed (see :mod:`~pydlbench.ladder.rounds`).
+# fresh, which does hang on that, is counted and not replayed.
 
 # The single block where all of a step's own are too small to be given back to the system.
 _SMALL: Final = 1 << 20

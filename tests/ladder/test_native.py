@@ -114,10 +114,19 @@ class Invented:
     def __init__(self):
         self.options = Options(budget_s=0.006)
         self.clock, self.factor, self.open = 4e9, 1.0, 0
-        self.asked, self.dying = [], None
+        self.asked, self.dying, self.renewed = [], None, 0
 
     def seconds(self, case):
         return self.factor * (0.001 if case.cache == "hot" else 0.002)
+
+    def worker(self, backend, device):
+        assert (backend, device) == ("native", "cpu")
+        return self
+
+    def close(self, *, kill):
+        assert kill
+        assert self.open == 0
+        self.renewed += 1
 
     def prepare(self, case, *, variant=None):
         self.asked.append((case, variant))
@@ -157,6 +166,7 @@ def test_a_lap_prepares_each_kernel_anew_from_its_variant_and_sums(visits):
     assert {variant for _, variant in session.asked} == {"brgconv nhwc"}
     assert session.asked[: len(wanted.cases)] != session.asked[len(wanted.cases) :]
     assert session.open == 0
+    assert session.renewed == 2
 
 
 def test_the_limit_follows_the_clock_of_the_lap(visits):
