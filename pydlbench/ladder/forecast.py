@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from pydlbench.ladder.calibration import fitted, visited_step
-from pydlbench.ladder.operators import step_operators, with_gradient
 from pydlbench.ladder.experiments import keeps_pages
+from pydlbench.ladder.operators import step_operators, with_gradient
 from pydlbench.ladder.rows import BLOCKS, Rows, blocks_call, measure_rows, now_utc, stored_rows
 from pydlbench.models import build_model
 from pydlbench.records.forecast import (
