@@ -284,16 +284,7 @@ def find_copies(seen: Observations) -> Iterator[Hypothesis]:
         seconds = seen.own_s(node.name)
         if seconds < WORTH * seen.step_s:
             continue
-        ready = dataclasses.replace(
-            layer,
-            in_height=layer.in_height + layer.pad_top + layer.pad_bottom,
-            in_width=layer.in_width + layer.pad_left + layer.pad_right,
-            pad_top=0,
-            pad_bottom=0,
-            pad_left=0,
-            pad_right=0,
-            name=None,
-        )
+        ready = dataclasses.replace(layer.on_padded_images(), name=None)
         size = 4 * ready.batch * ready.in_channels * ready.in_height * ready.in_width
         for work in seen.works(node.name):
             if work.pass_ == "backward-weights":

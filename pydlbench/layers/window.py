@@ -335,6 +335,18 @@ class Windowed(Kind):
         """Return the same layer for another number of images."""
         return replace(self, batch=batch)
 
+    def on_padded_images(self) -> Self:
+        """Return the layer for images that have its padding on them already."""
+        return replace(
+            self,
+            in_height=self.in_height + self.pad_top + self.pad_bottom,
+            in_width=self.in_width + self.pad_left + self.pad_right,
+            pad_top=0,
+            pad_bottom=0,
+            pad_left=0,
+            pad_right=0,
+        )
+
     def flops(self, pass_: str) -> int:
         """Return the algorithmic operations, with taps on padding counted.
 

@@ -210,3 +210,11 @@ def test_a_wrong_number_of_values_is_refused() -> None:
         Conv2d.of(**sizes, kernel=(1, 2, 3))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"padding=\(1, 2, 3\): expected a number, "):
         Conv2d.of(**sizes, kernel=3, padding=(1, 2, 3))  # type: ignore[arg-type]
+
+
+def test_on_padded_images_the_same_is_computed_and_nothing_left_out() -> None:
+    layer = Conv2d(**SMALL, pad_top=2, pad_bottom=0, pad_left=0, pad_right=1)
+    ready = layer.on_padded_images()
+    assert (ready.in_height, ready.in_width) == (8, 6)
+    assert ready.shapes()["dst"] == layer.shapes()["dst"]
+    assert ready.flops_executed("forward") == ready.flops("forward") == layer.flops("forward")

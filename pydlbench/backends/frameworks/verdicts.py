@@ -200,16 +200,7 @@ def _with_channel_of_ones(
     grouped = np.concatenate([grouped, np.ones_like(grouped[:, :, :1])], axis=2)
     column = np.zeros_like(weights[:, :1])
     column[:, 0, 0, 0] = bias
-    larger = dataclasses.replace(
-        layer,
-        in_channels=channels + layer.groups,
-        in_height=height,
-        in_width=width,
-        pad_top=0,
-        pad_bottom=0,
-        pad_left=0,
-        pad_right=0,
-    )
+    larger = dataclasses.replace(layer.on_padded_images(), in_channels=channels + layer.groups)
     return larger, {
         "src": grouped.reshape(batch, -1, height, width),
         "weights": np.concatenate([weights, column], axis=1),

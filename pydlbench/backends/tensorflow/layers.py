@@ -320,15 +320,7 @@ class Windows(Calls):
         self._image = arranged_shape(layer.shapes()["src"], self.images)
         self._around = padding_of(layer) if padded else None
         if padded:
-            layer = dataclasses.replace(
-                layer,
-                in_height=layer.in_height + layer.pad_top + layer.pad_bottom,
-                in_width=layer.in_width + layer.pad_left + layer.pad_right,
-                pad_top=0,
-                pad_bottom=0,
-                pad_left=0,
-                pad_right=0,
-            )
+            layer = layer.on_padded_images()
         self._padding = padding_of(layer)
         self._padded_image = arranged_shape(layer.shapes()["src"], self.images)
         self._strides = spatial(data_format, layer.stride_height, layer.stride_width)

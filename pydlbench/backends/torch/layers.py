@@ -249,19 +249,32 @@ def deconv_in_network(layer: Deconv2d, site: NodeSite) -> NodeCall:
     Raises:
         UnsupportedError: The result has a size that PyTorch's padding does not give.
     """
+    *settings, dilation = _deconv_settings(layer)
     module = _uninitialised(
         nn.ConvTranspose2d,
         layer.in_channels,
         layer.out_channels,
         (layer.kernel_height, layer.kernel_width),
+        *settings,
+        bias=site.node.bias,
+        dilation=dilation,
+    )
+    return NodeCall(module, site.inputs)
+
+
+def _deconv_settings(layer: Deconv2d) -> tuple[Any, ...]:
+    """Return stride, padding, how far the result goes further, groups and dilation.
+
+    Raises:
+        UnsupportedError: The result has a size that PyTorch's padding does not give.
+    """
+    return (
         (layer.stride_height, layer.stride_width),
         (layer.pad_top, layer.pad_left),
         _further(layer),
         layer.groups,
-        bias=site.node.bias,
-        dilation=(layer.dilation_height, layer.dilation_width),
+        (layer.dilation_height, layer.dilation_width),
     )
-    return NodeCall(module, site.inputs)
 
 
 def _further(layer: Deconv2d) -> tuple[int, int]:
@@ -287,14 +300,7 @@ def _further(layer: Deconv2d) -> tuple[int, int]:
 
 
 def _deconv(operands: Operands) -> Made:
-    layer = operands.layer
-    settings = (
-        (layer.stride_height, layer.stride_width),
-        (layer.pad_top, layer.pad_left),
-        _further(layer),
-        layer.groups,
-        (layer.dilation_height, layer.dilation_width),
-    )
+    settings = _deconv_settings(operands.layer)
 
     def forward(x: torch.Tensor, w: torch.Tensor) -> Any:
         return torch.conv_transpose2d(x, w, None, *settings)
@@ -303,16 +309,8 @@ def _deconv(operands: Operands) -> Made:
 
 
 def _deconv_gradient(operands: Operands, *, pass_: str) -> Made:
-    layer = operands.layer
-    settings = (
-        [0],
-        (layer.stride_height, layer.stride_width),
-        (layer.pad_top, layer.pad_left),
-        (layer.dilation_height, layer.dilation_width),
-        True,
-        _further(layer),
-        layer.groups,
-    )
+    stride, padding, further, groups, dilation = _deconv_settings(operands.layer)
+    settings = ([0], stride, padding, dilation, True, further, groups)
     return _gradients(operands, pass_, settings)
 
 
