@@ -161,6 +161,11 @@ class Link:
     @property
     def name(self) -> str: ...
 
+class Choices:
+    """What was found out about problems, for all chains that are made with it."""
+
+    def __init__(self) -> None: ...
+
 class RawStep(TypedDict):
     """A kernel of a chain, or a conversion of ``tensor``."""
 
@@ -188,6 +193,7 @@ class Chain:
         kept: Collection[str],
         precision: Precision,
         layouts: Layouts,
+        choices: Choices,
         cpus: Sequence[int] = ...,
     ) -> None: ...
     def load(self) -> None: ...

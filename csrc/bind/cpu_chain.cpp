@@ -37,13 +37,14 @@ cpu::Link make_link(std::string name, std::string problem, const std::string& ki
 std::unique_ptr<cpu::Chain> make_chain(const std::vector<cpu::Link>& links,
                                        const std::map<std::string, FloatArray>& given,
                                        const std::set<std::string>& kept, Precision precision,
-                                       cpu::Layouts layouts, std::vector<int> cpus) {
+                                       cpu::Layouts layouts, cpu::Choices& choices,
+                                       std::vector<int> cpus) {
   std::map<std::string, cpu::HostTensor> tensors;
   for (const auto& [name, array] : given) {
     tensors[name] = {array.data(), static_cast<std::size_t>(array.size()), kept_alive(array)};
   }
   const py::gil_scoped_release release;
-  return std::make_unique<cpu::Chain>(links, std::move(tensors), kept, precision, layouts,
+  return std::make_unique<cpu::Chain>(links, std::move(tensors), kept, precision, layouts, choices,
                                       std::move(cpus));
 }
 
@@ -130,9 +131,12 @@ void register_cpu_chain(py::module_& m) {
            "writes"_a, "workspace"_a = "", "choice"_a = "")
       .def_readonly("name", &cpu::Link::name);
 
+  py::class_<cpu::Choices>(m, "Choices", "What chains have found out about problems.")
+      .def(py::init());
+
   py::class_<cpu::Chain>(m, "Chain")
       .def(py::init(&make_chain), "links"_a, "given"_a, "kept"_a, "precision"_a, "layouts"_a,
-           "cpus"_a = std::vector<int>{})
+           "choices"_a, "cpus"_a = std::vector<int>{})
       .def("load", &cpu::Chain::load, py::call_guard<py::gil_scoped_release>())
       .def("run", &cpu::Chain::run, py::call_guard<py::gil_scoped_release>())
       .def("sample", &sample<cpu::Chain>, "samples"_a, "inner"_a = 1, "untimed"_a = 0,

@@ -10,10 +10,10 @@ namespace pydlbench::cpu {
 
 Chain::Chain(const std::vector<Link>& links, std::map<std::string, HostTensor> given,
              const std::set<std::string>& kept, Precision precision, Layouts layouts,
-             std::vector<int> cpus)
+             Choices& choices, std::vector<int> cpus)
     : given_(std::move(given)), cpus_(std::move(cpus)), stream_(cpu_engine()) {
   try {
-    plan_ = plan_chain(links, given_, kept, precision, layouts);
+    plan_ = plan_chain(links, given_, kept, precision, layouts, choices);
     const auto placed = place(plan_.blocks);
     const auto allocate = [this](std::size_t bytes) {
       buffers_.push_back(std::make_unique<Buffer>(bytes));

@@ -30,7 +30,7 @@ class Chain {
   // Plans (see plan_chain), allocates, creates all primitives and loads `given`, which stays the
   // caller's. `cpus` are those that the threads are pinned to, for the account of stolen time.
   Chain(const std::vector<Link>& links, std::map<std::string, HostTensor> given,
-        const std::set<std::string>& kept, Precision precision, Layouts layouts,
+        const std::set<std::string>& kept, Precision precision, Layouts layouts, Choices& choices,
         std::vector<int> cpus);
 
   // Gives all given tensors their first values again.

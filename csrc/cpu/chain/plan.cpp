@@ -5,7 +5,6 @@
 #include <limits>
 #include <memory>
 #include <numeric>
-#include <optional>
 #include <utility>
 
 #include "core/error.hpp"
@@ -18,13 +17,6 @@ namespace pydlbench::cpu {
 using dnnl::memory;
 
 namespace {
-
-// A candidate for a link; with that for the backward link that reads its workspace, whose format
-// belongs to one implementation.
-struct Option {
-  Candidate candidate;
-  std::optional<Candidate> backward;
-};
 
 // A tensor while the plan is made. The first view is the tensor, all others are conversions of it.
 struct State {
@@ -75,6 +67,10 @@ bool is_of_weights(const Link& link) {
   return op == "sgd" || op == "momentum" || op == "l2";
 }
 
+bool is_convolution(const Link& link) {
+  return link.fields.kind() == "conv2d" || link.fields.kind() == "deconv2d";
+}
+
 bool is_weight_role(const std::string& role) {
   return role == "weights" || role == "gradient" || role == "velocity";
 }
@@ -104,8 +100,8 @@ std::shared_ptr<Buffer> operand(const memory::desc& desc) {
 class Planner {
  public:
   Planner(const std::vector<Link>& links, const std::map<std::string, HostTensor>& given,
-          const std::set<std::string>& kept, Precision precision, Layouts layouts)
-      : links_(links), kept_(kept), precision_(precision), layouts_(layouts) {
+          const std::set<std::string>& kept, Precision precision, Layouts layouts, Choices& choices)
+      : links_(links), kept_(kept), precision_(precision), layouts_(layouts), known_(choices) {
     for (const auto& [name, host] : given) {
       states_[name] = {{}, host.elements * sizeof(float), true};
     }
@@ -290,9 +286,10 @@ class Planner {
   // The choice among candidates.
 
   const std::vector<Candidate>& candidates(const Link& link) {
-    const auto found = candidates_.find(link.problem);
-    if (found != candidates_.end()) return found->second;
-    return candidates_[link.problem] = candidates_of(link.fields, link.pass, precision_, false);
+    const auto found = known_.candidates.find(link.problem);
+    if (found != known_.candidates.end()) return found->second;
+    return known_.candidates[link.problem] =
+               candidates_of(link.fields, link.pass, precision_, false);
   }
 
   const Link* backward_of(const Link& link) const {
@@ -341,13 +338,13 @@ class Planner {
     PYDLBENCH_CHECK(!found.empty(), link.name + ": no candidate");
     if (found.size() > 1) {
       const auto key = key_of(link);
-      const auto known = choices_.find(key);
-      if (known != choices_.end()) {
+      const auto known = known_.fastest.find(key);
+      if (known != known_.fastest.end()) {
         found = {known->second};
       } else {
         narrow(found, link);
         found = {fastest(found, link, weights)};
-        choices_.emplace(key, found.front());
+        known_.fastest.emplace(key, found.front());
       }
     }
     if (backward_of(link) != nullptr) paired_[link.workspace] = found.front().backward;
@@ -355,7 +352,6 @@ class Planner {
   }
 
   void narrow(std::vector<Option>& found, const Link& link) {
-    const auto& kind = link.fields.kind();
     prefer(found, [](const Option& one) { return !one.candidate.is_reference; });
     if (layouts_ == Layouts::chosen && !link.choice.empty()) {
       prefer(found, [&](const Option& one) {
@@ -369,7 +365,7 @@ class Planner {
     if (std::any_of(found.begin(), found.end(), wide)) {
       prefer(found, [](const Option& one) { return !mentions(one, "avx2"); });
     }
-    if (kind == "conv2d" || kind == "deconv2d") {
+    if (is_convolution(link)) {
       const std::string variant = layouts_ == Layouts::channels_last ? "nhwc"
                                   : layouts_ == Layouts::blocked     ? "blocked"
                                                                      : "any";
@@ -377,7 +373,8 @@ class Planner {
       return;
     }
     // A large matrix that every step changes would be packed anew as often.
-    if (kind == "gemm" && !state_of(name_of_role(link, link.reads, "weights")).constant) {
+    if (link.fields.kind() == "gemm" &&
+        !state_of(name_of_role(link, link.reads, "weights")).constant) {
       prefer(found, [](const Option& one) { return one.candidate.variant == "plain"; });
     }
     std::size_t least = std::numeric_limits<std::size_t>::max();
@@ -387,7 +384,10 @@ class Planner {
 
   // What a link finds: its problem, and how what it reads lies.
   std::string key_of(const Link& link) {
-    std::string key = link.problem + " " + link.choice;
+    std::string key = link.problem;
+    // Nothing else depends on what convolutions are wanted in.
+    if (is_convolution(link)) key += " " + std::to_string(static_cast<int>(layouts_));
+    if (layouts_ == Layouts::chosen) key += " " + link.choice;
     if (const Link* backward = backward_of(link)) key += " " + backward->problem;
     for (const auto& [role, name] : link.reads) {
       const auto found = states_.find(name);
@@ -524,8 +524,7 @@ class Planner {
   Layouts layouts_;
   ChainPlan plan_;
   std::map<std::string, State> states_;
-  std::map<std::string, std::vector<Candidate>> candidates_;
-  std::map<std::string, Option> choices_;
+  Choices& known_;
   std::map<std::string, std::optional<Candidate>> paired_;
   std::map<std::string, std::size_t> workspaces_;
 };
@@ -533,8 +532,9 @@ class Planner {
 }  // namespace
 
 ChainPlan plan_chain(const std::vector<Link>& links, const std::map<std::string, HostTensor>& given,
-                     const std::set<std::string>& kept, Precision precision, Layouts layouts) {
-  return Planner(links, given, kept, precision, layouts).plan();
+                     const std::set<std::string>& kept, Precision precision, Layouts layouts,
+                     Choices& choices) {
+  return Planner(links, given, kept, precision, layouts, choices).plan();
 }
 
 }  // namespace pydlbench::cpu

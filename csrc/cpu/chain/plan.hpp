@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <map>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -25,6 +26,19 @@ struct Link {
   std::map<std::string, std::string> reads, writes;  // tensors by role; updated ones in both
   std::string workspace;  // what a forward link leaves for the backward link of the same text
   std::string choice;     // "<implementation> <layout>" that was found to be the fastest, or empty
+};
+
+// A candidate for a link; with that for the backward link that reads its workspace, whose format
+// belongs to one implementation.
+struct Option {
+  Candidate candidate;
+  std::optional<Candidate> backward;
+};
+
+// What was found out about problems, for all chains that are planned with it.
+struct Choices {
+  std::map<std::string, std::vector<Candidate>> candidates;  // by problem
+  std::map<std::string, Option> fastest;  // by problem and the layouts that it found
 };
 
 // In which layout convolutions are wanted; everything else takes what it is given, as far as it
@@ -80,9 +94,10 @@ struct ChainPlan {
 // one is taken, once for all links of one problem that find their operands in the same layouts. A
 // tensor that no link writes is laid out as each reader wants it, before the first execution; one
 // that is given and written is kept as its first reader wants it. `kept` are the tensors that can
-// be read after an execution.
+// be read after an execution. `choices` are taken where they are known, and added to.
 ChainPlan plan_chain(const std::vector<Link>& links, const std::map<std::string, HostTensor>& given,
-                     const std::set<std::string>& kept, Precision precision, Layouts layouts);
+                     const std::set<std::string>& kept, Precision precision, Layouts layouts,
+                     Choices& choices);
 
 // Puts blocks that are not kept into one piece of memory: offsets by block, and its bytes. Two
 // blocks share bytes only where no step uses both.

@@ -58,6 +58,7 @@ class NativeChain:
         dropout: whether it drops anything.
         choices: ``<algorithm> <layout>`` of the fastest kernels alone, by problem.
         cpus: that the process is pinned to.
+        known: what other chains have found out about their kernels, and this one will add to.
 
     Raises:
         UnsupportedError: an operation of which there is no native kernel.
@@ -73,6 +74,7 @@ class NativeChain:
         dropout: bool = True,
         choices: Mapping[str, str] | None = None,
         cpus: list[int] | None = None,
+        known: _cpu.Choices | None = None,
     ) -> None:
         self._model = model
         self.phase = phase
@@ -84,6 +86,7 @@ class NativeChain:
             self._kept(),
             _cpu.Precision.fp32,
             _WAYS[layouts],
+            _cpu.Choices() if known is None else known,
             cpus or [],
         )
 
@@ -221,7 +224,12 @@ def prepare_model(
     if case.running_statistics and case.backward:
         raise UnsupportedError("native kernels train normalisations with the batch's statistics")
     start = time.perf_counter()
-    how: dict[str, Any] = {"seed": case.seed, "choices": choices, "cpus": backend.cpus}
+    how: dict[str, Any] = {
+        "seed": case.seed,
+        "choices": choices,
+        "cpus": backend.cpus,
+        "known": _cpu.Choices(),
+    }
     tried: dict[str, float] = {}
     chain: NativeChain | None = None
     for layouts in _WAYS:

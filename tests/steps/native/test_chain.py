@@ -169,7 +169,9 @@ def test_a_list_that_does_not_fit_together_is_refused(reads, given, said) -> Non
         writes={"dst": "y"},
     )
     with pytest.raises(ValueError, match=said):
-        _cpu.Chain([link], given, {"y"}, _cpu.Precision.fp32, _cpu.Layouts.channels_last)
+        _cpu.Chain(
+            [link], given, {"y"}, _cpu.Precision.fp32, _cpu.Layouts.channels_last, _cpu.Choices()
+        )
 
 
 def test_a_chosen_kernel_is_taken() -> None:
@@ -187,7 +189,9 @@ def test_a_chosen_kernel_is_taken() -> None:
             choice=one,
         )
         x = np.linspace(-1, 1, 2 * 32 * 25, dtype=np.float32)
-        chain = _cpu.Chain([link], {"x": x}, {"y"}, _cpu.Precision.fp32, _cpu.Layouts.chosen)
+        chain = _cpu.Chain(
+            [link], {"x": x}, {"y"}, _cpu.Precision.fp32, _cpu.Layouts.chosen, _cpu.Choices()
+        )
         chain.run()
         (step,) = chain.steps
         assert f"{step['algorithm']} {step['layout']}" == one
