@@ -16,7 +16,7 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.models import build_model
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.record import Record
-from pydlbench.records.step import StepPreparation, StepSpec
+from pydlbench.records.step import Check, StepPreparation, StepSpec
 
 if TYPE_CHECKING:
     from pydlbench.backends.base import Backend
@@ -33,6 +33,7 @@ __all__ = [
     "OperatorsFacts",
     "prepare_allocation",
     "prepare_calls",
+    "prepare_chain",
     "prepare_lifetimes",
     "prepare_log",
     "prepare_native_chain",
@@ -92,6 +93,7 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
             given back outlive the step. Empty where the framework keeps its pages by itself, and
             where nobody knows.
         refused: by signature, why a call could not be made ready; its name is not in ``names``.
+        checks: of a chain, what was compared with the step that it was recorded from.
     """
 
     names: tuple[str, ...] = ()
@@ -106,6 +108,7 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
     calls: tuple[RecordedCall, ...] = ()
     blocks: tuple[int, ...] = ()
     refused: dict[str, str] = msgspec.field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
 
 
 def prepare_step(
@@ -189,8 +192,11 @@ def record_calls(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsKe
     Raises:
         UnsupportedError: the framework has not what is asked for.
     """
-    del backend
-    _, step = _read(case)
+    model, step = _read(case)
+    if (step.framework, step.mode) == ("torch", "eager"):
+        from pydlbench.steps.torch.calls import list_calls
+
+        return list_calls(backend, model, step)
     raise UnsupportedError(f"{step.framework} {step.mode}: calls of a step are not recorded")
 
 
@@ -217,7 +223,31 @@ def prepare_calls(
         from pydlbench.steps.torch.operators import prepare_signatures as of_torch
 
         return of_torch(backend, step, signatures)
-    raise UnsupportedError(f"{step.framework} {step.mode}: calls are not timed by signature")
+    from pydlbench.steps.torch.calls import prepare_calls as of_recording
+
+    return of_recording(backend, step, signatures)
+
+
+def prepare_chain(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsKernel:
+    """Make all calls of a step ready to be run in their order, on each other's results.
+
+    Its one time is that of the whole chain. The facts' ``checks`` say what of it was compared with
+    the step, ``calls`` what it consists of, and ``dispatch_s`` what starting one call costs in it.
+
+    Args:
+        backend: of the worker.
+        case: a :class:`StepSpec`.
+
+    Raises:
+        UnsupportedError: the framework and mode have no such chain; says why.
+        PrimitiveError: the chain does not compute what the step does.
+    """
+    model, step = _read(case)
+    if step.framework == "torch":
+        from pydlbench.steps.torch.calls import prepare_chain as prepare_torch
+
+        return prepare_torch(backend, model, step)
+    raise UnsupportedError(f"{step.framework} {step.mode}: calls of a step are not recorded")
 
 
 def prepare_allocation(backend: FrameworkBackend, framework: str, size: int) -> OperatorsKernel:

@@ -239,7 +239,8 @@ class TorchStep:
         self.owner, self.definition = owner, definition
         # A compiler need not write an output that nobody reads.
         keeps = bool({"output", "predictions"}.intersection(definition.fetch))
-        self._computed = owner.computation(definition.loss, keeps, eager)
+        #: Of images and labels to output and loss.
+        self.computed = owner.computation(definition.loss, keeps, eager)
         #: Where the weights live: on the device itself, or on the host and crossing each time.
         self._crosses = definition.weights == "host" and owner.case.on_gpu
         self._masters: list[Any] = (
@@ -261,7 +262,7 @@ class TorchStep:
             images, labels = owner.resident
         if not definition.backward:
             with torch.no_grad(), autocast(owner.case):
-                output, loss = self._computed(images, labels)
+                output, loss = self.computed(images, labels)
             return self._outcome(output, loss)
         if self._crosses:
             for one, master in zip(owner.parameters, self._masters, strict=True):
@@ -270,7 +271,7 @@ class TorchStep:
         if definition.input_gradient:
             images = images.detach().requires_grad_()
         with autocast(owner.case):
-            output, loss = self._computed(images, labels)
+            output, loss = self.computed(images, labels)
         loss.backward()
         if self.optimizer is not None:
             self._update(self.optimizer, rate)

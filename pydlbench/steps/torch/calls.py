@@ -1,0 +1,247 @@
+"""Steps of the catalogue's models as recorded calls: listed, timed one by one, and as a chain."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import torch
+from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from pydlbench.errors import UnsupportedError
+from pydlbench.steps.definition import definition_of
+from pydlbench.steps.inputs import make_batch, make_weights, weight_shapes
+from pydlbench.steps.operations import OperatorsFacts
+from pydlbench.steps.operators import OperatorsKernel
+from pydlbench.steps.torch import chain, replay
+from pydlbench.steps.torch.recording import record
+from pydlbench.steps.torch.step import TorchModel, TorchStep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pydlbench.backends.frameworks.backend import FrameworkBackend
+    from pydlbench.models.graph import Model
+    from pydlbench.records.step import StepSpec
+    from pydlbench.steps.torch.net import Net
+    from pydlbench.steps.torch.recording import Naming, Recorder, Recording
+
+__all__ = ["list_calls", "prepare_calls", "prepare_chain", "record_model"]
+
+
+# -----------------------------------------------------------------------------
+# A step of a model of the catalogue, recorded.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStep:
+    """A step with its recording.
+
+    Attributes:
+        step: runs it once and returns output and loss.
+        owner: the model that it is a step of.
+        parameters: by the node that they belong to.
+        recording: of a step that was not the first one.
+    """
+
+    step: Callable[[], Any]
+    owner: TorchModel
+    parameters: dict[torch.Tensor, str]
+    recording: Recording
+
+
+def record_model(made: TorchModel) -> RecordedStep:
+    """Record the step that a model's case defines, its calls named after our nodes.
+
+    Args:
+        made: the model, in eager mode.
+    """
+    case = made.case
+    definition = definition_of(case, made.model)
+    made.set_layers(definition)
+    step = TorchStep(made, definition)
+    returned: list[Any] = []
+    computed = step.computed
+
+    def seen(*batch: Any) -> Any:
+        returned[:] = computed(*batch)
+        return tuple(returned)
+
+    step.computed = seen
+
+    def run() -> Any:
+        step()
+        found = tuple(returned)
+        returned.clear()
+        return found
+
+    run()  # makes what later steps find: gradients to drop, an optimizer's state
+    parameters = {
+        tensor: name.rpartition("/")[0]
+        for name, tensor in made.net.tensors().items()
+        if tensor.requires_grad
+    }
+    recording = record(
+        run,
+        naming=_by_node(made.net),
+        parameters=parameters,
+        optimizer=step.optimizer,
+        device=case.device,
+    )
+    return RecordedStep(step=run, owner=made, parameters=parameters, recording=recording)
+
+
+def _by_node(net: Net) -> Naming:
+    """Name calls after nodes of ours: the network is run node by node meanwhile."""
+
+    @contextlib.contextmanager
+    def naming(recorder: Recorder) -> Iterator[None]:
+        following = _Following(net, recorder)
+        plain = net.module.forward
+        net.module.forward = following.run
+        try:
+            yield
+        finally:
+            net.module.forward = plain
+
+    return naming
+
+
+class _Following(fx.Interpreter):  # type: ignore[misc]  # an unknown class to mypy
+    """Runs a network as its module does, and tells a recorder which node of ours it is at.
+
+    Args:
+        net: the network.
+        recorder: that is told.
+    """
+
+    def __init__(self, net: Net, recorder: Recorder) -> None:
+        super().__init__(net.module)
+        self._recorder = recorder
+        # Paddings belong to what follows them.
+        self._names: dict[fx.Node, str] = {}
+        waiting: list[fx.Node] = []
+        for node in net.module.graph.nodes:
+            waiting.append(node)
+            if node.name in net.outputs:
+                self._names |= dict.fromkeys(waiting, net.outputs[node.name])
+                waiting.clear()
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run a node under its name; behind the last one comes the loss."""
+        last = n.op == "output"
+        self._recorder.at("" if last else self._names.get(n, ""), "loss" if last else "forward")
+        return super().run_node(n)
+
+
+# -----------------------------------------------------------------------------
+# What a worker is asked for.
+
+
+def list_calls(backend: FrameworkBackend, model: Model, case: StepSpec) -> OperatorsKernel:
+    """List the calls of a step that computes nothing; see ``operations.record_calls``.
+
+    All tensors are fake ones, which have shapes and strides and no memory. What is fetched for the
+    host has no values then, so that it is left out.
+    """
+    _check_eager(case)
+    begin = time.perf_counter()
+    unfetched = msgspec.structs.replace(case, fetch=False)
+    weights = {
+        f"{node.name}/{role}": np.empty(shape, np.float32)
+        for node in model
+        for role, shape in weight_shapes(node).items()
+    }
+    made = TorchModel(model, weights, unfetched, make_batch(model, case.seed))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        _empty(made, mode.from_tensor)
+        with made:
+            recording = record_model(made).recording
+    facts = OperatorsFacts(
+        setup_s=time.perf_counter() - begin,
+        library=backend.library,
+        calls=recording.distinct(),
+        blocks=recording.blocks(),
+    )
+    return OperatorsKernel([], facts, backend.cpus)
+
+
+def _empty(made: TorchModel, fake: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Put fake tensors in the place of all of a model's."""
+    for module in made.net.module.modules():
+        for name, one in module._parameters.items():
+            if one is not None:
+                plain = fake(one.detach())
+                module._parameters[name] = nn.Parameter(plain, requires_grad=one.requires_grad)
+        for name, one in module._buffers.items():
+            module._buffers[name] = None if one is None else fake(one)
+    made.parameters = [one for one in made.net.module.parameters() if one.requires_grad]
+    images, labels = made.resident
+    made.resident = fake(images), None if labels is None else fake(labels)
+
+
+def prepare_calls(
+    backend: FrameworkBackend, case: StepSpec, signatures: list[str]
+) -> OperatorsKernel:
+    """Make calls ready; see :func:`pydlbench.steps.operations.prepare_calls`."""
+    _check_eager(case)
+    begin = time.perf_counter()
+    ready, refused = replay.make_ready(signatures, case.device, case.seed, _waiting(case))
+    facts = OperatorsFacts(
+        names=tuple(ready),
+        dispatch_s=chain.call_cost(case.device),
+        how=f"{replay.HOW}; dispatch: {chain.HOW}",
+        setup_s=time.perf_counter() - begin,
+        library=backend.library,
+        refused=refused,
+    )
+    return OperatorsKernel(list(ready.values()), facts, backend.cpus)
+
+
+def prepare_chain(backend: FrameworkBackend, model: Model, case: StepSpec) -> OperatorsKernel:
+    """Make the chain of a step ready; see :func:`pydlbench.steps.operations.prepare_chain`."""
+    _check_eager(case)
+    begin = time.perf_counter()
+    made = TorchModel(model, make_weights(model, case.seed), case, make_batch(model, case.seed))
+    with made:
+        recorded = record_model(made)
+        recording = recorded.recording
+        checks = chain.verify(recording, recorded.step, recorded.parameters, case.seed)
+    for one in recorded.parameters:
+        one.grad = None  # the chain has its own
+    facts = OperatorsFacts(
+        names=("chain",),
+        dispatch_s=chain.call_cost(case.device),
+        how=f"{sum(not one.implied for one in recording.calls)} calls; dispatch: {chain.HOW}",
+        setup_s=time.perf_counter() - begin,
+        library=backend.library,
+        calls=recording.distinct(),
+        blocks=recording.blocks(),
+        checks=checks,
+    )
+    return OperatorsKernel([chain.Chain(recording, _waiting(case))], facts, backend.cpus)
+
+
+def _check_eager(case: StepSpec) -> None:
+    """Refuse modes whose calls are not the dispatcher's.
+
+    Raises:
+        UnsupportedError: a compiled mode.
+    """
+    if case.mode != "eager":
+        raise UnsupportedError(
+            f"torch {case.mode}: its kernels are the compiler's own, which PyTorch's dispatcher "
+            "does not see; nearest: --mode eager"
+        )
+
+
+def _waiting(case: StepSpec) -> Callable[[], None]:
+    """Return what waits for the case's device."""
+    if not case.on_gpu:
+        return lambda: None
+    return lambda: torch.cuda.synchronize(case.device)
