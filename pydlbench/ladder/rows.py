@@ -49,7 +49,9 @@ _EACH_S = 0.04
 _LEAST, _MOST = 3, 15
 # How often a step's blocks are played in a visit.
 _PLAYED = 9
-# Operands that lie in memory together, in bytes, and where their sizes are not known, operators.
+# Operands that lie in memory together take no more than this share of what is available: what is
+# overwritten is there twice. In bytes where nobody knows that; operators where theirs are unknown.
+_ROOM = 1 / 8
 _TOGETHER = 1 << 30
 _NUMBER = 24
 
@@ -126,7 +128,9 @@ def measure_rows(
         WorkerError: a worker died.
     """
     # Forwards and backwards a call may be the same.
-    together = list(batches(list({one.signature: one for one in calls}.values())))
+    once = list({one.signature: one for one in calls}.values())
+    available = session.facts.memory_available_bytes
+    together = list(batches(once, int(_ROOM * available) if available else _TOGETHER))
     found: dict[str, list[float]] = {}
     samples: dict[str, int] = {}
     disturbed: dict[str, int] = {}
@@ -159,16 +163,21 @@ def measure_rows(
                 yield row
 
 
-def batches(calls: Sequence[RecordedCall]) -> Iterator[list[RecordedCall]]:
-    """Yield calls whose operands have room together; page faults come alone."""
+def batches(calls: Sequence[RecordedCall], room: int = _TOGETHER) -> Iterator[list[RecordedCall]]:
+    """Yield calls whose operands have room together; page faults come alone.
+
+    Args:
+        calls: any.
+        room: in bytes.
+    """
     batch: list[RecordedCall] = []
     size = 0
     for one in calls:
         if one.operator == BLOCKS:
             yield [one]
             continue
-        each = one.bytes or _TOGETHER // _NUMBER
-        if batch and size + each > _TOGETHER:
+        each = one.bytes or room // _NUMBER
+        if batch and size + each > room:
             yield batch
             batch, size = [], 0
         batch.append(one)
