@@ -257,6 +257,7 @@ class CheckTask(Task):
                 laps=self.laps,
                 time_limit_s=self.time_limit_s,
                 native=native,
+                forecast=lambda case: _forecast_s(case, session, view),
                 tell=advance,
             )
         except PydlbenchError as error:
@@ -277,6 +278,19 @@ class CheckTask(Task):
 
         names = ("model", "batch", "phase", "precision", "framework", "mode", "options", "layout")
         return CheckResult(**{name: getattr(self.step, name) for name in (*names, "feed")}, **found)
+
+
+def _forecast_s(case: StepSpec, session: Any, view: View) -> float | None:
+    """Return what stored rows say of a step; None where some are missing, or nothing is kept."""
+    from pydlbench.ladder.forecast import forecast_step
+
+    if view.store is None:
+        return None
+    try:
+        found = forecast_step(case, session, view.store, measures=False)
+    except PydlbenchError:  # it would cost the check, which has its own numbers
+        return None
+    return found.seconds if found.status == "ok" else None
 
 
 # -----------------------------------------------------------------------------

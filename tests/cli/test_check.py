@@ -46,6 +46,7 @@ class FakeChecker:
         assert session.cases
         self.natives.append(settings.pop("native"))
         settings.pop("tell")("operators")
+        assert callable(settings.pop("forecast"))
         self.calls.append((case, settings))
         if case.framework in self.errors:
             raise self.errors[case.framework]
