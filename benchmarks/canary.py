@@ -214,9 +214,9 @@ def main() -> int:
     lines += [
         "## What it costs",
         "",
-        f"A burst takes {1e3 * one_s:.2f} ms with threads of its own, and two are around each chunk:",
-        f"{100 * sampling:.2f} % of the sampling, {100 * statistics.median(shares):.2f} % of a whole",
-        "run (median; search and warm-up included).",
+        f"A burst takes {1e3 * one_s:.2f} ms with threads of its own; two are around each chunk:",
+        f"{100 * sampling:.2f} % of the sampling and {100 * statistics.median(shares):.2f} % of a",
+        "whole run (median; search and warm-up included).",
     ]
     print("\n".join(lines))
     return int(any(r.median_s > SLOW * best_s and not r.contended for r in alone))

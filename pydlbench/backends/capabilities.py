@@ -53,6 +53,7 @@ class Capabilities:
             why they are missing.
         modes: how it runs a layer on each kind of device; the first is the default. ``None`` stands
             for a backend that knows one way only.
+        on_request: modes that run only where they are named, or all modes are asked for.
         precisions: on each kind of device.
         looks: how its rows are drawn, by mode: hue (a name of ``report.page.palette``), marker and
             hatching, so that no two differ in colour alone.
@@ -76,6 +77,7 @@ class Capabilities:
     precisions: dict[str, tuple[str, ...]]
     looks: dict[str | None, tuple[str, str, str]]
     start_s: tuple[float, float]
+    on_request: tuple[str, ...] = ()
     fresh_results: bool = False
     log_environment: dict[str, str] = field(default_factory=dict)
     settings: tuple[str, ...] = ()

@@ -120,8 +120,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         *("mode", "budget", "visits", "seed"),
         many=("mode",),
         mode={
-            "help": "eager, compiled (torch), graph, xla (tensorflow) or all; default: eager, "
-            "graph, with --backend all: all"
+            "help": "eager, compiled, frozen (torch), graph, xla (tensorflow) or all; default: "
+            "eager, graph, with --backend all: all but frozen"
         },
         budget={"default": 2.0, "help": "seconds of sampling per kernel (2)"},
     )
@@ -493,6 +493,9 @@ def _backends(
     notes = []
     for name in named:
         known = capabilities.of(name).modes.get(kind)
+        if known is not None and not args.mode:
+            asked_only = capabilities.of(name).on_request
+            known = tuple(mode for mode in known if mode not in asked_only)
         if known is None and every:
             notes.append(f"{name} does not run on {device}, left out")
         elif known is None:

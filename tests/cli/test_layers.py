@@ -390,7 +390,11 @@ EVERY_CPU_STACK = [
     [
         (["--backend", "all"], EVERY_CPU_STACK),
         (["--backend", "torch"], [("torch", "eager")]),
-        (["--backend", "torch", "--mode", "all"], [("torch", "eager"), ("torch", "compiled")]),
+        (
+            ["--backend", "torch", "--mode", "all"],
+            [("torch", "eager"), ("torch", "compiled"), ("torch", "frozen")],
+        ),
+        (["--backend", "torch", "--mode", "frozen"], [("torch", "frozen")]),
         (["--backend", "torch", "--mode", "compiled"], [("torch", "compiled")]),
         (["--backend", "numba,native"], [("numba", None), ("native", None)]),
         (
@@ -400,7 +404,10 @@ EVERY_CPU_STACK = [
                 ("jax", "xla"),
             ],
         ),
-        (["--backend", "all", "--mode", "all"], EVERY_CPU_STACK),
+        (
+            ["--backend", "all", "--mode", "all"],
+            [*EVERY_CPU_STACK[:3], ("torch", "frozen"), *EVERY_CPU_STACK[3:]],
+        ),
         (["--backend", "torch", "native,torch", "--mode", "eager,eager"], EVERY_CPU_STACK[1::-1]),
         (["--backend", "torch,tensorflow", "--mode", "xla"], [("tensorflow", "xla")]),
         # One that is named is a row even where it cannot run: the row says why.
@@ -457,7 +464,8 @@ def test_interleaved_backends_end_in_causes_and_a_conclusion(interleaved, capsys
 
 
 def test_explain_shows_the_measurements(interleaved, capsys):
-    words = ("--shape", "conv3", "--backend", "native,torch", "--mode", "all", "--explain")
+    words = ("--shape", "conv3", "--backend", "native,torch")
+    words += ("--mode", "eager,compiled", "--explain")
     command.run(parse(*words), interleaved.open)
     out = capsys.readouterr().out
     assert says(out, "torch eager", "allocation", "10.0 ms", "60 %", "pages kept")
@@ -468,7 +476,7 @@ def test_explain_shows_the_measurements(interleaved, capsys):
 
 def test_json_and_csv_of_interleaved_backends(interleaved, capsys, tmp_path):
     path = tmp_path / "rows.csv"
-    words = ("--shape", "conv3", "--backend", "native,torch", "--mode", "all")
+    words = ("--shape", "conv3", "--backend", "native,torch", "--mode", "eager,compiled")
     words += ("--json", "-", "--csv", str(path))
     command.run(parse(*words), interleaved.open)
     rows = json.loads(capsys.readouterr().out)["measurements"]

@@ -13,7 +13,8 @@ CAPABILITIES = Capabilities(
     distributions=("torch",),
     install="pip install '.[torch]'",
     requires="torch",
-    modes={"cpu": ("eager", "compiled"), "cuda": ("eager", "compiled")},
+    modes={"cpu": ("eager", "compiled", "frozen"), "cuda": ("eager", "compiled")},
+    on_request=("frozen",),
     precisions={
         "cpu": ("fp32", "bf16", "fp16"),
         "cuda": ("fp32", "tf32", "fp16-tc", "bf16-tc", "fp8-tc"),
@@ -21,6 +22,7 @@ CAPABILITIES = Capabilities(
     looks={
         "eager": ("vermillion", "^", "//"),
         "compiled": ("purple", "v", "\\\\"),
+        "frozen": ("sky", ">", "oo"),
     },
     start_s=(2.0, 15.0),
     fresh_results=True,

@@ -33,7 +33,12 @@ __all__ = ["TorchBackend", "create"]
 # -----------------------------------------------------------------------------
 # What PyTorch has: from a case to the ways to run it, or one sentence why there is none.
 
-MODES = ("eager", "compiled")
+MODES = ("eager", "compiled", "frozen")
+
+FROZEN_NOTE = (
+    "frozen: the weights are constants that torch.compile (torch._inductor.config.freezing) packed "
+    "beforehand; packing is in no sample, as for native rows"
+)
 
 
 def recipes(case: KernelSpec) -> list[Recipe]:
@@ -47,10 +52,24 @@ def recipes(case: KernelSpec) -> list[Recipe]:
         raise UnsupportedError(
             f"torch: --fuse {case.fuse} is for the native GPU backend so far; nearest: bias"
         )
+    if case.mode == "frozen":
+        _check_frozen(case)
     settings.check_precision(case.precision, case.on_gpu)
     if case.precision == "fp8-tc" and case.layer.kind != "gemm":
         raise UnsupportedError("torch has fp8-tc for matrix products only")
     return calls_of(case.layer).recipes(case.layer, case)
+
+
+def _check_frozen(case: KernelSpec) -> None:
+    """Make sure that a case has constant weights, which the compiler can pack beforehand."""
+    if case.on_gpu:
+        raise UnsupportedError("torch frozen is for CPUs: on a GPU no weights are packed")
+    if case.pass_ != "forward" or case.propagation != "inference":
+        raise UnsupportedError(
+            "torch frozen is for the forward pass of inference: training changes the weights"
+        )
+    if case.layer.kind not in ("conv2d", "gemm") or getattr(case.layer, "batch_count", 1) > 1:
+        raise UnsupportedError("torch frozen is for convolutions and products with weights")
 
 
 class TorchBackend(FrameworkBackend):
@@ -122,7 +141,7 @@ class TorchBackend(FrameworkBackend):
             variant=recipe.variant,
             build=make,
             accumulate=self.accumulator(recipe, case),
-            notes=recipe.notes,
+            notes=(*recipe.notes, *((FROZEN_NOTE,) if case.mode == "frozen" else ())),
         )
 
     def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:

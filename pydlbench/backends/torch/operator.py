@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -12,16 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from pydlbench.errors import DeviceLostError, InsufficientMemoryError
 from pydlbench.layers.layer import result_role
 
 if TYPE_CHECKING:
-    import contextlib
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
-    from torch import nn
 
     from pydlbench.models.graph import Node
     from pydlbench.records.specs import KernelSpec
@@ -281,16 +281,56 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     Args:
         function: Made by ``def``; of tensors only.
     """
+    found: Callable[..., Any] = torch.compile(_own(function), fullgraph=True, dynamic=False)
+    return found
+
+
+def _own(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function with a code object, and so a compiler's cache, of its own."""
     name = f"{function.__name__}_{next(_numbers)}"
-    own = types.FunctionType(
+    return types.FunctionType(
         function.__code__.replace(co_name=name),
         function.__globals__,
         name,
         function.__defaults__,
         function.__closure__,
     )
-    found: Callable[..., Any] = torch.compile(own, fullgraph=True, dynamic=False)
-    return found
+
+
+def frozen(made: Made) -> Made:
+    """Return an operator whose operands but the first are a module's constants, and compiled.
+
+    Where freezing is on while it is first called, without gradients, the compiler takes parameters
+    for constants and has the libraries pack them: see :func:`freezing`. That is what a deployed
+    network does with its weights.
+
+    Args:
+        made: a forward pass: of the source, the weights and perhaps a bias.
+    """
+    first, *others = made.arguments
+    function = made.function
+
+    def forward(self: Any, source: torch.Tensor) -> Any:
+        return function(source, *self.constants)
+
+    whole = type("Frozen", (nn.Module,), {"forward": _own(forward)})()
+    whole.constants = nn.ParameterList([nn.Parameter(one, requires_grad=False) for one in others])
+    compiled_whole: Callable[..., Any] = torch.compile(whole.eval(), fullgraph=True, dynamic=False)
+    return dataclasses.replace(made, function=compiled_whole, arguments=(first,))
+
+
+def freezing(mode: str | None) -> contextlib.AbstractContextManager[Any]:
+    """Return the context in which an operator is first called: with constants folded if frozen.
+
+    The switch is read by the tracer and by the compiler, both of which run in that call, and given
+    to ``torch.compile`` as an option it does not reach the tracer.
+    """
+    if mode != "frozen":
+        return contextlib.nullcontext()
+    from torch._inductor import config
+
+    patched: contextlib.AbstractContextManager[Any] = config.patch(freezing=True)
+    return patched
 
 
 # -----------------------------------------------------------------------------
@@ -372,7 +412,7 @@ def build(
     guard: Callable[[], contextlib.AbstractContextManager[None]],
     wait: Callable[[], None],
 ) -> TorchOperator:
-    """Put operands in place, compile in the mode ``compiled``, and run it once.
+    """Put operands in place, compile in the modes ``compiled`` and ``frozen``, and run it once.
 
     Args:
         recipe: What is called.
@@ -391,9 +431,11 @@ def build(
         made = recipe.make(Operands(case.layer, inputs, place, like))
         if case.mode == "compiled":
             made = dataclasses.replace(made, function=compiled(made.function))
+        elif case.mode == "frozen":
+            made = frozen(made)
         timing = "events" if case.timing == "events" else "cuda-graph"
         operator = TorchOperator(made, result_role(case.layer, case.pass_), guard, wait, timing)
-        with guard():
+        with guard(), freezing(case.mode):
             operator.call()
             wait()
     except torch.OutOfMemoryError as error:
@@ -416,8 +458,9 @@ def empty(
 ) -> TorchOperator:
     """Return an operator that does as good as nothing.
 
-    Eager, on a CPU, it makes a second name for a tensor. Compiled it adds to one element, and so on
-    a GPU: a function that computes nothing would not be compiled, and a graph of it would be empty.
+    Eager, on a CPU, it makes a second name for a tensor. Compiled or frozen it adds to one element,
+    and so on a GPU: a function that computes nothing would not be compiled, and a graph of it would
+    be empty.
     """
 
     def name(x: torch.Tensor) -> Any:
@@ -426,7 +469,7 @@ def empty(
     def add(x: torch.Tensor) -> Any:
         return x + 1
 
-    function = compiled(add) if mode == "compiled" else name if device.type == "cpu" else add
+    function = compiled(add) if mode != "eager" else name if device.type == "cpu" else add
     one = torch.rand(1, device=device)
     operator = TorchOperator(Made(function, (one,)), "dst", guard, wait)
     with guard():

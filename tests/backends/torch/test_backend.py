@@ -34,7 +34,7 @@ def test_the_description_records_the_settings(backend):
     said = json.loads(json.dumps(backend.describe()))
     assert (said["name"], said["version"]) == ("torch", torch.__version__)
     assert said["threads"] == len(os.sched_getaffinity(0))
-    assert said["modes"] == ["eager", "compiled"]
+    assert said["modes"] == ["eager", "compiled", "frozen"]
     read = said["settings"]
     assert read["num_threads"] == said["threads"]
     assert read["float32_matmul_precision"] == "highest"

@@ -21,8 +21,15 @@ POOL = Pool2d.of(batch=1, channels=2, in_size=6, kernel=3)
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ({"layer": CONV, "mode": "xla"}, "torch has no mode xla; it has eager and compiled"),
+        (
+            {"layer": CONV, "mode": "xla"},
+            "torch has no mode xla; it has eager and compiled and frozen",
+        ),
         ({"layer": CONV, "mode": "graph"}, "torch has no mode graph"),
+        ({"layer": CONV, "mode": "frozen", "pass_": "backward-data"}, "training changes the"),
+        ({"layer": CONV, "mode": "frozen", "propagation": "training"}, "training changes the"),
+        ({"layer": CONV, "mode": "frozen", "device": "cuda:0"}, "for CPUs"),
+        ({"layer": POOL, "mode": "frozen"}, "with weights"),
         ({"layer": CONV, "fuse": "bias-relu"}, "--fuse bias-relu .*nearest: bias"),
         ({"layer": CONV, "device": "cuda:0", "precision": "fp16"}, "cannot keep fp16 off"),
         ({"layer": CONV, "device": "cuda:0", "precision": "fp8-tc"}, "matrix products only"),

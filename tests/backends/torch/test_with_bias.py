@@ -38,6 +38,17 @@ def test_right(backend, monkeypatch, name, pass_, precision, mode):
         assert all("; bias: " in facts.correct.detail for facts in found)
 
 
+@pytest.mark.deep
+@pytest.mark.filterwarnings("default")  # of the compiler's
+@pytest.mark.parametrize("fuse", ["none", "bias"])
+@pytest.mark.parametrize("name", ["even padding", "product"])
+def test_frozen_weights_are_packed_and_right(backend, monkeypatch, name, fuse):
+    words = {"layer": problems.LAYERS[name], "mode": "frozen", "fuse": fuse}
+    found = [facts for _, facts in problems.every_variant(backend, monkeypatch, **words)]
+    assert [facts.correct.status for facts in found] == ["ok", "ok"]
+    assert all(any("packed" in note for note in facts.notes) for facts in found)
+
+
 def test_it_is_named(backend):
     def names(layer, pass_="forward"):
         return [
