@@ -247,7 +247,10 @@ def prepare_chain(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsK
         from pydlbench.steps.torch.calls import prepare_chain as prepare_torch
 
         return prepare_torch(backend, model, step)
-    raise UnsupportedError(f"{step.framework} {step.mode}: calls of a step are not recorded")
+    raise UnsupportedError(
+        f"{step.framework} {step.mode}: a step is one call of the graph's executor, which runs the "
+        "operators with neither Python nor autograd: their chain is the step itself"
+    )
 
 
 def prepare_allocation(backend: FrameworkBackend, framework: str, size: int) -> OperatorsKernel:
