@@ -304,7 +304,7 @@ def conclude(
         return sum(one.count * times[one.signature].seconds for one in which)
 
     operators_s = summed([one for one in calls if one.signature in times])
-    faults_s = summed([one for one in blocks if one.signature in times]) if blocks else None
+    faults_s = summed(blocks) if blocks and all(one.signature in times for one in blocks) else None
     overhead_s = calibration.call_s * number + calibration.step_s if calibration else 0.0
     seconds = operators_s + overhead_s + (faults_s or 0.0)
     down = up = 0.0
@@ -336,8 +336,8 @@ def conclude(
         overhead_s=overhead_s,
         faults_s=faults_s,
         calls=number,
-        stored=sum(one.signature not in rows.fresh for one in there),
-        measured=sum(one.signature in rows.fresh for one in there),
+        stored=sum(one.signature in times.keys() - rows.fresh for one in calls),
+        measured=sum(one.signature in rows.fresh for one in calls),
         missing=len(absent),
         missing_calls=sum(one.count for one in absent) / number if number else 0.0,
         missing_bytes=(sum(one.count * one.bytes for one in absent) / bytes_ if bytes_ else None),
