@@ -247,6 +247,16 @@ class Autotuner(abc.ABC):
             raise UnsupportedError(reasons)
         raise PrimitiveError(f"no candidate gives a right result: {reasons}")
 
+    def take(self) -> Candidate:
+        """Return the first candidate, run once: it was searched for and verified elsewhere.
+
+        Raises:
+            PydlbenchError: it cannot be run.
+        """
+        one = self.candidates[0]
+        one.times = list(self.runnable(one).seconds(1))
+        return one
+
     def finalists(self, best: float) -> list[Candidate]:
         """Return those that would be in the finals, fastest first, if nobody were faster.
 

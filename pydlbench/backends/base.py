@@ -52,6 +52,8 @@ class Preparation:
             (``variant``), or by its word (``nhwc``, ``transposed``); of a native kernel on a CPU
             its algorithm and layout, with all competing where there is none such. None lets all
             compete. Not on a GPU's native kernels.
+        verified: the variant has won a search and was verified in this run, with these inputs: it
+            is run once and no more, and its verdict is ``unchecked``.
     """
 
     seed: int = 0
@@ -62,6 +64,7 @@ class Preparation:
     workspace_bytes: int = DEFAULT_WORKSPACE
     energy: bool = False
     variant: str | None = None
+    verified: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,7 +123,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
             "help": "eager, compiled, frozen (torch), graph, xla (tensorflow) or all; default: "
             "eager, graph, with --backend all: all but frozen"
         },
-        budget={"default": 2.0, "help": "seconds of sampling per kernel (2)"},
+        budget={
+            "default": None,
+            "help": "seconds of sampling per row, all its visits together (1; of a single row 2)",
+        },
     )
     how.add_argument(
         "--confidence",
@@ -388,6 +391,10 @@ def word_of(layer: Layer) -> str:
 # -----------------------------------------------------------------------------
 # From the options of ``layers`` to the list of cases, or to one line that says what is wrong.
 
+# Seconds of sampling of a row: of a single one the whole run is about that long.
+_BUDGET_S: Final = 1.0
+_BUDGET_ALONE_S: Final = 2.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -411,13 +418,18 @@ class Request:
         return len(self.cases) * len(self.threads)
 
 
-def read_request(args: argparse.Namespace) -> Request:
+def read_request(args: argparse.Namespace, *, several: bool = False) -> Request:
     """Check the options of ``layers`` and combine them.
+
+    Args:
+        args: the options.
+        several: there are other rows in the same run.
 
     Raises:
         UsageError: A value is bad, or two options exclude each other.
     """
     from pydlbench.records.specs import KernelSpec
+    from pydlbench.timing.visits import VISITS
 
     device, notes = device_of(args)
     check_threads(args.threads, device)
@@ -437,7 +449,6 @@ def read_request(args: argparse.Namespace) -> Request:
         )
     options = {
         "seed": args.seed,
-        "budget_s": args.budget,
         "visits": args.visits,
         "confidence": args.confidence,
         "keep_samples": True,  # for the store; outputs have them only with --samples
@@ -475,6 +486,12 @@ def read_request(args: argparse.Namespace) -> Request:
         words = ", ".join(dict.fromkeys(word_of(layer) for layer in layers))
         raise UsageError(f"--pass {','.join(passes)}: {words} has no such pass; choices: {valid}")
     notes += () if every else left_out_of(layers, passes)
+    if not (several or len(cases) * len(threads) > 1):
+        options["budget_s"] = args.budget or _BUDGET_ALONE_S
+    else:
+        # Visits of a single row follow each other in one process; these are spread over the run.
+        options["budget_s"] = args.budget or _BUDGET_S
+        options["visits"] = args.visits or VISITS
     return Request(cases=tuple(cases), threads=threads, options=options, notes=notes)
 
 
@@ -600,28 +617,26 @@ def _threads(given: Sequence[int] | None) -> tuple[int | None, ...]:
 
 
 # -----------------------------------------------------------------------------
-# From the request to tasks: a problem with all its backends is one, as they are interleaved.
+# From the request to tasks: one for each number of threads, whose rows are visited in laps.
 
 
 def tasks(request: Request) -> list[Task]:
     """Return what :func:`pydlbench.runner.execute.execute` does."""
-    from pydlbench.runner.problem import by_problem
-
     return [
         KernelTask(
             rows=tuple(
-                Row(fields=_fields(case, threads), label=case.label, case=case) for case in group
+                Row(fields=_fields(case, threads), label=case.label, case=case)
+                for case in request.cases
             ),
             options={**request.options, "threads": threads},
         )
         for threads in request.threads
-        for group in by_problem(request.cases)
     ]
 
 
 def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
     """Return the tasks of a sweep's table, and notes on what is left out."""
-    request = read_request(args)
+    request = read_request(args, several=True)
     return tasks(request), request.notes
 
 

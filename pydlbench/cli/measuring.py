@@ -77,7 +77,9 @@ def ended(results: Results, what: str = "rows", fail_on: tuple[str, float] | Non
     if results.trouble is not None:
         raise results.trouble
     if results.interrupted:
-        tell(f"interrupted: {len(results.outcomes)} of {results.total} {what} finished")
+        others = len(results.outcomes) - results.finished
+        so_far = f", {others} more had some of their visits" if others else ""
+        tell(f"interrupted: {results.finished} of {results.total} {what} finished{so_far}")
         return 130
     failed = [one for one in results.outcomes if one.status == "failed"]
     if fail_on is not None and fail_on[0] == "failed" and failed:

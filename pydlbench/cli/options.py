@@ -446,10 +446,9 @@ SHARED: Final[dict[str, dict[str, Any]]] = {
     "budget": {"metavar": "S", "type": (positive_seconds,)},
     "visits": {
         "metavar": "N",
-        "default": 1,
         "type": (whole_number, 1),
-        "help": "split each row's budget into so many visits over the run, each in processes of "
-        "its own; from 6 on the interval is theirs (1)",
+        "help": "visit each row so often at least, over the whole run and in new processes; from 6 "
+        "on there is an interval (6; a single row has its visits in one process)",
     },
     "seed": {
         "metavar": "N",

@@ -80,6 +80,7 @@ class TimeSummary(Record, frozen=True, kw_only=True):
             over the visits, and None with a single one, whose interval is the row's.
         visit_s: Median of each visit, by lap over the run's rows; empty with a single one. Rows of
             one run that were visited in the same laps share what the machine did then.
+        processes: How many processes the visits were made in.
     """
 
     median: float
@@ -95,6 +96,7 @@ class TimeSummary(Record, frozen=True, kw_only=True):
     visits: int = 1
     within: float | None = None
     visit_s: tuple[float, ...] = ()
+    processes: int = 1
 
     @property
     def half_width(self) -> float | None:
@@ -507,6 +509,7 @@ def _algorithm(row: Measurement, table: TableOf) -> str:
 
 def _note(row: Measurement, _: TableOf | None = None) -> str:
     words = ["contended"] * row.contended + ["ratio uncertain"] * is_uncertain(row)
+    words += ["interrupted"] * (not row.complete)
     if row.fewer_flops:
         words.append(f"{row.fewer_flops}: % of direct FLOPs")
     return ", ".join(words)
@@ -698,6 +701,7 @@ METRICS: Final[tuple[Metric[Measurement, TableOf], ...]] = (
         text=lambda row, _: str(row.time.visits) if row.time else "-",
         shown=_visited,
     ),
+    Metric(path="time_s.processes"),
     Metric(
         path="time_s.within",
         title="within",

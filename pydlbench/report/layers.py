@@ -130,6 +130,7 @@ def _footnotes(
     else:
         yield from (f"stopped: {reason}: {names}" for reason, names in stops)
     if not several:
+        yield from map(_few_visits, filter(_in_one_process, timed))
         yield from (f"beside the kernel: {cost}" for cost in map(_beside, timed) if cost)
     yield from _contended(timed, name_of)
     discarded = sum(row.discarded for row in timed)
@@ -143,6 +144,18 @@ def _footnotes(
         )
     if any(row.flops_executed != row.flops for row in timed):
         yield "TFLOP/s counts padding, as papers do; percentages use the executed FLOPs only"
+
+
+def _in_one_process(row: Measurement) -> bool:
+    return row.time is not None and row.time.visits > 1 and row.time.processes == 1
+
+
+def _few_visits(row: Measurement) -> str:
+    visits = 0 if row.time is None else row.time.visits
+    return (
+        f"the interval is that of {visits} visits within seconds, in one process; "
+        f"--visits {2 * visits}, each in another one, would tell more"
+    )
 
 
 def _fewer_flops(
@@ -159,7 +172,7 @@ def _fewer_flops(
 def _stop_of(several: bool) -> Callable[[Measurement], str]:
     if several:
         # "known to 0.43% at" and "known to 0.44% at" are one reason; a column has the figures.
-        figures = re.compile(r" (?:to|at) [\d.]+ ?%|^[\d.]+ s of ")
+        figures = re.compile(r" (?:to|at) [\d.]+ ?%|^[\d.]+ s of |, [\d.e-]+ s$")
         return lambda row: figures.sub("", row.stop_reason or "")
     return lambda row: row.stop_reason or ""
 

@@ -26,12 +26,13 @@ from pydlbench.store.entry import ANSWERED, Entry
 from pydlbench.store.resume import continued
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
     from pydlbench.records.specs import KernelSpec
+    from pydlbench.runner.laps import Effort
     from pydlbench.runner.recorder import Recorder
     from pydlbench.runner.tasks import Row, Task
     from pydlbench.store.store import Store
@@ -82,7 +83,12 @@ def _digest(value: object) -> str:
 
 
 def kernels(
-    task: Task, cases: Sequence[KernelSpec], session: Any, view: View, more: int = 0
+    task: Task,
+    cases: Sequence[KernelSpec],
+    session: Any,
+    view: View,
+    more: int = 0,
+    effort: Effort | None = None,
 ) -> Generator[Result, None, dict[KernelSpec, Measurement]]:
     """Measure the kernels that go into a task's rows, or take them from where they are.
 
@@ -92,6 +98,7 @@ def kernels(
         session: measures.
         view: of the task.
         more: stages of the task that come after them, for its progress.
+        effort: tells which of them need no more visits, see :class:`pydlbench.runner.laps.Laps`.
 
     Returns:
         A measurement for each case.
@@ -100,26 +107,54 @@ def kernels(
         PydlbenchError: one could not be measured at all, and other tasks do not go on without it.
     """
     from pydlbench.records.measurement import Measurement
-    from pydlbench.runner.rows import empty_row
 
     rows: dict[KernelSpec, Measurement] = {}
-    for number, case in enumerate(cases):
+    for case in cases:
         if known := view.kernel(case):
             rows[case] = there = Measurement.from_dict(known)
             if there.ok and there.cache == "hot":
                 session.remember(case, there.algorithm, there.layout)
-            continue
-        view.advance(number, len(cases) + more, case.label)
-        try:
-            measured = next(row for _, row in session.measure([case], progress=lambda *_: None))
-        except PydlbenchError as error:
-            if not view.tolerant:
-                raise
-            measured = empty_row(case, task.options.get("threads"), *_verdict(error))
+    left = [case for case in cases if case not in rows]
+    there_already = len(rows)
+
+    def advance(done: float, _total: int, label: str) -> None:
+        view.advance(there_already + done, len(cases) + more, label)
+
+    threads = task.options.get("threads")
+    for case, row in _visited(session, left, advance, effort, view.tolerant, threads):
         key = f"{row_key(task, task.rows[0])}/{_same_kernel(case, task.options)}"
-        yield Result("layer", measured.to_dict(), key=key)
-        rows[case] = msgspec.structs.replace(measured, samples_s=None)
+        yield Result("layer", row.to_dict(), key=key)
+        rows[case] = msgspec.structs.replace(row, samples_s=None)
     return rows
+
+
+def _visited(
+    session: Any,
+    cases: Sequence[KernelSpec],
+    advance: Callable[[float, int, str], None],
+    effort: Effort | None,
+    tolerant: bool,
+    threads: int | None,
+) -> Iterator[tuple[KernelSpec, Measurement]]:
+    """Yield rows after each of their visits; if tolerant, what goes wrong is a row as well."""
+    from pydlbench.runner.rows import empty_row
+
+    tolerated = PydlbenchError if tolerant else ()
+    left: dict[KernelSpec, None] = {}
+    for case in cases:
+        try:
+            if tolerant:  # else it was checked before anything was measured
+                session.check_room([case])
+            left[case] = None
+        except tolerated as error:
+            yield case, empty_row(case, threads, *_verdict(error))
+    try:
+        for case, row in session.measure(list(left), advance, effort=effort, so_far=True):
+            left.pop(case, None)
+            yield case, row
+    except tolerated as error:
+        for case in left:
+            yield case, empty_row(case, threads, *_verdict(error))
 
 
 # -----------------------------------------------------------------------------
@@ -167,7 +202,9 @@ class Results:
 
     Attributes:
         total: how many rows were wanted.
-        outcomes: of the rows that are finished, those of the run that was resumed among them.
+        outcomes: of the rows that are finished, those of the run that was resumed among them; after
+            an interrupt also of those that have had some of their visits. In the order of the
+            tasks.
         parts: what went into rows: kernels, agreements.
         run: when, where and with what.
         interrupted: Ctrl-C or SIGTERM came before all were finished.
@@ -188,6 +225,11 @@ class Results:
     def early(self) -> bool:
         """Whether more was asked for."""
         return self.interrupted or self.trouble is not None
+
+    @property
+    def finished(self) -> int:
+        """How many rows have all that they were to have."""
+        return sum(not _is_partial(one.document) for one in self.outcomes)
 
     @property
     def ok(self) -> bool:
@@ -216,6 +258,11 @@ def _without_samples(result: Result) -> Result:
 
 def _status(document: Mapping[str, Any]) -> str:
     return str(document.get("status", "ok"))
+
+
+def _is_partial(document: Mapping[str, Any]) -> bool:
+    """Whether a row has had fewer visits than it was to have."""
+    return document.get("stop_rule") == "interrupted"
 
 
 def _verdict(error: PydlbenchError) -> tuple[str, str]:
@@ -312,12 +359,16 @@ class View:
         """The store that the run is kept in; None where nothing is kept."""
         return self._loop.store
 
-    def advance(self, done: int, total: int, label: str) -> None:
+    def advance(self, done: float, total: int, label: str) -> None:
         """Show progress: a fraction of this task, and what is done next."""
         # Not earlier: only now a GPU has told its name.
         self._loop.start(self._session)
         here = len(self._task.rows) * min(done / max(total, 1), 1.0)
         self._loop.show(self._before, here, label)
+
+    def earlier(self, row: Row) -> bool:
+        """Whether an earlier attempt has finished a row of this task."""
+        return self._loop.earlier(self._task, row) is not None
 
     def kernel(self, case: KernelSpec) -> dict[str, Any] | None:
         """Return the document of a kernel that this run has measured already, if it is ok."""
@@ -351,7 +402,8 @@ class _Loop:
         self._manager: AbstractContextManager[Any] | None = None
         self._listed: set[int] = set()
         self.total = sum(len(task.rows) for task in tasks)
-        self.outcomes: list[Outcome] = []
+        # By row's identity; of those in ``_listed`` nothing more is to come.
+        self._outcomes: dict[int, Outcome] = {}
         self.parts: dict[str, Result] = {}
         # What an earlier attempt has finished, by key; and by row what was measured for it.
         self._done: dict[str, Result] = {}
@@ -391,6 +443,12 @@ class _Loop:
         """How many rows are finished."""
         return len(self._listed)
 
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """What came of the rows so far, in the order of the tasks."""
+        rows = [id(row) for task in self._tasks for row in task.rows]
+        return [self._outcomes[one] for one in rows if one in self._outcomes]
+
     def show(self, before: int, here: float, label: str) -> None:
         """Show progress: rows that were finished before a task, and those of it, parts of one too.
 
@@ -402,7 +460,7 @@ class _Loop:
         """List what an earlier attempt has finished and this one has not come to."""
         for task in self._tasks:
             for row in task.rows:
-                if id(row) not in self._listed and (found := self._earlier(task, row)):
+                if id(row) not in self._listed and (found := self.earlier(task, row)):
                     self._list(task, row, found)
 
     def described(self) -> RunRecord:
@@ -471,8 +529,9 @@ class _Loop:
         """Keep a result and list it, whole or not at all."""
         with self._recorder.interrupts.held():
             row = result.row
-            before = None if row is None else self._earlier(task, row)
-            if before is not None and _status(before.document) == "ok" != _status(result.document):
+            before = None if row is None else self.earlier(task, row)
+            worse = _is_partial(result.document) or _status(result.document) != "ok"
+            if before is not None and _status(before.document) == "ok" and worse:
                 # Measured again for the sake of another one: it is not given up for that.
                 result = before
             elif result.table:
@@ -484,15 +543,17 @@ class _Loop:
             self._list(task, row, result)
 
     def _list(self, task: Task, row: Row | None, result: Result) -> None:
-        if result.table == "layer" and _status(result.document) == "ok":
+        partial = _is_partial(result.document)
+        if result.table == "layer" and _status(result.document) == "ok" and not partial:
             self._remember(task, row, result)
         if not self._samples and result.table == "layer":
             result = _without_samples(result)
         if row is None:
             self.parts[result.key or str(len(self.parts))] = result
             return
-        self._listed.add(id(row))
-        self.outcomes.append(Outcome(task, row, result))
+        if not partial:
+            self._listed.add(id(row))
+        self._outcomes[id(row)] = Outcome(task, row, result)
 
     def _remember(self, task: Task, row: Row | None, result: Result) -> None:
         """Remember a kernel: estimates share them with each other and with layers."""
@@ -516,7 +577,7 @@ class _Loop:
                 document["samples_s"] = entry.samples
             if _status(document) not in ANSWERED:
                 incomplete.add(kernel_of(entry.key) or "")
-            elif document.get("interrupted"):
+            elif document.get("interrupted") or _is_partial(document):
                 continue  # a diagnosis that Ctrl-C ended in the middle answers nothing yet
             elif entry.key is not None:
                 self._done[entry.key] = result = Result(entry.table, document, key=entry.key)
@@ -528,18 +589,19 @@ class _Loop:
             if self._done[key].table == "estimate":
                 del self._done[key]
 
-    def _earlier(self, task: Task, row: Row) -> Result | None:
+    def earlier(self, task: Task, row: Row) -> Result | None:
+        """Return what an earlier attempt has finished of a row."""
         return self._done.get(row_key(task, row)) if self._done else None
 
     def _is_done(self, task: Task) -> bool:
-        return bool(self._done) and all(self._earlier(task, row) for row in task.rows)
+        return bool(self._done) and all(self.earlier(task, row) for row in task.rows)
 
     def _take_earlier(self, task: Task) -> None:
         """List a task that an earlier attempt has finished, and remember the kernels behind it."""
         for row in task.rows:
             for result in self._behind.get(row_key(task, row), ()) if self._behind else ():
                 self._list(task, None, result)
-            if self._is_done(task) and (found := self._earlier(task, row)):
+            if self._is_done(task) and (found := self.earlier(task, row)):
                 self._list(task, row, found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
     from pydlbench.backends.frameworks.verbose import Turn
     from pydlbench.devices.cpu.facts import CpuFacts
     from pydlbench.layers.layer import Layer
-    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.measurement import Correctness, Measurement
     from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.machine import Devices, Workers
     from pydlbench.runner.session import Options
     from pydlbench.timing.procedure import Samples
     from pydlbench.workers.host import RemoteKernel, Worker
 
-__all__ = ["Kernels", "check_memory", "memory_held", "memory_needed"]
+__all__ = ["Kernels", "check_memory", "memory_held", "memory_needed", "variant_of"]
 
 # Rotating copies of a cold cache state span this many last-level caches.
 _COLD_FACTOR = 3
@@ -72,6 +73,10 @@ class Kernels:
         self._summand = estimate_policy(self._policy)
         # Of hot cases, the name of the fastest kernel.
         self._fastest: dict[KernelSpec, str] = {}
+        # What searches have found, whatever layer of that shape it was for.
+        self._found: dict[tuple[KernelSpec, bool], KernelFacts] = {}
+        # Verdicts by problem, whatever the cache state, and variant.
+        self._verified: dict[tuple[KernelSpec, str], Correctness] = {}
         self._without_empty_call: set[tuple[str, str, str | None]] = set()
 
     @property
@@ -182,7 +187,20 @@ class Kernels:
         hot = msgspec.structs.replace(case, cache="hot")
         if summand and case != hot:
             variant = self._fastest.get(hot)
-        kernel = worker.prepare(case, self._preparation(case, variant, brief=summand))
+        found = self._found.get((_nameless(case), summand)) if variant is None else None
+        variant = variant if found is None else variant_of(case, found)
+        problem = _nameless(hot)
+        verdict = None if variant is None else self._verified.get((problem, variant))
+        preparation = self._preparation(case, variant, brief=summand, verified=verdict is not None)
+        kernel = worker.prepare(case, preparation)
+        if found is not None and variant is not None:
+            kernel.facts = found
+        elif verdict is not None and kernel.facts.correct.status == "unchecked":
+            kernel.facts = dataclasses.replace(kernel.facts, correct=verdict)
+        if variant is None:
+            self._found[_nameless(case), summand] = kernel.facts
+        if (name := variant_of(case, kernel.facts)) and kernel.facts.correct.status == "ok":
+            self._verified[problem, name] = kernel.facts.correct
         if summand and case == hot:
             self.remember(case, kernel.facts.algorithm, kernel.facts.layout)
         return kernel
@@ -204,7 +222,12 @@ class Kernels:
         self._fastest[case] = f"{algorithm} {layout}"
 
     def _preparation(
-        self, case: KernelSpec, variant: str | None, *, brief: bool = False
+        self,
+        case: KernelSpec,
+        variant: str | None,
+        *,
+        brief: bool = False,
+        verified: bool = False,
     ) -> Preparation:
         return Preparation(
             seed=self._options.seed,
@@ -215,6 +238,7 @@ class Kernels:
             workspace_bytes=self._options.workspace_bytes,
             energy=self._options.energy,
             variant=variant,
+            verified=verified,
         )
 
     def cold_bytes(self, device: str) -> int:
@@ -239,6 +263,18 @@ class Kernels:
             keep_candidates=self._options.algorithms,
         )
         return self._devices.limited(row, case)
+
+
+def variant_of(case: KernelSpec, facts: KernelFacts) -> str | None:
+    """Return the name by which the same kernel is asked for again, see ``Preparation.variant``."""
+    if case.backend == "native":
+        return None if case.on_gpu else f"{facts.algorithm} {facts.layout}"
+    return facts.evidence.get("variant")
+
+
+def _nameless(case: KernelSpec) -> KernelSpec:
+    """Return what two rows of the same kernel have in common."""
+    return msgspec.structs.replace(case, layer=dataclasses.replace(case.layer, name=None))
 
 
 def _turn(

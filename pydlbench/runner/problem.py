@@ -19,6 +19,7 @@ from pydlbench.runner.interleaved import (
     releasing,
     sample_interleaved,
 )
+from pydlbench.runner.kernels import variant_of
 from pydlbench.runner.rows import empty_row
 from pydlbench.timing.visits import joined, more_wanted, visit_policy
 
@@ -59,7 +60,9 @@ class BackendRun:
         samples: of all visits together.
         warm_samples: likewise, with kept pages.
         log: what the library itself reports of a call, from a process that does nothing else.
-        known: the last samples of ``kernel`` (False) and ``warm`` (True), as long as they are kept.
+        processes: that it was timed in, by their number among those of its worker.
+        known: of ``kernel`` (False) and ``warm`` (True), the process that last timed it, by number,
+            and its samples there: it is calibrated and warmed up.
         cost_s: wall seconds of its visits, the search left out.
         patience: how often the death of its worker costs a visit only.
     """
@@ -76,7 +79,8 @@ class BackendRun:
     samples: Samples | None = None
     warm_samples: Samples | None = None
     log: dict[str, Any] = field(default_factory=dict)
-    known: dict[bool, Samples] = field(default_factory=dict)
+    processes: set[int] = field(default_factory=set)
+    known: dict[bool, tuple[int, Samples]] = field(default_factory=dict)
     cost_s: float = 0.0
     patience: int = 0
 
@@ -84,6 +88,16 @@ class BackendRun:
     def name(self) -> str:
         """The backend with its mode: ``torch compiled``."""
         return " ".join(filter(None, (self.case.backend, self.case.mode)))
+
+    def known_in(self, kernel: RemoteKernel[KernelFacts], warm: bool) -> Samples | None:
+        """Return earlier samples from the process that holds a kernel; None where there are none.
+
+        Args:
+            kernel: ``kernel`` or ``warm``.
+            warm: which of the two.
+        """
+        process, samples = self.known.get(warm, (0, None))
+        return samples if process == kernel.generation else None
 
 
 def by_problem(cases: Sequence[KernelSpec]) -> Iterator[list[KernelSpec]]:
@@ -154,7 +168,8 @@ class Problem:
         for one in self._runs:
             row = one.row
             if row is None and one.facts is not None and one.taken:
-                row = self._kernels.row(one.case, one.facts, joined(one.taken, self._visits))
+                taken = joined(one.taken, self._visits, len(one.processes))
+                row = self._kernels.row(one.case, one.facts, taken)
             if row is not None:
                 found.append((one.case, row))
         return found
@@ -190,7 +205,8 @@ class Problem:
                 one.row = empty_row(one.case, self._kernels.threads(one.case), "skipped", reason)
         runs = [one for one in self._runs if one.row is None]
         for one in runs:
-            one.samples = joined(one.taken, min(self._visits, len(one.taken)))
+            wanted = min(self._visits, len(one.taken))
+            one.samples = joined(one.taken, wanted, len(one.processes))
             # Kept pages are held against visits in which both were timed.
             if one.warm_taken:
                 one.warm_samples = joined(one.warm_taken, min(self._visits, len(one.warm_taken)))
@@ -239,9 +255,9 @@ class Problem:
             policies.append(visit_policy(policy, self._visits, alone=alone))
         guarded = [i for i, one in enumerate(running) if self._kernels.guarded(one[0].case)]
         known = {
-            index: run.known[warm]
-            for index, (run, _, warm) in enumerate(running)
-            if warm in run.known
+            index: earlier
+            for index, (run, kernel, warm) in enumerate(running)
+            if (earlier := run.known_in(kernel, warm)) is not None
         }
         taken = sample_interleaved(
             [kernel.sample for _, kernel, _ in running],
@@ -251,14 +267,15 @@ class Problem:
             guarded=guarded,
             known=known,
         )
-        for index, ((run, _, warm), samples) in enumerate(zip(running, taken, strict=True)):
+        for index, ((run, kernel, warm), samples) in enumerate(zip(running, taken, strict=True)):
             if isinstance(samples, Exception):
                 if not warm:  # without the other one a column stays empty
                     _lose(self._kernels, run, samples)
                 continue
             (run.warm_taken if warm else run.taken)[self._lap] = samples
-            run.known[warm] = samples
+            run.known[warm] = (kernel.generation, samples)
             if not warm:
+                run.processes.add(kernel.generation)
                 run.cost_s += samples.spent_s
                 run.cost_s += 0.0 if index in known else samples.warmup.seconds
 
@@ -268,7 +285,6 @@ class Problem:
             if everything or one.row is not None or _is_quick(one.case):
                 kernels += [kernel for kernel in (one.kernel, one.warm) if kernel is not None]
                 one.kernel = one.warm = None
-                one.known.clear()
         with releasing(kernels):
             pass
 
@@ -291,13 +307,6 @@ def _lose(kernels: Kernels, run: BackendRun, error: PydlbenchError) -> None:
         run.patience -= 1
     else:
         run.row = without_time(kernels, run.case, error)
-
-
-def _variant_of(case: KernelSpec, facts: KernelFacts) -> str | None:
-    """The name by which the same kernel is asked for again, see ``Preparation.variant``."""
-    if case.backend == "native":
-        return f"{facts.algorithm} {facts.layout}"
-    return facts.evidence.get("variant")
 
 
 def _in_rounds(policy: Policy) -> Policy:
@@ -356,7 +365,6 @@ def prepare(
 def _prepare_default(kernels: Kernels, run: BackendRun, *, alone: bool = False) -> bool:
     """Prepare as users run it; return whether the worker died of it."""
     run.kernel = None
-    run.known.pop(False, None)
     try:
         run.kernel = kernels.prepare(run.case, variant=run.variant, alone=alone)
     except PydlbenchError as error:
@@ -364,14 +372,13 @@ def _prepare_default(kernels: Kernels, run: BackendRun, *, alone: bool = False) 
         return isinstance(error, WorkerError)
     if run.facts is None:
         run.facts = run.kernel.facts
-        run.variant = _variant_of(run.case, run.facts)
+        run.variant = variant_of(run.case, run.facts)
     return False
 
 
 def _prepare_warm(kernels: Kernels, run: BackendRun) -> bool:
     """Prepare the same where pages are kept; return whether the worker died of it."""
     run.warm = None
-    run.known.pop(True, None)
     if run.facts is None:
         return False
     try:

@@ -164,6 +164,7 @@ def summary_of(samples: Samples) -> TimeSummary:
             visits=len(samples.visits),
             within=samples.within,
             visit_s=samples.visits,
+            processes=samples.processes,
         )
     rounds = samples.by_round().values()
     if len(rounds) < _ROUNDS:

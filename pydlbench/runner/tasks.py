@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pydlbench.errors import PydlbenchError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
@@ -56,7 +58,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Task(ABC):
-    """Rows that are measured together: where one of them is missing, all are measured again.
+    """Rows that are measured together: where one of them is missing, it is gone on with.
 
     A subclass says what they are and how they are measured; see :class:`KernelTask`.
 
@@ -110,19 +112,33 @@ class Task(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class KernelTask(Task):
-    """Layers alone, interleaved where they differ in backend and mode only."""
+    """Layers alone, visited in laps; interleaved where they differ in backend and mode only."""
 
     kind: ClassVar[str] = "layers"
 
     def check(self, session: Any) -> None:
-        """Make sure that their operands fit into memory together."""
+        """Make sure that the operands of each problem fit into memory together."""
         session.check_room([row.case for row in self.rows])
 
     def measure(self, session: Any, view: View) -> Iterator[Result]:
-        """Measure them in turn."""
-        left = {row.case: row for row in self.rows}
-        for case, measured in session.measure(list(left), progress=view.advance):
-            yield Result("layer", measured.to_dict(), left[case], detail=measured)
+        """Measure what is not there yet; of a problem that lacks a row all of them."""
+        from pydlbench.runner.problem import by_problem
+
+        rows = {row.case: row for row in self.rows}
+        wanted = []
+        for group in by_problem(list(rows)):
+            if all(view.earlier(rows[case]) for case in group):
+                continue
+            try:
+                if view.tolerant:  # else it was checked before anything was measured
+                    session.check_room(group)
+            except PydlbenchError as error:
+                for case in group:
+                    yield self.refused(rows[case], "failed", str(error))
+            else:
+                wanted += group
+        for case, measured in session.measure(wanted, progress=view.advance, so_far=True):
+            yield Result("layer", measured.to_dict(), rows[case], detail=measured)
 
     def refused(self, row: Row, status: str, reason: str) -> Result:
         """Return a layer's row without numbers."""

@@ -64,6 +64,7 @@ class Samples:
         visits: medians of the visits that were joined (:mod:`pydlbench.timing.visits`), in seconds;
             empty where there was one.
         within: relative half width of the median's interval within a visit; None likewise.
+        processes: how many the visits were made in.
     """
 
     seconds: tuple[float, ...]
@@ -85,6 +86,7 @@ class Samples:
     busy: float | None = None
     visits: tuple[float, ...] = ()
     within: float | None = None
+    processes: int = 1
 
     @property
     def median(self) -> float:

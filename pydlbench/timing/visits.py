@@ -96,7 +96,7 @@ def _is_precise(taken: Mapping[int, Samples], confidence: float, half_width: flo
     return interval is not None and interval.half_width(median(medians)) <= half_width
 
 
-def joined(visits: Mapping[int, Samples], wanted: int = 1) -> Samples:
+def joined(visits: Mapping[int, Samples], wanted: int = 1, processes: int = 1) -> Samples:
     """Return the samples of a row's visits as one.
 
     The row is contended where more than half of the visits were: fewer do not move the median.
@@ -104,6 +104,7 @@ def joined(visits: Mapping[int, Samples], wanted: int = 1) -> Samples:
     Args:
         visits: at least one, by the number of the lap in which it was made.
         wanted: how many there were to be; with fewer the row counts as interrupted.
+        processes: that they were made in.
 
     Raises:
         ValueError: there is none.
@@ -135,9 +136,9 @@ def joined(visits: Mapping[int, Samples], wanted: int = 1) -> Samples:
         contention_reason=contended[0].contention_reason if most else None,
         stop_reason="interrupted" if early else "visits",
         stop_detail=(
-            f"{len(taken)} of {wanted} visits made, in {spent_s:.3g} s"
+            f"{len(taken)} of {wanted} visits made, {spent_s:.3g} s"
             if early
-            else f"{len(taken)} visits in {spent_s:.3g} s"
+            else f"{len(taken)} visits in {_number(processes)}, {spent_s:.3g} s"
         ),
         # One in which the machine did not settle is one of several; most tell of the row.
         warmup=(unsteady if 2 * len(unsteady) > len(taken) else taken)[0].warmup,
@@ -151,7 +152,12 @@ def joined(visits: Mapping[int, Samples], wanted: int = 1) -> Samples:
         busy=median(busy) if busy else None,
         visits=tuple(median(one.seconds) for one in taken),
         within=_within(taken),
+        processes=processes,
     )
+
+
+def _number(processes: int) -> str:
+    return "one process" if processes == 1 else f"{processes} processes"
 
 
 def visit_of(round_index: int) -> int:

@@ -348,6 +348,11 @@ class RemoteKernel(Generic[Facts]):
         self.facts = facts
 
     @property
+    def generation(self) -> int:
+        """Which of the worker's processes holds it, counted from 1."""
+        return self._generation
+
+    @property
     def alive(self) -> bool:
         """Whether the process that holds it is still there."""
         return self._worker.pid is not None and self._worker.generation == self._generation

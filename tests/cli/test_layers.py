@@ -42,8 +42,8 @@ def test_default_is_alexnet_forward_fp32_hot(session):
     assert session.opened == [
         {
             "seed": 0,
-            "budget_s": 2.0,
-            "visits": 1,
+            "budget_s": 1.0,
+            "visits": 6,
             "confidence": 0.95,
             "keep_samples": True,
             "algorithms": False,
@@ -52,6 +52,14 @@ def test_default_is_alexnet_forward_fp32_hot(session):
             "threads": None,
         }
     ]
+
+
+def test_a_single_row_has_more_time_and_its_visits_in_one_process(session):
+    assert command.run(parse("--shape", "conv3"), session.open) == 0
+    assert command.run(parse("--shape", "conv3", "--visits", "9"), session.open) == 0
+    assert command.run(parse("--shape", "conv3", "--budget", "3"), session.open) == 0
+    found = [(one["budget_s"], one["visits"]) for one in session.opened]
+    assert found == [(2.0, None), (2.0, 9), (3.0, None)]
 
 
 def test_table_on_stdout_and_nothing_on_stderr(session, capsys):
@@ -348,7 +356,7 @@ def test_second_interrupt_costs_no_finished_row(run_record, tmp_path, monkeypatc
             finally:
                 signal.raise_signal(signal.SIGINT)  # while the workers are ended
 
-        def measure(self, cases, progress):
+        def measure(self, cases, progress, **_):
             yield from super().measure(cases[:1], progress)
             signal.raise_signal(signal.SIGINT)
 
@@ -435,7 +443,7 @@ def test_backends_of_one_problem_stand_together(session):
 class Interleaved(InventedSession):
     """Gives rows of interleaved backends: ratios, and a cause for the slow ones."""
 
-    def measure(self, cases, progress):
+    def measure(self, cases, progress, **_):
         for case, row in super().measure(cases, progress):
             ratio = {"to": "native", "median": 1.0, "ci_low": 1.0, "ci_high": 1.0, "rounds": 9}
             words = {"backend": case.backend, "mode": case.mode, "ratio": ratio}

@@ -112,7 +112,7 @@ class InTurn(Sessions):
         super().__init__(before)
         self.calls = []
 
-    def measure(self, cases, progress):
+    def measure(self, cases, progress, **_):
         self.calls.append([case.backend for case in cases])
         return super().measure(cases, progress)
 
@@ -125,7 +125,7 @@ def test_backends_of_one_problem_are_measured_together(tmp_path):
     path.write_text(BACKENDS, encoding="utf-8")
     sessions = InTurn()
     sweep(sessions, path, "--quiet")
-    assert sessions.calls == [["native", "numba"]] * 2
+    assert sessions.calls == [["native", "numba"] * 2]
 
 
 @pytest.mark.parametrize("missing", ["deleted", "failed"])

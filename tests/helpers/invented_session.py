@@ -85,7 +85,7 @@ class InventedSession:
         self.before(len(self.measured))
         self.measured.append(label)
 
-    def measure(self, cases: Any, progress: Any) -> Iterator[tuple[Any, Measurement]]:
+    def measure(self, cases: Any, progress: Any, **_: Any) -> Iterator[tuple[Any, Measurement]]:
         for number, case in enumerate(cases):
             progress(number, len(cases), case.label)
             self.begin(case.label)

@@ -205,7 +205,7 @@ def test_a_record_is_handed_on_as_it_was_measured(store_path, case, measurement)
         def check_room(self, cases):
             pass
 
-        def measure(self, cases, progress):
+        def measure(self, cases, progress, **_):
             progress(0, 1, "")
             yield cases[0], row
 
@@ -214,6 +214,44 @@ def test_a_record_is_handed_on_as_it_was_measured(store_path, case, measurement)
     assert plain.record(Measurement) == msgspec.structs.replace(row, samples_s=None)
     (read,) = run(store_path, Kernels(), tasks, request={}, resumed="last", samples=True).outcomes
     assert read.record(Measurement) == row
+
+
+def test_rows_with_some_of_their_visits_survive_an_interrupt(store_path, measurement):
+    """They are kept and shown, and measured again when the run is gone on with."""
+    cases = [KernelSpec(layer=one) for one in find_layers(["alexnet/conv3", "alexnet/conv4"])]
+    rows = tuple(Row(fields={"name": one.label}, label=one.label, case=one) for one in cases)
+
+    class Visited(Machine):
+        """Takes two laps; the second finishes rows, and is interrupted before the last one."""
+
+        def __init__(self, interrupted):
+            super().__init__()
+            self.interrupted = interrupted
+
+        def check_room(self, cases):
+            pass
+
+        def measure(self, cases, progress, **_):
+            self.measured += [case.layer.name for case in cases]
+            for stop_rule in ("interrupted", "visits"):
+                for case in reversed(cases):
+                    if self.interrupted and stop_rule == "visits" and case is cases[0]:
+                        raise KeyboardInterrupt
+                    progress(0.5, len(cases), case.label)
+                    yield case, measurement(layer=case.layer.name, stop_rule=stop_rule)
+
+    tasks = [KernelTask(rows=rows)]
+    results = run(store_path, Visited(True), tasks, request={})
+    assert (results.interrupted, results.finished) == (True, 1)
+    assert [one.document["stop_rule"] for one in results.outcomes] == ["interrupted", "visits"]
+    again = Visited(False)
+    results = run(store_path, again, tasks, request={}, resumed="last")
+    assert again.measured == ["alexnet/conv3"]
+    assert results.finished == 2
+    assert [one.document["stop_rule"] for one in results.outcomes] == ["visits", "visits"]
+    with Store.open(store_path, readonly=True) as store:
+        (info,) = store.runs()
+        assert (info.status, info.measurements) == ("done", 2)
 
 
 def test_a_result_is_kept_whole_before_an_interrupt_counts():
@@ -271,7 +309,7 @@ def test_kernels_of_sums_are_measured_once(store_path, case, measurement):
             yield Result("estimate", {"name": "sum", "count": len(rows)}, self.rows[0])
 
     class Kernels(Machine):
-        def measure(self, cases, progress):
+        def measure(self, cases, progress, **_):
             for one in cases:
                 progress(0, 1, one.label)
                 self.measured.append(one.label)

@@ -56,6 +56,7 @@ class Invented:
 
 class InventedKernel:
     alive = True
+    generation = 1
 
     def __init__(self, host, backend, warm):
         self.host, self.backend, self.warm = host, backend, warm

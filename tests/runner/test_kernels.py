@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from pydlbench.errors import UnsupportedError, WorkerError
@@ -144,17 +146,19 @@ class Preparing:
     """A worker that keeps what it was asked to prepare; its kernels cannot be timed."""
 
     alive = True
+    generation = 1
 
     def __init__(self):
         self.asked = []
+        self.verified = []
+        correct = SimpleNamespace(status="ok")
+        words = {"timing": "steady", "evidence": {}, "correct": correct}
+        self.facts = SimpleNamespace(algorithm="jit", layout="src nhwc", **words)
 
     def prepare(self, case, preparation):
         self.asked.append((case.cache, preparation.variant, preparation.brief))
+        self.verified.append(preparation.verified)
         return self
-
-    @property
-    def facts(self):
-        return SimpleNamespace(algorithm="jit", layout="src nhwc", timing="steady", evidence={})
 
     def sample(self, _request):
         raise UnsupportedError("no clock")
@@ -182,7 +186,7 @@ def measured(kernels, cases):
     ("estimate", "words", "variant", "brief"),
     [
         (True, {}, "jit src nhwc", True),
-        (False, {}, None, False),
+        (False, {}, "jit src nhwc", False),  # its own: it was searched for before
         (True, {"backend": "torch", "mode": "eager"}, None, False),
         (True, {"device": "cuda:0"}, None, False),
     ],
@@ -217,3 +221,16 @@ def test_what_competes_is_searched_in_full():
     kernels.prepare(hot)
     assert worker.asked == [("hot", None, False)]
     assert kernels.sampling_policy(hot, worker.facts).half_width == Policy().half_width
+
+
+def test_a_kernel_is_searched_for_and_verified_once_whatever_its_rows_are_called():
+    kernels, worker = preparing(estimate=False)
+    first = KernelSpec(layer=dataclasses.replace(CASE.layer, name="a/one"))
+    second = KernelSpec(layer=dataclasses.replace(CASE.layer, name="a/two"))
+    for case in (first, second, first):
+        kernels.prepare(case)
+    kernels.prepare(first, variant="jit src nhwc")
+    kernels.prepare(msgspec.structs.replace(first, precision="bf16"))
+    name = "jit src nhwc"
+    assert [variant for _, variant, _ in worker.asked] == [None, name, name, name, None]
+    assert worker.verified == [False, True, True, True, False]

@@ -22,6 +22,7 @@ from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, UnsupportedError
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
+from pydlbench.records.measurement import Correctness
 from pydlbench.timing.chunk import Request
 
 if TYPE_CHECKING:
@@ -302,8 +303,8 @@ class FrameworkBackend(abc.ABC):
         if not found:
             raise UnsupportedError(f"{self.name} has no operator with --layout {case.layout}")
         search = _FrameworkAutotuner(found, case, preparation, self.effort, self.clock)
-        chosen = search.tune()
-        assert chosen.verdict is not None
+        known = preparation.verified and len(found) == 1
+        chosen = search.take() if known else search.tune()
         variant: Variant = chosen.source
         built: _Built = chosen.kernel
         facts = KernelFacts(
@@ -314,7 +315,7 @@ class FrameworkBackend(abc.ABC):
             workspace_bytes=0,
             reorder_s={},
             setup_s=built.setup_s,
-            correct=chosen.verdict,
+            correct=chosen.verdict or Correctness(status="unchecked"),
             candidates=search.listing(chosen),
             timing="steady",
             notes=list(variant.notes),
