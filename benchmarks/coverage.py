@@ -1,0 +1,209 @@
+"""Coverage of the printed interval: how often it holds the median of a series whose law is known.
+
+A row is visited as in a run of ``--run`` seconds: in each lap at a random moment, with the
+constants, stopping rules and intervals of the project itself (``timing/visits.py``,
+``timing/procedure.py``, ``runner/rows.py``). What is invented are the times: independent noise,
+correlated noise, a machine that wanders slowly, one with episodes of slowness, one that drifts.
+Nothing is measured, so the page holds for every machine.
+
+    python benchmarks/coverage.py --series 500 -o benchmarks/results/coverage.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from pydlbench.runner.rows import summary_of
+from pydlbench.timing.chunk import Chunk
+from pydlbench.timing.policy import Policy
+from pydlbench.timing.procedure import Sampling
+from pydlbench.timing.visits import VISITS, joined, more_wanted, visit_policy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from pydlbench.records.measurement import TimeSummary
+    from pydlbench.timing.chunk import Request
+    from pydlbench.timing.procedure import Samples
+
+# The machine's state is drawn on a grid of so many seconds.
+_STEP_S: Final = 0.01
+# Noise from one execution to the next, relative.
+_NOISE: Final = 0.005
+# What it takes to make a kernel ready anew for a visit, in seconds.
+_READY_S: Final = 0.1
+# Laps beyond those that a run has at least follow at the same pace, at most so many times as many.
+_LONGER: Final = 3
+_SECONDS: Final = (1e-3, 10e-3, 60e-3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Law:
+    """How times are distributed.
+
+    Attributes:
+        name: in the table.
+        noise: from one execution to the next, relative standard deviation.
+        ar: correlation of that noise between consecutive executions.
+        wander: relative standard deviation of the machine's state.
+        tau_s: correlation time of that state.
+        factor: how much slower the machine is in an episode.
+        episode_s: mean length of one.
+        share: of the time that is spent in episodes.
+        drift: relative change per second.
+    """
+
+    name: str
+    noise: float = _NOISE
+    ar: float = 0.0
+    wander: float = 0.0
+    tau_s: float = 1.0
+    factor: float = 1.0
+    episode_s: float = 1.0
+    share: float = 0.0
+    drift: float = 0.0
+
+    def state(self, length_s: float, rng: np.random.Generator) -> NDArray[np.float64]:
+        """Return the factor of all times on the grid."""
+        n = int(length_s / _STEP_S) + 2
+        state = np.ones(n)
+        if self.wander:
+            keep = math.exp(-_STEP_S / self.tau_s)
+            kicks = rng.normal(size=n) * self.wander * math.sqrt(1 - keep * keep)
+            kicks[0] = rng.normal() * self.wander
+            level = 0.0
+            for i, kick in enumerate(kicks):
+                level = keep * level + kick
+                state[i] += level
+        if self.share:
+            gap_s = self.episode_s * (1 - self.share) / self.share
+            slow, i = bool(rng.random() < self.share), 0
+            while i < n:
+                steps = max(1, round(rng.exponential(self.episode_s if slow else gap_s) / _STEP_S))
+                if slow:
+                    state[i : i + steps] = self.factor
+                i, slow = i + steps, not slow
+        return state * (1 + self.drift * _STEP_S * np.arange(n))
+
+
+LAWS: Final = (
+    Law(name="iid"),
+    Law(name="AR(1) 0.5", ar=0.5),
+    Law(name="AR(1) 0.9", ar=0.9),
+    Law(name="slow 3 %, tau 1 s", wander=0.03, tau_s=1.0),
+    Law(name="slow 3 %, tau 30 s", wander=0.03, tau_s=30.0),
+    Law(name="x1.3 episodes of 0.2 s, 20 % of the time", factor=1.3, episode_s=0.2, share=0.2),
+    Law(name="x1.9 episodes of 3 s, 5 %", factor=1.9, episode_s=3.0, share=0.05),
+    Law(name="drift 2 %/s, against the start", drift=0.02),
+)
+
+
+class Invented:
+    """A kernel in an invented machine, with a clock of its own."""
+
+    def __init__(
+        self, seconds: float, law: Law, state: NDArray[np.float64], rng: np.random.Generator
+    ) -> None:
+        self._seconds, self._law, self._state, self._rng = seconds, law, state, rng
+        self._last = rng.normal()
+        self.now_s = 0.0
+
+    def sample(self, request: Request) -> Chunk:
+        """Return what the requested executions take at this moment and after it."""
+        begin = self.now_s
+        self.now_s += request.untimed * self._seconds * self._factor()
+        found = []
+        for _ in range(request.samples):
+            found.append(self._seconds * self._factor() * (1 + self._law.noise * self._noise()))
+            self.now_s += found[-1] * request.inner
+        return Chunk(seconds=tuple(found), wall_s=self.now_s - begin)
+
+    def _factor(self) -> float:
+        return float(self._state[min(int(self.now_s / _STEP_S), len(self._state) - 1)])
+
+    def _noise(self) -> float:
+        ar = self._law.ar
+        self._last = ar * self._last + math.sqrt(1 - ar * ar) * self._rng.normal()
+        return self._last
+
+
+def row(law: Law, seconds: float, run_s: float, seed: Sequence[int]) -> TimeSummary:
+    """Return the summary of a row that was visited in the laps of a run."""
+    rng = np.random.default_rng(seed)
+    policy = Policy(budget_s=1.0)
+    lap_s = run_s / VISITS
+    kernel = Invented(seconds, law, law.state(_LONGER * run_s + 5.0, rng), rng)
+    taken: dict[int, Samples] = {}
+    cost_s, lap = 0.0, 0
+    while more_wanted(taken, policy, VISITS, cost_s) and lap < _LONGER * VISITS:
+        kernel.now_s = max(kernel.now_s, (lap + rng.random()) * lap_s)
+        sampling = Sampling(visit_policy(policy, VISITS), alone=True)
+        while (request := sampling.next_request()) is not None:
+            sampling.feed(kernel.sample(request))
+        taken[lap] = sampling.result()
+        cost_s += _READY_S + taken[lap].spent_s + taken[lap].warmup.seconds
+        lap += 1
+    return summary_of(joined(taken, VISITS))
+
+
+def cell(law: Law, seconds: float, run_s: float, series: int) -> str:
+    """Return coverage in percent, and the median of the half widths."""
+    held, widths, visits = 0, [], []
+    for number in range(series):
+        found = row(law, seconds, run_s, [number, round(seconds * 1e6), round(run_s)])
+        assert found.ci_low is not None
+        assert found.ci_high is not None
+        held += found.ci_low <= seconds <= found.ci_high
+        widths.append(100 * (found.half_width or 0.0))
+        visits.append(found.visits)
+    return f"{100 * held / series:.0f} (+-{np.median(widths):.2g} %, {np.median(visits):.0f})"
+
+
+def page(runs_s: Sequence[float], series: int) -> str:
+    """Return the page: a table for each length of a run."""
+    text = (
+        "How often the 95 % interval of a row holds the undisturbed median (of the drift: the one "
+        f"at the start), in percent, over {series} invented series each; in brackets the median of "
+        "the half widths, and of the number of visits. Rows are visited once per lap of a run of "
+        "the length given, at a random moment of it. The procedure, the stopping rules and the "
+        "intervals are the project's own. `python benchmarks/coverage.py` makes this page.\n\n"
+        "What wanders over 30 s is seen by six visits within 60 s twice at most: such a run cannot "
+        "tell what the next one will find, a run of some minutes can. No interval within a run "
+        "tells of a drift that goes on behind it."
+    )
+    lines = ["# Coverage of the printed interval", "", text]
+    for run_s in runs_s:
+        head = " | ".join(f"{1e3 * seconds:g} ms" for seconds in _SECONDS)
+        lines += ["", f"## A run of {run_s:g} s", "", f"| series | {head} |"]
+        lines.append("|---|" + "---:|" * len(_SECONDS))
+        for law in LAWS:
+            begin = time.monotonic()
+            cells = [cell(law, seconds, run_s, series) for seconds in _SECONDS]
+            lines.append(f"| {law.name} | {' | '.join(cells)} |")
+            print(f"{run_s:g} s  {lines[-1]}  {time.monotonic() - begin:.0f} s", flush=True)
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Read the command line and write the page."""
+    parser = argparse.ArgumentParser(description="Coverage of the printed interval.")
+    parser.add_argument("--series", type=int, default=500, help="per cell (500)")
+    parser.add_argument("--run", type=float, nargs="+", default=[60.0, 300.0], help="seconds")
+    parser.add_argument("-o", "--output", type=Path, help="the page; default: none is written")
+    args = parser.parse_args()
+    text = page(args.run, args.series)
+    if args.output is not None:
+        args.output.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
