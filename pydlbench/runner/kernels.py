@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.frameworks.verbose import Turn
     from pydlbench.devices.cpu.facts import CpuFacts
     from pydlbench.layers.layer import Layer
-    from pydlbench.records.measurement import Correctness, Measurement
+    from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.machine import Devices, Workers
     from pydlbench.runner.session import Options
@@ -75,8 +75,8 @@ class Kernels:
         self._fastest: dict[KernelSpec, str] = {}
         # What searches have found, whatever layer of that shape it was for.
         self._found: dict[tuple[KernelSpec, bool], KernelFacts] = {}
-        # Verdicts by problem, whatever the cache state, and variant.
-        self._verified: dict[tuple[KernelSpec, str], Correctness] = {}
+        # By problem, whatever the cache state, and variant; whether found by a brief search.
+        self._verified: dict[tuple[KernelSpec, str], tuple[KernelFacts, bool]] = {}
         self._without_empty_call: set[tuple[str, str, str | None]] = set()
 
     @property
@@ -190,17 +190,22 @@ class Kernels:
         found = self._found.get((_nameless(case), summand)) if variant is None else None
         variant = variant if found is None else variant_of(case, found)
         problem = _nameless(hot)
-        verdict = None if variant is None else self._verified.get((problem, variant))
-        preparation = self._preparation(case, variant, brief=summand, verified=verdict is not None)
+        known, brief = self._verified.get((problem, variant or ""), (None, False))
+        if brief and not summand:
+            known = None  # its reorders have not been timed
+        preparation = self._preparation(case, variant, brief=summand, verified=known is not None)
         kernel = worker.prepare(case, preparation)
         if found is not None and variant is not None:
             kernel.facts = found
-        elif verdict is not None and kernel.facts.correct.status == "unchecked":
-            kernel.facts = dataclasses.replace(kernel.facts, correct=verdict)
+        elif known is not None and kernel.facts.correct.status == "unchecked":
+            kernel.facts = dataclasses.replace(
+                kernel.facts, correct=known.correct, reorder_s=known.reorder_s
+            )
         if variant is None:
             self._found[_nameless(case), summand] = kernel.facts
-        if (name := variant_of(case, kernel.facts)) and kernel.facts.correct.status == "ok":
-            self._verified[problem, name] = kernel.facts.correct
+        name = variant_of(case, kernel.facts)
+        if name is not None and known is None and kernel.facts.correct.status == "ok":
+            self._verified[problem, name] = (kernel.facts, summand)
         if summand and case == hot:
             self.remember(case, kernel.facts.algorithm, kernel.facts.layout)
         return kernel

@@ -152,7 +152,7 @@ class Preparing:
         self.asked = []
         self.verified = []
         correct = SimpleNamespace(status="ok")
-        words = {"timing": "steady", "evidence": {}, "correct": correct}
+        words = {"timing": "steady", "evidence": {}, "correct": correct, "reorder_s": {}}
         self.facts = SimpleNamespace(algorithm="jit", layout="src nhwc", **words)
 
     def prepare(self, case, preparation):
