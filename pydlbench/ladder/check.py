@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from pydlbench.errors import PydlbenchError
+from pydlbench.ladder.chain import prepare_native_chain
 from pydlbench.ladder.estimate import plan
 from pydlbench.ladder.experiments import (
     ask_log,
@@ -27,6 +28,7 @@ from pydlbench.records.check import CheckRecord, OperatorRow
 from pydlbench.records.measurement import time_summary
 from pydlbench.records.step import StepPreparation
 from pydlbench.runner.interleaved import random_order, releasing
+from pydlbench.runner.session import Session
 from pydlbench.steps.run import prepare_step
 from pydlbench.timing.statistics import median
 from pydlbench.workers.environment import FRESH_PAGES
@@ -37,10 +39,10 @@ if TYPE_CHECKING:
 
     from pydlbench.ladder.operators import StepOperator
     from pydlbench.models.graph import Model
+    from pydlbench.records.chain import ChainFacts
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepFacts, StepSpec
-    from pydlbench.runner.session import Session
     from pydlbench.steps.operations import OperatorsFacts
     from pydlbench.timing.chunk import Chunk
     from pydlbench.workers.host import RemoteKernel
@@ -53,6 +55,8 @@ _HOWS = {
     "limit": "rooflines of the native rows, summed, at the clock of each lap",
     "native": "the fastest native kernel of each layer alone, prepared anew in each lap, halfway "
     "between hot and cold caches",
+    "native_chain": "the native layers in the order of the step, on each other's results, reorders "
+    "and packing in between",
     "operators": "the framework's calls, each distinct one alone with pages kept, times its number",
     "step": "the step with the default allocator",
 }
@@ -131,6 +135,9 @@ class _Check:
         self._singles = singles(model, case.phase, self._found) if case.mode == "graph" else ()
         self._kernels: list[RemoteKernel[Any]] = []
         self._own: Worker | None = None
+        # Native rows have processes besides the session's: a new one in each lap.
+        self._apart = Session(session.options)
+        self._chain: ChainFacts | None = None
         self._notes: list[str] = []
         self._absent: dict[str, str] = {}
         self._visits: dict[str, Callable[[], Mapping[str, float]]] = {}
@@ -152,7 +159,8 @@ class _Check:
         if known is None:
             self._tell("native layers")
             known = measure_native(wanted, session)
-        self._native = NativeVisits(wanted, known, session, laps)
+        self._rows = known
+        self._native = NativeVisits(wanted, known, self._apart, laps)
         self._notes += [f"no native row: {one}" for one in self._native.sums().missing]
         if not self._native.kernels:
             self._absent |= dict.fromkeys(("limit", "native"), "no native row has a time")
@@ -177,7 +185,7 @@ class _Check:
             self._visits["page_fault"] = Sampled(
                 "page_fault", self._replay(operators.facts.traces), _per_fault
             )
-        self._absent["native_chain"] = "nothing here runs the native layers as a chain"
+        self._chain_natively()
         self._absent["operator_chain"] = "nothing here records and replays the step's calls"
         self._tell("step")
         self._step_utc = _now()
@@ -193,6 +201,18 @@ class _Check:
             self._visits["step_resident"] = Sampled("step_resident", resident)
         wrong = [one for one in step.facts.checks if one.status != "ok"]
         self._notes += [f"check {one.name} failed: {one.detail}" for one in wrong]
+
+    def _chain_natively(self) -> None:
+        """Make the native chain ready, or say why there is none."""
+        self._tell("native chain")
+        try:
+            kernel = self._kept(prepare_native_chain(self._case, self._session, self._rows))
+        except PydlbenchError as error:
+            self._absent["native_chain"] = " ".join(str(error).split())
+            return
+        self._chain = kernel.facts
+        self._notes += [f"native chain: {one}" for one in kernel.facts.notes]
+        self._visits["native_chain"] = Sampled("native_chain", kernel)
 
     def _replay(self, traces: Mapping[str, Sequence[int]]) -> RemoteKernel[OperatorsFacts]:
         # Each block is given back when it is freed, so that the next one's pages are fresh.
@@ -300,8 +320,8 @@ class _Check:
             tried,
             self._absent,
             hows=_HOWS,
-            details=_details(native.above_roofs(), rows, median(_of(laps, "step"))),
-            outside_s=self._native.reorders(),
+            details=self._details(rows, median(_of(laps, "step"))),
+            outside_s=0.0 if self._chain is None else self._chain.reorder_s,
             confidence=confidence,
         )
         return CheckRecord(
@@ -361,6 +381,22 @@ class _Check:
             for lap in self._laps.taken
         )
 
+    def _details(self, rows: Sequence[OperatorRow], step_s: float) -> dict[str, str]:
+        """Return what stands out in a difference, by the rung above it."""
+        beside = {
+            one.name: one.count * (one.seconds - one.native_s)
+            for one in rows
+            if one.native_s is not None
+        }
+        found = {
+            "native": _named(self._native.sums().above_roofs(), step_s),
+            "operators": _named(beside, step_s),
+        }
+        if self._chain is not None:
+            count = len(self._chain.reorders)
+            found["native_chain"] = f"{count} reorders, {self._chain.reorder_s * 1e3:.1f} ms in all"
+        return found
+
     def _outside(self) -> list[str]:
         packing = self._native.reorders("weights")
         if self._case.phase != "training" or not packing:
@@ -374,6 +410,7 @@ class _Check:
             pass
         if self._own is not None:
             self._own.discard()
+        self._apart.close()
 
 
 def _of(laps: Sequence[Any], name: str) -> list[float]:
@@ -389,18 +426,6 @@ def _per_fault(chunk: Chunk) -> dict[str, float]:
 # it.
 _NAMED = 2
 _WORTH = 0.005
-
-
-def _details(
-    above: Mapping[str, float], rows: Sequence[OperatorRow], step_s: float
-) -> dict[str, str]:
-    """Return which layers stand out between limit and native rows, and these and operators."""
-    beside = {
-        one.name: one.count * (one.seconds - one.native_s)
-        for one in rows
-        if one.native_s is not None
-    }
-    return {"native": _named(above, step_s), "operators": _named(beside, step_s)}
 
 
 def _named(gaps: Mapping[str, float], step_s: float) -> str:

@@ -69,7 +69,7 @@ def test_a_tiny_check_closes_its_ledger(session, native, framework, phase):
     assert all(visited <= one.seconds.keys() for one in found.laps)
     assert all(seconds >= 0 for one in found.laps for seconds in one.seconds.values())
     # Which rungs are refused hangs on what else the machine does; then that is said.
-    assert {"native_chain", "operator_chain"} <= found.reasons.keys()
+    assert all("native_chain" in one.seconds for one in found.laps)
     known = found.rungs.known()
     assert known.keys() | found.reasons.keys() == set(RUNGS)
     assert known.keys() & found.reasons.keys() == set()
