@@ -29,6 +29,8 @@ from pydlbench.records.measurement import time_summary
 from pydlbench.records.step import StepPreparation
 from pydlbench.runner.interleaved import random_order, releasing
 from pydlbench.runner.session import Session
+from pydlbench.steps import operations
+from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.run import prepare_step
 from pydlbench.timing.statistics import median
 from pydlbench.workers.environment import FRESH_PAGES
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepFacts, StepSpec
-    from pydlbench.steps.operations import OperatorsFacts
     from pydlbench.timing.chunk import Chunk
     from pydlbench.workers.host import RemoteKernel
 
@@ -58,6 +59,7 @@ _HOWS = {
     "native_chain": "the native layers in the order of the step, on each other's results, reorders "
     "and packing in between",
     "operators": "the framework's calls, each distinct one alone with pages kept, times its number",
+    "operator_chain": "the step's recorded calls in their order, on each other's results",
     "step": "the step with the default allocator",
 }
 
@@ -186,7 +188,7 @@ class _Check:
                 "page_fault", self._replay(operators.facts.traces), _per_fault
             )
         self._chain_natively()
-        self._absent["operator_chain"] = "nothing here records and replays the step's calls"
+        self._chain_calls()
         self._tell("step")
         self._step_utc = _now()
         step = self._kept(
@@ -213,6 +215,19 @@ class _Check:
         self._chain = kernel.facts
         self._notes += [f"native chain: {one}" for one in kernel.facts.notes]
         self._visits["native_chain"] = Sampled("native_chain", kernel)
+
+    def _chain_calls(self) -> None:
+        """Make the chain of the step's recorded calls ready, or say why there is none."""
+        self._tell("operator chain")
+        case = msgspec.structs.replace(self._case, feed="resident")
+        try:
+            for name, warm in (("operator_chain", False), ("operator_chain_kept", True)):
+                worker = self._session.worker(case.framework, case.device, warm=warm)
+                kernel = worker.build(operations.prepare_chain, OperatorsFacts, case=case.to_dict())
+                self._visits[name] = Sampled(name, self._kept(kernel))
+        except PydlbenchError as error:
+            if "operator_chain" not in self._visits:
+                self._absent["operator_chain"] = " ".join(str(error).split())
 
     def _replay(self, traces: Mapping[str, Sequence[int]]) -> RemoteKernel[OperatorsFacts]:
         # Each block is given back when it is freed, so that the next one's pages are fresh.

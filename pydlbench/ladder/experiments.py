@@ -86,18 +86,21 @@ def experiments(
         found.append(Experiment(term="fusion", rung="operators", seconds=saved, how=how))
     elif joined:
         notes.append("no fusion: nodes that are joined were not run one by one besides")
-    fresh = ladder.between("step_kept", "step")
+    # The chain of calls has fresh pages as the step has: there they lie below it.
+    chained = ladder.between("operator_chain_kept", "operator_chain")
+    rung, what = ("operator_chain", "operator chain") if chained else ("step", "step")
+    fresh = chained or ladder.between("step_kept", "step")
     if fresh and "step" in ladder.values:
         counted, left = faults.get("counted"), faults.get("kept")
-        how = "the step minus the same with an allocator that keeps its pages"
+        how = f"the {what} minus the same with an allocator that keeps its pages"
         if counted is not None and left is not None:
-            how += f": {counted:.0f} page faults against {left:.0f}"
+            how += f": {counted:.0f} page faults of the step against {left:.0f}"
             step_s = median(ladder.values["step"].values())
             if (counted - left) * _MOST_PER_FAULT_S < _NOTHING * step_s:
                 notes.append(f"no {FRESH_MEMORY}: {how.partition(': ')[2]}, too few to cost time")
                 fresh = {}
     if fresh:
-        found.append(Experiment(term=FRESH_MEMORY, rung="step", seconds=fresh, how=how))
+        found.append(Experiment(term=FRESH_MEMORY, rung=rung, seconds=fresh, how=how))
     if case.feed == "host" and (fed := ladder.between("step_resident", "step_kept")):
         how = "the step fed from the host minus the same with its images lying there, pages kept"
         found.append(Experiment(term="host transfer", rung="step", seconds=fed, how=how))

@@ -42,6 +42,15 @@ def test_kept_pages_are_held_against_the_step_lap_by_lap():
     assert {"50000", "12"} <= set(fresh.how.split())
 
 
+def test_with_a_chain_of_calls_fresh_pages_lie_below_it():
+    taken = laps(operator_chain_kept=109.0)
+    fresh = tried(taken)[0]["fresh memory"]
+    assert fresh.rung == "operator_chain"
+    assert list(fresh.seconds.values()) == [
+        one.seconds["operator_chain"] - one.seconds["operator_chain_kept"] for one in taken
+    ]
+
+
 def test_where_nobody_counted_faults_the_difference_is_all_that_is_known():
     found, _ = tried(laps())
     assert "fresh memory" in found
