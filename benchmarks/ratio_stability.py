@@ -14,12 +14,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-from repeatability import deviation, value_range
 
 from pydlbench.backends import capabilities
 from pydlbench.layers.layer import Layer
@@ -41,6 +40,16 @@ class Run:
     high: float
     contended: str | None
     who: str
+
+
+def value_range(values: Sequence[float]) -> float:
+    """Largest over smallest, minus one; 0 of fewer than two."""
+    return max(values) / min(values) - 1 if len(values) > 1 else 0.0
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Standard deviation over the mean; 0 of fewer than two."""
+    return statistics.stdev(values) / statistics.fmean(values) if len(values) > 1 else 0.0
 
 
 def ratio_of(native: Measurement, other: Measurement) -> tuple[float, float, float]:
