@@ -53,7 +53,7 @@ def test_table(start, capsys):
     assert rows[0] == ["backend", "device", "version", "modes", "precisions", "usable"]
     assert [" ".join(row) for row in rows[1:5]] == [
         "native cpu Native 9 - fp32, bf16, fp16 yes",
-        "torch cpu Torch 9 eager, compiled fp32, bf16, fp16 yes",
+        "torch cpu Torch 9 eager, compiled, frozen fp32, bf16, fp16 yes",
         "tensorflow cpu - graph, xla fp32, bf16, fp16 no",
         "cupy cuda:0 14.0 - fp32, tf32, fp16-tc no",
     ]
@@ -75,7 +75,7 @@ def test_json_on_stdout_is_pure(start, capsys):
     assert tuple(found) == capabilities.names()
     assert found["torch"]["about"] == {"name": "Torch", "version": "9", "threads": 2}
     assert (found["torch"]["usable"], found["torch"]["reason"]) == (True, None)
-    assert found["torch"]["modes"] == ["eager", "compiled"]
+    assert found["torch"]["modes"] == ["eager", "compiled", "frozen"]
     assert (found["tensorflow"]["usable"], found["tensorflow"]["about"]) == (False, None)
     assert found["tensorflow"]["reason"] == "not installed"
     assert found["tensorflow"]["install"] == "pip install '.[tensorflow]'"

@@ -48,6 +48,9 @@ TIME = 2e-4
 class Kernel:
     """A kernel of constant time."""
 
+    generation = 1
+    alive = True
+
     def __init__(self, worker, case):
         self.worker = worker
         self.facts = KernelFacts(
