@@ -29,18 +29,31 @@ Key = TypeVar("Key", bound="Hashable")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """A measured time and the half width of its interval, both in seconds."""
+    """A measured time.
+
+    Attributes:
+        seconds: its median.
+        half_width_s: half of its interval, in seconds.
+        confidence: level of that; None where it is no interval but the distance of the quartiles,
+            which tells large parts of a sum from small ones and promises nothing.
+    """
 
     seconds: float
     half_width_s: float
+    confidence: float | None = 0.95
 
     @classmethod
     def of(cls, time: TimeSummary) -> Timed:
-        """Take a row's time; without an interval, which takes some samples, the quartiles stand."""
+        """Take a row's time; without an interval, which takes some visits, its quartiles stand."""
         low, high = time.ci_low, time.ci_high
+        known = low is not None and high is not None
         if low is None or high is None:
             low, high = time.q1, time.q3
-        return cls(seconds=time.median, half_width_s=(high - low) / 2)
+        return cls(
+            seconds=time.median,
+            half_width_s=(high - low) / 2,
+            confidence=time.confidence if known else None,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,21 +63,34 @@ class Dominance:
     Attributes:
         name: the part's.
         share: of the sum, 0 to 1.
-        ci_low: lower end of its interval, at the level of the times' own.
-        ci_high: upper end.
+        ci_low: lower end of its interval; None where a time in the sum has no interval.
+        ci_high: upper end, likewise.
+        confidence: level of the interval, that of the times' own; the lowest of them.
         rivals: the parts that cannot be told from it, the largest first: one of them may be it.
     """
 
     name: str
     share: float
-    ci_low: float
-    ci_high: float
+    ci_low: float | None = None
+    ci_high: float | None = None
+    confidence: float = 0.95
     rivals: tuple[str, ...] = ()
 
     @property
     def clear(self) -> bool:
         """Whether it is larger than every other part beyond their intervals."""
         return not self.rivals
+
+    def record(self) -> dict[str, float]:
+        """Return the share with its interval, where it has one, as it is kept."""
+        if self.ci_low is None or self.ci_high is None:
+            return {"median": self.share}
+        return {
+            "median": self.share,
+            "ci_low": self.ci_low,
+            "ci_high": self.ci_high,
+            "confidence": self.confidence,
+        }
 
 
 def dominance(
@@ -90,11 +116,15 @@ def dominance(
     first, *others = sorted(sums, key=lambda name: -sums[name])
     share = sums[first] / total
     width = _half_width(parts[first], whole, share, times) / total
+    levels = [times[key].confidence for key in whole]
+    known = [level for level in levels if level is not None]
+    told = len(known) == len(levels)
     return Dominance(
         name=first,
         share=share,
-        ci_low=max(0.0, share - width),
-        ci_high=min(1.0, share + width),
+        ci_low=max(0.0, share - width) if told else None,
+        ci_high=min(1.0, share + width) if told else None,
+        confidence=min(known, default=0.95),
         rivals=tuple(
             name
             for name in others

@@ -267,13 +267,7 @@ class Estimate:
                 "layers": dominant.count if dominant else 0,
                 "share": dominant.share if dominant else None,
             },
-            dominant_share=None
-            if self.leads is None
-            else {
-                "median": self.leads.share,
-                "ci_low": self.leads.ci_low,
-                "ci_high": self.leads.ci_high,
-            },
+            dominant_share=None if self.leads is None else self.leads.record(),
             dominant_clear=self.leads is not None and self.leads.clear,
             dominant_rivals=() if self.leads is None else self.leads.rivals,
             disturbed_share=self.disturbed,

@@ -868,8 +868,9 @@ class StepEstimate(Record, frozen=True, kw_only=True):
         dominant_group: what takes most time where layers that run the same kernels count
             together: the first of them (layer), how many they are (layers), their share of
             the step (share).
-        dominant_share: of that group in the step: median, ci_low and ci_high, 0 to 1; from the
-            intervals of all rows, taken as independent. Null where nothing was timed.
+        dominant_share: of that group in the step: median, ci_low and ci_high, 0 to 1, and the
+            confidence of these; from the intervals of all rows, taken as independent, and without
+            ends where a row has none. Null where nothing was timed.
         dominant_clear: whether that group is larger than every other beyond their intervals.
         dominant_rivals: first layers of the groups that cannot be told from it.
         disturbed_share: which part of the sum other work disturbed, 0 to 1; above 0.05 nothing is

@@ -459,8 +459,6 @@ def _without_layer(row: Measurement, settings: Sequence[str]) -> str:
 _ADDITIVE = {"layer", "pass"}
 # So many of those that may dominate are named.
 _RIVALS = 3
-# The level of rows' intervals unless a run has asked for another.
-_CONFIDENCE = 0.95
 # From this width on an interval's ends in per cent need no decimal.
 _WIDE = 0.02
 
@@ -540,10 +538,12 @@ def dominates(name: str, count: int = 1, rivals: Sequence[str] = ()) -> str:
 
 
 def share_text(found: Dominance) -> str:
-    """Return a share with its interval: ``21 % (95 % 19 .. 23)``."""
+    """Return a share with its interval: ``21 % (95 % 19 .. 23)``; without one where it has none."""
+    if found.ci_low is None or found.ci_high is None:
+        return percent(found.share)
     narrow = found.ci_high - found.ci_low < _WIDE
     low, high = (f"{100 * end:.{int(narrow)}f}" for end in (found.ci_low, found.ci_high))
-    return f"{percent(found.share, decimal=narrow)} ({percent(_CONFIDENCE)} {low} .. {high})"
+    return f"{percent(found.share, decimal=narrow)} ({100 * found.confidence:g} % {low} .. {high})"
 
 
 def disturbance(rows: Sequence[Measurement]) -> list[str]:

@@ -12,6 +12,8 @@ from invented_evidence import row
 from pydlbench.ladder.dominance import Timed, dominance
 from pydlbench.ladder.estimate import estimate, plan
 from pydlbench.models import build_model
+from pydlbench.records.measurement import time_summary
+from pydlbench.report.verdicts import share_text
 
 
 def timed(seconds, half):
@@ -53,6 +55,19 @@ def test_what_two_parts_share_does_not_blur_their_difference():
     parts = {"a": {"both": 5.0, "a": 1.0}, "b": {"both": 5.0, "b": 1.0}}
     times = {"both": timed(1.0, 0.5), "a": timed(0.2, 0.01), "b": timed(0.1, 0.01)}
     assert dominance(parts, times).clear
+
+
+def test_a_share_has_an_interval_where_every_time_has_one_and_its_level():
+    parts = {"a": {0: 1.0}, "b": {1: 1.0}}
+    times = {number: time_summary([3.0 - number] * 8, 0.9) for number in (0, 1)}
+    found = dominance(parts, {key: Timed.of(time) for key, time in times.items()})
+    assert found.record() == {"median": 0.6, "ci_low": 0.6, "ci_high": 0.6, "confidence": 0.9}
+    assert share_text(found) == "60.0 % (90 % 60.0 .. 60.0)"
+    # Three samples have no interval at that level; quartiles are none.
+    times[1] = time_summary([2.0, 2.0, 2.1], 0.9)
+    found = dominance(parts, {key: Timed.of(time) for key, time in times.items()})
+    assert found.record() == {"median": 0.6}
+    assert (found.clear, share_text(found)) == (True, "60 %")
 
 
 def test_nothing_dominates_an_empty_sum():

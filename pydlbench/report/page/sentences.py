@@ -197,8 +197,9 @@ def _estimate(record: StepEstimate) -> Estimate:
         leads = Dominance(
             name=str(record.dominant),
             share=share["median"],
-            ci_low=share["ci_low"],
-            ci_high=share["ci_high"],
+            ci_low=share.get("ci_low"),
+            ci_high=share.get("ci_high"),
+            confidence=share.get("confidence", 0.95),
             rivals=tuple(plain(name, 60) for name in record.dominant_rivals),
         )
     return Estimate(
