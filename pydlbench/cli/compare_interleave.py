@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pydlbench.compare.comparison import Comparison, Settings
-    from pydlbench.compare.match import Matching, Pair
+    from pydlbench.compare.match import Matching
     from pydlbench.compare.rerun import RerunPair
     from pydlbench.compare.rows import Row, Side
 
@@ -72,9 +72,11 @@ def _pairs(matching: Matching) -> tuple[Matching, list[RerunPair], tuple[str, ..
     """Return the pairs that can be measured, what they measure, and notes on the others."""
     import dataclasses
 
+    from pydlbench.compare.match import Pair
     from pydlbench.compare.rerun import RerunPair, RerunSide, spec_of
 
     pairs: list[Pair] = []
+    untimed = list(matching.untimed)
     rerun = []
     notes: dict[str, None] = {}
     for pair in matching.pairs:
@@ -84,13 +86,15 @@ def _pairs(matching: Matching) -> tuple[Matching, list[RerunPair], tuple[str, ..
             )
         except UnsupportedError as error:
             notes[f"not measured again: {error}"] = None
+            untimed.append(Pair(*(row._replace(status="failed") for row in pair)))
             continue
         pairs.append(pair)
         rerun.append(RerunPair(sides=(first, second)))
     if not rerun:
         reason = next(iter(notes), "no row was timed in both runs")
         raise UsageError(f"--interleave: {reason}; nearest: leave it out")
-    return dataclasses.replace(matching, pairs=pairs), rerun, tuple(notes)
+    found = dataclasses.replace(matching, pairs=pairs, untimed=untimed)
+    return found, rerun, tuple(notes)
 
 
 def _check_memory(rerun: Sequence[RerunPair]) -> None:

@@ -200,6 +200,18 @@ class Comparison:
                 found.append(row)
         return found
 
+    @property
+    def lost(self) -> list[Row]:
+        """Rows without a time where there was to be one: timed in A and not in B, or not again.
+
+        Whatever became of them, they are not known to be as fast as they were.
+        """
+        return [
+            pair.b
+            for pair in self.matching.untimed
+            if pair.a.ok or (self.passes and pair.a.status == pair.b.status == "failed")
+        ]
+
     def document(self) -> CompareDocument:
         """Return the JSON document."""
         geomean = self.main_geomean

@@ -18,6 +18,7 @@ nothing but code. How it is read follows from what whole runs of this machine di
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -100,7 +101,7 @@ def compare(
     log = np.log([pair.b.median / pair.a.median for pair in pairs])  # type: ignore[operator]  # both are timed
     clocks = _clocks(pairs)
     against = [
-        CONTENDED if pair.a.contended or pair.b.contended else NO_SCATTER if unknown else None
+        CONTENDED if _is_disturbed(*pair) else NO_SCATTER if unknown else None
         for pair, unknown in zip(pairs, np.isnan(variance).tolist(), strict=True)
     ]
     lacking = [
@@ -151,9 +152,20 @@ def compare(
 
 
 def _kinds(pairs: Sequence[Pair]) -> NDArray[Any]:
-    """Return which rows scatter alike: the same kind of layer or step, on the same backend."""
-    rows = [pair.a for pair in pairs]
-    return np.array([f"{row.kind} {row.backend} {row.mode} {row.cache}" for row in rows])
+    """Return which rows scatter alike: the same kind of layer or step, on the same backend.
+
+    Those that other work disturbed are kinds of their own: they tell nothing of the others.
+    """
+    return np.array(
+        [
+            f"{a.kind} {a.backend} {a.mode} {a.cache}{' disturbed' * _is_disturbed(a, b)}"
+            for a, b in pairs
+        ]
+    )
+
+
+def _is_disturbed(a: Row, b: Row) -> bool:
+    return bool(a.contended or b.contended)
 
 
 def _replicated(
@@ -163,7 +175,14 @@ def _replicated(
     sides = [[key(pair.a) for pair in pairs], [key(pair.b) for pair in pairs]]
     kinds = _kinds(pairs)
     if len(groups) == 1 and sides[0] != sides[1]:
-        return of_replicates([*groups, *groups], [sides[0], sides[1]], kinds)
+        # The same runs, looked at twice: of the rows that is more, of whole runs it is not.
+        found = of_replicates([*groups, *groups], [sides[0], sides[1]], kinds)
+        count = len(groups[0])
+        return replace(
+            found,
+            run_freedom=min(found.run_freedom, count - 1),
+            count=min(found.count, count),
+        )
     return of_replicates(groups, sides[: len(groups)], kinds)
 
 

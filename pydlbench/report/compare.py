@@ -176,12 +176,15 @@ def what_would_decide(found: Comparison, threshold: float) -> list[str]:
             coarse.append(row)
         else:
             causes.setdefault(f"{reason}; {_remedy(reason, found)}", []).append(row.b)
+    if lost := found.lost:
+        where = "not timed now" if found.passes else "timed in A and not in B"
+        causes[f"{where}; measure again"] = lost
     lines = [f"{_rows(len(rows))} ({names_of(rows)}): {cause}" for cause, rows in causes.items()]
     if coarse:
         told = [row.counts.resolution for row in coarse if row.counts.resolution is not None]
         much = f"resolve no less than {_least(min(told))}" if told else "have no resolution"
         names = names_of(row.b for row in coarse)
-        finer = _finer(found, min(told, default=_FACTOR), threshold)
+        finer = _finer(found, coarse, min(told, default=_FACTOR), threshold)
         lines.append(f"{_rows(len(coarse))} ({names}): {much}; {finer}")
     drift = found.drift
     if drift is not None and drift.reading == "machine" and drift.ratio > 1 + threshold:
@@ -205,14 +208,20 @@ def _remedy(reason: str, found: Comparison) -> str:
     return "--interleave, six --visits on both sides, or a replicate of both"
 
 
-def _finer(found: Comparison, resolution: float, threshold: float) -> str:
-    """Say what would bring a resolution down: how many visits, where these are what it is of."""
+def _finer(
+    found: Comparison, coarse: Sequence[ComparedRow], resolution: float, threshold: float
+) -> str:
+    """Say what would bring a resolution down: how many visits, where these are what it is of.
+
+    They are not where the common part of the runs is in each row's scatter, because nothing tells
+    it from the rows; nor where replicates scatter more than visits do.
+    """
     if found.passes:
         return f"more --passes, some {_times(resolution, threshold)} times as many"
-    visits = max((row.b.visits for row in found.rows), default=1)
+    visits = max(row.b.visits for row in coarse)
     few = max(6, visits * _times(resolution, threshold))
     ways = ["--interleave"]
-    if few <= _MOST_VISITS:
+    if few <= _MOST_VISITS and found.drift is not None and not found.replicates:
         ways.append(f"--visits {few} on both sides")
     ways.append("replicates of both sides" if not found.replicates else "more replicates")
     return ", or ".join([", ".join(ways[:-1]), ways[-1]])

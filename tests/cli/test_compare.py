@@ -106,6 +106,15 @@ def test_what_is_slower_beyond_doubt_outweighs_what_cannot_be_told(write, capsys
     assert "net/conv2" in capsys.readouterr().err
 
 
+def test_a_gate_does_not_pass_rows_that_b_has_lost(write, capsys):
+    nothing = {0: {"status": "failed", "time": None}}
+    gate = ["--fail-on", "slower:5%", "--quiet"]
+    assert main(["compare", write("a"), write("b", changes=nothing), *gate]) == 4
+    assert says(capsys.readouterr().err, "1 row", "net/conv0", "not in B")
+    # What A never had has not become slower.
+    assert main(["compare", write("a", changes=nothing), write("b"), *gate]) == 0
+
+
 @pytest.mark.parametrize(
     ("words", "near"),
     [

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from pydlbench.compare.comparison import Settings
-from pydlbench.compare.match import match
+from pydlbench.compare.match import key, match
 from pydlbench.compare.stored import compare
 from pydlbench.report.compare import what_would_decide
 
@@ -159,6 +159,43 @@ def test_disturbed_rows_do_not_tell_what_all_have_in_common(machine):
     found = compared(a, dataclasses.replace(b, rows=rows))
     assert found.drift is None  # four are left
     assert set(verdicts(found)) == {"UNCLEAR"}
+
+
+def test_the_scatter_of_disturbed_rows_is_not_that_of_the_others(machine):
+    steady, wild = (machine(run_sd=0.0, visit_sd=sd, rows=12) for sd in (0.002, 0.2))
+
+    def run():
+        rows = [
+            one._replace(contended=int(number >= 5))
+            for number, one in enumerate([*steady.run().rows[:5], *wild.run().rows[5:]])
+        ]
+        return dataclasses.replace(steady.run(), rows=rows)
+
+    found = compared(run(), run())
+    assert all(row.counts.resolution < 1.1 for row in found.rows[:5])
+
+
+def test_replicates_of_rows_under_two_names_count_once(machine):
+    here = machine(run_sd=0.0, rows=6)
+    a, b, other = here.run("a"), here.run("b"), here.run("c")
+    b, other = (
+        dataclasses.replace(one, rows=[row._replace(threads=1) for row in one.rows])
+        for one in (b, other)
+    )
+    both = [{key(row): row.median for row in (*here.run().rows, *other.rows)} for _ in range(3)]
+    assert compared(a, b, groups=[both]).replicates == 3
+
+
+def test_visits_are_advised_only_where_they_decide(machine):
+    def advice(rows):
+        here = machine(run_sd=0.0, visit_sd=0.01, rows=rows)
+        found = compared(here.run("a"), here.run("b"))
+        return " ".join(what_would_decide(found, 0.03))
+
+    assert "--visits" in advice(11)
+    # Of three rows nothing tells what the runs have in common: no visit does.
+    assert "--interleave" in advice(3)
+    assert "--visits" not in advice(3)
 
 
 @pytest.mark.parametrize(
