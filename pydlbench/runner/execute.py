@@ -522,7 +522,8 @@ class _Loop:
             if not self._recorder.started:
                 self._recorder.start(self.described(), self._request)
             for row in task.rows:
-                if id(row) not in self._listed:
+                # What has had some of its visits stays as it is, and is no finished row.
+                if id(row) not in self._outcomes:
                     self._take(task, task.refused(row, *_verdict(error)))
 
     def _take(self, task: Task, result: Result) -> None:

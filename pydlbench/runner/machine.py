@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pydlbench.errors import PydlbenchError
+from pydlbench.errors import PydlbenchError, WorkerError
 from pydlbench.runner.rows import cached_bytes, with_limits
 
 if TYPE_CHECKING:
@@ -81,12 +81,15 @@ class Workers:
     def canary(self) -> float | None:
         """Return what the cores' FMA units do now, as a share of what they do undisturbed.
 
-        Asked of the native worker while all others are asleep; None where there is no canary.
+        Asked of the native worker while all others are asleep; None where there is no canary, and
+        where the worker died of it: the next time is another process's.
         """
         if not self._canary:
             return None
         try:
             share: float | None = self.get("native", "cpu").probe("canary")["share"]
+        except WorkerError:
+            return None
         except PydlbenchError:
             share = None
         self._canary = share is not None
@@ -271,11 +274,15 @@ class Devices:
             return record
         self._probed_at[device] = now
         probe = self._workers.get("native", device).probe
-        if isinstance(record, DeviceRecord):
-            self._cpu = revisit_cpu(record, probe, self._kept())
-            return self._cpu
-        self._gpus[device] = revisit_gpu(record, probe)
-        return self._gpus[device]
+        try:
+            if isinstance(record, DeviceRecord):
+                self._cpu = revisit_cpu(record, probe, self._kept())
+                return self._cpu
+            self._gpus[device] = revisit_gpu(record, probe)
+            return self._gpus[device]
+        except WorkerError:
+            # Later rows would lose their roofs for a window more; those there are hold.
+            return record
 
     def _kept(self) -> Kept:
         from pydlbench.devices.kept import Kept, kept_path, machine_key
