@@ -3,11 +3,11 @@
     python benchmarks/canary.py --runs 200 --minutes 20 > canary.md
 
 Each run is what ``pydlbench layers --shape alexnet/conv5 --batch 1`` does for its row: a worker of
-its own, a search, a warm-up, rounds. Every chunk of its rounds is then judged by each evidence
-alone: the canary's bursts, the wait for a CPU, the time that the hypervisor took, the involuntary
-switches. A run that takes 1.5 times the best run's median was disturbed, whatever anybody saw; the
-question is who saw it. Then a neighbour is planted: a process that spins on one of the CPUs, and
-one that spins for a tenth of the time.
+its own, a search, six visits, each with new memory. Every chunk of their rounds is then judged by
+each evidence alone: the canary's bursts, the wait for a CPU, the time that the hypervisor took, the
+involuntary switches. A run that takes 1.5 times the best run's median was disturbed, whatever
+anybody saw; the question is who saw it. Then a neighbour is planted: a process that spins on one of
+the CPUs, and one that spins for a tenth of the time.
 
 Run it alone on the machine.
 """
@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -32,14 +33,17 @@ from pydlbench.errors import PydlbenchError
 from pydlbench.models.catalog import find_layers
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.interleaved import sample_interleaved
+from pydlbench.runner.kernels import variant_of
 from pydlbench.runner.session import Options, Session
 from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.guards import disturbed_by, judge
 from pydlbench.timing.policy import Policy
-from pydlbench.timing.statistics import median
+from pydlbench.timing.procedure import Samples
+from pydlbench.timing.visits import VISITS, joined, visit_policy
 
+POLICY = visit_policy(Policy(), VISITS)
 SLOW = 1.5
-# Half of the chunks: what makes a row contended.
+# Half of the chunks: what makes a visit contended, and half of the visits a row.
 SEEN = 0.5
 EVIDENCE = ("canary", "wait", "steal", "switches")
 _SPIN = """
@@ -57,7 +61,7 @@ class Run:
     """What came of one run.
 
     Attributes:
-        median_s: of all samples, disturbed ones included.
+        median_s: of the row, that of its visits' medians.
         contended: what the row says, all evidence together.
         shares: by evidence, the share of chunks that it alone calls disturbed.
         chunks: how many there were.
@@ -96,28 +100,39 @@ def seen(chunks: Sequence[Chunk], evidence: str, policy: Policy) -> float:
 
 
 def measure(case: KernelSpec, seed: int) -> Run:
-    """Make one run, in a worker of its own."""
-    policy = Policy()
-    chunks: list[Chunk] = []
+    """Make one run: all visits of a row, in a worker of its own."""
+    taken: dict[int, Samples] = {}
+    rounds: list[Chunk] = []
+    variant = None
     start = time.perf_counter()
     with Session(Options(seed=seed)) as session:
-        kernel = session.prepare(case)
+        for visit in range(VISITS):
+            kernel = session.prepare(case, variant=variant)
+            variant = variant_of(case, kernel.facts)
+            chunks: list[Chunk] = []
 
-        def sample(request: Request) -> Chunk:
-            chunks.append(kernel.sample(request))
-            return chunks[-1]
+            def sample(
+                request: Request, kernel: Any = kernel, chunks: list[Chunk] = chunks
+            ) -> Chunk:
+                chunks.append(kernel.sample(request))
+                return chunks[-1]
 
-        (found,) = sample_interleaved([sample], [policy], random.Random(seed))
-    if isinstance(found, PydlbenchError):
-        raise found
-    left, rounds = len(found.all_seconds), []
-    while left > 0:  # before them there were calibration and warm-up
-        rounds.append(chunks.pop())
-        left -= len(rounds[-1].seconds)
+            known = {0: taken[visit - 1]} if visit else None
+            order = random.Random(seed + visit)
+            (found,) = sample_interleaved([sample], [POLICY], order, known=known)
+            kernel.release()
+            if isinstance(found, PydlbenchError):
+                raise found
+            taken[visit] = found
+            left = len(found.all_seconds)
+            while left > 0:  # before them there were calibration and warm-up
+                rounds.append(chunks.pop())
+                left -= len(rounds[-1].seconds)
+    row = joined(taken, VISITS)
     return Run(
-        median_s=median(found.all_seconds),
-        contended=found.contended,
-        shares={name: seen(rounds, name, policy) for name in EVIDENCE},
+        median_s=row.median,
+        contended=row.contended,
+        shares={name: seen(rounds, name, POLICY) for name in EVIDENCE},
         chunks=len(rounds),
         elapsed_s=time.perf_counter() - start,
     )
@@ -210,7 +225,7 @@ def main() -> int:
         lines += lines_of(title, runs, best_s) if runs else []
     one_s = burst_s(cpus)
     shares = [2 * one_s * run.chunks / run.elapsed_s for run in alone]
-    sampling = 2 * one_s / Policy().chunk_s
+    sampling = 2 * one_s / POLICY.chunk_s
     lines += [
         "## What it costs",
         "",
