@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["Dominance", "Timed", "dominance"]
 
 Key = TypeVar("Key", bound="Hashable")
+
+# Half of the 95 % interval of the median of so many visits over their range, where times are
+# normal: Lord's substitute for Student's t (Biometrika 34 (1947) 41), simulated for the median.
+_OF_RANGE: Final = {2: 6.35, 3: 1.34, 4: 0.74, 5: 0.56, 6: 0.43, 7: 0.38}
+_LEVEL: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,20 +45,23 @@ class Timed:
 
     seconds: float
     half_width_s: float
-    confidence: float | None = 0.95
+    confidence: float | None = _LEVEL
 
     @classmethod
     def of(cls, time: TimeSummary) -> Timed:
-        """Take a row's time; without an interval, which takes some visits, its quartiles stand."""
-        low, high = time.ci_low, time.ci_high
-        known = low is not None and high is not None
-        if low is None or high is None:
-            low, high = time.q1, time.q3
-        return cls(
-            seconds=time.median,
-            half_width_s=(high - low) / 2,
-            confidence=time.confidence if known else None,
-        )
+        """Take a row's time.
+
+        Fewer visits than have a distribution-free interval have one that takes them for normal;
+        without visits, too few samples leave the quartiles.
+        """
+        visits = time.visit_s
+        if time.ci_low is not None and time.ci_high is not None:
+            half, confidence = (time.ci_high - time.ci_low) / 2, time.confidence
+        elif len(visits) in _OF_RANGE:
+            half, confidence = _OF_RANGE[len(visits)] * (max(visits) - min(visits)), _LEVEL
+        else:
+            half, confidence = (time.q3 - time.q1) / 2, None
+        return cls(seconds=time.median, half_width_s=half, confidence=confidence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +81,7 @@ class Dominance:
     share: float
     ci_low: float | None = None
     ci_high: float | None = None
-    confidence: float = 0.95
+    confidence: float = _LEVEL
     rivals: tuple[str, ...] = ()
 
     @property
@@ -124,7 +132,7 @@ def dominance(
         share=share,
         ci_low=max(0.0, share - width) if told else None,
         ci_high=min(1.0, share + width) if told else None,
-        confidence=min(known, default=0.95),
+        confidence=min(known, default=_LEVEL),
         rivals=tuple(
             name
             for name in others

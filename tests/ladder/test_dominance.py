@@ -70,6 +70,19 @@ def test_a_share_has_an_interval_where_every_time_has_one_and_its_level():
     assert (found.clear, share_text(found)) == (True, "60 %")
 
 
+@pytest.mark.parametrize("visits", [3, 5])
+def test_few_visits_have_an_interval_that_holds_as_often_as_it_says(visits):
+    rng = random.Random(2)
+    held = 0
+    for _ in range(1000):
+        seconds = [rng.gauss(1.0, 0.01) for _ in range(visits)]
+        time = msgspec.structs.replace(time_summary(seconds, 0.95), visit_s=tuple(seconds))
+        one = Timed.of(time)
+        held += abs(one.seconds - 1.0) <= one.half_width_s
+    assert one.confidence == 0.95
+    assert 925 <= held <= 975
+
+
 def test_nothing_dominates_an_empty_sum():
     assert dominance({}, {}) is None
     assert dominance({"a": {0: 1.0}}, {0: timed(0.0, 0.0)}) is None
