@@ -247,7 +247,9 @@ class Measurement(
         gpu: What was read from the GPU beside the samples: clocks in Hz, power in W, temperature in
             degrees Celsius, what held the clock down.
         ratio: Beside other backends, this one's time over the fastest one's, from rounds that both
-            were in: ``to`` (its backend and mode), ``median``, ``ci_low``, ``ci_high``, ``rounds``.
+            were in: ``to`` (its backend and mode), ``median``, ``ci_low``, ``ci_high``, and in
+            ``rounds`` how many values these are of: visits, of each the median of its rounds'
+            ratios; of a single visit its rounds.
         warm_s: The same call with an allocator that keeps its pages, seconds; frameworks only.
         faults: Page faults per call, as it is and with that allocator: ``default``, ``warm``.
         empty_call_s: Seconds of a call that does nothing, made the same way; subtracted nowhere.
@@ -462,7 +464,7 @@ _WIDE = 0.05
 
 UNCERTAIN_LEGEND = (
     f"the ratio is known to no better than {100 * _WIDE:.0f} %, may lie on either side of "
-    f"{SLOW:g}x, or comes from too few rounds for an interval"
+    f"{SLOW:g}x, or comes from too few visits for an interval"
 )
 
 

@@ -35,7 +35,7 @@ __all__ = ["interleaved_legend", "interleaved_table"]
 
 # Characters of an algorithm's name.
 _MOST: Final = 40
-_CONTENDED, _UNCERTAIN, _OTHER_SUMS, _FEWER_FLOPS = "!", "~", "a", "f"
+_CONTENDED, _UNCERTAIN, _OTHER_SUMS, _FEWER_FLOPS, _INTERRUPTED = "!", "~", "a", "f", "i"
 # The columns between an algorithm and its ratio; one title is shorter than in other tables.
 _METRICS: Final = (
     *map(METRIC.__getitem__, ("layout", "time_s.median", "time_s.spread", "tflops")),
@@ -69,6 +69,8 @@ def interleaved_legend(rows: Sequence[Measurement]) -> list[str]:
         lines.append(f"{_UNCERTAIN}: {UNCERTAIN_LEGEND}")
     if any(row.contended for row in rows):
         lines.append(f"{_CONTENDED}: contended, the time is an upper bound")
+    if not all(row.complete for row in rows):
+        lines.append(f"{_INTERRUPTED}: interrupted, it has had some of its visits")
     if fewer := dict.fromkeys(row.fewer_flops for row in rows if row.fewer_flops):
         lines.append(
             f"{_FEWER_FLOPS}: {' and '.join(fewer)} need fewer FLOPs than a direct kernel: "
@@ -82,7 +84,7 @@ def interleaved_legend(rows: Sequence[Measurement]) -> list[str]:
     if any(map(_disagree, by_problem(rows))):
         lines.append(
             "to best: from the rounds that both were in; the order of the medians, which are of "
-            "all samples, is not always that of the ratios: the ratios count"
+            "all visits, is not always that of the ratios: the ratios count"
         )
     return lines
 
@@ -131,7 +133,8 @@ def _above(problem: Sequence[Measurement], rows: Sequence[Measurement]) -> str:
 def _marks(row: Measurement) -> str:
     uncertain = _UNCERTAIN if is_uncertain(row) else ""
     disturbed = _CONTENDED if row.contended else ""
-    return uncertain + disturbed + (_FEWER_FLOPS if row.fewer_flops else "")
+    early = "" if row.complete else _INTERRUPTED
+    return uncertain + disturbed + early + (_FEWER_FLOPS if row.fewer_flops else "")
 
 
 def _other_sums(problem: Sequence[Measurement]) -> list[Measurement]:

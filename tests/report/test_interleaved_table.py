@@ -109,12 +109,16 @@ def test_marks_have_their_legend(run_record, interleaved):
     text = render_layers(run_record, interleaved(half=0.2, contended=False))
     assert (
         "\n~: the ratio is known to no better than 5 %, may lie on either side of 1.1x, or comes "
-        "from too few rounds for an interval\n" in text
+        "from too few visits for an interval\n" in text
     )
     assert "\n!: " not in text
     lines = lines_of(interleaved(half=0.2))
     assert [line.split()[-1] for line in lines[1:]] == ["2e-7", *["~"] * 4, "~!"]
     assert "note" not in lines_of(interleaved(contended=False))[0]
+    assert "\ni: " not in text
+    early = interleaved(contended=False, stop_rule="interrupted")
+    assert [line.split()[-1] for line in lines_of(early)[1:]] == ["i"] * 6
+    assert "\ni: interrupted" in render_layers(run_record, early)
     assert "\nkept: the same call where the allocator keeps" in text
 
 
