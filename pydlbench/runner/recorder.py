@@ -120,9 +120,14 @@ class Resumed:
 
 
 class Waiting:
-    """Results on their way into the store: what it refuses waits for the next attempt."""
+    """Results on their way into the store: what it refuses waits for the next attempt.
+
+    Attributes:
+        written: how often one was written.
+    """
 
     def __init__(self) -> None:
+        self.written = 0
         self._entries: list[Entry] = []
         # Ctrl-C may have come behind the commit of the first one, or before.
         self._uncertain = False
@@ -131,7 +136,12 @@ class Waiting:
         return len(self._entries)
 
     def put(self, entry: Entry) -> None:
-        """Take an entry."""
+        """Take an entry; of a row that waits already, with fewer visits, it takes the place."""
+        # The first one may have been written when Ctrl-C came.
+        for number, one in enumerate(self._entries):
+            if one.key is not None and one.key == entry.key and (number or not self._uncertain):
+                self._entries[number] = entry
+                return
         self._entries.append(entry)
 
     def write(self, store: Store, run_id: str) -> None:
@@ -147,6 +157,7 @@ class Waiting:
                     self._uncertain = True
                     store.add(run_id, entry)
                 self._entries.pop(0)
+                self.written += 1
                 self._uncertain = False
         except StoreError:
             self._uncertain = False  # a transaction that failed has left nothing
@@ -316,8 +327,9 @@ class Recorder:
             except StoreError as error:
                 self._warn(error)
         if self._waiting:
-            self._tell(f"warning: {len(self._waiting)} of {self.given} results could not be kept")
-        if self.begun and len(self._waiting) < max(self.given, 1):
+            count = len(self._waiting)
+            self._tell(f"warning: {count} result{'s' * (count > 1)} could not be kept")
+        if self.begun and (self._waiting.written or not self._waiting):
             self._kept = run.id
 
     def _begin(self) -> None:
