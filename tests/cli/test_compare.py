@@ -466,3 +466,14 @@ def test_whoever_cannot_be_measured_here_is_named_with_the_reason(write, capsys)
     err = capsys.readouterr().err
     assert "1 row" in err
     assert "numba" in err
+
+
+@pytest.mark.usefixtures("drifting_workers")
+def test_a_gate_does_not_pass_rows_that_cannot_be_measured_again(write, capsys):
+    one = {"layer": "64x64:64x64", "problem": "64x64:64x64", "kind": "gemm", "batch": 64}
+    both = {0: one, 1: {**one, "backend": "numba", "mode": "eager"}}
+    a, b = (write(name, (1.0, 1.0), changes=both, threads=1) for name in "ab")
+    assert main(["compare", a, b, *INTERLEAVED, "--fail-on", "slower:100%"]) == 4
+    told = capsys.readouterr()
+    assert says(told.err, "--fail-on", "1 row", "numba")
+    assert len(json.loads(told.out)["untimed"]) == 1
