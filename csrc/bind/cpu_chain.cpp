@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "bind/arrays.hpp"
+#include "bind/chain.hpp"
 #include "bind/chunk.hpp"
-#include "bind/fields.hpp"
 #include "cpu/chain/chain.hpp"
 #include "cpu/plans.hpp"
 
@@ -25,16 +25,7 @@ namespace pydlbench {
 
 namespace {
 
-using Names = std::map<std::string, std::string>;
-
-cpu::Link make_link(std::string name, std::string problem, const std::string& kind,
-                    const py::dict& fields, Pass pass, Names reads, Names writes,
-                    std::string workspace, std::string choice) {
-  return {std::move(name),  std::move(problem), fields_of(kind, fields), pass,
-          std::move(reads), std::move(writes),  std::move(workspace),    std::move(choice)};
-}
-
-std::unique_ptr<cpu::Chain> make_chain(const std::vector<cpu::Link>& links,
+std::unique_ptr<cpu::Chain> make_chain(const std::vector<Link>& links,
                                        const std::map<std::string, FloatArray>& given,
                                        const std::set<std::string>& kept, Precision precision,
                                        cpu::Layouts layouts, cpu::Choices& choices,
@@ -87,15 +78,6 @@ py::list loads(const cpu::Chain& chain) {
   return found;
 }
 
-py::dict memory(const cpu::Chain& chain) {
-  py::dict found;
-  found["kept"] = chain.memory().kept;
-  found["shared"] = chain.memory().shared;
-  found["unshared"] = chain.memory().unshared;
-  found["scratch"] = chain.memory().scratch;
-  return found;
-}
-
 py::array_t<float> tensor(const cpu::Chain& chain, const std::string& name) {
   cpu::Tensor plain;
   {
@@ -126,10 +108,11 @@ void register_cpu_chain(py::module_& m) {
       .value("chosen", cpu::Layouts::chosen)
       .finalize();
 
-  py::class_<cpu::Link>(m, "Link")
+  // The other module has a class of the same type.
+  py::class_<Link>(m, "Link", py::module_local())
       .def(py::init(&make_link), "name"_a, "problem"_a, "kind"_a, "fields"_a, "pass_"_a, "reads"_a,
            "writes"_a, "workspace"_a = "", "choice"_a = "")
-      .def_readonly("name", &cpu::Link::name);
+      .def_readonly("name", &Link::name);
 
   py::class_<cpu::Choices>(m, "Choices", "What chains have found out about problems.")
       .def(py::init());
@@ -145,7 +128,8 @@ void register_cpu_chain(py::module_& m) {
       .def("tensor", &tensor, "name"_a)
       .def_property_readonly("steps", &steps)
       .def_property_readonly("loads", &loads)
-      .def_property_readonly("memory", &memory);
+      .def_property_readonly("memory",
+                             [](const cpu::Chain& chain) { return dict_of(chain.memory()); });
 }
 
 }  // namespace pydlbench

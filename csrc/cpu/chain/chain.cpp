@@ -8,13 +8,17 @@
 
 namespace pydlbench::cpu {
 
+namespace {
+constexpr std::size_t kPage = 4096;  // no two tensors share one
+}
+
 Chain::Chain(const std::vector<Link>& links, std::map<std::string, HostTensor> given,
              const std::set<std::string>& kept, Precision precision, Layouts layouts,
              Choices& choices, std::vector<int> cpus)
     : given_(std::move(given)), cpus_(std::move(cpus)), stream_(cpu_engine()) {
   try {
     plan_ = plan_chain(links, given_, kept, precision, layouts, choices);
-    const auto placed = place(plan_.blocks);
+    const auto placed = place(plan_.blocks, kPage);
     const auto allocate = [this](std::size_t bytes) {
       buffers_.push_back(std::make_unique<Buffer>(bytes));
       // First touch, and a tensor that is read before it is written shows.

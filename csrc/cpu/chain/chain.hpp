@@ -16,15 +16,6 @@
 
 namespace pydlbench::cpu {
 
-// Bytes of a chain's memory. Buffers stay between executions, so that none of them touches memory
-// for the first time.
-struct ChainMemory {
-  std::size_t kept;      // given tensors, what can be read afterwards
-  std::size_t shared;    // everything else, by lifetime
-  std::size_t unshared;  // what that would be without sharing
-  std::size_t scratch;   // the library's, one for all kernels
-};
-
 class Chain {
  public:
   // Plans (see plan_chain), allocates, creates all primitives and loads `given`, which stays the

@@ -58,23 +58,6 @@ View wanted_by(const Argument& argument) {
   return view;
 }
 
-// Works on the elements of weight tensors one by one: in whatever layout they lie, if all lie
-// alike.
-bool is_of_weights(const Link& link) {
-  if (link.fields.kind() != "pointwise") return false;
-  auto fields = link.fields;
-  const auto op = fields.take<std::string>("op");
-  return op == "sgd" || op == "momentum" || op == "l2";
-}
-
-bool is_convolution(const Link& link) {
-  return link.fields.kind() == "conv2d" || link.fields.kind() == "deconv2d";
-}
-
-bool is_weight_role(const std::string& role) {
-  return role == "weights" || role == "gradient" || role == "velocity";
-}
-
 bool mentions(const Option& option, const char* text) {
   return option.candidate.implementation.find(text) != std::string::npos;
 }
@@ -130,27 +113,15 @@ class Planner {
     return found->second;
   }
 
-  static const std::string& name_of_role(const Link& link,
-                                         const std::map<std::string, std::string>& names,
-                                         const std::string& role) {
-    const auto found = names.find(role);
-    PYDLBENCH_CHECK(found != names.end(), link.name + ": no tensor for the role " + role);
-    return found->second;
-  }
-
   // ---------------------------------------------------------------------------------------------
   // Memory.
 
   std::size_t new_block(std::size_t bytes, bool kept) {
-    plan_.blocks.push_back({bytes, std::numeric_limits<std::size_t>::max(), 0, kept});
+    plan_.blocks.push_back({bytes, kept});
     return plan_.blocks.size() - 1;
   }
 
-  void use(std::size_t block, std::size_t step) {
-    auto& used = plan_.blocks[block];
-    used.first = std::min(used.first, step);
-    used.last = std::max(used.last, step);
-  }
+  void use(std::size_t block, std::size_t step) { plan_.blocks[block].use(step); }
 
   // ---------------------------------------------------------------------------------------------
   // Tensors in the layouts that links want.

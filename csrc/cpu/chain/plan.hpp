@@ -10,23 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "core/fields.hpp"
+#include "core/chain.hpp"
 #include "core/problem.hpp"
 #include "cpu/arena.hpp"
 #include "cpu/candidate.hpp"
 
 namespace pydlbench::cpu {
-
-// One kernel of a step, by the names of the tensors that it works on.
-struct Link {
-  std::string name;     // "conv1 forward", for people
-  std::string problem;  // links with the same text have the same fields and pass
-  Fields fields;
-  Pass pass;
-  std::map<std::string, std::string> reads, writes;  // tensors by role; updated ones in both
-  std::string workspace;  // what a forward link leaves for the backward link of the same text
-  std::string choice;     // "<implementation> <layout>" that was found to be the fastest, or empty
-};
 
 // A candidate for a link; with that for the backward link that reads its workspace, whose format
 // belongs to one implementation.
@@ -44,13 +33,6 @@ struct Choices {
 // In which layout convolutions are wanted; everything else takes what it is given, as far as it
 // can.
 enum class Layouts { channels_last, blocked, chosen };
-
-// Memory that is in use from step `first` to step `last`, or in all of them and between executions.
-struct Block {
-  std::size_t bytes;
-  std::size_t first, last;
-  bool kept;
-};
 
 // A tensor as it lies in a block; `plain` is the dense float32 array that it stands for, in the
 // dimensions of `desc`.
@@ -98,13 +80,5 @@ struct ChainPlan {
 ChainPlan plan_chain(const std::vector<Link>& links, const std::map<std::string, HostTensor>& given,
                      const std::set<std::string>& kept, Precision precision, Layouts layouts,
                      Choices& choices);
-
-// Puts blocks that are not kept into one piece of memory: offsets by block, and its bytes. Two
-// blocks share bytes only where no step uses both.
-struct Placement {
-  std::vector<std::size_t> offsets;
-  std::size_t bytes;
-};
-Placement place(const std::vector<Block>& blocks);
 
 }  // namespace pydlbench::cpu
