@@ -6,20 +6,14 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "bind/fields.hpp"
-#include "core/error.hpp"
-#include "core/problem.hpp"
-#include "cuda/cublaslt/plans.hpp"
-#include "cuda/cudnn/plans.hpp"
 #include "cuda/cudnn/target.hpp"
 #include "cuda/mode.hpp"
 #include "cuda/plan.hpp"
-#include "cuda/pointwise/plans.hpp"
-#include "cuda/pooling/plans.hpp"
+#include "cuda/plans.hpp"
 #include "cuda/reference/reference.hpp"
 #include "cuda/runtime/device.hpp"
 
@@ -83,13 +77,6 @@ auto fact() {
   return [](const cuda::Plan& plan) { return plan.facts().*Member; };
 }
 
-cuda::cudnn::Target target_of(const cuda::Device* device,
-                              const std::optional<std::string>& properties) {
-  if (device != nullptr) return cuda::cudnn::Target::of(*device);
-  if (properties) return cuda::cudnn::Target::of_properties(*properties);
-  throw std::invalid_argument("neither a device nor device_properties");
-}
-
 void register_plan(py::module_& m) {
   using cuda::PlanFacts;
   py::class_<cuda::Plan, std::shared_ptr<cuda::Plan>>(m, "Plan")
@@ -111,75 +98,6 @@ void register_plan(py::module_& m) {
       });
 }
 
-// What a search for plans may be told; a kind takes of it what it knows.
-struct Search {
-  std::string layout;
-  std::size_t workspace_limit;
-  bool fused, sweep;
-  std::optional<std::string> device_properties;
-};
-
-const cuda::Device& required(const cuda::Device* device) {
-  if (device == nullptr) throw std::invalid_argument("only convolutions have plans for no device");
-  return *device;
-}
-
-// The kinds of layers that can be computed on a GPU; without a reference on the device, the host's
-// has to do.
-struct Kind {
-  const char* name;
-  std::vector<std::shared_ptr<cuda::Plan>> (*plans)(const cuda::Device*, const Fields&, Pass,
-                                                    cuda::Mode, const Search&);
-  std::shared_ptr<cuda::Reference> (*reference)(const Fields&, Pass, bool fused);
-};
-
-const Kind kKinds[] = {
-    {"conv2d",
-     [](const cuda::Device* device, const Fields& fields, Pass pass, cuda::Mode mode,
-        const Search& search) {
-       return cuda::cudnn::conv2d_plans(
-           target_of(device, search.device_properties), problem_of<Conv2dProblem>(fields), pass,
-           mode, {search.layout, search.workspace_limit, search.fused, search.sweep});
-     },
-     [](const Fields& fields, Pass pass, bool fused) {
-       return cuda::conv2d_reference(pass, problem_of<Conv2dProblem>(fields), fused);
-     }},
-    {"gemm",
-     [](const cuda::Device* device, const Fields& fields, Pass pass, cuda::Mode mode,
-        const Search& search) {
-       return cuda::gemm_plans(required(device), problem_of<GemmProblem>(fields), pass, mode,
-                               search.workspace_limit, search.fused);
-     },
-     [](const Fields& fields, Pass pass, bool fused) {
-       return cuda::gemm_reference(pass, problem_of<GemmProblem>(fields), fused);
-     }},
-    {"pool2d",
-     [](const cuda::Device* device, const Fields& fields, Pass pass, cuda::Mode mode,
-        const Search& search) {
-       return cuda::pool2d_plans(required(device), problem_of<Pool2dProblem>(fields), pass, mode,
-                                 search.layout);
-     },
-     [](const Fields& fields, Pass pass, bool) {
-       return cuda::pool2d_reference(pass, problem_of<Pool2dProblem>(fields));
-     }},
-    {"pointwise",
-     [](const cuda::Device* device, const Fields& fields, Pass pass, cuda::Mode mode,
-        const Search& search) {
-       const auto& facts = required(device).facts();
-       return cuda::pointwise_plans(
-           problem_of<PointwiseProblem>(fields), pass, mode, search.layout,
-           {facts.capability(), facts.multiprocessors, facts.threads_per_multiprocessor});
-     },
-     nullptr},
-};
-
-const Kind& kind_of(const std::string& name) {
-  for (const Kind& kind : kKinds) {
-    if (name == kind.name) return kind;
-  }
-  throw Unsupported(name + ": there is no native kernel for GPUs");
-}
-
 void register_searches(py::module_& m) {
   m.def(
       "plans",
@@ -189,8 +107,8 @@ void register_searches(py::module_& m) {
          const std::optional<std::string>& device_properties) {
         const auto given = fields_of(kind, fields);
         const py::gil_scoped_release release;
-        return kind_of(kind).plans(device, given, cuda::pass_of(pass), cuda::mode_of(mode),
-                                   {layout, workspace_limit, fused, sweep, device_properties});
+        return cuda::plans_of(device, given, cuda::pass_of(pass), cuda::mode_of(mode),
+                              {layout, workspace_limit, fused, sweep, device_properties});
       },
       "device"_a.none(true), "kind"_a, "pass_"_a, "mode"_a, "fields"_a, py::kw_only(),
       "layout"_a = "best", "workspace_limit"_a = kWorkspaceLimit, "fused"_a = false,
@@ -212,11 +130,8 @@ void register_references(py::module_& m) {
 
   m.def(
       "reference",
-      [](const std::string& kind, const std::string& pass, const py::dict& fields,
-         bool fused) -> std::shared_ptr<cuda::Reference> {
-        const auto make = kind_of(kind).reference;
-        if (make == nullptr) return nullptr;
-        return make(fields_of(kind, fields), cuda::pass_of(pass), fused);
+      [](const std::string& kind, const std::string& pass, const py::dict& fields, bool fused) {
+        return cuda::reference_of(fields_of(kind, fields), cuda::pass_of(pass), fused);
       },
       "kind"_a, "pass_"_a, "fields"_a, py::kw_only(), "fused"_a = false,
       "What computes the exact result on the device; None where only the host can.");

@@ -1,0 +1,91 @@
+#include "cuda/plans.hpp"
+
+#include <stdexcept>
+
+#include "core/error.hpp"
+#include "cuda/cublaslt/plans.hpp"
+#include "cuda/cudnn/plans.hpp"
+#include "cuda/cudnn/target.hpp"
+#include "cuda/pointwise/plans.hpp"
+#include "cuda/pooling/plans.hpp"
+#include "cuda/runtime/device.hpp"
+
+namespace pydlbench::cuda {
+
+namespace {
+
+cudnn::Target target_of(const Device* device, const std::optional<std::string>& properties) {
+  if (device != nullptr) return cudnn::Target::of(*device);
+  if (properties) return cudnn::Target::of_properties(*properties);
+  throw std::invalid_argument("neither a device nor device_properties");
+}
+
+const Device& required(const Device* device) {
+  if (device == nullptr) throw std::invalid_argument("only convolutions have plans for no device");
+  return *device;
+}
+
+// Without a reference on the device, the host's has to do.
+struct Kind {
+  const char* name;
+  std::vector<std::shared_ptr<Plan>> (*plans)(const Device*, const Fields&, Pass, Mode,
+                                              const Search&);
+  std::shared_ptr<Reference> (*reference)(const Fields&, Pass, bool fused);
+};
+
+const Kind kKinds[] = {
+    {"conv2d",
+     [](const Device* device, const Fields& fields, Pass pass, Mode mode, const Search& search) {
+       return cudnn::conv2d_plans(
+           target_of(device, search.device_properties), problem_of<Conv2dProblem>(fields), pass,
+           mode, {search.layout, search.workspace_limit, search.fused, search.sweep});
+     },
+     [](const Fields& fields, Pass pass, bool fused) {
+       return conv2d_reference(pass, problem_of<Conv2dProblem>(fields), fused);
+     }},
+    {"gemm",
+     [](const Device* device, const Fields& fields, Pass pass, Mode mode, const Search& search) {
+       return gemm_plans(required(device), problem_of<GemmProblem>(fields), pass, mode,
+                         search.workspace_limit, search.fused);
+     },
+     [](const Fields& fields, Pass pass, bool fused) {
+       return gemm_reference(pass, problem_of<GemmProblem>(fields), fused);
+     }},
+    {"pool2d",
+     [](const Device* device, const Fields& fields, Pass pass, Mode mode, const Search& search) {
+       return pool2d_plans(required(device), problem_of<Pool2dProblem>(fields), pass, mode,
+                           search.layout);
+     },
+     [](const Fields& fields, Pass pass, bool) {
+       return pool2d_reference(pass, problem_of<Pool2dProblem>(fields));
+     }},
+    {"pointwise",
+     [](const Device* device, const Fields& fields, Pass pass, Mode mode, const Search& search) {
+       const auto& facts = required(device).facts();
+       return pointwise_plans(
+           problem_of<PointwiseProblem>(fields), pass, mode, search.layout,
+           {facts.capability(), facts.multiprocessors, facts.threads_per_multiprocessor});
+     },
+     nullptr},
+};
+
+const Kind& kind_of(const std::string& name) {
+  for (const Kind& kind : kKinds) {
+    if (name == kind.name) return kind;
+  }
+  throw Unsupported(name + ": there is no native kernel for GPUs");
+}
+
+}  // namespace
+
+std::vector<std::shared_ptr<Plan>> plans_of(const Device* device, const Fields& fields, Pass pass,
+                                            Mode mode, const Search& search) {
+  return kind_of(fields.kind()).plans(device, fields, pass, mode, search);
+}
+
+std::shared_ptr<Reference> reference_of(const Fields& fields, Pass pass, bool fused) {
+  const auto make = kind_of(fields.kind()).reference;
+  return make == nullptr ? nullptr : make(fields, pass, fused);
+}
+
+}  // namespace pydlbench::cuda
