@@ -1,6 +1,7 @@
 """CUDA kernels, their sampler and GPU probes (C++ and CUDA; see ``csrc/bind``)."""
 
-from collections.abc import Mapping
+import enum
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypedDict
 
 import numpy as np
@@ -158,6 +159,82 @@ class Kernel:
     def build_seconds(self) -> float: ...
     @property
     def rotating_sets(self) -> int: ...
+
+class Layouts(enum.Enum):
+    channels_last = ...
+    channels_first = ...
+    chosen = ...
+
+class Link:
+    """One kernel of a step, by the names of the tensors that it works on."""
+
+    def __init__(
+        self,
+        name: str,
+        problem: str,
+        kind: str,
+        fields: Mapping[str, object],
+        pass_: str,
+        reads: Mapping[str, str],
+        writes: Mapping[str, str],
+        workspace: str = "",
+        choice: str = "",
+    ) -> None: ...
+    @property
+    def name(self) -> str: ...
+
+class Offers:
+    """Plans for chains in a mode that stores float32, and what is known of them."""
+
+    def __init__(self, device: Device, mode: str, workspace_limit: int) -> None: ...
+
+class RawStep(TypedDict):
+    """A kernel of a chain, or a conversion of ``tensor``."""
+
+    name: str
+    tensor: str
+    algorithm: str
+    layout: str
+    bytes: int
+
+class RawLoad(TypedDict):
+    """A tensor as it lies before the first execution."""
+
+    tensor: str
+    layout: str
+    bytes: int
+    plain: bool
+
+class Chain:
+    """The kernels of a whole step, run in order on each other's outputs.
+
+    Samples are seconds of one CUDA graph, or of a stream of launches between events; the latter
+    behind a gate where ``gated``.
+    """
+
+    def __init__(
+        self,
+        offers: Offers,
+        links: Sequence[Link],
+        given: Mapping[str, npt.NDArray[np.float32]],
+        kept: Collection[str],
+        layouts: Layouts,
+    ) -> None: ...
+    def load(self) -> None: ...
+    def run(self) -> None: ...
+    def sample(
+        self, samples: int, inner: int = 1, untimed: int = 0, *, graph: bool = False
+    ) -> RawChunk: ...
+    def step_seconds(self) -> npt.NDArray[np.float64]: ...
+    def tensor(self, name: str) -> npt.NDArray[np.float32]: ...
+    @property
+    def gated(self) -> bool: ...
+    @property
+    def steps(self) -> list[RawStep]: ...
+    @property
+    def loads(self) -> list[RawLoad]: ...
+    @property
+    def memory(self) -> dict[str, int]: ...
 
 def reference(
     kind: str, pass_: str, fields: Mapping[str, object], *, fused: bool = False

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bind/arrays.hpp"
+#include "bind/cuda_objects.hpp"
 #include "core/error.hpp"
 #include "cuda/arena.hpp"
 #include "cuda/kernel.hpp"
@@ -28,9 +29,7 @@ std::shared_ptr<cuda::Arena> make_arena(cuda::Device& device,
   for (const auto& [role, array] : inputs) {
     tensors[role] = {array.data(), static_cast<std::size_t>(array.size()), kept_alive(array)};
   }
-  const auto object = py::cast(device, py::return_value_policy::reference);
-  return std::make_shared<cuda::Arena>(std::shared_ptr<cuda::Device>(kept_alive(object), &device),
-                                       std::move(tensors));
+  return std::make_shared<cuda::Arena>(shared_device(device), std::move(tensors));
 }
 
 cuda::CacheState cache_of(const std::string& name) {
@@ -38,12 +37,6 @@ cuda::CacheState cache_of(const std::string& name) {
   if (name == "weights-cold") return cuda::CacheState::weights_cold;
   if (name == "all-cold") return cuda::CacheState::all_cold;
   throw py::value_error("cache " + name + ": no such state; there is: hot, weights-cold, all-cold");
-}
-
-cuda::Timing timing_of(const std::string& name) {
-  if (name == "events") return cuda::Timing::events;
-  if (name == "cuda-graph") return cuda::Timing::graph;
-  throw py::value_error("timing " + name + ": no such procedure; there is: events, cuda-graph");
 }
 
 std::shared_ptr<cuda::Kernel> make_kernel(std::shared_ptr<cuda::Plan> plan,
@@ -63,12 +56,7 @@ py::dict sample(cuda::Kernel& kernel, int samples, int inner, int untimed) {
     const py::gil_scoped_release release;
     result = kernel.sample({samples, inner, untimed});
   }
-  py::dict chunk;
-  chunk["seconds"] = array_of(std::move(result.seconds));
-  chunk["clock_hz"] = array_of(std::move(result.clock_hz));
-  chunk["wall_s"] = result.wall_seconds;
-  chunk["gate_timeouts"] = result.gate_timeouts;
-  return chunk;
+  return chunk_of(std::move(result));
 }
 
 py::array_t<float> read(const cuda::Kernel& kernel, std::size_t tensor) {

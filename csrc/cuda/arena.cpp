@@ -11,6 +11,20 @@
 
 namespace pydlbench::cuda {
 
+void download(const Device& device, const TensorSpec& spec, const void* source, float* dense) {
+  const auto bytes = static_cast<std::size_t>(spec.elements()) * sizeof(float);
+  device.make_current();
+  DeviceMemory converted;
+  if (spec.type != DataType::float32 || spec.strides != plain_strides(spec.dims)) {
+    converted = DeviceMemory(device, bytes, spec.role + " as float32");
+    to_dense(spec, source, static_cast<float*>(converted.data()), device.stream());
+    source = converted.data();
+  }
+  PYDLBENCH_CUDA_CHECK(
+      cudaMemcpyAsync(dense, source, bytes, cudaMemcpyDeviceToHost, device.stream()));
+  device.synchronize();
+}
+
 Arena::Arena(std::shared_ptr<Device> device, std::map<std::string, HostTensor> inputs)
     : device_(std::move(device)), inputs_(std::move(inputs)) {}
 

@@ -25,6 +25,9 @@ struct Tensor {
   DeviceMemory memory;
 };
 
+// A tensor in device memory as the caller's dense float32 array of spec.elements().
+void download(const Device& device, const TensorSpec& spec, const void* source, float* dense);
+
 // Uploads and converts each of the caller's inputs once and shares the result among plans, so that
 // trying fifty of them costs one transfer over the bus. Outputs belong to the kernels.
 class Arena {

@@ -2,7 +2,8 @@
 //
 // Threads walk along the memory that is written. What they read is strided where the order differs:
 // at worst each element costs one sector of 32 bytes, so that 800 MB from NCHW to NHWC take
-// some 20 ms on the slowest card. It happens once per tensor and is not timed.
+// some 20 ms on the slowest card. Of a caller's tensors that happens once and is not timed; a chain
+// has its conversions in its time, as the steps that they are.
 #include "cuda/convert.hpp"
 
 #include <algorithm>
@@ -87,6 +88,15 @@ void to_dense(const TensorSpec& spec, const void* storage, float* dense, CUstrea
   const auto walk = walk_along_target(spec.dims, spec.strides, plain_strides(spec.dims));
   launch(convert_kernel, convert_grid(spec.elements(), most_blocks), dim3(kConvertThreads), 0,
          stream, storage, view.type, dense, DataType::float32, walk, spec.elements());
+}
+
+void convert(const TensorSpec& from, const void* source, const TensorSpec& to, void* target,
+             CUstream_st* stream, std::int64_t most_blocks) {
+  PYDLBENCH_CHECK(from.dims == to.dims, "a conversion keeps the dimensions");
+  const auto read = view_of(from, nullptr), written = view_of(to, target);
+  const auto walk = walk_along_target(from.dims, from.strides, to.strides);
+  launch(convert_kernel, convert_grid(from.elements(), most_blocks), dim3(kConvertThreads), 0,
+         stream, source, read.type, written.data, written.type, walk, from.elements());
 }
 
 }  // namespace pydlbench::cuda

@@ -1,4 +1,5 @@
-// Copies between the caller's dense float32 arrays and tensors as plans store them, on the device.
+// Copies between the caller's dense float32 arrays and tensors as plans store them, and from one
+// such tensor to another, on the device.
 #pragma once
 
 #include <cstdint>
@@ -20,5 +21,10 @@ void to_storage(const float* dense, const TensorSpec& spec, void* storage, CUstr
 // The tensor as a dense row-major array; exact, except for int32 beyond 2^24.
 void to_dense(const TensorSpec& spec, const void* storage, float* dense, CUstream_st* stream,
               std::int64_t most_blocks = kConvertBlocks);
+
+// The elements of one tensor at the places and in the format of another one of the same dimensions;
+// rounds as to_storage() does, and leaves memory between elements as it is.
+void convert(const TensorSpec& from, const void* source, const TensorSpec& to, void* target,
+             CUstream_st* stream, std::int64_t most_blocks = kConvertBlocks);
 
 }  // namespace pydlbench::cuda

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "cuda/convert.hpp"
 #include "cuda/runtime/check.hpp"
 #include "cuda/sampling/rotation.hpp"
 
@@ -133,19 +132,7 @@ void Kernel::run_poisoned() {
 }
 
 void Kernel::read(std::size_t tensor, float* dense) const {
-  device_->make_current();
-  const auto& spec = plan_->tensors().at(tensor);
-  const auto bytes = static_cast<std::size_t>(spec.elements()) * sizeof(float);
-  const void* source = own_.at(tensor).data();
-  DeviceMemory converted;
-  if (spec.type != DataType::float32 || spec.strides != plain_strides(spec.dims)) {
-    converted = DeviceMemory(*device_, bytes, spec.role + " as float32");
-    to_dense(spec, source, static_cast<float*>(converted.data()), device_->stream());
-    source = converted.data();
-  }
-  PYDLBENCH_CUDA_CHECK(
-      cudaMemcpyAsync(dense, source, bytes, cudaMemcpyDeviceToHost, device_->stream()));
-  device_->synchronize();
+  download(*device_, plan_->tensors().at(tensor), own_.at(tensor).data(), dense);
 }
 
 Comparison Kernel::verify(const Reference& reference, Arena& arena) const {

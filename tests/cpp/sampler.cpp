@@ -41,6 +41,7 @@ extern "C" struct Scenario {
   int queue;              // most launches behind a closed gate, the next one waits for its time-out
   int again;              // sample a second time, without failures, and record that instead
   int uncapturable;       // the work is refused while a stream is captured
+  int kernels;            // of an execution; 0: one
 };
 
 namespace {
@@ -200,13 +201,16 @@ class Fake final : public Calls {
 
 class FakeWork final : public Work {
  public:
-  FakeWork(Fake& fake, int sets) : fake_(fake), sets_(sets) {}
+  FakeWork(Fake& fake, int sets, int kernels) : fake_(fake), sets_(sets), kernels_(kernels) {}
   void enqueue(std::size_t set, CUstream_st*) override { fake_.work(set); }
   std::size_t sets() const override { return static_cast<std::size_t>(sets_); }
+  std::size_t kernels() const override {
+    return kernels_ == 0 ? Work::kernels() : static_cast<std::size_t>(kernels_);
+  }
 
  private:
   Fake& fake_;
-  int sets_;
+  int sets_, kernels_;
 };
 
 template <typename T>
@@ -228,7 +232,7 @@ std::string list(const std::vector<T>& values) {
 
 std::string play(const Scenario& scenario) {
   Fake fake(scenario);
-  FakeWork work(fake, scenario.sets);
+  FakeWork work(fake, scenario.sets, scenario.kernels);
   std::ostringstream out;
   out.precision(17);
   out << '{';

@@ -29,7 +29,7 @@ class _Scenario(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("samples", "inner", "untimed", "launch_times")),
         *((name, ctypes.c_double) for name in ("seconds", "elapsed", "clock_seconds")),
         *((name, ctypes.c_int) for name in ("fail_at", "fail_after_effect", "gate_timeouts")),
-        *((name, ctypes.c_int) for name in ("queue", "again", "uncapturable")),
+        *((name, ctypes.c_int) for name in ("queue", "again", "uncapturable", "kernels")),
     )
 
 
@@ -73,6 +73,22 @@ def test_inner_executions_share_a_gate_and_its_time(play: Play) -> None:
     answer = play(inner=3)
     assert answer["trace"] == [*FIRST_RUN, *BEFORE, *(["work 0"] * 3), *AFTER]
     assert answer["seconds"] == pytest.approx([1e-3])
+
+
+def test_an_execution_of_many_kernels_shares_its_gate_with_fewer_others(play: Play) -> None:
+    answer = play(inner=5, kernels=50)
+    two, one = ([*BEFORE, *(["work 0"] * count), *AFTER] for count in (2, 1))
+    assert answer["trace"] == [*FIRST_RUN, *two, *two, *one]
+    assert answer["seconds"] == pytest.approx([1e-3])
+
+
+def test_an_execution_of_more_kernels_than_the_queue_takes_has_no_gate(play: Play) -> None:
+    answer = play(samples=2, kernels=129)
+    assert "close" not in answer["trace"]
+    assert "timed out?" not in answer["trace"]
+    assert answer["trace"].count("elapsed") == 2
+    # A graph is one launch.
+    assert play(timing="graph", kernels=129)["trace"].count("close") == 1
 
 
 def test_untimed_executions_come_first_and_are_not_gated(play: Play) -> None:

@@ -18,6 +18,8 @@ struct Work {
   virtual ~Work() = default;
   virtual void enqueue(std::size_t set, CUstream_st* stream) = 0;
   virtual std::size_t sets() const = 0;
+  // Of how many kernels an execution is made, each of them a few launches at the most.
+  virtual std::size_t kernels() const { return 1; }
 };
 
 enum class Timing { events, graph };
@@ -46,10 +48,12 @@ struct LaunchTimes {
   double wall_s;  // that loop together with waiting for its end: what a host's clock would report
 };
 
-// Most executions that are enqueued behind a closed gate. The driver's queue takes about a thousand
-// launches, and blocks the host in the next one: behind a closed gate, until its time-out. An
-// execution may be several launches. A sample of more executions is taken in several rounds, each
-// with a gate and events of its own, and its times add up. A time-out halves the bound.
+// Most kernels that are enqueued behind a closed gate. The driver's queue takes about a thousand
+// launches, and blocks the host in the next one: behind a closed gate, until its time-out. A kernel
+// may be several launches. A sample of more executions is taken in several rounds, each with a gate
+// and events of its own, and its times add up. A time-out halves the bound. An execution of more
+// kernels than that runs without a gate: where the host is slower than the device, that is in the
+// time.
 inline constexpr std::size_t kMostGatedLaunches = 128;
 inline constexpr std::size_t kMostGraphLaunches = 1024;
 // A sample whose gate timed out is repeated so often before the kernel is given up.
@@ -98,6 +102,7 @@ class Sampler {
   };
 
   bool can_be_captured(std::size_t executions);
+  bool is_gated(Timing timing) const;
   void run_once_ungated();
   void run_untimed(std::size_t executions, std::size_t inner);
   Reading take(std::size_t executions, Timing timing, bool cold, bool rotate, int* timeouts);
@@ -114,7 +119,7 @@ class Sampler {
   const Timing timing_;
   const std::vector<Prefetch> prefetches_;
   std::map<std::pair<std::size_t, bool>, std::unique_ptr<Calls::Executable>> graphs_;
-  std::size_t most_gated_ = kMostGatedLaunches, most_in_graph_ = kMostGraphLaunches;
+  std::size_t most_gated_, most_in_graph_;
   std::size_t next_ = 0;
   bool ran_ = false;
 };
