@@ -38,8 +38,9 @@ def prepare_native_chain(
     rows: Mapping[KernelSpec, Measurement] | None = None,
     *,
     check: bool = True,
+    timing: str = "auto",
 ) -> RemoteKernel[ChainFacts]:
-    """Have a step's native chain made ready in the native worker.
+    """Have a step's native chain made ready in the native worker of the step's device.
 
     Its output and gradients are held against those of the case's framework, in its first mode. With
     no such framework installed the chain's facts have no check named ``agreement``, and a note that
@@ -51,6 +52,8 @@ def prepare_native_chain(
         rows: native rows of the same session: their kernels are the chain's first choice in the
             way to lay tensors out that takes each kernel as it was the fastest alone.
         check: hold it against the framework.
+        timing: on a GPU ``cuda-graph`` or ``events``; ``auto`` is a graph where the chain can be
+            captured into one. The facts say which.
 
     Returns:
         A kernel to sample: seconds per execution of the whole chain.
@@ -61,10 +64,8 @@ def prepare_native_chain(
         PydlbenchError: the chain computes something else than the framework, or itself; it must not
             be timed.
     """
-    if case.on_gpu:
-        raise UnsupportedError("native chains run on a CPU so far")
     list_step(build_model(case.model, case.batch, **case.options), case.phase)  # or says why not
-    worker = session.worker("native", "cpu")
+    worker = session.worker("native", case.device)
     with tempfile.TemporaryDirectory() as name:
         saved = Path(name) / "native"
         kernel = worker.build(
@@ -73,6 +74,7 @@ def prepare_native_chain(
             case=case.to_dict(),
             choices=choices_of(rows or {}),
             save=str(saved) if check else None,
+            timing=timing,
         )
         try:
             if check:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.base import Backend
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.backends.native.cpu import CpuBackend, CpuKernel
+    from pydlbench.backends.native.cuda import CudaBackend, CudaKernel
     from pydlbench.models.graph import Model
     from pydlbench.records.chain import ChainFacts
     from pydlbench.records.step import StepKernel
@@ -132,23 +133,30 @@ def prepare_step(
 
 
 def prepare_native_chain(
-    backend: CpuBackend, case: dict[str, Any], choices: dict[str, str], save: str | None
-) -> CpuKernel[ChainFacts]:
+    backend: CpuBackend | CudaBackend,
+    case: dict[str, Any],
+    choices: dict[str, str],
+    save: str | None,
+    timing: str = "auto",
+) -> CpuKernel[ChainFacts] | CudaKernel[ChainFacts]:
     """Make the native kernels of a step ready, to be run in order on each other's outputs.
 
     Args:
-        backend: of the native worker of the CPU.
+        backend: of the native worker of the case's device.
         case: a :class:`StepSpec`; framework, mode and feed are not looked at.
         choices: ``<algorithm> <layout>`` of the fastest kernels alone, by problem.
         save: folder to write output and gradients into, dropout off; None writes nothing.
+        timing: on a GPU ``cuda-graph`` or ``events``; ``auto`` is a graph where it can be captured.
 
     Raises:
-        UnsupportedError: an operation of which there is no native kernel, or another precision.
+        UnsupportedError: an operation of which there is no native kernel, another precision, or a
+            way to time it that there is not.
     """
     from pydlbench.steps.native.chain import prepare_model
 
     model, step = _read(case)
-    return prepare_model(backend, model, step, choices, None if save is None else Path(save))
+    folder = None if save is None else Path(save)
+    return prepare_model(backend, model, step, choices, folder, timing)
 
 
 def prepare_operators(

@@ -98,12 +98,30 @@ def test_without_the_framework_nobody_has_checked(monkeypatch) -> None:
     ("case", "said"),
     [
         (StepSpec(model="unet", batch=1), "crop"),
-        (StepSpec(model="mnist", batch=1, device="cuda:0"), "CPU"),
+        (StepSpec(model="unet", batch=1, device="cuda:0"), "crop"),
     ],
 )
 def test_what_has_no_chain_is_refused_before_a_worker_is_asked(case, said) -> None:
     with pytest.raises(UnsupportedError, match=said):
         prepare_native_chain(case, SimpleNamespace())
+
+
+def test_the_chain_of_a_gpu_is_built_there_and_timed_as_asked(monkeypatch) -> None:
+    asked = []
+    session, _ = world(monkeypatch, own=[1], theirs=[1])
+    build = session.worker().build
+
+    def worker(*place):
+        def note(*words, timing, **others):
+            asked.append((place, timing))
+            return build(*words, **others)
+
+        return SimpleNamespace(build=note)
+
+    case = StepSpec(model="mnist", batch=4, phase="training", device="cuda:1")
+    prepare_native_chain(case, SimpleNamespace(worker=worker), timing="events")
+
+    assert asked == [(("native", "cuda:1"), "events")]
 
 
 def test_choices_are_the_kernels_of_hot_native_rows() -> None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from pydlbench.backends.native.cpu_chains import CpuChains
     from pydlbench.records.specs import KernelSpec
 
 
@@ -431,6 +432,12 @@ class CpuBackend:
             candidates=search.listing(chosen),
         )
         return self.clocked(kernel, facts)
+
+    def chains(self) -> CpuChains:
+        """Return what makes chains of native kernels on these CPUs."""
+        from pydlbench.backends.native.cpu_chains import CpuChains
+
+        return CpuChains(self)
 
     def clocked(self, kernel: _cpu.Kernel | _cpu.Chain, facts: Facts) -> CpuKernel[Facts]:
         """Return what the native module has made ready with the counters around its samples.

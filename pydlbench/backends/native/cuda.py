@@ -6,7 +6,7 @@ import math
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -20,9 +20,12 @@ from pydlbench.timing.guards import disturbance
 
 if TYPE_CHECKING:
     from pydlbench.backends import autotune
+    from pydlbench.backends.native.cuda_chains import CudaChains
     from pydlbench.records.specs import KernelSpec
 
 __all__ = []
+
+Facts = TypeVar("Facts")
 
 # How often each of the three clocks is read for a row; they are compared, not ranked.
 _LAUNCH_REPETITIONS = 20
@@ -32,11 +35,15 @@ _ENERGY_SECONDS = 1.2
 _ENERGY_START_SECONDS = 0.2
 
 
-class CudaKernel:
-    """A kernel on a GPU, ready to be timed."""
+class _Sample(Protocol):
+    def __call__(self, samples: int, inner: int, untimed: int) -> _cuda.RawChunk: ...
 
-    def __init__(self, kernel: _cuda.Kernel, facts: KernelFacts, monitor: nvml.Monitor) -> None:
-        self._kernel = kernel
+
+class CudaKernel(Generic[Facts]):
+    """A kernel on a GPU, or a chain of many, ready to be timed."""
+
+    def __init__(self, sample: _Sample, facts: Facts, monitor: nvml.Monitor) -> None:
+        self._sample = sample
         self._monitor = monitor
         self.facts = facts
 
@@ -46,7 +53,7 @@ class CudaKernel:
         What the host does meanwhile is no part of them: a closed gate, or a graph, hides it.
         """
         mark = self._monitor.mark()
-        raw = self._kernel.sample(request.samples, request.inner, request.untimed)
+        raw = self._sample(request.samples, request.inner, request.untimed)
         readings = self._monitor.since(mark)
         return Chunk(
             seconds=tuple(raw["seconds"].tolist()),
@@ -63,9 +70,9 @@ class CudaBackend:
     name = "native"
 
     def __init__(self, index: int) -> None:
-        self._device = _cuda.Device(index)
+        self.device = _cuda.Device(index)
         cuda_libraries.load()
-        self._monitor = nvml.Monitor(str(self._device.facts["uuid"]))
+        self._monitor = nvml.Monitor(str(self.device.facts["uuid"]))
         self._inputs = RecentInputs()
 
     def describe(self) -> dict[str, Any]:
@@ -73,25 +80,25 @@ class CudaBackend:
         return {
             "name": "CUDA",
             "version": _cuda.built_with()["cuda"],
-            "device": self._device.facts,
+            "device": self.device.facts,
             "libraries": _cuda.libraries(),
             "built_with": _cuda.built_with(),
             "nvml": self._monitor.snapshot(),
             "numpy": np.__version__,
         }
 
-    def prepare(self, case: KernelSpec, preparation: Preparation) -> CudaKernel:
+    def prepare(self, case: KernelSpec, preparation: Preparation) -> CudaKernel[KernelFacts]:
         """Find the fastest right plan; see :class:`~pydlbench.backends.base.Backend`."""
         self._check_support(case)
-        found = plans(self._device, case, preparation.workspace_bytes, preparation.all_candidates)
+        found = plans(self.device, case, preparation.workspace_bytes, preparation.all_candidates)
         if not found:
             raise UnsupportedError(f"no plan with --layout {case.layout}")
-        search = CudaAutotuner(self._device, found, case, preparation, self._inputs)
+        search = CudaAutotuner(self.device, found, case, preparation, self._inputs)
         try:
             chosen = search.tune()
         except (PrimitiveError, UnsupportedError):
             # After a lost device every plan is wrong, for no fault of its own: this says so.
-            self._device.synchronize()
+            self.device.synchronize()
             raise
         return self._finish(search, chosen, preparation)
 
@@ -101,7 +108,7 @@ class CudaBackend:
         What NVML tells meanwhile stands beside the readings, as it does beside samples.
         """
         mark = self._monitor.mark()
-        found = cuda_probes.run(self._device, name, arguments)
+        found = cuda_probes.run(self.device, name, arguments)
         return {**found, "disturbance": disturbance(self._monitor.since(mark))}
 
     def _check_support(self, case: KernelSpec) -> None:
@@ -121,7 +128,7 @@ class CudaBackend:
 
     def _finish(
         self, search: CudaAutotuner, chosen: autotune.Candidate, preparation: Preparation
-    ) -> CudaKernel:
+    ) -> CudaKernel[KernelFacts]:
         plan: _cuda.Plan = chosen.source
         listed = search.listing(chosen)
         times = search.kernel(chosen).launch_times(_LAUNCH_REPETITIONS)
@@ -156,7 +163,22 @@ class CudaBackend:
             energy_j=energy_j,
             power_w=power_w,
         )
-        return CudaKernel(kernel, facts, self._monitor)
+        return self.monitored(kernel.sample, facts)
+
+    def monitored(self, sample: _Sample, facts: Facts) -> CudaKernel[Facts]:
+        """Return what the native module has made ready with NVML's readings around its samples.
+
+        Args:
+            sample: takes a chunk of samples.
+            facts: what is known of what is sampled.
+        """
+        return CudaKernel(sample, facts, self._monitor)
+
+    def chains(self) -> CudaChains:
+        """Return what makes chains of native kernels on this GPU."""
+        from pydlbench.backends.native.cuda_chains import CudaChains
+
+        return CudaChains(self)
 
     def _energy(self, kernel: _cuda.Kernel) -> tuple[float | None, float | None]:
         """Return joules per execution and mean watts, over a second of executions in a row.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.base import Preparation
     from pydlbench.records.specs import KernelSpec
 
-__all__ = ["CudaAutotuner", "RecentInputs", "plans"]
+__all__ = ["CudaAutotuner", "RecentInputs", "native_pass", "plans"]
 
 
 # -----------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def plans(
     found = _cuda.plans(
         device,
         layer.kind,
-        _pass(case),
+        native_pass(case),
         case.precision,
         layer.problem_fields(),
         layout=case.layout,
@@ -133,10 +133,11 @@ def plans(
 def reference(case: KernelSpec) -> _cuda.Reference | None:
     """Return what computes the exact result on the device, or None where only the host can."""
     layer, fused = case.layer, case.fuse == "bias-relu"
-    return _cuda.reference(layer.kind, _pass(case), layer.problem_fields(), fused=fused)
+    return _cuda.reference(layer.kind, native_pass(case), layer.problem_fields(), fused=fused)
 
 
-def _pass(case: KernelSpec) -> str:
+def native_pass(case: KernelSpec) -> str:
+    """Return the pass of a case as the native module calls it."""
     return f"forward-{case.propagation}" if case.pass_ == "forward" else case.pass_
 
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-import pydlbench._cpu as _cpu
-from pydlbench.backends.native.cpu import native_pass
-from pydlbench.errors import UnsupportedError
+from pydlbench.backends.native.chains import ChainLink
+from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.models.graph import INPUT
 from pydlbench.records.chain import ChainFacts, ChainStep
 from pydlbench.records.specs import KernelSpec
@@ -19,24 +18,20 @@ from pydlbench.steps.native.links import LABELS, list_step, problem_text
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from pydlbench.backends.native.chains import Chain, Chains
     from pydlbench.backends.native.cpu import CpuBackend, CpuKernel
+    from pydlbench.backends.native.cuda import CudaBackend, CudaKernel
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
     from pydlbench.steps.native.links import Listing
 
 __all__ = ["NativeChain", "prepare_model"]
 
-#: By the words of ``ChainFacts.layouts``.
-_WAYS: Final = {
-    "channels last": _cpu.Layouts.channels_last,
-    "blocked": _cpu.Layouts.blocked,
-    "as each row": _cpu.Layouts.chosen,
-}
 #: A way is tried so often, after one run that nobody times; or once, if that took so long.
 _TRIES: Final = 5
 _ENOUGH_S: Final = 2.0
@@ -57,8 +52,7 @@ class NativeChain:
         seed: of weights, images and labels.
         dropout: whether it drops anything.
         choices: ``<algorithm> <layout>`` of the fastest kernels alone, by problem.
-        cpus: that the process is pinned to.
-        known: what other chains have found out about their kernels, and this one will add to.
+        chains: makes it, on its device; None is the CPU of this process.
 
     Raises:
         UnsupportedError: an operation of which there is no native kernel.
@@ -73,21 +67,22 @@ class NativeChain:
         seed: int = 0,
         dropout: bool = True,
         choices: Mapping[str, str] | None = None,
-        cpus: list[int] | None = None,
-        known: _cpu.Choices | None = None,
+        chains: Chains | None = None,
     ) -> None:
+        if chains is None:
+            from pydlbench.backends.native.cpu_chains import CpuChains
+
+            chains = CpuChains()
         self._model = model
         self.phase = phase
         self._listing = list_step(model, phase, dropout=dropout)
         self._weights = make_weights(model, seed)
-        self.chain = _cpu.Chain(
+        self._chains: Chains = chains
+        self.chain: Chain = chains.make(
             _links(self._listing, choices or {}),
             _given(model, self._listing, self._weights, seed),
             self._kept(),
-            _cpu.Precision.fp32,
-            _WAYS[layouts],
-            _cpu.Choices() if known is None else known,
-            cpus or [],
+            layouts,
         )
 
     def output(self) -> NDArray[np.float32]:
@@ -123,12 +118,20 @@ class NativeChain:
             detail = f"{where} off by {worst:.2g} of its largest element"
         return Check(name="update", status="ok" if good else "failed", detail=detail)
 
-    def seconds(self) -> float:
-        """Return the least time of a few runs."""
-        first = self.chain.sample(1)["seconds"][0]
+    def seconds(self, timing: str) -> float:
+        """Return the least time of a few runs.
+
+        Args:
+            timing: one of the ways to time it that its device has.
+
+        Raises:
+            UnsupportedError: it cannot be timed so.
+            PrimitiveError: the same, by the word of a library.
+        """
+        (first,) = self._chains.seconds(self.chain, 1, timing)
         if first > _ENOUGH_S:
-            return float(first)
-        return float(min(self.chain.sample(_TRIES)["seconds"]))
+            return first
+        return min(self._chains.seconds(self.chain, _TRIES, timing))
 
     def steps(self) -> tuple[ChainStep, ...]:
         """Run a few times with a clock behind each step and return all steps with their times."""
@@ -161,20 +164,18 @@ class NativeChain:
         return {self._listing.output, *gradients.values(), *updated}
 
 
-def _links(listing: Listing, choices: Mapping[str, str]) -> list[_cpu.Link]:
-    """Return the links as the native module takes them."""
+def _links(listing: Listing, choices: Mapping[str, str]) -> list[ChainLink]:
+    """Return the links as the native backends take them."""
     found = []
     for link in listing.links:
         work = link.work
         case = KernelSpec(layer=work.layer, pass_=work.pass_, propagation=work.propagation)
         problem = problem_text(work.layer, work.pass_, work.propagation)
         found.append(
-            _cpu.Link(
+            ChainLink(
                 name=link.name,
                 problem=problem,
-                kind=work.layer.kind,
-                fields=work.layer.problem_fields(),
-                pass_=native_pass(case),
+                case=case,
                 reads=link.reads,
                 writes=link.writes,
                 workspace=link.workspace,
@@ -199,12 +200,13 @@ def _given(
 
 
 def prepare_model(
-    backend: CpuBackend,
+    backend: CpuBackend | CudaBackend,
     model: Model,
     case: StepSpec,
     choices: Mapping[str, str] | None = None,
     save: Path | None = None,
-) -> CpuKernel[ChainFacts]:
+    timing: str = "auto",
+) -> CpuKernel[ChainFacts] | CudaKernel[ChainFacts]:
     """Make the native chain of a given graph ready, in the fastest way to lay it out.
 
     Args:
@@ -214,9 +216,12 @@ def prepare_model(
         choices: ``<algorithm> <layout>`` of the fastest kernels alone, by
             :func:`pydlbench.steps.native.links.problem_text`.
         save: folder to write output and gradients into, dropout off.
+        timing: how it is timed: on a GPU ``cuda-graph`` or ``events``; ``auto`` is the first way
+            that its device has and its libraries allow.
 
     Raises:
-        UnsupportedError: an operation of which there is no native kernel, or another precision.
+        UnsupportedError: an operation of which there is no native kernel, another precision, or a
+            way to time it that there is not.
         PrimitiveError: the library refused or failed.
     """
     if case.precision != "fp32":
@@ -224,17 +229,18 @@ def prepare_model(
     if case.running_statistics and case.backward:
         raise UnsupportedError("native kernels train normalisations with the batch's statistics")
     start = time.perf_counter()
-    how: dict[str, Any] = {
-        "seed": case.seed,
-        "choices": choices,
-        "cpus": backend.cpus,
-        "known": _cpu.Choices(),
-    }
+    chains: Chains = backend.chains()
+    if timing not in ("auto", *chains.timings):
+        raise UnsupportedError(f"--timing {timing}: there is {', '.join(chains.timings)}")
+    wanted = chains.timings if timing == "auto" else (timing,)
+    how: dict[str, Any] = {"seed": case.seed, "choices": choices, "chains": chains}
     tried: dict[str, float] = {}
     chain: NativeChain | None = None
-    for layouts in _WAYS:
+    for layouts in chains.ways:
         made = NativeChain(model, case.phase, layouts, dropout=case.dropout, **how)
-        tried[layouts] = made.seconds()
+        # All in the same way: times of a graph and of a stream are no choice between layouts.
+        timing, tried[layouts] = _first_time(made, wanted)
+        wanted = (timing,)
         if tried[layouts] == min(tried.values()):
             chain = made
         del made
@@ -243,6 +249,7 @@ def prepare_model(
     setup_s = time.perf_counter() - start
     checks = [chain.check_update()] if case.phase == "training" else []
     notes = ["memory stays between executions; images, labels and first weights are loaded before"]
+    notes += chains.notes(chain.chain)
     if case.backward and case.dropout and any(node.op == "dropout" for node in model):
         notes.append("checked with dropout off")
         if save is not None:
@@ -252,6 +259,7 @@ def prepare_model(
     library = backend.describe()
     facts = ChainFacts(
         library=f"{library['name']} {library['version']}",
+        timing=timing,
         layouts=layouts,
         tried=tried,
         steps=chain.steps(),
@@ -264,4 +272,16 @@ def prepare_model(
         notes=tuple(notes),
     )
     chain.chain.load()
-    return backend.clocked(chain.chain, facts)
+    kernel: CpuKernel[ChainFacts] | CudaKernel[ChainFacts]
+    kernel = chains.kernel(chain.chain, facts, timing)
+    return kernel
+
+
+def _first_time(chain: NativeChain, timings: Sequence[str]) -> tuple[str, float]:
+    """Return the first of some ways to time a chain that is not refused, and the time."""
+    for timing in timings[:-1]:
+        try:
+            return timing, chain.seconds(timing)
+        except (UnsupportedError, PrimitiveError):
+            continue
+    return timings[-1], chain.seconds(timings[-1])

@@ -24,34 +24,6 @@ from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 
 CONV = Conv2d.of(batch=2, in_channels=3, in_size=5, out_channels=4, kernel=3, padding=1)
-_MODULES = ("cuda", "cuda_plans", "cuda_probes")
-
-
-@pytest.fixture
-def native(monkeypatch):
-    """The invented module, with the backend's own modules imported on top of it."""
-    module = fake_cuda.Module()
-    fake_cuda.Kernel.made.clear()
-    monkeypatch.setitem(sys.modules, "pydlbench._cuda", module)
-    import pydlbench
-
-    monkeypatch.setattr(pydlbench, "_cuda", module, raising=False)
-    package = importlib.import_module("pydlbench.backends.native")
-    for name in _MODULES:
-        monkeypatch.delitem(sys.modules, f"pydlbench.backends.native.{name}", raising=False)
-        monkeypatch.delattr(package, name, raising=False)
-    yield module
-    for name in _MODULES:  # built on the invented one: nobody else may see them
-        sys.modules.pop(f"pydlbench.backends.native.{name}", None)
-        vars(package).pop(name, None)
-
-
-@pytest.fixture
-def backend(native, monkeypatch):
-    assert native.offer == []
-    cuda = importlib.import_module("pydlbench.backends.native.cuda")
-    monkeypatch.setattr(cuda.cuda_libraries, "load", dict)
-    return cuda.create("cuda:3")
 
 
 def prepare(backend, preparation=None, **words):
@@ -98,7 +70,7 @@ def test_after_a_lost_device_nothing_more_is_tried(native, backend):
 
 def test_a_device_lost_in_the_race_is_no_fault_of_the_plans(native, backend):
     native.offer = [
-        fake_cuda.Plan(name, fails="run", device=backend._device) for name in ("one", "two")
+        fake_cuda.Plan(name, fails="run", device=backend.device) for name in ("one", "two")
     ]
     with pytest.raises(DeviceLostError):
         prepare(backend)
@@ -108,7 +80,7 @@ def test_a_device_lost_in_the_peak_product_is_no_fault_of_the_plans(native, back
     native.plans = lambda *_, **__: [fake_cuda.Plan("bad", fails="build")]
     with pytest.raises(UnsupportedError):
         backend.probe("gemm_peak", {"precision": "bf16-tc", "size": 64})
-    backend._device.lost = True
+    backend.device.lost = True
     with pytest.raises(DeviceLostError):
         backend.probe("gemm_peak", {"precision": "bf16-tc", "size": 64})
 
