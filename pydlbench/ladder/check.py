@@ -140,6 +140,7 @@ class _Check:
         # Native rows have processes besides the session's: a new one in each lap.
         self._apart = Session(session.options)
         self._chain: ChainFacts | None = None
+        self._recorded: OperatorsFacts | None = None
         self._notes: list[str] = []
         self._absent: dict[str, str] = {}
         self._visits: dict[str, Callable[[], Mapping[str, float]]] = {}
@@ -225,9 +226,13 @@ class _Check:
                 worker = self._session.worker(case.framework, case.device, warm=warm)
                 kernel = worker.build(operations.prepare_chain, OperatorsFacts, case=case.to_dict())
                 self._visits[name] = Sampled(name, self._kept(kernel))
+                self._recorded = kernel.facts
         except PydlbenchError as error:
-            if "operator_chain" not in self._visits:
-                self._absent["operator_chain"] = " ".join(str(error).split())
+            why = " ".join(str(error).split())
+            if "operator_chain" in self._visits:
+                self._notes.append(f"no operator chain with kept pages: {why}")
+            else:
+                self._absent["operator_chain"] = why
 
     def _replay(self, traces: Mapping[str, Sequence[int]]) -> RemoteKernel[OperatorsFacts]:
         # Each block is given back when it is freed, so that the next one's pages are fresh.
@@ -318,6 +323,7 @@ class _Check:
             operators=self._found,
             log=self._log,
             faults=faults,
+            reorders_s=() if self._chain is None else self._chain.reorder_runs,
         )
         rows = tuple(
             OperatorRow(
@@ -337,6 +343,7 @@ class _Check:
             hows=_HOWS,
             details=self._details(rows, median(_of(laps, "step"))),
             outside_s=0.0 if self._chain is None else self._chain.reorder_s,
+            calling_s=self._calling_s(),
             confidence=confidence,
         )
         return CheckRecord(
@@ -410,7 +417,15 @@ class _Check:
         if self._chain is not None:
             count = len(self._chain.reorders)
             found["native_chain"] = f"{count} reorders, {self._chain.reorder_s * 1e3:.1f} ms in all"
+        if (calling_s := self._calling_s()) > _WORTH * step_s:
+            ms = f"{calling_s * 1e3:.1f} ms"
+            found["operator_chain"] = f"{ms} of it start the calls from Python"
         return found
+
+    def _calling_s(self) -> float:
+        """Return what the chain of recorded calls spends on starting them, in seconds."""
+        facts = self._recorded
+        return 0.0 if facts is None else facts.dispatch_s * sum(one.count for one in facts.calls)
 
     def _outside(self) -> list[str]:
         packing = self._native.reorders("weights")

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DISPATCH",
     "FRESH_MEMORY",
+    "OWN_REORDERS",
     "REORDERS",
     "ask_log",
     "ask_operators",
@@ -43,6 +44,8 @@ FRESH_MEMORY: Final = "fresh memory"
 #: And of starting operators.
 DISPATCH: Final = "dispatch"
 REORDERS: Final = "layout reorders"
+#: Those that the native chain has as well.
+OWN_REORDERS: Final = "reorders of the native chain"
 
 # No fault costs more than this, in seconds; and the share of a step that so many could explain at
 # the most, below which there is nothing that an allocator could save.
@@ -58,6 +61,7 @@ def experiments(
     operators: Sequence[StepOperator],
     log: Mapping[str, Any],
     faults: Mapping[str, float | None],
+    reorders_s: Sequence[float] = (),
 ) -> tuple[list[Experiment], list[str]]:
     """Return what was tried, and notes on what could not be.
 
@@ -68,6 +72,7 @@ def experiments(
         operators: of the step.
         log: what the framework's library logged of whole steps; empty without a log.
         faults: page faults per step: ``counted``, and with pages ``kept``.
+        reorders_s: of the native chain, run by run: what lies above it has none of these.
     """
     found: list[Experiment] = []
     notes: list[str] = []
@@ -77,6 +82,8 @@ def experiments(
         found.append(
             Experiment(term=REORDERS, rung="operators", seconds=seconds, how=how, paired=False)
         )
+        if any(reorders_s) and "native_chain" in ladder.values:
+            found.append(_own_reorders(reorders_s))
     else:
         notes.append("no layout reorders: nothing logs them here")
     found += _dispatch(calls, operators)
@@ -88,7 +95,8 @@ def experiments(
         notes.append("no fusion: nodes that are joined were not run one by one besides")
     # The chain of calls has fresh pages as the step has: there they lie below it.
     chained = ladder.between("operator_chain_kept", "operator_chain")
-    rung, what = ("operator_chain", "operator chain") if chained else ("step", "step")
+    rung = "operator_chain" if "operator_chain" in ladder.values else "step"
+    what = "operator chain" if chained else "step"
     fresh = chained or ladder.between("step_kept", "step")
     if fresh and "step" in ladder.values:
         counted, left = faults.get("counted"), faults.get("kept")
@@ -105,6 +113,18 @@ def experiments(
         how = "the step fed from the host minus the same with its images lying there, pages kept"
         found.append(Experiment(term="host transfer", rung="step", seconds=fed, how=how))
     return found, notes
+
+
+def _own_reorders(seconds: Sequence[float]) -> Experiment:
+    """Return the conversions of the native chain: what lies above it is less than a step's own."""
+    return Experiment(
+        term=OWN_REORDERS,
+        rung="operators",
+        seconds={number: -one for number, one in enumerate(seconds)},
+        how=f"{len(seconds)} runs of the native chain with a clock behind each conversion: it has "
+        "reorders and packing of its own, which are in the rung below",
+        paired=False,
+    )
 
 
 def _dispatch(calls: OperatorsFacts, operators: Sequence[StepOperator]) -> list[Experiment]:

@@ -9,6 +9,7 @@ makes a term fit: measurements that cannot all be right are named as contradicti
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -76,6 +77,19 @@ class Experiment:
     def within(self, lap: int) -> float | None:
         """Return the seconds that it had in a lap; None where that is not known."""
         return self.seconds.get(lap) if self.paired else median(self.seconds.values())
+
+    def reach(self, confidence: float) -> tuple[float, float]:
+        """Return how far its interval reaches below and above its median, in seconds.
+
+        Nothing where it is ``paired``: differences within laps have its scatter already.
+        """
+        if self.paired:
+            return 0.0, 0.0
+        values = list(self.seconds.values())
+        middle = median(values)
+        found = median_interval(values, confidence)
+        low, high = (found.low, found.high) if found else (min(values), max(values))
+        return middle - low, high - middle
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +220,7 @@ def conclude(
     hows: Mapping[str, str] | None = None,
     details: Mapping[str, str] | None = None,
     outside_s: float | None = 0.0,
+    calling_s: float = 0.0,
     confidence: float = 0.95,
 ) -> Findings:
     """Return rungs, terms and contradictions.
@@ -218,13 +233,15 @@ def conclude(
         details: what stands out in the difference below a rung, by name.
         outside_s: reorders and packing that the native chain has and the native sum has not; None
             where nobody knows how long they take.
+        calling_s: what the chain of recorded calls spends on starting each of them from Python,
+            as the step does not: its autograd starts those of a backward pass.
         confidence: level of the intervals.
     """
     ladder = Ladder.of(laps, absent)
     made = _Terms(ladder, hows or {}, details or {}, confidence)
     if "step" in ladder.values:
         made.climb(experiments)
-    said = [*made.contradictions, *_impossible(ladder, outside_s, confidence)]
+    said = [*made.contradictions, *_impossible(ladder, outside_s, calling_s, confidence)]
     return Findings(
         rungs=Rungs(**{name: ladder.rung(name, confidence) for name in RUNGS}),
         reasons=ladder.reasons,
@@ -249,6 +266,8 @@ class _Terms:
     contradictions: list[str] = field(default_factory=list)
     # By lap, what experiments leave of each difference that they are about.
     left: list[dict[int, float]] = field(default_factory=list)
+    # How far the experiments' own intervals reach, of what was not measured in the laps.
+    reaches: list[tuple[float, float]] = field(default_factory=list)
 
     def climb(self, experiments: Sequence[Experiment]) -> None:
         """Make the terms; their seconds are differences of medians, which sum to the step."""
@@ -266,12 +285,33 @@ class _Terms:
         shared = set.intersection(*(set(one) for one in self.left))
         sums = {lap: sum(one[lap] for one in self.left) for lap in shared}
         point = sum(one.seconds for one in self.terms if one.kind == "unexplained")
-        found = _around(point, sums.values(), self.confidence)
+        found = self._around(point, sums.values(), self.reaches)
         step = self._median("step")
         return None if found is None else (found[0] / step, found[1] / step)
 
     def _median(self, name: str) -> float:
         return median(self.ladder.values[name].values())
+
+    def _around(
+        self,
+        point: float,
+        values: Iterable[float],
+        less: Iterable[tuple[float, float]] = (),
+    ) -> tuple[float, float] | None:
+        """Return the interval of values' median, extended to a point outside of it.
+
+        Args:
+            point: the median that is stated.
+            values: by lap.
+            less: how far the intervals of what was subtracted reach below and above their medians,
+                where it was not measured in the laps: independent errors, so that squares add up.
+        """
+        found = median_interval(values, self.confidence)
+        if found is None:
+            return None
+        down = math.hypot(max(0.0, point - found.low), *(above for _, above in less))
+        up = math.hypot(max(0.0, found.high - point), *(below for below, _ in less))
+        return point - down, point + up
 
     def _difference(self, below: str, above: str, own: Sequence[Experiment]) -> None:
         seconds, by_lap = self._median(above), self.ladder.values[above]
@@ -283,31 +323,26 @@ class _Terms:
         name = _title(below, above)
         kind = "limit" if name == "limit" else "difference"
         if not own:
-            self._add(name, kind, seconds, by_lap.values(), between, "")
+            self._add(name, kind, seconds, self._around(seconds, by_lap.values()), between, "")
             return
         rest, left = seconds, dict(by_lap)
         for one in own:
             part = median(one.seconds.values())
             rest -= part
             left = {lap: s - e for lap, s in left.items() if (e := one.within(lap)) is not None}
-            self._add(
-                one.term,
-                "experiment",
-                part,
-                one.seconds.values(),
-                between,
-                one.how,
-                one.detail,
-            )
+            ends = self._around(part, one.seconds.values())
+            self._add(one.term, "experiment", part, ends, between, one.how, one.detail)
         self.left.append(left)
+        self.reaches += [one.reach(self.confidence) for one in own]
         how = f"{name}, less {', '.join(one.term for one in own)}: no experiment explains it"
-        self._add(f"unexplained, {name}", "unexplained", rest, left.values(), between, how)
-        beyond = median_interval(left.values(), self.confidence)
-        if beyond is not None and beyond.high < 0:
+        ends = self._around(rest, left.values(), [one.reach(self.confidence) for one in own])
+        self._add(f"unexplained, {name}", "unexplained", rest, ends, between, how)
+        if ends is not None and ends[1] < 0:
             scale = Scale.of(self._median("step"))
             self.contradictions.append(
                 f"{' and '.join(one.term for one in own)} explain more than there is in {name}: "
-                f"{scale.signed(rest)} is left (95 % {_bounds(beyond, scale)})"
+                f"{scale.signed(rest)} is left (95 % {scale.signed(ends[0])} .. "
+                f"{scale.signed(ends[1])})"
             )
 
     def _add(
@@ -315,12 +350,11 @@ class _Terms:
         term: str,
         kind: str,
         seconds: float,
-        values: Iterable[float],
+        ends: tuple[float, float] | None,
         between: tuple[str, ...],
         how: str,
         detail: str = "",
     ) -> None:
-        ends = _around(seconds, values, self.confidence)
         above = between[-1]
         if kind in ("limit", "difference"):
             upper = self.hows.get(above, _name(above))
@@ -354,12 +388,6 @@ def _title(below: str, above: str) -> str:
     return _WIDER.get((below, above)) or f"{_name(below)} to {_name(above)}"
 
 
-def _around(point: float, values: Iterable[float], confidence: float) -> tuple[float, float] | None:
-    """Return the interval of values' median, extended to a point outside of it."""
-    found = median_interval(values, confidence)
-    return None if found is None else (min(found.low, point), max(found.high, point))
-
-
 def _name(rung: str) -> str:
     return _NAMES.get(rung, rung)
 
@@ -378,16 +406,19 @@ _ORDER: Final = (
     ("limit", "step", "the step is faster than the limit of its layers"),
     ("native_chain", "step", "the library's kernels in a row take longer than the step"),
     ("native_hot", "step", "the native layers alone, caches hot, take longer than the step"),
-    ("operator_chain", "step", "the same calls without Python take longer than the step"),
+    ("operator_chain", "step", "the same calls without modules and autograd take longer"),
 )
 
 
-def _impossible(ladder: Ladder, outside_s: float | None, confidence: float) -> list[str]:
+def _impossible(
+    ladder: Ladder, outside_s: float | None, calling_s: float, confidence: float
+) -> list[str]:
     """Return which rungs contradict each other beyond the interval of their difference."""
     said = []
     for lower, upper, words in _ORDER:
         found = median_interval(ladder.between(lower, upper).values(), confidence)
-        if found is not None and found.high < 0:
+        allowed = calling_s if lower == "operator_chain" else 0.0
+        if found is not None and found.high < -allowed:
             said.append(f"{words}: {_both(ladder, upper, lower, found)}")
     below = median_interval(ladder.between("native_hot", "native_chain").values(), confidence)
     above = median_interval(ladder.between("native_cold", "native_chain").values(), confidence)

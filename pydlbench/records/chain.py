@@ -42,6 +42,7 @@ class ChainFacts(Record, frozen=True, kw_only=True):
             or the library's first choice, with conversions in between).
         tried: seconds of the chain in each of these ways; the fastest one is the chain.
         steps: in the order of execution.
+        reorder_runs: seconds of all conversions together, in each of these few runs.
         loaded: tensors that are laid out before the first execution, as no kernel reads them as the
             caller has them: images, and weights that the chain does not change.
         memory: ``kept`` (weights, gradients, the output), ``shared`` (everything else, by
@@ -58,6 +59,7 @@ class ChainFacts(Record, frozen=True, kw_only=True):
     layouts: str
     tried: dict[str, float] = msgspec.field(default_factory=dict)
     steps: tuple[ChainStep, ...] = ()
+    reorder_runs: tuple[float, ...] = ()
     loaded: tuple[str, ...] = ()
     memory: dict[str, int] = msgspec.field(default_factory=dict)
     checks: tuple[Check, ...] = ()

@@ -16,7 +16,16 @@ from pydlbench.timing.statistics import median
 CALLS = OperatorsFacts(once_s=1e-5, dispatch_s=2e-6, dispatch_samples=(1e-6, 2e-6, 4e-6))
 
 
-def tried(taken, *, mode="eager", framework="torch", feed="resident", log=None, **faults):
+def tried(
+    taken,
+    *,
+    mode="eager",
+    framework="torch",
+    feed="resident",
+    log=None,
+    reorders_s=(),
+    **faults,
+):
     """Return the experiments by name, and the notes."""
     model = build_model("mnist", 2)
     case = StepSpec(model="mnist", batch=2, framework=framework, mode=mode, feed=feed)
@@ -27,12 +36,13 @@ def tried(taken, *, mode="eager", framework="torch", feed="resident", log=None, 
         operators=step_operators(model, "forward", framework, mode),
         log=log or {},
         faults=faults,
+        reorders_s=reorders_s,
     )
     return {one.term: one for one in found}, notes
 
 
 def test_kept_pages_are_held_against_the_step_lap_by_lap():
-    taken = laps()
+    taken = laps(without=("operator_chain",))
     found, _ = tried(taken, counted=50_000.0, kept=12.0)
     fresh = found["fresh memory"]
     assert (fresh.rung, fresh.paired) == ("step", True)
@@ -48,6 +58,15 @@ def test_with_a_chain_of_calls_fresh_pages_lie_below_it():
     assert fresh.rung == "operator_chain"
     assert list(fresh.seconds.values()) == [
         one.seconds["operator_chain"] - one.seconds["operator_chain_kept"] for one in taken
+    ]
+
+
+def test_they_lie_below_the_chain_though_only_the_step_was_run_with_kept_pages():
+    taken = laps()
+    fresh = tried(taken)[0]["fresh memory"]
+    assert fresh.rung == "operator_chain"
+    assert list(fresh.seconds.values()) == [
+        one.seconds["step"] - one.seconds["step_kept"] for one in taken
     ]
 
 
@@ -71,6 +90,18 @@ def test_what_a_library_logged_has_the_scatter_of_its_steps():
     found, notes = tried(laps())
     assert "layout reorders" not in found
     assert any("reorders" in one for one in notes)
+
+
+def test_reorders_of_the_native_chain_are_in_the_rung_below_and_taken_off():
+    log, own = {"reorders": [0.004] * 6}, [0.003, 0.001, 0.002]
+    found, _ = tried(laps(), log=log, reorders_s=own)
+    assert median(found["layout reorders"].seconds.values()) == 0.004
+    assert list(found["reorders of the native chain"].seconds.values()) == [-0.003, -0.001, -0.002]
+    assert found["reorders of the native chain"].rung == "operators"
+    # Without a chain there is nothing to be taken off, nor where no log is.
+    bare, _ = tried(laps(without=("native_chain",)), log=log, reorders_s=own)
+    assert "reorders of the native chain" not in bare
+    assert "reorders of the native chain" not in tried(laps(), reorders_s=own)[0]
 
 
 def test_dispatch_is_for_each_operator_and_once_for_the_step():
