@@ -115,7 +115,7 @@ def forecasting(
     calls, blocks = made.listed(case, place)
     rows = yield from made.rows(case, place, [*calls, *blocks])
     calibration = yield from made.calibration(case, place)
-    return conclude(case, place, calls, blocks, rows, calibration)
+    return conclude(case, place, calls, blocks, rows, calibration, uncalibrated=made.uncalibrated)
 
 
 class _Forecaster:
@@ -135,6 +135,8 @@ class _Forecaster:
         self._visits = visits
         self._tell = tell
         self._keeps: bool | None = None
+        #: Why there is no calibration, where it was tried.
+        self.uncalibrated = ""
 
     def place(self, case: StepSpec) -> Place:
         """Return where the operators of a step are timed."""
@@ -187,22 +189,30 @@ class _Forecaster:
         steps = []
         for name in _CALIBRATED:
             self._tell(f"calibration: {name}")
-            steps.append((yield from self._calibrated(name, case, place)))
+            step = yield from self._calibrated(name, case, place)
+            if step is None:
+                return None
+            steps.append(step)
         found = fitted(place, case.phase, now_utc(), steps)
         yield found
         return found
 
     def _calibrated(
         self, name: str, case: StepSpec, place: Place
-    ) -> Generator[OperatorTime, None, CalibratedStep]:
-        """Sum one of our networks, and run its step."""
-        own = msgspec.structs.replace(case, model=name, options={}, batch=None, feed="resident")
+    ) -> Generator[OperatorTime, None, CalibratedStep | None]:
+        """Sum one of our networks, and run its step; None where an operator has no row."""
+        # Whatever is forecast, the same step: a calibration is found again by place and phase.
+        own = msgspec.structs.replace(
+            case, model=name, options={}, batch=None, feed="resident", layout="nhwc"
+        )
         calls, blocks = self.listed(own, place)
         rows = yield from self.rows(own, place, [*calls, *blocks])
         times = rows.times
-        missing = [one.operator for one in calls if one.signature not in times]
+        missing = [one for one in (*calls, *blocks) if one.signature not in times]
         if missing:
-            raise ValueError(f"calibration: {name} has operators without a row: {missing}")
+            why = [rows.refused.get(one.signature, "no row") for one in missing]
+            self.uncalibrated = f"{name}: {missing[0].operator}: {why[0]}"
+            return None
         return CalibratedStep(
             model=name,
             calls=sum(one.count for one in calls),
@@ -284,6 +294,8 @@ def conclude(
     blocks: Sequence[RecordedCall],
     rows: Rows,
     calibration: CalibrationRecord | None,
+    *,
+    uncalibrated: str = "",
 ) -> ForecastRecord:
     """Return the forecast of a step from what is known of its calls.
 
@@ -294,6 +306,7 @@ def conclude(
         blocks: the call that stands for its page faults, if any.
         rows: of calls and blocks, as far as there are some.
         calibration: None where there is none; nothing is added for calls then.
+        uncalibrated: why there is none.
     """
     times, every = rows.times, [*calls, *blocks]
     there = [one for one in every if one.signature in times]
@@ -319,7 +332,10 @@ def conclude(
     besides = calibration.residual * seconds if calibration else 0.0
     dates = sorted(times[one.signature].created_utc for one in there)
     bytes_ = sum(one.count * one.bytes for one in calls)
-    reasons = _reasons(absent, rows, calibration, blocks)
+    reasons = _reasons(absent, rows, blocks)
+    if calibration is None:
+        because = f": {uncalibrated}" if uncalibrated else ""
+        reasons.append(f"what calls cost is not calibrated{because}")
     return ForecastRecord(
         model=case.model,
         options=case.options,
@@ -382,10 +398,9 @@ def _terms(every: Sequence[RecordedCall], rows: Rows, total_s: float) -> tuple[F
 def _reasons(
     absent: Sequence[RecordedCall],
     rows: Rows,
-    calibration: CalibrationRecord | None,
     blocks: Sequence[RecordedCall],
 ) -> list[str]:
-    """Return what a forecast lacks: a sum without it is no forecast."""
+    """Return which rows a forecast lacks: a sum without them is no forecast."""
     found = []
     if absent:
         few = ", ".join(dict.fromkeys(one.operator for one in absent[:4]))
@@ -398,8 +413,6 @@ def _reasons(
         found += why[:2]
     if any(one.signature not in rows.times for one in blocks):
         found.append("page faults have no row")
-    if calibration is None:
-        found.append("what calls cost is not calibrated")
     return found
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from pydlbench.ladder.calibration import fitted
-from pydlbench.ladder.forecast import conclude, forecast_step, listed
+from pydlbench.ladder.forecast import _Forecaster, conclude, forecast_step, listed
 from pydlbench.ladder.rows import Rows, batches, blocks_call, stored_rows
 from pydlbench.records.forecast import (
     CalibratedStep,
@@ -218,6 +218,31 @@ def test_costs_are_never_below_zero_and_what_they_do_not_fit_is_the_residual():
 def test_a_single_step_fits_nothing():
     with pytest.raises(ValueError, match="1 steps"):
         fitted(PLACE, "forward", WHEN, planted(0.0, 0.0)[:1])
+
+
+def test_a_calibration_that_lacks_a_row_says_which_and_why(monkeypatch):
+    def rows(_, case, place, calls):  # noqa: ARG001 - as in there
+        yield from ()
+        return Rows(refused={"a": "no memory"})
+
+    seen = []
+
+    def listing(_, case, place):  # noqa: ARG001 - as in there
+        seen.append((case.model, case.layout))
+        return (call("a"),), ()
+
+    monkeypatch.setattr(_Forecaster, "rows", rows)
+    monkeypatch.setattr(_Forecaster, "listed", listing)
+    made = _Forecaster(None, None, True, 1, lambda _: None)
+    case = msgspec.structs.replace(CASE, layout="nchw")
+    with pytest.raises(StopIteration) as end:
+        next(made.calibration(case, PLACE))
+    assert end.value.value is None
+    # The key has no layout: what is calibrated hangs on none either.
+    assert [layout for _, layout in seen] == ["nhwc"]
+    found = conclude(case, PLACE, [], [], Rows(), None, uncalibrated=made.uncalibrated)
+    assert found.status == "failed"
+    assert "of a: no memory" in found.reason
 
 
 # -----------------------------------------------------------------------------

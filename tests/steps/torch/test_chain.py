@@ -47,6 +47,36 @@ def test_a_chain_with_another_scalar_is_refused(odd):
         verify(recording, made.step, made.parameters)
 
 
+def test_a_chain_that_updates_no_weight_is_refused_however_small_the_update():
+    layer = torch.nn.Linear(8, 4)
+    images = torch.rand(2, 8)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1e-6)
+
+    def step():
+        optimizer.zero_grad()
+        loss = layer(images).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    step()
+    parameters = {layer.weight: "weight", layer.bias: "bias"}
+    recording = record(step, naming=by_module(layer), parameters=parameters, optimizer=optimizer)
+    assert {one.status for one in verify(recording, step, parameters)} == {"ok"}
+    recording.calls = [one for one in recording.calls if one.direction != "optimizer"]
+    with pytest.raises(PrimitiveError, match="state"):
+        verify(recording, step, parameters)
+
+
+def test_a_gradient_that_no_recorded_call_makes_is_refused(odd):
+    made = odd()
+    recording = recorded(made)
+    first = next(iter(made.parameters))
+    first.grad = torch.zeros_like(first)
+    with pytest.raises(PrimitiveError, match=f"gradient of {made.parameters[first]}"):
+        verify(recording, made.step, made.parameters)
+
+
 def test_a_chain_that_frees_too_early_cannot_run(odd):
     recording = recorded(odd())
     recording.calls[0].freed.append(recording.calls[0].results.number)
