@@ -1,4 +1,4 @@
-"""``pydlbench check``: the ledger, a step's estimate against the real step in a framework."""
+"""``pydlbench check``: a framework's step rung by rung, and what lies between the rungs."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ class CheckTask(Task):
                 laps=self.laps,
                 time_limit_s=self.time_limit_s,
                 native=native,
-                forecast=lambda case: _forecast_s(case, session, view),
+                forecast=lambda case: self._forecast_s(case, session, view),
                 tell=advance,
             )
         except PydlbenchError as error:
@@ -266,6 +266,26 @@ class CheckTask(Task):
         else:
             result = self._result(record=record)
         yield Result("check", result.to_dict(), self.rows[0], detail=result)
+
+    def _forecast_s(self, case: StepSpec, session: Any, view: View) -> float | None:
+        """Return what stored rows say of a step, and keep that before anything of the step runs.
+
+        None where some are missing, or nothing is kept.
+        """
+        from pydlbench.ladder.forecast import forecast_step
+        from pydlbench.runner.execute import row_key
+
+        if view.store is None:
+            return None
+        try:
+            found = forecast_step(case, session, view.store, measures=False)
+        except PydlbenchError:  # it would cost the check, which has its own numbers
+            return None
+        if found.status != "ok":
+            return None
+        key = f"{row_key(self, self.rows[0])}/forecast"
+        view.keep(Result("forecast", found.to_dict(), key=key))
+        return found.seconds
 
     def refused(self, row: Row, status: str, reason: str) -> Result:
         """Return a check's result without numbers."""
@@ -278,19 +298,6 @@ class CheckTask(Task):
 
         names = ("model", "batch", "phase", "precision", "framework", "mode", "options", "layout")
         return CheckResult(**{name: getattr(self.step, name) for name in (*names, "feed")}, **found)
-
-
-def _forecast_s(case: StepSpec, session: Any, view: View) -> float | None:
-    """Return what stored rows say of a step; None where some are missing, or nothing is kept."""
-    from pydlbench.ladder.forecast import forecast_step
-
-    if view.store is None:
-        return None
-    try:
-        found = forecast_step(case, session, view.store, measures=False)
-    except PydlbenchError:  # it would cost the check, which has its own numbers
-        return None
-    return found.seconds if found.status == "ok" else None
 
 
 # -----------------------------------------------------------------------------
@@ -314,7 +321,7 @@ def show(results: Results, outputs: Outputs, *, several: bool, explain: bool) ->
     from pydlbench.report.json import dump
     from pydlbench.report.text import as_markdown, run_lines
 
-    native = [one.document for one in results.parts.values()]
+    native = [one.document for one in results.parts.values() if one.table == "layer"]
     objects = [one.document for one in results.outcomes]
     found: list[CheckResult] = [one.result.detail for one in results.outcomes]
     rows = [Measurement.from_dict(one) for one in native]

@@ -356,6 +356,8 @@ def show(run: Loaded, *, quiet: bool = False) -> None:
     }
     if info.kind == "diagnose" or summed in tables or not _asked_for(run):
         del sections["layer"]
+    if "check" in tables:  # it prints the forecast that it was held against
+        del sections["forecast"]
     shown = [name for name in sections if name in tables]
     if not tables:
         tell("nothing was finished")

@@ -366,6 +366,15 @@ class View:
         here = len(self._task.rows) * min(done / max(total, 1), 1.0)
         self._loop.show(self._before, here, label)
 
+    def keep(self, result: Result) -> None:
+        """Keep what goes into a row before the task goes on, as what it yields is kept.
+
+        Args:
+            result: that answers no row, with its key.
+        """
+        self._loop.start(self._session)
+        self._loop.take(self._task, result)
+
     def earlier(self, row: Row) -> bool:
         """Whether an earlier attempt has finished a row of this task."""
         return self._loop.earlier(self._task, row) is not None
@@ -515,7 +524,7 @@ class _Loop:
             session = self._session_for(task)
             for result in task.measure(session, View(self, task, session)):
                 self.start(session)
-                self._take(task, result)
+                self.take(task, result)
         except PydlbenchError as error:
             if not self.tolerant:
                 raise
@@ -524,9 +533,9 @@ class _Loop:
             for row in task.rows:
                 # What has had some of its visits stays as it is, and is no finished row.
                 if id(row) not in self._outcomes:
-                    self._take(task, task.refused(row, *_verdict(error)))
+                    self.take(task, task.refused(row, *_verdict(error)))
 
-    def _take(self, task: Task, result: Result) -> None:
+    def take(self, task: Task, result: Result) -> None:
         """Keep a result and list it, whole or not at all."""
         with self._recorder.interrupts.held():
             row = result.row

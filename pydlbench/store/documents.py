@@ -148,7 +148,7 @@ def _from_file(path: Path, text: str) -> Loaded:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UsageError(
             f"{text}: is no results of a run ({type(error).__name__}); give what layers, model, "
-            "e2e, check or diagnose wrote with --json"
+            "e2e, check, diagnose or forecast wrote with --json"
         ) from error
     info = RunInfo(
         id=record.id,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 
+import msgspec
 import pytest
 from check_records import record_of
 from invented_rows import row_of
@@ -16,6 +17,7 @@ from pydlbench.cli.parser import Parser
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, WorkerError
 from pydlbench.ladder.check import check_step
 from pydlbench.records.check import RUNGS
+from pydlbench.records.forecast import ForecastRecord, Place
 from pydlbench.records.step import StepSpec
 from pydlbench.store.store import Store
 
@@ -81,6 +83,39 @@ def test_each_framework_is_checked_in_its_first_mode(session, capsys):
     assert len(entries) == 2 + len(session.cases)
     assert main(["runs", "show", "last"]) == 0
     assert capsys.readouterr().out.endswith(out)
+
+
+def test_a_forecast_is_kept_before_the_step_runs(session, monkeypatch, capsys):
+    step = StepSpec(model="mnist", batch=4)
+    place = Place(framework="torch", mode="eager", library="torch 2.13.0", threads=2)
+    found = ForecastRecord(
+        model="mnist",
+        batch=4,
+        phase="forward",
+        place=place,
+        created_utc="2030-01-01T00:00:00+00:00",
+        seconds=0.123,
+        ci_low=0.1,
+        ci_high=0.2,
+        operators_s=0.12,
+    )
+    monkeypatch.setattr("pydlbench.ladder.forecast.forecast_step", lambda *_, **__: found)
+    kept = []
+
+    def checker(case, _, **settings):
+        assert settings["forecast"](case) == 0.123
+        with Store.open(readonly=True) as store:
+            kept.extend(one.document for one in store.entries(session.run.id, "forecast"))
+        return msgspec.structs.replace(record_of(step), forecast_s=0.123)
+
+    words = ("mnist", "--framework", "torch", "--batch", "4", "--json", "-")
+    assert command.run(parse(*words), session.open, checker) == 0
+    assert [one["forecast_s"] for one in kept] == [0.123]
+    # It is no native row, and is shown once: with the check.
+    document = json.loads(capsys.readouterr().out)
+    assert len(document["measurements"]) == len(session.cases)
+    assert main(["runs", "show", "last"]) == 0
+    assert capsys.readouterr().out.count("forecast 123") == 1
 
 
 def test_native_rows_are_measured_once_and_shared(session):
