@@ -30,6 +30,7 @@ from pydlbench.cli.terminal import Progress
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UsageError
 from pydlbench.models import build_model
+from pydlbench.records.check import RUNGS
 from pydlbench.report.text import markdown_table
 from pydlbench.runner.execute import execute
 from pydlbench.runner.recorder import Recorder
@@ -78,10 +79,11 @@ def read() -> argparse.Namespace:
 # Largest median error, and largest error.
 TARGETS = (0.05, 0.12)
 TITLES = (
-    *("model", "phase", "framework", "batch", "limit", "native", "operators", "step"),
+    *("model", "phase", "framework", "batch"),
+    *(name.replace("_", " ") for name in RUNGS),
     *("additivity", "unexplained", "contradictions"),
 )
-_WIDTHS = (22, 16, 11, 5, 10, 10, 10, 10, 10, 11, 14)
+_WIDTHS = (22, 16, 11, 5, 10, 10, 12, 10, 14, 10, 10, 11, 14)
 
 Row = dict[str, Any]
 
@@ -120,16 +122,28 @@ def cells(row: Row) -> list[str]:
     """Return a row under :data:`TITLES`; one without a result says why."""
     head = [row["model"], row["phase"], row["framework"], str(row["batch"])]
     if row["status"] != "ok":
-        return [*head, f"{row['status']}: {row['reason']}", *[""] * 6]
+        left = len(TITLES) - len(head) - 1
+        return [*head, f"{row['status']}: {row['reason']}", *[""] * left]
     scale = Scale.of(row["measured_s"]["median"])
-    rungs = [row["rungs"][name] for name in ("limit", "native", "operators", "step")]
+
+    def rung(name: str) -> str:
+        found = row["rungs"][name]
+        if found is None:
+            return "refused" if is_refused(row, name) else "-"
+        return scale.text(found["median"])
+
     return [
         *head,
-        *("refused" if one is None else scale.text(one["median"]) for one in rungs),
+        *map(rung, RUNGS),
         percent(row["additivity_error"], signed=True),
         percent(row["unexplained"], signed=True),
         str(len(row["contradictions"])),
     ]
+
+
+def is_refused(row: Row, rung: str) -> bool:
+    """Whether a rung was measured and is not comparable; else a framework or model has none."""
+    return str(row["reasons"].get(rung, "")).startswith("refused")
 
 
 def line(row: Row) -> str:
@@ -160,8 +174,10 @@ def verdict(rows: Sequence[Row], wanted: int) -> tuple[list[str], bool]:
         lines.append(f"{word}: {100 * value:.1f} %, target {100 * target:.0f} %: {state}")
     if left:
         lines.append(f"median |unexplained|: {100 * median(left):.1f} % ({len(left)} rows)")
-    refused = sum(any(one is None for one in row["rungs"].values()) for row in rows)
-    lines.append(f"{refused} rows have a rung that is not there or was refused")
+    refused = sum(any(is_refused(row, name) for name in RUNGS) for row in rows)
+    lines.append(f"{refused} rows have a rung that was refused")
+    wrong = sum(bool(row["contradictions"]) for row in rows)
+    lines.append(f"{wrong} rows have measurements that contradict each other")
     met = all(value <= target for value, target in zip(found, TARGETS, strict=True))
     return lines, met and len(rows) == wanted
 
