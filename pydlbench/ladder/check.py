@@ -173,6 +173,8 @@ class _Check:
     def prepare(self) -> None:
         """Make everything ready; the operators before the step."""
         case, session = self._case, self._session
+        # Operands are those of whole steps, and chains are held against them.
+        self._step_utc = _now()
         self._tell("operators")
         keeps = keeps_pages(case, session)
         operators = self._kept(
@@ -191,7 +193,6 @@ class _Check:
         self._chain_natively()
         self._chain_calls()
         self._tell("step")
-        self._step_utc = _now()
         step = self._kept(
             prepare_step(case, session, preparation=StepPreparation(checks=self._checks))
         )

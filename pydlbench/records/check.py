@@ -172,8 +172,8 @@ class CheckRecord(
         additivity_s: the isolated operators of this step, measured beside it, and as many page
             faults as it had: how well parts add up. It predicts nothing.
         forecast_s: what stored operator rows said of the step before it was run; null without.
-        forecast_utc: when that was stored.
-        step_utc: when the step ran for the first time.
+        forecast_utc: when that was said, and stored.
+        step_utc: when the step was first made ready, before it ran for the first time.
         ledger: terms that sum to the median of the rung ``step``; empty where that is null.
         unexplained_low: lower end of the 95 % interval of ``unexplained``; null without one.
         unexplained_high: upper end.

@@ -45,7 +45,10 @@ class Agreement(Record, frozen=True, kw_only=True):
         floor: the same error of the first framework against itself, all weights changed by one
             part in a million: how far rounding alone may carry; None where nobody had to ask.
         tolerance: largest error allowed, or twice the floor.
+        output_floor: the same of the output alone.
     """
+
+    unlisted = ("output_floor",)
 
     frameworks: tuple[str, ...]
     output: float
@@ -55,6 +58,7 @@ class Agreement(Record, frozen=True, kw_only=True):
     tensors: dict[str, float]
     floor: float | None = None
     tolerance: float = TOLERANCE
+    output_floor: float | None = None
 
     @property
     def check(self) -> Check:
@@ -71,7 +75,8 @@ class Agreement(Record, frozen=True, kw_only=True):
                 f"{DISTURBANCE:g}"
             )
         # Whatever the gradients of a deep network do, its output does not jump.
-        good = largest <= allowed and self.output <= max(self.tolerance, self.floor or 0.0)
+        steady = max(self.tolerance, _FLOORS * (self.output_floor or 0.0))
+        good = largest <= allowed and self.output <= steady
         return Check(name="agreement", status="ok" if good else "failed", detail=text)
 
 
@@ -116,8 +121,10 @@ def agree_with(
         if found.check.status != "ok":
             _saved(case, framework, session, reference)
             _saved(case, framework, session, disturbed, DISTURBANCE)
-            floor = max(compare(reference, disturbed).tensors.values())
-            found = msgspec.structs.replace(found, floor=floor)
+            floors = compare(reference, disturbed).tensors
+            found = msgspec.structs.replace(
+                found, floor=max(floors.values()), output_floor=floors["output"]
+            )
         return found
 
 
