@@ -12,6 +12,7 @@ from pydlbench.models.graph import Optimizer
 from pydlbench.records.step import StepSpec
 from pydlbench.steps.inputs import make_batch, make_weights
 from pydlbench.steps.native.chain import NativeChain
+from pydlbench.timing.statistics import median_interval
 
 WAYS = ("channels last", "blocked", "as each row")
 
@@ -105,6 +106,16 @@ def test_output_and_gradients_are_those_of_pytorch(expected, name, phase, way) -
             assert error(found[tensor], gradient) < 1e-4, tensor
     if phase == "training":
         assert made.check_update().status == "ok"
+
+
+def test_conversions_are_timed_run_by_run() -> None:
+    made = NativeChain(tiny.chain(), "training", "blocked")
+    steps, runs = made.steps()
+    assert len(steps) == len(made.chain.steps)
+    assert median_interval(runs) is not None
+    reorders = [one.seconds for one in steps if one.tensor]
+    assert len(reorders) > 0
+    assert min(runs) > 0
 
 
 def test_a_kernel_left_out_shows() -> None:
