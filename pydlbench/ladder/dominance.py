@@ -17,6 +17,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from pydlbench.timing.statistics import half_width_of_few
+
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
@@ -26,9 +28,6 @@ __all__ = ["Dominance", "Timed", "dominance"]
 
 Key = TypeVar("Key", bound="Hashable")
 
-# Half of the 95 % interval of the median of so many visits over their range, where times are
-# normal: Lord's substitute for Student's t (Biometrika 34 (1947) 41), simulated for the median.
-_OF_RANGE: Final = {2: 6.35, 3: 1.34, 4: 0.74, 5: 0.56, 6: 0.43, 7: 0.38}
 _LEVEL: Final = 0.95
 
 
@@ -57,8 +56,8 @@ class Timed:
         visits = time.visit_s
         if time.ci_low is not None and time.ci_high is not None:
             half, confidence = (time.ci_high - time.ci_low) / 2, time.confidence
-        elif len(visits) in _OF_RANGE:
-            half, confidence = _OF_RANGE[len(visits)] * (max(visits) - min(visits)), _LEVEL
+        elif (few := half_width_of_few(visits)) is not None:
+            half, confidence = few, _LEVEL
         else:
             half, confidence = (time.q3 - time.q1) / 2, None
         return cls(seconds=time.median, half_width_s=half, confidence=confidence)

@@ -7,6 +7,7 @@ one thing changed beside the same step as it is. Whoever dies costs its own samp
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import time
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from pydlbench.errors import PydlbenchError
 from pydlbench.timing.procedure import Sampling, interleave
 from pydlbench.timing.statistics import (
     Ratio,
+    half_width_of_few,
     median,
     median_interval,
     paired_ratio,
@@ -191,7 +193,9 @@ def saved_s(default: Samples, kept: Samples) -> float:
         return 0.0
     ratio = median(shared)
     interval = median_interval(shared, default.confidence)
-    highest = max(shared) if interval is None else interval.high
+    half = half_width_of_few(shared)
+    few = math.inf if half is None else ratio + half
+    highest = few if interval is None else interval.high
     return default.median * (1 - ratio) if highest < 1 else 0.0
 
 

@@ -176,6 +176,13 @@ def test_without_a_common_round_nothing_is_saved():
     assert saved_s(samples({0: 10.0}), samples({1: 1.0})) == 0
 
 
+def test_three_rounds_that_are_faster_by_chance_save_nothing():
+    """One in eight are, and a visit may have a single round."""
+    default = samples([10.0] * 3)
+    assert saved_s(default, samples([9.9, 9.5, 9.8])) == 0
+    assert saved_s(default, samples([7.0, 7.1, 7.2])) == pytest.approx(2.9)
+
+
 def test_the_clock_is_that_of_the_rounds_that_both_were_in():
     own, other = samples([1.0] * 3), samples([1.0] * 5)
     clocks = (3e9, None, 3.2e9, 1e9, 1e9)
