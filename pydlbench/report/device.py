@@ -114,7 +114,8 @@ def _peak_columns(rated: str) -> list[Column[PrecisionPeak]]:
         return f"{len(one.tries)}, from {flops(one.low)}{beyond}"
 
     def probe(one: PrecisionPeak) -> str:
-        return one.reason or "not probed" if one.measured is None else one.kernel or "-"
+        missing = "not probed" if one.reason is None else "-"  # the reason stands below
+        return missing if one.measured is None else one.kernel or "-"
 
     return [
         Column("precision", lambda one: one.precision, right=False),
@@ -135,6 +136,8 @@ def _derivations(peaks: Sequence[PrecisionPeak]) -> list[str]:
         if limit is not None:
             assumed = "; assumed" if limit.assumed else ""
             lines.append(f"{peak.precision}: {limit.derivation}{assumed}")
+        if peak.measured is None and peak.reason is not None:
+            lines.append(f"{peak.precision}: not measured: {peak.reason}")
     return lines
 
 
