@@ -6,7 +6,7 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.cli.options import add, fail_on, percentage, taking, whole_number
+from pydlbench.cli.options import add, fail_on, percentage, refuse, taking, whole_number
 from pydlbench.cli.output import Outputs, reading_runs, without_collection
 from pydlbench.cli.terminal import tell
 from pydlbench.errors import PydlbenchError, UsageError
@@ -109,13 +109,13 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
 
     outputs = Outputs.from_args(args)
     if args.published:
-        _refuse(args, _WITH_PUBLISHED, "with --published")
+        refuse(args, _WITH_PUBLISHED, "with --published")
         with reading_runs(args.runs):
             return run_published(args, outputs)
     if args.model is not None:
         raise UsageError(f"--model {args.model}: with --published only; nearest: --published")
     if not args.interleave:
-        _refuse(args, _WITH_INTERLEAVE, "without --interleave", "--interleave")
+        refuse(args, _WITH_INTERLEAVE, "without --interleave", "--interleave")
     settings = Settings() if args.same is None else Settings(margin=args.same)
     if len(args.runs) != 2:  # A and B
         raise UsageError(
@@ -151,19 +151,6 @@ def _stored(args: argparse.Namespace, settings: Settings) -> Comparison:
         matching = match(a, b)
         groups = [] if store is None else replicates(store, a, b)
     return compare(a, b, matching, settings, groups)
-
-
-def _refuse(
-    args: argparse.Namespace, names: tuple[str, ...], where: str, near: str = "leave it out"
-) -> None:
-    for name in names:
-        value = getattr(args, name)
-        if value is not None and value is not False:  # a seed of 0 was given, too
-            option = f"--{name.replace('_', '-')}"
-            # A flag, a condition or a margin, which are no text any more.
-            plain = value is True or isinstance(value, tuple) or name == "same"
-            text = option if plain else f"{option} {value}"
-            raise UsageError(f"{text}: has no meaning {where}; nearest: {near}")
 
 
 def _nothing(found: Comparison) -> str:

@@ -11,6 +11,7 @@ from pydlbench.cli.options import (
     check_threads,
     device_of,
     one_of,
+    refuse,
     taking,
     whole_number,
 )
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "read_tasks", "run"]
 
+_BUDGET_S = 0.25
+_TOP = 20
+# Nothing is timed, and nothing kept, where layers are counted only.
+_TIMED = ("threads", "budget", "seed", "top", "all", "fail_on", "store")
+
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
@@ -48,13 +54,13 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     add(
         parser.add_argument_group("how it is timed"),
         *("device", "threads", "budget", "seed"),
-        budget={"default": 0.25, "help": "seconds of sampling per kernel (0.25)"},
+        budget={"default": _BUDGET_S, "help": "seconds of sampling per kernel (0.25)"},
     )
     output = parser.add_argument_group("what is shown")
     output.add_argument(
         "--top",
         metavar="N",
-        default=20,
+        default=_TOP,
         type=taking("--top", whole_number, 1),
         help="kinds of layers shown, by time (20)",
     )
@@ -85,6 +91,8 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
 
     outputs = Outputs.from_args(args)
     if args.summary:
+        idle = {"budget": _BUDGET_S, "seed": 0, "top": _TOP}
+        refuse(args, _TIMED, "with --summary", idle=idle)
         return show_summary(build(args, args.batch), outputs)
     from pydlbench.cli.measuring import measure
 

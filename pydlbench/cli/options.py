@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import StoreError, UsageError, nearest
@@ -255,6 +256,39 @@ def check_threads(threads: int | Sequence[int] | None, device: str) -> None:
     if threads is not None and device != "cpu":
         first = threads if isinstance(threads, int) else threads[0]
         raise UsageError(f"--threads {first}: for CPUs only; nearest: leave it out")
+
+
+def refuse(
+    args: argparse.Namespace,
+    names: Sequence[str],
+    where: str,
+    near: str = "leave it out",
+    *,
+    idle: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Refuse options that would be ignored.
+
+    Args:
+        args: of the command.
+        names: of the options, as attributes.
+        where: they have no meaning, for the message: ``with --summary``.
+        near: what to do instead.
+        idle: by name, the default of those options that have another one than None.
+
+    Raises:
+        UsageError: one of them was given.
+    """
+    for name in names:
+        value = getattr(args, name)
+        # A seed of 0 was given, too.
+        if value is None or value is False or (name in idle and value == idle[name]):
+            continue
+        option = f"--{name.replace('_', '-')}"
+        # A flag, a condition or a margin, which are no text any more.
+        plain = value is True or isinstance(value, tuple) or name == "same"
+        shown = f"{value:g}" if isinstance(value, float) else value
+        text = option if plain else f"{option} {shown}"
+        raise UsageError(f"{text}: has no meaning {where}; nearest: {near}")
 
 
 def reading_store(args: argparse.Namespace) -> Store | None:
