@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.cli.options import FOUND, reading_store
 from pydlbench.cli.terminal import Progress, tell
 from pydlbench.errors import StoreError, UsageError
+from pydlbench.report.text import check_writable
 from pydlbench.runner.execute import execute
 from pydlbench.runner.recorder import Recorder, Resumed
 from pydlbench.store.entry import BEING_WRITTEN
@@ -115,8 +117,13 @@ def recorder_of(args: argparse.Namespace, kind: str, resume: str | None = None) 
         if resume is not None:
             raise UsageError(f"--resume {resume}: nothing is kept; nearest: leave out {by} none")
         return Recorder(None, kind, **how)
+    make = partial(Store.open, path if by else None)
+    if not path.exists():
+        if named:
+            check_writable("--store", str(path))
+        return Recorder(None, kind, make=make, **how)
     try:
-        store = Store.open(path if by else None)
+        store = make()
     except StoreError as error:
         if named or resume is not None:
             raise UsageError(str(error)) from error

@@ -177,18 +177,19 @@ class Recorder:
     ``--store`` is checked like any other option, before anything is measured.
 
     Args:
-        store: open for writing; None keeps nothing.
+        store: open for writing; None keeps nothing, unless ``make`` is given.
         kind: the command.
+        make: opens a store that is not there yet, when the run begins: a command that ends before
+            leaves no empty file.
         tell: called with lines for whoever waits: warnings, and where the run is kept.
         quiet: do not say where the run is kept.
         named: the store was named with ``--store``.
         resumed: the run to go on with, instead of a new one.
 
     Attributes:
-        store: as given.
+        store: as given, or as made.
         resumed: as given.
         interrupts: what answers Ctrl-C while the context lasts.
-        where: what other commands need to find the run: `` --store FILE``, where it was named.
         begun: whether the run is in the store.
         given: how often anything was handed over to be kept.
     """
@@ -198,6 +199,7 @@ class Recorder:
         store: Store | None,
         kind: str,
         *,
+        make: Callable[[], Store] | None = None,
         tell: Callable[[str], None] = lambda _: None,
         quiet: bool = False,
         named: bool = False,
@@ -206,8 +208,8 @@ class Recorder:
         self.store = store
         self.resumed = resumed
         self.interrupts = OneInterrupt()
-        self.where = f" --store {shlex.quote(str(store.path))}" if store and named else ""
         self.given = 0
+        self._make = make
         self._kind = kind
         self._tell = tell
         self._quiet = quiet
@@ -239,6 +241,13 @@ class Recorder:
             if self.store is not None:
                 self.store.close()
             self.interrupts.__exit__(kind, error, trace)
+
+    @property
+    def where(self) -> str:
+        """What other commands need to find the run: `` --store FILE``, where it was named."""
+        if self.store is None or not self._named:
+            return ""
+        return f" --store {shlex.quote(str(self.store.path))}"
 
     @property
     def started(self) -> bool:
@@ -287,7 +296,7 @@ class Recorder:
             key: what it answers; a later one with the same key takes its place.
         """
         self.given += 1
-        if self.store is not None:
+        if self.store is not None or self._make is not None:
             self._waiting.put(Entry.of(table, document, key))
             self._write()
 
@@ -333,8 +342,12 @@ class Recorder:
             self._kept = run.id
 
     def _begin(self) -> None:
-        if self.store is None or self._run is None or self.begun:
+        if self._run is None or self.begun:
             return
+        if self.store is None:
+            if self._make is None:
+                return
+            self.store = self._make()
         if self.resumed is not None:
             self.store.resume(self.resumed.info.id)
         else:
@@ -343,11 +356,12 @@ class Recorder:
 
     def _write(self) -> None:
         """Write all that waits."""
-        if self.store is None or self._run is None:
+        if self._run is None:
             return
         try:
             self._begin()
-            self._waiting.write(self.store, self._run.id)
+            if self.store is not None:
+                self._waiting.write(self.store, self._run.id)
         except StoreError as error:
             self._warn(error)
 

@@ -108,6 +108,27 @@ def test_a_run_that_fails_before_its_first_row_leaves_nothing(store_path, run_re
     assert capsys.readouterr().err == ""
 
 
+def test_a_run_that_never_begins_makes_no_file(store_path, tmp_path):
+    for path, how in (
+        (store_path, {}),
+        (tmp_path / "a.sqlite", {"store": str(tmp_path / "a.sqlite")}),
+    ):
+        with recorder_of(options(**how), "layers"):
+            pass
+        assert not path.exists()
+
+
+def test_a_new_store_that_goes_missing_costs_a_warning(
+    monkeypatch, tmp_path, run_record, measurement, capsys
+):
+    monkeypatch.setenv("PYDLBENCH_STORE", str(tmp_path / "nowhere" / "a.sqlite"))
+    with recorder_of(options(), "layers") as recorder:
+        recorder.start(run_record)
+        layer(recorder, measurement())
+        recorder.finish(run_record, "done")
+    assert says(capsys.readouterr().err, f"{tmp_path / 'nowhere'}", "1 of 1 results")
+
+
 def test_a_named_file_that_cannot_be_written_is_a_usage_error(tmp_path):
     for path in (tmp_path, tmp_path / "nowhere" / "a.sqlite"):
         with pytest.raises(UsageError, match=f"store {path}: "):
@@ -171,6 +192,7 @@ def test_what_never_fitted_is_counted_at_the_end(store_path, run_record, measure
 def test_a_disk_that_is_full_from_the_start_is_tried_again(
     store_path, run_record, measurement, capsys
 ):
+    Store.open(store_path).close()
     with recorder_of(options(), "layers") as recorder:
         run = run_record.to_dict()
         big = {**run["environment"], "variables": {str(i): str(i) * 50 for i in range(3000)}}
@@ -185,7 +207,9 @@ def test_a_disk_that_is_full_from_the_start_is_tried_again(
 
 
 def test_a_named_store_on_a_full_disk_is_found_before_anything_is_measured(tmp_path, run_record):
-    with recorder_of(options(store=str(tmp_path / "a.sqlite")), "layers") as recorder:
+    path = tmp_path / "a.sqlite"
+    Store.open(path).close()
+    with recorder_of(options(store=str(path)), "layers") as recorder:
         limit(recorder, 0)
         big = {"variables": {str(i): str(i) * 50 for i in range(3000)}}
         record = type(run_record).from_dict({**run_record.to_dict(), "environment": big})
@@ -194,6 +218,7 @@ def test_a_named_store_on_a_full_disk_is_found_before_anything_is_measured(tmp_p
 
 
 def test_what_was_never_kept_at_all_is_counted_as_well(store_path, run_record, measurement, capsys):
+    Store.open(store_path).close()
     with recorder_of(options(), "layers") as recorder:
         big = {"variables": {str(i): str(i) * 50 for i in range(3000)}}
         record = type(run_record).from_dict({**run_record.to_dict(), "environment": big})
