@@ -80,7 +80,7 @@ def perform(
 
 def about(session: Session, device: str) -> dict[str, Any]:
     """Return what names this machine: hardware, driver, libraries, date."""
-    facts = session.gpu(device, levels=()).facts
+    facts = session.devices.gpu(device, levels=()).facts
     libraries = session.worker("native", device).describe()["libraries"]
     return {
         "name": facts.name,

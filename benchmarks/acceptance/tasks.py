@@ -149,7 +149,7 @@ def _visible(device: str) -> str:
 
 def _device(settings: Settings) -> Iterator[Task]:
     def run(session: Session) -> dict[str, Any]:
-        return {"device": session.gpu(settings.device, GPU_PRECISIONS).to_dict()}
+        return {"device": session.devices.gpu(settings.device, GPU_PRECISIONS).to_dict()}
 
     yield Task(name="device", run=run, least_s=30)
 

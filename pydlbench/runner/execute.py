@@ -8,12 +8,9 @@ returns everything in :class:`Results`, however the run has ended.
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import hashlib
 import json
 import operator
-import sys
-import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -485,8 +482,11 @@ class _Loop:
             return known[0]
         if self._recorder.resumed is not None:
             return self._recorder.resumed.record
-        # Once: the run keeps the name under which it begins, whatever session opens later.
-        self._known = _new_run()
+        from pydlbench.runner.session import Session
+
+        # Once: the run keeps the name under which it begins, whatever session opens later. No
+        # worker starts and nothing is probed for it.
+        self._known = Session().run
         return self._known
 
     # --- sessions ---------------------------------------------------------------------------
@@ -617,22 +617,3 @@ class _Loop:
 
 def _session_key(task: Task) -> tuple[str, dict[str, Any]]:
     return task.opens, dict(task.options)
-
-
-def _new_run() -> RunRecord:
-    """Return the record of a run on this machine, with nothing probed yet."""
-    from pydlbench.devices.cpu.affinity import choose_cpus
-    from pydlbench.devices.cpu.facts import read_cpu_facts
-    from pydlbench.devices.cpu.record import start_record
-    from pydlbench.devices.environment import read_environment
-    from pydlbench.records.run import RunRecord
-
-    facts = read_cpu_facts()
-    now = dt.datetime.now(dt.UTC)
-    return RunRecord(
-        id=f"{now:%Y%m%d}-{uuid.uuid4().hex[:8]}",
-        created_utc=now.isoformat(timespec="seconds"),
-        command=tuple(sys.argv),
-        device=start_record(facts, choose_cpus(facts, None)).to_dict(),
-        environment=read_environment(),
-    )

@@ -156,9 +156,9 @@ class Devices:
 
     def cpu(
         self,
-        precisions: Iterable[str],
-        patterns: Sequence[str] | None,
-        levels: Sequence[str] | None,
+        precisions: Iterable[str] = (),
+        patterns: Sequence[str] | None = None,
+        levels: Sequence[str] | None = None,
     ) -> DeviceRecord:
         """Return the CPU's facts, peaks and bandwidths, probing what has not been probed yet.
 

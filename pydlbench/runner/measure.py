@@ -103,8 +103,8 @@ def probe_device(
     check_device(device)
     with Session(Options(threads=threads, keep_probes=False)) as session:
         if device != "cpu":
-            return session.gpu(device, GPU_PRECISIONS if precisions is None else precisions)
+            return session.devices.gpu(device, GPU_PRECISIONS if precisions is None else precisions)
         try:
-            return session.device(CPU_PRECISIONS if precisions is None else precisions)
+            return session.devices.cpu(CPU_PRECISIONS if precisions is None else precisions)
         except BackendMissingError as error:
-            return session.unprobed(str(error))
+            return session.devices.unprobed(str(error))

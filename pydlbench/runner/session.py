@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.base import KernelFacts
     from pydlbench.devices.cpu.facts import CpuFacts
-    from pydlbench.devices.cpu.record import DeviceRecord
-    from pydlbench.devices.gpu.record import GpuRecord
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
     from pydlbench.records.specs import KernelSpec
@@ -74,7 +72,14 @@ class Options:
 
 
 class Session:
-    """Workers, device and settings of one run. Use as a context manager."""
+    """Workers, devices and settings of one run. Use as a context manager.
+
+    Attributes:
+        options: as given.
+        facts: of the CPU.
+        cpus: logical CPUs that kernels are pinned to.
+        devices: what is known of CPU and GPUs; asked for more, it probes.
+    """
 
     def __init__(self, options: Options | None = None) -> None:
         from pydlbench.devices.cpu.affinity import choose_cpus
@@ -85,8 +90,8 @@ class Session:
         self.cpus: tuple[int, ...] = choose_cpus(self.facts, self.options.threads)
         self._workers = Workers(self.cpus, self.options.timeout_s)
         keep = self.options.keep_probes
-        self._devices = Devices(self.facts, self.cpus, self._workers, keep)
-        self._kernels = Kernels(self.options, self.facts, self.cpus, self._workers, self._devices)
+        self.devices = Devices(self.facts, self.cpus, self._workers, keep)
+        self._kernels = Kernels(self.options, self.facts, self.cpus, self._workers, self.devices)
         self._started = dt.datetime.now(dt.UTC)
         self._id = f"{self._started:%Y%m%d}-{uuid.uuid4().hex[:8]}"
 
@@ -118,7 +123,7 @@ class Session:
 
     @property
     def run(self) -> RunRecord:
-        """The record of this run: when, where, with what."""
+        """The record of this run: when, where, with what; of devices what was probed by now."""
         from pydlbench.backends import capabilities
         from pydlbench.records.run import RunRecord
 
@@ -126,32 +131,9 @@ class Session:
             id=self._id,
             created_utc=self._started.isoformat(timespec="seconds"),
             command=tuple(sys.argv),
-            device=self._devices.described(),
+            device=self.devices.described(),
             environment=capabilities.environment(),
         )
-
-    def device(
-        self,
-        precisions: Iterable[str] = (),
-        patterns: Sequence[str] | None = None,
-        levels: Sequence[str] | None = None,
-    ) -> DeviceRecord:
-        """Return the CPU; see :meth:`pydlbench.runner.machine.Devices.cpu`."""
-        return self._devices.cpu(precisions, patterns, levels)
-
-    def gpu(
-        self,
-        device: str,
-        precisions: Iterable[str] = (),
-        patterns: Sequence[str] | None = None,
-        levels: Sequence[str] | None = None,
-    ) -> GpuRecord:
-        """Return a GPU; see :meth:`pydlbench.runner.machine.Devices.gpu`."""
-        return self._devices.gpu(device, precisions, patterns, levels)
-
-    def unprobed(self, reason: str) -> DeviceRecord:
-        """Return the CPU with what is known, and the reason why nothing more was probed."""
-        return self._devices.unprobed(reason)
 
     def measure(
         self,
@@ -220,12 +202,12 @@ class Session:
         groups = list(by_problem(cases))
         self._check_room(groups)
         for device in dict.fromkeys(case.device for case in cases if case.on_gpu):
-            self.gpu(device, levels=())
+            self.devices.gpu(device, levels=())
         asked = visits or self.options.visits
         workers, kernels = self._workers, self._kernels
         if apart:
             workers = Workers(self.cpus, self.options.timeout_s)
-            kernels = Kernels(self.options, self.facts, self.cpus, workers, self._devices)
+            kernels = Kernels(self.options, self.facts, self.cpus, workers, self.devices)
         return Laps(
             kernels,
             workers,
@@ -243,7 +225,7 @@ class Session:
         Args:
             device: ``cpu`` or ``cuda:N``.
         """
-        return self._devices.cache_bytes(device)
+        return self.devices.cache_bytes(device)
 
     def remember(self, case: KernelSpec, algorithm: str, layout: str) -> None:
         """Take a hot row's kernel from elsewhere: an estimate's cold row is timed with the same.
