@@ -19,6 +19,7 @@ from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.pool import Pool2d
 from pydlbench.models.work import LOSS
 from pydlbench.records.diagnosis import WORTH, Hypothesis
+from pydlbench.records.step import step_words
 from pydlbench.units import format_bytes, format_seconds, percent
 
 if TYPE_CHECKING:
@@ -37,36 +38,15 @@ __all__ = ["RULES", "again", "faults_command", "layer_command"]
 # -----------------------------------------------------------------------------
 # The commands that findings name, with everything that this step was asked for with.
 
-_DEFAULTS = (("phase", "forward"), ("precision", "fp32"), ("layout", "nhwc"))
-
 
 def again(case: StepSpec) -> str:
     """Return the command that diagnoses a step."""
-    words = ["pydlbench", "diagnose", case.model]
-    if case.framework != "torch":
-        words += ["--framework", case.framework]
-    return shlex.join([*words, *_step_options(case)])
+    return shlex.join(["pydlbench", "diagnose", *step_words(case)])
 
 
 def faults_command(case: StepSpec) -> str:
     """Return the command that counts a step's page faults, and says what they cost."""
-    words = ["pydlbench", "check", case.model, "--framework", case.framework]
-    return shlex.join([*words, *_step_options(case)])
-
-
-def _step_options(case: StepSpec) -> list[str]:
-    words: list[str] = []
-    if case.mode not in ("eager", "graph"):
-        words += ["--mode", str(case.mode)]
-    for name, default in _DEFAULTS:
-        value = getattr(case, name)
-        if value != default:
-            words += [f"--{name}", value]
-    if case.batch is not None:
-        words += ["--batch", str(case.batch)]
-    for name, value in case.options.items():
-        words += ["--option", f"{name.replace('_', '-')}={value}"]
-    return words
+    return shlex.join(["pydlbench", "check", *step_words(case)])
 
 
 def layer_command(case: KernelSpec) -> str:

@@ -25,6 +25,7 @@ from pydlbench.words import (
 
 if TYPE_CHECKING:
     from pydlbench.backends.host_clock import HostClock
+    from pydlbench.records.check import CheckRecord
     from pydlbench.timing.chunk import Chunk, Request
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "StepSpec",
     "framework_text",
     "options_text",
+    "step_words",
 ]
 
 
@@ -128,6 +130,21 @@ class StepSpec(Record, frozen=True, kw_only=True):
 def options_text(options: Mapping[str, Any]) -> str:
     """Return the options of a model's variant: ``lrn=off``; nothing of the model itself."""
     return " ".join(f"{name}={options[name]}" for name in sorted(options))
+
+
+def step_words(step: StepSpec | CheckRecord) -> list[str]:
+    """Return the words that name a step on the command lines of ``check`` and ``diagnose``."""
+    words = [step.model]
+    words += ["--batch", str(step.batch)] if step.batch is not None else []
+    for name, usual in (("phase", "forward"), ("precision", "fp32"), ("layout", "nhwc")):
+        value = getattr(step, name)
+        words += [f"--{name}", value] if value != usual else []
+    for name, value in step.options.items():
+        words += ["--option", f"{name.replace('_', '-')}={value}"]
+    words += ["--framework", step.framework]
+    # A framework's first mode needs no word.
+    usual_mode = step.mode == FRAMEWORK_MODES[step.framework][0]
+    return words if usual_mode else [*words, "--mode", str(step.mode)]
 
 
 def framework_text(step: Mapping[str, Any]) -> str:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from pydlbench.records.check import RUNGS, LedgerTerm
 from pydlbench.records.metrics import Column
+from pydlbench.records.step import step_words
 from pydlbench.report.columns import device_name
 from pydlbench.report.text import Heading, Lines, Table
 from pydlbench.report.verdicts import disturbance, sum_is_disturbed
 from pydlbench.units import Scale, format_seconds, percent
-from pydlbench.words import FRAMEWORK_MODES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -449,22 +449,8 @@ def _check_again(record: CheckRecord) -> str:
     """Return the command that tells whether what is unexplained is noise."""
     feed = ["--feed", record.feed] if record.feed != "resident" else []
     laps = ["--laps", str(2 * max(1, len(record.laps))), "--explain"]
-    return shlex.join(["check", *_step_words(record), *feed, *laps])
+    return shlex.join(["check", *step_words(record), *feed, *laps])
 
 
 def _diagnose(record: CheckRecord) -> str:
-    return shlex.join(["diagnose", *_step_words(record)])
-
-
-def _step_words(record: CheckRecord) -> list[str]:
-    """Return the words that name a step, as both commands take them."""
-    words = [record.model, "--batch", str(record.batch)]
-    words += ["--phase", record.phase] if record.phase != "forward" else []
-    words += ["--precision", record.precision] if record.precision != "fp32" else []
-    words += ["--layout", record.layout] if record.layout != "nhwc" else []
-    for name, value in record.options.items():
-        words += ["--option", f"{name}={value}"]
-    words += ["--framework", record.framework]
-    # A framework's first mode needs no word.
-    usual = record.mode == FRAMEWORK_MODES[record.framework][0]
-    return words if usual else [*words, "--mode", record.mode]
+    return shlex.join(["diagnose", *step_words(record)])

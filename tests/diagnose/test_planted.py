@@ -84,7 +84,7 @@ def test_a_slow_layout_is_found_by_the_other_one():
     found = run(World(reorder_s=0.06), layout="nchw")
     assert named(found) == near(layout_reorders=0.06)
     (one,) = found.findings
-    assert one.next == "pydlbench diagnose mnist --batch 4"
+    assert one.next == "pydlbench diagnose mnist --batch 4 --framework torch"
     assert says(one.symptom, "60.0 ms")
     assert "an invented check" in found.notes
 
@@ -103,7 +103,7 @@ def test_fresh_memory_is_found_and_the_better_remedy_leads():
     assert says(one.symptom, "80000")
     (other,) = one.alternatives
     assert "GLIBC_TUNABLES=glibc.malloc.hugetlb=1" in other
-    assert one.next == "pydlbench check mnist --framework torch --phase training --batch 4"
+    assert one.next == "pydlbench check mnist --batch 4 --phase training --framework torch"
 
 
 def test_an_allocator_that_is_not_there_is_not_tried():
@@ -139,7 +139,8 @@ def test_a_slow_optimizer_saves_all_but_what_native_kernels_need():
     # The eight tensors of four layers, 2 ms each.
     assert named(found) == {"slow optimizer": pytest.approx(0.1 - 8 * KERNEL_S, rel=0.05)}
     assert says(found.findings[0].saving.how, "16.0 ms")
-    assert found.findings[0].next.endswith("--phase forward-backward --batch 4")
+    wanted = "--batch 4 --phase forward-backward --framework torch"
+    assert found.findings[0].next.endswith(wanted)
 
 
 def test_an_optimizer_as_fast_as_native_kernels_is_none():
@@ -151,7 +152,7 @@ def test_an_optimizer_as_fast_as_native_kernels_is_none():
 def test_l2_terms_in_the_loss():
     found = run(World(decay_s=0.02), phase="training")
     assert named(found) == {"L2 terms in the loss": pytest.approx(0.02, rel=0.05)}
-    assert found.findings[0].next.endswith("--option decay=0")
+    assert found.findings[0].next.endswith("--option decay=0 --framework torch")
 
 
 def test_ragged_channels():
@@ -179,7 +180,7 @@ def test_layers_far_below_their_roof_are_tried_another_way():
 def test_a_small_batch():
     found = run(World(batch_s=0.04, step_s=0.06))
     assert named(found) == {"small batch": pytest.approx(0.02, rel=0.05)}
-    assert found.findings[0].next == "pydlbench diagnose mnist --batch 8"
+    assert found.findings[0].next == "pydlbench diagnose mnist --batch 8 --framework torch"
 
 
 def test_findings_are_ranked_and_overlaps_are_named_not_added():
@@ -207,7 +208,10 @@ def test_a_narrower_type_that_is_not_there_is_said():
 def test_float32_arithmetic():
     found = run(World(bound="compute", wide_s=0.08))
     assert named(found) == {"float32 arithmetic": pytest.approx(0.08, rel=0.05)}
-    assert found.findings[0].next == "pydlbench diagnose mnist --precision bf16 --batch 4"
+    assert (
+        found.findings[0].next
+        == "pydlbench diagnose mnist --batch 4 --precision bf16 --framework torch"
+    )
 
 
 @pytest.mark.parametrize("check", [True, False])
