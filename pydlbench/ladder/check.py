@@ -315,7 +315,7 @@ class _Check:
         case, laps = self._case, self._laps.taken
         confidence = self._session.options.confidence
         native = self._native.sums()
-        times = {name: median(found) for name, found in self._times.items()}
+        times = {name: time_summary(one, confidence) for name, one in self._times.items()}
         faults = {name: self._faults(visit) for name, visit in self._sides().items()}
         tried, notes = experiments(
             case,
@@ -331,7 +331,9 @@ class _Check:
                 name=one.name,
                 kind=one.kind,
                 count=one.count,
-                seconds=times[one.name],
+                seconds=times[one.name].median,
+                ci_low=times[one.name].ci_low,
+                ci_high=times[one.name].ci_high,
                 native_s=native_of(self._model, one, native),
                 nodes=one.nodes,
             )

@@ -132,7 +132,10 @@ class OperatorRow(Record, frozen=True, kw_only=True):
         name: of its first occurrence.
         kind: ``layer``, ``pointwise``, ``gradient sum``, ``loss``, ``optimizer`` or ``feed``.
         count: how often it is in the step.
-        seconds: of one execution, its share of starting a call taken off.
+        seconds: of one execution, its share of starting a call taken off; the median of the laps.
+        ci_low: lower end of that median's interval, at the level of the rungs'; None below six
+            laps.
+        ci_high: upper end.
         native_s: what the native library needs for the same nodes and passes; None if unknown.
         nodes: of its first occurrence.
     """
@@ -141,6 +144,8 @@ class OperatorRow(Record, frozen=True, kw_only=True):
     kind: str
     count: int
     seconds: float
+    ci_low: float | None = None
+    ci_high: float | None = None
     native_s: float | None = None
     nodes: tuple[str, ...] = ()
 

@@ -6,17 +6,19 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pydlbench.ladder.dominance import Timed, dominance
 from pydlbench.records.check import RUNGS, LedgerTerm
 from pydlbench.records.metrics import Column
 from pydlbench.records.step import step_words
 from pydlbench.report.columns import device_name
 from pydlbench.report.text import Heading, Lines, Table
-from pydlbench.report.verdicts import disturbance, sum_is_disturbed
+from pydlbench.report.verdicts import disturbance, dominates, share_text, sum_is_disturbed
 from pydlbench.units import Scale, format_seconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pydlbench.ladder.dominance import Dominance
     from pydlbench.records.check import (
         CheckRecord,
         CheckResult,
@@ -417,11 +419,26 @@ def _dominant(record: CheckRecord) -> list[str]:
     if first is None:
         return []
     seconds = first.count * first.seconds
-    alike = "" if first.count == 1 else f" and {first.count - 1} like it"
-    verb = "dominates" if first.count == 1 else "dominate"
     time = Scale.of(record.measured.median).text(seconds)
-    share = percent(seconds / record.measured.median, decimal=True)
-    return [f"{first.name}{alike} {verb}: {time}, {share} of the step."]
+    found = _leader(record, layers)
+    if found is None:
+        share = percent(seconds / record.measured.median, decimal=True)
+        return [f"{dominates(first.name, first.count)}: {time}, {share} of the step."]
+    who = dominates(first.name, first.count, found.rivals)
+    if found.clear:
+        return [f"{who}: {time}, {share_text(found)} of the step."]
+    return [f"{who}: {time} and less, which their intervals cannot tell apart."]
+
+
+def _leader(record: CheckRecord, operators: Sequence[OperatorRow]) -> Dominance | None:
+    """Return which operator takes most of the step; None without intervals."""
+    times = {_STEP: Timed.of(record.measured)}
+    for one in operators:
+        if one.ci_low is None or one.ci_high is None:
+            return None
+        times[one.name] = Timed(seconds=one.seconds, half_width_s=(one.ci_high - one.ci_low) / 2)
+    parts = {one.name: {one.name: one.count} for one in operators}
+    return dominance(parts, times, {_STEP: 1})
 
 
 def _loss_sentence(record: CheckRecord, loss: LedgerTerm | None) -> str:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import msgspec
 from check_records import make_laps, make_record
 from said import says
@@ -12,6 +14,24 @@ def test_the_conclusion_names_layer_term_and_next_command():
     assert says(lines[0], "conv2", "28.0 ms", "24.0 %")
     assert says(lines[1], "experiment", "layout reorders", "14.0 ms", "12.0 %")
     assert lines[2] == "next: pydlbench diagnose alexnet-owt --batch 32 --framework torch"
+
+
+def test_what_dominates_has_its_interval_and_its_rivals():
+    def measured(width):
+        return [
+            msgspec.structs.replace(one, ci_low=one.seconds - width, ci_high=one.seconds + width)
+            for one in make_record().operators
+        ]
+
+    record = make_record(operators=tuple(measured(1e-4)), reorders_s=0.014)
+    step = record.measured
+    half = math.hypot(1e-4, 0.028 / step.median * (step.ci_high - step.ci_low) / 2) / step.median
+    ends = [f"{100 * (0.028 / step.median + sign * half):.1f}" for sign in (-1, 1)]
+    assert says(check_conclusion(record)[0], "conv2", "28.0 ms", "24.0 %", "95 %", *ends)
+    # 28 ms and twice 13 ms: told apart by less than 2 ms.
+    unclear = check_conclusion(make_record(operators=tuple(measured(1.5e-3))))[0]
+    assert says(unclear, "conv2 or fc6", "28.0 ms")
+    assert "24.0 %" not in unclear
 
 
 def test_alike_layers_count_together():
