@@ -100,7 +100,8 @@ def _measured(run: PageRun) -> bool:
     """Whether a run has anything with a time."""
     steps = any(one.record.ok for one in run.steps)
     checks = any(one.record is not None for one in run.checks)
-    return bool(run.timed or steps or checks or run.findings or run.protocols)
+    forecasts = run.forecast_records
+    return bool(run.timed or steps or checks or run.findings or forecasts or run.protocols)
 
 
 def _check_folder(option: str, text: str) -> None:

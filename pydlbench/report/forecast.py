@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.report.text import Block
 
-__all__ = ["age", "forecast_report", "sources"]
+__all__ = [
+    "age",
+    "dominating",
+    "forecast_report",
+    "refused_line",
+    "sources",
+    "summary_parts",
+]
 
 # Operators that are shown unless all are asked for.
 _SHOWN: Final = 12
@@ -43,10 +50,7 @@ def forecast_report(
     blocks: list[Block] = []
     for one in documents:
         if "forecast_s" not in one:
-            words = [one["model"], f"batch {one['batch']}", one["phase"], one["precision"]]
-            step = "  ".join([*words, f"{one['framework']} {one['mode']}"])
-            line = f"{step}  {one['status']}: {one['reason']}"
-            blocks.append(Lines([line], alarm=True, listed=True))
+            blocks.append(Lines([refused_line(one)], alarm=True, listed=True))
             continue
         record = ForecastRecord.from_dict(one)
         blocks += _one(run, record, explain)
@@ -64,7 +68,7 @@ def _one(run: RunRecord, record: ForecastRecord, explain: bool) -> list[Block]:
     if record.reason:
         lines.append(f"not whole: {record.reason}")
     blocks: list[Block] = [
-        Heading([_what(record), _figures(record, scale), _where(run, record)], bold=2),
+        Heading([*summary_parts(record), _where(run, record)], bold=2),
         Lines([sources(record), parts(record, scale)]),
         Table.of(_columns(scale, record.created_utc), terms),
         Lines(lines),
@@ -72,6 +76,18 @@ def _one(run: RunRecord, record: ForecastRecord, explain: bool) -> list[Block]:
     if explain and record.calibration is not None:
         blocks.append(Lines(_calibrated(record.calibration)))
     return blocks
+
+
+def refused_line(document: Mapping[str, Any]) -> str:
+    """Return why there is no forecast of a step."""
+    words = [document["model"], f"batch {document['batch']}", document["phase"]]
+    words += [document["precision"], f"{document['framework']} {document['mode']}"]
+    return f"{'  '.join(words)}  {document['status']}: {document['reason']}"
+
+
+def summary_parts(record: ForecastRecord) -> tuple[str, str]:
+    """Return what was forecast, and the sum with its interval."""
+    return _what(record), _figures(record, Scale.of(record.seconds))
 
 
 def _what(record: ForecastRecord) -> str:

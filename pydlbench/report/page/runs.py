@@ -17,6 +17,7 @@ import msgspec
 from pydlbench.records.check import CheckResult
 from pydlbench.records.diagnosis import Diagnosis
 from pydlbench.records.documents import AgreementRow, PlayedProtocol, StepEstimate
+from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.measurement import Measurement, TimeSummary
 from pydlbench.records.record import Record
 from pydlbench.records.step import StepRecord
@@ -212,6 +213,7 @@ class PageRun:
         steps: of frameworks.
         checks: of steps; some with a reason in the place of a record.
         findings: what ``diagnose`` found, of each step.
+        forecasts: of steps; some are the documents that say why there is none.
         agreements: of frameworks on the same numbers.
         protocols: of published scripts.
         troubles: what could not be read, a line each.
@@ -227,6 +229,7 @@ class PageRun:
     steps: tuple[StepRow, ...] = ()
     checks: tuple[CheckResult, ...] = ()
     findings: tuple[Diagnosis, ...] = ()
+    forecasts: tuple[ForecastRecord | Mapping[str, Any], ...] = ()
     agreements: tuple[AgreementRow, ...] = ()
     protocols: tuple[PlayedProtocol, ...] = ()
     troubles: tuple[str, ...] = ()
@@ -255,6 +258,11 @@ class PageRun:
         return tuple(row for row in self.rows if row.ok)
 
     @property
+    def forecast_records(self) -> tuple[ForecastRecord, ...]:
+        """The forecasts that have a time."""
+        return tuple(one for one in self.forecasts if isinstance(one, ForecastRecord))
+
+    @property
     def machine(self) -> str:
         """The processor's product name."""
         return device_name(self.record.device)
@@ -264,6 +272,7 @@ class PageRun:
         """The models that it is about."""
         found = dict.fromkeys(one.model for one in self.estimates)
         found |= dict.fromkeys(one.model for one in self.checks)
+        found |= dict.fromkeys(one.model for one in self.forecast_records)
         found |= dict.fromkeys(one.record.case.model for one in self.steps)
         found |= dict.fromkeys(row.layer.partition("/")[0] for row in self.rows if "/" in row.layer)
         return tuple(found)
@@ -327,6 +336,7 @@ def read_run(loaded: Loaded, number: int = 1) -> PageRun:
         steps=tuple(found.get("step", ())),
         checks=tuple(found.get("check", ())),
         findings=tuple(found.get("findings", ())),
+        forecasts=tuple(found.get("forecast", ())),
         agreements=tuple(found.get("agreement", ())),
         protocols=tuple(found.get("protocol", ())),
         troubles=tuple(f"{count} entries cannot be read: {why}" for why, count in troubles.items()),
@@ -376,6 +386,18 @@ def _check(document: Mapping[str, Any], _samples: Sequence[float] | None) -> Che
     return found
 
 
+def _forecast(
+    document: Mapping[str, Any], _samples: Sequence[float] | None
+) -> ForecastRecord | Mapping[str, Any]:
+    if "forecast_s" not in document:
+        return document
+    found = ForecastRecord.from_dict(document)
+    require_usable(found, ok=False)
+    if positive(found.seconds) is None:
+        raise ValueError("no usable time")
+    return found
+
+
 def _estimate(document: Mapping[str, Any], _samples: Sequence[float] | None) -> StepEstimate:
     found = StepEstimate.from_dict(document)
     require_usable(found, ok=False)
@@ -391,4 +413,5 @@ _READERS: Final[Mapping[str, Callable[[Mapping[str, Any], Sequence[float] | None
     "protocol": lambda document, _samples: PlayedProtocol.from_dict(document),
     "check": _check,
     "findings": _diagnosis,
+    "forecast": _forecast,
 }

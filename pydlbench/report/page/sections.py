@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections import Counter
 from functools import partial
 from itertools import starmap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydlbench.records.metrics import ratio_text
 from pydlbench.records.step import framework_text, options_text
-from pydlbench.report.check import ledger_columns, rung_columns, steps_of
+from pydlbench.report.check import interval_text, ledger_columns, rung_columns, steps_of
 from pydlbench.report.columns import columns, heading, label, varying
 from pydlbench.report.diagnose import OVERLAPS, because
 from pydlbench.report.page.blocks import (
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from pydlbench.records.check import CheckRecord, LedgerTerm
     from pydlbench.records.diagnosis import Finding
+    from pydlbench.records.forecast import ForecastRecord, Place
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.metrics import Column as Printed
     from pydlbench.report.page.figures.canvas import Chart
@@ -84,10 +86,11 @@ def _conclusion_run(run: PageRun, count: int) -> Group:
 
 
 def step(runs: Sequence[PageRun]) -> Section:
-    """Return the ladder of each step as bars and as a table, and the ledger of every check."""
+    """Return the ladder of each step as bars and as a table, every ledger, and all forecasts."""
     blocks = [
         *figures_of(lambda: starmap(_step_figure, steps(runs)), "The ladder of a step"),
         *blocks_of(lambda: _ledgers(runs), "A ledger"),
+        *blocks_of(lambda: _forecasts(runs), "A forecast"),
     ]
     return Section("step", "Where a step goes", blocks, STEP_NEEDS)
 
@@ -155,6 +158,96 @@ def _term_column(one: Printed[LedgerTerm]) -> Column:
     value = (lambda term: finite(term.seconds)) if one.title in ("time", "share") else None
     style = "wrap" if one.title in ("term", "what stands out") else "plain"
     return Column(one.title, one.cell, value, right=one.right, style=style)
+
+
+class _Forecast(NamedTuple):
+    """A forecast, and the first check that ran the step later."""
+
+    run: PageRun
+    record: ForecastRecord
+    check: CheckRecord | None
+
+    @property
+    def error(self) -> float | None:
+        """(Forecast - measured) / measured; None without a check."""
+        if self.check is None:
+            return None
+        return self.record.seconds / self.check.measured.median - 1
+
+
+def _forecasts(runs: Sequence[PageRun]) -> Iterator[Table]:
+    found = [
+        _Forecast(run, record, _later_check(run, record, runs))
+        for run in runs
+        for record in run.forecast_records
+    ]
+    if not found:
+        return
+    scale = Scale.of(max(one.record.seconds for one in found))
+    caption = "Forecasts, from operators alone, and the checks that ran the same step later"
+    yield Table(caption, _forecast_columns(scale), found, "forecasts-table")
+
+
+def _later_check(
+    run: PageRun, forecast: ForecastRecord, runs: Sequence[PageRun]
+) -> CheckRecord | None:
+    """Return the earliest check of the step on this machine that began after the forecast."""
+    made = _step_key(run, forecast, forecast.place)
+    later = {
+        begun: check.record
+        for other in runs
+        for check in other.checks
+        if check.record is not None
+        and _step_key(other, check.record, check.record) == made
+        and (begun := dt.datetime.fromisoformat(check.record.step_utc or other.record.created_utc))
+        >= dt.datetime.fromisoformat(forecast.created_utc)
+    }
+    return later[min(later)] if later else None
+
+
+def _step_key(
+    run: PageRun, step: ForecastRecord | CheckRecord, place: Place | CheckRecord
+) -> tuple[Any, ...]:
+    """What makes two steps the same one."""
+    what = (step.model, options_text(step.options), step.batch, step.phase, step.layout, step.feed)
+    how = (place.precision, place.framework, place.mode, place.library, place.threads)
+    return (run.machine, *what, *how)
+
+
+def _forecast_columns(scale: Scale) -> list[Column]:
+    def rows(one: _Forecast) -> int:
+        return one.record.stored + one.record.measured + one.record.missing
+
+    def measured(one: _Forecast) -> float | None:
+        return None if one.check is None else one.check.measured.median
+
+    def around(one: _Forecast) -> str:
+        time = None if one.check is None else one.check.measured
+        return "-" if time is None else interval_text(time.ci_low, time.ci_high, scale)
+
+    def step(one: _Forecast) -> str:
+        record, place = one.record, one.record.place
+        words = [record.model, options_text(record.options), f"batch {record.batch}"]
+        words += [record.phase, place.precision, place.framework, place.mode]
+        return " ".join(filter(None, words))
+
+    return [
+        Column("step", step, style="wrap"),
+        Column("forecast at", lambda one: one.record.created_utc),
+        number_column("forecast", lambda one: one.record.seconds, scale.text),
+        Column(
+            "its interval",
+            lambda one: interval_text(one.record.ci_low, one.record.ci_high, scale),
+            right=True,
+        ),
+        number_column("from the store", lambda one: one.record.stored / max(1, rows(one)), percent),
+        number_column("without a row", lambda one: one.record.missing),
+        Column("checked at", lambda one: one.check.step_utc or "-" if one.check else "-"),
+        number_column("measured", measured, scale.text),
+        Column("its 95 % CI", around, right=True),
+        number_column("error", lambda one: one.error, partial(percent, signed=True)),
+        number_column("run", lambda one: one.run.number),
+    ]
 
 
 def findings(runs: Sequence[PageRun]) -> Section:

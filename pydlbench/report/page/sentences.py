@@ -42,6 +42,7 @@ def conclusions(run: PageRun) -> list[Conclusion]:
     parts: tuple[Callable[[PageRun], Iterator[Conclusion]], ...] = (
         _diagnoses,
         _checks,
+        _forecasts,
         _estimates,
         _steps,
         _protocols,
@@ -122,6 +123,20 @@ def _checks(run: PageRun) -> Iterator[Conclusion]:
         disturbed = len(disturbance(native))
         sentences[disturbed:disturbed] = [f"{', '.join(figures.split('   '))}."]
         yield Conclusion(what, [*sentences, f"{errors_line(record)}.", following])
+
+
+def _forecasts(run: PageRun) -> Iterator[Conclusion]:
+    from pydlbench.records.forecast import ForecastRecord
+    from pydlbench.report.forecast import dominating, refused_line, sources, summary_parts
+
+    for one in run.forecasts:
+        if not isinstance(one, ForecastRecord):
+            yield Conclusion("forecast", [refused_line(one)])
+            continue
+        what, figures = summary_parts(one)
+        missing = [f"not whole: {one.reason}"] if one.reason else []
+        lines = [f"{', '.join(figures.split('   '))}.", f"{sources(one)}.", f"{dominating(one)}."]
+        yield Conclusion(what, [*lines, *missing])
 
 
 def _steps(run: PageRun) -> Iterator[Conclusion]:

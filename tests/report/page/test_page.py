@@ -6,8 +6,10 @@ import invented_runs as invented
 import msgspec
 import pytest
 from page_reading import by_id, parse
+from said import says
 
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving
+from pydlbench.records.forecast import ForecastRecord, Place
 from pydlbench.report.page.page import build_page
 
 
@@ -63,7 +65,7 @@ def test_the_conclusion_is_what_the_commands_print(everything, root):
     for line in check_conclusion(everything[2].checks[0].record):
         assert " ".join(line.split()) in text
     assert "dominates" in text
-    assert "torch eager is fastest" in text
+    assert says(text, "torch eager", "fastest")
 
 
 def test_tables_hold_exact_values_and_sort_by_buttons(everything, root):
@@ -95,6 +97,46 @@ def test_the_ledger_adds_up(everything, root):
     assert [row[1].text() for row in cells] == [one.kind for one in record.ledger]
     rungs = by_id(root, "rungs-1-caption").parent.text()
     assert all(reason in rungs for reason in record.reasons.values())
+
+
+def test_a_forecast_stands_beside_the_check_that_came_later(tmp_path):
+    place = Place(framework="torch", mode="eager", library="torch 2.13.0", threads=2)
+    made = ForecastRecord(
+        model="alexnet-owt",
+        batch=4,
+        phase="forward",
+        place=place,
+        created_utc="2030-01-01T03:00:00+00:00",
+        seconds=0.1,
+        ci_low=0.09,
+        ci_high=0.11,
+        operators_s=0.1,
+        calls=9,
+        stored=3,
+        measured=1,
+    )
+    early = msgspec.structs.replace(made, created_utc="2030-01-01T05:00:00+00:00")
+    other = msgspec.structs.replace(made, batch=8)
+    refused = {**made.to_dict(), "status": "skipped", "reason": "no operators here"}
+    del refused["forecast_s"]
+    several = [*(one.to_dict() for one in (made, early, other)), refused]
+    forecasts = {"kind": "forecast", "run": invented.RUN.to_dict(), "forecasts": several}
+    check = invented.check_document(step_utc="2030-01-01T04:00:00+00:00")
+    runs = invented.read(tmp_path, forecasts, check)
+    assert [run.troubles for run in runs] == [(), ()]
+    root = parse(build_page(runs).html)
+    table = by_id(root, "forecasts-table-caption").parent
+    body = next(table.all("tbody"))
+    rows = [
+        [one.text() for one in row.children if not isinstance(one, str)] for row in body.all("tr")
+    ]
+    measured = runs[1].checks[0].record.measured.median
+    assert [row[1] for row in rows] == [made.created_utc, early.created_utc, made.created_utc]
+    assert rows[0][4] == "75 %"
+    assert rows[0][6] == "2030-01-01T04:00:00+00:00"
+    assert rows[0][9] == f"{100 * (0.1 / measured - 1):+.1f} %"
+    assert [row[6] for row in rows[1:]] == ["-", "-"]  # before it was made, another batch
+    assert "no operators here" in by_id(root, "conclusion").text()
 
 
 @pytest.mark.parametrize("contended", [False, True])
