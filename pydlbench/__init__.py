@@ -37,7 +37,7 @@ def _find_native_modules() -> None:
 _find_native_modules()
 
 if TYPE_CHECKING:
-    from pydlbench.api import check, diagnose_step, e2e, forecast, to_dataframe
+    from pydlbench.api import check, compare_runs, diagnose_step, e2e, forecast, to_dataframe
     from pydlbench.layers.conv import Conv2d
     from pydlbench.layers.gemm import Gemm
     from pydlbench.layers.pool import Pool2d
@@ -54,6 +54,7 @@ __all__ = [
     "Store",
     "__version__",
     "check",
+    "compare_runs",
     "diagnose_step",
     "e2e",
     "forecast",
@@ -70,6 +71,7 @@ _HOMES = {
     "Session": "pydlbench.runner.session",
     "Store": "pydlbench.store.store",
     "check": "pydlbench.api",
+    "compare_runs": "pydlbench.api",
     "diagnose_step": "pydlbench.api",
     "e2e": "pydlbench.api",
     "forecast": "pydlbench.api",

@@ -1,4 +1,4 @@
-"""What the commands do, from Python: steps, checks and diagnoses as records, and tables of them."""
+"""What the commands do, from Python: records of steps and comparisons, and tables of them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from pydlbench.records.check import CheckRecord
     from pydlbench.records.diagnosis import Diagnosis
+    from pydlbench.records.documents import CompareDocument
     from pydlbench.records.forecast import ForecastRecord
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.record import Record
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepRecord
     from pydlbench.store.reader import Reader
 
-__all__ = ["check", "diagnose_step", "e2e", "forecast", "to_dataframe"]
+__all__ = ["check", "compare_runs", "diagnose_step", "e2e", "forecast", "to_dataframe"]
 
 
 def e2e(model: str, *, options: Options | None = None, **step: Any) -> StepRecord:
@@ -119,6 +120,30 @@ def check(
         forecast=forecast,
         tell=tell,
     )
+
+
+def compare_runs(
+    a: str, b: str, *, store: Reader | None = None, same: float | None = None
+) -> CompareDocument:
+    """Compare stored run B with A row by row, as ``pydlbench compare A B`` does.
+
+    Args:
+        a: an id, its beginning, a tag, ``last``, or a file that ``--json`` wrote.
+        b: likewise.
+        store: that has the runs, and replicates of them; None where both are files.
+        same: what still counts as the same, a fraction; None is as by default.
+
+    Returns:
+        The rows with ratio, interval, verdict and the smallest change that each could have shown.
+
+    Raises:
+        UsageError: no such run, or nothing in one is in the other.
+    """
+    from pydlbench.compare.comparison import Settings
+    from pydlbench.compare.stored import compare_named
+
+    settings = Settings() if same is None else Settings(margin=same)
+    return compare_named(a, b, store, settings).document()
 
 
 def diagnose_step(

@@ -141,16 +141,11 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
 def _stored(args: argparse.Namespace, settings: Settings) -> Comparison:
     """Compare two stored runs."""
     from pydlbench.cli.options import reading_store
-    from pydlbench.compare.history import replicates
-    from pydlbench.compare.match import match
-    from pydlbench.compare.rows import read_side
-    from pydlbench.compare.stored import compare
+    from pydlbench.compare.stored import compare_named
 
+    a, b = args.runs
     with reading_store(args) or contextlib.nullcontext() as store:
-        a, b = (read_side(name, store) for name in args.runs)
-        matching = match(a, b)
-        groups = [] if store is None else replicates(store, a, b)
-    return compare(a, b, matching, settings, groups)
+        return compare_named(a, b, store, settings)
 
 
 def _nothing(found: Comparison) -> str:

@@ -35,7 +35,9 @@ from pydlbench.compare.comparison import (
     bounded,
 )
 from pydlbench.compare.environment import OTHER_CLOCK, differences
-from pydlbench.compare.match import key
+from pydlbench.compare.history import replicates
+from pydlbench.compare.match import key, match
+from pydlbench.compare.rows import read_side
 from pydlbench.compare.scatter import (
     LEAST_ROWS,
     Replicates,
@@ -53,8 +55,9 @@ if TYPE_CHECKING:
 
     from pydlbench.compare.match import Matching, Pair
     from pydlbench.compare.rows import Row, Side
+    from pydlbench.store.reader import Reader
 
-__all__ = ["CONTENDED", "NO_SCATTER", "RUN_SD", "compare"]
+__all__ = ["CONTENDED", "NO_SCATTER", "RUN_SD", "compare", "compare_named"]
 
 #: What a whole run is faster or slower, one standard deviation: assumed where no replicates tell
 #: it. No visit shows it, as a run is over before the hours are that its machine drifts in; without
@@ -74,6 +77,25 @@ CONTENDED: Final = "other work disturbed it"
 _TWO_READINGS: Final = "not the clock alone bounds it, and time and cycles say different things"
 # Of a row with itself: whatever disturbed it, and however runs differ.
 _ITSELF: Final = Estimate(ratio=1.0, ci_low=1.0, ci_high=1.0, verdict=SAME, p=1.0)
+
+
+def compare_named(
+    a: str, b: str, store: Reader | None, settings: Settings | None = None
+) -> Comparison:
+    """Compare two runs by their names, with the replicates that a store has of them.
+
+    Args:
+        a: the first one, as :func:`pydlbench.store.documents.load` takes it.
+        b: the second one.
+        store: that has them; None where there is none, and both are files.
+        settings: what a verdict takes.
+
+    Raises:
+        UsageError: no such run, or nothing in one is in the other.
+    """
+    first, second = read_side(a, store), read_side(b, store)
+    groups = [] if store is None else replicates(store, first, second)
+    return compare(first, second, match(first, second), settings, groups)
 
 
 def compare(

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from said import says
 
+import pydlbench
 from pydlbench.cli import main
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.report.json import to_json
@@ -244,6 +245,17 @@ def store(tmp_path, measurement, run_record, monkeypatch):
                 opened.add(record.id, Entry.of("layer", row.to_dict()))
             opened.finish(record, "done")
     return path
+
+
+def test_from_python_the_same_rows_come_of_the_same_runs(store, capsys):
+    assert main(["compare", "last~1", "last", "--json", "-"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    with Store.open(store, readonly=True) as opened:
+        found = pydlbench.compare_runs("last~1", "last", store=opened)
+        wide = pydlbench.compare_runs("last~1", "last", store=opened, same=0.9)
+    told = [(row.layer, row.verdict, row.resolution) for row in found.rows]
+    assert told == [(one["layer"], one["verdict"], one["resolution"]) for one in printed["rows"]]
+    assert {row.verdict for row in wide.rows} & {"SLOWER", "FASTER"} == set()
 
 
 def test_runs_of_the_store_are_compared_with_what_earlier_ones_tell(store, capsys):
