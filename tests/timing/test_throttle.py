@@ -6,6 +6,7 @@ import json
 
 import msgspec
 import pytest
+from said import says
 
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.guards import (
@@ -99,7 +100,7 @@ def test_a_gpu_that_stays_hot_keeps_its_samples_and_is_flagged():
         assert asked < 1000
     result = sampling.result()
     assert result.contended
-    assert "software thermal slowdown at 91 degrees C" in result.contention_reason
+    assert says(result.contention_reason, "thermal", "91")
     assert result.discarded == 0
     assert result.retries == POLICY.max_retries
     assert len(result.seconds) == len(result.all_seconds) > 0

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from said import says
+
 from pydlbench.timing.stopping import Warmup
 
 
@@ -41,7 +43,7 @@ def test_an_unsteady_machine_hits_the_limit_and_says_so() -> None:
         count += 1
         assert count < 100
     assert warmup.outcome().reason == "limit"
-    assert "time still not steady" in warmup.outcome().detail
+    assert says(warmup.outcome().detail, "time", "not steady")
     assert 20 <= count <= 21
 
 
@@ -49,14 +51,14 @@ def test_an_unsteady_clock_is_named() -> None:
     warmup = Warmup()
     for count in range(21):
         warmup.add_chunk([1e-3], [4e9 if count % 2 else 3e9], 0.05)
-    assert "clock still not steady" in warmup.outcome().detail
+    assert says(warmup.outcome().detail, "clock", "not steady")
 
 
 def test_a_slow_kernel_warms_up_once() -> None:
     warmup = Warmup()
     warmup.add_chunk([3.0], [4e9], 3.0)
     assert warmup.is_finished()
-    assert "too slow to warm up longer (1 chunks)" in warmup.outcome().detail
+    assert says(warmup.outcome().detail, "1 chunks")
 
 
 def test_one_chunk_without_a_clock_does_not_block() -> None:

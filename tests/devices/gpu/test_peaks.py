@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from said import says
 
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import (
@@ -76,7 +77,7 @@ def test_geforce_cards_accumulate_in_float32_at_half_rate(sold):
     full = theoretical_peak(card, "fp16-tc", accumulate="float16")
     half = theoretical_peak(card, "fp16-tc")
     assert full.flops_per_s == 2 * half.flops_per_s
-    assert "half of it with float32 accumulation" in half.derivation
+    assert says(half.derivation, "half", "float32")
     assert half.accumulate == "float32"
     # The same chip without the halving.
     assert flop_rate(sold("L40S"), "fp16-tc").flop_per_clock == 1024

@@ -173,7 +173,7 @@ def test_a_part_longer_than_the_servers_file(server: Server, tmp_path: Path) -> 
 
 def test_a_longer_file_is_refused_without_reading_it_all(server: Server, tmp_path: Path) -> None:
     server.content = CONTENT * 2
-    with pytest.raises(DownloadError, match="longer than the 256000 bytes of the published"):
+    with pytest.raises(DownloadError, match="256000"):
         get(server, tmp_path)
     assert names(tmp_path) == []
 
@@ -201,7 +201,7 @@ def test_nobody_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     ["ftp://host/x", "file:///etc", "host/path", "http://", "http://[::1", "http://h/\u00fc"],
 )
 def test_other_addresses_are_refused(tmp_path: Path, base: str) -> None:
-    with pytest.raises(UsageError, match="not an http or https URL; nearest: https://HOST/FOLDER"):
+    with pytest.raises(UsageError, match="nearest: https://HOST/FOLDER"):
         fetch("mnist", base, str(tmp_path), print)
 
 
@@ -212,7 +212,7 @@ def test_folders_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_names_of_data_sets() -> None:
-    with pytest.raises(UsageError, match="no files of mnits are known; nearest: mnist"):
+    with pytest.raises(UsageError, match=r"mnits.*nearest: mnist"):
         fetch("mnits", "http://127.0.0.1:9", ".", print)
 
 
