@@ -214,6 +214,11 @@ def _step_key(
     return (run.machine, *what, *how)
 
 
+def _minute(when: str | None) -> str:
+    """Return a moment in ISO 8601 to the minute, in UTC."""
+    return f"{dt.datetime.fromisoformat(when):%Y-%m-%d %H:%M}" if when else "-"
+
+
 def _forecast_columns(scale: Scale) -> list[Column]:
     def rows(one: _Forecast) -> int:
         return one.record.stored + one.record.measured + one.record.missing
@@ -233,7 +238,7 @@ def _forecast_columns(scale: Scale) -> list[Column]:
 
     return [
         Column("step", step, style="wrap"),
-        Column("forecast at", lambda one: one.record.created_utc),
+        Column("forecast at", lambda one: _minute(one.record.created_utc)),
         number_column("forecast", lambda one: one.record.seconds, scale.text),
         Column(
             "its interval",
@@ -242,7 +247,7 @@ def _forecast_columns(scale: Scale) -> list[Column]:
         ),
         number_column("from the store", lambda one: one.record.stored / max(1, rows(one)), percent),
         number_column("without a row", lambda one: one.record.missing),
-        Column("checked at", lambda one: one.check.step_utc or "-" if one.check else "-"),
+        Column("checked at", lambda one: _minute(one.check and one.check.step_utc)),
         number_column("measured", measured, scale.text),
         Column("its 95 % CI", around, right=True),
         number_column("error", lambda one: one.error, partial(percent, signed=True)),
