@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from pydlbench.errors import PrimitiveError, UnsupportedError
+from pydlbench.backends import capabilities
+from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError
 from pydlbench.models.catalog import find_layers
 from pydlbench.records.measurement import Measurement
 from pydlbench.records.run import RunRecord
@@ -343,3 +344,14 @@ def test_kernels_of_sums_are_measured_once(store_path, case, measurement):
     assert [one.document["count"] for one in results.outcomes] == [1, 1]
     (key,) = results.parts
     assert kernel_of(key) == row_key(Sum(rows=(rows[0],)), rows[0])
+
+
+def test_a_run_without_a_session_is_described_as_one_with_it(store_path):
+    def no_session(_):
+        raise PydlbenchError("nothing opens")
+
+    with Recorder(Store.open(store_path), "numbers") as recorder:
+        results = execute([task("a")], no_session, recorder, progress=Quiet(), tolerant=True)
+    assert [one.status for one in results.outcomes] == ["failed"]
+    # Other versions would keep --resume from going on with it.
+    assert results.run.environment == capabilities.environment()
