@@ -54,6 +54,8 @@ class Preparation:
             compete. Not on a GPU's native kernels.
         verified: the variant has won a search and was verified in this run, with these inputs: it
             is run once and no more, and its verdict is ``unchecked``.
+        described: what else there is to be told of it is known, too: a framework's operator is not
+            looked at from below again.
     """
 
     seed: int = 0
@@ -65,6 +67,7 @@ class Preparation:
     energy: bool = False
     variant: str | None = None
     verified: bool = False
+    described: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,10 +82,14 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     how = parser.add_argument_group("how it is timed")
     add(
         how,
-        *("device", "threads", "budget", "seed"),
+        *("device", "threads", "budget", "visits", "seed"),
         many=("device",),
         device={"help": "cpu, cuda:N, or both for their ratio; default: the GPU if there is one"},
-        budget={"help": "seconds of sampling per step (10)"},
+        budget={"help": "seconds of sampling per step, all its visits together (10)"},
+        visits={
+            "help": "make the steps ready and time them so often, each time in new processes; from "
+            "6 on there is an interval (6)"
+        },
     )
     how.add_argument("--no-checks", action="store_true", help="time without checking first")
     how.add_argument(
@@ -186,6 +190,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
         UsageError: a value is bad, or two options exclude each other.
     """
     from pydlbench.records.step import StepSpec
+    from pydlbench.timing.visits import VISITS
 
     for name in _PROTOCOL_ONLY:
         value = getattr(args, name)
@@ -234,6 +239,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
                 ),
                 options={
                     "budget_s": args.budget or 10.0,
+                    "visits": args.visits or VISITS,
                     "threads": args.threads,
                     "seed": args.seed,
                 },

@@ -35,6 +35,7 @@ _FOLDERS: Final = {"mnist": "data", "cifar10": "cifar10_data"}
 _OTHERS: Final = {
     "feed": "the script says what is fed; nearest: leave it out",
     "budget": "the script says how long it runs; nearest: --steps N",
+    "visits": "the script runs once; nearest: leave it out",
     "phase": "the script says which phases; nearest: leave it out",
     "csv": "standard output is the script's; nearest: --json FILE",
     "md": "standard output is the script's; nearest: --json FILE",

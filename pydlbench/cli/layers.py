@@ -125,7 +125,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         },
         budget={
             "default": None,
-            "help": "seconds of sampling per row, all its visits together (1; of a single row 2)",
+            "help": "seconds of sampling per row, all its visits together (1; of a single row 2; "
+            "where backends compete 0.5)",
         },
     )
     how.add_argument(
@@ -391,8 +392,10 @@ def word_of(layer: Layer) -> str:
 # -----------------------------------------------------------------------------
 # From the options of ``layers`` to the list of cases, or to one line that says what is wrong.
 
-# Seconds of sampling of a row: of a single one the whole run is about that long.
+# Seconds of sampling of a row: of a single one the whole run is about that long. Where backends
+# compete, each waits for all others, and what is compared is their ratio in the same visits.
 _BUDGET_S: Final = 1.0
+_BUDGET_IN_TURN_S: Final = 0.5
 _BUDGET_ALONE_S: Final = 2.0
 
 
@@ -490,7 +493,8 @@ def read_request(args: argparse.Namespace, *, several: bool = False) -> Request:
         options["budget_s"] = args.budget or _BUDGET_ALONE_S
     else:
         # Visits of a single row follow each other in one process; these are spread over the run.
-        options["budget_s"] = args.budget or _BUDGET_S
+        usual = _BUDGET_IN_TURN_S if len(backends) > 1 else _BUDGET_S
+        options["budget_s"] = args.budget or usual
         options["visits"] = args.visits or VISITS
     return Request(cases=tuple(cases), threads=threads, options=options, notes=notes)
 

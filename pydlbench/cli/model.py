@@ -53,8 +53,15 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     what.add_argument("--summary", action="store_true", help="count, without timing anything")
     add(
         parser.add_argument_group("how it is timed"),
-        *("device", "threads", "budget", "seed"),
-        budget={"default": _BUDGET_S, "help": "seconds of sampling per kernel (0.25)"},
+        *("device", "threads", "budget", "visits", "seed"),
+        budget={
+            "default": _BUDGET_S,
+            "help": "seconds of sampling per kernel, all its visits together (0.25)",
+        },
+        visits={
+            "help": "visit the kernels so often, each time in a new process; those that hardly "
+            "move the sum three times (6)"
+        },
     )
     output = parser.add_argument_group("what is shown")
     output.add_argument(
@@ -121,6 +128,8 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
     Raises:
         UsageError: a value is bad.
     """
+    from pydlbench.timing.visits import VISITS
+
     model = build(args, args.batch)
     check_phase(model, args.phase)
     device, notes = device_of(args)
@@ -137,7 +146,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
     label = f"{model.name} batch {model.batch} {args.phase} {precision}"
     task = EstimateTask(
         rows=(Row(fields=fields_of(args, values), label=label),),
-        options=summands(args),
+        options={**summands(args), "visits": args.visits or VISITS},
         model=model,
         variant=read_options(args.option),
         phase=args.phase,
@@ -199,7 +208,7 @@ class EstimateTask(Task):
 
         cache_bytes = session.cache_bytes(self.device)
         wanted = self._plan(cache_bytes)
-        rows = yield from kernels(self, wanted.cases, session, view)
+        rows = yield from kernels(self, wanted.cases, session, view, effort=wanted.effort)
         found = self._sum(wanted, rows, cache_bytes)
         if not found.estimate.layers:
             reasons = dict.fromkeys(one.reason for one in rows.values() if one.reason)

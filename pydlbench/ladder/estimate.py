@@ -7,9 +7,8 @@ are and some are not, so that the two sums are the ends of an interval::
 
 A kernel without a cold row counts with its hot time in both; how many these are is told.
 
-The statistical interval is kept apart. It combines the half-widths of the distinct measurements
-as those of independent ones, each times how often its kernel occurs; it knows nothing of a
-machine that drifts while they are taken.
+The statistical interval is kept apart: that of the sums of the laps in which the rows were visited
+(:mod:`pydlbench.ladder.effort`).
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from pydlbench.ladder.dominance import Dominance, Timed, dominance
+from pydlbench.ladder.effort import half_width_s, sharing
 from pydlbench.layers.layer import ITEM_BYTES
 from pydlbench.models.work import LOSS, work
 from pydlbench.records.measurement import MATERIAL, disturbed_share
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pydlbench.models.work import Work
     from pydlbench.records.documents import EstimatedLayer, StepEstimate
     from pydlbench.records.measurement import Measurement
+    from pydlbench.runner.laps import Effort
 
 __all__ = ["Estimate", "LayerShare", "Plan", "Range", "Term", "estimate", "plan"]
 
@@ -324,7 +325,7 @@ def estimate(plan: Plan, rows: Mapping[KernelSpec, Measurement]) -> Estimate:
     kept = [term for terms in timed.values() for term in terms]
     return Estimate(
         time=total,
-        half_width_s=_half_width(kept, rows),
+        half_width_s=half_width_s(_weights(kept, rows), rows),
         batch=plan.model.batch,
         layers=layers,
         missing=tuple(missing),
@@ -442,18 +443,21 @@ def _kind(term: Term) -> str:
     return str(getattr(layer, "op", layer.kind))
 
 
-def _half_width(terms: Sequence[Term], rows: Mapping[KernelSpec, Measurement]) -> float:
-    """Of the middle of hot and cold: each distinct measurement counts half, times its number."""
-    counts: Counter[KernelSpec] = Counter()
+def _weights(
+    terms: Iterable[Term], rows: Mapping[KernelSpec, Measurement] | None = None
+) -> dict[KernelSpec, float]:
+    """Return how often each case is in the middle of hot and cold: each of the two counts half.
+
+    Args:
+        terms: the pieces of a step's work.
+        rows: one without a cold row counts with its hot one; None expects all.
+    """
+    weights: dict[KernelSpec, float] = {}
     for term in terms:
-        counts[term.hot] += 1
-        counts[term.cold if rows[term.cold].ok else term.hot] += 1
-    squares = 0.0
-    for case, count in counts.items():
-        time = rows[case].time
-        if time is not None and time.ci_low is not None and time.ci_high is not None:
-            squares += (count / 2 * (time.ci_high - time.ci_low) / 2) ** 2
-    return math.sqrt(squares)
+        cold = term.cold if rows is None or rows[term.cold].ok else term.hot
+        for case in (term.hot, cold):
+            weights[case] = weights.get(case, 0.0) + 0.5
+    return weights
 
 
 # -----------------------------------------------------------------------------
@@ -493,6 +497,12 @@ class Plan:
     phase: str
     precision: str
     terms: tuple[Term, ...]
+
+    @property
+    def effort(self) -> Effort:
+        """What tells which of the cases need no further visit for the sum's sake."""
+        cold = {term.cold: term.hot for term in self.terms if term.cold != term.hot}
+        return sharing(_weights(self.terms), cold)
 
     @property
     def cases(self) -> tuple[KernelSpec, ...]:

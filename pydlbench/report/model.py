@@ -59,7 +59,7 @@ def model_report(
     blocks: list[Block] = [Heading(["  ".join(what), "  ".join(where)])]
     if estimate.layers:
         blocks.append(_table(estimate, top))
-        blocks.append(Facts(_sums(estimate, memory)))
+        blocks.append(Facts(_sums(estimate, memory, rows)))
         blocks.append(Lines(model_conclusion(estimate, rows)))
     missing: dict[str, list[str]] = {}
     for name, pass_, reason in estimate.missing:
@@ -118,7 +118,9 @@ def _columns(estimate: Estimate) -> list[Column[LayerShare]]:
     ]
 
 
-def _sums(estimate: Estimate, memory: Mapping[str, int]) -> list[tuple[str, str]]:
+def _sums(
+    estimate: Estimate, memory: Mapping[str, int], rows: Sequence[Measurement]
+) -> list[tuple[str, str]]:
     hot, cold = format_seconds(estimate.time.hot), format_seconds(estimate.time.cold)
     width = format_seconds(estimate.half_width_s)
     rate = si(estimate.images_per_s, "images/s")
@@ -134,10 +136,21 @@ def _sums(estimate: Estimate, memory: Mapping[str, int]) -> list[tuple[str, str]
         ("estimate", f"{middle}  {hot} (hot caches) to {cold} (cold)  sampling +-{width}  {rate}"),
         ("estimate", f"{kernels}; all at their measured roof: {format_seconds(estimate.roof_s)}"),
         *([("estimate", doubt)] if alone else []),
+        *_visits(rows),
         ("by kind", kinds),
         *_fewer_flops(estimate),
         ("memory", ", ".join(f"{name} {format_bytes(size)}" for name, size in memory.items())),
     ]
+
+
+def _visits(rows: Sequence[Measurement]) -> list[tuple[str, str]]:
+    """Say how often rows were visited, where that was more than once."""
+    visits = [row.time.visits for row in rows if row.time is not None]
+    if max(visits, default=1) == 1:
+        return []
+    few = sum(one < max(visits) for one in visits)
+    less = f", {few} of {len(visits)} rows, which hardly move the sum, fewer" if few else ""
+    return [("visits", f"{max(visits)}{less}")]
 
 
 def _fewer_flops(estimate: Estimate) -> list[tuple[str, str]]:

@@ -24,7 +24,7 @@ from pydlbench.timing.statistics import (
     paired_ratio,
     paired_ratios,
 )
-from pydlbench.timing.visits import visit_of
+from pydlbench.timing.visits import visit_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -88,7 +88,7 @@ def sample_interleaved(
         rng: seeded source of the order.
         rest: called between two of them, so that the last one's threads fall asleep.
         canary: called around the chunks of kernels that have none of their own, while all threads
-            are asleep; see :attr:`pydlbench.timing.chunk.Chunk.canary`.
+            are asleep, their warm-up left out; see :attr:`pydlbench.timing.chunk.Chunk.canary`.
         guarded: indexes of those around whose chunks it is called; None is all of them.
         known: by index, earlier samples of those that need no calibration and no warm-up any more.
 
@@ -102,15 +102,17 @@ def sample_interleaved(
         for index, policy in enumerate(policies)
     ]
     errors: dict[int, PydlbenchError] = {}
-    # The canary since which nobody has run, if there is one.
+    # The canary since which nobody has run, if there is one, and who ran last.
     last: float | None = None
+    latest: int | None = None
 
     def sample(index: int, request: Request) -> Chunk | None:
-        nonlocal last
-        if not alone and last is None:
+        nonlocal last, latest
+        in_rounds = samplings[index].phase == "rounds"
+        if not alone and last is None and (in_rounds or index != latest):
             rest()
-        before, last = last, None
-        watch = canary if guarded is None or index in guarded else None
+        before, last, latest = last, None, index
+        watch = canary if in_rounds and (guarded is None or index in guarded) else None
         try:
             if watch is not None and before is None:
                 before = watch()
@@ -205,15 +207,8 @@ def _ratios_to(best: Samples, samples: Mapping[int, Samples]) -> dict[int, Ratio
 
 def _ratio(own: Samples, best: Samples) -> Ratio:
     first, second = own.by_round(), best.by_round()
-    if own.visits and (shared := first.keys() & second.keys()):
-        # Rounds of one visit share its processes: what is repeated is the visit.
-        found: dict[int, list[float]] = {}
-        for index in shared:
-            found.setdefault(visit_of(index), []).append(first[index] / second[index])
-        medians = [median(one) for one in found.values()]
-        interval = median_interval(medians, own.confidence)
-        return Ratio(median=median(medians), interval=interval, n=len(medians))
     if first.keys() & second.keys():
-        return paired_ratio(first, second, own.confidence)
+        ratio = visit_ratio if own.visits else paired_ratio
+        return ratio(first, second, own.confidence)
     # All of one's samples were disturbed in the rounds that the other has kept.
     return Ratio(median=own.median / best.median, interval=None, n=0)

@@ -77,6 +77,8 @@ class Kernels:
         self._found: dict[tuple[KernelSpec, bool], KernelFacts] = {}
         # By problem, whatever the cache state, and variant; whether found by a brief search.
         self._verified: dict[tuple[KernelSpec, str], tuple[KernelFacts, bool]] = {}
+        # Likewise what was seen of a framework's call, in a usual process or one that keeps pages.
+        self._described: dict[tuple[KernelSpec, str, bool], KernelFacts] = {}
         self._without_empty_call: set[tuple[str, str, str | None]] = set()
 
     @property
@@ -193,10 +195,19 @@ class Kernels:
         known, brief = self._verified.get((problem, variant or ""), (None, False))
         if brief and not summand:
             known = None  # its reorders have not been timed
-        preparation = self._preparation(case, variant, brief=summand, verified=known is not None)
+        seen = None if known is None else self._described.get((problem, variant or "", warm))
+        preparation = self._preparation(
+            case,
+            variant,
+            brief=summand,
+            verified=known is not None,
+            described=seen is not None,
+        )
         kernel = worker.prepare(case, preparation)
         if found is not None and variant is not None:
             kernel.facts = found
+        elif seen is not None:
+            kernel.facts = seen
         elif known is not None and kernel.facts.correct.status == "unchecked":
             kernel.facts = dataclasses.replace(
                 kernel.facts, correct=known.correct, reorder_s=known.reorder_s
@@ -206,6 +217,8 @@ class Kernels:
         name = variant_of(case, kernel.facts)
         if name is not None and known is None and kernel.facts.correct.status == "ok":
             self._verified[problem, name] = (kernel.facts, summand)
+        if name is not None and case.backend != "native" and not case.on_gpu:
+            self._described.setdefault((problem, name, warm), kernel.facts)
         if summand and case == hot:
             self.remember(case, kernel.facts.algorithm, kernel.facts.layout)
         return kernel
@@ -233,6 +246,7 @@ class Kernels:
         *,
         brief: bool = False,
         verified: bool = False,
+        described: bool = False,
     ) -> Preparation:
         return Preparation(
             seed=self._options.seed,
@@ -244,6 +258,7 @@ class Kernels:
             energy=self._options.energy,
             variant=variant,
             verified=verified,
+            described=described,
         )
 
     def cold_bytes(self, device: str) -> int:

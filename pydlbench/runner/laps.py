@@ -116,6 +116,7 @@ class Laps:
         if self.number:
             self._take_new_processes()
         waiting = [one for one in self._problems if not one.finished]
+        self._workers.start((case.backend, case.device) for one in waiting for case in one.unmade)
         if self.number:  # at first as given: hot caches before cold ones
             self._order.shuffle(waiting)
         for problem in waiting:
@@ -138,12 +139,15 @@ class Laps:
             self._workers.close()
 
     def _which(self, problem: Problem) -> str:
-        return f", visit {problem.taken + 1} of {self._visits}" if self._visits > 1 else ""
+        if self._visits == 1:
+            return ""
+        number = problem.taken + 1
+        return f", visit {number}" + (f" of {self._visits}" if number <= self._visits else "")
 
     def _take_new_processes(self) -> None:
         if self._renew:
             half = (self._visits + 1) // 2
-            self._workers.renew(everything=self.number % half == 0)
+            self._workers.renew(everything=self.number == half)
 
 
 def _kept_bytes(kernels: Kernels, group: Sequence[KernelSpec]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
@@ -94,6 +95,21 @@ class Workers:
             share = None
         self._canary = share is not None
         return share
+
+    def start(self, wanted: Iterable[tuple[str, str]]) -> None:
+        """Start what is not running, side by side, and wait until all are ready.
+
+        Nobody is timed meanwhile. What cannot be started says so when it is first needed.
+
+        Args:
+            wanted: backend and device of each.
+        """
+        workers = [self.get(*one) for one in dict.fromkeys(wanted)]
+        for worker in workers:
+            worker.launch()
+        for worker in workers:
+            with contextlib.suppress(PydlbenchError):
+                worker.describe()
 
     def renew(self, *, everything: bool) -> None:
         """End processes; the next request to each starts a new one, with other addresses.

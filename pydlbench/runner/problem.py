@@ -21,7 +21,8 @@ from pydlbench.runner.interleaved import (
 )
 from pydlbench.runner.kernels import variant_of
 from pydlbench.runner.rows import empty_row
-from pydlbench.timing.visits import joined, more_wanted, visit_policy
+from pydlbench.timing.statistics import median
+from pydlbench.timing.visits import joined, more_wanted, taken_again, visit_policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -41,9 +42,13 @@ __all__ = ["BackendRun", "Problem", "by_problem"]
 _ROUNDS = 9
 # Six rounds have such an interval; one or two may be disturbed.
 _LEAST_ROUNDS = 8
+# A page that is touched for the first time takes 0.1 to 1 us, on virtual machines most. Where this
+# is less than so much of a call, there is nothing to find in a process that keeps its pages.
+_FAULT_S = 2e-6
+_WORTH = 0.01
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class BackendRun:
     """One backend's way through a problem that several backends solve.
 
@@ -63,7 +68,7 @@ class BackendRun:
         processes: that it was timed in, by their number among those of its worker.
         known: of ``kernel`` (False) and ``warm`` (True), the process that last timed it, by number,
             and its samples there: it is calibrated and warmed up.
-        cost_s: wall seconds of its visits, the search left out.
+        cost_s: its part of the wall seconds of visits, the search left out.
         patience: how often the death of its worker costs a visit only.
     """
 
@@ -139,14 +144,21 @@ class Problem:
         self._visits = visits
         self._keep = keep
         self._lap = -1
-        # What keeping its pages saves a backend is known well enough from half of the visits.
-        self._warm_visits = (visits + 1) // 2
+        # What keeping its pages saves a backend is known well enough from half of the visits: the
+        # second, when it is known who faults, and after which the slow ones are explained.
+        self._warm_from = visits // 2
+        self._warm_visits = visits - self._warm_from
         self._runs = [BackendRun(case, patience=1 if visits > 1 else 0) for case in cases]
 
     @property
     def finished(self) -> bool:
         """Whether all rows are there."""
         return all(one.row is not None for one in self._runs)
+
+    @property
+    def unmade(self) -> list[KernelSpec]:
+        """The cases whose rows are not there yet."""
+        return [one.case for one in self._runs if one.row is None]
 
     @property
     def taken(self) -> int:
@@ -185,7 +197,7 @@ class Problem:
         """
         self._lap = self._lap + 1 if lap is None else lap
         alone = len(self._runs) == 1
-        runs = [one for one in self._runs if one.row is None and self._wants_more(one, alone)]
+        runs = self._to_visit(alone)
         try:
             self._prepare(runs, alone)
             self._sample(runs, alone)
@@ -198,7 +210,7 @@ class Problem:
         """Make the rows of what was sampled.
 
         Args:
-            reason: why nothing more is, for a case that was never sampled.
+            reason: why nothing more is sampled, if it is not that there is enough.
         """
         for one in self._runs:
             if one.row is None and not one.taken:
@@ -207,6 +219,9 @@ class Problem:
         for one in runs:
             wanted = min(self._visits, len(one.taken))
             one.samples = joined(one.taken, wanted, len(one.processes))
+            if reason:
+                detail = f"{one.samples.stop_detail}; {reason}"
+                one.samples = dataclasses.replace(one.samples, stop_detail=detail)
             # Kept pages are held against visits in which both were timed.
             if one.warm_taken:
                 one.warm_samples = joined(one.warm_taken, min(self._visits, len(one.warm_taken)))
@@ -221,6 +236,22 @@ class Problem:
         """Free all that is still prepared."""
         self._release(everything=True)
 
+    def _to_visit(self, alone: bool) -> list[BackendRun]:
+        """Return whoever wants another visit, and whom that needs beside it.
+
+        A disturbed visit is left out of the ratios, too: it is taken again beside the fastest, and
+        where the fastest's own was disturbed, beside all.
+        """
+        unmade = [one for one in self._runs if one.row is None]
+        wanting = [one for one in unmade if self._wants_more(one, alone)]
+        timed = {i: one for i, one in enumerate(unmade) if one.taken}
+        if not any(taken_again(one.taken.values(), self._visits) for one in wanting) or not timed:
+            return wanting
+        able = [timed[index] for index in _references(timed)]
+        fastest = min(able, key=lambda one: joined(one.taken, self._visits).median)
+        wanted = unmade if fastest in wanting else [*wanting, fastest]
+        return [one for one in unmade if one in wanted]
+
     def _wants_more(self, run: BackendRun, alone: bool) -> bool:
         """Whether a run without a row is to be visited again."""
         if run.facts is None:
@@ -231,7 +262,7 @@ class Problem:
     def _prepare(self, runs: Sequence[BackendRun], alone: bool) -> None:
         """Have those made ready that are not, or whose process has gone."""
         for number, one in enumerate(runs):
-            warm = len(one.warm_taken) < self._warm_visits
+            warm = self._wants_warm(one)
             if _is_there(one.kernel) and (_is_there(one.warm) or not warm):
                 continue
             searched, begin = one.facts is not None, time.perf_counter()
@@ -239,13 +270,31 @@ class Problem:
             if searched:
                 one.cost_s += time.perf_counter() - begin
 
-    def _sample(self, runs: Sequence[BackendRun], alone: bool) -> None:
-        running: list[tuple[BackendRun, RemoteKernel[KernelFacts], bool]] = []
+    def _wants_warm(self, run: BackendRun) -> bool:
+        """Whether a visit with kept pages would tell something that is not known yet."""
+        if len(run.taken) < self._warm_from or len(run.warm_taken) >= self._warm_visits:
+            return False
+        faults = [one.faults for one in run.taken.values() if one.faults is not None]
+        if not faults:
+            return True
+        seconds = median([one.median for one in run.taken.values()])
+        return median(faults) * _FAULT_S >= _WORTH * seconds
+
+    def _ready(
+        self, runs: Sequence[BackendRun]
+    ) -> list[tuple[BackendRun, RemoteKernel[KernelFacts], bool]]:
+        """Return what is prepared, and whether its pages are kept."""
+        found: list[tuple[BackendRun, RemoteKernel[KernelFacts], bool]] = []
         for run in runs:
             if run.kernel is not None:
-                running.append((run, run.kernel, False))
-                if run.warm is not None:
-                    running.append((run, run.warm, True))
+                found.append((run, run.kernel, False))
+                if run.warm is not None and self._wants_warm(run):
+                    found.append((run, run.warm, True))
+        return found
+
+    def _sample(self, runs: Sequence[BackendRun], alone: bool) -> None:
+        begin = time.perf_counter()
+        running = self._ready(runs)
         if not running:
             return
         policies = []
@@ -267,6 +316,8 @@ class Problem:
             guarded=guarded,
             known=known,
         )
+        # All wait for each other, and for threads that fall asleep.
+        share_s = (time.perf_counter() - begin) / len(runs)
         for index, ((run, kernel, warm), samples) in enumerate(zip(running, taken, strict=True)):
             if isinstance(samples, Exception):
                 if not warm:  # without the other one a column stays empty
@@ -276,8 +327,8 @@ class Problem:
             run.known[warm] = (kernel.generation, samples)
             if not warm:
                 run.processes.add(kernel.generation)
-                run.cost_s += samples.spent_s
-                run.cost_s += 0.0 if index in known else samples.warmup.seconds
+                own_s = samples.spent_s + (0.0 if index in known else samples.warmup.seconds)
+                run.cost_s += max(share_s, own_s)
 
     def _release(self, *, everything: bool) -> None:
         kernels: list[RemoteKernel[KernelFacts]] = []

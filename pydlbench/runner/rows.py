@@ -193,6 +193,8 @@ def _warnings(samples: Samples, time: TimeSummary, on_gpu: bool) -> tuple[str, .
     found = []
     if not samples.warmup.steady:
         found.append(f"the warm-up ended before times were steady: {samples.warmup.detail}")
+    if samples.disturbed:
+        found.append(f"{samples.disturbed} of {len(samples.visits)} visits were disturbed")
     first, last = _drift(samples)
     moved = last / first - 1 if first > 0 else 0.0
     # What the row's own interval shows need not be said once more.

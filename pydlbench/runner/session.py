@@ -117,6 +117,14 @@ class Session:
         """Return the worker of a backend; see :meth:`pydlbench.runner.machine.Workers.get`."""
         return self._workers.get(backend, device, warm=warm, logging=logging, allocator=allocator)
 
+    def renew(self) -> None:
+        """End all processes; the next request to each starts a new one, with other addresses."""
+        self._workers.renew(everything=True)
+
+    def start(self, wanted: Iterable[tuple[str, str]]) -> None:
+        """Start processes side by side; see :meth:`pydlbench.runner.machine.Workers.start`."""
+        self._workers.start(wanted)
+
     def canary(self) -> float | None:
         """Ask whether the cores are ours; see :meth:`pydlbench.runner.machine.Workers.canary`."""
         return self._workers.canary()

@@ -17,10 +17,11 @@ from pydlbench.runner.interleaved import (
 from pydlbench.runner.rows import summary_of
 from pydlbench.steps import operations
 from pydlbench.timing.policy import Policy, gpu_policy
+from pydlbench.timing.visits import VISITS, joined, taken_again, visit_policy
 from pydlbench.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
@@ -95,6 +96,10 @@ def run_in_turn(
 ) -> list[StepRecord]:
     """Check steps, then time them round by round, so that all saw the same drift.
 
+    With several visits (``Options.visits``) the steps share their budget: in each all steps are
+    made ready anew in new processes of their frameworks, and take turns. Checks are made in the
+    first. A disturbed visit is taken again, by all of them.
+
     Args:
         cases: the steps.
         session: whose workers and settings are used.
@@ -104,32 +109,111 @@ def run_in_turn(
     Returns:
         A record for each, in the order given.
     """
-    records: dict[int, StepRecord] = {}
-    kernels: dict[int, RemoteKernel[StepFacts]] = {}
-    with releasing(kernels.values()):
-        for index, case in enumerate(cases):
+    turns = _Turns(cases, session, preparation or StepPreparation())
+    while not turns.finished:
+        turns.visit(progress)
+    return turns.records()
+
+
+class _Turns:
+    """Steps that take turns, in one visit or more.
+
+    Args:
+        cases: the steps.
+        session: whose workers and settings are used.
+        preparation: with which checks.
+    """
+
+    def __init__(
+        self, cases: Sequence[StepSpec], session: Session, preparation: StepPreparation
+    ) -> None:
+        self._cases = cases
+        self._session = session
+        self._preparation = preparation
+        self._visits = session.options.visits or VISITS
+        self._lap = 0
+        self._order = random_order(session.options.seed)
+        # By number of the step: why it has no time, what is known of it, and its samples by lap.
+        self._refused: dict[int, StepRecord] = {}
+        self._facts: dict[int, StepFacts] = {}
+        self._taken: dict[int, dict[int, Samples]] = {}
+        self._processes: dict[int, set[int]] = {}
+
+    @property
+    def finished(self) -> bool:
+        """Whether no step wants another visit."""
+        left = [one for index, one in self._taken.items() if index not in self._refused]
+        if len(self._refused) == len(self._cases):
+            return True
+        return self._lap >= self._visits and not any(
+            taken_again(one.values(), self._visits) for one in left
+        )
+
+    def visit(self, progress: Callable[[int, int, str], None] | None = None) -> None:
+        """Have the steps made ready, and sample them in turn.
+
+        Args:
+            progress: called with steps that are done, parts of them too, all, and what comes next.
+        """
+        count, session = len(self._cases), self._session
+        if self._lap:
+            session.renew()
+        session.start((one.framework, one.device) for one in self._cases)
+        done = count * min(self._lap, self._visits) // (self._visits + 1)
+        preparation = self._preparation
+        if self._lap:
+            preparation = msgspec.structs.replace(preparation, checks=False)
+        kernels: dict[int, RemoteKernel[StepFacts]] = {}
+        with releasing(kernels.values()):
+            for index, case in enumerate(self._cases):
+                if index in self._refused:
+                    continue
+                if progress:
+                    what = "checks" if self._lap == 0 else f"visit {self._lap + 1}"
+                    progress(index if self._visits == 1 else done, count, f"{case.label}: {what}")
+                try:
+                    kernels[index] = prepare_step(case, session, preparation=preparation)
+                except PydlbenchError as error:
+                    if isinstance(error, ValueError):  # a word that is none: not a row's matter
+                        raise
+                    self._refused[index] = _refused(case, session, error)
             if progress:
-                progress(index, len(cases), f"{case.label}: checks")
-            try:
-                kernels[index] = prepare_step(case, session, preparation=preparation)
-            except PydlbenchError as error:
-                if isinstance(error, ValueError):  # a word that is none: not a row's matter
-                    raise
-                records[index] = _refused(case, session, error)
-        if progress:
-            progress(len(records), len(cases), f"{len(kernels)} steps in turn")
-        policies = [step_policy(cases[i], session, kernel.facts) for i, kernel in kernels.items()]
-        order = random_order(session.options.seed)
+                progress(max(done, len(self._refused)), count, f"{len(kernels)} steps in turn")
+            self._sample(kernels)
+        self._lap += 1
+
+    def _sample(self, kernels: Mapping[int, RemoteKernel[StepFacts]]) -> None:
+        session = self._session
+        policies = [
+            visit_policy(
+                step_policy(self._cases[index], session, kernel.facts),
+                self._visits,
+                alone=len(kernels) == 1,
+            )
+            for index, kernel in kernels.items()
+        ]
         samplers = [kernel.sample for kernel in kernels.values()]
-        canary = None if all(case.device != "cpu" for case in cases) else session.canary
-        taken = sample_interleaved(samplers, policies, order, canary=canary)
-        for index, samples in zip(kernels, taken, strict=True):
-            case, facts = cases[index], kernels[index].facts
+        canary = None if all(case.device != "cpu" for case in self._cases) else session.canary
+        taken = sample_interleaved(samplers, policies, self._order, canary=canary)
+        for (index, kernel), samples in zip(kernels.items(), taken, strict=True):
             if isinstance(samples, PydlbenchError):
-                records[index] = _refused(case, session, samples)
+                self._refused[index] = _refused(self._cases[index], session, samples)
             else:
-                records[index] = record_of(case, session, facts, samples)
-    return [records[index] for index in range(len(cases))]
+                self._facts.setdefault(index, kernel.facts)
+                self._taken.setdefault(index, {})[self._lap] = samples
+                self._processes.setdefault(index, set()).add(kernel.generation)
+
+    def records(self) -> list[StepRecord]:
+        """Return a record for each step, in the order given."""
+        found = []
+        for index, case in enumerate(self._cases):
+            if index in self._refused:
+                found.append(self._refused[index])
+                continue
+            processes = len(self._processes[index])
+            samples = joined(self._taken[index], self._visits, processes)
+            found.append(record_of(case, self._session, self._facts[index], samples))
+        return found
 
 
 def record_of(case: StepSpec, session: Session, facts: StepFacts, samples: Samples) -> StepRecord:
@@ -148,6 +232,8 @@ def record_of(case: StepSpec, session: Session, facts: StepFacts, samples: Sampl
     warnings = []
     if not samples.warmup.steady:
         warnings.append(f"the warm-up ended before times were steady: {samples.warmup.detail}")
+    if samples.disturbed:
+        warnings.append(f"{samples.disturbed} of {len(samples.visits)} visits were disturbed")
     return StepRecord(
         case=msgspec.structs.replace(case, batch=facts.batch),
         status="failed" if wrong else "ok",

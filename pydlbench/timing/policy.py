@@ -54,6 +54,9 @@ class Policy:
     # Long against a scheduler slice (3 to 4 ms here), so that contention shows in every chunk;
     # short enough that interleaved kernels see the same drift.
     chunk_s: float = 0.05
+    # Of a kernel that is slower than a chunk, so many samples are taken in one after all, where the
+    # budget has room: each chunk brings the kernel's data back first, untimed.
+    chunk_samples: int = 1
     # A sample costs no more than its own time on a CPU. Elsewhere a cache flush and a gate can
     # take a hundred times longer than what they are there for, and the chunk counts them.
     chunk_by_wall: bool = False

@@ -65,6 +65,7 @@ class Samples:
             empty where there was one.
         within: relative half width of the median's interval within a visit; None likewise.
         processes: how many the visits were made in.
+        disturbed: how many of ``visits`` were contended, and stay as there are no others.
     """
 
     seconds: tuple[float, ...]
@@ -87,6 +88,7 @@ class Samples:
     visits: tuple[float, ...] = ()
     within: float | None = None
     processes: int = 1
+    disturbed: int = 0
 
     @property
     def median(self) -> float:
@@ -152,13 +154,19 @@ class Sampling:
         sample_s = max(self._execution_s * self._inner, 1e-9)
         if policy.chunk_by_wall:
             sample_s = max(sample_s, self._sample_wall_s)
-        samples = max(1, min(round(chunk_s / sample_s), policy.max_samples))
+        wanted = round(chunk_s / sample_s)
+        warming = self.phase == "warm-up"
+        if not warming:
+            room = int(policy.budget_s / policy.min_rounds / sample_s)
+            wanted = max(wanted, min(policy.chunk_samples, room))
+        samples = max(1, min(wanted, policy.max_samples))
         untimed = 0
-        limit = policy.settle_s if self._alone else policy.settle_limit_s
+        # Nobody else runs between two chunks of a warm-up.
+        limit = policy.settle_s if self._alone or warming else policy.settle_limit_s
         if self._execution_s < limit:
             # The cap is for kernels that a broken clock reads as free.
-            wanted = math.ceil(policy.settle_s / max(self._execution_s, 1e-9))
-            untimed = max(1, min(wanted, 10_000))
+            settling = math.ceil(policy.settle_s / max(self._execution_s, 1e-9))
+            untimed = max(1, min(settling, 10_000))
         return Request(samples=samples, inner=self._inner, untimed=untimed)
 
     def feed(self, chunk: Chunk, round_index: int | None = None) -> None:
@@ -305,9 +313,9 @@ def interleave(
 ) -> None:
     """Drive all samplings to their end.
 
-    Every kernel is calibrated and warmed up before the first round, so that equal round numbers
-    mean the same moment. Each pass visits the kernels in a new order: with a fixed one, each would
-    always follow the same neighbour and inherit its caches and temperature.
+    Every kernel is calibrated and warmed up before the first round, one after another, so that
+    equal round numbers mean the same moment. Each round visits the kernels in a new order: with a
+    fixed one, each would always follow the same neighbour and inherit its caches and temperature.
 
     Args:
         samplings: one per kernel.
@@ -328,8 +336,11 @@ def interleave(
             else:
                 samplings[i].feed(chunk, round_index)
 
-    while cold := [i for i in sorted(live) if samplings[i].phase in ("calibrate", "warm-up")]:
-        visit(cold, None)
+    cold = [i for i in sorted(live) if samplings[i].phase in ("calibrate", "warm-up")]
+    rng.shuffle(cold)
+    for i in cold:
+        while i in live and samplings[i].phase in ("calibrate", "warm-up"):
+            visit([i], None)
     round_index = 0
     while ready := [i for i in sorted(live) if not samplings[i].done]:
         visit(ready, round_index)

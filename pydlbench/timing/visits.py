@@ -5,30 +5,43 @@ addresses, the pages it was given, the neighbours of those seconds. However well
 interval says nothing of the next process. So a row's budget is split: the medians of its visits,
 which lie apart in time and in memory, are what its interval is made of, and what the stopping rule
 looks at. From six visits on there is an interval at 95 % (:mod:`pydlbench.timing.statistics`).
+
+A visit beside which somebody else used the cores (``Samples.contended``: canary and counters, never
+its times) is taken again in a later lap, and left out once there are undisturbed ones enough.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.timing.guards import combine
 from pydlbench.timing.procedure import Round, Samples
-from pydlbench.timing.statistics import median, median_interval
+from pydlbench.timing.statistics import Ratio, median, median_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from pydlbench.timing.policy import Policy
 
-__all__ = ["VISITS", "joined", "more_wanted", "visit_of", "visit_policy"]
+__all__ = [
+    "VISITS",
+    "joined",
+    "more_wanted",
+    "taken_again",
+    "visit_of",
+    "visit_policy",
+    "visit_ratio",
+]
 
 #: The fewest that have an interval at 95 %.
 VISITS: Final = 6
 # Rounds of a visit, at least. Six samples, the fewest with an interval, of a kernel of 10 ms.
 _ROUNDS = 3
-# Where kernels take turns, each chunk is waited for by all others, and by threads that fall asleep.
-_ROUNDS_IN_TURN = 2
+# Where kernels take turns, each chunk is waited for by all others and by threads that fall asleep,
+# and begins with data that has to be brought back. What is repeated is the visit.
+_ROUNDS_IN_TURN = 1
 # Four slices of the scheduler, as for the summands of an estimate (``estimate_policy``).
 _CHUNK_S = 0.015
 # What is known better within a visit than the visits agree is of no use to their median.
@@ -60,6 +73,7 @@ def visit_policy(policy: Policy, visits: int, *, alone: bool = True) -> Policy:
         min_rounds=rounds,
         least_rounds=0,
         chunk_s=min(policy.chunk_s, _CHUNK_S, budget_s / rounds),
+        chunk_samples=math.ceil(policy.floor_samples / rounds),
         # Just above the 0.8 ms of a kernel thread, as two ticks are a fifth of a tenth of a second.
         chunk_wait_floor_s=0.001,
         total_steal_ticks=2,
@@ -67,14 +81,15 @@ def visit_policy(policy: Policy, visits: int, *, alone: bool = True) -> Policy:
         warmup_window=2,
         warmup_tolerance=max(policy.warmup_tolerance, 0.05),
         warmup_limit_s=min(policy.warmup_limit_s, budget_s),
-        max_retries=1,
+        max_retries=1 if alone else 2,
     )
 
 
 def more_wanted(taken: Mapping[int, Samples], policy: Policy, visits: int, cost_s: float) -> bool:
     """Whether a row wants another visit.
 
-    It does until it has ``visits``, and then until the interval of their medians is as narrow as
+    It does until it has ``visits``, until disturbed ones have been made up for
+    (:func:`taken_again`), and then until the interval of their medians is as narrow as
     the policy asks for, or the budget has no room for another one.
 
     Args:
@@ -83,11 +98,31 @@ def more_wanted(taken: Mapping[int, Samples], policy: Policy, visits: int, cost_
         visits: how many there are at least.
         cost_s: wall seconds of these visits, what was made ready for them anew included.
     """
-    if len(taken) < visits:
+    if len(taken) < visits or taken_again(taken.values(), visits):
         return True
     if visits == 1 or cost_s * (len(taken) + 1) / len(taken) > policy.budget_s:
         return False
-    return not _is_precise(taken, policy.confidence, policy.half_width)
+    return not _is_precise(_counted(taken, visits), policy.confidence, policy.half_width)
+
+
+def taken_again(taken: Collection[Samples], visits: int) -> bool:
+    """Whether another visit is wanted because some were disturbed.
+
+    Up to half as many more are made as there were to be, and none where they would not do: a
+    machine that is shared for most of the time is shared in the next visit, too.
+
+    Args:
+        taken: the visits.
+        visits: how many there are to be.
+    """
+    lacking = visits - sum(not one.contended for one in taken)
+    return 0 < lacking <= visits + visits // 2 - len(taken)
+
+
+def _counted(taken: Mapping[int, Samples], visits: int) -> dict[int, Samples]:
+    """Return the visits without the disturbed ones, where enough are left; else all of them."""
+    clean = {lap: one for lap, one in taken.items() if not one.contended}
+    return clean if len(clean) >= visits else dict(taken)
 
 
 def _is_precise(taken: Mapping[int, Samples], confidence: float, half_width: float) -> bool:
@@ -99,7 +134,9 @@ def _is_precise(taken: Mapping[int, Samples], confidence: float, half_width: flo
 def joined(visits: Mapping[int, Samples], wanted: int = 1, processes: int = 1) -> Samples:
     """Return the samples of a row's visits as one.
 
-    The row is contended where more than half of the visits were: fewer do not move the median.
+    Where as many as were wanted are undisturbed, the others are left out, as their samples are that
+    were discarded. Else all stay, and the row is contended where half of them or more were: fewer
+    do not move the median.
 
     Args:
         visits: at least one, by the number of the lap in which it was made.
@@ -111,10 +148,12 @@ def joined(visits: Mapping[int, Samples], wanted: int = 1, processes: int = 1) -
     """
     if not visits:
         raise ValueError("no visits to join")
-    taken = list(visits.values())
+    counted = _counted(visits, wanted)
+    left_out = [one for lap, one in visits.items() if lap not in counted]
+    taken = list(counted.values())
     rounds = tuple(
         Round(index=lap * _APART + one.index, seconds=one.seconds, clock_hz=one.clock_hz)
-        for lap, visit in visits.items()
+        for lap, visit in counted.items()
         for one in visit.rounds
     )
     if len(taken) == wanted == 1:
@@ -124,13 +163,15 @@ def joined(visits: Mapping[int, Samples], wanted: int = 1, processes: int = 1) -
     clocks = [one.clock_hz for one in taken if one.clock_hz is not None]
     faults = [one.faults for one in taken if one.faults is not None]
     busy = [one.busy for one in taken if one.busy is not None]
-    most = 2 * len(contended) > len(taken)
-    spent_s = sum(one.spent_s for one in taken)
+    most = 2 * len(contended) >= len(taken)
+    spent_s = sum(one.spent_s for one in visits.values())
+    again = f", {len(left_out)} more that were disturbed" if left_out else ""
     early = len(taken) < wanted
     return Samples(
         seconds=tuple(x for one in taken for x in one.seconds),
-        all_seconds=tuple(x for one in taken for x in one.all_seconds),
-        discarded=sum(one.discarded for one in taken),
+        all_seconds=tuple(x for one in visits.values() for x in one.all_seconds),
+        discarded=sum(one.discarded for one in taken)
+        + sum(len(one.all_seconds) for one in left_out),
         clock_hz=median(clocks) if clocks else None,
         contended=most,
         contention_reason=contended[0].contention_reason if most else None,
@@ -138,7 +179,7 @@ def joined(visits: Mapping[int, Samples], wanted: int = 1, processes: int = 1) -
         stop_detail=(
             f"{len(taken)} of {wanted} visits made, {spent_s:.3g} s"
             if early
-            else f"{len(taken)} visits in {_number(processes)}, {spent_s:.3g} s"
+            else f"{len(taken)} visits in {_number(processes)}{again}, {spent_s:.3g} s"
         ),
         # One in which the machine did not settle is one of several; most tell of the row.
         warmup=(unsteady if 2 * len(unsteady) > len(taken) else taken)[0].warmup,
@@ -153,6 +194,7 @@ def joined(visits: Mapping[int, Samples], wanted: int = 1, processes: int = 1) -
         visits=tuple(median(one.seconds) for one in taken),
         within=_within(taken),
         processes=processes,
+        disturbed=len(contended),
     )
 
 
@@ -163,6 +205,29 @@ def _number(processes: int) -> str:
 def visit_of(round_index: int) -> int:
     """Return the lap of the visit that a round of joined samples belongs to."""
     return round_index // _APART
+
+
+def visit_ratio(
+    first: Mapping[int, float], second: Mapping[int, float], confidence: float
+) -> Ratio:
+    """Return the ratio of two rows that were visited beside each other, with that of the visits.
+
+    Rounds of one visit share its processes: what is repeated is the visit.
+
+    Args:
+        first: seconds by round of joined samples.
+        second: likewise; some round is in both.
+        confidence: level of the interval.
+
+    Raises:
+        ValueError: they share no round.
+    """
+    found: dict[int, list[float]] = {}
+    for index in first.keys() & second.keys():
+        found.setdefault(visit_of(index), []).append(first[index] / second[index])
+    medians = [median(one) for one in found.values()]
+    interval = median_interval(medians, confidence)
+    return Ratio(median=median(medians), interval=interval, n=len(medians))
 
 
 def _within(visits: list[Samples]) -> float | None:

@@ -129,6 +129,7 @@ class Worker:
         self.heartbeat_s = heartbeat_s
         self._process: subprocess.Popen[bytes] | None = None
         self._replies: ReplyReader | None = None
+        self._ready = False
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         self._said = 0  # bytes of standard error that belong to earlier requests
         self._description: dict[str, Any] = {}
@@ -269,7 +270,8 @@ class Worker:
         self.close(kill=True)
         self._stderr.close()
 
-    def _start(self) -> None:
+    def launch(self) -> None:
+        """Start the process and do not wait until it is ready: the next request does."""
         if self._process is not None:
             return
         setup = {"backend": self.backend, "device": self.device}
@@ -288,14 +290,21 @@ class Worker:
             start_new_session=True,
         )
         self.generation += 1
+        self._ready = False
         if self._process.stdout is None:
             raise WorkerError(f"the {self.backend} worker has no output")
         self._replies = ReplyReader(self._process.stdout)
+
+    def _start(self) -> None:
+        self.launch()
+        if self._ready:
+            return
         try:
             self._description = self._reply(self.timeout)
         except BaseException:
             self.close(kill=True)
             raise
+        self._ready = True
 
     def _reply(self, timeout: float, hear: Callable[[dict[str, Any]], None] | None = None) -> Any:
         if self._replies is None:

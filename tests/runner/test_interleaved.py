@@ -634,3 +634,66 @@ def test_kept_kernels_are_prepared_once_and_go_on_without_a_warm_up():
     assert [name for name, *_ in host.asked] == ["native", "numba", "native", "native"]
     problem.release()
     assert all(kernel.released == 1 for kernel in host.kernels)
+
+
+class Busy(Host):
+    """A machine that is not ours in some visits of some backends: the canary says so."""
+
+    def __init__(self, *, busy, **backends):
+        super().__init__(**backends)
+        self.busy = busy
+
+    def prepare(self, case, **words):
+        kernel = super().prepare(case, **words)
+        visit = sum(one.backend is kernel.backend for one in self.kernels) - 1
+        if (case.backend, visit) in self.busy:
+            sample = kernel.sample
+            kernel.sample = lambda request: msgspec.structs.replace(sample(request), canary=(0.5,))
+        return kernel
+
+    def sampling_policy(self, _case, _facts, *, alone=False):
+        del alone
+        return Policy(budget_s=0.01)  # no room for more than six
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "again"), [("numba", ["native", "numba"]), ("native", ["native", "numba", "jax"])]
+)
+def test_a_disturbed_visit_is_taken_again_beside_whom_its_ratio_is_to(disturbed, again):
+    host = Busy(
+        busy={(disturbed, 2)},
+        native=Invented(),
+        numba=Invented(kernel_s=2e-3),
+        jax=Invented(kernel_s=3e-3),
+    )
+    problem = Problem(host, [*CASES, KernelSpec(layer=CONV, backend="jax")], 6)
+    for _ in range(6):
+        problem.visit()
+    assert not problem.finished
+    asked = len(host.asked)
+    problem.visit()
+    assert [name for name, *_ in host.asked[asked:]] == again
+    assert problem.finished
+    rows = {row.backend: row for row in problem.rows}
+    hit = rows[disturbed]
+    assert (hit.time.visits, hit.contended) == (6, False)
+    assert not any("disturbed" in one for one in hit.warnings)
+    assert hit.discarded > 0
+    assert all(row.ratio["rounds"] >= 6 for row in rows.values())
+
+
+def test_visits_of_a_machine_that_is_never_ours_are_not_taken_again():
+    host = Busy(busy={("native", visit) for visit in range(9)}, native=Invented())
+    (row,) = measured(host, CASES[:1], visits=6)
+    assert (row.contended, row.time.visits, len(host.asked)) == (True, 6, 6)
+    assert any("6 of 6" in one for one in row.warnings)
+
+
+def test_pages_are_kept_in_the_second_half_where_there_are_any_to_keep():
+    eager = KernelSpec(layer=CONV, backend="torch", mode="eager")
+    for allocation_s, kept in ((0.0, 0), (5e-4, 3)):
+        host = Host(native=Invented(), eager=Invented(kernel_s=2e-3, allocation_s=allocation_s))
+        native, torch = measured(host, [CASES[0], eager], visits=6)
+        assert [warm for name, warm, _ in host.asked if name == "eager"].count(True) == kept
+        assert (torch.warm_s is None) is (kept == 0)
+        assert native.time.visits == 6

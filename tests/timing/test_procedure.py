@@ -242,6 +242,10 @@ def test_a_kernel_alone_finds_its_caches_as_it_left_them():
     alone, interleaved = Sampling(alone=True), Sampling()
     for sampling in (alone, interleaved):
         sampling.feed(Chunk(seconds=(0.01,)))
+    assert interleaved.next_request() == Request(samples=5, inner=1, untimed=0)
+    for sampling in (alone, interleaved):
+        while sampling.phase == "warm-up":
+            sampling.feed(Chunk(seconds=(0.01,) * 5))
     assert interleaved.next_request() == Request(samples=5, inner=1, untimed=1)
     assert alone.next_request() == Request(samples=5, inner=1, untimed=0)
 

@@ -320,7 +320,8 @@ class FrameworkBackend(abc.ABC):
             timing="steady",
             notes=list(variant.notes),
         )
-        facts = self.completed(facts, built.operator, case)
+        if not (known and preparation.described):
+            facts = self.completed(facts, built.operator, case)
         facts.evidence["variant"] = _name(variant)
         return FrameworkKernel(built.clock, facts)
 

@@ -97,7 +97,7 @@ _LACKING = {
     "bf16": "Numba has no bf16 on the CPU",
     "fp16": "Numba has no fp16 arithmetic on the CPU",
 }
-# The kernel alone is timed so often, for at least so long; once if it takes long.
+# The kernel alone is timed up to so often, for at least so long; once if it takes long.
 _SAMPLES = 7
 _SAMPLE_S = 1e-3
 _LONG_S = 0.5
@@ -176,7 +176,7 @@ class NumbaBackend(FrameworkBackend):
         request = Request(samples=1, inner=max(1, round(_SAMPLE_S / first)), untimed=1)
         pairs = [
             (clock.sample(request).seconds[0], whole.sample(request).seconds[0])
-            for _ in range(_SAMPLES if first < _LONG_S else 1)
+            for _ in range(max(1, min(_SAMPLES, int(_LONG_S / (4 * first)))))
         ]
         seen: dict[str, Any] = {
             "kernel": facts.algorithm,
