@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -108,7 +109,7 @@ def test_kernels_with_canaries_of_their_own_need_no_rest_behind_them(short):
         machine.canary,
     )
     rounds = in_rounds(machine)
-    behind = {b for a, b in zip(rounds, rounds[1:], strict=False) if a == "own"}
+    behind = {b for a, b in itertools.pairwise(rounds) if a == "own"}
     assert behind == {"rest"}
     behind = [i for i, call in enumerate(rounds) if call == "other"]
     assert all(rounds[i - 1] == rounds[i + 2] == "canary" for i in behind[:-1])
