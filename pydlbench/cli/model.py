@@ -37,7 +37,7 @@ __all__ = ["add_parser", "read_tasks", "run"]
 _BUDGET_S = 0.25
 _TOP = 20
 # Nothing is timed, and nothing kept, where layers are counted only.
-_TIMED = ("threads", "budget", "seed", "top", "all", "fail_on", "store")
+_TIMED = ("threads", "budget", "visits", "seed", "top", "all", "fail_on", "store")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
