@@ -126,7 +126,7 @@ def test_a_new_store_that_goes_missing_costs_a_warning(
         recorder.start(run_record)
         layer(recorder, measurement())
         recorder.finish(run_record, "done")
-    assert says(capsys.readouterr().err, f"{tmp_path / 'nowhere'}", "1 of 1 results")
+    assert says(capsys.readouterr().err, f"{tmp_path / 'nowhere'}", "1 result")
 
 
 def test_a_named_file_that_cannot_be_written_is_a_usage_error(tmp_path):
