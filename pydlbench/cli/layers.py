@@ -125,8 +125,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         },
         budget={
             "default": None,
-            "help": "seconds of sampling per row, all its visits together (1; of a single row 2; "
-            "where backends compete 0.5)",
+            "help": "seconds of sampling per row, all its visits together (1; where backends "
+            "compete 0.5)",
         },
     )
     how.add_argument(
@@ -392,11 +392,10 @@ def word_of(layer: Layer) -> str:
 # -----------------------------------------------------------------------------
 # From the options of ``layers`` to the list of cases, or to one line that says what is wrong.
 
-# Seconds of sampling of a row: of a single one the whole run is about that long. Where backends
-# compete, each waits for all others, and what is compared is their ratio in the same visits.
+# Seconds of sampling of a row. Where backends compete, each waits for all others, and what is
+# compared is their ratio in the same visits.
 _BUDGET_S: Final = 1.0
 _BUDGET_IN_TURN_S: Final = 0.5
-_BUDGET_ALONE_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -489,12 +488,10 @@ def read_request(args: argparse.Namespace, *, several: bool = False) -> Request:
         words = ", ".join(dict.fromkeys(word_of(layer) for layer in layers))
         raise UsageError(f"--pass {','.join(passes)}: {words} has no such pass; choices: {valid}")
     notes += () if every else left_out_of(layers, passes)
-    if not (several or len(cases) * len(threads) > 1):
-        options["budget_s"] = args.budget or _BUDGET_ALONE_S
-    else:
+    usual = _BUDGET_IN_TURN_S if len(backends) > 1 else _BUDGET_S
+    options["budget_s"] = args.budget or usual
+    if several or len(cases) * len(threads) > 1:
         # Visits of a single row follow each other in one process; these are spread over the run.
-        usual = _BUDGET_IN_TURN_S if len(backends) > 1 else _BUDGET_S
-        options["budget_s"] = args.budget or usual
         options["visits"] = args.visits or VISITS
     return Request(cases=tuple(cases), threads=threads, options=options, notes=notes)
 

@@ -59,7 +59,7 @@ def test_a_single_row_has_more_time_and_its_visits_in_one_process(session):
     assert command.run(parse("--shape", "conv3", "--visits", "9"), session.open) == 0
     assert command.run(parse("--shape", "conv3", "--budget", "3"), session.open) == 0
     found = [(one["budget_s"], one["visits"]) for one in session.opened]
-    assert found == [(2.0, None), (2.0, 9), (3.0, None)]
+    assert found == [(1.0, None), (1.0, 9), (3.0, None)]
 
 
 def test_table_on_stdout_and_nothing_on_stderr(session, capsys):

@@ -85,6 +85,9 @@ class Bench:
     def canary(self):
         return 1.0
 
+    def start(self, wanted):
+        """Every invented process is there."""
+
     def worker(self, backend="native", device="cpu", *, warm=False, logging=False, allocator=None):
         del logging, device
         name = allocator or ("kept pages" if warm else "default")

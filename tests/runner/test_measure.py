@@ -404,10 +404,11 @@ def test_a_row_alone_has_its_visits_in_one_process(monkeypatch):
     )
     with Session(Options(budget_s=0.12, visits=None)) as alone:
         found = list(alone.measure([KernelSpec(layer=GEMM)], so_far=True))
-    assert [row.time.visits for _, row in found] == list(range(1, len(found) + 1))
-    assert [row.complete for _, row in found] == [
-        number >= 6 for number in range(1, len(found) + 1)
-    ]
+    assert [row.time.visits for _, row in found[:6]] == list(range(1, 7))
+    # Later ones may take the place of visits that somebody disturbed.
+    assert all(row.time.visits >= 6 for _, row in found[5:])
+    assert [row.complete for _, row in found[:5]] == [False] * 5
+    assert found[-1][1].complete
     assert len(generations) == 1
 
 
