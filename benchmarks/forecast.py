@@ -16,6 +16,7 @@ calibrated on.
 
 from __future__ import annotations
 
+import abc
 import argparse
 import datetime as dt
 import sys
@@ -123,7 +124,7 @@ def cases(models: Sequence[str]) -> Iterator[Case]:
 # The stages. Each takes a case if it can, and returns why not where it cannot.
 
 
-class Stage:
+class Stage(abc.ABC):
     """What the stages share.
 
     Args:
@@ -138,13 +139,13 @@ class Stage:
         self.visits = args.visits
         self.apart_s = 60 * args.apart
 
+    @abc.abstractmethod
     def take(self, case: Case) -> str | None:
         """Take a case; return why it has to wait, or None."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def done(self, case: Case) -> bool:
         """Whether there is nothing to be done."""
-        raise NotImplementedError
 
     def known(self, what: str, case: Case) -> dict[str, Any]:
         """Return an entry of the journal; empty where there is none."""

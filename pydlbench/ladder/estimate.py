@@ -351,12 +351,12 @@ def _leads(
     rows: Mapping[KernelSpec, Measurement],
 ) -> Dominance | None:
     """Layers that run the same kernels are one part; hot and cold rows are half of it each."""
-    parts: dict[str, Counter[KernelSpec]] = {}
+    parts: dict[str, dict[KernelSpec, float]] = {}
     for layer in layers:
-        part = parts.setdefault(layer.like or layer.name, Counter())
+        part = parts.setdefault(layer.like or layer.name, {})
         for term in timed[layer.name]:
             for case in (term.hot, term.cold if rows[term.cold].ok else term.hot):
-                part[case] += 0.5  # type: ignore[assignment]  # weights, no counts
+                part[case] = part.get(case, 0.0) + 0.5
     cases = {case for part in parts.values() for case in part}
     found = {case: Timed.of(time) for case in cases if (time := rows[case].time) is not None}
     return dominance(parts, found)

@@ -38,6 +38,19 @@ class ChainLink:
     workspace: str = ""
     choice: str = ""
 
+    def arguments(self) -> dict[str, Any]:
+        """Return what a native module's ``Link`` takes, but for its word for the pass."""
+        return {
+            "name": self.name,
+            "problem": self.problem,
+            "kind": self.case.layer.kind,
+            "fields": self.case.layer.problem_fields(),
+            "reads": self.reads,
+            "writes": self.writes,
+            "workspace": self.workspace,
+            "choice": self.choice,
+        }
+
 
 class Step(TypedDict):
     """A kernel of a chain, or a conversion of ``tensor``."""

@@ -48,20 +48,7 @@ class CpuChains:
         way: str,
     ) -> _cpu.Chain:
         """Return a chain that is ready to run."""
-        made = [
-            _cpu.Link(
-                name=link.name,
-                problem=link.problem,
-                kind=link.case.layer.kind,
-                fields=link.case.layer.problem_fields(),
-                pass_=native_pass(link.case),
-                reads=link.reads,
-                writes=link.writes,
-                workspace=link.workspace,
-                choice=link.choice,
-            )
-            for link in links
-        ]
+        made = [_cpu.Link(pass_=native_pass(link.case), **link.arguments()) for link in links]
         cpus = [] if self._backend is None else self._backend.cpus
         return _cpu.Chain(made, given, kept, _cpu.Precision.fp32, _WAYS[way], self._known, cpus)
 

@@ -53,20 +53,7 @@ class CudaChains:
         way: str,
     ) -> _cuda.Chain:
         """Return a chain that is ready to run."""
-        made = [
-            _cuda.Link(
-                name=link.name,
-                problem=link.problem,
-                kind=link.case.layer.kind,
-                fields=link.case.layer.problem_fields(),
-                pass_=native_pass(link.case),
-                reads=link.reads,
-                writes=link.writes,
-                workspace=link.workspace,
-                choice=link.choice,
-            )
-            for link in links
-        ]
+        made = [_cuda.Link(pass_=native_pass(link.case), **link.arguments()) for link in links]
         return _cuda.Chain(self._offers, made, given, kept, _WAYS[way])
 
     def seconds(self, chain: _cuda.Chain, samples: int, timing: str) -> list[float]:

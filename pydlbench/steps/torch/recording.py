@@ -356,7 +356,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
         )
 
     def _owner(self, tensor: torch.Tensor) -> str:
-        with contextlib.suppress(NotImplementedError):
+        with contextlib.suppress(NotImplementedError):  # without memory of its own: nobody's
             return self._weights.get(tensor.untyped_storage()._cdata, "")
         return ""
 
