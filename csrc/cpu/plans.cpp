@@ -82,8 +82,9 @@ bool same(const Candidate& left, const Candidate& right) {
   const auto& ours = left.run.arguments;
   const auto& theirs = right.run.arguments;
   return left.primitive == right.primitive && left.implementation == right.implementation &&
-         std::equal(ours.begin(), ours.end(), theirs.begin(), theirs.end(),
-                    [](const auto& a, const auto& b) { return a.desc == b.desc; });
+         std::equal(
+             ours.begin(), ours.end(), theirs.begin(), theirs.end(),
+             [](const auto& a, const auto& b) { return a.role == b.role && a.desc == b.desc; });
 }
 
 }  // namespace

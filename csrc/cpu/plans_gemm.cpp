@@ -90,7 +90,9 @@ struct Product {
   std::vector<std::string> letters;
 };
 
-Product product(const GemmProblem& p, Pass pass) {
+// The gradient of the weights has two where no inner product knows both orders of it: the second
+// one is the transpose of the first.
+std::vector<Product> products(const GemmProblem& p, Pass pass) {
   const bool batched = p.batch_count > 1;
   const auto dims = [&](std::int64_t rows, std::int64_t columns) {
     return batched ? memory::dims{p.batch_count, rows, columns} : memory::dims{rows, columns};
@@ -102,66 +104,82 @@ Product product(const GemmProblem& p, Pass pass) {
   };
   const std::string g = batched ? "g" : "";
   if (is_forward(pass)) {
-    return {dims(p.m, p.k),
-            dims(p.k, p.n),
-            dims(p.m, p.n),
-            plain(p.m, p.k, false),
-            plain(p.k, p.n, false),
-            plain(p.m, p.n, false),
-            "src",
-            "weights",
-            "dst",
-            {g + "mk", g + "kn", g + "mn"}};
+    return {{dims(p.m, p.k),
+             dims(p.k, p.n),
+             dims(p.m, p.n),
+             plain(p.m, p.k, false),
+             plain(p.k, p.n, false),
+             plain(p.m, p.n, false),
+             "src",
+             "weights",
+             "dst",
+             {g + "mk", g + "kn", g + "mn"}}};
   }
   if (pass == Pass::backward_data) {
-    return {dims(p.m, p.n),
-            dims(p.n, p.k),
-            dims(p.m, p.k),
-            plain(p.m, p.n, false),
-            plain(p.n, p.k, true),
-            plain(p.m, p.k, false),
-            "dst",
-            "weights",
-            "src",
-            {g + "mn", g + "nk", g + "mk"}};
+    return {{dims(p.m, p.n),
+             dims(p.n, p.k),
+             dims(p.m, p.k),
+             plain(p.m, p.n, false),
+             plain(p.n, p.k, true),
+             plain(p.m, p.k, false),
+             "dst",
+             "weights",
+             "src",
+             {g + "mn", g + "nk", g + "mk"}}};
   }
-  return {dims(p.k, p.m),
-          dims(p.m, p.n),
-          dims(p.k, p.n),
-          plain(p.k, p.m, true),
-          plain(p.m, p.n, false),
-          plain(p.k, p.n, false),
-          "src",
-          "dst",
-          "weights",
-          {g + "km", g + "mn", g + "kn"}};
+  std::vector<Product> both{{dims(p.k, p.m),
+                             dims(p.m, p.n),
+                             dims(p.k, p.n),
+                             plain(p.k, p.m, true),
+                             plain(p.m, p.n, false),
+                             plain(p.k, p.n, false),
+                             "src",
+                             "dst",
+                             "weights",
+                             {g + "km", g + "mn", g + "kn"}}};
+  if (batched) {
+    both.push_back({dims(p.n, p.m),
+                    dims(p.m, p.k),
+                    dims(p.n, p.k),
+                    plain(p.n, p.m, true),
+                    plain(p.m, p.k, false),
+                    plain(p.n, p.k, true),
+                    "dst",
+                    "src",
+                    "weights",
+                    {g + "nm", g + "mk", g + "nk"}});
+  }
+  return both;
 }
 
 void matmuls(std::vector<Candidate>& candidates, const GemmProblem& p, Pass pass,
              memory::data_type type) {
-  const auto terms = product(p, pass);
   const bool batched = p.batch_count > 1;
   const auto straight = batched ? Tag::abc : Tag::ab;
   const auto across = batched ? Tag::acb : Tag::ba;
   const auto attributes = user_scratchpad();
 
-  // In backward-weights the left operand is the activation's transpose, which memory holds
-  // row-major as m x k: only that view exists without a copy.
+  // In backward-weights the left operand is an activation's transpose, which memory holds row by
+  // row: only that view exists without a copy.
   const auto left_tag = pass == Pass::backward_weights ? across : straight;
-  for (const auto& [variant, tag] : batched ? kBatchedWeights : kWeights) {
-    // Only weights may be packed; what else stands on the right is an activation's gradient.
-    if (pass == Pass::backward_weights && tag != straight) continue;
-    for_each_implementation(
-        dnnl::matmul::primitive_desc(cpu_engine(), memory::desc(terms.left, type, left_tag),
-                                     memory::desc(terms.right, type, tag),
-                                     memory::desc(terms.result, type, straight), attributes, true),
-        [&, v = variant](const auto& d) {
-          append(candidates, "matmul", v, d,
-                 {{DNNL_ARG_SRC, terms.left_role, d.src_desc(), terms.plain_left, false},
-                  {DNNL_ARG_WEIGHTS, terms.right_role, d.weights_desc(), terms.plain_right, false},
-                  {DNNL_ARG_DST, terms.result_role, d.dst_desc(), terms.plain_result, true}},
-                 terms.letters);
-        });
+  for (const auto& terms : products(p, pass)) {
+    for (const auto& [variant, tag] : batched ? kBatchedWeights : kWeights) {
+      // Only weights may be packed; what else stands on the right is an activation's gradient.
+      if (pass == Pass::backward_weights && tag != straight) continue;
+      for_each_implementation(
+          dnnl::matmul::primitive_desc(cpu_engine(), memory::desc(terms.left, type, left_tag),
+                                       memory::desc(terms.right, type, tag),
+                                       memory::desc(terms.result, type, straight), attributes,
+                                       true),
+          [&, v = variant](const auto& d) {
+            append(
+                candidates, "matmul", v, d,
+                {{DNNL_ARG_SRC, terms.left_role, d.src_desc(), terms.plain_left, false},
+                 {DNNL_ARG_WEIGHTS, terms.right_role, d.weights_desc(), terms.plain_right, false},
+                 {DNNL_ARG_DST, terms.result_role, d.dst_desc(), terms.plain_result, true}},
+                terms.letters);
+          });
+    }
   }
 }
 

@@ -1,8 +1,9 @@
 """Reading problems written as text, in benchdnn's manner.
 
 Convolution and pooling are fields (see :mod:`pydlbench.layers.window`); without ``oc`` it is
-pooling. Matrix products are ``MxK:KxN`` or ``BxMxK:BxKxN``, memory-bound layers
-``relu:mb128ic96ih55``. Each kind of layer knows which descriptors are its own, and reads them.
+pooling. Matrix products are ``MxK:KxN`` or ``BxMxK:BxKxN`` (``wtagnk`` behind it: the weights lie
+as n x k), memory-bound layers ``relu:mb128ic96ih55``. Each kind of layer knows which descriptors
+are its own, and reads them.
 """
 
 from __future__ import annotations

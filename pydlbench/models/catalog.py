@@ -14,6 +14,7 @@ from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.descriptor import check_pool, looks_like_problem, parse_problem
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.models import build_model, is_model, model_names
+from pydlbench.models.transformers import TRANSFORMERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,12 +25,12 @@ __all__ = ["CatalogEntry", "entry_names", "find_layers", "is_entry", "load_entry
 
 
 # -----------------------------------------------------------------------------
-# Whose layers have names: the models, and a benchmark of single layers.
+# Whose layers have names: the models, a benchmark of single layers, and transformers.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogEntry:
-    """The layers of a model that are timed by name.
+    """Layers that are timed by name: a model's, or such as no graph has.
 
     Attributes:
         name: As typed on the command line: ``alexnet-owt``.
@@ -51,21 +52,30 @@ _LAYER_WISE: Final = "convnet"
 
 
 def entry_names() -> tuple[str, ...]:
-    """Return the names of all entries: the models, and the layer-wise benchmark in their midst."""
+    """Return the names of all entries: models, the layer-wise benchmark in their midst, others."""
     names = list(model_names())
     names.insert(names.index("mnist"), _LAYER_WISE)
-    return tuple(names)
+    return (*names, *TRANSFORMERS)
 
 
 @functools.cache
 def load_entry(name: str) -> CatalogEntry:
-    """Return the layers of one model, read off its graph.
+    """Return the layers of one entry; those of a model are read off its graph.
 
     Raises:
         UsageError: No such entry.
     """
     if name == _LAYER_WISE:
         return _layer_wise()
+    if name in TRANSFORMERS:
+        sizes = TRANSFORMERS[name]
+        return CatalogEntry(
+            name=name,
+            title=sizes.title,
+            batch=sizes.batch,
+            source=sizes.source,
+            layers=sizes.layers(name),
+        )
     if not is_model(name):
         choices = nearest(name, entry_names()) or list(entry_names())
         raise UsageError(f"{name}: no such model; nearest: {', '.join(choices)}")
@@ -82,7 +92,7 @@ def load_entry(name: str) -> CatalogEntry:
 
 def is_entry(name: str) -> bool:
     """Whether there are layers under this name."""
-    return name == _LAYER_WISE or is_model(name)
+    return name == _LAYER_WISE or name in TRANSFORMERS or is_model(name)
 
 
 def _layer_wise() -> CatalogEntry:

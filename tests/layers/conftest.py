@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.gemm import ORDERS, Gemm
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
 from pydlbench.layers.pool import Pool2d
@@ -74,6 +74,7 @@ products = st.builds(
     k=st.integers(1, 5000),
     n=st.integers(1, 5000),
     batch_count=st.integers(1, 9),
+    weights_order=st.sampled_from(ORDERS),
     name=st.none(),
 )
 

@@ -163,6 +163,9 @@ def test_products() -> None:
     assert parse_problem("3x128x64:3x64x32") == Gemm(m=128, k=64, n=32, batch_count=3)
     assert parse_problem("2x3:3x4:2x4") == Gemm(m=2, k=3, n=4)
     assert parse_problem("1x2x3:1x3x4").problem == "2x3:3x4"
+    turned = Gemm(m=2, k=3, n=4, batch_count=5, weights_order="nk", name="scores")
+    assert parse_problem('5x2x3:5x3x4wtagnkn"scores"') == turned
+    assert parse_problem("2x3:3x4wtagany").problem == "2x3:3x4"
 
 
 FIELDS = "expected a field (g mb ic ih iw oc oh ow kh kw sh sw ph pw dh dw n)"
@@ -217,8 +220,9 @@ FIELDS = "expected a field (g mb ic ih iw oc oh ow kh kw sh sw ph pw dh dw n)"
             "column 3: expected a whole number for a dimension of src, at least 1; got ':3x4'",
         ),
         ("2x0:0x4", "column 3: expected a dimension of src of at least 1; got '0'"),
-        ("2x3:3x4:2x4:1", "column 12: expected the end or a name; got ':1'"),
-        ("2x3:3x4 ", "column 8: expected the end or a name; got ' '"),
+        ("2x3:3x4:2x4:1", "column 12: expected the end, wtag or a name; got ':1'"),
+        ("2x3:3x4 ", "column 8: expected the end, wtag or a name; got ' '"),
+        ("2x3:3x4wtagab", "column 12: expected one of any, kn, nk; got 'ab'"),
     ],
 )
 def test_malformed_descriptors_name_the_position(text: str, message: str) -> None:

@@ -32,6 +32,26 @@ def test_the_batch_is_the_rows() -> None:
     assert layer.with_batch(1).problem == "1x9216:9216x4096"
 
 
+def test_samples_grow_with_the_batch() -> None:
+    rows, products = (
+        Gemm(m=256, k=8, n=4, samples=2),
+        Gemm(m=7, k=8, n=9, batch_count=24, samples=2),
+    )
+    assert (rows.batch, products.batch) == (2, 2)
+    assert rows.with_batch(3) == Gemm(m=384, k=8, n=4, samples=3)
+    assert products.with_batch(3) == Gemm(m=7, k=8, n=9, batch_count=36, samples=3)
+    with pytest.raises(UsageError, match="samples=5: does not divide batch_count=24"):
+        Gemm(m=10, k=8, n=9, batch_count=24, samples=5)
+
+
+def test_the_order_of_weights_is_part_of_the_problem_and_not_of_its_sizes() -> None:
+    free, fixed = Gemm(m=2, k=3, n=4), Gemm(m=2, k=3, n=4, weights_order="nk")
+    assert (fixed.problem, fixed.variant, free.variant) == ("2x3:3x4wtagnk", "transposed", None)
+    assert fixed.problem_fields() == free.problem_fields()
+    with pytest.raises(UsageError, match="weights_order='ba': no such order; nearest: any"):
+        Gemm(m=2, k=3, n=4, weights_order="ba")
+
+
 @pytest.mark.parametrize("field", ["m", "k", "n", "batch_count"])
 def test_empty_products_are_refused(field: str) -> None:
     sizes: dict[str, Any] = {"m": 2, "k": 3, "n": 4, field: 0}

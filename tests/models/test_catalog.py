@@ -19,6 +19,7 @@ from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
 from pydlbench.models import build_model, model_names
 from pydlbench.models.catalog import entry_names, find_layers, load_entry
+from pydlbench.models.transformers import TRANSFORMERS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,7 +148,32 @@ def test_totals(model: str) -> None:
 
 
 def test_every_entry_is_a_model_or_held_against_an_oracle() -> None:
-    assert set(MACS) | set(TOTALS) | set(model_names()) == set(entry_names())
+    assert set(MACS) | set(TOTALS) | set(model_names()) | set(TRANSFORMERS) == set(entry_names())
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "attention"),
+    # Weights without biases: 12 h^2 of a block and the vocabulary's; an attention's multiply-adds
+    # of one sequence: twice the square of its length times the width.
+    [
+        ("bert-base", 12 * 768**2 + 30522 * 768, 2 * 128**2 * 768),
+        ("gpt2-small", 12 * 768**2 + 50257 * 768, 2 * 1024**2 * 768),
+    ],
+)
+def test_transformers_have_the_published_sizes(name: str, weights: int, attention: int) -> None:
+    layers = {str(layer.name).partition("/")[2]: layer for layer in load_entry(name).layers}
+    alike = {"query": 3}  # with keys and values
+    trained = {bare: one for bare, one in layers.items() if getattr(one, "batch_count", 0) == 1}
+    assert sum(alike.get(bare, 1) * one.weight_elements for bare, one in trained.items()) == weights
+    both = layers["attention_scores"], layers["attention_context"]
+    assert sum(map(macs_per_image, both)) == attention
+    assert {one.batch for one in layers.values()} == {load_entry(name).batch}
+
+
+def test_the_batch_of_a_transformer_is_its_sequences() -> None:
+    product, scores = find_layers(["bert-base/query", "bert-base/attention_scores"], batch=2)
+    assert (product.problem, product.batch) == ("256x768:768x768", 2)
+    assert (scores.problem, scores.batch) == ("24x128x64:24x64x128wtagnk", 2)
 
 
 def test_parameters_per_layer_of_alexnet() -> None:
@@ -194,8 +220,8 @@ def test_entries_say_what_they_are(model: str) -> None:
     assert len(set(names)) == len(names)
 
 
-def test_only_the_layer_wise_benchmark_is_no_model() -> None:
-    assert set(entry_names()) - set(model_names()) == {"convnet"}
+def test_what_is_no_model() -> None:
+    assert set(entry_names()) - set(model_names()) == {"convnet", *TRANSFORMERS}
 
 
 @pytest.mark.parametrize("name", model_names())

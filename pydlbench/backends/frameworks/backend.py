@@ -20,6 +20,7 @@ from pydlbench.backends.frameworks.verdicts import fused_inputs, judge
 from pydlbench.backends.host_clock import HostClock, Operator
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, UnsupportedError
+from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
 from pydlbench.records.measurement import Correctness
@@ -301,7 +302,9 @@ class FrameworkBackend(abc.ABC):
             and preparation.variant in (None, one.variant, _name(one))
         ]
         if not found:
-            raise UnsupportedError(f"{self.name} has no operator with --layout {case.layout}")
+            order = getattr(case.layer, "weights_order", "any")
+            what = f"--layout {case.layout}" if order == "any" else f"weights as {order}"
+            raise UnsupportedError(f"{self.name} has no operator with {what}")
         search = _FrameworkAutotuner(found, case, preparation, self.effort, self.clock)
         known = preparation.verified and len(found) == 1
         chosen = search.take() if known else search.tune()
@@ -364,10 +367,12 @@ def _name(variant: Variant) -> str:
 
 
 def _wanted(case: KernelSpec) -> str | None:
-    """The variant that ``--layout`` asks for; None is any."""
+    """The variant that the layer or ``--layout`` asks for; None is any."""
+    layer = case.layer
+    if isinstance(layer, Gemm) and layer.variant is not None:
+        return layer.variant
     if case.layout in ("best", "any"):
         return None
-    layer = case.layer
     # Rows of logits and weight tensors have one layout, whatever that of the images around them.
     flat = isinstance(layer, Pointwise) and OPERATIONS[layer.op].flat
     # Matrices know their weights as they are and transposed. Only the native backend packs.

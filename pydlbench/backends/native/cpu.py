@@ -25,6 +25,7 @@ from pydlbench.devices.cpu.affinity import own_cpus, physical_cores
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.devices.cpu.peaks import flop_rate
 from pydlbench.errors import UnsupportedError
+from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.layer import result_role
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
@@ -484,15 +485,25 @@ def _wanted(candidate: _cpu.Candidate, case: KernelSpec) -> bool:
     """Whether a candidate's layout is among those that the case allows."""
     if isinstance(case.layer, Pointwise):
         return _wanted_order(candidate, case.layer, case.layout)
+    if isinstance(case.layer, Gemm) and case.layer.variant is not None:
+        return _wanted_matrix(candidate, case.layer)
     if case.layout == "best":
         return True
-    if case.layer.kind == "gemm":
+    if isinstance(case.layer, Gemm):
         # Matrices know packed weights (what the library likes best) and plain ones.
         plain = case.layout in ("nchw", "nhwc")
         return candidate.variant == ("plain" if plain else "any")
     if case.layer.kind == "pool2d" and case.layout == "any":
         return True  # pooling takes the layout it is given
     return candidate.variant == case.layout
+
+
+def _wanted_matrix(candidate: _cpu.Candidate, layer: Gemm) -> bool:
+    """Whether the weights of a product lie as it asks, none of them packed."""
+    letters = ("" if layer.batch_count == 1 else "g") + layer.weights_order
+    # A vector lies the same way in either order, and the library knows one of them only.
+    same = min(layer.k, layer.n) == 1
+    return candidate.variant == "plain" and (same or f"weights {letters}" in candidate.layout)
 
 
 def _wanted_order(candidate: _cpu.Candidate, layer: Pointwise, layout: str) -> bool:

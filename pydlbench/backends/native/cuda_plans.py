@@ -124,10 +124,11 @@ def plans(
         fused=case.fuse == "bias-relu",
         sweep=thorough or case.precision in _SWEPT,
     )
-    if isinstance(layer, Gemm) and case.layout in ("nchw", "nhwc"):
-        # Matrices know the caller's rows and transposed weights, as torch.nn.Linear keeps them.
-        return [plan for plan in found if plan.variant == "plain"]
-    return found
+    if not isinstance(layer, Gemm):
+        return found
+    # Matrices know the caller's rows and transposed weights, as torch.nn.Linear keeps them.
+    wanted = layer.variant or ("plain" if case.layout in ("nchw", "nhwc") else None)
+    return [plan for plan in found if wanted in (None, plan.variant)]
 
 
 def reference(case: KernelSpec) -> _cuda.Reference | None:

@@ -116,6 +116,14 @@ def test_nothing_is_blocked_where_there_is_one_layout_only(layer):
         backend.prepare(KernelSpec(layer=layer, layout="blocked"), PREPARATION)
 
 
+def test_the_weights_of_a_product_lie_as_it_asks():
+    backend = Framework((Product, ""))  # with plain weights
+    kernel = backend.prepare(KernelSpec(layer=Gemm(m=4, k=5, n=3, weights_order="kn")), PREPARATION)
+    assert kernel.facts.correct.status == "ok"
+    with pytest.raises(UnsupportedError, match="invented has no operator with weights as nk"):
+        backend.prepare(KernelSpec(layer=Gemm(m=4, k=5, n=3, weights_order="nk")), PREPARATION)
+
+
 class AcceleratorError(RuntimeError):
     """As torch calls it."""
 

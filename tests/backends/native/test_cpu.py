@@ -66,6 +66,17 @@ def test_a_prepared_kernel_is_verified_and_runs(backend, layer, pass_):
     assert chunk.threads == _cpu.library()["threads"]
 
 
+@pytest.mark.parametrize("pass_", GEMM.passes)
+@pytest.mark.parametrize("batch_count", [1, 3])
+@pytest.mark.parametrize("order", ["kn", "nk"])
+def test_the_weights_of_a_product_lie_as_it_asks(backend, pass_, batch_count, order):
+    layer = Gemm(m=8, k=16, n=16, batch_count=batch_count, weights_order=order)
+    facts = prepare(backend, layer, pass_=pass_).facts
+    assert facts.correct.status == "ok"
+    letters = "g" * (batch_count > 1) + order
+    assert {f"weights {letters}" in one["layout"] for one in facts.candidates} == {True}
+
+
 def test_the_facts_cross_the_wire(backend):
     facts = prepare(backend).facts
     read = msgspec.convert(decode(encode({"ok": facts}))["ok"], KernelFacts)

@@ -1,0 +1,108 @@
+"""The layers of transformers by name: one block of each, and the product with the vocabulary.
+
+All blocks of one model have the same shapes, and no graph of them is written here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pydlbench.layers.gemm import Gemm
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydlbench.layers.layer import Layer
+
+__all__ = ["TRANSFORMERS", "Transformer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transformer:
+    """The sizes of a transformer.
+
+    Attributes:
+        title: In words.
+        source: Where the sizes were read.
+        batch: Sequences per step.
+        length: Tokens of a sequence.
+        width: Of a token's vector, over all heads.
+        heads: Of an attention.
+        hidden: Width between the two products behind an attention.
+        vocabulary: Tokens there are.
+        joined: Whether queries, keys and values come from one product; else from three alike.
+    """
+
+    title: str
+    source: str
+    batch: int
+    length: int
+    width: int
+    heads: int
+    hidden: int
+    vocabulary: int
+    joined: bool
+
+    def layers(self, name: str) -> tuple[Layer, ...]:
+        """Return the layers of one block and of the head, in execution order.
+
+        An attention's products are counted and timed in full where later tokens are masked, too.
+
+        Args:
+            name: Of the model, which their names start with.
+        """
+
+        def product(layer: str, k: int, n: int) -> Gemm:
+            rows = self.batch * self.length
+            return Gemm(m=rows, k=k, n=n, samples=self.batch, name=f"{name}/{layer}")
+
+        def attention(layer: str, k: int, n: int, order: str) -> Gemm:
+            return Gemm(
+                m=self.length,
+                k=k,
+                n=n,
+                batch_count=self.batch * self.heads,
+                weights_order=order,
+                samples=self.batch,
+                name=f"{name}/{layer}",
+            )
+
+        head = self.width // self.heads
+        projection = ("qkv", 3 * self.width) if self.joined else ("query", self.width)
+        return (
+            product(projection[0], self.width, projection[1]),
+            attention("attention_scores", head, self.length, "nk"),
+            attention("attention_context", self.length, head, "kn"),
+            product("attention_output", self.width, self.width),
+            product("ffn_up", self.width, self.hidden),
+            product("ffn_down", self.hidden, self.width),
+            product("vocabulary", self.width, self.vocabulary),
+        )
+
+
+#: By name.
+TRANSFORMERS: Final[Mapping[str, Transformer]] = {
+    "bert-base": Transformer(
+        title="BERT base (Devlin et al., 2018), a block and the head",
+        source="google-research/bert, README: BERT-Base, Uncased; run_pretraining.py's batch",
+        batch=32,
+        length=128,
+        width=768,
+        heads=12,
+        hidden=3072,
+        vocabulary=30522,
+        joined=False,
+    ),
+    "gpt2-small": Transformer(
+        title="GPT-2 small (Radford et al., 2019), a block and the head",
+        source="openai/gpt-2, src/model.py; the batch of karpathy/nanoGPT, train.py",
+        batch=12,
+        length=1024,
+        width=768,
+        heads=12,
+        hidden=3072,
+        vocabulary=50257,
+        joined=True,
+    ),
+}
