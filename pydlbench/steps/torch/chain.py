@@ -17,8 +17,8 @@ import torch
 
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.records.step import Check
+from pydlbench.steps.aten.text import leaves
 from pydlbench.steps.torch.recording import Slot, record
-from pydlbench.steps.torch.signature import leaves
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pydlbench.records.operator import RecordedCall
-from pydlbench.steps.torch.signature import leaves, mapped, signature
+from pydlbench.steps.aten.text import leaves, mapped
+from pydlbench.steps.torch.signature import signature
 
 if TYPE_CHECKING:
     from torch import nn

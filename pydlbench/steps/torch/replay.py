@@ -15,8 +15,9 @@ import torch
 
 from pydlbench.backends.base import is_out_of_memory
 from pydlbench.errors import UnsupportedError
+from pydlbench.steps.aten.text import TensorText, leaves, mapped
 from pydlbench.steps.torch.chain import below_autograd
-from pydlbench.steps.torch.signature import TensorText, leaves, mapped, parse
+from pydlbench.steps.torch.signature import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -140,8 +141,8 @@ def _tensors(texts: Sequence[TensorText], device: str, seed: int) -> list[torch.
             sharing = [other for other in texts if other.of == one.of]
             size = max(other.end for other in sharing)
             memory[one.of] = _filled(one, size, one.on or device, stream)
-        block = memory[one.of].view(one.dtype)
-        start, rest = divmod(one.at, one.dtype.itemsize)
+        block = memory[one.of].view(getattr(torch, one.dtype))
+        start, rest = divmod(one.at, one.itemsize)
         if rest:
             raise UnsupportedError(f"a tensor of {one.dtype} at byte {one.at} of its memory")
         found.append(block.as_strided(one.shape, one.strides, start))
@@ -150,7 +151,7 @@ def _tensors(texts: Sequence[TensorText], device: str, seed: int) -> list[torch.
 
 def _filled(text: TensorText, size: int, device: str, stream: torch.Generator) -> torch.Tensor:
     """Return memory of at least so many bytes, filled with values of a tensor's type."""
-    dtype = text.dtype
+    dtype: torch.dtype = getattr(torch, text.dtype)
     count = max(1, -(-size // dtype.itemsize))
     if dtype.is_floating_point:
         values = torch.rand(count, generator=stream).mul_(2).sub_(1).to(dtype)

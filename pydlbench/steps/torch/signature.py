@@ -10,47 +10,18 @@ although they change the time of a few calls (an embedding of one word is faster
 
 from __future__ import annotations
 
-import ast
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
 from pydlbench.errors import UnsupportedError
+from pydlbench.steps.aten.text import Word, leaves, mapped, read_call
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-__all__ = ["ParsedCall", "TensorText", "leaves", "mapped", "parse", "signature"]
+__all__ = ["ParsedCall", "parse", "signature"]
 
 #: Bytes that PyTorch's allocators align blocks to at least.
 ALIGNMENT: Final = 64
-_CONSTANTS: Final = {"inf": math.inf, "nan": math.nan}
-
-
-# -----------------------------------------------------------------------------
-# Arguments of operators: values in tuples, lists and dicts.
-
-
-def mapped(tree: Any, function: Callable[[Any], Any]) -> Any:
-    """Return arguments with each value replaced, lists within lists included."""
-    if isinstance(tree, (list, tuple)):
-        return type(tree)([mapped(one, function) for one in tree])
-    if isinstance(tree, dict):
-        return {name: mapped(one, function) for name, one in tree.items()}
-    return function(tree)
-
-
-def leaves(tree: Any, kind: type) -> Iterator[Any]:
-    """Give all values of one type, in their order."""
-    if isinstance(tree, (list, tuple)):
-        for one in tree:
-            yield from leaves(one, kind)
-    elif isinstance(tree, dict):
-        yield from leaves(list(tree.values()), kind)
-    elif isinstance(tree, kind):
-        yield tree
 
 
 # -----------------------------------------------------------------------------
@@ -137,41 +108,12 @@ def _strided(tensor: torch.Tensor) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TensorText:
-    """A tensor of a signature; see there.
-
-    Attributes:
-        number: among the tensors of the call, from 0.
-        at: bytes from the beginning of its memory.
-        of: the number of the first tensor of the same memory; its own one if it has its own.
-        on: its device; None is the call's.
-    """
-
-    number: int
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    at: int = 0
-    of: int = 0
-    on: str | None = None
-
-    @property
-    def end(self) -> int:
-        """The byte of its memory behind its last element."""
-        size = self.dtype.itemsize
-        if 0 in self.shape:
-            return self.at
-        last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
-        return self.at + (last + 1) * int(size)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedCall:
     """A call read from its signature.
 
     Attributes:
         function: the operator's overload.
-        arguments: by position, :class:`TensorText` for tensors.
+        arguments: by position, :class:`~pydlbench.steps.aten.text.TensorText` for tensors.
         keywords: by name, likewise.
     """
 
@@ -186,18 +128,12 @@ def parse(text: str) -> ParsedCall:
     Raises:
         UnsupportedError: no such operator here, or an argument that no text can tell.
     """
-    name, _, rest = text.partition("(")
-    try:
-        tree = ast.parse(f"call({rest}", mode="eval").body
-    except SyntaxError as error:
-        # Where a value has no text, its type stands in angle brackets.
-        found = rest[rest.find("<") + 1 : rest.find(">")] if "<" in rest else rest[:60]
-        raise UnsupportedError(f"{name}: no operand can be made up for {found}") from error
-    assert isinstance(tree, ast.Call), text
-    reader = _Reader(name)
-    arguments = tuple(reader.value(one) for one in tree.args)
-    keywords = {str(one.arg): reader.value(one.value) for one in tree.keywords}
-    return ParsedCall(function=_function(name), arguments=arguments, keywords=keywords)
+    said = read_call(text)
+    return ParsedCall(
+        function=_function(said.name),
+        arguments=mapped(said.arguments, _value),
+        keywords=mapped(said.keywords, _value),
+    )
 
 
 def _function(name: str) -> Any:
@@ -210,44 +146,8 @@ def _function(name: str) -> Any:
     return found
 
 
-class _Reader:
-    """Reads the arguments of one call, in their order.
-
-    Args:
-        name: of the operator, for messages.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._number = 0
-
-    def value(self, node: ast.expr) -> Any:
-        """Return what an expression says."""
-        if isinstance(node, ast.List):
-            return [self.value(one) for one in node.elts]
-        if isinstance(node, ast.Constant):
-            return node.value
-        if isinstance(node, ast.Name) and node.id in _CONSTANTS:
-            return _CONSTANTS[node.id]
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return -self.value(node.operand)
-        if isinstance(node, ast.Attribute):
-            return getattr(torch, node.attr)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript):
-            return self._tensor(node.func, node)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            return torch.device(self.value(node.args[0]))
-        raise UnsupportedError(f"{self._name}: no operand can be made up for {ast.unparse(node)}")
-
-    def _tensor(self, typed: ast.Subscript, call: ast.Call) -> TensorText:
-        number, self._number = self._number, self._number + 1
-        shape = ast.literal_eval(typed.slice)
-        assert isinstance(typed.value, ast.Name), ast.unparse(typed)
-        more = {str(one.arg): self.value(one.value) for one in call.keywords}
-        return TensorText(
-            number=number,
-            dtype=getattr(torch, typed.value.id),
-            shape=shape if isinstance(shape, tuple) else (shape,),
-            strides=tuple(self.value(one) for one in call.args),
-            **{"of": number, **more},
-        )
+def _value(said: Any) -> Any:
+    """Return what a word of PyTorch's stands for; other values as they are."""
+    if not isinstance(said, Word):
+        return said
+    return torch.device(said.text) if said.kind == "device" else getattr(torch, said.text)

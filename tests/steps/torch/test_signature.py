@@ -10,9 +10,10 @@ from pydlbench.backends.torch.backend import create  # noqa: E402 - not installe
 from pydlbench.errors import UnsupportedError  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
 from pydlbench.steps import operations  # noqa: E402
+from pydlbench.steps.aten.text import leaves  # noqa: E402
 from pydlbench.steps.torch.recording import by_module, record  # noqa: E402
 from pydlbench.steps.torch.replay import CallOperator, make_ready  # noqa: E402
-from pydlbench.steps.torch.signature import leaves, parse, signature  # noqa: E402
+from pydlbench.steps.torch.signature import parse, signature  # noqa: E402
 from pydlbench.timing.chunk import Request  # noqa: E402
 
 aten = torch.ops.aten
