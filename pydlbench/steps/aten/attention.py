@@ -1,0 +1,213 @@
+"""Attention and recurrent layers: the chains of products that one call stands for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pydlbench.layers.gemm import Gemm
+from pydlbench.steps.aten.call import Found
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pydlbench.models.work import Work
+    from pydlbench.steps.aten.call import Call
+    from pydlbench.steps.aten.text import TensorText
+
+__all__ = ["RULES"]
+
+# Of each pair of a query and a key: a softmax, as alone; backward an exponential of a difference
+# gives it again, and a product, a sum, a difference and a product its gradient.
+_SOFTMAX: Final = 5
+_SOFTMAX_BACKWARD: Final = 6
+
+
+class _Heads:
+    """The products of an attention: so many heads of all sequences, each alike.
+
+    Args:
+        query: ``(..., queries, size)``.
+        keys: how many.
+        depth: of the values.
+        causal: whether a query sees the keys up to its own number only.
+    """
+
+    def __init__(self, query: tuple[int, ...], keys: int, depth: int, *, causal: bool) -> None:
+        *heads, self._queries, self._size = query
+        self._keys, self._depth = keys, depth
+        self._count = 1
+        for one in heads:
+            self._count *= one
+        pairs = self._queries * keys
+        self.note = None
+        if causal:
+            diagonal = min(self._queries, keys)
+            seen = diagonal * (diagonal + 1) // 2 + (self._queries - diagonal) * keys
+            self.note = f"causal: {seen} of {pairs} pairs of a query and a key are counted"
+            pairs = seen
+        self.pairs = self._count * pairs
+        self.forward = 2 * self.pairs * (self._size + depth)
+        # Scores again, then the gradients of values, probabilities, queries and keys.
+        self.backward = 2 * self.pairs * (3 * self._size + 2 * depth)
+
+    @property
+    def scores(self) -> Gemm:
+        """Queries times keys."""
+        return Gemm(m=self._queries, k=self._size, n=self._keys, batch_count=self._count)
+
+    @property
+    def context(self) -> Gemm:
+        """Probabilities times values."""
+        return Gemm(m=self._queries, k=self._keys, n=self._depth, batch_count=self._count)
+
+
+def _attention(causal: int) -> Callable[[Call], Found]:
+    """Query, key, value: ``(batch, heads, length, size)``.
+
+    Args:
+        causal: the place among the arguments that says whether it is.
+    """
+
+    def rule(call: Call) -> Found:
+        query, key, value = call.arguments[:3]
+        heads = _heads(query, key, value, causal=call.get(causal, "is_causal", False))
+
+        def layers() -> Iterator[Work]:
+            yield call.work(heads.scores)
+            yield call.work(heads.context)
+
+        return Found.of(
+            "attention",
+            layers,
+            flops=heads.forward + _SOFTMAX * heads.pairs,
+            product_flops=heads.forward,
+            note=heads.note,
+        )
+
+    return rule
+
+
+def _attention_backward(causal: int) -> Callable[[Call], Found]:
+    """Outer gradient, query, key, value, and what its forward pass has kept.
+
+    Args:
+        causal: the place among the arguments that says whether it is.
+    """
+
+    def rule(call: Call) -> Found:
+        query, key, value = call.arguments[1:4]
+        heads = _heads(query, key, value, causal=call.get(causal, "is_causal", False))
+
+        def layers() -> Iterator[Work]:
+            yield call.work(heads.scores)
+            for layer in (heads.context, heads.scores):
+                yield call.work(layer, "backward-weights")
+                yield call.work(layer, "backward-data")
+
+        return Found.of(
+            "attention",
+            layers,
+            flops=heads.backward + _SOFTMAX_BACKWARD * heads.pairs,
+            product_flops=heads.backward,
+            note=heads.note,
+        )
+
+    return rule
+
+
+def _heads(query: TensorText, key: TensorText, value: TensorText, *, causal: bool) -> _Heads:
+    return _Heads(query.shape, key.shape[-2], value.shape[-1], causal=causal)
+
+
+# -----------------------------------------------------------------------------
+# Blocks of a transformer that PyTorch runs as one call where no gradient is wanted.
+
+
+def _block(call: Call) -> Found:
+    """``_native_multi_head_attention``: query, key, value, width, heads, four projections.
+
+    Each of the three is projected, whether they are the same tensor or not.
+    """
+    query, key = call.arguments[:2]
+    return _projected(call, query, key.shape[-2], call.arguments[4], hidden=0)
+
+
+def _encoder_layer(call: Call) -> Found:
+    """``_transformer_encoder_layer_fwd``: source, width, heads, and all weights in their order."""
+    source = call.arguments[0]
+    hidden = call.arguments[14].shape[0]
+    return _projected(call, source, source.shape[-2], call.arguments[2], hidden=hidden)
+
+
+def _projected(call: Call, query: TensorText, keys: int, heads: int, hidden: int) -> Found:
+    """Return an attention with its projections, and the two products behind it if there are some.
+
+    Args:
+        call: the call.
+        query: ``(batch, length, width)``.
+        keys: how many for each batch.
+        heads: how many.
+        hidden: width between the two products; 0 for none.
+    """
+    batch, length, width = query.shape
+    inner = _Heads((batch, heads, length, width // heads), keys, width // heads, causal=False)
+    rows, others = batch * length, batch * keys
+    products = [Gemm(m=rows, k=width, n=width)]
+    products += [Gemm(m=others, k=width, n=width)] * 2
+    products += [inner.scores, inner.context, Gemm(m=rows, k=width, n=width)]
+    if hidden:
+        products += [Gemm(m=rows, k=width, n=hidden), Gemm(m=rows, k=hidden, n=width)]
+    flops = sum(one.flops("forward") for one in products)
+    return Found.of(
+        "attention",
+        lambda: map(call.work, products),
+        flops=flops + _SOFTMAX * inner.pairs,
+        product_flops=flops,
+        note="biases, normalisations and activations within are not counted",
+    )
+
+
+# -----------------------------------------------------------------------------
+# Recurrent layers: each matrix of weights meets each element of each sequence once.
+
+
+def _recurrent(passes: int) -> Callable[[Call], Found]:
+    """Source ``(length, batch, size)``, then weights and states.
+
+    Args:
+        passes: products per matrix of weights: one forward, two backward.
+    """
+
+    def rule(call: Call) -> Found:
+        source, *others = call.tensors
+        length, batch = source.shape[:2]
+        states = call.get(5, "hx") if call.operator.startswith("mkldnn") else None
+        before = others if states is None else [one for one in others if one.number < states.number]
+        weights = sum(one.elements for one in before if len(one.shape) == 2)
+        products = 2 * passes * length * batch * weights
+        return Found(
+            kind="recurrent",
+            lacks="a recurrent layer has no layer of ours",
+            flops=products,
+            product_flops=products,
+            note="what its gates compute beside products is not counted",
+        )
+
+    return rule
+
+
+#: By operator. Where the number of an argument is given, it says whether attention is causal.
+RULES: Final[Mapping[str, Callable[[Call], Found]]] = {
+    "_scaled_dot_product_flash_attention_for_cpu": _attention(4),
+    "_scaled_dot_product_flash_attention": _attention(4),
+    "_scaled_dot_product_efficient_attention": _attention(6),
+    "_scaled_dot_product_cudnn_attention": _attention(6),
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward(7),
+    "_scaled_dot_product_flash_attention_backward": _attention_backward(11),
+    "_scaled_dot_product_efficient_attention_backward": _attention_backward(11),
+    "_scaled_dot_product_cudnn_attention_backward": _attention_backward(14),
+    "_native_multi_head_attention": _block,
+    "_transformer_encoder_layer_fwd": _encoder_layer,
+    "mkldnn_rnn_layer": _recurrent(1),
+    "mkldnn_rnn_layer_backward": _recurrent(2),
+}

@@ -1,0 +1,386 @@
+"""Operators on each element: arithmetic, activations, normalisations, softmax, sums, updates.
+
+An addition, multiplication, division, comparison, root, power, exponential, logarithm or error
+function is one FLOP, as in :mod:`pydlbench.layers.pointwise_ops`; what is done only once per
+channel, row or tensor is left out. Operations on whole numbers are no FLOPs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING, Final
+
+from pydlbench.errors import UnsupportedError
+from pydlbench.layers.pointwise import Pointwise
+from pydlbench.layers.pool import Pool2d
+from pydlbench.steps.aten.call import Found, on_images
+from pydlbench.steps.aten.text import TensorText
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pydlbench.models.work import Work
+    from pydlbench.steps.aten.call import Call
+
+__all__ = ["RULES"]
+
+
+# -----------------------------------------------------------------------------
+# FLOPs for each element of the result, whether it is a new one, overwrites, or is one of a list.
+
+_ONE: Final = (
+    *("abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "log2", "neg"),
+    *("reciprocal", "round", "sgn", "sign", "sin", "sqrt", "square", "tanh", "trunc"),
+    *("add", "atan2", "div", "fmod", "maximum", "minimum", "mul", "pow", "remainder", "sub"),
+    *("rsub", "eq", "ge", "gt", "le", "lt", "ne", "isfinite", "isinf", "isnan", "logical_and"),
+    *("logical_not", "logical_or", "logical_xor", "bitwise_and", "bitwise_not", "bitwise_or"),
+    *("bitwise_xor", "clamp_max", "clamp_min", "masked_fill", "where"),
+    *("relu", "threshold", "threshold_backward"),
+)
+_EACH: Final[Mapping[str, int]] = {
+    **dict.fromkeys(_ONE, 1),
+    "rsqrt": 2,
+    **dict.fromkeys(("clamp", "hardtanh", "hardtanh_backward", "leaky_relu", "_prelu_kernel"), 2),
+    **dict.fromkeys(("leaky_relu_backward", "_prelu_kernel_backward"), 2),
+    **dict.fromkeys(("addcdiv", "addcmul", "lerp"), 3),
+    # A negation, an exponential, an addition and a division; its gradient from its result.
+    "sigmoid": 4,
+    "sigmoid_backward": 3,
+    "tanh_backward": 3,
+    "silu": 5,
+    "silu_backward": 9,
+    # x (1 + erf(x / sqrt 2)) / 2, or with a tanh of a polynomial; see _gelu.
+    "gelu": 5,
+    "gelu_backward": 11,
+    "elu": 4,
+    "elu_backward": 4,
+    "softplus": 4,
+    "softplus_backward": 4,
+    "log_sigmoid_forward": 4,
+    "log_sigmoid_backward": 5,
+    # A softplus, a tanh and a product.
+    "mish": 6,
+    "mish_backward": 13,
+    "glu": 5,
+    "glu_backward": 9,
+    "hardswish": 5,
+    "hardswish_backward": 5,
+    "hardsigmoid": 4,
+    "hardsigmoid_backward": 3,
+    "native_dropout": 1,
+    "native_dropout_backward": 1,
+    "mse_loss": 2,
+    "mse_loss_backward": 2,
+    "l1_loss": 2,
+    "smooth_l1_loss": 4,
+    "smooth_l1_loss_backward": 3,
+    "binary_cross_entropy": 6,
+    "binary_cross_entropy_backward": 5,
+    "binary_cross_entropy_with_logits": 7,
+}
+_ACTIVATED: Final = (
+    *("relu", "threshold", "hardtanh", "leaky_relu", "_prelu_kernel", "sigmoid", "tanh", "silu"),
+    *("gelu", "elu", "softplus", "mish", "glu", "hardswish", "hardsigmoid", "log_sigmoid"),
+)
+_ACTIVATION: Final = {
+    f"{name}{pass_}" for name in _ACTIVATED for pass_ in ("", "_forward", "_backward")
+}
+#: Activations that are layers, with the pass.
+_ACTIVATIONS: Final[Mapping[str, tuple[str, str]]] = {
+    "relu": ("relu", "forward"),
+    "threshold_backward": ("relu", "backward-data"),
+    "hardtanh": ("relu6", "forward"),
+    "hardtanh_backward": ("relu6", "backward-data"),
+    "hardswish": ("hardswish", "forward"),
+    "hardswish_backward": ("hardswish", "backward-data"),
+    "hardsigmoid": ("hardsigmoid", "forward"),
+    "hardsigmoid_backward": ("hardsigmoid", "backward-data"),
+    "native_dropout": ("dropout", "forward"),
+}
+
+
+def _each(call: Call) -> Found:
+    name = call.operator.removeprefix("_foreach_")
+    lists = name != call.operator
+    first = call.arguments[0]
+    if lists:
+        shapes = [one.shape for one in first]
+    else:
+        shapes = [_broadcast([one.shape for one in call.tensors])]
+    per = _EACH[name]
+    if name == "gelu" and call.get(1, "approximate", "none") == "tanh":
+        per = 9
+    elif name == "gelu_backward" and call.get(2, "approximate", "none") == "tanh":
+        per = 17
+    alpha = call.get(2, "alpha", 1) if name in ("add", "sub", "rsub") else 1
+    per += alpha != 1
+    flops = per * sum(map(math.prod, shapes)) if call.floating else 0
+    # What works in place on lists returns nothing.
+    written = sum(one.bytes for one in first) if lists and call.in_place else None
+    return Found.of(
+        "activation" if name in _ACTIVATION else "elementwise",
+        lambda: _layers(call, name, alpha),
+        flops=flops,
+        written=written,
+    )
+
+
+def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the shape that operands have together; see NumPy's broadcasting."""
+    longest = max(map(len, shapes), default=0)
+    padded = [(1,) * (longest - len(one)) + one for one in shapes]
+    # A size of zero makes the result empty.
+    return tuple(max(sizes) if min(sizes) else 0 for sizes in zip(*padded, strict=True))
+
+
+# -----------------------------------------------------------------------------
+# The layers of those that are some.
+
+
+def _layers(call: Call, name: str, alpha: float) -> Iterator[Work]:
+    """Give the layers of an operator, one for each operand where there are lists of them.
+
+    Raises:
+        UnsupportedError: there are none.
+    """
+    if not call.floating:
+        raise UnsupportedError("whole numbers have no layer")
+    if name in _ACTIVATIONS:
+        yield _activation(call, name)
+        return
+    if name not in ("add", "sub", "mul") or len(call.arguments) < 2:
+        raise UnsupportedError(f"{name} has no layer")
+    left, right = call.arguments[:2]
+    lists = [
+        left if isinstance(left, list) else [left],
+        right if isinstance(right, list) else [right],
+    ]
+    for one, other in itertools.zip_longest(*lists, fillvalue=right):
+        if not isinstance(one, TensorText) or not isinstance(other, TensorText):
+            raise UnsupportedError(f"{name} of a number has no layer")
+        yield _binary(call, name, -alpha if name == "sub" else alpha, one, other)
+
+
+def _activation(call: Call, name: str) -> Work:
+    op, pass_ = _ACTIVATIONS[name]
+    shape = call.tensors[0].shape
+    if op == "dropout":
+        return call.work(on_images(op, shape, keep=1 - call.arguments[1]), training=True)
+    numbers = [one for one in call.arguments if not isinstance(one, TensorText)]
+    wanted = {"hardtanh": [0, 6], "hardtanh_backward": [0, 6], "threshold_backward": [0]}
+    if numbers != wanted.get(name, []):
+        raise UnsupportedError(f"{name} with {', '.join(map(str, numbers))} has no layer")
+    return call.work(on_images(op, shape), pass_)
+
+
+def _binary(call: Call, name: str, alpha: float, left: TensorText, right: TensorText) -> Work:
+    """Return the layer of ``left + alpha * right``, or of a product."""
+    if name == "mul":
+        images, factors = (left, right) if left.elements >= right.elements else (right, left)
+        if len(images.shape) == 4 and factors.shape == (*images.shape[:2], 1, 1):
+            return call.work(on_images("scale", images.shape))
+        raise UnsupportedError("a product of elements has no layer")
+    if left.shape == right.shape:
+        if alpha == 1:
+            return call.work(on_images("add", left.shape))
+        if alpha < 0 and call.in_place:
+            return call.work(Pointwise(op="sgd", channels=left.elements, rate=-alpha))
+        if alpha > 0:
+            layer = Pointwise(op="l2", channels=left.elements, decay=alpha)
+            return call.work(layer, "backward-weights")
+    if alpha == 1 and left.elements >= right.elements and left.shape:
+        channels = left.shape[-1]
+        if right.elements == channels and right.shape[-1:] == (channels,):
+            rows = left.elements // channels
+            return call.work(Pointwise(op="bias", batch=rows, channels=channels))
+        if right.shape == (1, *left.shape[1:2], *(1 for _ in left.shape[2:])):
+            return call.work(on_images("bias", left.shape))
+    raise UnsupportedError(
+        f"{list(right.shape)} times {alpha:g} added to {list(left.shape)} has no layer"
+    )
+
+
+# -----------------------------------------------------------------------------
+# Normalisations: sums of elements and of squares, and what follows from them.
+
+
+def _batch_normalised(call: Call) -> Found:
+    """Source, weights, bias, running mean and variance, whether to train, momentum, epsilon.
+
+    Training moves the running statistics, which are no results.
+    """
+    source, weights, bias = call.arguments[:3]
+    running = [one for one in call.arguments[3:5] if isinstance(one, TensorText)]
+    numbers = [one for one in call.arguments[3:] if isinstance(one, (bool, float, int))]
+    training = numbers[0] is True
+    momentum, epsilon = numbers[-2:]
+
+    def layers() -> list[Work]:
+        _affine(weights, bias)
+        layer = on_images("batchnorm", source.shape, epsilon=epsilon, momentum=momentum)
+        return [call.work(layer, training=training)]
+
+    moved = sum(one.bytes for one in running) * training
+    results = call.results
+    return Found.of(
+        "normalisation",
+        layers,
+        flops=source.elements * (5 if training else 2),
+        written=None if results is None else results + moved,
+    )
+
+
+def _batch_normalised_backward(call: Call) -> Found:
+    """Outer gradient, source, weights, running and saved statistics, whether trained, epsilon."""
+    source, weights = call.arguments[1:3]
+    trained, epsilon = call.arguments[7:9]
+
+    def layers() -> list[Work]:
+        _affine(weights, weights)
+        if not trained:
+            raise UnsupportedError("a gradient with fixed statistics has no layer")
+        layer = on_images("batchnorm", source.shape, epsilon=epsilon)
+        return [call.work(layer, "backward-data")]
+
+    # With fixed statistics: the two sums, and one product for the source.
+    return Found.of("normalisation", layers, flops=source.elements * (8 if trained else 5))
+
+
+def _affine(weights: TensorText | None, bias: TensorText | None) -> None:
+    if weights is None or bias is None:
+        raise UnsupportedError("a normalisation without factors has no layer")
+
+
+def _normalised(call: Call) -> Found:
+    """Of layers and groups: two sums, a difference and a product, then factor and offset."""
+    affine = len(call.tensors) - 1
+    return _without(call, "normalisation", call.tensors[0], 5 + affine)
+
+
+def _normalised_backward(call: Call) -> Found:
+    """Two sums for the source's gradient and two for the factors', as of a batch normalisation."""
+    return _without(call, "normalisation", call.tensors[1], 8)
+
+
+# -----------------------------------------------------------------------------
+# Softmax, and sums.
+
+
+def _softmax(call: Call) -> Found:
+    """Maximum, difference, exponential, sum, and a quotient or a difference."""
+    return _without(call, "softmax", call.tensors[0], 5)
+
+
+def _softmax_backward(call: Call) -> Found:
+    """Of a softmax product, sum, difference, product; of its logarithm likewise an exponential."""
+    return _without(call, "softmax", call.tensors[0], 4)
+
+
+def _reduced(each: int) -> Callable[[Call], Found]:
+    return lambda call: _without(call, "reduction", call.tensors[0], each)
+
+
+def _summed(call: Call) -> Found:
+    """``sum``, ``mean``: source, dimensions, whether they are kept as 1.
+
+    A sum over all but the channels is the gradient of a bias, a mean over both sides of images a
+    pooling.
+    """
+    source = call.tensors[0]
+    dims = call.get(1, "dim")
+
+    def layers() -> list[Work]:
+        if not call.floating:
+            raise UnsupportedError("whole numbers have no layer")
+        shape = source.shape
+        axes = range(len(shape))
+        over = set(axes) if not dims else {one % len(shape) for one in dims}
+        if call.operator == "mean":
+            if len(shape) == 4 and over == {2, 3}:
+                batch, channels, *sizes = shape
+                size = sizes[0], sizes[1]
+                pool = Pool2d.of(
+                    batch=batch, channels=channels, in_size=size, kernel=size, mode="avg"
+                )
+                return [call.work(pool)]
+            raise UnsupportedError("a mean over other than both sides of images has no layer")
+        kept = [axis for axis in axes if axis not in over and shape[axis] != 1]
+        if not kept or any(axis in over and shape[axis] != 1 for axis in range(kept[0], kept[-1])):
+            raise UnsupportedError("a sum over other than all but the channels has no layer")
+        layer = Pointwise(
+            op="bias",
+            batch=math.prod(shape[: kept[0]]),
+            channels=math.prod(shape[kept[0] : kept[-1] + 1]),
+            width=math.prod(shape[kept[-1] + 1 :]),
+        )
+        return [call.work(layer, "backward-weights")]
+
+    flops = source.elements if call.floating else 0
+    return Found.of("reduction", layers, flops=flops)
+
+
+def _without(call: Call, kind: str, source: TensorText, each: int) -> Found:
+    flops = source.elements * each if call.floating else 0
+    return Found(kind=kind, lacks=f"{call.operator} has no layer", flops=flops)
+
+
+# -----------------------------------------------------------------------------
+# Whole steps of an optimizer in one call.
+
+
+def _adam(call: Call) -> Found:
+    """Weights, gradients, both averages, perhaps maxima, numbers of steps; decay among the rest.
+
+    Three for the first average and four for the second, a root, a quotient and a sum, three for the
+    weights; decay is one more of the weights (AdamW), or two in the gradient.
+    """
+    decay = call.keywords.get("weight_decay", 0)
+    each = 13 + (decay != 0) * (1 if "adamw" in call.operator else 2)
+    return _updated(call, each + bool(call.keywords.get("amsgrad")), [0, 2, 3, 4])
+
+
+def _descent(call: Call) -> Found:
+    """Weights, gradients, velocities."""
+    decay = call.keywords.get("weight_decay", 0)
+    moves = bool(call.arguments[2])
+    return _updated(call, 2 + 2 * (decay != 0) + 2 * moves, [0, 2])
+
+
+def _updated(call: Call, each: int, written: Sequence[int]) -> Found:
+    """Return an update of lists; gradients are rescaled in no call that we know of."""
+    weights = call.arguments[0]
+    moved = [one for index in written for one in call.arguments[index]]
+    return Found(
+        kind="update",
+        lacks=f"{call.operator} has no layer",
+        flops=each * sum(one.elements for one in weights),
+        written=sum(one.bytes for one in moved),
+    )
+
+
+#: By operator.
+RULES: Final[Mapping[str, Callable[[Call], Found]]] = {
+    **{name: _each for one in _EACH for name in (one, f"_foreach_{one}")},
+    **dict.fromkeys(
+        ("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training"),
+        _batch_normalised,
+    ),
+    "native_batch_norm_backward": _batch_normalised_backward,
+    **dict.fromkeys(("native_layer_norm", "native_group_norm"), _normalised),
+    **dict.fromkeys(
+        ("native_layer_norm_backward", "native_group_norm_backward"), _normalised_backward
+    ),
+    **dict.fromkeys(("_softmax", "_log_softmax", "_safe_softmax"), _softmax),
+    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _softmax_backward),
+    **dict.fromkeys(("sum", "mean"), _summed),
+    **dict.fromkeys(
+        ("amax", "amin", "argmax", "argmin", "max", "min", "prod", "cumsum", "cumprod"),
+        _reduced(1),
+    ),
+    "linalg_vector_norm": _reduced(2),
+    "logsumexp": _reduced(4),
+    **dict.fromkeys(("var", "var_mean", "std"), _reduced(4)),
+    **dict.fromkeys(("_fused_adam", "_fused_adamw"), _adam),
+    "_fused_sgd": _descent,
+}

@@ -1,0 +1,121 @@
+"""Products of matrices: which layer and pass a call is, and its FLOPs."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from pydlbench.errors import UnsupportedError
+from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pointwise import Pointwise
+from pydlbench.steps.aten.call import Found
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pydlbench.models.work import Work
+    from pydlbench.steps.aten.call import Call
+    from pydlbench.steps.aten.text import TensorText
+
+__all__ = ["RULES"]
+
+
+def _alone(call: Call) -> Found:
+    """``mm``, ``bmm``: left, right."""
+    return _found(call, call.get(0, "self"), call.get(1, "mat2"))
+
+
+def _added(call: Call) -> Found:
+    """``addmm``, ``baddbmm``: what is added, left, right."""
+    addend = None if call.get(3, "beta", 1) == 0 else call.get(0, "self")
+    return _found(call, call.get(1, "mat1"), call.get(2, "mat2"), addend)
+
+
+def _found(
+    call: Call, left: TensorText, right: TensorText, addend: TensorText | None = None
+) -> Found:
+    *batch, m, k = left.shape
+    shape = (*batch, m, right.shape[-1])
+    products = 2 * k * math.prod(shape)
+
+    def layers() -> Iterator[Work]:
+        yield _pass(call, left, right)
+        if addend is not None:
+            yield _addition(call, addend, shape)
+
+    added = 0 if addend is None else math.prod(shape)
+    return Found.of("product", layers, flops=products + added, product_flops=products)
+
+
+def _pass(call: Call, left: TensorText, right: TensorText) -> Work:
+    """Return which pass of which product it is.
+
+    In a backward pass, a left matrix that lies transposed makes it a gradient of weights: it sums
+    over the rows of a minibatch. PyTorch has the outer gradient on the left there, transposed, and
+    the source on the right; of several products in one call it has the source on the left.
+    """
+    *batch, m, k = left.shape
+    count, n = math.prod(batch), right.shape[-1]
+    if not call.backward:
+        return call.work(Gemm(m=m, k=k, n=n, batch_count=count))
+    if not _transposed(left):
+        return call.work(Gemm(m=m, k=n, n=k, batch_count=count), "backward-data")
+    rows, columns = (m, n) if batch else (n, m)
+    return call.work(Gemm(m=k, k=rows, n=columns, batch_count=count), "backward-weights")
+
+
+def _transposed(matrix: TensorText) -> bool:
+    """Whether the elements of a column lie behind one another, and not those of a row."""
+    down, across = matrix.strides[-2:]
+    return down == 1 and across >= matrix.shape[-2]
+
+
+def _addition(call: Call, addend: TensorText, shape: tuple[int, ...]) -> Work:
+    """Return the addition of a bias, or of a whole matrix."""
+    *rows, columns = shape
+    if addend.shape == shape:
+        return call.work(Pointwise(op="add", batch=math.prod(rows), channels=columns))
+    if addend.elements == columns and addend.shape[-1:] == (columns,):
+        return call.work(Pointwise(op="bias", batch=math.prod(rows), channels=columns))
+    raise UnsupportedError(f"{list(addend.shape)} added to {list(shape)}: no layer does that")
+
+
+def _linear(call: Call) -> Found:
+    """``linear``: rows of whatever shape, weights by outputs, and perhaps a bias."""
+    source, weights, bias = (call.get(*one) for one in ((0, "input"), (1, "weight"), (2, "bias")))
+    outputs, inputs = weights.shape
+    rows = source.elements // inputs
+
+    def layers() -> Iterator[Work]:
+        yield call.work(Gemm(m=rows, k=inputs, n=outputs))
+        if bias is not None:
+            yield call.work(Pointwise(op="bias", batch=rows, channels=outputs))
+
+    products = 2 * rows * inputs * outputs
+    added = 0 if bias is None else rows * outputs
+    return Found.of("product", layers, flops=products + added, product_flops=products)
+
+
+def _by_vector(call: Call) -> Found:
+    """``mv``, ``dot``: a matrix or a vector, and a vector."""
+    left, right = call.get(0, "self"), call.get(1, "vec")
+    rows = left.elements // right.elements if right.elements else 0
+    products = 2 * left.elements
+    return Found.of(
+        "product",
+        lambda: [call.work(Gemm(m=rows, k=right.elements, n=1))],
+        flops=products,
+        product_flops=products,
+    )
+
+
+#: By operator.
+RULES: Final[Mapping[str, Callable[[Call], Found]]] = {
+    "mm": _alone,
+    "bmm": _alone,
+    "addmm": _added,
+    "baddbmm": _added,
+    "linear": _linear,
+    "mv": _by_vector,
+    "dot": _by_vector,
+}
