@@ -3,23 +3,28 @@
 Within a pass both kernels are sampled in turn, round by round, so that whatever the machine does to
 both cancels. It does not cancel what the preparation did: other pages of memory, another choice
 among kernels of nearly the same speed. So every pass prepares both anew, in new processes, and only
-the passes count as independent: the interval is Student's for their mean.
+the passes count as independent: the interval is Student's for their mean, with the variance between
+passes made steadier by that of the other rows of a kind, as visits' is
+(:func:`pydlbench.compare.scatter.moderated`).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from pydlbench.compare.comparison import ComparedRow, Comparison, Estimate, Settings
 from pydlbench.compare.environment import differences
-from pydlbench.compare.statistics import Evidence, judge
+from pydlbench.compare.scatter import kinds_of, moderated
+from pydlbench.compare.statistics import MOST_FREEDOM, Evidence, judge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from pydlbench.compare.match import Matching
     from pydlbench.compare.rows import Side
@@ -76,8 +81,9 @@ def compare_interleaved(
     if finished is None:
         finished = max((len(one.logs) for one in measured), default=0)
     reasons = [one.reason for one in measured]
-    times = judge(_evidence([one.logs for one in measured], reasons), settings)
-    cycles = judge(_evidence([one.cycles for one in measured], reasons), settings)
+    kinds = kinds_of(matching.pairs)
+    times = judge(_evidence([one.logs for one in measured], kinds, reasons), settings)
+    cycles = judge(_evidence([one.cycles for one in measured], kinds, reasons), settings)
     rows = [
         ComparedRow(pair.a, pair.b, time, cycle if one.cycles else None, passes=_ratios(one))
         for pair, one, time, cycle in zip(matching.pairs, measured, times, cycles, strict=True)
@@ -100,15 +106,22 @@ def _ratios(measured: Passes) -> tuple[list[float], list[float]]:
     return [math.exp(x) for x in measured.logs], [math.exp(x) for x in measured.cycles]
 
 
-def _evidence(logs: Sequence[Sequence[float]], reasons: Sequence[str | None]) -> Evidence:
+def _evidence(
+    logs: Sequence[Sequence[float]], kinds: NDArray[Any], reasons: Sequence[str | None]
+) -> Evidence:
+    """Return means of passes; their few passes know the scatter badly, rows of a kind better."""
+    counts = np.array([len(one) for one in logs])
     means = np.array([_mean(one) for one in logs], dtype=float)
-    sd = np.array([_error(one) for one in logs], dtype=float)
-    freedom = np.array([max(1, len(one) - 1) for one in logs])
+    sums = np.array(
+        [math.fsum((x - mean) ** 2 for x in one) for one, mean in zip(logs, means, strict=True)]
+    )
+    variance, freedom = moderated(sums, np.maximum(counts - 1.0, 0), kinds)
     against = [
         None if len(one) >= LEAST_PASSES else _lacking(len(one), reason)
         for one, reason in zip(logs, reasons, strict=True)
     ]
-    return Evidence(log=means, rest=means, sd=sd, freedom=freedom, against=against)
+    sd = np.sqrt(variance / np.maximum(counts, 1))
+    return Evidence(means, means, sd, np.clip(freedom, 1, MOST_FREEDOM), against)
 
 
 def _lacking(count: int, reason: str | None) -> str:
@@ -117,14 +130,6 @@ def _lacking(count: int, reason: str | None) -> str:
 
 def _mean(logs: Sequence[float]) -> float:
     return math.fsum(logs) / len(logs) if logs else 0.0
-
-
-def _error(logs: Sequence[float]) -> float:
-    """Standard error of the mean; infinite of a single one."""
-    if len(logs) < 2:
-        return math.inf
-    mean = _mean(logs)
-    return math.sqrt(math.fsum((x - mean) ** 2 for x in logs) / (len(logs) - 1) / len(logs))
 
 
 def _geomean(logs: Sequence[Sequence[float]], settings: Settings) -> Estimate | None:
@@ -139,5 +144,5 @@ def _geomean(logs: Sequence[Sequence[float]], settings: Settings) -> Estimate | 
     least = min(len(one) for one in kept)
     of_passes = [_mean([one[number] for one in kept]) for number in range(least)]
     middle = np.array([_mean([_mean(one) for one in kept])])
-    evidence = replace(_evidence([of_passes], [None]), log=middle, rest=middle)
+    evidence = replace(_evidence([of_passes], np.array(["all"]), [None]), log=middle, rest=middle)
     return judge(evidence, settings)[0]

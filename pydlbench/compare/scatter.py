@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from pydlbench.compare.match import Pair
     from pydlbench.compare.rows import Row
 
 __all__ = [
     "LEAST_ROWS",
     "Replicates",
     "between_runs",
+    "is_disturbed",
+    "kinds_of",
     "moderated",
     "of_replicates",
     "of_visits",
@@ -44,12 +47,29 @@ _NORMAL: Final = 0.674490
 # A normal value is beyond so many standard deviations once in 370.
 _FAR: Final = 3.0
 # The same for what only one tail has.
-_ONE_IN_20: Final = 1.644854
 _ONE_IN_100: Final = 2.326348
 
 
 # -----------------------------------------------------------------------------
 # Variances of many rows, each known badly.
+
+
+def kinds_of(pairs: Sequence[Pair]) -> NDArray[Any]:
+    """Return which rows scatter alike: the same kind of layer or step, on the same backend.
+
+    Those that other work disturbed are kinds of their own: they tell nothing of the others.
+    """
+    return np.array(
+        [
+            f"{pair.a.kind} {pair.a.backend} {pair.a.mode} {pair.a.cache} {is_disturbed(pair)}"
+            for pair in pairs
+        ]
+    )
+
+
+def is_disturbed(pair: Pair) -> bool:
+    """Whether other work disturbed either side."""
+    return bool(pair.a.contended or pair.b.contended)
 
 
 def moderated(
@@ -97,14 +117,11 @@ def _shared(variance: NDArray[Any], freedom: NDArray[Any]) -> tuple[float, float
     middle = float(np.median(logs))
     spread = (float(np.median(np.abs(logs - middle))) / _NORMAL) ** 2
     # Of the spread, the rows' own few degrees of freedom explain so much.
-    rest = spread - float(np.median([_trigamma(one / 2) for one in freedom.tolist()]))
-    most = float(np.sum(freedom))
-    low, high = 1e-3, most
-    if rest > _trigamma(most / 2):
-        for _ in range(50):
-            half = math.sqrt(low * high)
-            low, high = (half, high) if _trigamma(half / 2) > rest else (low, half)
-    weight = high
+    own = [_trigamma(one / 2) for one in freedom.tolist()]
+    rest = spread - float(np.median(own))
+    # The middle is a median, and itself known no better than so.
+    most = _freedom(math.pi / 2 * float(np.mean(own)) / len(variance))
+    weight = min(most, _freedom(rest))
     if weight < 1:
         return math.exp(middle), weight
     return math.exp(middle) * float(_median_of_chi2(np.array([weight]))[0]), weight
@@ -130,6 +147,15 @@ def _trigamma(x: float) -> float:
         found += 1 / x**2
         x += 1
     return found + 1 / x + 1 / (2 * x**2) + 1 / (6 * x**3) - 1 / (30 * x**5)
+
+
+def _freedom(spread: float) -> float:
+    """Return the degrees of freedom of variances whose logarithms have this variance."""
+    low, high = 1e-3, 1e9
+    for _ in range(60):
+        half = math.sqrt(low * high)
+        low, high = (half, high) if _trigamma(half / 2) > spread else (low, half)
+    return high
 
 
 # -----------------------------------------------------------------------------
@@ -273,35 +299,37 @@ def of_replicates(
     )
 
 
-def between_runs(rest: NDArray[Any], within: NDArray[Any]) -> float:
+def between_runs(rest: NDArray[Any], within: NDArray[Any]) -> tuple[float, int]:
     """Return the variance that visits do not show, from how far rows of two runs are apart.
 
     Most rows have not changed, so that most ratios should lie as near to their common part as the
-    visits say. Where they lie farther, every row has a variance between runs besides. Rows that
-    are far away by then have changed, or may have: they are left out. What the others leave open is
-    a matter of how many they are, so that the upper end of a one-sided 95 % interval is returned:
-    the variance that makes the sum of squares as small as chance would in one of twenty times (the
-    Q-profile method; Viechtbauer, Stat. Med. 26 (2007) 37).
+    visits say. Where they lie farther, every row has a variance between runs besides: that which
+    makes their sum of squares what chance makes it on the average (Paule and Mandel, J. Res. Natl.
+    Bur. Stand. 87 (1982) 377). Rows that are far away by then have changed, or may have: they are
+    left out.
 
     Args:
         rest: logarithmic ratios without their common part.
         within: their variances.
+
+    Returns:
+        The variance, 0 where the visits explain all, and how many degrees of freedom the rows are
+        worth: no row's scatter between runs is known better, whatever its visits say.
     """
     distance = np.abs(rest)
-    usual = _solved(lambda more: np.median(distance / np.sqrt(within + more)) <= _NORMAL)
+    found = _solved(lambda more: np.median(distance / np.sqrt(within + more)) <= _NORMAL)
     kept = np.zeros(len(rest), dtype=bool)
-    found = usual
+    freedom = 1
     # The median knows little of few rows: what is near by what has been found is let in again.
     while (more := kept | (distance <= _FAR * np.sqrt(within + found))).sum() > kept.sum():
         kept = more
-        # The common part was taken from the same rows.
-        least = _chi2(np.array([max(1.0, kept.sum() - 1.0)]), -_ONE_IN_20)[0]
-        found = max(found, _solved(partial(_as_small, rest[kept] ** 2, within[kept], least)))
-    return found
+        freedom = max(1, int(kept.sum()) - 1)  # the common part was taken from the same rows
+        found = max(found, _solved(partial(_as_small, rest[kept] ** 2, within[kept], freedom)))
+    return found, freedom
 
 
-def _as_small(squares: NDArray[Any], within: NDArray[Any], least: float, between: float) -> bool:
-    return float(np.sum(squares / (within + between))) <= least
+def _as_small(squares: NDArray[Any], within: NDArray[Any], usual: float, between: float) -> bool:
+    return float(np.sum(squares / (within + between))) <= usual
 
 
 def _solved(enough: Callable[[float], bool]) -> float:

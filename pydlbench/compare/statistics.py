@@ -16,11 +16,24 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Evidence", "holm", "judge", "quantile", "quantiles", "two_sided"]
+__all__ = [
+    "MOST_FREEDOM",
+    "Evidence",
+    "detectable",
+    "holm",
+    "judge",
+    "quantile",
+    "quantiles",
+    "two_sided",
+]
 
 
 # -----------------------------------------------------------------------------
 # Student's t for whole degrees of freedom, and Holm's correction; arrays in, arrays out.
+
+
+# Of the density of an angle; with as many its mean is exact to three digits.
+_ANGLES: Final = 24
 
 
 def two_sided(t: NDArray[Any], freedom: NDArray[Any]) -> NDArray[Any]:
@@ -88,6 +101,72 @@ def quantiles(p: float, freedom: NDArray[Any]) -> NDArray[Any]:
     return found
 
 
+def detectable(
+    p: float, margin: float, sd: NDArray[Any], freedom: NDArray[Any], power: float
+) -> NDArray[Any]:
+    """Return which true distance from zero a test finds in another sample with a probability.
+
+    Who asks has an estimate of the standard deviation, and so will the test: each is by chance too
+    small or too large, and the test's threshold with its own. With the true one as the unit, S the
+    estimate at hand, S' that of the test, Z the error of what is tested and t the quantile, a
+    distance of k S is found where
+
+        Z + k S > max(t S', m S),
+
+    with m S the margin. S = sqrt(2) R sin(a) and S' = sqrt(2) R cos(a) make R^2 a chi-squared of
+    twice the degrees of freedom n, independent of the angle, whose density is that of a beta
+    distribution, in proportion to sin(2a)^(n - 1). So the probability is the mean over the angles
+    of Student's distribution with 2n degrees of freedom.
+
+    Args:
+        p: of the test, both tails together.
+        margin: what has to be exceeded besides.
+        sd: estimates of the standard deviation.
+        freedom: their degrees of freedom, whole.
+        power: the probability.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        margins = margin / sd
+    found = np.empty(sd.shape)
+    for n in np.unique(freedom):
+        rows = freedom == n
+        known, factors = _factors(p, int(n), power)
+        beyond = np.maximum(margins[rows] - known[-1], 0)
+        # Far beyond the quantile a margin is all that counts, and adds what it is.
+        found[rows] = (np.interp(margins[rows], known, factors) + beyond) * sd[rows]
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _factors(p: float, n: int, power: float) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return margins and what is detectable beyond them, in estimated standard deviations."""
+    t = quantile(1 - p, n)
+    margins = t * np.array([0, 0.6, 0.8, 0.9, 1, 1.15, 1.4, 2])
+    # Of the density, five standard deviations on either side of equal estimates.
+    half = min(math.pi / 2, 5 / math.sqrt(n))
+    places = half * (2 * (np.arange(_ANGLES) + 0.5) / _ANGLES - 1)
+    weights = np.cos(places) ** (n - 1)
+    weights /= weights.sum()
+    own, other = np.sin(math.pi / 4 + places / 2), np.cos(math.pi / 4 + places / 2)
+    threshold = np.maximum(t * other, margins[:, None] * own)
+
+    def found(factors: NDArray[Any]) -> NDArray[Any]:
+        beyond = math.sqrt(2) * (factors[:, None] * own - threshold)
+        tails = two_sided(beyond, np.full(beyond.shape, 2 * n)) / 2
+        total: NDArray[Any] = np.where(beyond > 0, 1 - tails, tails) @ weights
+        return total
+
+    low = np.maximum(t, margins)
+    high = low + 1
+    while (short := found(high) < power).any():
+        low, high = np.where(short, high, low), np.where(short, 3 * high, high)
+    for _ in range(12):
+        middle = (low + high) / 2
+        short = found(middle) < power
+        low, high = np.where(short, middle, low), np.where(short, high, middle)
+    return margins, high
+
+
 def holm(p: NDArray[Any]) -> NDArray[Any]:
     """Return p-values corrected for their number by Holm's step-down method.
 
@@ -106,9 +185,10 @@ def holm(p: NDArray[Any]) -> NDArray[Any]:
 # -----------------------------------------------------------------------------
 # Verdicts.
 
-# A change of the size of the resolution is found with this probability: of a distribution's two
-# tails, what lies within on both sides of its middle when 80 % lie below.
-_POWER: Final = 2 * 0.8 - 1
+#: As many degrees of freedom are as good as all: Student's t is the normal distribution within 2 %.
+MOST_FREEDOM: Final = 200
+# A change of the size of the resolution is found in so many comparisons.
+_POWER: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +203,8 @@ class Evidence:
             where it is not known.
         freedom: degrees of freedom of ``sd``.
         against: why a row can have no verdict; None where it can.
+        adverse: in what fraction of comparisons like this one what all rows have in common hides
+            a change, because a verdict has to hold without it and with it.
     """
 
     log: NDArray[Any]
@@ -130,6 +212,7 @@ class Evidence:
     sd: NDArray[Any]
     freedom: NDArray[Any]
     against: Sequence[str | None]
+    adverse: float = 0.0
 
 
 def judge(evidence: Evidence, settings: Settings) -> list[Estimate]:
@@ -140,9 +223,8 @@ def judge(evidence: Evidence, settings: Settings) -> list[Estimate]:
     SAME takes an interval within the margin. All else is UNCLEAR.
 
     The interval holds for a single row. It spans both readings, with and without the common part.
-    The resolution is the smallest change that these rules, with this scatter, find in four of five
-    comparisons: the distance at which the corrected test answers, or the margin where that is
-    farther, and as much again as the ratio is short of its true value in one of five.
+    The resolution is the smallest change that these rules find in four of five comparisons like
+    this one, see :func:`detectable`; where the two readings differ, by so much more.
     """
     usable = np.array([reason is None for reason in evidence.against], dtype=bool)
     sd, freedom = evidence.sd, evidence.freedom
@@ -154,8 +236,8 @@ def judge(evidence: Evidence, settings: Settings) -> list[Estimate]:
     high = np.maximum(evidence.log, evidence.rest) + reach
     margin = math.log1p(settings.margin)
     each = settings.alpha / max(1, int(usable.sum()))
-    seen = np.maximum(quantiles(1 - each, freedom) * sd, margin)
-    seen = seen + quantiles(_POWER, freedom) * sd + np.abs(evidence.log - evidence.rest)
+    seen = detectable(each, margin, sd, freedom, _POWER / (1 - evidence.adverse))
+    seen = seen + np.abs(evidence.log - evidence.rest)
     up = np.minimum(evidence.log, evidence.rest) > margin
     down = np.maximum(evidence.log, evidence.rest) < -margin
     far = p < settings.alpha

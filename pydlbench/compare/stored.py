@@ -42,11 +42,13 @@ from pydlbench.compare.scatter import (
     LEAST_ROWS,
     Replicates,
     between_runs,
+    is_disturbed,
+    kinds_of,
     of_replicates,
     of_visits,
     visits_of,
 )
-from pydlbench.compare.statistics import Evidence, judge, quantile
+from pydlbench.compare.statistics import MOST_FREEDOM, Evidence, judge, quantile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,13 +67,13 @@ __all__ = ["CONTENDED", "NO_SCATTER", "RUN_SD", "compare", "compare_named"]
 #: same code's time wanders by 5 to 20 % from hour to hour, which is taken for the range of most
 #: runs; on a machine of one's own this is too much, and replicates take its place.
 RUN_SD: Final = 0.05
-# As many degrees of freedom are as good as all: Student's t is the normal distribution within 2 %.
-_MANY: Final = 200
 #: FLOP per byte: in fp32, CPUs with AVX-512 have some 20 to 30 times as many FLOP/s as B/s, so that
 #: memory does not bound what has more work than that for each byte.
 _INTENSE: Final = 30.0
 # A standard deviation of two clocks that differ by as little is known.
 _LEAST_SD: Final = 1e-9
+# Two runs of a machine have more in common than what is taken off unasked in one of three cases.
+_OFTEN: Final = 1 / 3
 NO_SCATTER: Final = "visited once, and no replicate is kept: how far it scatters is not known"
 CONTENDED: Final = "other work disturbed it"
 _TWO_READINGS: Final = "not the clock alone bounds it, and time and cycles say different things"
@@ -123,7 +125,7 @@ def compare(
     log = np.log([pair.b.median / pair.a.median for pair in pairs])  # type: ignore[operator]  # both are timed
     clocks = _clocks(pairs)
     against = [
-        CONTENDED if _is_disturbed(*pair) else NO_SCATTER if unknown else None
+        CONTENDED if is_disturbed(pair) else NO_SCATTER if unknown else None
         for pair, unknown in zip(pairs, np.isnan(variance).tolist(), strict=True)
     ]
     lacking = [
@@ -173,29 +175,12 @@ def compare(
 # The scatter: of visits, of replicates, of a whole run.
 
 
-def _kinds(pairs: Sequence[Pair]) -> NDArray[Any]:
-    """Return which rows scatter alike: the same kind of layer or step, on the same backend.
-
-    Those that other work disturbed are kinds of their own: they tell nothing of the others.
-    """
-    return np.array(
-        [
-            f"{a.kind} {a.backend} {a.mode} {a.cache}{' disturbed' * _is_disturbed(a, b)}"
-            for a, b in pairs
-        ]
-    )
-
-
-def _is_disturbed(a: Row, b: Row) -> bool:
-    return bool(a.contended or b.contended)
-
-
 def _replicated(
     pairs: Sequence[Pair], groups: Sequence[Sequence[Mapping[Any, float]]]
 ) -> Replicates:
     """Return what replicates tell of the rows, each side's looked up by its own name."""
     sides = [[key(pair.a) for pair in pairs], [key(pair.b) for pair in pairs]]
-    kinds = _kinds(pairs)
+    kinds = kinds_of(pairs)
     if len(groups) == 1 and sides[0] != sides[1]:
         # The same runs, looked at twice: of the rows that is more, of whole runs it is not.
         found = of_replicates([*groups, *groups], [sides[0], sides[1]], kinds)
@@ -211,23 +196,23 @@ def _replicated(
 def _scatter(pairs: Sequence[Pair], replicated: Replicates) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the variance of each ratio without the common part, and its degrees of freedom.
 
-    Replicates tell all of it; visits less, or as much where only minutes matter, but they tell it
-    of these very runs.
+    Replicates tell all of it, visits less, but of these very runs: the larger one counts. Where
+    there are replicates, it is known as well as they are many, whatever the visits say: of what
+    runs differ by they know nothing.
     """
     sides = [visits_of([pair[side] for pair in pairs]) for side in (0, 1)]
-    within, freedom = of_visits(sides, _kinds(pairs))
+    within, freedom = of_visits(sides, kinds_of(pairs))
     between = 2 * replicated.rows
-    chosen = np.isnan(within) | (between > within)
-    chosen &= ~np.isnan(between)
-    variance = np.where(chosen, between, within)
-    worth = np.where(chosen, replicated.freedom, freedom)
-    return np.maximum(variance, _LEAST_SD**2), np.clip(worth, 1, _MANY).astype(int)
+    told = ~np.isnan(between)
+    variance = np.fmax(within, between)
+    worth = np.where(told, replicated.freedom, freedom)
+    return np.maximum(variance, _LEAST_SD**2), np.clip(worth, 1, MOST_FREEDOM).astype(int)
 
 
 def _run(replicated: Replicates) -> tuple[float, int]:
     """Return the variance of what a whole run has in common, and its degrees of freedom."""
     if replicated.run is None:
-        return RUN_SD**2, _MANY
+        return RUN_SD**2, MOST_FREEDOM
     return replicated.run, replicated.run_freedom
 
 
@@ -238,7 +223,7 @@ def _added(
     total = variance + more
     with np.errstate(invalid="ignore"):
         worth = total**2 / (variance**2 / freedom + more**2 / more_freedom)
-    return total, np.clip(np.nan_to_num(worth, nan=1.0), 1, _MANY).astype(int)
+    return total, np.clip(np.nan_to_num(worth, nan=1.0), 1, MOST_FREEDOM).astype(int)
 
 
 # -----------------------------------------------------------------------------
@@ -267,28 +252,30 @@ def _read(
     usable = np.array([reason is None for reason in against], dtype=bool)
     log = np.where(np.isnan(log), 0.0, log)
     run, run_freedom = _run(replicated)
-    drift, rest = None, log
+    drift, rest, adverse = None, log, 0.0
     of_run, of_run_freedom = 2 * run, run_freedom
     if alike and usable.sum() >= LEAST_ROWS:
         common = _weighted_median(log[usable], 1 / np.sqrt(variance[usable]))
         if not replicated.count:
-            more = between_runs(log[usable] - common, variance[usable])
-            variance, freedom = _added(variance, freedom, more, _MANY)
+            more, most_freedom = between_runs(log[usable] - common, variance[usable])
+            variance, freedom = variance + more, np.minimum(freedom, most_freedom)
         # Of a median: pi / 2 times the variance of the mean.
         known = math.pi / 2 / float(np.sum(1 / variance[usable]))
-        anyhow = math.sqrt(2 * run)
-        most = quantile(1 - settings.alpha, run_freedom) * math.sqrt(2 * run + known)
+        sd = math.sqrt(2 * run + known)
+        anyhow = quantile(1 - _OFTEN, run_freedom) * sd
+        most = quantile(1 - settings.alpha, run_freedom) * sd
         reading = (
             "machine" if abs(common) <= anyhow else "either" if abs(common) <= most else "change"
         )
         drift = Drift(bounded(common), reading)
+        adverse = _OFTEN / 2  # where it goes the other way than the change
         if reading != "change":
             rest = log - common
             log = rest if reading == "machine" else log
             # As well known as the rows that tell it together.
             of_run, of_run_freedom = known, max(1, int(freedom[usable].sum()))
     own, own_freedom = _added(variance, freedom, of_run, of_run_freedom)
-    evidence = Evidence(log, rest, np.sqrt(own), own_freedom, against)
+    evidence = Evidence(log, rest, np.sqrt(own), own_freedom, against, adverse)
     return _Reading(evidence, variance, freedom, drift)
 
 

@@ -118,8 +118,9 @@ def test_one_run_replicates_nothing():
 def test_rows_of_two_runs_tell_what_visits_do_not(rng, between):
     rest = rng.normal(0, math.hypot(0.01, between), ROWS)
     rest[:20] += 0.5  # these have changed
-    found = math.sqrt(between_runs(rest, np.full(ROWS, 0.01**2)))
-    assert between <= found < between * 1.3 + 0.008
+    found, freedom = between_runs(rest, np.full(ROWS, 0.01**2))
+    assert math.sqrt(found) == pytest.approx(between, rel=0.15, abs=0.004)
+    assert freedom == ROWS - 21
 
 
 def test_a_replicate_differs_in_nothing_but_its_time(side, row):

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from pydlbench.compare.statistics import holm, quantile, quantiles, two_sided
+from pydlbench.compare.statistics import detectable, holm, quantile, quantiles, two_sided
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,28 @@ def test_an_infinite_distance_is_improbable_not_impossible():
     assert 0 < p[0] < 1e-12
     assert p[1] == 1
     assert math.isnan(p[2])
+
+
+@pytest.mark.parametrize("freedom", [3, 10, 60])
+@pytest.mark.parametrize("margin", [0.0, 1.1, 2.5])
+def test_what_is_detectable_is_found_as_often_as_it_says(freedom, margin):
+    """With estimates of the scatter of its own in each of two samples, like in reality."""
+    rng = np.random.default_rng(5)
+    p, power, count = 0.001, 0.8, 100_000
+    t = quantile(1 - p, freedom)
+    own, other = np.sqrt(rng.chisquare(freedom, (2, count)) / freedom)
+    sd, margin = 0.01 * own, 0.01 * margin * t
+    distance = detectable(p, margin, sd, np.full(count, freedom), power)
+    measured = distance + rng.normal(0, 0.01, count)
+    found = np.mean(measured > np.maximum(t * 0.01 * other, margin))
+    # A margin that is given, whatever the estimate, is the easier one where the estimate is large.
+    assert power - 0.006 < found < power + (0.1 if margin else 0.006)
+
+
+def test_far_beyond_the_quantile_the_margin_is_what_has_to_be_exceeded():
+    sd, freedom = np.array([0.001]), np.array([20])
+    found = detectable(0.01, 0.1, sd, freedom, 0.8)[0]
+    assert found == pytest.approx(0.1 + quantile(0.6, 20) * 0.001, rel=1e-3)
 
 
 def test_holm_steps_down():
