@@ -16,6 +16,7 @@ __all__ = [
     "BackendMissingError",
     "DeviceLostError",
     "InsufficientMemoryError",
+    "ModelError",
     "PrimitiveError",
     "PydlbenchError",
     "StoreError",
@@ -40,6 +41,10 @@ class UnsupportedError(PydlbenchError, NotImplementedError):
 
 class PrimitiveError(PydlbenchError, RuntimeError):
     """A native library refused or failed; the message names the primitive and the reason."""
+
+
+class ModelError(PydlbenchError, RuntimeError):
+    """A model of the user's own has raised; the message names file, line and what was raised."""
 
 
 class InsufficientMemoryError(PydlbenchError, MemoryError):

@@ -12,6 +12,7 @@ from pydlbench import errors
         (errors.UnsupportedError, NotImplementedError),
         (errors.PrimitiveError, RuntimeError),
         (errors.InsufficientMemoryError, MemoryError),
+        (errors.ModelError, RuntimeError),
         (errors.BackendMissingError, ImportError),
         (errors.WorkerError, RuntimeError),
     ],

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from pydlbench.errors import UsageError
+from pydlbench.models.own import is_own
 from pydlbench.records.measurement import Status, TimeSummary
+from pydlbench.records.own import OwnSpec
 from pydlbench.records.record import Record, one_of
 from pydlbench.records.specs import Precision
 from pydlbench.words import (
@@ -54,8 +56,11 @@ class StepSpec(Record, frozen=True, kw_only=True):
     """What one end-to-end row measures.
 
     Attributes:
-        model: by its name on the command line.
-        options: of the model, as :func:`pydlbench.models.build_model` takes them.
+        model: by its name on the command line: of the catalogue, or ``FILE.py:CALLABLE`` and
+            ``package.module:CALLABLE`` for one of the user's own.
+        options: of the model, as :func:`pydlbench.models.build_model` takes them; what the user's
+            callable is called with, as text.
+        own: how a model of the user's own is fed and run; None of one of the catalogue.
         batch: images per step; None is the model's own.
         phase: ``forward``, ``forward-backward`` (gradients of all weights) or ``training`` (L2
             terms and an update besides).
@@ -64,7 +69,8 @@ class StepSpec(Record, frozen=True, kw_only=True):
         precision: of the products, one of ``pydlbench.words.PRECISIONS``.
         cast: below float32: ``mixed`` keeps weights in float32 (PyTorch's autocast, TensorFlow's
             mixed precision), ``whole`` keeps the whole model in the narrow type.
-        layout: of images: ``nhwc`` (PyTorch's channels_last) or ``nchw``.
+        layout: of images: ``nhwc`` (PyTorch's channels_last) or ``nchw``; empty is ``nhwc``, and of
+            a model of the user's own ``nchw``, which leaves it as it was built.
         device: ``cpu`` or ``cuda:N``.
         feed: ``resident`` images and labels, or new ones from NumPy arrays of the ``host`` in each
             step.
@@ -80,13 +86,14 @@ class StepSpec(Record, frozen=True, kw_only=True):
 
     model: str
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    own: OwnSpec | None = None
     batch: int | None = None
     phase: Phase = "forward"
     framework: Framework = "torch"
     mode: str | None = None
     precision: Precision = "fp32"
     cast: str = "mixed"
-    layout: str = "nhwc"
+    layout: str = ""
     device: str = "cpu"
     feed: str = "resident"
     fetch: bool = False
@@ -95,8 +102,14 @@ class StepSpec(Record, frozen=True, kw_only=True):
     seed: int = 0
 
     promised = ("batch", "phase", "framework", "mode", "precision", "device")
+    omitted = ("own",)
 
     def __post_init__(self) -> None:
+        if self.own is None and is_own(self.model):
+            msgspec.structs.force_setattr(self, "own", OwnSpec())
+        if not self.layout:
+            usual = IMAGE_LAYOUTS[0] if self.own is None else "nchw"
+            msgspec.structs.force_setattr(self, "layout", usual)
         check_word("--framework", self.framework, FRAMEWORKS)
         modes = FRAMEWORK_MODES[self.framework]
         if self.mode is None:
@@ -135,12 +148,16 @@ def options_text(options: Mapping[str, Any]) -> str:
 def step_words(step: StepSpec | CheckRecord) -> list[str]:
     """Return the words that name a step on the command lines of ``check`` and ``diagnose``."""
     words = [step.model]
-    words += ["--batch", str(step.batch)] if step.batch is not None else []
-    for name, usual in (("phase", "forward"), ("precision", "fp32"), ("layout", "nhwc")):
+    own = getattr(step, "own", None)
+    words += ["--batch", str(step.batch)] if step.batch is not None and own is None else []
+    layout = "nhwc" if own is None else "nchw"
+    for name, usual in (("phase", "forward"), ("precision", "fp32"), ("layout", layout)):
         value = getattr(step, name)
         words += [f"--{name}", value] if value != usual else []
     for name, value in step.options.items():
-        words += ["--option", f"{name.replace('_', '-')}={value}"]
+        plain = f"{name.replace('_', '-')}={value}"
+        words += ["--option", plain] if own is None else ["--arg", f"{name}={value}"]
+    words += own.words() if own is not None else []
     words += ["--framework", step.framework]
     # A framework's first mode needs no word.
     usual_mode = step.mode == FRAMEWORK_MODES[step.framework][0]
@@ -154,7 +171,8 @@ def framework_text(step: Mapping[str, Any]) -> str:
         step: the JSON object of a step, a check or a protocol; what it lacks is not told.
     """
     words = [step.get("framework"), step.get("mode")]
-    for name, usual in (("layout", "nhwc"), ("feed", "resident")):
+    layout = "nhwc" if step.get("own") is None else "nchw"
+    for name, usual in (("layout", layout), ("feed", "resident")):
         words.append(None if step.get(name) == usual else step.get(name))
     narrow = step.get("precision") != "fp32" and step.get("cast") != "mixed"
     words.append(step.get("cast") if narrow else None)
@@ -172,7 +190,8 @@ class Check(Record, frozen=True, kw_only=True):
     """One check's verdict.
 
     Attributes:
-        name: ``shapes``, ``parameters``, ``flops``, ``gradients``, ``descent`` or ``agreement``.
+        name: ``shapes``, ``parameters``, ``flops``, ``gradients``, ``descent`` or ``agreement``;
+            of a model of the user's own ``output`` and ``gradients``.
         status: ``ok`` or ``failed``.
         detail: what was found, and what was expected.
     """
@@ -205,7 +224,8 @@ class StepFacts(Record, frozen=True, kw_only=True):
         timing: ``steady`` (a CPU's call returns when it is done) or ``host-sync`` (the host waits
             for a GPU after each).
         batch: images per step.
-        output: shape of the output, NCHW or (batch, features).
+        output: shape of the output, NCHW or (batch, features); of a model of the user's own that
+            of its first tensor.
         parameters: trained elements.
         setup_s: building, tracing, compiling and the first call.
         checks: what was checked; empty where nobody asked.

@@ -95,6 +95,8 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
             where nobody knows.
         refused: by signature, why a call could not be made ready; its name is not in ``names``.
         checks: of a chain, what was compared with the step that it was recorded from.
+        batch: of a recorded step; 0 where nobody asked.
+        notes: what a reader has to know.
     """
 
     names: tuple[str, ...] = ()
@@ -110,6 +112,8 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
     blocks: tuple[int, ...] = ()
     refused: dict[str, str] = msgspec.field(default_factory=dict)
     checks: tuple[Check, ...] = ()
+    batch: int = 0
+    notes: tuple[str, ...] = ()
 
 
 def prepare_step(
@@ -126,10 +130,15 @@ def prepare_step(
         UsageError: no such model or option, or the worker is another framework's.
         UnsupportedError: the framework has not what is asked for.
     """
+    model, step = _read(case)
+    how = StepPreparation(**preparation)
+    if model is None:
+        from pydlbench.steps.torch.own import prepare_step as prepare_own
+
+        return prepare_own(backend, step, how)
     from pydlbench.steps.serving import prepare_model
 
-    model, step = _read(case)
-    return prepare_model(backend, model, step, StepPreparation(**preparation))
+    return prepare_model(backend, model, step, how)
 
 
 def prepare_native_chain(
@@ -154,7 +163,7 @@ def prepare_native_chain(
     """
     from pydlbench.steps.native.chain import prepare_model
 
-    model, step = _read(case)
+    model, step = _graph(case)
     folder = None if save is None else Path(save)
     return prepare_model(backend, model, step, choices, folder, timing)
 
@@ -173,7 +182,7 @@ def prepare_operators(
     Raises:
         UnsupportedError: the framework has not what is asked for.
     """
-    model, step = _read(case)
+    model, step = _graph(case)
     wanted = [OperatorRequest.from_dict(one) for one in operators]
     if step.framework == "torch":
         from pydlbench.steps.torch.operators import prepare as prepare_torch
@@ -185,10 +194,11 @@ def prepare_operators(
 
 
 def record_calls(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsKernel:
-    """List the calls of a step without running it; there is nothing to be sampled.
+    """List the calls of a step that is not timed; there is nothing to be sampled.
 
     Of PyTorch's eager mode, whose dispatcher tells them. Elsewhere the framework runs subgraphs of
-    the model's graph, for which no process is needed: see :mod:`pydlbench.ladder.forecast`.
+    the model's graph, for which no process is needed: see :mod:`pydlbench.ladder.forecast`. A step
+    of a catalogue model computes nothing meanwhile; one of the user's own runs.
 
     Args:
         backend: of the worker.
@@ -219,7 +229,7 @@ def prepare_calls(
     Args:
         backend: of the worker.
         case: a :class:`StepSpec`; framework, mode, precision, device and seed are looked at, and
-            nothing of the model.
+            of a model of the user's own its file, which may define operators.
         signatures: of :class:`RecordedCall`.
     """
     step = StepSpec.from_dict(case)
@@ -319,6 +329,30 @@ def prepare_log(backend: FrameworkBackend, case: dict[str, Any], calls: int) -> 
     return prepare_torch(backend, model, step, calls)
 
 
-def _read(case: dict[str, Any]) -> tuple[Model, StepSpec]:
+def _read(case: dict[str, Any]) -> tuple[Model | None, StepSpec]:
+    """Return a step and the graph of its model; None where that is the user's own.
+
+    Raises:
+        UsageError: no such model or option.
+        UnsupportedError: a framework that runs no models of the user's own.
+    """
     step = StepSpec.from_dict(case)
-    return build_model(step.model, batch=step.batch, **step.options), step
+    if step.own is None:
+        return build_model(step.model, batch=step.batch, **step.options), step
+    if step.framework != "torch":
+        raise UnsupportedError(
+            f"{step.model}: a model of one's own runs in PyTorch only; nearest: --framework torch"
+        )
+    return None, step
+
+
+def _graph(case: dict[str, Any]) -> tuple[Model, StepSpec]:
+    """Return a step and the graph of its model.
+
+    Raises:
+        UnsupportedError: a model of the user's own has none.
+    """
+    model, step = _read(case)
+    if model is None:
+        raise UnsupportedError(f"{step.model}: a model of one's own has no graph of layers")
+    return model, step

@@ -114,6 +114,7 @@ _TYPES: dict[str, type[errors.PydlbenchError]] = {
         errors.UnsupportedError,
         errors.PrimitiveError,
         errors.InsufficientMemoryError,
+        errors.ModelError,
         errors.BackendMissingError,
         errors.DeviceLostError,
         errors.WorkerError,

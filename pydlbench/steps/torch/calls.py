@@ -1,10 +1,9 @@
-"""Steps of the catalogue's models as recorded calls: listed, timed one by one, and as a chain."""
+"""Steps as recorded calls: listed, timed one by one, and as a chain."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,8 +17,10 @@ from pydlbench.steps.definition import definition_of
 from pydlbench.steps.inputs import make_batch, make_weights, weight_shapes
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.operators import OperatorsKernel
+from pydlbench.steps.own import load_own
 from pydlbench.steps.torch import chain, replay
-from pydlbench.steps.torch.recording import record
+from pydlbench.steps.torch.own import OwnModel
+from pydlbench.steps.torch.recording import RecordedStep, record
 from pydlbench.steps.torch.step import TorchModel, TorchStep
 
 if TYPE_CHECKING:
@@ -36,23 +37,6 @@ __all__ = ["list_calls", "prepare_calls", "prepare_chain", "record_model"]
 
 # -----------------------------------------------------------------------------
 # A step of a model of the catalogue, recorded.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedStep:
-    """A step with its recording.
-
-    Attributes:
-        step: runs it once and returns output and loss.
-        owner: the model that it is a step of.
-        parameters: by the node that they belong to.
-        recording: of a step that was not the first one.
-    """
-
-    step: Callable[[], Any]
-    owner: TorchModel
-    parameters: dict[torch.Tensor, str]
-    recording: Recording
 
 
 def record_model(made: TorchModel) -> RecordedStep:
@@ -93,7 +77,7 @@ def record_model(made: TorchModel) -> RecordedStep:
         optimizer=step.optimizer,
         device=case.device,
     )
-    return RecordedStep(step=run, owner=made, parameters=parameters, recording=recording)
+    return RecordedStep(step=run, parameters=parameters, recording=recording)
 
 
 def _by_node(net: Net) -> Naming:
@@ -143,14 +127,40 @@ class _Following(fx.Interpreter):  # type: ignore[misc]  # an unknown class to m
 # What a worker is asked for.
 
 
-def list_calls(backend: FrameworkBackend, model: Model, case: StepSpec) -> OperatorsKernel:
-    """List the calls of a step that computes nothing; see ``operations.record_calls``.
+def list_calls(backend: FrameworkBackend, model: Model | None, case: StepSpec) -> OperatorsKernel:
+    """List the calls of a step that is not timed; see ``operations.record_calls``.
+
+    Args:
+        backend: of the worker.
+        model: the graph; None of a model of the user's own, whose step is run for it.
+        case: the step.
+    """
+    _check_eager(case)
+    begin = time.perf_counter()
+    notes: tuple[str, ...] = ()
+    if model is None:
+        with OwnModel(case) as own:
+            recording, notes = own.record_twice()
+        batch = own.batch
+    else:
+        recording, batch = _listed(model, case), model.batch
+    facts = OperatorsFacts(
+        setup_s=time.perf_counter() - begin,
+        library=backend.library,
+        calls=recording.distinct(),
+        blocks=recording.blocks(),
+        batch=batch,
+        notes=notes,
+    )
+    return OperatorsKernel([], facts, backend.cpus)
+
+
+def _listed(model: Model, case: StepSpec) -> Recording:
+    """Record a step that computes nothing.
 
     All tensors are fake ones, which have shapes and strides and no memory. What is fetched for the
     host has no values then, so that it is left out.
     """
-    _check_eager(case)
-    begin = time.perf_counter()
     unfetched = msgspec.structs.replace(case, fetch=False)
     weights = {
         f"{node.name}/{role}": np.empty(shape, np.float32)
@@ -161,14 +171,7 @@ def list_calls(backend: FrameworkBackend, model: Model, case: StepSpec) -> Opera
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         _empty(made, mode.from_tensor)
         with made:
-            recording = record_model(made).recording
-    facts = OperatorsFacts(
-        setup_s=time.perf_counter() - begin,
-        library=backend.library,
-        calls=recording.distinct(),
-        blocks=recording.blocks(),
-    )
-    return OperatorsKernel([], facts, backend.cpus)
+            return record_model(made).recording
 
 
 def _empty(made: TorchModel, fake: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -191,6 +194,8 @@ def prepare_calls(
     """Make calls ready; see :func:`pydlbench.steps.operations.prepare_calls`."""
     _check_eager(case)
     begin = time.perf_counter()
+    if case.own is not None:
+        load_own(case.model)  # its file may define operators
     ready, refused = replay.make_ready(signatures, case.device, case.seed, _waiting(case))
     facts = OperatorsFacts(
         names=tuple(ready),
@@ -203,13 +208,25 @@ def prepare_calls(
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)
 
 
-def prepare_chain(backend: FrameworkBackend, model: Model, case: StepSpec) -> OperatorsKernel:
-    """Make the chain of a step ready; see :func:`pydlbench.steps.operations.prepare_chain`."""
+def prepare_chain(
+    backend: FrameworkBackend, model: Model | None, case: StepSpec
+) -> OperatorsKernel:
+    """Make the chain of a step ready; see :func:`pydlbench.steps.operations.prepare_chain`.
+
+    Args:
+        backend: of the worker.
+        model: the graph; None of a model of the user's own.
+        case: the step.
+    """
     _check_eager(case)
     begin = time.perf_counter()
-    made = TorchModel(model, make_weights(model, case.seed), case, make_batch(model, case.seed))
+    made: TorchModel | OwnModel
+    if model is None:
+        made = OwnModel(case)
+    else:
+        made = TorchModel(model, make_weights(model, case.seed), case, make_batch(model, case.seed))
     with made:
-        recorded = record_model(made)
+        recorded = made.record() if isinstance(made, OwnModel) else record_model(made)
         recording = recorded.recording
         checks = chain.verify(recording, recorded.step, recorded.parameters, case.seed)
     for one in recorded.parameters:
@@ -223,6 +240,7 @@ def prepare_chain(backend: FrameworkBackend, model: Model, case: StepSpec) -> Op
         calls=recording.distinct(),
         blocks=recording.blocks(),
         checks=checks,
+        batch=made.batch if isinstance(made, OwnModel) else made.model.batch,
     )
     return OperatorsKernel([chain.Chain(recording, _waiting(case))], facts, backend.cpus)
 

@@ -23,6 +23,7 @@ from pydlbench.steps.inputs import make_batch, make_weights
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.operators import CallCost, OperatorsKernel, TimedCall, summary
 from pydlbench.steps.signatures import read_signature, step_of
+from pydlbench.steps.torch.own import OwnModel
 from pydlbench.steps.torch.step import TorchModel, TorchStep, autocast
 from pydlbench.timing.statistics import median
 
@@ -491,10 +492,17 @@ def prepare(
 
 
 def prepare_log(
-    backend: FrameworkBackend, model: Model, case: StepSpec, calls: int
+    backend: FrameworkBackend, model: Model | None, case: StepSpec, calls: int
 ) -> OperatorsKernel:
-    """Run whole steps; see :func:`pydlbench.steps.operations.prepare_log`."""
-    step = _step(model, case)
+    """Run whole steps; see :func:`pydlbench.steps.operations.prepare_log`.
+
+    Args:
+        backend: of the worker.
+        model: the graph; None of a model of the user's own.
+        case: the step.
+        calls: steps that are logged.
+    """
+    step: Callable[[], Any] = OwnModel(case).step if model is None else _step(model, case)
     step()
     logs = [parse(library_output(step)) for _ in range(calls)]
     facts = OperatorsFacts(log=summary(logs), library=backend.library)

@@ -19,6 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pydlbench.records.operator import RecordedCall
@@ -30,7 +34,16 @@ if TYPE_CHECKING:
 
     from pydlbench.records.operator import Direction
 
-__all__ = ["Call", "Naming", "Recorder", "Recording", "Slot", "by_module", "record"]
+__all__ = [
+    "Call",
+    "Naming",
+    "RecordedStep",
+    "Recorder",
+    "Recording",
+    "Slot",
+    "by_module",
+    "record",
+]
 
 _aten: Any = torch.ops.aten
 # Modules between whoever calls an operator and the recorder.
@@ -145,6 +158,21 @@ class Recording:
         return tuple(found)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStep:
+    """A step with its recording.
+
+    Attributes:
+        step: runs it once and returns the tensors that it computes: output and loss.
+        parameters: by what they belong to: our node or the user's module.
+        recording: of a step that was not the first one.
+    """
+
+    step: Callable[[], Any]
+    parameters: dict[torch.Tensor, str]
+    recording: Recording
+
+
 # -----------------------------------------------------------------------------
 # What calls are named after.
 
@@ -159,26 +187,27 @@ def by_module(root: nn.Module) -> Naming:
         root: the module that the step calls; what is called before it has returned is ``forward``,
             and what is called afterwards ``loss``.
     """
+    paths = {id(module): path for path, module in root.named_modules()}
 
     @contextlib.contextmanager
     def naming(recorder: Recorder) -> Iterator[None]:
         running: list[str] = []
 
-        def enter(path: str) -> Callable[..., None]:
-            def hook(*_: Any) -> None:
-                running.append(path)
-                recorder.at(path, "forward")
+        def enter(module: nn.Module, *_: Any) -> None:
+            if id(module) in paths:
+                running.append(paths[id(module)])
+                recorder.at(running[-1], "forward")
 
-            return hook
+        def leave(module: nn.Module, *_: Any) -> None:
+            if id(module) in paths:
+                running.pop()
+                recorder.at(running[-1] if running else "", "forward" if running else "loss")
 
-        def leave(*_: Any) -> None:
-            running.pop()
-            recorder.at(running[-1] if running else "", "forward" if running else "loss")
-
-        handles = []
-        for path, module in root.named_modules():
-            handles.append(module.register_forward_pre_hook(enter(path), prepend=True))
-            handles.append(module.register_forward_hook(leave, always_call=True))
+        # Not the modules' own hooks: one with any, nn.MultiheadAttention takes no fused path.
+        handles = [
+            register_module_forward_pre_hook(enter),
+            register_module_forward_hook(leave, always_call=True),
+        ]
         try:
             yield
         finally:

@@ -1,0 +1,205 @@
+"""The user's own models: ``FILE.py:CALLABLE`` and ``package.module:CALLABLE``.
+
+They are found here without running a line of the user's code, which is for the framework's process
+alone: files and folders are looked at, and what a source file defines is read off its syntax tree.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+import pkgutil
+import sys
+import warnings
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pydlbench.errors import UsageError, nearest
+from pydlbench.models import model_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+__all__ = ["OwnSource", "find_own", "is_own"]
+
+#: No name of the catalogue has one of these.
+_MARKS: Final = ":./\\"
+#: Of the many modules that are installed, only what is a slip of the finger.
+_ALIKE: Final = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnSource:
+    """Where a model of the user's own comes from.
+
+    Attributes:
+        module: name that it is imported by.
+        path: of its source; None of a package without any, and of a compiled module.
+        folder: that imports begin at: of the file, or the current one.
+        attribute: of the module, with dots where it is one of a class.
+        is_file: whether a file was named, not a module.
+    """
+
+    module: str
+    path: Path | None
+    folder: Path
+    attribute: str
+    is_file: bool
+
+
+def is_own(name: str) -> bool:
+    """Whether a MODEL is meant as one of the user's own, and not as a name of the catalogue."""
+    return any(mark in name for mark in _MARKS)
+
+
+def find_own(name: str) -> OwnSource:
+    """Find a model of the user's own.
+
+    Args:
+        name: ``FILE.py:CALLABLE``, relative to the current folder, or ``package.module:CALLABLE``.
+
+    Raises:
+        UsageError: no such file, module or callable; with the nearest that there is.
+    """
+    place, _, attribute = name.rpartition(":")
+    place, attribute = (place, attribute) if place else (attribute, "")
+    if place.endswith(".onnx"):
+        raise UsageError(
+            f"{name}: ONNX files are not supported yet; nearest: the model in PyTorch, as "
+            "FILE.py:CALLABLE"
+        )
+    is_file = place.endswith(".py") or "/" in place or "\\" in place
+    source = _of_file(name, place) if is_file else _of_module(name, place)
+    defined = None if source is None else _defined(source)
+    if not attribute:
+        many = sorted(one for one in defined or () if not one.startswith("_"))
+        choices = _first(many, ("build", "build_model", "make_model", "model")) or ["CALLABLE"]
+        raise UsageError(
+            f"{name}: says no callable; nearest: {', '.join(f'{place}:{one}' for one in choices)}"
+        )
+    if defined is not None and attribute.partition(".")[0] not in defined:
+        near = nearest(attribute, defined) or sorted(defined)[:3]
+        others = f"; nearest: {', '.join(f'{place}:{one}' for one in near)}" if near else ""
+        raise UsageError(f"{name}: {place} defines no {attribute}{others}")
+    path = Path(place) if is_file else source
+    return OwnSource(
+        module=Path(place).stem if is_file else place,
+        path=None if path is None else path.resolve(),
+        folder=Path(place).resolve().parent if is_file else Path.cwd(),
+        attribute=attribute,
+        is_file=is_file,
+    )
+
+
+# -----------------------------------------------------------------------------
+# Files and modules.
+
+
+def _of_file(name: str, place: str) -> Path:
+    path = Path(place)
+    if path.suffix == ".py" and path.is_file():
+        return path
+    folder = path.parent
+    near = _near(path.name, (one.name for one in folder.glob("*.py")) if folder.is_dir() else ())
+    there = f"; nearest: {', '.join(str(folder / one) for one in near)}" if near else ""
+    if path.exists():
+        raise UsageError(f"{name}: {place} is no file of Python's{there}")
+    missing = "file" if folder.is_dir() else "folder"
+    raise UsageError(f"{name}: no such {missing}: {path if folder.is_dir() else folder}{there}")
+
+
+def _of_module(name: str, place: str) -> Path | None:
+    """Return the file that has a module's source; None where it has none that can be read.
+
+    A module's parents are not imported, as ``importlib.util.find_spec`` would do.
+    """
+    places: list[str] = [str(Path.cwd()), *sys.path]
+    spec = None
+    above = ""
+    for word in place.split("."):
+        if word.isidentifier():
+            # By its last name: a finder that is given all of them wants the parents imported.
+            spec = PathFinder.find_spec(word, places)
+            if spec is None and not above:
+                # Of a finder of its own: a package that is installed for editing.
+                spec = importlib.util.find_spec(word)
+        if spec is None or not word.isidentifier():
+            raise _no_module(name, above, word, places)
+        above += f".{word}" if above else word
+        places = list(spec.submodule_search_locations or [])
+    assert spec is not None, "a text has at least one part"
+    origin = Path(spec.origin) if spec.has_location and spec.origin else None
+    return origin if origin is not None and origin.suffix == ".py" else None
+
+
+def _no_module(name: str, above: str, word: str, places: Sequence[str]) -> UsageError:
+    """Return what says that a module has no such part, or that there is no such module."""
+    found = [one.name for one in pkgutil.iter_modules(places)]
+    if above:
+        near = [f"{above}.{one}" for one in _near(word, found)]
+    else:
+        # A file that was named like a module, and a name of the catalogue with a stray mark.
+        files = {path.stem: str(path) for path in Path().glob("*.py")}
+        near = [files[one] for one in _near(word, files)] + _near(word, model_names())
+        near += difflib.get_close_matches(word, found, 1, _ALIKE)
+    there = f"; nearest: {', '.join(dict.fromkeys(near))}" if near else ""
+    return UsageError(f"{name}: no such module: {f'{above}.{word}' if above else word}{there}")
+
+
+def _near(word: str, choices: Iterable[str]) -> list[str]:
+    return nearest(word, [one for one in choices if not one.startswith("_")])
+
+
+def _first(names: Sequence[str], usual: Sequence[str]) -> list[str]:
+    """Return up to three names, the usual ones first."""
+    return [*(one for one in usual if one in names), *(one for one in names if one not in usual)][
+        :3
+    ]
+
+
+# -----------------------------------------------------------------------------
+# What a source file defines.
+
+
+def _defined(path: Path) -> set[str] | None:
+    """Return the names that a module has; None where they show only when it runs.
+
+    Raises:
+        UsageError: it is not Python; with the line.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a stray backslash is the user's
+            tree = ast.parse(path.read_bytes(), filename=str(path))
+    except SyntaxError as error:
+        raise UsageError(f"{path}:{error.lineno}: {type(error).__name__}: {error.msg}") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot be read as Python: {error}") from None
+    found = set(_names(tree.body))
+    return None if found & {"*", "__getattr__", "globals"} else found
+
+
+def _names(body: Sequence[ast.stmt]) -> Iterator[str]:
+    """Yield the names that statements bind; ``*`` and ``globals`` where they bind others too."""
+    for one in body:
+        if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield one.name
+            continue
+        if isinstance(one, (ast.Import, ast.ImportFrom)):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in one.names)
+            continue
+        for each in ast.iter_child_nodes(one):
+            if isinstance(each, ast.stmt):
+                yield from _names([each])
+            elif isinstance(each, ast.ExceptHandler | ast.match_case):
+                yield from _names(each.body)
+            else:
+                words = (inner for inner in ast.walk(each) if isinstance(inner, ast.Name))
+                yield from (
+                    word.id
+                    for word in words
+                    if isinstance(word.ctx, ast.Store) or word.id == "globals"
+                )

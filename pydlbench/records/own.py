@@ -1,0 +1,95 @@
+"""How a model of the user's own is fed and run, besides what every step has."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+from pydlbench.errors import UsageError
+from pydlbench.records.record import Record, one_of
+from pydlbench.words import check_word
+
+__all__ = ["DTYPES", "LOSSES", "OPTIMIZERS", "OwnInput", "OwnSpec"]
+
+#: Types of an input's elements; the first is the default.
+DTYPES: Final = ("float32", "int64", "int32", "bool", "float64", "bfloat16", "float16")
+#: Losses that are known by a word; any other is ``package.module:FUNCTION``.
+LOSSES: Final = ("cross-entropy", "sum", "mean-square")
+#: What training updates the weights with; the first is the default.
+OPTIMIZERS: Final = ("sgd", "momentum", "adam", "adamw", "none")
+
+
+class OwnInput(Record, frozen=True, kw_only=True):
+    """A tensor that a model is called with, its values random.
+
+    Attributes:
+        shape: of the tensor; the first number is the batch.
+        dtype: ``float32`` (uniform in [-1, 1)), ``int64`` (0 or 1) and others.
+        name: of the keyword that it is handed over as; None hands it over by its place.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Annotated[str, one_of(*DTYPES)] = DTYPES[0]
+    name: str | None = None
+
+    @classmethod
+    def of(cls, text: str) -> OwnInput:
+        """Read what ``--input`` takes: ``8x3x224x224``, ``tokens=8x128:int64``.
+
+        Raises:
+            UsageError: it is written otherwise.
+        """
+        named = re.fullmatch(r"(?:([^=:]*)=)?([^=:]*)(?::([^=:]*))?", text.strip())
+        near = "8x3x224x224, 8x128:int64 or tokens=8x128:int64"
+        if named is None:
+            raise UsageError(f"--input {text}: no shape; nearest: {near}")
+        name, sizes, dtype = named.groups()
+        if not re.fullmatch(r"[1-9][0-9]{0,11}(x[1-9][0-9]{0,11})*", sizes):
+            raise UsageError(f"--input {text}: {sizes or 'nothing'} is no shape; nearest: {near}")
+        if name is not None and not name.isidentifier():
+            raise UsageError(f"--input {text}: {name or 'nothing'} is no name; nearest: {near}")
+        if dtype is not None:
+            check_word(f"--input {text}:", dtype, DTYPES)
+        shape = tuple(map(int, sizes.split("x")))
+        return cls(shape=shape, dtype=dtype or DTYPES[0], name=name)
+
+    @property
+    def text(self) -> str:
+        """What ``--input`` takes for it."""
+        name = f"{self.name}=" if self.name else ""
+        dtype = f":{self.dtype}" if self.dtype != DTYPES[0] else ""
+        return f"{name}{'x'.join(map(str, self.shape))}{dtype}"
+
+
+class OwnSpec(Record, frozen=True, kw_only=True):
+    """How a model of the user's own is fed and run.
+
+    Attributes:
+        inputs: that it is called with; none are those that the user's callable returns.
+        loss: ``cross-entropy``, ``sum`` or ``mean-square`` of the output, or
+            ``package.module:FUNCTION``, called with the output; None is the loss that the user's
+            callable returns, else the model's own, else the sum of its outputs.
+        optimizer: of training: ``sgd``, ``momentum``, ``adam``, ``adamw``, or ``none``.
+        train: whether the modules are in training mode; None is in all phases but forward.
+
+    Raises:
+        UsageError: a word that is not among its choices.
+    """
+
+    inputs: tuple[OwnInput, ...] = ()
+    loss: str | None = None
+    optimizer: Annotated[str, one_of(*OPTIMIZERS)] = OPTIMIZERS[0]
+    train: bool | None = None
+
+    def __post_init__(self) -> None:
+        check_word("--optimizer", self.optimizer, OPTIMIZERS)
+        if self.loss is not None and ":" not in self.loss:
+            check_word("--loss", self.loss, LOSSES)
+
+    def words(self) -> list[str]:
+        """Return the options of the command line that ask for it."""
+        words = [word for one in self.inputs for word in ("--input", one.text)]
+        words += ["--loss", self.loss] if self.loss else []
+        words += ["--optimizer", self.optimizer] if self.optimizer != OPTIMIZERS[0] else []
+        modes = {None: [], True: ["--train-mode"], False: ["--eval-mode"]}
+        return [*words, *modes[self.train]]

@@ -1,0 +1,97 @@
+"""Finding the user's own models without running them: files, modules, and the nearest names."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from pydlbench.errors import UsageError
+from pydlbench.models import model_names
+from pydlbench.models.catalog import entry_names
+from pydlbench.models.own import find_own, is_own
+
+FILE = """
+import os
+from torch import nn as layers
+if True:
+    def build(): raise SystemExit
+else:
+    def other(): pass
+class Net: pass
+big, (small, *_) = 1, (2, 3)
+with open("x") as opened:
+    for one in opened:
+        def inner(): hidden = 1
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_model.py").write_text(FILE)
+    (tmp_path / "open.py").write_text("from os.path import *\n")
+    (tmp_path / "broken.py").write_text("a = 1\ndef build(:\n")
+    (tmp_path / "nets" / "deep").mkdir(parents=True)
+    (tmp_path / "nets" / "__init__.py").write_text("raise SystemExit  # never run\n")
+    (tmp_path / "nets" / "deep" / "wide.py").write_text("def build(): pass\n")
+    return tmp_path
+
+
+def test_no_name_of_the_catalogue_is_taken_for_ones_own():
+    assert not any(map(is_own, {*model_names(), *entry_names()}))
+    for name in ("my_model.py:build", "nets.wide:build", "my_model.py", "net.onnx", "a/b"):
+        assert is_own(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["my_model.py:build", "my_model.py:Net.of", "my_model.py:layers", "my_model.py:opened"]
+)
+def test_a_file_is_found_and_not_run(folder, name):
+    found = find_own(name)
+    assert (found.module, found.attribute) == ("my_model", name.partition(":")[2])
+    assert (found.path, found.folder) == (folder / "my_model.py", folder)
+    assert found.is_file
+
+
+def test_a_module_is_found_and_its_parents_are_not_imported(folder):
+    found = find_own("nets.deep.wide:build")
+    assert (found.module, found.path) == ("nets.deep.wide", folder / "nets" / "deep" / "wide.py")
+    assert (found.folder, found.is_file) == (folder, False)
+    assert "nets" not in sys.modules
+
+
+def test_what_shows_only_when_it_runs_is_left_to_the_worker(folder):
+    assert find_own("open.py:whatever").path == folder / "open.py"
+    assert find_own("math:whatever").path is None  # compiled
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("my_model.py:biuld", "my_model.py defines no biuld; nearest: my_model.py:build"),
+        ("my_model.py:hidden", "defines no hidden"),
+        ("my_model.py", "says no callable; nearest: my_model.py:build, my_model.py:Net"),
+        ("my_modle.py:build", "no such file: my_modle.py; nearest: my_model.py"),
+        ("far/my_model.py:build", "no such folder: far"),
+        ("nets/deep:build", "is no file of Python's"),
+        ("my_model:Net.x", None),
+        ("my_modle:build", "no such module: my_modle; nearest: my_model.py"),
+        ("nets.deep.wild:build", "no such module: nets.deep.wild; nearest: nets.deep.wide"),
+        ("nets.deep.wide", "says no callable; nearest: nets.deep.wide:build"),
+        ("nets.deep.wide:bild", "nearest: nets.deep.wide:build"),
+        ("resnet50:", "no such module: resnet50; nearest: resnet50"),
+        ("a b:build", "no such module: a b"),
+        ("broken.py:build", "broken.py:2: SyntaxError: "),
+        ("net.onnx", "not supported yet"),
+    ],
+)
+def test_a_near_miss_is_answered_with_the_nearest(folder, name, said):
+    assert folder.exists()
+    if said is None:
+        assert find_own(name).module == "my_model"
+        return
+    with pytest.raises(UsageError) as raised:
+        find_own(name)
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
