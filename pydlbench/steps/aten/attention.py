@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.layers.gemm import Gemm
@@ -34,10 +35,7 @@ class _Heads:
 
     def __init__(self, query: tuple[int, ...], keys: int, depth: int, *, causal: bool) -> None:
         *heads, self._queries, self._size = query
-        self._keys, self._depth = keys, depth
-        self._count = 1
-        for one in heads:
-            self._count *= one
+        self._keys, self._depth, self._count = keys, depth, math.prod(heads)
         pairs = self._queries * keys
         self.note = None
         if causal:
@@ -53,12 +51,15 @@ class _Heads:
     @property
     def scores(self) -> Gemm:
         """Queries times keys."""
-        return Gemm(m=self._queries, k=self._size, n=self._keys, batch_count=self._count)
+        return self._product(k=self._size, n=self._keys, order="nk")
 
     @property
     def context(self) -> Gemm:
         """Probabilities times values."""
-        return Gemm(m=self._queries, k=self._keys, n=self._depth, batch_count=self._count)
+        return self._product(k=self._keys, n=self._depth, order="kn")
+
+    def _product(self, k: int, n: int, order: str) -> Gemm:
+        return Gemm(m=self._queries, k=k, n=n, batch_count=self._count, weights_order=order)
 
 
 def _attention(causal: int) -> Callable[[Call], Found]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pydlbench.layers.layer import Layer
     from pydlbench.records.operator import RecordedCall
 
-__all__ = ["Call", "Found", "least_bytes", "on_images"]
+__all__ = ["Call", "Found", "broadcast", "least_bytes", "on_images"]
 
 _FLOATS: Final = ("float", "bfloat")
 
@@ -65,9 +65,8 @@ class Call:
     @property
     def results(self) -> int | None:
         """Bytes of all results, what was overwritten among them; None if nobody has counted."""
-        if not self._bytes:
-            return None
-        return self._bytes - sum(one.bytes for one in self.tensors)
+        found = self._bytes - sum(one.bytes for one in self.tensors)
+        return found if self._bytes and found >= 0 else None
 
     @property
     def floating(self) -> bool:
@@ -88,9 +87,9 @@ class Found:
         kind: of operator.
         work: our layers that compute the same, in their order.
         lacks: why there is no layer.
-        flops: None for those of the layers.
-        product_flops: of these, in products and convolutions; None for those of the layers.
-        unknown: why there is no formula for FLOPs.
+        flops: None where there is no formula.
+        product_flops: of these, in products and convolutions.
+        unknown: why there is no formula.
         read: bytes; None for all operands.
         written: bytes; None for all results.
         note: of what a reader must know.
@@ -100,7 +99,7 @@ class Found:
     work: tuple[Work, ...] = ()
     lacks: str = ""
     flops: int | None = None
-    product_flops: int | None = None
+    product_flops: int = 0
     unknown: str = ""
     read: int | None = None
     written: int | None = None
@@ -149,6 +148,14 @@ def _distinct(one: TensorText) -> int:
     for size, stride in zip(one.shape, one.strides, strict=True):
         elements *= size if stride else 1
     return min(elements * one.itemsize, one.end - one.at)
+
+
+def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the shape that operands have together; see NumPy's broadcasting."""
+    longest = max(map(len, shapes), default=0)
+    padded = [(1,) * (longest - len(one)) + one for one in shapes]
+    # A size of zero makes the result empty.
+    return tuple(max(sizes) if min(sizes) else 0 for sizes in zip(*padded, strict=True))
 
 
 def on_images(op: str, shape: Sequence[int], **parameters: Any) -> Pointwise:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.pointwise import Pointwise
+from pydlbench.layers.pointwise_ops import OPERATIONS
 from pydlbench.layers.pool import Pool2d
-from pydlbench.steps.aten.call import Found, on_images
+from pydlbench.steps.aten.call import Found, broadcast, on_images
 from pydlbench.steps.aten.text import TensorText
 
 if TYPE_CHECKING:
@@ -36,12 +37,25 @@ _ONE: Final = (
     *("rsub", "eq", "ge", "gt", "le", "lt", "ne", "isfinite", "isinf", "isnan", "logical_and"),
     *("logical_not", "logical_or", "logical_xor", "bitwise_and", "bitwise_not", "bitwise_or"),
     *("bitwise_xor", "clamp_max", "clamp_min", "masked_fill", "where"),
-    *("relu", "threshold", "threshold_backward"),
+    "threshold",
 )
+#: Activations that are layers, with the pass.
+_ACTIVATIONS: Final[Mapping[str, tuple[str, str]]] = {
+    "relu": ("relu", "forward"),
+    "threshold_backward": ("relu", "backward-data"),
+    "hardtanh": ("relu6", "forward"),
+    "hardtanh_backward": ("relu6", "backward-data"),
+    "hardswish": ("hardswish", "forward"),
+    "hardswish_backward": ("hardswish", "backward-data"),
+    "hardsigmoid": ("hardsigmoid", "forward"),
+    "hardsigmoid_backward": ("hardsigmoid", "backward-data"),
+    "native_dropout": ("dropout", "forward"),
+}
 _EACH: Final[Mapping[str, int]] = {
     **dict.fromkeys(_ONE, 1),
+    **{name: OPERATIONS[op].steps[pass_].flops for name, (op, pass_) in _ACTIVATIONS.items()},
     "rsqrt": 2,
-    **dict.fromkeys(("clamp", "hardtanh", "hardtanh_backward", "leaky_relu", "_prelu_kernel"), 2),
+    **dict.fromkeys(("clamp", "leaky_relu", "_prelu_kernel"), 2),
     **dict.fromkeys(("leaky_relu_backward", "_prelu_kernel_backward"), 2),
     **dict.fromkeys(("addcdiv", "addcmul", "lerp"), 3),
     # A negation, an exponential, an addition and a division; its gradient from its result.
@@ -50,7 +64,7 @@ _EACH: Final[Mapping[str, int]] = {
     "tanh_backward": 3,
     "silu": 5,
     "silu_backward": 9,
-    # x (1 + erf(x / sqrt 2)) / 2, or with a tanh of a polynomial; see _gelu.
+    # x (1 + erf(x / sqrt 2)) / 2, or with a tanh of a polynomial; see _each.
     "gelu": 5,
     "gelu_backward": 11,
     "elu": 4,
@@ -64,11 +78,6 @@ _EACH: Final[Mapping[str, int]] = {
     "mish_backward": 13,
     "glu": 5,
     "glu_backward": 9,
-    "hardswish": 5,
-    "hardswish_backward": 5,
-    "hardsigmoid": 4,
-    "hardsigmoid_backward": 3,
-    "native_dropout": 1,
     "native_dropout_backward": 1,
     "mse_loss": 2,
     "mse_loss_backward": 2,
@@ -86,18 +95,6 @@ _ACTIVATED: Final = (
 _ACTIVATION: Final = {
     f"{name}{pass_}" for name in _ACTIVATED for pass_ in ("", "_forward", "_backward")
 }
-#: Activations that are layers, with the pass.
-_ACTIVATIONS: Final[Mapping[str, tuple[str, str]]] = {
-    "relu": ("relu", "forward"),
-    "threshold_backward": ("relu", "backward-data"),
-    "hardtanh": ("relu6", "forward"),
-    "hardtanh_backward": ("relu6", "backward-data"),
-    "hardswish": ("hardswish", "forward"),
-    "hardswish_backward": ("hardswish", "backward-data"),
-    "hardsigmoid": ("hardsigmoid", "forward"),
-    "hardsigmoid_backward": ("hardsigmoid", "backward-data"),
-    "native_dropout": ("dropout", "forward"),
-}
 
 
 def _each(call: Call) -> Found:
@@ -107,7 +104,7 @@ def _each(call: Call) -> Found:
     if lists:
         shapes = [one.shape for one in first]
     else:
-        shapes = [_broadcast([one.shape for one in call.tensors])]
+        shapes = [broadcast([one.shape for one in call.tensors])]
     per = _EACH[name]
     if name == "gelu" and call.get(1, "approximate", "none") == "tanh":
         per = 9
@@ -124,14 +121,6 @@ def _each(call: Call) -> Found:
         flops=flops,
         written=written,
     )
-
-
-def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the shape that operands have together; see NumPy's broadcasting."""
-    longest = max(map(len, shapes), default=0)
-    padded = [(1,) * (longest - len(one)) + one for one in shapes]
-    # A size of zero makes the result empty.
-    return tuple(max(sizes) if min(sizes) else 0 for sizes in zip(*padded, strict=True))
 
 
 # -----------------------------------------------------------------------------
@@ -152,10 +141,7 @@ def _layers(call: Call, name: str, alpha: float) -> Iterator[Work]:
     if name not in ("add", "sub", "mul") or len(call.arguments) < 2:
         raise UnsupportedError(f"{name} has no layer")
     left, right = call.arguments[:2]
-    lists = [
-        left if isinstance(left, list) else [left],
-        right if isinstance(right, list) else [right],
-    ]
+    lists = [one if isinstance(one, list) else [one] for one in (left, right)]
     for one, other in itertools.zip_longest(*lists, fillvalue=right):
         if not isinstance(one, TensorText) or not isinstance(other, TensorText):
             raise UnsupportedError(f"{name} of a number has no layer")

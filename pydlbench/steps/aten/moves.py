@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.layers.pointwise import Pointwise
-from pydlbench.steps.aten.call import Found, least_bytes
+from pydlbench.errors import UnsupportedError
+from pydlbench.steps.aten.call import Found, broadcast, least_bytes, on_images
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pydlbench.models.work import Work
     from pydlbench.steps.aten.call import Call
+    from pydlbench.steps.aten.text import TensorText
 
 __all__ = ["RULES"]
 
@@ -28,7 +30,7 @@ _VIEWS: Final = (
 
 def _view(call: Call) -> Found:
     del call
-    return Found(kind="view", flops=0, product_flops=0, read=0, written=0)
+    return Found(kind="view", flops=0, read=0, written=0)
 
 
 # -----------------------------------------------------------------------------
@@ -72,25 +74,8 @@ def _cat(call: Call) -> Found:
         shape = tensors[0].shape
         along = call.get(1, "dim", 0) % len(shape)
         sources = tuple(one.shape[along] for one in tensors)
-        outer, inner = shape[:along], shape[along + 1 :]
-        height = inner[0] if len(inner) > 1 else 1
-        batch = width = 1
-        for one in outer:
-            batch *= one
-        for one in inner[1:] or inner:
-            width *= one
-        return [
-            call.work(
-                Pointwise(
-                    op="concat",
-                    batch=batch,
-                    channels=sum(sources),
-                    height=height,
-                    width=width,
-                    sources=sources,
-                )
-            )
-        ]
+        joined = math.prod(shape[:along]), sum(sources), *shape[along + 1 :]
+        return [call.work(on_images("concat", joined, sources=sources))]
 
     return Found.of("copy", layers, flops=0)
 
@@ -109,17 +94,38 @@ def _gathered(call: Call) -> Found:
 
 
 def _scattered(call: Call) -> Found:
-    """Table, indices, values: at the indices, values are written, or added."""
-    table, *others = call.tensors
-    values = others[-1] if others else table
-    adds = "add" in call.operator or (call.operator in _PUTS and call.get(3, "accumulate", False))
-    read = least_bytes(others) + values.bytes * adds
-    flops = values.elements if adds else 0
-    # What does not work in place writes the rest of the table too.
-    written = values.bytes if call.in_place else None
-    if not call.in_place:
-        read += least_bytes([table])
-    return Found(kind="gather", lacks=_NO_GATHER, flops=flops, read=read, written=written)
+    """Table, dimension, indices, values: at the indices, values are written, or added."""
+    table, indices, *values = call.tensors
+    number = values[0].elements if call.operator.startswith("index") else indices.elements
+    return _written_at(call, table, number, adds=call.operator.endswith("add"))
+
+
+def _put(call: Call) -> Found:
+    """``index_put``: table, indices for each of its first dimensions, values, whether to add."""
+    table, indices, values, adds = *call.arguments[:3], call.get(3, "accumulate", False)
+    given = [one for one in indices if one is not None]
+    if any(one.dtype in ("bool", "uint8") for one in given):
+        if values.elements == 1:
+            raise UnsupportedError(_NO_MASK)
+        number = values.elements
+    else:
+        rest = [n for n, one in zip(table.shape, indices, strict=False) if one is None]
+        rest += table.shape[len(indices) :]
+        number = math.prod(broadcast([one.shape for one in given])) * math.prod(rest)
+    return _written_at(call, table, number, adds=adds)
+
+
+def _written_at(call: Call, table: TensorText, number: int, *, adds: bool) -> Found:
+    """Return what writes so many elements; what does not work in place writes all others too."""
+    others = [one for one in call.tensors if one.number != table.number]
+    own = number * table.itemsize
+    return Found(
+        kind="gather",
+        lacks=_NO_GATHER,
+        flops=number if adds else 0,
+        read=least_bytes(others) + (own * adds if call.in_place else least_bytes([table])),
+        written=own if call.in_place else None,
+    )
 
 
 def _embedded_backward(call: Call) -> Found:
@@ -151,78 +157,37 @@ def _random(call: Call) -> Found:
 _NO_COPY: Final = "a copy has no layer"
 _NO_RANDOM: Final = "random numbers: generators differ in what they compute"
 _NO_GATHER: Final = "gathering has no layer"
+_NO_MASK: Final = "how many elements a mask picks is not recorded"
 _NO_LOSS: Final = "a loss without its softmax has no layer"
-_PUTS: Final = ("index_put", "_index_put_impl")
+
+_COPIES: Final = (
+    *("_to_copy", "clone", "constant_pad_nd", "flip", "im2col", "pixel_shuffle"),
+    *("pixel_unshuffle", "reflection_pad1d", "reflection_pad2d", "repeat", "replication_pad2d"),
+    *("roll", "tril", "triu"),
+)
+_MADE: Final = (
+    *("arange", "eye", "fill", "full", "full_like", "linspace", "new_full", "new_ones"),
+    *("new_zeros", "ones", "ones_like", "scalar_tensor", "zero", "zeros", "zeros_like"),
+    "_foreach_zero",
+)
+_DRAWN: Final = (
+    *("bernoulli", "exponential", "multinomial", "normal", "rand", "rand_like", "randint"),
+    *("randn", "randn_like", "random", "randperm", "uniform"),
+)
 
 #: By operator.
 RULES: Final[Mapping[str, Callable[[Call], Found]]] = {
     **dict.fromkeys(_VIEWS, _view),
-    **dict.fromkeys(
-        (
-            "clone",
-            "contiguous",
-            "_to_copy",
-            "repeat",
-            "roll",
-            "flip",
-            "constant_pad_nd",
-            "reflection_pad1d",
-            "reflection_pad2d",
-            "replication_pad2d",
-            "tril",
-            "triu",
-            "repeat_interleave",
-            "pixel_shuffle",
-            "pixel_unshuffle",
-            "im2col",
-        ),
-        _copy,
-    ),
-    "copy": _copy_into,
-    "_foreach_copy": _copy_into,
-    **dict.fromkeys(
-        (
-            "zeros",
-            "ones",
-            "full",
-            "arange",
-            "linspace",
-            "eye",
-            "scalar_tensor",
-            "zeros_like",
-            "ones_like",
-            "full_like",
-            "new_zeros",
-            "new_ones",
-            "new_full",
-            "zero",
-            "fill",
-            "_foreach_zero",
-        ),
-        _made,
-    ),
+    **dict.fromkeys(_COPIES, _copy),
+    **dict.fromkeys(("copy", "_foreach_copy"), _copy_into),
+    **dict.fromkeys(_MADE, _made),
+    **dict.fromkeys(_DRAWN, _random),
     **dict.fromkeys(("stack", "slice_backward", "select_backward"), _joined),
     "cat": _cat,
     **dict.fromkeys(("embedding", "index", "index_select", "gather", "take"), _gathered),
-    **dict.fromkeys(("scatter", "scatter_add", "index_add", "index_copy", *_PUTS), _scattered),
+    **dict.fromkeys(("scatter", "scatter_add", "index_add", "index_copy"), _scattered),
+    **dict.fromkeys(("index_put", "_index_put_impl"), _put),
     "embedding_dense_backward": _embedded_backward,
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _loss),
     **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), _loss_backward),
-    **dict.fromkeys(
-        (
-            "bernoulli",
-            "normal",
-            "uniform",
-            "random",
-            "exponential",
-            "rand",
-            "randn",
-            "randint",
-            "rand_like",
-            "randn_like",
-            "randperm",
-            "multinomial",
-        ),
-        _random,
-    ),
 }

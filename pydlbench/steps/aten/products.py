@@ -52,16 +52,23 @@ def _pass(call: Call, left: TensorText, right: TensorText) -> Work:
 
     In a backward pass, a left matrix that lies transposed makes it a gradient of weights: it sums
     over the rows of a minibatch. PyTorch has the outer gradient on the left there, transposed, and
-    the source on the right; of several products in one call it has the source on the left.
+    the source on the right; of several products in one call it has the source on the left. Several
+    products are those of activations, which are packed in no way.
     """
     *batch, m, k = left.shape
     count, n = math.prod(batch), right.shape[-1]
-    if not call.backward:
-        return call.work(Gemm(m=m, k=k, n=n, batch_count=count))
-    if not _transposed(left):
-        return call.work(Gemm(m=m, k=n, n=k, batch_count=count), "backward-data")
-    rows, columns = (m, n) if batch else (n, m)
-    return call.work(Gemm(m=k, k=rows, n=columns, batch_count=count), "backward-weights")
+    plain, turned = ("kn", "nk") if batch else ("any", "any")
+    if call.backward and _transposed(left):
+        rows, columns = (m, n) if batch else (n, m)
+        layer = Gemm(m=k, k=rows, n=columns, batch_count=count, weights_order=plain)
+        return call.work(layer, "backward-weights")
+    if call.backward:
+        # What is k x n in this call are the weights the other way round.
+        order = plain if _transposed(right) else turned
+        layer = Gemm(m=m, k=n, n=k, batch_count=count, weights_order=order)
+        return call.work(layer, "backward-data")
+    order = turned if _transposed(right) else plain
+    return call.work(Gemm(m=m, k=k, n=n, batch_count=count, weights_order=order))
 
 
 def _transposed(matrix: TensorText) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["CallText", "TensorText", "Word", "leaves", "mapped", "read_call"]
 
 _CONSTANTS: Final = {"inf": math.inf, "nan": math.nan}
-#: Bytes of an element of the types whose name does not end with their bits.
-_ITEM_BYTES: Final = {"bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}
+_BITS: Final = re.compile(r"[a-z]+([0-9]+)")
 
 
 # -----------------------------------------------------------------------------
@@ -78,12 +78,11 @@ class TensorText:
         Raises:
             UnsupportedError: a type that is not known here.
         """
-        if self.dtype in _ITEM_BYTES:
-            return _ITEM_BYTES[self.dtype]
-        bits = self.dtype.lstrip("abcdefghijklmnopqrstuvwxyz")
-        if not bits.isdecimal() or int(bits) % 8:
+        bits = _BITS.match(self.dtype)
+        if bits is None and self.dtype != "bool":
             raise UnsupportedError(f"{self.dtype}: the size of this type is not known")
-        return int(bits) // 8
+        # Of types below a byte, two share one, and PyTorch counts such pairs as elements.
+        return 1 if bits is None else max(1, int(bits[1]) // 8)
 
     @property
     def elements(self) -> int:

@@ -81,29 +81,38 @@ def work_of(recorded: RecordedCall) -> CallWork:
     """
     try:
         call = Call(recorded)
-        rule = _RULES.get(call.operator)
-        if rule is None:
-            raise UnsupportedError(f"{recorded.operator}: no rule for this operator")
-        if any(one.dtype.startswith("complex") for one in call.tensors):
-            raise UnsupportedError(f"{recorded.operator}: no rule for complex numbers")
-        found = rule(call)
+        found = _found(call)
         read = least_bytes(call.tensors) if found.read is None else found.read
     except UnsupportedError as error:
-        why = str(error)
-        return CallWork(kind="other", layers_missing=why, flops_missing=why, bytes_missing=why)
+        return _unknown(str(error))
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        # Other arguments than the rule was written for: another overload, or another PyTorch.
+        return _unknown(f"{recorded.operator}: no rule for these arguments: {error}")
     written = call.results if found.written is None else found.written
-    product = 0 if found.product_flops is None else found.product_flops
     return CallWork(
         kind=found.kind,
         layers=found.work,
         layers_missing=found.lacks or None,
         flops=found.flops,
-        product_flops=None if found.flops is None else product,
+        product_flops=None if found.flops is None else found.product_flops,
         flops_missing=found.unknown or None,
         bytes=None if written is None else read + written,
         bytes_missing="the sizes of its results are not recorded" if written is None else None,
         note=found.note,
     )
+
+
+def _found(call: Call) -> Found:
+    rule = _RULES.get(call.operator)
+    if rule is None:
+        raise UnsupportedError(f"{call.operator}: no rule for this operator")
+    if any(one.dtype.startswith("complex") for one in call.tensors):
+        raise UnsupportedError(f"{call.operator}: no rule for complex numbers")
+    return rule(call)
+
+
+def _unknown(why: str) -> CallWork:
+    return CallWork(kind="other", layers_missing=why, flops_missing=why, bytes_missing=why)
 
 
 # -----------------------------------------------------------------------------

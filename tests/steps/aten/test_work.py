@@ -4,28 +4,53 @@ from __future__ import annotations
 
 import pytest
 
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.deconv import Deconv2d
+from pydlbench.layers.pool import Pool2d
 from pydlbench.records.operator import RecordedCall
-from pydlbench.steps.aten.work import work_of
+from pydlbench.steps.aten.work import coverage, work_of
 
 
-def call(signature, size=0, direction="forward", count=1):
-    """Return a recorded call; ``size``: bytes of its operands and results."""
-    operator = signature.partition("(")[0].rpartition(".")[0]
+def call(text, size=0, direction="forward", count=1):
+    """Return a call of ``aten``; ``size``: bytes of its results, all operands beside them."""
+    operands = 4 * sum(_elements(one) for one in text.split("float32[")[1:])
+    operands += 8 * sum(_elements(one) for one in text.split("int64[")[1:])
     return RecordedCall(
-        signature=signature, operator=operator, bytes=size, direction=direction, count=count
+        signature=f"aten.{text}",
+        operator=f"aten.{text.partition('.')[0]}",
+        bytes=size + operands if size else 0,
+        direction=direction,
+        count=count,
     )
 
 
+def _elements(text):
+    found = 1
+    for one in text.partition("]")[0].split(","):
+        found *= 1 if one == "()" else int(one)
+    return found
+
+
 def layers(found):
-    return [(one.layer.kind, one.layer.problem, one.pass_) for one in found.layers]
+    return [(one.layer.problem, one.pass_) for one in found.layers]
 
 
-IMAGES = "float32[2, 8, 6, 6](288, 36, 6, 1)"
-CONVOLUTION = "[1, 1], [1, 1], [1, 1], False, [0, 0]"
+def tensor(*shape, **more):
+    """Return the text of a dense tensor."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.insert(0, step)
+        step *= size
+    words = [*map(str, strides), *(f"{name}={value}" for name, value in more.items())]
+    return f"float32[{', '.join(map(str, shape))}]({', '.join(words)})"
+
+
+# -----------------------------------------------------------------------------
+# Products.
 
 
 @pytest.mark.parametrize(
-    ("signature", "direction", "expected"),
+    ("text", "direction", "expected"),
     [
         ("mm.default(float32[4, 6](6, 1), float32[6, 5](5, 1))", "forward", ("4x6:6x5", "forward")),
         (
@@ -39,17 +64,422 @@ CONVOLUTION = "[1, 1], [1, 1], [1, 1], False, [0, 0]"
             "backward",
             ("6x5:5x4", "backward-weights"),
         ),
+        # The same with one class: what is transposed is a column.
+        (
+            "mm.default(float32[1, 6](1, 1), float32[6, 5](5, 1))",
+            "backward",
+            ("6x5:5x1", "backward-weights"),
+        ),
+        (
+            "bmm.default(float32[3, 4, 6](24, 6, 1), float32[3, 6, 5](30, 1, 6))",
+            "forward",
+            ("3x4x6:3x6x5wtagnk", "forward"),
+        ),
+        # The outer gradient (4 x 6) times keys, which lie as 6 x 5.
+        (
+            "bmm.default(float32[3, 4, 6](24, 6, 1), float32[3, 6, 5](30, 5, 1))",
+            "backward",
+            ("3x4x5:3x5x6wtagnk", "backward-data"),
+        ),
         # The sources (6 x 4), transposed, times the outer gradients (6 x 5).
         (
             "bmm.default(float32[3, 4, 6](24, 1, 4), float32[3, 6, 5](30, 5, 1))",
             "backward",
-            ("3x6x4:3x4x5", "backward-weights"),
+            ("3x6x4:3x4x5wtagkn", "backward-weights"),
         ),
     ],
 )
-def test_the_pass_of_a_product_follows_from_how_its_left_operand_lies(
-    signature, direction, expected
-):
-    found = work_of(call(f"aten.{signature}", direction=direction))
-    assert layers(found) == [("gemm", *expected)]
+def test_the_pass_of_a_product_follows_from_how_its_operands_lie(text, direction, expected):
+    found = work_of(call(text, direction=direction))
+    assert layers(found) == [expected]
     assert found.flops == found.product_flops == found.layers[0].layer.flops(expected[1])
+
+
+def test_what_is_added_to_a_product_is_a_layer_of_its_own():
+    operands = f"{tensor(4, 6)}, {tensor(6, 5)}"
+    biased = work_of(call(f"addmm.default({tensor(5)}, {operands})"))
+    assert layers(biased) == [("4x6:6x5", "forward"), ("bias:mb4ic5", "forward")]
+    assert (biased.product_flops, biased.flops) == (240, 260)
+    whole = work_of(call(f"addmm.default({tensor(4, 5)}, {operands})"))
+    assert layers(whole)[1] == ("add:mb4ic5", "forward")
+    none = work_of(call(f"addmm.default({tensor(4, 5)}, {operands}, beta=0)"))
+    assert layers(none) == [("4x6:6x5", "forward")]
+    odd = work_of(call(f"addmm.default({tensor(4, 1)}, {operands})"))
+    assert odd.layers == ()
+    assert "[4, 1]" in odd.layers_missing
+    assert odd.flops == 260
+
+
+# -----------------------------------------------------------------------------
+# Convolutions and poolings.
+
+
+def test_convolutions_of_one_side_of_groups_and_transposed_ones_are_layers():
+    line = work_of(
+        call(
+            f"convolution.default({tensor(2, 4, 20)}, {tensor(6, 2, 5)}, {tensor(6)}, [2], [1], "
+            "[2], False, [0], 2)"
+        )
+    )
+    conv = Conv2d.of(
+        batch=2,
+        in_channels=4,
+        in_size=(1, 20),
+        out_channels=6,
+        kernel=(1, 5),
+        stride=(1, 2),
+        padding=(0, 1),
+        dilation=(1, 2),
+        groups=2,
+    )
+    assert line.layers[0].layer == conv
+    assert layers(line)[1] == ("bias:mb2ic6ih1iw7", "forward")
+    assert line.product_flops == conv.flops("forward") == 2 * 2 * 6 * 7 * 2 * 5
+    turned = work_of(
+        call(
+            f"convolution.default({tensor(2, 6, 5, 7)}, {tensor(6, 4, 3, 3)}, None, [2, 2], "
+            "[1, 1], [1, 1], True, [1, 0], 2)"
+        )
+    )
+    (only,) = turned.layers
+    assert isinstance(only.layer, Deconv2d)
+    assert only.layer.shapes()["dst"] == (2, 8, 10, 13)
+    assert turned.flops == only.layer.flops("forward")
+
+
+@pytest.mark.parametrize(
+    ("mask", "passes"),
+    [
+        ("[True, True, True]", ["backward-weights", "backward-weights", "backward-data"]),
+        ("[False, True, False]", ["backward-weights"]),
+        ("[True, False, False]", ["backward-data"]),
+    ],
+)
+def test_the_mask_says_which_gradients_of_a_convolution_are_wanted(mask, passes):
+    outer, source, weights = tensor(2, 6, 6, 6), tensor(2, 4, 8, 8), tensor(6, 4, 3, 3)
+    found = work_of(
+        call(
+            f"convolution_backward.default({outer}, {source}, {weights}, [6], [1, 1], [0, 0], "
+            f"[1, 1], False, [0, 0], 1, {mask})",
+            size=1000,
+        )
+    )
+    assert [one.pass_ for one in found.layers] == passes
+    each = 2 * 2 * 6 * 6 * 6 * 4 * 9
+    wanted = mask.count("True") - ("True]" in mask)
+    assert found.product_flops == wanted * each
+    assert found.flops == wanted * each + (2 * 6 * 6 * 6 if "True]" in mask else 0)
+    read = 2 * 6 * 36 + (2 * 4 * 64) * ("True" in mask.split(",")[1]) + 216 * ("[True" in mask)
+    assert found.bytes == 4 * read + 1000
+
+
+def test_a_convolution_of_three_sides_has_a_formula_and_no_layer():
+    found = work_of(
+        call(
+            f"convolution.default({tensor(2, 4, 5, 5, 5)}, {tensor(6, 4, 3, 3, 3)}, None, "
+            "[1, 1, 1], [0, 0, 0], [1, 1, 1], False, [0, 0, 0], 1)"
+        )
+    )
+    assert found.layers == ()
+    assert "3 sides" in found.layers_missing
+    assert found.flops == 2 * 2 * 27 * 6 * 4 * 27
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            (
+                f"max_pool2d_with_indices.default({tensor(2, 3, 7, 7)}, [3, 3], [2, 2], [0, 0], "
+                "[1, 1], True)"
+            ),
+            Pool2d.of(batch=2, channels=3, in_size=7, kernel=3, stride=2),
+        ),
+        (
+            f"avg_pool2d.default({tensor(2, 3, 8, 6)}, [3], [2], [1], True, False)",
+            Pool2d.of(
+                batch=2,
+                channels=3,
+                in_size=(8, 6),
+                kernel=3,
+                stride=2,
+                padding=(1, 2, 1, 2),
+                mode="avg",
+            ),
+        ),
+        (
+            f"avg_pool2d.default({tensor(2, 3, 8, 6)}, [2, 2])",
+            Pool2d.of(batch=2, channels=3, in_size=(8, 6), kernel=2, stride=2, mode="avg"),
+        ),
+        (
+            f"mean.dim({tensor(2, 3, 8, 6)}, [-1, -2], True)",
+            Pool2d.of(batch=2, channels=3, in_size=(8, 6), kernel=(8, 6), mode="avg"),
+        ),
+        (
+            f"_adaptive_avg_pool2d.default({tensor(2, 3, 8, 6)}, [4, 2])",
+            Pool2d.of(
+                batch=2, channels=3, in_size=(8, 6), kernel=(2, 3), stride=(2, 3), mode="avg"
+            ),
+        ),
+    ],
+)
+def test_poolings_are_layers(text, expected):
+    found = work_of(call(text))
+    assert [one.layer for one in found.layers] == [expected]
+    assert found.flops == expected.flops("forward")
+    assert found.product_flops == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "flops"),
+    [
+        # Windows of 2, 2 and 2 of 5 elements overlap: 2 + 3 + 2 taps on each side.
+        (f"_adaptive_avg_pool2d.default({tensor(2, 3, 5, 5)}, [3, 3])", 6 * 7 * 7),
+        # The last window begins within the image and is divided by fewer elements than it spans.
+        (f"avg_pool2d.default({tensor(2, 3, 8, 8)}, [3], [2], [1], True, True)", 6 * 25 * 9),
+        (f"avg_pool2d.default({tensor(1, 1, 4, 4)}, [2], [2], [0], False, True, 3)", 4 * 4),
+    ],
+)
+def test_poolings_that_no_layer_computes_have_a_formula(text, flops):
+    found = work_of(call(text))
+    assert found.layers == ()
+    assert found.layers_missing
+    assert found.flops == flops
+
+
+# -----------------------------------------------------------------------------
+# Elements.
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "flops"),
+    [
+        (f"relu_.default({tensor(2, 3, 4, 4)})", ("relu:mb2ic3ih4", "forward"), 96),
+        (
+            f"threshold_backward.default({tensor(2, 3)}, {tensor(2, 3)}, 0)",
+            ("relu:mb2ic3", "backward-data"),
+            6,
+        ),
+        (f"hardtanh.default({tensor(2, 3)}, 0.0, 6.0)", ("relu6:mb2ic3", "forward"), 12),
+        (f"add.Tensor({tensor(2, 3, 5)}, {tensor(2, 3, 5)})", ("add:mb2ic3ih1iw5", "forward"), 30),
+        (f"add.Tensor({tensor(2, 3, 5)}, {tensor(5)})", ("bias:mb6ic5", "forward"), 30),
+        (f"add_.Tensor({tensor(7)}, {tensor(7)}, alpha=-0.5)", ("sgd:ic7lr0.5", "forward"), 14),
+        (
+            f"add.Tensor({tensor(7)}, {tensor(7)}, alpha=0.25)",
+            ("l2:ic7decay0.25", "backward-weights"),
+            14,
+        ),
+        (
+            f"mul.Tensor({tensor(2, 3, 1, 1)}, {tensor(2, 3, 4, 4)})",
+            ("scale:mb2ic3ih4", "forward"),
+            96,
+        ),
+        (
+            f"sum.dim_IntList({tensor(2, 5, 3)}, [0, 1], True)",
+            ("bias:mb10ic3", "backward-weights"),
+            30,
+        ),
+        (
+            f"cat.default([{tensor(2, 3, 4, 4)}, {tensor(2, 1, 4, 4)}], 1)",
+            ("concat:mb2ic3+1ih4", "forward"),
+            0,
+        ),
+    ],
+)
+def test_operators_on_elements_are_layers(text, expected, flops):
+    found = work_of(call(text))
+    assert layers(found) == [expected]
+    assert found.flops == flops
+
+
+@pytest.mark.parametrize(
+    ("text", "flops"),
+    [
+        (f"add.Tensor({tensor(2, 3)}, 1)", 6),
+        (f"mul.Tensor({tensor(2, 1, 3)}, {tensor(4, 1)})", 24),
+        (f"hardtanh.default({tensor(2, 3)}, -1.0, 1.0)", 12),
+        ("add_.Tensor(int64[()](), 1)", 0),
+        (f"gelu.default({tensor(2, 3)}, approximate='tanh')", 54),
+        (f"_softmax.default({tensor(2, 3)}, -1, False)", 30),
+    ],
+)
+def test_operators_on_elements_without_a_layer_have_a_formula(text, flops):
+    found = work_of(call(text))
+    assert found.layers == ()
+    assert found.layers_missing
+    assert found.flops == flops
+
+
+def test_a_list_of_tensors_is_a_layer_for_each_of_them_and_overwrites_them():
+    weights, gradients = [tensor(3), tensor(2, 2)], [tensor(3), tensor(2, 2)]
+    found = work_of(
+        call(
+            f"_foreach_add_.List([{', '.join(weights)}], [{', '.join(gradients)}], alpha=-0.5)",
+        )
+    )
+    assert layers(found) == [("sgd:ic3lr0.5", "forward"), ("sgd:ic4lr0.5", "forward")]
+    assert found.flops == 14
+    assert found.bytes == 4 * 7 * 3
+
+
+def test_training_normalises_with_more_work_and_moves_the_running_statistics():
+    images, five = tensor(2, 5, 4, 4), ", ".join([tensor(5)] * 4)
+    results = 4 * (160 + 10)
+    trained = work_of(
+        call(f"native_batch_norm.default({images}, {five}, True, 0.1, 0.001)", results)
+    )
+    assert [one.propagation for one in trained.layers] == ["training"]
+    assert layers(trained) == [("batchnorm:mb2ic5ih4eps0.001", "forward")]
+    assert trained.flops == 5 * 160
+    assert trained.bytes == 4 * (160 + 20) + results + 4 * 10
+    fixed = work_of(
+        call(f"native_batch_norm.default({images}, {five}, False, 0.1, 0.001)", results)
+    )
+    assert [one.propagation for one in fixed.layers] == ["inference"]
+    assert fixed.bytes == 4 * (160 + 20) + results
+    bare = f"native_batch_norm.default({images}, None, None, None, None, True, 0.1, 0.001)"
+    assert "factors" in work_of(call(bare)).layers_missing
+
+
+# -----------------------------------------------------------------------------
+# Attention.
+
+
+def test_an_attention_is_its_products_and_a_causal_one_counts_the_pairs_that_are_seen():
+    heads = ", ".join([tensor(2, 3, 8, 4)] * 3)
+    name = "_scaled_dot_product_flash_attention_for_cpu"
+    whole = work_of(call(f"{name}.default({heads})"))
+    assert layers(whole) == [("6x8x4:6x4x8wtagnk", "forward"), ("6x8x8:6x8x4wtagkn", "forward")]
+    assert whole.product_flops == sum(one.layer.flops("forward") for one in whole.layers)
+    assert whole.flops == whole.product_flops + 5 * 6 * 64
+    assert whole.note is None
+    causal = work_of(call(f"{name}.default({heads}, 0.0, True)"))
+    assert layers(causal) == layers(whole)
+    assert causal.product_flops * 64 == whole.product_flops * 36
+    assert "36 of 64" in causal.note
+
+
+def test_fewer_keys_than_queries_are_seen_by_all_later_queries():
+    operands = f"{tensor(1, 1, 5, 4)}, {tensor(1, 1, 3, 4)}, {tensor(1, 1, 3, 4)}"
+    text = f"_scaled_dot_product_flash_attention_for_cpu.default({operands}, 0.0, True)"
+    assert "12 of 15" in work_of(call(text)).note
+
+
+# -----------------------------------------------------------------------------
+# Bytes.
+
+
+@pytest.mark.parametrize(
+    ("text", "results", "expected"),
+    [
+        (f"relu.default({tensor(8)})", 32, 64),
+        # The same memory twice is read once, and so are elements of stride 0.
+        (f"mul.Tensor({tensor(8)}, {tensor(8, of=0)})", 32, 64),
+        ("mul.Tensor(float32[4, 8](0, 1), float32[4, 8](8, 1))", 128, 32 + 128 + 128),
+        # Views that interleave, and views that overlap: at most what lies between their ends.
+        ("add.Tensor(float32[4](2), float32[4](2, at=4, of=0))", 16, 32 + 16),
+        ("add.Tensor(float32[8](1), float32[8](1, at=4, of=0))", 32, 36 + 32),
+        # What is only overwritten is not read.
+        (f"fill_.Scalar({tensor(8)}, 1.0)", 32, 32),
+        (f"copy_.default({tensor(8)}, {tensor(8)})", 32, 64),
+        # What says a shape only is not read either.
+        (f"zeros_like.default({tensor(8)})", 32, 32),
+        (
+            (
+                f"avg_pool2d_backward.default({tensor(1, 1, 2, 2)}, {tensor(1, 1, 4, 4)}, [2], "
+                "[2], [0], False, True, None)"
+            ),
+            64,
+            16 + 64,
+        ),
+        # Two rows of a table of nine.
+        (f"embedding.default({tensor(9, 4)}, int64[2](1))", 32, 32 + 16 + 32),
+        # Ten rows are read more than once, of a table of two.
+        (f"embedding.default({tensor(2, 4)}, int64[10](1))", 160, 32 + 80 + 160),
+        # Two rows are read, added to, and written.
+        (
+            f"index_add_.default({tensor(9, 4)}, 0, int64[2](1), {tensor(2, 4)})",
+            144,
+            16 + 32 + 32 + 32,
+        ),
+        (
+            f"index_put_.default({tensor(9, 4)}, [int64[2](1)], {tensor(1)})",
+            144,
+            16 + 4 + 32,
+        ),
+        # A part is copied.
+        (f"constant_pad_nd.default({tensor(8)}, [-3, -1], 0.0)", 16, 32),
+    ],
+)
+def test_least_bytes_are_what_is_read_and_written(text, results, expected):
+    assert work_of(call(text, results)).bytes == expected
+
+
+@pytest.mark.parametrize(
+    "text", [f"view.default({tensor(8)}, [2, 4])", f"t.default({tensor(2, 4)})", "empty.x([8])"]
+)
+def test_a_view_runs_no_kernel(text):
+    found = work_of(call(text))
+    assert (found.kind, found.layers, found.flops, found.bytes) == ("view", (), 0, 0)
+    assert found.layers_missing is None
+
+
+# -----------------------------------------------------------------------------
+# What is not known.
+
+
+@pytest.mark.parametrize(
+    ("signature", "named"),
+    [
+        ("mine.twice.default(float32[3](1))", "mine.twice"),
+        ("aten.fft_fft.default(float32[3](1))", "fft_fft"),
+        ("aten.mul.Tensor(complex64[3](1), 2)", "complex"),
+        ("aten.relu.default(<sparse_coo tensor>)", "sparse_coo"),
+        ("aten.relu.default(float32[3](1)", "aten.relu"),
+        ("aten.mm.default(float32[3](1), 7)", "aten.mm"),
+        ('{"kind": "nodes", "phase": "forward"}', "PyTorch"),
+    ],
+)
+def test_what_no_rule_knows_is_none_with_its_reason(signature, named):
+    one = RecordedCall(signature=signature, operator=signature.partition("(")[0], bytes=24)
+    found = work_of(one)
+    assert (found.kind, found.layers) == ("other", ())
+    assert found.flops is found.product_flops is found.bytes is None
+    assert named in found.layers_missing
+    assert found.flops_missing == found.bytes_missing == found.layers_missing
+
+
+def test_results_that_nobody_has_counted_leave_the_bytes_unknown():
+    found = work_of(call(f"relu.default({tensor(8)})"))
+    assert found.bytes is None
+    assert found.bytes_missing
+    assert found.flops == 8
+
+
+def test_coverage_counts_kernels_only_and_names_what_is_missing():
+    calls = [
+        call(f"relu.default({tensor(8)})", 32, count=3),
+        call(f"view.default({tensor(8)}, [2, 4])", 32, count=5),
+        call(f"gelu.default({tensor(8)})", 32),
+        call(f"gelu.default({tensor(4)})", 16, count=2),
+        call(f"bernoulli_.float({tensor(8)}, 0.5)", 32),
+    ]
+    found = coverage(calls)
+    assert (found.calls, found.views, found.flops) == (7, 5, 3 * 8 + 5 * (8 + 2 * 4))
+    assert found.native_calls == 3 / 7
+    assert found.native_bytes == 3 * 64 / (3 * 64 + 64 + 2 * 32 + 64)
+    assert found.native_flops == 24 / 104
+    assert found.unknown_calls == 1 / 7
+    assert found.unknown_bytes == 64 / 384
+    gelu, drawn = found.unmapped
+    assert (gelu.operator, gelu.calls, gelu.bytes, gelu.flops) == ("aten.gelu", 3, 128, 80)
+    assert (drawn.operator, drawn.calls, drawn.bytes, drawn.flops) == (
+        "aten.bernoulli_",
+        1,
+        64,
+        None,
+    )
+
+
+def test_a_step_without_kernels_has_no_share():
+    assert coverage([]).native_calls == 0.0
