@@ -67,7 +67,7 @@ CHANGES = (3, 5, 10)
 _ONE_OF = 10
 # Runs for each interleaved comparison of as small a part of the layers, and its passes after each.
 _RUNS = 3
-_PASSES = 3
+_PASSES = 2
 # Seconds of sampling of each kernel in a pass.
 _PASS_S = 0.06
 

@@ -20,7 +20,18 @@ if TYPE_CHECKING:
     from pydlbench.compare.rows import Row, Side
     from pydlbench.report.text import Block
 
-__all__ = ["change", "comparison_report", "names_of", "resolution", "what_would_decide"]
+__all__ = [
+    "change",
+    "comparison_columns",
+    "comparison_report",
+    "conclude",
+    "drift_lines",
+    "legend",
+    "names_of",
+    "resolution",
+    "unclear_reasons",
+    "what_would_decide",
+]
 
 
 # -----------------------------------------------------------------------------
@@ -386,14 +397,15 @@ def comparison_report(found: Comparison, *, everything: bool = True) -> list[Blo
             [*drift_lines(found), *(f"warning: {one.text}" for one in found.differences)],
             listed=True,
         ),
-        Table.of(_columns(found, shown), shown, alarms=slower),
+        Table.of(comparison_columns(found, shown), shown, alarms=slower),
         Lines([f"... {left} rows more; --all prints them"] if left else []),
         Lines(others, listed=True),
         Lines(legend(found)),
     ]
 
 
-def _columns(found: Comparison, rows: Sequence[ComparedRow]) -> list[Column[ComparedRow]]:
+def comparison_columns(found: Comparison, rows: Sequence[ComparedRow]) -> list[Column[ComparedRow]]:
+    """Return the columns of rows: what they differ in, both times, ratio, resolution, verdict."""
     unit = time_unit([row.a.median or 0.0 for row in rows] + [row.b.median or 0.0 for row in rows])
 
     def time(row: Row) -> str:

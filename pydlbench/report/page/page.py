@@ -17,6 +17,7 @@ from pydlbench.report.page.palette import css_variables
 from pydlbench.report.page.sections import (
     batches,
     by_framework,
+    comparison,
     conclusion,
     findings,
     layers,
@@ -38,6 +39,7 @@ __all__ = ["Page", "build_page"]
 _SECTIONS = (
     differences,
     conclusion,
+    comparison,
     findings,
     step,
     layers,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from pydlbench.compare.rows import side_of
 from pydlbench.records.check import CheckResult
 from pydlbench.records.diagnosis import Diagnosis
 from pydlbench.records.documents import AgreementRow, PlayedProtocol, StepEstimate
@@ -28,6 +29,7 @@ from pydlbench.report.page.blocks import UNREADABLE, plain
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pydlbench.compare.rows import Side
     from pydlbench.records.run import RunInfo, RunRecord
     from pydlbench.store.documents import Loaded
 
@@ -219,6 +221,7 @@ class PageRun:
         troubles: what could not be read, a line each.
         left_timed: timed rows that the run has besides ``rows``.
         left_untimed: rows without a time that it has besides.
+        side: all of it, as a comparison sees it; None where that cannot be read.
     """
 
     number: int
@@ -235,6 +238,7 @@ class PageRun:
     troubles: tuple[str, ...] = ()
     left_timed: int = 0
     left_untimed: int = 0
+    side: Side | None = None
 
     @property
     def whole(self) -> bool:
@@ -342,7 +346,16 @@ def read_run(loaded: Loaded, number: int = 1) -> PageRun:
         troubles=tuple(f"{count} entries cannot be read: {why}" for why, count in troubles.items()),
         left_timed=choice.left_timed,
         left_untimed=choice.left_untimed,
+        side=_side(number, loaded),
     )
+
+
+def _side(number: int, loaded: Loaded) -> Side | None:
+    """Return the run as a comparison sees it; None where a document's values are in the way."""
+    try:
+        return side_of(f"run {number}", loaded)
+    except UNREADABLE:
+        return None
 
 
 def _layer(document: Mapping[str, Any], samples: Sequence[float] | None) -> Measurement:

@@ -9,10 +9,20 @@ from functools import partial
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pydlbench.compare.match import match
+from pydlbench.compare.stored import compare
+from pydlbench.errors import UsageError
 from pydlbench.records.metrics import ratio_text
 from pydlbench.records.step import framework_text, options_text
 from pydlbench.report.check import interval_text, ledger_columns, rung_columns, steps_of
 from pydlbench.report.columns import columns, heading, label, varying
+from pydlbench.report.compare import (
+    comparison_columns,
+    conclude,
+    drift_lines,
+    legend,
+    unclear_reasons,
+)
 from pydlbench.report.diagnose import OVERLAPS, because
 from pydlbench.report.page.blocks import (
     Column,
@@ -57,6 +67,7 @@ if TYPE_CHECKING:
 __all__ = [
     "batches",
     "by_framework",
+    "comparison",
     "conclusion",
     "findings",
     "layers",
@@ -83,6 +94,36 @@ def _conclusion_run(run: PageRun, count: int) -> Group:
     if run.info.early:
         notes.insert(0, f"this run is {run.info.status}: it is not all that was asked for.")
     return Group("verdict", [*blocks, *(Text(note, "alarm") for note in notes)])
+
+
+def comparison(runs: Sequence[PageRun]) -> Section:
+    """Return two runs row by row, with what each row resolves; empty for one run or three."""
+    title = "Comparison"
+    blocks = blocks_of(lambda: _comparison(*runs), title) if len(runs) == 2 else []
+    return Section("comparison", title, blocks)
+
+
+def _comparison(first: PageRun, second: PageRun) -> Iterator[Any]:
+    a, b = first.side, second.side
+    if a is None or b is None:
+        return
+    try:
+        found = compare(a, b, match(a, b))
+    except UsageError:  # they have no row in common: nothing is compared
+        return
+    if not found.rows:
+        return
+    lead, *rest = conclude(found)
+    yield Text(lead, "first")
+    yield from map(sentence, [*rest, *drift_lines(found), *unclear_reasons(found)])
+    shown = [
+        Column(one.title, one.cell, right=one.right)
+        for one in comparison_columns(found, found.rows)
+    ]
+    across = found.matching.axis
+    which = f", matched across {across}: {' and '.join(found.matching.values)}" if across else ""
+    yield Table(f"A is run 1, B is run 2{which}", shown, list(found.rows), "comparison-table")
+    yield from map(Text, legend(found))
 
 
 def step(runs: Sequence[PageRun]) -> Section:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import invented_runs as invented
 import msgspec
+from invented_rows import time_of
 from page_reading import by_id, parse
 
 from pydlbench.report.page.page import build_page
@@ -76,3 +77,31 @@ def test_causes_stand_below_the_layers(tmp_path, measurement):
         ["dispatch", "2.00 ms", "25.0 %", "an empty call"],
         ["unexplained", "6.00 ms", "75.0 %", "the rest"],
     ]
+
+
+def test_two_runs_are_compared_with_what_their_rows_resolve(tmp_path, measurement):
+    def document(name, **factors):
+        rows = []
+        for number in range(6):
+            median = 0.05 * factors.get(f"conv{number}", 1.0)
+            visits = tuple(median * (1 + 0.001 * x) for x in (-2, -1, 0, 0, 1, 2))
+            time = msgspec.structs.replace(time_of(median), visits=6, visit_s=visits)
+            rows.append(measurement(layer=f"net/conv{number}", problem=f"p{number}", time=time))
+        return invented.layers_document(rows, msgspec.structs.replace(invented.RUN, id=name))
+
+    root = parse(build_page(invented.read(tmp_path, document("a"), document("b", conv4=1.2))).html)
+    found = cells(by_id(root, "comparison-table-caption").parent)
+    assert [row[0] for row in found] == [f"net/conv{number}" for number in range(6)]
+    ratio, _, resolves, verdict = found[4][3:7]
+    assert (ratio, verdict) == ("1.200", "SLOWER")
+    assert 2 <= float(resolves.removesuffix(" %")) < 4
+    assert [row[6] for row in found if row is not found[4]] == ["SAME"] * 5
+
+
+def test_runs_without_a_row_in_common_are_not_compared(tmp_path, measurement):
+    documents = [
+        invented.layers_document([measurement(layer=name, problem=name, kind=kind)])
+        for name, kind in (("a", "conv2d"), ("b", "gemm"))
+    ]
+    page = build_page(invented.read(tmp_path, *documents))
+    assert 'id="comparison"' not in page.html
