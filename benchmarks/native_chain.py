@@ -293,7 +293,7 @@ def main() -> int:
     for word, phase in wanted:
         model, _, batch = word.partition(":")
         name = f"{model} {batch or build_model(model).batch} {phase}"
-        known = journal.get(name) if journal else None
+        known = None if journal is None else journal.get(name)
         if known is not None and known["status"] == "ok":
             rows[name] = known
             continue
@@ -306,7 +306,7 @@ def main() -> int:
             row = {"status": "failed", "reason": str(error)}
         row |= {"when": dt.datetime.now(dt.UTC).isoformat(timespec="seconds")}
         rows[name] = row
-        if journal:
+        if journal is not None:
             journal.add(name, row)
         print("  ".join(cells(name, row)), flush=True)
         if args.md is not None:
