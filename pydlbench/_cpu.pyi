@@ -2,10 +2,12 @@
 
 import enum
 from collections.abc import Collection, Mapping, Sequence
-from typing import TypedDict
+from typing import TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
+
+from pydlbench.backends.native.chains import LinkArguments, Load, Step
 
 class Pass(enum.Enum):
     forward_inference = ...
@@ -146,18 +148,7 @@ class Layouts(enum.Enum):
 class Link:
     """One kernel of a step, by the names of the tensors that it works on."""
 
-    def __init__(
-        self,
-        name: str,
-        problem: str,
-        kind: str,
-        fields: Mapping[str, object],
-        pass_: Pass,
-        reads: Mapping[str, str],
-        writes: Mapping[str, str],
-        workspace: str = "",
-        choice: str = "",
-    ) -> None: ...
+    def __init__(self, *, pass_: Pass, **arguments: Unpack[LinkArguments]) -> None: ...
     @property
     def name(self) -> str: ...
 
@@ -165,23 +156,6 @@ class Choices:
     """What was found out about problems, for all chains that are made with it."""
 
     def __init__(self) -> None: ...
-
-class RawStep(TypedDict):
-    """A kernel of a chain, or a conversion of ``tensor``."""
-
-    name: str
-    tensor: str
-    algorithm: str
-    layout: str
-    bytes: int
-
-class RawLoad(TypedDict):
-    """A tensor as it lies before the first execution."""
-
-    tensor: str
-    layout: str
-    bytes: int
-    plain: bool
 
 class Chain:
     """The kernels of a whole step, run in order on each other's outputs."""
@@ -204,8 +178,8 @@ class Chain:
     def step_seconds(self) -> npt.NDArray[np.float64]: ...
     def tensor(self, name: str) -> npt.NDArray[np.float32]: ...
     @property
-    def steps(self) -> list[RawStep]: ...
+    def steps(self) -> list[Step]: ...
     @property
-    def loads(self) -> list[RawLoad]: ...
+    def loads(self) -> list[Load]: ...
     @property
     def memory(self) -> dict[str, int]: ...

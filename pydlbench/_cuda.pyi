@@ -2,10 +2,12 @@
 
 import enum
 from collections.abc import Collection, Mapping, Sequence
-from typing import TypedDict
+from typing import TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
+
+from pydlbench.backends.native.chains import LinkArguments, Load, Step
 
 class BuiltWith(TypedDict):
     """The toolkit that this module was compiled with."""
@@ -168,18 +170,7 @@ class Layouts(enum.Enum):
 class Link:
     """One kernel of a step, by the names of the tensors that it works on."""
 
-    def __init__(
-        self,
-        name: str,
-        problem: str,
-        kind: str,
-        fields: Mapping[str, object],
-        pass_: str,
-        reads: Mapping[str, str],
-        writes: Mapping[str, str],
-        workspace: str = "",
-        choice: str = "",
-    ) -> None: ...
+    def __init__(self, *, pass_: str, **arguments: Unpack[LinkArguments]) -> None: ...
     @property
     def name(self) -> str: ...
 
@@ -187,23 +178,6 @@ class Offers:
     """Plans for chains in a mode that stores float32, and what is known of them."""
 
     def __init__(self, device: Device, mode: str, workspace_limit: int) -> None: ...
-
-class RawStep(TypedDict):
-    """A kernel of a chain, or a conversion of ``tensor``."""
-
-    name: str
-    tensor: str
-    algorithm: str
-    layout: str
-    bytes: int
-
-class RawLoad(TypedDict):
-    """A tensor as it lies before the first execution."""
-
-    tensor: str
-    layout: str
-    bytes: int
-    plain: bool
 
 class Chain:
     """The kernels of a whole step, run in order on each other's outputs.
@@ -230,9 +204,9 @@ class Chain:
     @property
     def gated(self) -> bool: ...
     @property
-    def steps(self) -> list[RawStep]: ...
+    def steps(self) -> list[Step]: ...
     @property
-    def loads(self) -> list[RawLoad]: ...
+    def loads(self) -> list[Load]: ...
     @property
     def memory(self) -> dict[str, int]: ...
 

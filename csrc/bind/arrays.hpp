@@ -4,9 +4,14 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <cstddef>
+#include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
+
+#include "core/host_tensor.hpp"
 
 namespace pydlbench {
 
@@ -19,6 +24,16 @@ inline std::shared_ptr<void> kept_alive(const pybind11::object& object) {
             const pybind11::gil_scoped_acquire gil;
             delete static_cast<pybind11::object*>(kept);
           }};
+}
+
+// The arrays by their names, kept alive.
+inline std::map<std::string, HostTensor> host_tensors(
+    const std::map<std::string, FloatArray>& arrays) {
+  std::map<std::string, HostTensor> tensors;
+  for (const auto& [name, array] : arrays) {
+    tensors[name] = {array.data(), static_cast<std::size_t>(array.size()), kept_alive(array)};
+  }
+  return tensors;
 }
 
 // An array that owns what the vector held.

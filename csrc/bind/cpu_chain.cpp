@@ -30,10 +30,7 @@ std::unique_ptr<cpu::Chain> make_chain(const std::vector<Link>& links,
                                        const std::set<std::string>& kept, Precision precision,
                                        cpu::Layouts layouts, cpu::Choices& choices,
                                        std::vector<int> cpus) {
-  std::map<std::string, cpu::HostTensor> tensors;
-  for (const auto& [name, array] : given) {
-    tensors[name] = {array.data(), static_cast<std::size_t>(array.size()), kept_alive(array)};
-  }
+  auto tensors = host_tensors(given);
   const py::gil_scoped_release release;
   return std::make_unique<cpu::Chain>(links, std::move(tensors), kept, precision, layouts, choices,
                                       std::move(cpus));
@@ -90,15 +87,6 @@ py::array_t<float> tensor(const cpu::Chain& chain, const std::string& name) {
   return found;
 }
 
-py::array_t<double> step_seconds(cpu::Chain& chain) {
-  std::vector<double> seconds;
-  {
-    const py::gil_scoped_release release;
-    seconds = chain.step_seconds();
-  }
-  return array_of(std::move(seconds));
-}
-
 }  // namespace
 
 void register_cpu_chain(py::module_& m) {
@@ -108,11 +96,7 @@ void register_cpu_chain(py::module_& m) {
       .value("chosen", cpu::Layouts::chosen)
       .finalize();
 
-  // The other module has a class of the same type.
-  py::class_<Link>(m, "Link", py::module_local())
-      .def(py::init(&make_link), "name"_a, "problem"_a, "kind"_a, "fields"_a, "pass_"_a, "reads"_a,
-           "writes"_a, "workspace"_a = "", "choice"_a = "")
-      .def_readonly("name", &Link::name);
+  register_link<Pass>(m, [](Pass pass) { return pass; });
 
   py::class_<cpu::Choices>(m, "Choices", "What chains have found out about problems.")
       .def(py::init());
@@ -124,7 +108,7 @@ void register_cpu_chain(py::module_& m) {
       .def("run", &cpu::Chain::run, py::call_guard<py::gil_scoped_release>())
       .def("sample", &sample<cpu::Chain>, "samples"_a, "inner"_a = 1, "untimed"_a = 0,
            "canary"_a = false)
-      .def("step_seconds", &step_seconds)
+      .def("step_seconds", &step_seconds<cpu::Chain>)
       .def("tensor", &tensor, "name"_a)
       .def_property_readonly("steps", &steps)
       .def_property_readonly("loads", &loads)

@@ -25,11 +25,7 @@ namespace pydlbench {
 namespace {
 
 std::shared_ptr<cpu::Arena> make_arena(const std::map<std::string, FloatArray>& inputs) {
-  std::map<std::string, cpu::HostTensor> tensors;
-  for (const auto& [role, array] : inputs) {
-    tensors[role] = {array.data(), static_cast<std::size_t>(array.size()), kept_alive(array)};
-  }
-  return std::make_shared<cpu::Arena>(std::move(tensors));
+  return std::make_shared<cpu::Arena>(host_tensors(inputs));
 }
 
 // A NumPy view of a dense or strided float32 tensor, its axes in the order of the caller's dense

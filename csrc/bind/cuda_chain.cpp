@@ -38,10 +38,7 @@ std::unique_ptr<cuda::DeviceOffers> make_offers(cuda::Device& device, const std:
 std::unique_ptr<cuda::Chain> make_chain(cuda::DeviceOffers& offers, const std::vector<Link>& links,
                                         const std::map<std::string, FloatArray>& given,
                                         const std::set<std::string>& kept, cuda::Layouts layouts) {
-  std::map<std::string, cuda::HostTensor> tensors;
-  for (const auto& [name, array] : given) {
-    tensors[name] = {array.data(), static_cast<std::size_t>(array.size()), kept_alive(array)};
-  }
+  auto tensors = host_tensors(given);
   const py::gil_scoped_release release;
   return std::make_unique<cuda::Chain>(offers, links, tensors, kept, layouts);
 }
@@ -100,15 +97,6 @@ py::array_t<float> tensor(const cuda::Chain& chain, const std::string& name) {
   return array_of(std::move(dense));
 }
 
-py::array_t<double> step_seconds(cuda::Chain& chain) {
-  std::vector<double> seconds;
-  {
-    const py::gil_scoped_release release;
-    seconds = chain.step_seconds();
-  }
-  return array_of(std::move(seconds));
-}
-
 }  // namespace
 
 void register_cuda_chain(py::module_& m) {
@@ -119,18 +107,7 @@ void register_cuda_chain(py::module_& m) {
       .value("chosen", cuda::Layouts::chosen)
       .finalize();
 
-  // The other module has a class of the same type.
-  py::class_<Link>(m, "Link", py::module_local())
-      .def(py::init([](std::string name, std::string problem, const std::string& kind,
-                       const py::dict& fields, const std::string& pass, Names reads, Names writes,
-                       std::string workspace, std::string choice) {
-             return make_link(std::move(name), std::move(problem), kind, fields,
-                              cuda::pass_of(pass), std::move(reads), std::move(writes),
-                              std::move(workspace), std::move(choice));
-           }),
-           "name"_a, "problem"_a, "kind"_a, "fields"_a, "pass_"_a, "reads"_a, "writes"_a,
-           "workspace"_a = "", "choice"_a = "")
-      .def_readonly("name", &Link::name);
+  register_link<std::string>(m, cuda::pass_of);
 
   py::class_<cuda::DeviceOffers>(m, "Offers", "Plans for chains, and what is known of them.")
       .def(py::init(&make_offers), "device"_a, "mode"_a, "workspace_limit"_a);
@@ -141,7 +118,7 @@ void register_cuda_chain(py::module_& m) {
       .def("run", &cuda::Chain::run, no_gil)
       .def("sample", &sample, "samples"_a, "inner"_a = 1, "untimed"_a = 0, py::kw_only(),
            "graph"_a = false)
-      .def("step_seconds", &step_seconds)
+      .def("step_seconds", &step_seconds<cuda::Chain>)
       .def("tensor", &tensor, "name"_a)
       .def_property_readonly("gated", &cuda::Chain::is_gated)
       .def_property_readonly("steps", &steps)

@@ -25,11 +25,7 @@ namespace {
 
 std::shared_ptr<cuda::Arena> make_arena(cuda::Device& device,
                                         const std::map<std::string, FloatArray>& inputs) {
-  std::map<std::string, cuda::HostTensor> tensors;
-  for (const auto& [role, array] : inputs) {
-    tensors[role] = {array.data(), static_cast<std::size_t>(array.size()), kept_alive(array)};
-  }
-  return std::make_shared<cuda::Arena>(shared_device(device), std::move(tensors));
+  return std::make_shared<cuda::Arena>(shared_device(device), host_tensors(inputs));
 }
 
 cuda::CacheState cache_of(const std::string& name) {

@@ -12,9 +12,17 @@
 
 #include "core/error.hpp"
 #include "core/fields.hpp"
+#include "core/host_tensor.hpp"
 #include "core/problem.hpp"
 
 namespace pydlbench {
+
+// Elements of each of the caller's tensors.
+inline std::map<std::string, std::size_t> sizes(const std::map<std::string, HostTensor>& given) {
+  std::map<std::string, std::size_t> found;
+  for (const auto& [name, tensor] : given) found[name] = tensor.elements;
+  return found;
+}
 
 // One kernel of a step, by the names of the tensors that it works on.
 struct Link {

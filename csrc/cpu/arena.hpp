@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/host_tensor.hpp"
 #include "cpu/candidate.hpp"
 
 namespace pydlbench::cpu {
@@ -38,13 +39,6 @@ class Buffer {
   };
   std::size_t size_;
   std::unique_ptr<void, Free> data_;
-};
-
-// A dense float32 array of the caller's; `owner` keeps it alive.
-struct HostTensor {
-  const float* data;
-  std::size_t elements;
-  std::shared_ptr<void> owner;
 };
 
 // A tensor in a candidate's layout, with the memory behind it.

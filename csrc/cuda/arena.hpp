@@ -7,17 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "core/host_tensor.hpp"
 #include "cuda/runtime/device.hpp"
 #include "cuda/tensor.hpp"
 
 namespace pydlbench::cuda {
-
-// A dense float32 array of the caller's; `owner` keeps it alive.
-struct HostTensor {
-  const float* data;
-  std::size_t elements;
-  std::shared_ptr<void> owner;
-};
 
 // A tensor with the device memory behind it.
 struct Tensor {

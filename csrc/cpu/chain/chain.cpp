@@ -17,7 +17,7 @@ Chain::Chain(const std::vector<Link>& links, std::map<std::string, HostTensor> g
              Choices& choices, std::vector<int> cpus)
     : given_(std::move(given)), cpus_(std::move(cpus)), stream_(cpu_engine()) {
   try {
-    plan_ = plan_chain(links, given_, kept, precision, layouts, choices);
+    plan_ = plan_chain(links, sizes(given_), kept, precision, layouts, choices);
     const auto placed = place(plan_.blocks, kPage);
     const auto allocate = [this](std::size_t bytes) {
       buffers_.push_back(std::make_unique<Buffer>(bytes));

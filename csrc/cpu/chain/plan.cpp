@@ -1,13 +1,14 @@
 #include "cpu/chain/plan.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <limits>
 #include <memory>
 #include <numeric>
 #include <utility>
 
+#include "core/chain_planner.hpp"
 #include "core/error.hpp"
+#include "cpu/arena.hpp"
 #include "cpu/chain/bound.hpp"
 #include "cpu/counters.hpp"
 #include "cpu/plans.hpp"
@@ -17,13 +18,6 @@ namespace pydlbench::cpu {
 using dnnl::memory;
 
 namespace {
-
-// A tensor while the plan is made. The first view is the tensor, all others are conversions of it.
-struct State {
-  std::vector<View> views;  // none: given, and nobody has read it yet
-  std::size_t given_bytes = 0;
-  bool constant = false;  // given, and no link writes it
-};
 
 // Whether a view has the numbers where `desc` wants them. Of other dimensions it may be where both
 // are dense: they are the same array then.
@@ -62,14 +56,6 @@ bool mentions(const Option& option, const char* text) {
   return option.candidate.implementation.find(text) != std::string::npos;
 }
 
-// Keeps those of `options` that satisfy, unless none does.
-template <typename Predicate>
-void prefer(std::vector<Option>& options, Predicate&& satisfies) {
-  std::vector<Option> kept;
-  std::copy_if(options.begin(), options.end(), std::back_inserter(kept), satisfies);
-  if (!kept.empty()) options = std::move(kept);
-}
-
 // Memory with numbers that are neither zero (which is faster to compute with) nor denormal
 // (slower); whole numbers are zero: they may be an index.
 std::shared_ptr<Buffer> operand(const memory::desc& desc) {
@@ -80,56 +66,19 @@ std::shared_ptr<Buffer> operand(const memory::desc& desc) {
   return buffer;
 }
 
-class Planner {
+class Planner final : public ChainPlanner<ChainPlan, View, Layouts> {
  public:
-  Planner(const std::vector<Link>& links, const std::map<std::string, HostTensor>& given,
+  Planner(const std::vector<Link>& links, const std::map<std::string, std::size_t>& given,
           const std::set<std::string>& kept, Precision precision, Layouts layouts, Choices& choices)
-      : links_(links), kept_(kept), precision_(precision), layouts_(layouts), known_(choices) {
-    for (const auto& [name, host] : given) {
-      states_[name] = {{}, host.elements * sizeof(float), true};
-    }
-    for (const auto& link : links) {
-      for (const auto& [role, name] : link.writes) {
-        const auto found = states_.find(name);
-        if (found != states_.end()) found->second.constant = false;
-      }
-    }
-  }
-
-  ChainPlan plan() {
-    for (const auto& link : links_) add(link);
-    for (const auto& name : kept_) {
-      const auto& state = state_of(name);
-      PYDLBENCH_CHECK(!state.views.empty(), "no link has read or written " + name);
-      plan_.tensors.emplace(name, state.views.front());
-    }
-    return std::move(plan_);
-  }
+      : ChainPlanner(links, given, kept, layouts), precision_(precision), known_(choices) {}
 
  private:
-  State& state_of(const std::string& name) {
-    const auto found = states_.find(name);
-    PYDLBENCH_CHECK(found != states_.end(), "no tensor named " + name);
-    return found->second;
-  }
-
-  // ---------------------------------------------------------------------------------------------
-  // Memory.
-
-  std::size_t new_block(std::size_t bytes, bool kept) {
-    plan_.blocks.push_back({bytes, kept});
-    return plan_.blocks.size() - 1;
-  }
-
-  void use(std::size_t block, std::size_t step) { plan_.blocks[block].use(step); }
-
   // ---------------------------------------------------------------------------------------------
   // Tensors in the layouts that links want.
 
   View loaded(const std::string& name, const memory::desc& desc, const memory::desc& plain) {
     auto& state = state_of(name);
-    PYDLBENCH_CHECK(state.given_bytes == plain.get_size(),
-                    "the tensor " + name + " has the wrong number of elements");
+    check_elements(name, state.given * sizeof(float) == plain.get_size());
     const View view{desc, plain, new_block(desc.get_size(), true)};
     state.views.push_back(view);
     plan_.loads.push_back({name, view, same_layout(desc, retyped(plain, desc.get_data_type()))});
@@ -144,7 +93,7 @@ class Planner {
     }
     if (state.constant) return loaded(name, desc, plain);
     if (state.views.empty()) {
-      PYDLBENCH_CHECK(state.given_bytes > 0, name + " is read before it is written");
+      PYDLBENCH_CHECK(state.given > 0, name + " is read before it is written");
       // Updates go over the elements one by one, which no packed format without strides allows.
       const bool strided = desc.get_format_kind() == memory::format_kind::blocked;
       const auto first = loaded(name, strided ? desc : retyped(plain, desc.get_data_type()), plain);
@@ -156,16 +105,15 @@ class Planner {
   View converted(const std::string& name, const memory::desc& desc, const memory::desc& plain) {
     View from = state_of(name).views.front();
     if (!same_layout(from.plain, plain)) {
-      PYDLBENCH_CHECK(from.plain.get_size() == plain.get_size(),
-                      "the tensor " + name + " has the wrong number of elements");
+      check_elements(name, from.plain.get_size() == plain.get_size());
       const auto type = from.desc.get_data_type();
       const auto dense = reading(name, retyped(from.plain, type), from.plain);
       from = {retyped(plain, type), plain, dense.block};
       if (same_layout(from.desc, desc)) return {desc, plain, from.block};
     }
     const View to{desc, plain, new_block(desc.get_size(), false)};
-    use(from.block, plan_.steps.size());
-    use(to.block, plan_.steps.size());
+    use(from.block);
+    use(to.block);
     plan_.scratch_bytes =
         std::max(plan_.scratch_bytes, Bound::reorder_scratch_bytes(from.desc, to.desc));
     plan_.steps.push_back({name + " reorder", true, name, {}, {from, to}});
@@ -173,38 +121,17 @@ class Planner {
     return to;
   }
 
-  // The tensor itself, to be read and overwritten.
-  View updating(const std::string& name, const memory::desc& desc, const memory::desc& plain) {
-    const auto view = reading(name, desc, plain);
-    auto& state = state_of(name);
-    const auto stored = state.views.front();
-    PYDLBENCH_CHECK(state.given_bytes == 0 || view.block == stored.block,
-                    name + " is updated in another layout than it is kept in");
-    if (kept_.count(name) > 0) plan_.blocks[view.block].kept = true;
-    state.views = {view.block == stored.block ? stored : view};
-    return view;
-  }
-
-  View written(const std::string& name, const Argument& argument) {
-    auto& state = states_[name];
-    PYDLBENCH_CHECK(state.views.empty() && state.given_bytes == 0, name + " is written twice");
-    auto view = wanted_by(argument);
-    view.block = new_block(argument.desc.get_size(), kept_.count(name) > 0);
-    state.views = {view};
-    return view;
-  }
-
   // ---------------------------------------------------------------------------------------------
   // Links.
 
-  void add(const Link& given) {
+  void add(const Link& given) override {
     Link link = given;
     std::optional<View> weights;
     if (is_of_weights(link)) {
       // All elements of the tensor as it is kept, the zeros that fill up its blocks among them.
       const auto& name = name_of_role(link, link.reads, "weights");
       if (state_of(name).views.empty()) {
-        const memory::dims dims{static_cast<memory::dim>(state_of(name).given_bytes / 4)};
+        const memory::dims dims{static_cast<memory::dim>(state_of(name).given)};
         const memory::desc plain(dims, memory::data_type::f32, memory::format_tag::a);
         loaded(name, retyped(plain, data_type(precision_)), plain);
       }
@@ -228,19 +155,21 @@ class Planner {
       if (!arguments[i].is_output) {
         step.views[i] = reading(name_of_role(link, link.reads, role), want.desc, want.plain);
       } else if (arguments[i].is_updated) {
-        step.views[i] = updating(name_of_role(link, link.writes, role), want.desc, want.plain);
+        const auto& name = name_of_role(link, link.writes, role);
+        step.views[i] = updated(name, reading(name, want.desc, want.plain));
       }
     }
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       if (!arguments[i].is_output || arguments[i].is_updated) continue;
-      step.views[i] = written(name_of_role(link, link.writes, arguments[i].role), arguments[i]);
+      step.views[i] = written(name_of_role(link, link.writes, arguments[i].role),
+                              wanted_by(arguments[i]), arguments[i].desc.get_size());
     }
     if (candidate.workspace_bytes() > 0) {
       step.has_workspace = true;
       step.workspace = workspace_of(link, static_cast<std::size_t>(candidate.workspace_bytes()));
-      use(step.workspace, plan_.steps.size());
+      use(step.workspace);
     }
-    for (const auto& view : step.views) use(view.block, plan_.steps.size());
+    for (const auto& view : step.views) use(view.block);
     plan_.scratch_bytes =
         std::max(plan_.scratch_bytes, static_cast<std::size_t>(candidate.scratchpad_bytes()));
     plan_.steps.push_back(std::move(step));
@@ -308,7 +237,8 @@ class Planner {
     auto found = options(link);
     PYDLBENCH_CHECK(!found.empty(), link.name + ": no candidate");
     if (found.size() > 1) {
-      const auto key = key_of(link);
+      auto key = key_of(link);
+      if (const Link* backward = backward_of(link)) key += " " + backward->problem;
       const auto known = known_.fastest.find(key);
       if (known != known_.fastest.end()) {
         found = {known->second};
@@ -343,47 +273,23 @@ class Planner {
       prefer(found, [&](const Option& one) { return one.candidate.variant == variant; });
       return;
     }
-    // A large matrix that every step changes would be packed anew as often.
-    if (link.fields.kind() == "gemm" &&
-        !state_of(name_of_role(link, link.reads, "weights")).constant) {
+    if (is_changing_matrix(link)) {
       prefer(found, [](const Option& one) { return one.candidate.variant == "plain"; });
     }
-    std::size_t least = std::numeric_limits<std::size_t>::max();
-    for (const auto& one : found) least = std::min(least, converted_bytes(one, link));
-    prefer(found, [&](const Option& one) { return converted_bytes(one, link) == least; });
+    prefer_least(found, [&](const Option& one) { return converted_bytes(one, link); });
   }
 
-  // What a link finds: its problem, and how what it reads lies.
-  std::string key_of(const Link& link) {
-    std::string key = link.problem;
-    // Nothing else depends on what convolutions are wanted in.
-    if (is_convolution(link)) key += " " + std::to_string(static_cast<int>(layouts_));
-    if (layouts_ == Layouts::chosen) key += " " + link.choice;
-    if (const Link* backward = backward_of(link)) key += " " + backward->problem;
-    for (const auto& [role, name] : link.reads) {
-      const auto found = states_.find(name);
-      if (found == states_.end()) continue;  // of another pass
-      const auto& state = found->second;
-      key += " " + role + " ";
-      if (state.constant || state.views.empty()) {
-        key += state.constant ? "constant" : "given";
-        continue;
-      }
-      const auto& desc = state.views.front().desc;
-      const auto count = static_cast<std::size_t>(desc.get_ndims());
-      key += format_name(desc, std::string("abcdefghijkl").substr(0, count));
-    }
-    return key;
+  std::string text_of(const View& view) const override {
+    const auto count = static_cast<std::size_t>(view.desc.get_ndims());
+    return format_name(view.desc, std::string("abcdefghijkl").substr(0, count));
   }
 
   // Null where the tensor needs no conversion within a step.
   const View* to_be_converted(const std::string& name, const View& wanted) {
-    const auto& state = state_of(name);
-    if (state.constant || state.views.empty()) return nullptr;
-    for (const auto& view : state.views) {
+    for (const auto& view : state_of(name).views) {
       if (lies_as(view, wanted.desc, wanted.plain)) return nullptr;
     }
-    return &state.views.front();
+    return stored(name);
   }
 
   std::size_t converted_bytes(const Option& option, const Link& link) {
@@ -431,18 +337,16 @@ class Planner {
   std::vector<std::pair<memory::desc, memory::desc>> conversions(const Candidate& candidate,
                                                                  const Link& link) {
     std::vector<std::pair<memory::desc, memory::desc>> found;
-    const auto stored = link.reads.find("weights");
+    const auto weights = link.reads.find("weights");
     for (const auto& argument : candidate.run.arguments) {
       const auto wanted = wanted_by(argument);
       if (!argument.is_output) {
         const auto& name = name_of_role(link, link.reads, argument.role);
         if (const View* from = to_be_converted(name, wanted)) append(found, *from, wanted);
       } else if (argument.role == "weights" && link.pass == Pass::backward_weights &&
-                 stored != link.reads.end()) {
-        const auto& state = state_of(stored->second);
-        if (state.constant || state.views.empty()) continue;
-        const auto& to = state.views.front();
-        if (!lies_as(to, wanted.desc, wanted.plain)) append(found, wanted, to);
+                 weights != link.reads.end()) {
+        const View* to = stored(weights->second);
+        if (to != nullptr && !lies_as(*to, wanted.desc, wanted.plain)) append(found, wanted, *to);
       }
     }
     return found;
@@ -489,12 +393,7 @@ class Planner {
     return least;
   }
 
-  const std::vector<Link>& links_;
-  const std::set<std::string>& kept_;
   Precision precision_;
-  Layouts layouts_;
-  ChainPlan plan_;
-  std::map<std::string, State> states_;
   Choices& known_;
   std::map<std::string, std::optional<Candidate>> paired_;
   std::map<std::string, std::size_t> workspaces_;
@@ -502,7 +401,8 @@ class Planner {
 
 }  // namespace
 
-ChainPlan plan_chain(const std::vector<Link>& links, const std::map<std::string, HostTensor>& given,
+ChainPlan plan_chain(const std::vector<Link>& links,
+                     const std::map<std::string, std::size_t>& given,
                      const std::set<std::string>& kept, Precision precision, Layouts layouts,
                      Choices& choices) {
   return Planner(links, given, kept, precision, layouts, choices).plan();

@@ -12,7 +12,6 @@
 
 #include "core/chain.hpp"
 #include "core/problem.hpp"
-#include "cpu/arena.hpp"
 #include "cpu/candidate.hpp"
 
 namespace pydlbench::cpu {
@@ -75,9 +74,11 @@ struct ChainPlan {
 // fewest bytes converted. Of several, each is run a few times on memory of its own and the fastest
 // one is taken, once for all links of one problem that find their operands in the same layouts. A
 // tensor that no link writes is laid out as each reader wants it, before the first execution; one
-// that is given and written is kept as its first reader wants it. `kept` are the tensors that can
-// be read after an execution. `choices` are taken where they are known, and added to.
-ChainPlan plan_chain(const std::vector<Link>& links, const std::map<std::string, HostTensor>& given,
+// that is given and written is kept as its first reader wants it. `given` is elements by name;
+// `kept` are the tensors that can be read after an execution. `choices` are taken where they are
+// known, and added to.
+ChainPlan plan_chain(const std::vector<Link>& links,
+                     const std::map<std::string, std::size_t>& given,
                      const std::set<std::string>& kept, Precision precision, Layouts layouts,
                      Choices& choices);
 

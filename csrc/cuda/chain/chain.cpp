@@ -21,12 +21,6 @@ constexpr unsigned char kPoison = 0xff;
 // Steps behind one gate: each is followed by an event, which is in the launch queue too.
 constexpr std::size_t kPiece = kMostGatedLaunches / 2;
 
-std::map<std::string, std::size_t> sizes(const std::map<std::string, HostTensor>& given) {
-  std::map<std::string, std::size_t> found;
-  for (const auto& [name, tensor] : given) found[name] = tensor.elements;
-  return found;
-}
-
 }  // namespace
 
 Chain::Chain(DeviceOffers& offers, const std::vector<Link>& links,

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/chain_planner.hpp"
 #include "core/error.hpp"
 
 namespace pydlbench::cuda {
@@ -17,13 +18,6 @@ namespace {
 // Plans of one link that are timed: the libraries put the likely ones first, and building one of
 // cuDNN's can take a second.
 constexpr std::size_t kMostTried = 8;
-
-// A tensor while the plan is made. The first view is the tensor, all others are conversions of it.
-struct State {
-  std::vector<Placed> views;  // none: given, and nobody has read it yet
-  std::size_t given = 0;      // elements
-  bool constant = false;      // given, and no link writes it
-};
 
 bool same_strides(const std::vector<std::int64_t>& dims, const std::vector<std::int64_t>& left,
                   const std::vector<std::int64_t>& right) {
@@ -56,45 +50,13 @@ std::vector<Conversion> conversions_between(const TensorSpec& from, const Tensor
   return found;
 }
 
-// Keeps those of `plans` that satisfy, unless none does.
-template <typename Predicate>
-void prefer(std::vector<std::shared_ptr<Plan>>& plans, Predicate&& satisfies) {
-  std::vector<std::shared_ptr<Plan>> kept;
-  std::copy_if(plans.begin(), plans.end(), std::back_inserter(kept), satisfies);
-  if (!kept.empty()) plans = std::move(kept);
-}
-
-class Planner {
+class Planner final : public ChainPlanner<ChainPlan, Placed, Layouts> {
  public:
   Planner(const std::vector<Link>& links, const std::map<std::string, std::size_t>& given,
           const std::set<std::string>& kept, Layouts layouts, Offers& offers, Choices& choices)
-      : links_(links), kept_(kept), layouts_(layouts), offers_(offers), known_(choices) {
-    for (const auto& [name, elements] : given) states_[name] = {{}, elements, true};
-    for (const auto& link : links) {
-      for (const auto& [role, name] : link.writes) {
-        const auto found = states_.find(name);
-        if (found != states_.end()) found->second.constant = false;
-      }
-    }
-  }
-
-  ChainPlan plan() {
-    for (const auto& link : links_) add(link);
-    for (const auto& name : kept_) {
-      const auto& state = state_of(name);
-      PYDLBENCH_CHECK(!state.views.empty(), "no link has read or written " + name);
-      plan_.tensors.emplace(name, state.views.front());
-    }
-    return std::move(plan_);
-  }
+      : ChainPlanner(links, given, kept, layouts), offers_(offers), known_(choices) {}
 
  private:
-  State& state_of(const std::string& name) {
-    const auto found = states_.find(name);
-    PYDLBENCH_CHECK(found != states_.end(), "no tensor named " + name);
-    return found->second;
-  }
-
   // The name of what a plan reads; null where its forward pass has left no such thing.
   const std::string* name_of_input(const Link& link, const TensorSpec& spec) const {
     if (spec.use != Use::derived) return &name_of_role(link, link.reads, spec.role);
@@ -118,11 +80,6 @@ class Planner {
   // ---------------------------------------------------------------------------------------------
   // Tensors in the layouts that links want.
 
-  std::size_t new_block(const TensorSpec& spec, bool kept) {
-    plan_.blocks.push_back({spec.bytes(), kept});
-    return plan_.blocks.size() - 1;
-  }
-
   // As the spec, in the block of a view that lies so.
   static std::optional<Placed> find(const State& state, const TensorSpec& spec) {
     for (const auto& view : state.views) {
@@ -133,9 +90,8 @@ class Planner {
 
   Placed loaded(const std::string& name, const TensorSpec& spec) {
     auto& state = state_of(name);
-    PYDLBENCH_CHECK(state.given == static_cast<std::size_t>(spec.elements()),
-                    "the tensor " + name + " has the wrong number of elements");
-    const Placed placed{spec, new_block(spec, true)};
+    check_elements(name, state.given == static_cast<std::size_t>(spec.elements()));
+    const Placed placed{spec, new_block(spec.bytes(), true)};
     state.views.push_back(placed);
     plan_.loads.push_back({name, placed});
     return placed;
@@ -150,42 +106,22 @@ class Planner {
       return loaded(name, spec);
     }
     const auto& first = state.views.front().spec;
-    PYDLBENCH_CHECK(first.elements() == spec.elements(),
-                    "the tensor " + name + " has the wrong number of elements");
+    check_elements(name, first.elements() == spec.elements());
     for (const auto& [from, to] : conversions_between(first, spec)) {
       const auto source = reading(name, from);
-      const Placed target{to, new_block(to, false)};
-      plan_.blocks[source.block].use(plan_.steps.size());
-      plan_.blocks[target.block].use(plan_.steps.size());
+      const Placed target{to, new_block(to.bytes(), false)};
+      use(source.block);
+      use(target.block);
       plan_.steps.push_back({name + " reorder", name, nullptr, {source, target}});
       state.views.push_back(target);
     }
     return *find(state, spec);
   }
 
-  // The tensor itself, to be read and overwritten.
-  Placed updating(const std::string& name, const TensorSpec& spec) {
-    const auto placed = reading(name, spec);
-    auto& state = state_of(name);
-    const auto stored = state.views.front();
-    PYDLBENCH_CHECK(state.given == 0 || placed.block == stored.block,
-                    name + " is updated in another layout than it is kept in");
-    if (kept_.count(name) > 0) plan_.blocks[placed.block].kept = true;
-    state.views = {placed.block == stored.block ? stored : placed};
-    return placed;
-  }
-
-  Placed written(const std::string& name, const TensorSpec& spec) {
-    auto& state = states_[name];
-    PYDLBENCH_CHECK(state.views.empty() && state.given == 0, name + " is written twice");
-    state.views = {{spec, new_block(spec, kept_.count(name) > 0)}};
-    return state.views.front();
-  }
-
   // ---------------------------------------------------------------------------------------------
   // Links.
 
-  void add(const Link& link) {
+  void add(const Link& link) override {
     const auto weights = weights_of(link);
     const auto plan = choose(link);
     plan->prepare();
@@ -198,16 +134,17 @@ class Planner {
         wanted.strides = weights->strides;
       }
       if (wanted.use == Use::in_out) {
-        step.tensors[i] = updating(name_of_role(link, link.writes, wanted.role), wanted);
+        const auto& name = name_of_role(link, link.writes, wanted.role);
+        step.tensors[i] = updated(name, reading(name, wanted));
       } else if (wanted.use != Use::output) {
         step.tensors[i] = reading(*name_of_input(link, wanted), wanted);
       }
     }
     for (std::size_t i = 0; i < specs.size(); ++i) {
       if (specs[i].use != Use::output) continue;
-      step.tensors[i] = written(name_of_output(link, specs[i]), specs[i]);
+      step.tensors[i] = written(name_of_output(link, specs[i]), {specs[i], 0}, specs[i].bytes());
     }
-    for (const auto& placed : step.tensors) plan_.blocks[placed.block].use(plan_.steps.size());
+    for (const auto& placed : step.tensors) use(placed.block);
     plan_.workspace_bytes = std::max(plan_.workspace_bytes, plan->workspace_bytes());
     plan_.steps.push_back(std::move(step));
   }
@@ -273,7 +210,9 @@ class Planner {
     auto found = plans(link);
     narrow(found, link);
     if (found.size() == 1) return found.front();
-    auto& known = known_.fastest[key_of(link)];
+    // Which plans of a gradient can run depends on what its forward pass has left.
+    const bool has_workspace = states_.count(link.workspace) > 0;
+    auto& known = known_.fastest[key_of(link) + (has_workspace ? " with workspace" : "")];
     if (!known) known = fastest(found, link);
     return known;
   }
@@ -285,36 +224,16 @@ class Planner {
       });
       if (found.size() == 1) return;
     }
-    // A large matrix that every step changes would be laid out anew as often.
-    if (link.fields.kind() == "gemm" &&
-        !state_of(name_of_role(link, link.reads, "weights")).constant) {
+    if (is_changing_matrix(link)) {
       prefer(found, [](const auto& one) { return one->facts().variant == "plain"; });
     }
     if (!is_convolution(link)) {
-      std::size_t least = std::numeric_limits<std::size_t>::max();
-      for (const auto& one : found) least = std::min(least, converted_bytes(*one, link));
-      prefer(found, [&](const auto& one) { return converted_bytes(*one, link) == least; });
+      prefer_least(found, [&](const auto& one) { return converted_bytes(*one, link); });
     }
     if (found.size() > kMostTried) found.resize(kMostTried);
   }
 
-  // What a link finds: its problem, and how what it reads lies.
-  std::string key_of(const Link& link) {
-    std::string key = link.problem;
-    // Nothing else depends on what convolutions are wanted in.
-    if (is_convolution(link)) key += " " + std::to_string(static_cast<int>(layouts_));
-    if (layouts_ == Layouts::chosen) key += " " + link.choice;
-    for (const auto& [role, name] : link.reads) {
-      const auto found = states_.find(name);
-      if (found == states_.end()) continue;  // of another pass
-      const auto& state = found->second;
-      key += " " + role + " ";
-      const bool free = state.constant || state.views.empty();
-      key += free ? (state.constant ? "constant" : "given") : order_text(state.views.front().spec);
-    }
-    // Which plans of a gradient can run depends on what its forward pass has left.
-    return states_.count(link.workspace) > 0 ? key + " with workspace" : key;
-  }
+  std::string text_of(const Placed& placed) const override { return order_text(placed.spec); }
 
   // The conversions that a plan costs within a step: of what it reads, and of the gradient of
   // weights that are kept in another layout.
@@ -324,17 +243,18 @@ class Planner {
     const auto append = [&](const std::vector<Conversion>& more) {
       found.insert(found.end(), more.begin(), more.end());
     };
-    const auto stored = link.reads.find("weights");
+    const auto weights = link.reads.find("weights");
     for (const auto& spec : plan.tensors()) {
       if (spec.use == Use::input || spec.use == Use::derived) {
-        const auto& state = state_of(*name_of_input(link, spec));
-        if (state.constant || state.views.empty() || find(state, spec)) continue;
-        append(conversions_between(state.views.front().spec, spec));
+        const auto& name = *name_of_input(link, spec);
+        const Placed* from = stored(name);
+        if (from != nullptr && !find(state_of(name), spec)) {
+          append(conversions_between(from->spec, spec));
+        }
       } else if (spec.role == "weights" && link.pass == Pass::backward_weights &&
-                 stored != link.reads.end()) {
-        const auto& state = state_of(stored->second);
-        if (state.constant || state.views.empty()) continue;
-        append(conversions_between(spec, state.views.front().spec));
+                 weights != link.reads.end()) {
+        const Placed* to = stored(weights->second);
+        if (to != nullptr) append(conversions_between(spec, to->spec));
       }
     }
     return found;
@@ -362,13 +282,8 @@ class Planner {
     return best;
   }
 
-  const std::vector<Link>& links_;
-  const std::set<std::string>& kept_;
-  Layouts layouts_;
   Offers& offers_;
   Choices& known_;
-  ChainPlan plan_;
-  std::map<std::string, State> states_;
 };
 
 }  // namespace

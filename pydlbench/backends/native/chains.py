@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, Protocol, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -13,7 +13,20 @@ if TYPE_CHECKING:
 
     from pydlbench.records.specs import KernelSpec
 
-__all__ = ["Chain", "ChainLink", "Chains"]
+__all__ = ["Chain", "ChainLink", "Chains", "LinkArguments", "Load", "Step"]
+
+
+class LinkArguments(TypedDict):
+    """What a native module's ``Link`` takes, but for its word for the pass."""
+
+    name: str
+    problem: str
+    kind: str
+    fields: Mapping[str, object]
+    reads: Mapping[str, str]
+    writes: Mapping[str, str]
+    workspace: NotRequired[str]
+    choice: NotRequired[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +51,8 @@ class ChainLink:
     workspace: str = ""
     choice: str = ""
 
-    def arguments(self) -> dict[str, Any]:
-        """Return what a native module's ``Link`` takes, but for its word for the pass."""
+    def arguments(self) -> LinkArguments:
+        """Return what a native module's ``Link`` takes."""
         return {
             "name": self.name,
             "problem": self.problem,

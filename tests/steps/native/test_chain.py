@@ -190,13 +190,13 @@ def test_a_chosen_kernel_is_taken() -> None:
     found = _cpu.candidates("pointwise", _cpu.Pass.forward_inference, _cpu.Precision.fp32, fields)
     for one in {f"{c.implementation} {c.layout}" for c in found if not c.is_reference}:
         link = _cpu.Link(
-            "a",
-            "relu",
-            "pointwise",
-            fields,
-            _cpu.Pass.forward_inference,
-            {"src": "x"},
-            {"dst": "y"},
+            name="a",
+            problem="relu",
+            kind="pointwise",
+            fields=fields,
+            pass_=_cpu.Pass.forward_inference,
+            reads={"src": "x"},
+            writes={"dst": "y"},
             choice=one,
         )
         x = np.linspace(-1, 1, 2 * 32 * 25, dtype=np.float32)
