@@ -284,15 +284,12 @@ def run_markdown(run: RunRecord, entries: Sequence[Entry]) -> str:
     from pydlbench.report.e2e import settings, steps_report
     from pydlbench.report.layers import layers_page
     from pydlbench.report.text import as_markdown, run_lines
-    from pydlbench.report.verdicts import conclude, measured_peaks
+    from pydlbench.report.verdicts import conclude_run
 
     blocks: list[Block] = []
     rows = _layers(entries)
     if rows:
-        timed = [row for row in rows if row.ok]
-        threads = timed[0].threads if timed else None
-        notes = conclude(rows, measured_peaks(run.device_for(threads)))
-        blocks += layers_page(run, rows, notes)
+        blocks += layers_page(run, rows, conclude_run(run, rows))
     steps = _steps(entries)
     others: dict[str, list[dict[str, object]]] = {}
     for entry in entries:

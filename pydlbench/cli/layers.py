@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
@@ -254,11 +253,12 @@ def show(
     from pydlbench.report.json import to_json
     from pydlbench.report.layers import layers_page, layers_report
     from pydlbench.report.text import as_markdown
+    from pydlbench.report.verdicts import conclude_run
 
     bugs: list[Exception] = []
     conclusion: list[str] = []
     try:
-        conclusion = _conclusion(run, rows)
+        conclusion = conclude_run(run, rows) if rows else []
     except Exception as error:  # noqa: BLE001 - a sentence must not cost the measurements
         bugs.append(error)
 
@@ -281,33 +281,17 @@ def show(
         raise bugs[0]
 
 
-def _conclusion(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
-    from pydlbench.report.verdicts import conclude, measured_peaks
-
-    if not rows:
-        return []
-    # Only of a single row does the conclusion speak of other peaks.
-    timed = [row for row in rows if row.ok]
-    return conclude(rows, measured_peaks(run.device_for(timed[0].threads if timed else None)))
-
-
 def _device_warnings(run: RunRecord) -> list[str]:
     devices = run.devices()
     found: dict[str, list[str]] = {}
     for threads, device in (devices or {"": run.device}).items():
         for item in device.get("warnings") or ():
-            found.setdefault(_warning(item), []).append(threads)
+            text = "; ".join(filter(None, (item["symptom"], item.get("remedy"))))
+            found.setdefault(text, []).append(threads)
     return [
         text if len(which) >= len(devices) else f"{text} (with --threads {','.join(which)})"
         for text, which in found.items()
     ]
-
-
-def _warning(item: Any) -> str:
-    if isinstance(item, Mapping):
-        symptom, remedy = item.get("symptom", ""), item.get("remedy")
-        return f"{symptom}; {remedy}" if remedy else str(symptom)
-    return str(item)
 
 
 # -----------------------------------------------------------------------------

@@ -495,12 +495,9 @@ def _of_table(kind: str, results: Results, outcomes: Sequence[Outcome]) -> list[
 
 def _layers(results: Results, outcomes: Sequence[Outcome]) -> list[str]:
     from pydlbench.records.measurement import Measurement
-    from pydlbench.report.verdicts import conclude, measured_peaks
+    from pydlbench.report.verdicts import conclude_run
 
-    rows = [one.record(Measurement) for one in outcomes]
-    timed = [row for row in rows if row.ok]
-    device = results.run.device_for(timed[0].threads if timed else None)
-    return conclude(rows, measured_peaks(device))
+    return conclude_run(results.run, [one.record(Measurement) for one in outcomes])
 
 
 def _label(one: Outcome) -> str:

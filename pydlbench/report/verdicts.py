@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydlbench.ladder.dominance import Dominance, Timed, dominance
 from pydlbench.layers.layer import ITEM_BYTES
@@ -15,16 +14,17 @@ from pydlbench.timing.guards import HARMFUL
 from pydlbench.units import format_seconds, number, percent, time_in, time_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pydlbench.records.measurement import Measurement, Roofline, TimeSummary
+    from pydlbench.records.run import RunRecord
 
 __all__ = [
     "compare_backends",
     "conclude",
+    "conclude_run",
     "disturbance",
     "dominates",
-    "measured_peaks",
     "share_text",
     "sum_is_disturbed",
 ]
@@ -488,6 +488,23 @@ def conclude(rows: Sequence[Measurement], peaks: Mapping[str, float] | None = No
     return lines
 
 
+def conclude_run(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
+    """Return the conclusion from a run's rows; only of a single one does it speak of other peaks.
+
+    Args:
+        run: has the measured peaks of its device, at the number of threads of the first row.
+        rows: see :func:`conclude`.
+    """
+    threads = next((row.threads for row in rows if row.ok), None)
+    peaks = run.device_for(threads).get("peaks")
+    measured = {
+        peak["precision"]: peak["measured_flops_per_s"]
+        for peak in (peaks if isinstance(peaks, list) else ())
+        if peak.get("measured_flops_per_s")
+    }
+    return conclude(rows, measured)
+
+
 def _side_by_side(timed: Sequence[Measurement]) -> list[str]:
     """Compare several rows: backends, else settings, or add up the layers of one model."""
     disturbed = any(row.contended for row in timed)
@@ -633,40 +650,3 @@ def _leader(timed: Sequence[Measurement]) -> Dominance | None:
     if found is None or any(row.contended for row in timed if row.layer == found.name):
         return None
     return found
-
-
-# -----------------------------------------------------------------------------
-# Reading the measured compute peaks out of a run's device record.
-
-
-def measured_peaks(device: Mapping[str, Any]) -> dict[str, float]:
-    """Return the measured peak by precision, in the unit of the record; empty if unknown.
-
-    ``device["peaks"]`` maps precisions to objects, or lists objects with a ``precision``; the
-    measured number is their first field whose name starts with ``measured``, itself a number or an
-    object with ``flops_per_s``.
-    """
-    peaks = device.get("peaks")
-    items: Iterable[tuple[Any, Any]] = ()
-    if isinstance(peaks, Mapping):
-        items = peaks.items()
-    elif isinstance(peaks, (list, tuple)):
-        items = [(item.get("precision"), item) for item in peaks if isinstance(item, Mapping)]
-    found = {}
-    for precision, item in items:
-        value = _measured(item)
-        if isinstance(precision, str) and value:
-            found[precision] = value
-    return found
-
-
-def _measured(item: Any) -> float | None:
-    if not isinstance(item, Mapping):
-        return None
-    for name, value in item.items():
-        if not str(name).startswith("measured"):
-            continue
-        number = value.get("flops_per_s") if isinstance(value, Mapping) else value
-        if isinstance(number, (int, float)) and not isinstance(number, bool) and number > 0:
-            return float(number)
-    return None

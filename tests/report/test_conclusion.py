@@ -5,7 +5,7 @@ import pytest
 from said import says
 
 from pydlbench.records.measurement import Roofline
-from pydlbench.report.verdicts import conclude
+from pydlbench.report.verdicts import conclude, conclude_run
 
 PEAKS = {"fp32": 0.58, "bf16": 1.1}
 
@@ -25,6 +25,20 @@ def test_no_lower_precision_is_recommended_where_it_gains_nothing(measurement):
     assert len(conclude([row], {"fp32": 0.58, "bf16": 0.59})) == 1
     assert len(conclude([row], {"fp32": 0.58})) == 1
     assert len(conclude([row])) == 1
+
+
+def test_peaks_are_those_that_were_measured_with_the_threads_of_the_row(measurement, run_record):
+    def device(bf16):
+        peaks = {"fp32": 1e12, "bf16": bf16, "fp16": None}
+        found = [{"precision": name, "measured_flops_per_s": one} for name, one in peaks.items()]
+        return {"name": "Invented 9000", "peaks": found}
+
+    both = {**device(4e12), "by_threads": {"1": device(3e12), "2": device(2e12)}}
+    run = msgspec.structs.replace(run_record, device=both)
+    for threads, gain in ((1, "3.0x"), (2, "2.0x"), (8, "4.0x")):
+        row = measurement(median=0.05, roof=0.0465, threads=threads)
+        assert says(conclude_run(run, [row])[1], "--precision bf16", gain)
+    assert len(conclude_run(run_record, [row])) == 1
 
 
 def test_lowest_precision_has_nothing_below(measurement):

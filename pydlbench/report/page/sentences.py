@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydlbench.records.step import framework_text, options_text
 from pydlbench.report.page.blocks import UNREADABLE, dotted, plain
-from pydlbench.report.verdicts import conclude, disturbance, measured_peaks
+from pydlbench.report.verdicts import conclude_run, disturbance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -70,7 +70,7 @@ def _layers(run: PageRun) -> Iterator[Conclusion]:
     from pydlbench.report.columns import heading
 
     about = "  ".join(heading(run.record, run.timed or run.rows)[:1])
-    lines = conclude(run.rows, measured_peaks(run.record.device))
+    lines = conclude_run(run.record, run.rows)
     # In a terminal the reasons are printed before the conclusion.
     yield Conclusion(about, [line.replace("stand above.", "stand below.") for line in lines])
 
