@@ -36,7 +36,7 @@ def imported(stderr):
 def job():
     """The main job in small."""
     return call(
-        *("layers", "--shape", "conv3", "--batch", "2", "--budget", "0.05", "--json", "-"),
+        *("layers", "--shape", "mnist/conv1", "--batch", "2", "--budget", "0.02", "--json", "-"),
         python=("-X", "importtime"),
     )
 
@@ -48,7 +48,7 @@ def test_the_main_job_gives_pure_json_and_a_verified_row(job):
     assert document["schema_version"] == 1
     assert document["interrupted"] is False
     (row,) = document["measurements"]
-    assert (row["layer"], row["problem"]) == ("alexnet/conv3", "mb2ic192ih13oc384oh13kh3ph1")
+    assert (row["layer"], row["problem"]) == ("mnist/conv1", "mb2ic1ih28oc32oh28kh5ph2")
     assert (row["status"], row["correct"]["status"]) == ("ok", "ok")
     assert row["time_s"]["median"] > 0
     assert document["run"]["command"][1:3] == ["layers", "--shape"]
@@ -64,7 +64,7 @@ def test_no_framework_is_imported(job):
 @native
 def test_the_command_lines_record_has_the_fields_of_the_functions(job):
     layer = pydlbench.Conv2d.of(
-        batch=2, in_channels=192, in_size=13, out_channels=384, kernel=3, padding=1
+        batch=2, in_channels=1, in_size=28, out_channels=32, kernel=5, padding=2
     )
     record = pydlbench.measure(layer, options=Options(budget_s=0.02)).to_dict()
     (row,) = json.loads(job.stdout)["measurements"]
@@ -104,7 +104,8 @@ sys.exit(main())
 @native
 @pytest.mark.parametrize("finished", [0, 1])
 def test_ctrl_c_prints_what_is_finished(finished):
-    words = ("--shape", "conv5", "conv1", "conv2", "--batch", "1", "--budget", "0.2", "--json", "-")
+    problems = [f"mb1ic8ih{size}oc8oh{size}kh3ph1" for size in (8, 6, 7)]
+    words = ("--shape", *problems, "--budget", "0.2", "--json", "-")
     process = subprocess.Popen(
         [sys.executable, "-c", TELLING, "layers", *words, "--quiet"],
         stdout=subprocess.PIPE,
@@ -120,7 +121,7 @@ def test_ctrl_c_prints_what_is_finished(finished):
     document = json.loads(out)
     assert document["interrupted"] is True
     rows = document["measurements"]
-    assert [row["layer"] for row in rows] == [f"alexnet/conv{n}" for n in (5, 1, 2)] * finished
+    assert [row["layer"] for row in rows] == problems * finished
     # A third of all visits was made: every row has had some.
     whole = sum(row["stop_rule"] != "interrupted" for row in rows)
     others = f", {3 - whole} more had some of their visits" if rows else ""
