@@ -5,23 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from invented_sweep import FILE, LAYERS, Sessions, entries, sweep
+from invented_sweep import FILE, LAYERS, Sessions, counts, entries, sweep
 from said import says
 
 from pydlbench.errors import PrimitiveError
 from pydlbench.store.store import Store
-
-
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "all.toml"
-    path.write_text(FILE, encoding="utf-8")
-    return path
-
-
-def counts(found):
-    tables = [entry.table for entry in found]
-    return {name: tables.count(name) for name in ("layer", "estimate", "step", "check")}
 
 
 def test_everything_is_one_run_with_its_samples(file, capsys):

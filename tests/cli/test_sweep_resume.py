@@ -12,24 +12,12 @@ from pathlib import Path
 import pytest
 import raw_store
 from invented_rows import time_of
-from invented_sweep import FILE, LAYERS, Sessions, entries, sweep
+from invented_sweep import LAYERS, Sessions, counts, entries, sweep
 
 from pydlbench.errors import UsageError
 from pydlbench.records.diagnosis import Diagnosis
 from pydlbench.records.step import StepRecord
 from pydlbench.store.store import Store
-
-
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "all.toml"
-    path.write_text(FILE, encoding="utf-8")
-    return path
-
-
-def counts(found):
-    tables = [entry.table for entry in found]
-    return {name: tables.count(name) for name in ("layer", "estimate", "step", "check")}
 
 
 def test_ctrl_c_keeps_what_is_finished_and_resume_does_the_rest(file, capsys):

@@ -138,6 +138,12 @@ def gpu() -> Iterator[Gpu]:
 
 
 @pytest.fixture(scope="module")
+def cuda(gpu: Gpu) -> Any:
+    """The native module."""
+    return gpu.native
+
+
+@pytest.fixture(scope="module")
 def device(gpu: Gpu) -> Any:
     """The GPU as the native module knows it."""
     return gpu.device

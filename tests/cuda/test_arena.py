@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pydlbench.backends.verification.inputs import round_to
-from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
+from pydlbench.errors import InsufficientMemoryError, PrimitiveError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,20 +19,6 @@ DIMS = {"batch": 3, "channels": 5, "height": 7, "width": 2}
 SHAPE = tuple(DIMS.values())
 #: Oldest compute capability of each mode, times ten.
 MODES = {"fp32": 50, "fp16-tc": 70, "bf16-tc": 80}
-
-
-@pytest.fixture(scope="module")
-def cuda() -> Any:
-    """The module, where it was built."""
-    return pytest.importorskip("pydlbench._cuda", reason="built without CUDA")
-
-
-@pytest.fixture(scope="module")
-def device(cuda: Any) -> Any:
-    try:
-        return cuda.Device(0)
-    except UnsupportedError as error:
-        pytest.skip(str(error))
 
 
 def relu(cuda: Any, device: Any, mode: str = "fp32", layout: str = "nchw", **dims: int) -> Any:

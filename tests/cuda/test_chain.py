@@ -3,45 +3,23 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import tiny
 
 from pydlbench.errors import UnsupportedError
-from pydlbench.models.builder import Builder
 from pydlbench.records.step import StepSpec
 from pydlbench.steps.native.chain import NativeChain, prepare_model
 from pydlbench.timing.chunk import Request
-
-if TYPE_CHECKING:
-    from pydlbench.models.graph import Model
 
 pytestmark = pytest.mark.gpu
 
 WAYS = ("channels last", "channels first", "as each row")
 
 
-def branches() -> Model:
-    """Residuals, joins, shared inputs, groups, normalisations: what GPUs have kernels of."""
-    made = Builder("branches", 4, (3, 10, 10))
-    made.conv("stem", 16, 3, bias=False, padding=1)
-    stem = made.relu(after=made.batchnorm())
-    made.conv("left", 16, 3, 1, 1, groups=4, bias=False, after=stem)
-    left = made.batchnorm()
-    made.conv("right", 16, (1, 3), 1, (0, 0, 1, 1), after=stem)
-    both = made.add("both", left, made.relu())
-    joined = made.concat("joined", [made.relu("both/out", after=both), stem, both])
-    made.lrn("norm", 5, 1e-2, 0.75, 2.0, after=joined)
-    made.pool("most", 3, 2, "SAME")
-    made.global_pool("global")
-    made.flatten()
-    made.linear("fc", 7)
-    return made.model(title="branches", source="this test", decay=1e-2)
-
-
-MODELS = {"chain": tiny.chain, "branches": branches}
+MODELS = {"chain": tiny.chain, "joins": lambda: tiny.joins(left=4, right=1)}
 
 
 @pytest.fixture(scope="module")

@@ -23,20 +23,6 @@ EQUATIONS = {
 TERMS = {"forward-training": "k", "backward-data": "n", "backward-weights": "m"}
 
 
-@pytest.fixture(scope="module")
-def cuda() -> Any:
-    """The module, where it was built."""
-    return pytest.importorskip("pydlbench._cuda", reason="built without CUDA")
-
-
-@pytest.fixture(scope="module")
-def device(cuda: Any) -> Any:
-    try:
-        return cuda.Device(0)
-    except UnsupportedError as error:
-        pytest.skip(str(error))
-
-
 def uniform(seed: int, *shape: int) -> Any:
     return np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
 

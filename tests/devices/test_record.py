@@ -5,31 +5,11 @@ import json
 import math
 
 import pytest
+from invented_readings import bandwidth, reading
 
 from pydlbench.devices.cpu.record import DeviceRecord, precision_peak
-from pydlbench.devices.findings import Advice, Bandwidth, ImpossiblePeakError, Reading
+from pydlbench.devices.findings import Advice, ImpossiblePeakError
 from pydlbench.errors import UnsupportedError
-
-
-def reading(per_second, clock_hz=3.7e9):
-    return Reading(
-        per_second=per_second,
-        median_per_second=0.99 * per_second,
-        clock_hz=clock_hz,
-        rounds=8,
-        kernel="vfmadd231ps zmm",
-    )
-
-
-def bandwidth(level, pattern, rate):
-    return Bandwidth(
-        level=level,
-        pattern=pattern,
-        bytes_per_s=rate,
-        median_bytes_per_s=rate,
-        working_set_bytes=1 << 26,
-        kernel="zmm",
-    )
 
 
 @pytest.fixture

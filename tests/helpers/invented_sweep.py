@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunInfo
     from pydlbench.store.entry import Entry
 
-__all__ = ["FILE", "LAYERS", "Sessions", "entries", "parse", "sweep"]
+__all__ = ["FILE", "LAYERS", "Sessions", "counts", "entries", "parse", "sweep"]
 
 #: A row of every kind.
 FILE = """
@@ -122,3 +122,9 @@ def entries(run: str = "last") -> tuple[RunInfo, list[Entry]]:
     with Store.open(readonly=True) as store:
         info = store.find(run)
         return info, store.entries(info.id, samples=True)
+
+
+def counts(found: list[Entry]) -> dict[str, int]:
+    """Return how many entries there are of each kind that a sweep measures."""
+    tables = [entry.table for entry in found]
+    return {name: tables.count(name) for name in ("layer", "estimate", "step", "check")}

@@ -28,11 +28,10 @@ def row_of(measurement):
 def test_one_problem(row_of):
     rows = [row_of("torch eager", 1.5), row_of("native", 1), row_of("numba", 4.123)]
     (text,) = compare_backends(rows)
-    assert text == (
-        "native runs conv3 fastest, at 90 % of its measured limit; torch eager takes 1.50x as "
-        "long, numba takes 4.12x as long."
+    assert says(
+        text, "native", "conv3", "fastest", "90 %", "torch eager", "1.50x", "numba", "4.12x"
     )
-    assert conclude(rows)[0].startswith("native runs conv3 fastest")
+    assert conclude(rows)[0] == text
 
 
 def test_without_a_roof_there_is_no_limit(row_of):
@@ -56,10 +55,10 @@ def test_an_interval_that_holds_one_is_no_difference(row_of):
 def test_the_fastest_is_whom_the_ratios_refer_to(row_of):
     rows = [row_of("native", 1), row_of("torch eager", 0.99, low=0.97)]
     (text,) = compare_backends(rows)
-    assert text.startswith("native and torch eager cannot be told apart")
+    assert says(text, "native and torch eager", "conv3")
     rows = [row_of("native", 1), row_of("torch eager", 0.999, low=1.001)]
     (text,) = compare_backends(rows)
-    assert text.startswith("native runs conv3 fastest")
+    assert says(text, "native", "conv3", "fastest")
 
 
 def test_few_rounds_without_an_interval(measurement):
@@ -68,7 +67,7 @@ def test_few_rounds_without_an_interval(measurement):
         measurement(ratio=ratio),
         measurement(ratio={**ratio, "median": 1.4}, backend="numba"),
     ]
-    assert "numba takes 1.40x as long" in compare_backends(rows)[0]
+    assert says(compare_backends(rows)[0], "numba", "1.40x")
 
 
 def test_many_problems_are_geometric_means(row_of):
@@ -142,7 +141,7 @@ def test_a_tie_is_nobody_s_win(row_of):
 def test_settings_are_problems_of_their_own(row_of, other):
     rows = [row_of(name, ratio) for name, ratio in (("native", 1), ("numba", 2))]
     rows += [row_of(name, ratio, **other) for name, ratio in (("native", 1), ("numba", 8))]
-    assert compare_backends(rows)[0].startswith("over 2 problems, geometric mean: native 1.00x")
+    assert says(compare_backends(rows)[0], "2 problems", "native 1.00x")
 
 
 def test_clocks_of_a_gpu_may_differ_between_backends(row_of):
@@ -150,7 +149,7 @@ def test_clocks_of_a_gpu_may_differ_between_backends(row_of):
         return row_of(name, ratio, device="cuda:0", timing=timing, threads=None)
 
     first = [row("native", 1, "cuda-graph"), row("tensorflow xla", 2, "host-sync")]
-    assert compare_backends(first)[0].startswith("native runs conv3 fastest")
+    assert says(compare_backends(first)[0], "native", "conv3", "fastest")
     second = [row("native", 1, "events"), row("tensorflow xla", 8, "host-sync")]
     assert "tensorflow xla 4.00x the fastest" in compare_backends(first + second)[0]
 

@@ -4,6 +4,7 @@ import itertools
 
 import msgspec
 import pytest
+from said import says
 
 from pydlbench.records.measurement import Roofline
 from pydlbench.report.backends import interleaved_table
@@ -104,13 +105,10 @@ def test_marks_have_their_legend(run_record, interleaved):
     lines = lines_of(interleaved())
     assert [line.split()[-1] for line in lines[1:]] == [*["2e-7"] * 5, "!"]
     text = render_layers(run_record, interleaved())
-    assert "\n!: contended, the time is an upper bound\n" in text
+    assert "\n!: contended" in text
     assert "\n~: " not in text
     text = render_layers(run_record, interleaved(half=0.2, contended=False))
-    assert (
-        "\n~: the ratio is known to no better than 5 %, may lie on either side of 1.1x, or comes "
-        "from too few visits for an interval\n" in text
-    )
+    assert says(text.partition("\n~: ")[2].partition("\n")[0], "5 %", "1.1x")
     assert "\n!: " not in text
     lines = lines_of(interleaved(half=0.2))
     assert [line.split()[-1] for line in lines[1:]] == ["2e-7", *["~"] * 4, "~!"]
@@ -119,7 +117,7 @@ def test_marks_have_their_legend(run_record, interleaved):
     early = interleaved(contended=False, stop_rule="interrupted")
     assert [line.split()[-1] for line in lines_of(early)[1:]] == ["i"] * 6
     assert "\ni: interrupted" in render_layers(run_record, early)
-    assert "\nkept: the same call where the allocator keeps" in text
+    assert "\nkept: " in text
 
 
 def test_what_differs_between_backends_of_one_problem_is_a_column(interleaved):
@@ -160,7 +158,7 @@ def test_who_sums_in_another_format_is_marked(run_record, interleaved):
     assert "accumulate" not in title
     assert [line.split()[-1] for line in lines] == ["2e-7", "a", "a", *["2e-7"] * 3]
     text = render_layers(run_record, rows)
-    assert "\na: sums in another format than whom it is compared with: bfloat16\n" in text
+    assert says(text.partition("\na: ")[2].partition("\n")[0], "bfloat16")
     # The same everywhere needs no mark, whatever other problems do.
     assert not [line for line in lines_of(interleaved(accumulate="bfloat16")) if line.endswith("a")]
 
@@ -172,12 +170,12 @@ def test_rows_are_not_named_after_their_accumulator(run_record, interleaved):
         {**second.to_dict(), "accumulate": "bfloat16", "causes": causes}
     )
     text = render_layers(run_record, [first, second, *rest])
-    assert "alexnet/conv3 torch eager: 2.00x the time of native: no cause found" in text
+    assert says(text, "alexnet/conv3 torch eager", "2.00x", "native", "no cause")
 
 
 def test_medians_in_another_order_than_the_ratios_are_explained(run_record, interleaved):
     rows = interleaved(contended=False)
-    assert "is not always that of the ratios" not in render_layers(run_record, rows)
+    assert "\nto best: " not in render_layers(run_record, rows)
     first, second, *rest = rows
     # Half as long in the rounds that all were in, and yet the longest over all its samples.
     time = msgspec.structs.replace(second.time, median=9e-4)
@@ -186,7 +184,7 @@ def test_medians_in_another_order_than_the_ratios_are_explained(run_record, inte
     text = render_layers(
         run_record, [first, msgspec.structs.replace(second, time=time, ratio=ratio), *rest]
     )
-    assert "\nto best: from the rounds that both were in; the order of the medians" in text
+    assert "\nto best: " in text
 
 
 def test_the_row_that_others_are_compared_with_has_no_mark_of_its_sums(interleaved):

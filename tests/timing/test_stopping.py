@@ -36,7 +36,6 @@ def test_precision_stops_a_quiet_kernel_at_the_minimum() -> None:
     rule = MedianPrecision(min_samples=10)
     assert samples_until_finished(rule, [1.0, 1.001] * 50) == 10
     assert rule.reason == "precision"
-    assert "median known to" in rule.detail
 
 
 def test_precision_without_samples_is_not_finished() -> None:
@@ -83,7 +82,7 @@ def test_steady_noise_stops_a_bimodal_kernel_that_precision_cannot() -> None:
     n = samples_until_finished(noise, values)
     assert n is not None
     assert 128 <= n < 600
-    assert "noise steady at" in noise.detail
+    assert noise.reason == "steady-noise"
 
 
 def test_steady_noise_never_stops_a_drifting_kernel() -> None:
@@ -109,8 +108,7 @@ def test_budget_counts_cost_and_keeps_the_floor() -> None:
     rule.add_measurement(0.4, 0.5)
     assert rule.is_finished()
     assert rule.reason == "budget"
-    assert "3 s of 1 s" in rule.detail
-    assert "6 samples are the least" in rule.detail
+    assert says(rule.detail, "3 s of 1 s", "6")
 
 
 def test_budget_waits_for_the_time() -> None:
@@ -126,7 +124,7 @@ def test_budget_gives_a_sample_longer_than_itself_three() -> None:
 def test_max_samples() -> None:
     rule = MaxSamples(7)
     assert samples_until_finished(rule, [1.0] * 10) == 7
-    assert rule.detail == "limit of 7 samples"
+    assert says(rule.detail, "7")
 
 
 def test_any_of_names_the_first_finished_rule() -> None:

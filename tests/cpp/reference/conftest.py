@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from pydlbench.backends.verification.checksums import Computed
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -83,6 +84,22 @@ def taps(layer: Conv2d | Pool2d) -> Iterator[tuple[int, int, int, int, int, int]
             iw = ow * layer.stride_width + kw * dilation[1] - layer.pad_left
             if 0 <= ih < layer.in_height and 0 <= iw < layer.in_width:
                 yield oh, ow, kh, kw, ih, iw
+
+
+def evidence(
+    check: Callable[..., dict[str, Any]], layer: Any, pass_: str, inputs: Any, value: Array
+) -> Any:
+    """Return what the host's float64 check finds of a result."""
+    (role,) = layer.writes(pass_)
+    computed = Computed(
+        pass_=pass_,
+        propagation="inference",
+        precision="fp32",
+        inputs=inputs,
+        results={role: value},
+        rng=np.random.default_rng(1),
+    )
+    return check(layer, computed)[role]
 
 
 def uniform(seed: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -224,5 +241,10 @@ def checker(cpp_library: ctypes.CDLL) -> Checker:
 def numpy_sums() -> SimpleNamespace:
     """Return what the tests compute their own results with."""
     return SimpleNamespace(
-        Sums=Sums, Stored=Stored, taps=taps, uniform=uniform, assert_found=assert_found
+        Sums=Sums,
+        Stored=Stored,
+        taps=taps,
+        uniform=uniform,
+        assert_found=assert_found,
+        evidence=evidence,
     )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pydlbench.backends.verification.checksums import Computed
 from pydlbench.backends.verification.conv import check_conv
 from pydlbench.layers.conv import Conv2d
 
@@ -103,16 +102,7 @@ def test_each_error_of_a_convolution_is_the_one_that_numpy_finds(
         stored = numpy_sums.Stored(sums.value, kind, format_)
         result = checker.conv(layer, pass_, inputs, stored)
         numpy_sums.assert_found(result, sums.errors(stored), stored, sums.value)
-    (role,) = layer.writes(pass_)
-    computed = Computed(
-        pass_=pass_,
-        propagation="inference",
-        precision="fp32",
-        inputs=inputs,
-        results={role: sums.value},
-        rng=np.random.default_rng(1),
-    )
-    evidence = check_conv(layer, computed)[role]
+    evidence = numpy_sums.evidence(check_conv, layer, pass_, inputs, sums.value)
     assert result.terms == evidence.terms
     assert evidence.worst.error < 1e-12
 

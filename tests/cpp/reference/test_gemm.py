@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pydlbench.backends.verification.checksums import Computed
 from pydlbench.backends.verification.gemm import check_gemm
 from pydlbench.layers.gemm import Gemm
 
@@ -48,16 +47,7 @@ def test_each_error_of_a_product_is_the_one_that_numpy_finds(
         result = checker.gemm(pass_, sizes, inputs, stored, per_launch=5000)
         numpy_sums.assert_found(result, sums.errors(stored), stored, sums.value)
     layer = Gemm(batch_count=sizes[0], m=sizes[1], k=sizes[2], n=sizes[3])
-    (role,) = layer.writes(pass_)
-    computed = Computed(
-        pass_=pass_,
-        propagation="inference",
-        precision="fp32",
-        inputs=inputs,
-        results={role: sums.value},
-        rng=np.random.default_rng(1),
-    )
-    evidence = check_gemm(layer, computed)[role]
+    evidence = numpy_sums.evidence(check_gemm, layer, pass_, inputs, sums.value)
     assert result.terms == evidence.terms
     assert evidence.worst.error < 1e-12
 

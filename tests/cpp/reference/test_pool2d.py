@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pydlbench.backends.verification.checksums import Computed
 from pydlbench.backends.verification.pool import check_pool
 from pydlbench.layers.pool import Pool2d
 
@@ -95,16 +94,7 @@ def test_each_error_of_a_pooling_is_the_one_that_numpy_finds(
         given = inputs if mode == "max" or pass_ == "forward" else {"dst": inputs["dst"]}
         result = checker.pool(layer, pass_, given, stored)
         numpy_sums.assert_found(result, sums.errors(stored), stored, sums.value)
-    (role,) = layer.writes(pass_)
-    computed = Computed(
-        pass_=pass_,
-        propagation="inference",
-        precision="fp32",
-        inputs=inputs,
-        results={role: sums.value},
-        rng=np.random.default_rng(1),
-    )
-    evidence = check_pool(layer, computed)[role]
+    evidence = numpy_sums.evidence(check_pool, layer, pass_, inputs, sums.value)
     if mode == "max" and pass_ == "forward":
         assert result.max_error == 0
     assert result.terms == evidence.terms

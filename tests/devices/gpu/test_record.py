@@ -5,32 +5,12 @@ import json
 import math
 
 import pytest
+from invented_readings import bandwidth, reading
 
-from pydlbench.devices.findings import Bandwidth, ImpossiblePeakError, Reading
+from pydlbench.devices.findings import ImpossiblePeakError
 from pydlbench.devices.gpu.record import GpuRecord, LaunchCost, gpu_peak
 from pydlbench.devices.roofline import Level
 from pydlbench.errors import UnsupportedError
-
-
-def reading(per_second, clock_hz=1.5e9):
-    return Reading(
-        per_second=per_second,
-        median_per_second=0.99 * per_second,
-        clock_hz=clock_hz,
-        rounds=8,
-        kernel="FFMA",
-    )
-
-
-def bandwidth(level, pattern, rate):
-    return Bandwidth(
-        level=level,
-        pattern=pattern,
-        bytes_per_s=rate,
-        median_bytes_per_s=rate,
-        working_set_bytes=1 << 30,
-        kernel="float4",
-    )
 
 
 @pytest.fixture
@@ -40,8 +20,8 @@ def record(gpu):
         facts=facts,
         clock_hz=1.5e9,
         peaks=(
-            gpu_peak(facts, "fp32", reading(50e12)),
-            gpu_peak(facts, "fp16", reading(100e12)),
+            gpu_peak(facts, "fp32", reading(50e12, 1.5e9)),
+            gpu_peak(facts, "fp16", reading(100e12, 1.5e9)),
             gpu_peak(facts, "fp8-tc", "no product of this mode"),
         ),
         bandwidths=(
@@ -70,12 +50,12 @@ def test_the_peak_of_fp16_accumulates_in_float16(record):
 
 def test_a_probe_that_beats_the_hardware_is_an_error(gpu):
     with pytest.raises(ImpossiblePeakError, match="this GPU's entry in the table of FLOP rates"):
-        gpu_peak(gpu(), "fp32", reading(1.04 * 132 * 256 * 1.5e9))
-    assert gpu_peak(gpu(), "fp32", reading(1.02 * 132 * 256 * 1.5e9)).theoretical is not None
+        gpu_peak(gpu(), "fp32", reading(1.04 * 132 * 256 * 1.5e9, 1.5e9))
+    assert gpu_peak(gpu(), "fp32", reading(1.02 * 132 * 256 * 1.5e9, 1.5e9)).theoretical is not None
 
 
 def test_a_probe_that_beats_an_assumption_drops_it(gpu):
-    peak = gpu_peak(gpu(name="NVIDIA H300"), "fp32", reading(2 * 132 * 256 * 1.5e9))
+    peak = gpu_peak(gpu(name="NVIDIA H300"), "fp32", reading(2 * 132 * 256 * 1.5e9, 1.5e9))
     assert peak.theoretical is peak.nominal is None
     assert peak.measured == 2 * 132 * 256 * 1.5e9
 

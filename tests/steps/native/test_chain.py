@@ -17,24 +17,6 @@ from pydlbench.timing.statistics import median_interval
 WAYS = ("channels last", "blocked", "as each row")
 
 
-def branches():
-    """Everything of `tiny.branches` that has a native kernel: residuals, joins, shared inputs."""
-    made = Builder("branches", 4, (3, 10, 10))
-    made.conv("stem", 16, 3, bias=False, padding=1)
-    stem = made.relu(after=made.batchnorm())
-    made.conv("left", 16, 3, 1, 1, groups=16, bias=False, after=stem)
-    left = made.batchnorm()
-    made.conv("right", 16, (1, 3), 1, (0, 0, 1, 1), groups=2, after=stem)
-    both = made.add("both", left, made.relu())
-    joined = made.concat("joined", [made.relu("both/out", after=both), stem, both])
-    made.lrn("norm", 5, 1e-2, 0.75, 2.0, after=joined)
-    made.pool("most", 3, 2, "SAME")
-    made.global_pool("global")
-    made.flatten()
-    made.linear("fc", 7)
-    return made.model(title="branches", source="this test", decay=1e-2)
-
-
 def gates():
     """Activations, factors of channels, a transposed convolution; a loss over maps."""
     made = Builder("gates", 2, (3, 8, 8))
@@ -53,7 +35,7 @@ def gates():
 
 MODELS = {
     "chain": tiny.chain,
-    "branches": branches,
+    "joins": lambda: tiny.joins(left=16, right=2),
     "gates": gates,
     "maps, squares": tiny.maps,
     "maps, sum": lambda: tiny.maps("sum"),
@@ -135,7 +117,7 @@ def test_memory_is_shared_by_lifetime_and_no_larger_than_needed() -> None:
 
 
 def test_weights_that_do_not_change_are_packed_before_and_others_within() -> None:
-    model = branches()
+    model = MODELS["joins"]()
     forward = NativeChain(model, "forward", "channels last").chain
     training = NativeChain(model, "training", "channels last").chain
 

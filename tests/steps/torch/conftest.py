@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 torch = pytest.importorskip("torch")
+
+from pydlbench.steps.torch.recording import by_module, record  # noqa: E402 - not installed everywhere
 
 
 class Odd(torch.nn.Module):
@@ -59,7 +62,13 @@ def odd() -> Callable[[], types.SimpleNamespace]:
         step()
         named = {one: name.rpartition(".")[0] for name, one in module.named_parameters()}
         return types.SimpleNamespace(
-            module=module, optimizer=optimizer, step=step, parameters=named
+            module=module,
+            optimizer=optimizer,
+            step=step,
+            parameters=named,
+            record=functools.partial(
+                record, step, naming=by_module(module), parameters=named, optimizer=optimizer
+            ),
         )
 
     return make

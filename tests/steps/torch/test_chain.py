@@ -15,18 +15,9 @@ from pydlbench.steps.torch.recording import by_module, record  # noqa: E402
 from pydlbench.timing.chunk import Request  # noqa: E402
 
 
-def recorded(made):
-    return record(
-        made.step,
-        naming=by_module(made.module),
-        parameters=made.parameters,
-        optimizer=made.optimizer,
-    )
-
-
 def test_results_gradients_and_state_are_the_steps_bit_by_bit(odd):
     made = odd()
-    recording = recorded(made)
+    recording = made.record()
     before = [one.detach().clone() for one in made.parameters]
     checks = {one.name: one for one in verify(recording, made.step, made.parameters)}
     assert {one.status for one in checks.values()} == {"ok"}
@@ -40,7 +31,7 @@ def test_results_gradients_and_state_are_the_steps_bit_by_bit(odd):
 
 def test_a_chain_with_another_scalar_is_refused(odd):
     made = odd()
-    recording = recorded(made)
+    recording = made.record()
     call = next(one for one in recording.calls if one.keywords.get("alpha") == -0.1)
     call.keywords = {"alpha": -0.11}
     with pytest.raises(PrimitiveError, match="state"):
@@ -74,7 +65,7 @@ def test_a_chain_that_updates_no_weight_is_refused_however_small_the_update():
 
 def test_a_gradient_that_no_recorded_call_makes_is_refused(odd):
     made = odd()
-    recording = recorded(made)
+    recording = made.record()
     first = next(iter(made.parameters))
     first.grad = torch.zeros_like(first)
     with pytest.raises(PrimitiveError, match=f"gradient of {made.parameters[first]}"):
@@ -82,7 +73,7 @@ def test_a_gradient_that_no_recorded_call_makes_is_refused(odd):
 
 
 def test_a_chain_that_frees_too_early_cannot_run(odd):
-    recording = recorded(odd())
+    recording = odd().record()
     recording.calls[0].freed.append(recording.calls[0].results.number)
     with pytest.raises(RuntimeError, match="None"):
         compose(recording)()
@@ -90,7 +81,7 @@ def test_a_chain_that_frees_too_early_cannot_run(odd):
 
 def test_a_chain_keeps_what_outlives_the_step_and_nothing_else(odd):
     made = odd()
-    recording = recorded(made)
+    recording = made.record()
     chain = Chain(recording)
     chain.run()
     weights = {one.untyped_storage()._cdata for one in made.parameters}

@@ -16,17 +16,7 @@ from pydlbench.records.step import StepSpec  # noqa: E402
 from pydlbench.steps import operations  # noqa: E402
 from pydlbench.steps.inputs import make_batch, make_weights  # noqa: E402
 from pydlbench.steps.torch.calls import record_model  # noqa: E402
-from pydlbench.steps.torch.recording import by_module, record  # noqa: E402
 from pydlbench.steps.torch.step import TorchModel  # noqa: E402
-
-
-def recorded(made):
-    return record(
-        made.step,
-        naming=by_module(made.module),
-        parameters=made.parameters,
-        optimizer=made.optimizer,
-    )
 
 
 def of_model(name, batch, phase="training"):
@@ -40,7 +30,7 @@ def packets(recording):
 
 
 def test_calls_have_the_direction_and_the_module_that_they_are_of(odd):
-    calls = recorded(odd()).calls
+    calls = odd().record().calls
     by_name = {(str(one.function.overloadpacket), one.direction): one.names for one in calls}
     assert by_name["aten.native_batch_norm", "forward"] == ("norm",)
     assert by_name["aten.native_batch_norm_backward", "backward"] == ("norm",)
@@ -64,7 +54,7 @@ def test_calls_have_the_direction_and_the_module_that_they_are_of(odd):
 
 def test_a_sum_of_gradients_is_made_in_place_as_without_a_recorder(odd):
     made = odd()
-    recording = recorded(made)
+    recording = made.record()
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         made.step()
     real = Counter({one.key.replace("::", "."): one.count for one in profiler.key_averages()})
@@ -83,7 +73,7 @@ def test_a_sum_of_gradients_is_made_in_place_as_without_a_recorder(odd):
 
 def test_all_that_the_step_makes_is_freed_but_gradients(odd):
     made = odd()
-    recording = recorded(made)
+    recording = made.record()
     freed = {recording.places[one][0] for call in recording.calls for one in call.freed}
     left = set(recording.sizes) - freed
     gradients = {one.grad.untyped_storage()._cdata for one in made.parameters}
@@ -95,7 +85,7 @@ def test_all_that_the_step_makes_is_freed_but_gradients(odd):
 
 
 def test_equal_calls_are_one_with_their_number(odd):
-    recording = recorded(odd())
+    recording = odd().record()
     distinct = recording.distinct()
     assert sum(one.count for one in distinct) == sum(not one.implied for one in recording.calls)
     keys = [(one.signature, one.direction) for one in distinct]

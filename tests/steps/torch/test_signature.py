@@ -11,7 +11,6 @@ from pydlbench.errors import UnsupportedError  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
 from pydlbench.steps import operations  # noqa: E402
 from pydlbench.steps.aten.text import leaves  # noqa: E402
-from pydlbench.steps.torch.recording import by_module, record  # noqa: E402
 from pydlbench.steps.torch.replay import CallOperator, make_ready  # noqa: E402
 from pydlbench.steps.torch.signature import parse, signature  # noqa: E402
 from pydlbench.timing.chunk import Request  # noqa: E402
@@ -62,14 +61,7 @@ def test_what_shares_memory_shares_it_again():
 
 
 def test_every_distinct_call_of_the_odd_step_runs_alone(odd):
-    made = odd()
-    recording = record(
-        made.step,
-        naming=by_module(made.module),
-        parameters=made.parameters,
-        optimizer=made.optimizer,
-    )
-    wanted = [one.signature for one in recording.distinct()]
+    wanted = [one.signature for one in odd().record().distinct()]
     ready, refused = make_ready(dict.fromkeys(wanted), "cpu")
     assert refused == {}
     assert set(ready) == set(wanted)
