@@ -41,8 +41,8 @@ _PREFIXES = (
 )
 
 
-def si(value: float, unit: str, digits: int = 3) -> str:
-    """Format ``value`` with an SI prefix and ``digits`` significant digits: ``28.7 GFLOP``.
+def si(value: float, unit: str) -> str:
+    """Format ``value`` with an SI prefix and three significant digits: ``28.7 GFLOP``.
 
     ``nan`` and infinities are printed as such, never as a number.
     """
@@ -50,13 +50,12 @@ def si(value: float, unit: str, digits: int = 3) -> str:
         return f"{value} {unit}"
     if value == 0:
         return f"0 {unit}"
-    # Rounding may carry over: 999.7 with three digits is 1.00 of the next prefix.
-    carry = 1 - 0.5 * 10**-digits
+    # Rounding may carry over: 999.7 is 1.00 of the next prefix.
     factor, prefix = next(
-        (item for item in _PREFIXES if abs(value) >= item[0] * carry), _PREFIXES[-1]
+        (item for item in _PREFIXES if abs(value) >= item[0] * 0.9995), _PREFIXES[-1]
     )
-    scaled = float(f"{value / factor:.{digits - 1}e}")  # here too: 9.996 is 10.0
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(scaled)) + 1e-9))
+    scaled = float(f"{value / factor:.2e}")  # here too: 9.996 is 10.0
+    decimals = max(0, 2 - math.floor(math.log10(abs(scaled)) + 1e-9))
     return f"{scaled:.{decimals}f} {prefix}{unit}"
 
 

@@ -39,12 +39,6 @@ def test_what_is_no_number_is_printed_as_such(value):
     assert units.si(value, "s") == f"{value} s"
 
 
-def test_digits():
-    assert units.si(1234.5, "s", digits=4) == "1.234 ks"
-    assert units.si(1234.5, "s", digits=2) == "1.2 ks"
-    assert units.si(999.96, "s", digits=4) == "1.000 ks"
-
-
 @given(st.floats(1e-9, 1e20))
 def test_the_text_is_the_number_to_three_digits(value):
     number, unit = units.si(value, "s").split(" ")

@@ -440,8 +440,9 @@ def read_request(args: argparse.Namespace, *, several: bool = False) -> Request:
         "keep_samples": True,  # for the store; outputs have them only with --samples
         "algorithms": args.algorithms,
         "energy": args.energy,
-        "workspace_bytes": byte_count("--workspace-limit", args.workspace_limit),
     }
+    if args.workspace_limit is not None:
+        options["workspace_bytes"] = byte_count("--workspace-limit", args.workspace_limit)
     threads = _threads(args.threads)
     layers = read_layers(args)
     wanted = [(layer, pass_) for layer in layers for pass_ in passes if pass_ in layer.passes]

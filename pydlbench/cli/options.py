@@ -119,19 +119,16 @@ def positive_seconds(option: str, text: str) -> float:
     return value
 
 
-def byte_count(option: str, text: str | None, default: int = 1 << 33) -> int:
+def byte_count(option: str, text: str) -> int:
     """Return a number of bytes: ``4096``, ``64M``, ``64MiB``, ``1.5g`` (powers of 1024).
 
     Args:
         option: Its name, for messages.
-        text: What was given; ``None`` is the default.
-        default: In bytes.
+        text: What was given.
 
     Raises:
         UsageError: It is no such number.
     """
-    if text is None:
-        return default
     pattern = r"([0-9]{1,18}(?:\.[0-9]{1,6})?)\s*([KMGT]?)(?:I?B)?"
     found = re.fullmatch(pattern, text.strip().upper())
     if not found:

@@ -136,7 +136,7 @@ def read_figures() -> tuple[Figure, ...]:
         )
 
 
-def find_figures(model: str | None = None) -> tuple[Figure, ...]:
+def find_figures(model: str | None) -> tuple[Figure, ...]:
     """Return the figures of one model, or of a family of them; all without a model.
 
     Args:

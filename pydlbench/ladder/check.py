@@ -21,7 +21,7 @@ from pydlbench.ladder.experiments import (
 )
 from pydlbench.ladder.laps import Core, Laps, Sampled
 from pydlbench.ladder.ledger import LEAST, Ladder, conclude
-from pydlbench.ladder.native import NativeVisits, measure_native, native_of
+from pydlbench.ladder.native import NativeVisits, native_of
 from pydlbench.ladder.operators import blocks, by_operator, predict, singles, step_operators
 from pydlbench.models import build_model
 from pydlbench.records.check import CheckRecord, OperatorRow
@@ -161,7 +161,7 @@ class _Check:
         wanted = plan(self._model, case.phase, case.precision, "cpu", session.cache_bytes("cpu"))
         if known is None:
             self._tell("native layers")
-            known = measure_native(wanted, session)
+            known = dict(session.measure(wanted.cases))
         self._rows = known
         self._native = NativeVisits(wanted, known, self._apart, laps)
         self._notes += [f"no native row: {one}" for one in self._native.sums().missing]

@@ -63,7 +63,6 @@ def forecast_step(
     measures: bool = True,
     visits: int = VISITS,
     keep: Callable[[str, dict[str, Any], str], None] = lambda *_: None,
-    tell: Callable[[str], None] = lambda _: None,
 ) -> ForecastRecord:
     """Forecast a step from operators that were timed apart; it is not run.
 
@@ -74,14 +73,13 @@ def forecast_step(
         measures: measure what the store lacks; else it is missing in the sum.
         visits: processes that a missing operator is timed in.
         keep: called with table, document and key of each row that was measured, at once.
-        tell: called with what is done next.
 
     Raises:
         UsageError: no such model or option.
         UnsupportedError: the framework's calls cannot be listed, or not be timed by signature.
         WorkerError: a worker died.
     """
-    steps = forecasting(case, session, store, measures=measures, visits=visits, tell=tell)
+    steps = forecasting(case, session, store, measures=measures, visits=visits)
     while True:
         try:
             found = next(steps)
@@ -107,7 +105,7 @@ def forecasting(
 ) -> Generator[OperatorTime | CalibrationRecord, None, ForecastRecord]:
     """Yield what is measured as soon as it is finished, and return the forecast.
 
-    Args and errors: see :func:`forecast_step`.
+    Arguments and errors: see :func:`forecast_step`; ``tell`` is called with what is done next.
     """
     tell("operators of the step")
     made = _Forecaster(session, store, measures, visits, tell)

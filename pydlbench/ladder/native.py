@@ -17,7 +17,7 @@ from pydlbench.timing.statistics import median
 from pydlbench.timing.visits import visit_policy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from pydlbench.ladder.estimate import Plan
     from pydlbench.ladder.operators import StepOperator
@@ -32,7 +32,6 @@ __all__ = [
     "NativeVisits",
     "Place",
     "Rungs",
-    "measure_native",
     "native_of",
     "native_sum",
     "roof_s",
@@ -173,21 +172,6 @@ class NativeSum:
     def of_pointwise(self, model: Model) -> float:
         """Return the seconds of all other nodes, and of the sums of gradients."""
         return self.of_nodes() - self.of_layers(model)
-
-
-def measure_native(
-    wanted: Plan,
-    session: Session,
-    progress: Callable[[float, int, str], None] | None = None,
-) -> dict[KernelSpec, Measurement]:
-    """Find and time the fastest native kernel of each distinct layer of a step.
-
-    Args:
-        wanted: the step's work.
-        session: measures.
-        progress: called with rows done, rows in all and the next row's label.
-    """
-    return dict(session.measure(wanted.cases, progress))
 
 
 def native_sum(wanted: Plan, rows: Mapping[KernelSpec, Measurement]) -> NativeSum:

@@ -47,7 +47,6 @@ def test_default_is_alexnet_forward_fp32_hot(session):
             "confidence": 0.95,
             "keep_samples": True,
             "algorithms": False,
-            "workspace_bytes": 1 << 33,
             "energy": False,
             "threads": None,
         }

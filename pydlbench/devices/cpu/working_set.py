@@ -28,12 +28,12 @@ def last_level_bytes(facts: CpuFacts, cpus: Collection[int]) -> int:
     return _level_bytes(facts, cpus, max(levels)) if levels else _ASSUMED_LAST_LEVEL
 
 
-def memory_working_set(facts: CpuFacts, cpus: Collection[int], factor: int = 3) -> int:
-    """Return the bytes that cannot stay in the caches: ``factor`` x the last level.
+def memory_working_set(facts: CpuFacts, cpus: Collection[int]) -> int:
+    """Return the bytes that cannot stay in the caches: three times the last level.
 
     Never more than a quarter of the memory available.
     """
-    wanted = factor * last_level_bytes(facts, cpus)
+    wanted = 3 * last_level_bytes(facts, cpus)
     available = facts.memory_available_bytes
     return wanted if available is None else min(wanted, available // 4)
 
