@@ -49,19 +49,6 @@ namespace {
 // cudaMalloc aligns better, but strides need not keep more than this.
 constexpr std::int64_t kAlignment = 16;
 
-cudnnDataType_t cudnn_type(DataType type) {
-  switch (type) {
-    case DataType::float32:
-      return CUDNN_DATA_FLOAT;
-    case DataType::float16:
-      return CUDNN_DATA_HALF;
-    case DataType::bfloat16:
-      return CUDNN_DATA_BFLOAT16;
-    default:
-      throw Unsupported("cuDNN convolution of this storage format is not built");
-  }
-}
-
 // The descriptors' addresses must not move while others are made from them.
 class Builder {
  public:
@@ -75,7 +62,7 @@ class Builder {
   Descriptor& tensor(std::int64_t name, const TensorSpec& spec, bool is_virtual = false) {
     auto& tensor = make(CUDNN_BACKEND_TENSOR_DESCRIPTOR, "tensor " + spec.role);
     tensor.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, std::vector<std::int64_t>{name})
-        .set(CUDNN_ATTR_TENSOR_DATA_TYPE, cudnn_type(spec.type))
+        .set(CUDNN_ATTR_TENSOR_DATA_TYPE, type_of(spec.type))
         .set(CUDNN_ATTR_TENSOR_DIMENSIONS, spec.dims)
         .set(CUDNN_ATTR_TENSOR_STRIDES, spec.strides)
         .set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, std::vector<std::int64_t>{kAlignment});
@@ -87,7 +74,7 @@ class Builder {
   Descriptor& convolution(const Conv2dProblem& p, DataType compute) {
     using Numbers = std::vector<std::int64_t>;
     auto& convolution = make(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, "convolution");
-    convolution.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, cudnn_type(compute))
+    convolution.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, type_of(compute))
         .set_enum(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE,
                   CUDNN_CROSS_CORRELATION)
         .set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, Numbers{2})

@@ -30,6 +30,19 @@ std::string reason(cudnnStatus_t status) {
 
 }  // namespace
 
+cudnnDataType_t type_of(DataType type) {
+  switch (type) {
+    case DataType::float32:
+      return CUDNN_DATA_FLOAT;
+    case DataType::float16:
+      return CUDNN_DATA_HALF;
+    case DataType::bfloat16:
+      return CUDNN_DATA_BFLOAT16;
+    default:
+      throw Unsupported("cuDNN in this storage format is not built");
+  }
+}
+
 const Api& api() {
   static const Api table = [] {
     Api found{};

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "cuda/runtime/device.hpp"
+#include "cuda/tensor.hpp"
 
 namespace pydlbench::cuda::cudnn {
 
@@ -36,6 +37,9 @@ const Api& api();
 // Throws Unsupported (cuDNN has no such thing, or lacks a library that it needs), OutOfMemory,
 // DeviceLost or PrimitiveFailure, with cuDNN's own reason.
 void check(cudnnStatus_t status, const std::string& what);
+
+// Throws Unsupported for formats that none of our plans has cuDNN compute in.
+cudnnDataType_t type_of(DataType type);
 
 // The cuDNN handle of a GPU: one per process and GPU, because making one takes a good part of a
 // second.

@@ -55,19 +55,6 @@ using TensorDescriptor = Owned<cudnnTensorDescriptor_t>;
 
 int narrow(std::int64_t size) { return static_cast<int>(size); }
 
-cudnnDataType_t library_type(DataType type) {
-  switch (type) {
-    case DataType::float32:
-      return CUDNN_DATA_FLOAT;
-    case DataType::float16:
-      return CUDNN_DATA_HALF;
-    case DataType::bfloat16:
-      return CUDNN_DATA_BFLOAT16;
-    default:
-      throw Unsupported("cuDNN has no pooling in this data type");
-  }
-}
-
 PoolingDescriptor describe(const Pool2dProblem& p, cudnnPoolingMode_t mode) {
   cudnnPoolingDescriptor_t created = nullptr;
   cudnn::check(functions().create_pooling(&created), "cudnnCreatePoolingDescriptor");
@@ -86,7 +73,7 @@ TensorDescriptor describe(const TensorSpec& spec, bool channels_last) {
   TensorDescriptor descriptor{created, functions().destroy_tensor};
   cudnn::check(
       functions().set_tensor(created, channels_last ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW,
-                             library_type(spec.type), narrow(spec.dims[0]), narrow(spec.dims[1]),
+                             cudnn::type_of(spec.type), narrow(spec.dims[0]), narrow(spec.dims[1]),
                              narrow(spec.dims[2]), narrow(spec.dims[3])),
       "cudnnSetTensor4dDescriptor");
   return descriptor;
