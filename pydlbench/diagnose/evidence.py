@@ -15,9 +15,11 @@ from pydlbench.ladder.estimate import estimate, plan
 from pydlbench.ladder.experiments import REORDERS, ask_log
 from pydlbench.ladder.native import native_sum
 from pydlbench.models import build_model
+from pydlbench.records.diagnosis import WORTH
 from pydlbench.records.specs import KernelSpec
 from pydlbench.steps.run import run
 from pydlbench.timing.statistics import median
+from pydlbench.units import percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -95,6 +97,14 @@ class Observations:
             if self.beside_s is not None:
                 return self.beside_s
         return self.step.time.median
+
+    def share(self, seconds: float) -> str:
+        """Return which part of the step so many seconds are, in words: ``21 %``."""
+        return percent(seconds / self.step_s)
+
+    def matters(self, seconds: float, least: float = WORTH) -> bool:
+        """Whether so many seconds are at least such a share of the step."""
+        return seconds >= least * self.step_s
 
     def term(self, name: str) -> LedgerTerm | None:
         """Return a term of the check's ledger."""

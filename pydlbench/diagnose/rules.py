@@ -18,7 +18,7 @@ from pydlbench.ladder.ledger import LEAST, Ladder
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.pool import Pool2d
 from pydlbench.models.work import LOSS
-from pydlbench.records.diagnosis import WORTH, Hypothesis
+from pydlbench.records.diagnosis import Hypothesis
 from pydlbench.records.step import step_words
 from pydlbench.units import format_bytes, format_seconds, percent
 
@@ -82,7 +82,7 @@ def find_first_touch(seen: Observations) -> Iterator[Hypothesis]:
     if faults is None or seen.case.on_gpu:
         return
     most = min(faults * _MOST_PER_FAULT_S, seen.step_s)
-    if most < WORTH * seen.step_s:
+    if not seen.matters(most):
         return
     symptom = f"{faults:.0f} page faults in each step: {format_bytes(faults * _PAGE)} of new memory"
     evidence = ["page faults counted by the kernel around the samples"]
@@ -137,24 +137,24 @@ def find_layout(seen: Observations) -> Iterator[Hypothesis]:
     if case.framework != "torch" or not any(node.op == "conv" for node in seen.model):
         return  # TensorFlow has one layout on CPUs, and products have none
     reorder = seen.reorder_s
-    if case.layout == "nhwc" and (reorder is None or reorder < WORTH * seen.step_s):
+    if case.layout == "nhwc" and (reorder is None or not seen.matters(reorder)):
         return
     other = "nhwc" if case.layout == "nchw" else "nchw"
     if reorder is None:
         symptom = f"the step runs in {case.layout.upper()}; nothing logs its layout reorders"
         evidence: tuple[str, ...] = ()
     else:
-        share = percent(reorder / seen.step_s)
-        symptom = f"{format_seconds(reorder)} of layout reorders in each step ({share})"
+        symptom = (
+            f"{format_seconds(reorder)} of layout reorders in each step ({seen.share(reorder)})"
+        )
         evidence = (f"reorders by {seen.reorder_how}",)
-    changes = (("layout", other),)
     yield Hypothesis(
         problem="layout reorders",
         symptom=symptom,
         evidence=evidence,
         cause=f"the kernels want another layout than {case.layout.upper()}: operands are brought "
         "into it before them and back behind them",
-        experiment=StepChange(what=_NAMES[other], changes=changes, checks=True),
+        experiment=StepChange(what=_NAMES[other], changes=(("layout", other),), checks=True),
         next=again(seen.changed(layout=other)),
         most_s=seen.step_s,
     )
@@ -174,7 +174,7 @@ def find_operators(seen: Observations) -> Iterator[Hypothesis]:
     else:
         kinds = ("layer",)  # alone, operators run in their best layout, which is not the step's
     for kind in kinds:
-        worth = [one for one in seen.excesses(kind) if one.seconds >= WORTH * seen.step_s]
+        worth = [one for one in seen.excesses(kind) if seen.matters(one.seconds)]
         for one in worth[:_MOST_OPERATORS]:
             yield from _of_node(seen, one)
 
@@ -184,7 +184,7 @@ def _of_node(seen: Observations, excess: Excess) -> Iterator[Hypothesis]:
         most = excess.seconds
         if excess.own_s is None:  # nobody knows yet what the framework needs
             most = excess.count * seen.native_s(work)
-            if most < WORTH * seen.step_s:
+            if not seen.matters(most):
                 continue
         case = seen.framework_case(work)
         yield Hypothesis(
@@ -199,11 +199,9 @@ def _of_node(seen: Observations, excess: Excess) -> Iterator[Hypothesis]:
 
 
 def _symptom(seen: Observations, excess: Excess) -> str:
-    native = format_seconds(excess.native_s)
+    native, share = format_seconds(excess.native_s), seen.share(excess.seconds)
     if excess.own_s is None:
-        share = percent(excess.seconds / seen.step_s)
         return f"{excess.node} needs {native} natively ({share} of the step)"
-    share = percent(excess.seconds / seen.step_s)
     often = f", {excess.count} times" if excess.count > 1 else ""
     return (
         f"{excess.node} takes {format_seconds(excess.own_s)} in {seen.case.framework} alone, "
@@ -218,24 +216,26 @@ def _symptom(seen: Observations, excess: Excess) -> str:
 _BLOCK: Final = 8
 
 
+def _convolutions(seen: Observations) -> Iterator[tuple[str, Conv2d, float]]:
+    """Yield node, layer and seconds of the convolutions that matter in the step."""
+    for node in seen.model:
+        if isinstance(node.layer, Conv2d) and seen.matters(seconds := seen.own_s(node.name)):
+            yield node.name, node.layer, seconds
+
+
 def find_channels(seen: Observations) -> Iterator[Hypothesis]:
     """Yield the same convolution with channels padded to a multiple of eight."""
-    for node in seen.model:
-        layer = node.layer
-        if not isinstance(layer, Conv2d) or layer.groups > 1 or not layer.in_channels % _BLOCK:
-            continue
-        seconds = seen.own_s(node.name)
-        if seconds < WORTH * seen.step_s:
+    for name, layer, seconds in _convolutions(seen):
+        if layer.groups > 1 or not layer.in_channels % _BLOCK:
             continue
         whole = -(-layer.in_channels // _BLOCK) * _BLOCK
         padded = dataclasses.replace(layer, in_channels=whole, name=None)
-        share = percent(seconds / seen.step_s)
-        for work in seen.works(node.name):
+        for work in seen.works(name):
             case = seen.framework_case(work)
             yield Hypothesis(
                 problem=f"{layer.in_channels} input channels",
-                symptom=f"{node.name} has {layer.in_channels} input channels and takes "
-                f"{format_seconds(seconds)} ({share} of the step)",
+                symptom=f"{name} has {layer.in_channels} input channels and takes "
+                f"{format_seconds(seconds)} ({seen.share(seconds)} of the step)",
                 cause="kernels work on blocks of channels: what does not fill one is computed by "
                 "another, slower kernel, or in vain",
                 experiment=LayerChange(
@@ -244,7 +244,7 @@ def find_channels(seen: Observations) -> Iterator[Hypothesis]:
                     changed=msgspec.structs.replace(case, layer=padded),
                 ),
                 next=layer_command(msgspec.structs.replace(case, layer=padded)),
-                where=f"{node.name} {work.pass_}",
+                where=f"{name} {work.pass_}",
                 most_s=min(seconds, seen.step_s),
             )
 
@@ -257,24 +257,20 @@ def find_copies(seen: Observations) -> Iterator[Hypothesis]:
     """Yield the same convolution on images that were padded beforehand."""
     if seen.case.framework != "torch":
         return  # TensorFlow's convolutions take any padding
-    for node in seen.model:
-        layer = node.layer
-        if not isinstance(layer, Conv2d) or not _uneven(layer):
-            continue
-        seconds = seen.own_s(node.name)
-        if seconds < WORTH * seen.step_s:
+    for name, layer, seconds in _convolutions(seen):
+        if layer.pad_top == layer.pad_bottom and layer.pad_left == layer.pad_right:
             continue
         ready = dataclasses.replace(layer.on_padded_images(), name=None)
         size = 4 * ready.batch * ready.in_channels * ready.in_height * ready.in_width
-        for work in seen.works(node.name):
+        for work in seen.works(name):
             if work.pass_ == "backward-weights":
                 continue  # reads what the forward pass has padded
             case = seen.framework_case(work)
             yield Hypothesis(
                 problem="extra copy for uneven padding",
-                symptom=f"{node.name} pads {layer.pad_top}/{layer.pad_bottom} rows and "
+                symptom=f"{name} pads {layer.pad_top}/{layer.pad_bottom} rows and "
                 f"{layer.pad_left}/{layer.pad_right} columns: {format_bytes(size)} are copied",
-                evidence=(f"{node.name} takes {percent(seconds / seen.step_s)} of the step",),
+                evidence=(f"{name} takes {seen.share(seconds)} of the step",),
                 cause="PyTorch's convolutions pad both ends of an axis alike; anything else is an "
                 "operator of its own, which copies the images",
                 experiment=LayerChange(
@@ -283,13 +279,9 @@ def find_copies(seen: Observations) -> Iterator[Hypothesis]:
                     changed=msgspec.structs.replace(case, layer=ready),
                 ),
                 next=layer_command(case),
-                where=f"{node.name} {work.pass_}",
+                where=f"{name} {work.pass_}",
                 most_s=seconds,
             )
-
-
-def _uneven(layer: Conv2d) -> bool:
-    return layer.pad_top != layer.pad_bottom or layer.pad_left != layer.pad_right
 
 
 # -----------------------------------------------------------------------------
@@ -326,7 +318,7 @@ def find_roofs(seen: Observations) -> Iterator[Hypothesis]:
         if row.roofline is None or row.roofline.efficiency >= _FAR:
             continue
         gap = row.time.median - row.roofline.time_s
-        if gap >= WORTH * seen.step_s:
+        if seen.matters(gap):
             gaps.append((gap, term.work, row))
     gaps.sort(key=lambda one: -one[0])
     for gap, work, row in gaps[:_MOST_LAYERS]:
@@ -406,13 +398,13 @@ def find_fusion(seen: Observations) -> Iterator[Hypothesis]:
     if mode is None:
         return
     seconds, how = _pointwise(seen)
-    if seconds < _LARGE_POINTWISE * seen.step_s:
+    if not seen.matters(seconds, _LARGE_POINTWISE):
         return
     yield Hypothesis(
         problem=ONE_BY_ONE,
         reason="pointwise layers bound by memory",
         symptom=f"{format_seconds(seconds)} of each step "
-        f"({percent(seconds / seen.step_s)}) go into layers that hardly compute",
+        f"({seen.share(seconds)}) go into layers that hardly compute",
         evidence=(how,),
         cause="each of them reads its input from memory and writes it back; joined with the layer "
         "before, it would do neither",
@@ -441,12 +433,11 @@ _LARGE_DISPATCH: Final = 0.02
 def find_dispatch(seen: Observations) -> Iterator[Hypothesis]:
     """Yield a mode that joins operators, and a batch that makes each of them longer."""
     found = _dispatch(seen)
-    if found is None or found[0] < _LARGE_DISPATCH * seen.step_s:
+    if found is None or not seen.matters(found[0], _LARGE_DISPATCH):
         return
     seconds, how = found
     symptom = (
-        f"{format_seconds(seconds)} of each step "
-        f"({percent(seconds / seen.step_s)}) go into starting operators"
+        f"{format_seconds(seconds)} of each step ({seen.share(seconds)}) go into starting operators"
     )
     cause = "many operators are so small that starting them is a large part of their time"
     mode = compiling_mode(seen.case)
@@ -507,14 +498,14 @@ def find_optimizer(seen: Observations) -> Iterator[Hypothesis]:
         return  # nobody knows what of it has to be done
     native = seen.native.optimizer_s
     own, who = _own_s(seen, "optimizer", native)
-    if own < _LARGE_OPTIMIZER * seen.step_s:
+    if not seen.matters(own, _LARGE_OPTIMIZER):
         return
-    if seen.operators("optimizer") and own - native < WORTH * seen.step_s:
+    if seen.operators("optimizer") and not seen.matters(own - native):
         return  # it is as fast as memory allows
     yield Hypothesis(
         problem="slow optimizer",
         symptom=f"the updates ({model.optimizer.kind}) take {format_seconds(own)} {who}, "
-        f"{percent(own / seen.step_s)} of the step",
+        f"{seen.share(own)} of the step",
         evidence=(f"native kernels need {format_seconds(native)} for the same updates",),
         cause="it goes over weights, gradients and velocities more often than once; a fused "
         "optimizer reads and writes each of them once",
@@ -542,12 +533,12 @@ def find_decay(seen: Observations) -> Iterator[Hypothesis]:
     if seen.case.phase != "training" or not model.decays:
         return
     own, who = _own_s(seen, LOSS, seen.native.loss_s)
-    if own < WORTH * seen.step_s:
+    if not seen.matters(own):
         return
     yield Hypothesis(
         problem="L2 terms in the loss",
         symptom=f"the loss with its {len(model.decays)} L2 terms takes {format_seconds(own)} "
-        f"{who}, {percent(own / seen.step_s)} of the step",
+        f"{who}, {seen.share(own)} of the step",
         cause="each term reads its weights to sum squares, and once more for its gradient; an "
         "optimizer that takes the decay itself reads them anyway",
         experiment=StepChange(
@@ -572,7 +563,7 @@ def find_loss(seen: Observations) -> Iterator[Hypothesis]:
     if seen.model.decays:
         return  # see the rule of L2 terms
     own, _ = _own_s(seen, LOSS, seen.native.loss_s)
-    if own < _LARGE_LOSS * seen.step_s:
+    if not seen.matters(own, _LARGE_LOSS):
         return
     for term in seen.plan.terms:
         work = term.work
@@ -581,8 +572,7 @@ def find_loss(seen: Observations) -> Iterator[Hypothesis]:
         case = seen.framework_case(work)
         yield Hypothesis(
             problem="slow loss",
-            symptom=f"the loss takes {format_seconds(own)}, "
-            f"{percent(own / seen.step_s)} of the step",
+            symptom=f"the loss takes {format_seconds(own)}, {seen.share(own)} of the step",
             cause="the framework's loss is slower than one kernel that does it all",
             experiment=AgainstNative(case=case),
             next=layer_command(case),
@@ -608,14 +598,14 @@ def find_batch(seen: Observations) -> Iterator[Hypothesis]:
         if row.roofline.bound == "memory":
             found[term.work.node] = found.get(term.work.node, 0.0) + row.time.median
     seconds = sum(found.values())
-    if seconds < _LARGE_PRODUCTS * seen.step_s:
+    if not seen.matters(seconds, _LARGE_PRODUCTS):
         return
     batch = 2 * seen.model.batch
     names = sorted(found, key=lambda name: -found[name])[:3]
     yield Hypothesis(
         problem="small batch",
         symptom=f"{', '.join(names)}: weights are read from memory for {seen.model.batch} images "
-        f"only, {percent(seconds / seen.step_s)} of the step",
+        f"only, {seen.share(seconds)} of the step",
         evidence=(f"{format_seconds(seconds)} in native rows that memory bounds",),
         cause="weights are read once per step, whatever the batch: more images share the cost",
         experiment=_larger(batch),
