@@ -107,8 +107,8 @@ def test_table_of_one_layer_has_no_column_for_it_and_fits_150_columns(run_record
     assert "2.00x +-0.5 %" in table[2]
     assert " 90.0  " in table[2]
     assert " brg_conv_fwd:avx512_core_bf16 " in table[2]
-    assert "generic kernel 45.0 ms (90 %), unexplained 10 %" in text
-    assert "oneDNN 3.2.0  torch 2.13.0+cpu" in text.splitlines()[1]
+    assert says(text, "generic kernel", "45.0 ms", "90 %", "unexplained", "10 %")
+    assert says(text.splitlines()[1], "oneDNN 3.2.0", "torch 2.13.0+cpu")
 
 
 @pytest.mark.parametrize("count", [2, 3])
