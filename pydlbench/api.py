@@ -63,7 +63,7 @@ def check(
     time_limit_s: float = 80.0,
     native: Mapping[KernelSpec, Measurement] | None = None,
     checks: bool = False,
-    forecast: Callable[[StepSpec], float | None] = lambda _: None,
+    forecast: Callable[[StepSpec], ForecastRecord | None] = lambda _: None,
     layout: str = "nhwc",
     feed: str = "resident",
     tell: Callable[[str], None] = lambda _: None,

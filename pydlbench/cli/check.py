@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pydlbench.cli.output import Outputs
     from pydlbench.models.graph import Model
     from pydlbench.records.check import CheckResult
+    from pydlbench.records.forecast import ForecastRecord
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
@@ -257,7 +258,7 @@ class CheckTask(Task):
                 laps=self.laps,
                 time_limit_s=self.time_limit_s,
                 native=native,
-                forecast=lambda case: self._forecast_s(case, session, view),
+                forecast=lambda case: self._forecast(case, session, view),
                 tell=advance,
             )
         except PydlbenchError as error:
@@ -267,7 +268,7 @@ class CheckTask(Task):
             result = self._result(record=record)
         yield Result("check", result.to_dict(), self.rows[0], detail=result)
 
-    def _forecast_s(self, case: StepSpec, session: Any, view: View) -> float | None:
+    def _forecast(self, case: StepSpec, session: Any, view: View) -> ForecastRecord | None:
         """Return what stored rows say of a step, and keep that before anything of the step runs.
 
         None where some are missing, or nothing is kept.
@@ -285,7 +286,7 @@ class CheckTask(Task):
             return None
         key = f"{row_key(self, self.rows[0])}/forecast"
         view.keep(Result("forecast", found.to_dict(), key=key))
-        return found.seconds
+        return found
 
     def refused(self, row: Row, status: str, reason: str) -> Result:
         """Return a check's result without numbers."""

@@ -14,6 +14,7 @@ from pydlbench.ladder.check import check_step
 from pydlbench.ladder.estimate import estimate, plan
 from pydlbench.ladder.experiments import REORDERS, ask_log
 from pydlbench.ladder.native import native_sum
+from pydlbench.ladder.parts import parts_of
 from pydlbench.models import build_model
 from pydlbench.records.diagnosis import WORTH
 from pydlbench.records.specs import KernelSpec
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from pydlbench.ladder.estimate import Estimate, Plan
     from pydlbench.ladder.native import NativeSum
+    from pydlbench.ladder.parts import Part
     from pydlbench.models.graph import Model
     from pydlbench.models.work import Work
     from pydlbench.records.check import CheckRecord, LedgerTerm, OperatorRow
@@ -118,11 +120,13 @@ class Observations:
 
     def own_s(self, node: str) -> float:
         """Return what a node costs in the step: in the framework, as far as that is known."""
-        for kind in ("layer", "pointwise"):
-            for operator in self.operators(kind):
-                if node in operator.nodes and len(operator.nodes) == 1:
-                    return operator.seconds
-        return self.native.by_node.get(node, 0.0)
+        own = (one.seconds for one in self.parts if one.name == node)
+        return next(own, self.native.by_node.get(node, 0.0))
+
+    @property
+    def parts(self) -> list[Part]:
+        """The check's operators by the nodes that they belong to; none without a check."""
+        return [] if self.check is None else parts_of(self.check.operators, self.check.native_parts)
 
     def excesses(self, kind: str) -> list[Excess]:
         """Return where the framework needs more than the native library, the largest first.
@@ -136,14 +140,14 @@ class Observations:
             return sorted(self._suspects(kind), key=lambda one: -one.seconds)
         found = [
             Excess(
-                node=operator.nodes[0],
-                seconds=operator.count * (operator.seconds - operator.native_s),
-                own_s=operator.seconds,
-                native_s=operator.native_s,
-                count=operator.count,
+                node=one.name,
+                seconds=one.count * (one.seconds - one.native_s),
+                own_s=one.seconds,
+                native_s=one.native_s,
+                count=one.count,
             )
-            for operator in self.operators(kind)
-            if operator.native_s is not None and len(operator.nodes) == 1
+            for one in self.parts
+            if one.kind == kind and one.native_s is not None and ".." not in one.name
         ]
         return sorted(found, key=lambda one: -one.seconds)
 

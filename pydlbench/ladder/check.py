@@ -10,21 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from pydlbench.errors import PydlbenchError
+from pydlbench.ladder.calls import CallVisits
 from pydlbench.ladder.chain import prepare_native_chain
 from pydlbench.ladder.estimate import plan
-from pydlbench.ladder.experiments import (
-    ask_log,
-    ask_operators,
-    ask_replay,
-    experiments,
-    keeps_pages,
-)
+from pydlbench.ladder.experiments import ask_log, experiments, keeps_pages
 from pydlbench.ladder.laps import Core, Laps, Sampled
 from pydlbench.ladder.ledger import LEAST, Ladder, conclude
-from pydlbench.ladder.native import NativeVisits, native_of
-from pydlbench.ladder.operators import blocks, by_operator, predict, singles, step_operators
+from pydlbench.ladder.native import NativeVisits, native_parts
+from pydlbench.ladder.operators import listed, singles
+from pydlbench.ladder.parts import parts_of
 from pydlbench.models import build_model
-from pydlbench.records.check import CheckRecord, OperatorRow
+from pydlbench.records.check import CheckRecord
 from pydlbench.records.measurement import time_summary
 from pydlbench.records.step import StepPreparation
 from pydlbench.runner.interleaved import random_order, releasing
@@ -33,19 +29,17 @@ from pydlbench.steps import operations
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.run import prepare_step
 from pydlbench.timing.statistics import median
-from pydlbench.workers.environment import FRESH_PAGES
-from pydlbench.workers.host import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pydlbench.ladder.operators import StepOperator
     from pydlbench.models.graph import Model
     from pydlbench.records.chain import ChainFacts
+    from pydlbench.records.check import OperatorRow
+    from pydlbench.records.forecast import ForecastRecord
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepFacts, StepSpec
-    from pydlbench.timing.chunk import Chunk
     from pydlbench.workers.host import RemoteKernel
 
 __all__ = ["check_step"]
@@ -58,7 +52,8 @@ _HOWS = {
     "between hot and cold caches",
     "native_chain": "the native layers in the order of the step, on each other's results, reorders "
     "and packing in between",
-    "operators": "the framework's calls, each distinct one alone with pages kept, times its number",
+    "operators": "the framework's calls, each distinct one alone with pages kept, on operands made "
+    "up from its signature, times its number",
     "operator_chain": "the step's recorded calls in their order, on each other's results",
     "step": "the step with the default allocator",
 }
@@ -72,7 +67,7 @@ def check_step(
     time_limit_s: float = 80.0,
     native: Mapping[KernelSpec, Measurement] | None = None,
     checks: bool = False,
-    forecast: Callable[[StepSpec], float | None] = lambda _: None,
+    forecast: Callable[[StepSpec], ForecastRecord | None] = lambda _: None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> CheckRecord:
     """Measure a framework's step rung by rung, and explain what lies between the rungs.
@@ -85,8 +80,8 @@ def check_step(
             kernels is not counted.
         native: the native rows of the same step, where they have been found already.
         checks: check the step (shapes, parameters, gradients, descent) before it is timed.
-        forecast: says what the step will take, in seconds, from what is stored; called before
-            anything of the step is run.
+        forecast: says what the step will take from what is stored; called before anything of the
+            step is run.
         tell: called with what is done next.
 
     Raises:
@@ -96,18 +91,16 @@ def check_step(
     """
     begin = time.monotonic()
     model = build_model(case.model, case.batch, **case.options)
-    forecast_s = forecast(case)
-    forecast_utc = None if forecast_s is None else _now()
-    made = _Check(case, model, session, checks, tell)
+    said = forecast(case)
+    made = _Check(case, model, session, checks, said, tell)
     try:
         made.find_native(native, laps)
         started = time.monotonic()
         made.prepare()
         made.take(laps, started + time_limit_s)
-        found = made.record(time.monotonic() - begin)
+        return made.record(time.monotonic() - begin)
     finally:
         made.close()
-    return msgspec.structs.replace(found, forecast_s=forecast_s, forecast_utc=forecast_utc)
 
 
 def _now() -> str:
@@ -123,34 +116,29 @@ class _Check:
         model: Model,
         session: Session,
         checks: bool,
+        forecast: ForecastRecord | None,
         tell: Callable[[str], None],
     ) -> None:
         self._case = case
         self._model = model
         self._session = session
         self._checks = checks
+        self._forecast = forecast
         self._tell = tell
-        self._found: tuple[StepOperator, ...] = step_operators(
-            model, case.phase, case.framework, str(case.mode), case.feed
-        )
-        # What compilers make of single nodes would take minutes more.
-        self._singles = singles(model, case.phase, self._found) if case.mode == "graph" else ()
-        self._kernels: list[RemoteKernel[Any]] = []
-        self._own: Worker | None = None
-        # Native rows have processes besides the session's: a new one in each lap.
+        self._kernels: list[RemoteKernel[Any] | None] = []
+        # Native rows have processes besides the session's, a new one in each lap; so have blocks.
         self._apart = Session(session.options)
+        self._memory = Session(session.options)
         self._chain: ChainFacts | None = None
         self._recorded: OperatorsFacts | None = None
         self._notes: list[str] = []
         self._absent: dict[str, str] = {}
         self._visits: dict[str, Callable[[], Mapping[str, float]]] = {}
         self._native: NativeVisits
-        self._calls: OperatorsFacts
+        self._operators: CallVisits
         self._facts: StepFacts
         self._laps: Laps
         self._step_utc = ""
-        # By operator, the seconds of each visit.
-        self._times: dict[str, list[float]] = {}
         self._log: dict[str, Any] = {}
 
     # --- what is visited ----------------------------------------------------------------------
@@ -176,20 +164,7 @@ class _Check:
         # Operands are those of whole steps, and chains are held against them.
         self._step_utc = _now()
         self._tell("operators")
-        keeps = keeps_pages(case, session)
-        operators = self._kept(
-            ask_operators(
-                case, session, self._found, self._singles, warm=not keeps, traces=not keeps
-            )
-        )
-        self._calls = operators.facts
-        self._visits["operators"] = Sampled("operators", operators, self._read_operators)
-        if keeps:
-            self._notes.append(f"{case.framework} keeps freed pages by itself")
-        else:
-            self._visits["page_fault"] = Sampled(
-                "page_fault", self._replay(operators.facts.traces), _per_fault
-            )
+        self._time_calls()
         self._chain_natively()
         self._chain_calls()
         self._tell("step")
@@ -205,6 +180,28 @@ class _Check:
             self._visits["step_resident"] = Sampled("step_resident", resident)
         wrong = [one for one in step.facts.checks if one.status != "ok"]
         self._notes += [f"check {one.name} failed: {one.detail}" for one in wrong]
+
+    def _time_calls(self) -> None:
+        """Make the step's calls ready, each alone, and the blocks that it asks for."""
+        case, session = self._case, self._session
+        keeps = keeps_pages(case, session)
+        calls, blocks = listed(case, session)
+        # What compilers make of single nodes would take minutes more.
+        apart = singles(case) if case.mode == "graph" else ()
+        self._operators = CallVisits(case, session, calls, apart, warm=not keeps)
+        self._kernels.append(self._operators.kernel)
+        self._visits["operators"] = self._operators
+        if keeps:
+            self._notes.append(f"{case.framework} keeps freed pages by itself")
+        elif not blocks:
+            self._notes.append("blocks of this step are not known: additivity has no page faults")
+        else:
+            for name, warm in (("blocks", False), ("blocks_kept", True)):
+                worker = self._memory.worker("native", "cpu", warm=warm)
+                played = worker.build(
+                    operations.prepare_lifetimes, OperatorsFacts, blocks=list(blocks)
+                )
+                self._visits[name] = Sampled(name, self._kept(played))
 
     def _chain_natively(self) -> None:
         """Make the native chain ready, or say why there is none."""
@@ -235,12 +232,6 @@ class _Check:
             else:
                 self._absent["operator_chain"] = why
 
-    def _replay(self, traces: Mapping[str, Sequence[int]]) -> RemoteKernel[OperatorsFacts]:
-        # Each block is given back when it is freed, so that the next one's pages are fresh.
-        self._own = Worker("native", "cpu", self._session.cpus, environment=FRESH_PAGES)
-        sizes = blocks(self._found, traces)
-        return self._kept(ask_replay(self._session, self._own, sizes))
-
     def _warm(self, case: StepSpec) -> RemoteKernel[StepFacts]:
         how = StepPreparation(checks=False)
         return self._kept(prepare_step(case, self._session, warm=True, preparation=how))
@@ -248,22 +239,6 @@ class _Check:
     def _kept(self, kernel: RemoteKernel[Facts]) -> RemoteKernel[Facts]:
         self._kernels.append(kernel)
         return kernel
-
-    def _read_operators(self, chunk: Chunk) -> dict[str, float]:
-        """Return what a visit of all operators says: their sum, and joined ones one by one."""
-        times = by_operator(chunk.seconds, (*self._found, *self._singles))
-        for name, seconds in times.items():
-            self._times.setdefault(name, []).append(seconds)
-        once_s = self._calls.once_s
-        # Images and labels that come from the host are no call of the step.
-        found = [one for one in self._found if one.kind != "feed"]
-        read = {"operators": predict(times, found, once_s)}
-        if fed := [one for one in self._found if one.kind == "feed"]:
-            read["feed"] = predict(times, fed, 0.0)
-        if self._singles:
-            apart = [one for one in found if len(one.nodes) < 2]
-            read["operators_apart"] = predict(times, [*apart, *self._singles], once_s)
-        return read
 
     # --- laps ---------------------------------------------------------------------------------
 
@@ -315,36 +290,27 @@ class _Check:
         case, laps = self._case, self._laps.taken
         confidence = self._session.options.confidence
         native = self._native.sums()
-        times = {name: time_summary(one, confidence) for name, one in self._times.items()}
         faults = {name: self._faults(visit) for name, visit in self._sides().items()}
         tried, notes = experiments(
             case,
             Ladder.of(laps),
-            calls=self._calls,
-            operators=self._found,
+            calls=self._operators.calls,
+            facts=self._operators.facts,
             log=self._log,
             faults=faults,
             reorders_s=() if self._chain is None else self._chain.reorder_runs,
         )
-        rows = tuple(
-            OperatorRow(
-                name=one.name,
-                kind=one.kind,
-                count=one.count,
-                seconds=times[one.name].median,
-                ci_low=times[one.name].ci_low,
-                ci_high=times[one.name].ci_high,
-                native_s=native_of(self._model, one, native),
-                nodes=one.nodes,
-            )
-            for one in self._found
-        )
+        said = self._forecast
+        terms = () if said is None else said.terms
+        stored = {one.signature: one.seconds for one in terms if one.seconds is not None}
+        rows = self._operators.rows(confidence, stored)
+        natives = native_parts(self._model, case, native)
         found = conclude(
             laps,
             tried,
             self._absent,
             hows=_HOWS,
-            details=self._details(rows, median(_of(laps, "step"))),
+            details=self._details(rows, natives, median(_of(laps, "step"))),
             outside_s=0.0 if self._chain is None else self._chain.reorder_s,
             calling_s=self._calling_s(),
             confidence=confidence,
@@ -367,6 +333,9 @@ class _Check:
             native_hot=found.native_hot,
             native_cold=found.native_cold,
             additivity_s=self._additivity(),
+            forecast_s=None if said is None else said.seconds,
+            forecast_utc=None if said is None else said.created_utc,
+            forecast_parts={} if said is None else _forecast_parts(said),
             step_utc=self._step_utc,
             ledger=found.ledger,
             unexplained_low=found.unexplained[0] if found.unexplained else None,
@@ -374,13 +343,14 @@ class _Check:
             contradictions=found.contradictions,
             laps=tuple(laps),
             operators=rows,
+            unreplayed=self._operators.unreplayed(),
+            native_parts=natives,
             faults=faults,
             calibration={
-                "once_s": self._calls.once_s,
-                "dispatch_s": self._calls.dispatch_s,
-                "fault_s": median(_of(laps, "page_fault")) if _of(laps, "page_fault") else None,
+                "once_s": self._operators.facts.once_s,
+                "dispatch_s": self._operators.facts.dispatch_s,
                 "packing_s": self._native.reorders("weights"),
-                "how": self._calls.how,
+                "how": self._operators.facts.how,
             },
             disturbed=found.disturbed,
             notes=(*self._notes, *notes, *self._outside()),
@@ -388,7 +358,7 @@ class _Check:
         )
 
     def _sides(self) -> dict[str, str]:
-        return {"operators": "operators", "counted": "step", "kept": "step_kept"}
+        return {"counted": "step", "kept": "step_kept"}
 
     def _faults(self, visit: str) -> float | None:
         """Return the page faults per execution of what is visited: the median over the laps."""
@@ -397,20 +367,21 @@ class _Check:
         return median(known) if known else None
 
     def _additivity(self) -> float:
-        """Return the operators and the step's page faults, in seconds; see the record."""
-        beyond = (self._faults("step") or 0.0) - (self._faults("operators") or 0.0)
+        """Return the operators and the page faults of the step's blocks, in seconds."""
         return median(
             lap.seconds["operators"]
             + lap.seconds.get("feed", 0.0)
-            + max(0.0, beyond) * lap.seconds.get("page_fault", 0.0)
+            + max(0.0, lap.seconds.get("blocks", 0.0) - lap.seconds.get("blocks_kept", 0.0))
             for lap in self._laps.taken
         )
 
-    def _details(self, rows: Sequence[OperatorRow], step_s: float) -> dict[str, str]:
+    def _details(
+        self, rows: Sequence[OperatorRow], natives: Mapping[str, float], step_s: float
+    ) -> dict[str, str]:
         """Return what stands out in a difference, by the rung above it."""
         beside = {
             one.name: one.count * (one.seconds - one.native_s)
-            for one in rows
+            for one in parts_of(rows, natives)
             if one.native_s is not None
         }
         found = {
@@ -441,18 +412,17 @@ class _Check:
         """Free what workers hold."""
         with releasing(self._kernels):
             pass
-        if self._own is not None:
-            self._own.discard()
         self._apart.close()
+        self._memory.close()
 
 
 def _of(laps: Sequence[Any], name: str) -> list[float]:
     return [lap.seconds[name] for lap in laps if name in lap.seconds]
 
 
-def _per_fault(chunk: Chunk) -> dict[str, float]:
-    """Return the seconds of a page fault."""
-    return {"page_fault": median(chunk.seconds) / chunk.faults if chunk.faults else 0.0}
+def _forecast_parts(said: ForecastRecord) -> dict[str, float]:
+    parts = {"operators": said.operators_s, "overhead": said.overhead_s}
+    return {**parts, "faults": said.faults_s or 0.0}
 
 
 # How many layers a difference's detail names, and the share of the step below which none is worth

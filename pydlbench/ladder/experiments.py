@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from pydlbench.backends import capabilities
 from pydlbench.ladder.ledger import Experiment
 from pydlbench.records.step import StepFacts, StepPreparation
@@ -22,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pydlbench.ladder.ledger import Ladder
-    from pydlbench.ladder.operators import StepOperator
+    from pydlbench.records.operator import RecordedCall
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
-    from pydlbench.workers.host import RemoteKernel, Worker
+    from pydlbench.workers.host import Worker
 
 __all__ = [
     "DISPATCH",
@@ -33,8 +31,6 @@ __all__ = [
     "OWN_REORDERS",
     "REORDERS",
     "ask_log",
-    "ask_operators",
-    "ask_replay",
     "experiments",
     "keeps_pages",
 ]
@@ -57,8 +53,8 @@ def experiments(
     case: StepSpec,
     ladder: Ladder,
     *,
-    calls: OperatorsFacts,
-    operators: Sequence[StepOperator],
+    calls: Sequence[RecordedCall],
+    facts: OperatorsFacts,
     log: Mapping[str, Any],
     faults: Mapping[str, float | None],
     reorders_s: Sequence[float] = (),
@@ -68,8 +64,8 @@ def experiments(
     Args:
         case: the step.
         ladder: what the laps say.
-        calls: what the worker of the operators says of calls.
-        operators: of the step.
+        calls: of the step.
+        facts: what their worker says of them.
         log: what the framework's library logged of whole steps; empty without a log.
         faults: page faults per step: ``counted``, and with pages ``kept``.
         reorders_s: of the native chain, run by run: what lies above it has none of these.
@@ -86,8 +82,8 @@ def experiments(
             found.append(_own_reorders(reorders_s))
     else:
         notes.append("no layout reorders: nothing logs them here")
-    found += _dispatch(calls, operators)
-    joined = any(len(one.nodes) > 1 for one in operators)
+    found.append(_dispatch(calls, facts))
+    joined = any(".." in name for one in calls for name in one.names)
     if saved := ladder.between("operators_apart", "operators"):
         how = "joined nodes minus the same nodes one by one, both alone"
         found.append(Experiment(term="fusion", rung="operators", seconds=saved, how=how))
@@ -127,24 +123,23 @@ def _own_reorders(seconds: Sequence[float]) -> Experiment:
     )
 
 
-def _dispatch(calls: OperatorsFacts, operators: Sequence[StepOperator]) -> list[Experiment]:
+def _dispatch(calls: Sequence[RecordedCall], facts: OperatorsFacts) -> Experiment:
     """Return what starting the operators costs: it is in each of them, natively it is not."""
-    count = sum(
-        one.count * max(1, len(one.nodes))
-        for one in operators
-        if one.kind in ("layer", "pointwise")
-    )
-    each = calls.dispatch_samples or (calls.dispatch_s,)
-    seconds = {number: count * one + calls.once_s for number, one in enumerate(each)}
-    how = f"{calls.once_s * 1e6:.1f} us of an empty call"
-    if calls.dispatch_s:
-        how += f", and {calls.dispatch_s * 1e6:.1f} us for each of {count} operators that computes "
-        how += "nothing"
-    return [Experiment(term=DISPATCH, rung="operators", seconds=seconds, how=how, paired=False)]
+    count = sum(one.count for one in calls if one.operator != "feed")
+    each = facts.dispatch_samples or (facts.dispatch_s,)
+    seconds = {number: count * one + facts.once_s for number, one in enumerate(each)}
+    parts = []
+    if facts.once_s:
+        parts.append(f"{facts.once_s * 1e6:.1f} us of an empty call")
+    if facts.dispatch_s:
+        us = f"{facts.dispatch_s * 1e6:.1f} us"
+        parts.append(f"{us} for each of {count} operators that computes nothing")
+    how = ", and ".join(parts) or "a compiled step's operators are started by none"
+    return Experiment(term=DISPATCH, rung="operators", seconds=seconds, how=how, paired=False)
 
 
 # -----------------------------------------------------------------------------
-# What a check asks workers for: operators, replays, steps and logs.
+# What a check asks workers for: whether pages are kept, and logs.
 
 # A block that the C library's allocator always asks the system for, and gives back.
 _LARGE = 1 << 26
@@ -153,41 +148,6 @@ _PAGE = 4096
 _KEPT = 0.05
 # So many have an interval at 95 %.
 _LOGGED_CALLS = 6
-# Of the last cache, so that pages which come back are in it no more.
-_OUT_OF_CACHES = 4
-
-
-def ask_operators(
-    case: StepSpec,
-    session: Session,
-    found: Sequence[StepOperator],
-    besides: Sequence[StepOperator] = (),
-    *,
-    warm: bool,
-    traces: bool,
-) -> RemoteKernel[OperatorsFacts]:
-    """Have all operators of a step made ready where pages are kept.
-
-    Args:
-        case: the step.
-        session: whose worker is asked.
-        found: the operators.
-        besides: what is timed too, and in no sum: its faults do not count.
-        warm: in a process whose C library keeps pages; else the framework does that by itself.
-        traces: whether the blocks that they allocate are to be recorded.
-    """
-    uncounted = [msgspec.structs.replace(one.request(), count=0) for one in besides]
-    requests = [*(one.request() for one in found), *uncounted]
-    # What comes from the host is an operator of its own.
-    resident = msgspec.structs.replace(case, feed="resident")
-    worker = session.worker(case.framework, case.device, warm=warm)
-    return worker.build(
-        operations.prepare_operators,
-        OperatorsFacts,
-        case=resident.to_dict(),
-        operators=requests,
-        traces=traces,
-    )
 
 
 def keeps_pages(case: StepSpec, session: Session) -> bool:
@@ -201,20 +161,6 @@ def keeps_pages(case: StepSpec, session: Session) -> bool:
         return (chunk.faults or 0.0) < _KEPT * _LARGE / _PAGE
     finally:
         kernel.release()
-
-
-def ask_replay(
-    session: Session, worker: Worker, sizes: Sequence[int]
-) -> RemoteKernel[OperatorsFacts]:
-    """Have blocks made ready in a process that has no framework in it.
-
-    Args:
-        session: knows the caches.
-        worker: any that gets new pages for each block and that nobody else uses.
-        sizes: of the blocks, in bytes.
-    """
-    live = _OUT_OF_CACHES * session.cache_bytes("cpu")
-    return worker.build(operations.prepare_replay, OperatorsFacts, sizes=list(sizes), live=live)
 
 
 def ask_log(case: StepSpec, session: Session) -> dict[str, Any]:

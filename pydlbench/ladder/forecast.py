@@ -21,7 +21,7 @@ import msgspec
 
 from pydlbench.ladder.calibration import fitted, visited_step
 from pydlbench.ladder.experiments import keeps_pages
-from pydlbench.ladder.operators import step_operators, with_gradient
+from pydlbench.ladder.operators import listed
 from pydlbench.ladder.rows import BLOCKS, Rows, blocks_call, measure_rows, now_utc, stored_rows
 from pydlbench.models import build_model
 from pydlbench.records.forecast import (
@@ -31,20 +31,17 @@ from pydlbench.records.forecast import (
     ForecastTerm,
     Place,
 )
-from pydlbench.records.operator import RecordedCall
-from pydlbench.steps import operations
-from pydlbench.steps.operations import OperatorsFacts
-from pydlbench.steps.signatures import operator_of, signature_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     from pydlbench.records.forecast import OperatorTime
+    from pydlbench.records.operator import RecordedCall
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
     from pydlbench.store.reader import Reader
 
-__all__ = ["VISITS", "conclude", "forecast_step", "forecasting", "listed", "table_of"]
+__all__ = ["VISITS", "conclude", "forecast_step", "forecasting", "table_of"]
 
 #: Processes that a missing operator is timed in, where nobody says otherwise.
 VISITS: Final = 3
@@ -218,67 +215,6 @@ class _Forecaster:
             faults_s=sum(times[one.signature].seconds for one in blocks) if blocks else None,
             visits_s=tuple(visited_step(own, self._session)[0] for _ in range(self._visits)),
         )
-
-
-# -----------------------------------------------------------------------------
-# Which calls a step has: recorded in the framework's process, or cut from the graph.
-
-
-def listed(case: StepSpec, session: Session) -> tuple[tuple[RecordedCall, ...], tuple[int, ...]]:
-    """Return the distinct calls of a step without running it, and the blocks that it asks for.
-
-    Args:
-        case: the step.
-        session: whose worker records where there is something to be recorded.
-    """
-    if (case.framework, case.mode) != ("torch", "eager"):
-        return _cut(case), ()
-    worker = session.worker(case.framework, case.device)
-    kernel = worker.build(operations.record_calls, OperatorsFacts, case=case.to_dict())
-    try:
-        return kernel.facts.calls, kernel.facts.blocks
-    finally:
-        kernel.release()
-
-
-def _cut(case: StepSpec) -> tuple[RecordedCall, ...]:
-    model = build_model(case.model, case.batch, **case.options)
-    backward = case.phase != "forward"
-    wanted = with_gradient(model) if backward else frozenset()
-    found: dict[str, RecordedCall] = {}
-    every = step_operators(model, case.phase, case.framework, str(case.mode), case.feed)
-    for one in every:
-        said = signature_of(model, case, one.request(), wanted)
-        names = tuple(dict.fromkeys(node for nodes in one.occurrences for node in nodes))
-        call = RecordedCall(
-            signature=said.text,
-            operator=operator_of(model, one.request()),
-            count=one.count,
-            direction=_direction(one.kind, backward),
-            names=names,
-            bytes=_bytes(said.reads, said.nodes, model.batch),
-        )
-        # Two that differ in what makes no difference to this framework are one.
-        before = found.get(said.text)
-        if before is not None:
-            call = msgspec.structs.replace(
-                call, count=call.count + before.count, names=(*before.names, *call.names)
-            )
-        found[said.text] = call
-    return tuple(found.values())
-
-
-def _direction(kind: str, backward: bool) -> str:
-    if kind in ("loss", "optimizer"):
-        return kind
-    # A subgraph runs both ways at once there.
-    return "backward" if backward else "forward"
-
-
-def _bytes(reads: Sequence[tuple[int, ...]], nodes: Sequence[dict[str, Any]], batch: int) -> int:
-    shapes = [*reads, *(tuple(one["shape"]) for one in nodes)]
-    elements: int = sum(math.prod(shape) for shape in shapes)
-    return 4 * batch * elements
 
 
 # -----------------------------------------------------------------------------

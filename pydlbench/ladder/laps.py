@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pydlbench.timing.chunk import Chunk
 
-__all__ = ["Core", "Laps", "Sampled", "Sampler"]
+__all__ = ["Core", "Laps", "Sampled", "Sampler", "fitting"]
 
 _POLICY = Policy()
 # Samples of a kernel in a visit together take so long, in seconds; one at least, so many at most.
@@ -60,35 +60,30 @@ class Sampled:
     Args:
         name: under which the median stands in the lap.
         kernel: what is timed.
-        read: takes a chunk's seconds apart, by name; None is their median.
     """
 
-    def __init__(
-        self,
-        name: str,
-        kernel: Sampler,
-        read: Callable[[Chunk], Mapping[str, float]] | None = None,
-    ) -> None:
+    def __init__(self, name: str, kernel: Sampler) -> None:
         self.name = name
         self.faults: list[float] = []
         self._kernel = kernel
-        self._read = read
         self._request: Request | None = None
 
     def __call__(self) -> Mapping[str, float]:
         """Take the samples of a visit; the first visit finds out how many they are."""
         if self._request is None:
-            self._request = self._fitting()
+            self._request = fitting(self._kernel)
         chunk = self._kernel.sample(self._request)
         if chunk.faults is not None:
             self.faults.append(chunk.faults)
-        return {self.name: median(chunk.seconds)} if self._read is None else self._read(chunk)
+        return {self.name: median(chunk.seconds)}
 
-    def _fitting(self) -> Request:
-        once = sum(self._kernel.sample(Request(samples=1, untimed=1)).seconds)
-        samples = min(_MOST, max(1, int(_CHUNK_S / max(once, 1e-6))))
-        settling = min(_MOST, math.ceil(_SPREAD_S / max(once, 1e-6)))
-        return Request(samples=samples, untimed=settling if once < _SETTLE_S else 0)
+
+def fitting(kernel: Sampler) -> Request:
+    """Return how often a kernel is to be sampled in a visit, by running it."""
+    once = sum(kernel.sample(Request(samples=1, untimed=1)).seconds)
+    samples = min(_MOST, max(1, int(_CHUNK_S / max(once, 1e-6))))
+    settling = min(_MOST, math.ceil(_SPREAD_S / max(once, 1e-6)))
+    return Request(samples=samples, untimed=settling if once < _SETTLE_S else 0)
 
 
 class Laps:

@@ -9,7 +9,7 @@ import msgspec
 
 from pydlbench.errors import PydlbenchError
 from pydlbench.ladder.estimate import ZERO, Range
-from pydlbench.ladder.operators import LAYERS
+from pydlbench.ladder.operators import LAYERS, group_name, subgraphs
 from pydlbench.models.work import LOSS
 from pydlbench.runner.interleaved import random_order, releasing, sample_interleaved
 from pydlbench.timing.policy import Policy, estimate_policy
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pydlbench.ladder.estimate import Plan
-    from pydlbench.ladder.operators import StepOperator
     from pydlbench.models.graph import Model
     from pydlbench.models.work import Work
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
+    from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
 
 __all__ = [
@@ -32,7 +32,7 @@ __all__ = [
     "NativeVisits",
     "Place",
     "Rungs",
-    "native_of",
+    "native_parts",
     "native_sum",
     "roof_s",
     "rungs_by_place",
@@ -216,24 +216,36 @@ def native_sum(wanted: Plan, rows: Mapping[KernelSpec, Measurement]) -> NativeSu
     )
 
 
-def native_of(model: Model, operator: StepOperator, native: NativeSum) -> float | None:
-    """Return what the native library needs for an operator's first occurrence; None if unknown."""
-    if operator.kind in native.incomplete or operator.kind == "feed":
-        return None
-    if operator.kind == "loss":
-        return native.loss_s
-    if operator.kind == "optimizer":
-        return native.optimizer_s
-    if operator.kind == "gradient sum":
-        names = {name for (name,) in operator.occurrences}
-        if not native.incomplete.isdisjoint(names):
-            return None
-        return sum(native.sums.get(name, 0.0) for name in names) / operator.count
-    if not native.incomplete.isdisjoint(operator.nodes):
-        return None
-    known = [native.by_node[name] for name in operator.nodes if name in native.by_node]
-    needed = [name for name in operator.nodes if model[name].layer is not None]
-    return sum(known) if known or not needed else None
+def native_parts(model: Model, case: StepSpec, native: NativeSum) -> dict[str, float]:
+    """Return the seconds of a step's native layers by the names that its operators have.
+
+    Of what some rows are missing of there is nothing.
+
+    Args:
+        model: the step's graph.
+        case: the step: PyTorch's eager mode runs nodes one by one, others several as one.
+        native: their sums.
+    """
+    groups: list[tuple[str, ...]]
+    if (case.framework, case.mode) == ("torch", "eager"):
+        groups = [(node.name,) for node in model.nodes]
+        sums = dict(native.sums)
+        found: dict[str, float] = {}
+    else:
+        groups = subgraphs(model, case.phase, str(case.mode))
+        sums = {}
+        found = {
+            f"{name}/gradient-sum": seconds
+            for name, seconds in native.sums.items()
+            if name not in native.incomplete
+        }
+    for nodes in groups:
+        known = [native.by_node[name] for name in nodes if name in native.by_node]
+        needed = any(model[name].layer is not None for name in nodes)
+        if native.incomplete.isdisjoint(nodes) and (known or not needed):
+            found[group_name(nodes)] = sum(known) + sum(sums.get(name, 0.0) for name in nodes)
+    whole = {LOSS: native.loss_s, "optimizer": native.optimizer_s}
+    return found | {name: s for name, s in whole.items() if name not in native.incomplete}
 
 
 # -----------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from pydlbench.records.measurement import TimeSummary
+from pydlbench.records.operator import RecordedCall
 from pydlbench.records.record import Record, one_of
 from pydlbench.records.specs import Precision
 from pydlbench.records.step import Framework, Phase
@@ -22,6 +23,7 @@ __all__ = [
     "OperatorRow",
     "Rung",
     "Rungs",
+    "Unreplayed",
 ]
 
 #: From what the hardware needs to the step that was measured; fields of :class:`Rungs`.
@@ -125,29 +127,38 @@ class Lap(Record, frozen=True, kw_only=True):
     retaken: tuple[str, ...] = ()
 
 
-class OperatorRow(Record, frozen=True, kw_only=True):
-    """One distinct operator of the step.
+class OperatorRow(RecordedCall, frozen=True, kw_only=True):
+    """One distinct operator of the step, timed alone; a forecast's row of its signature is its own.
 
     Attributes:
-        name: of its first occurrence.
-        kind: ``layer``, ``pointwise``, ``gradient sum``, ``loss``, ``optimizer`` or ``feed``.
-        count: how often it is in the step.
-        seconds: of one execution, its share of starting a call taken off; the median of the laps.
+        kind: ``layer`` (what libraries compute), ``pointwise``, ``gradient sum``, ``loss``,
+            ``optimizer`` or ``feed``.
+        seconds: of one execution; the median of the laps.
         ci_low: lower end of that median's interval, at the level of the rungs'; None below six
             laps.
         ci_high: upper end.
-        native_s: what the native library needs for the same nodes and passes; None if unknown.
-        nodes: of its first occurrence.
+        forecast_s: what the forecast had for it; None where it had nothing.
     """
 
-    name: str
     kind: str
-    count: int
     seconds: float
     ci_low: float | None = None
     ci_high: float | None = None
-    native_s: float | None = None
-    nodes: tuple[str, ...] = ()
+    forecast_s: float | None = None
+
+
+class Unreplayed(Record, frozen=True, kw_only=True):
+    """The calls of a step that could not be run alone: they are in no sum of operators.
+
+    Attributes:
+        calls: their share of the step's calls.
+        bytes: of the bytes of all operands and results; None where nobody has counted them.
+        reasons: by operator.
+    """
+
+    calls: float
+    bytes: float | None = None
+    reasons: Mapping[str, str]
 
 
 class CheckRecord(
@@ -174,20 +185,25 @@ class CheckRecord(
             was another one while it was measured.
         native_hot: the sum of the native layers with hot caches; null where ``native`` is.
         native_cold: with cold caches. The native chain has to lie between the two.
-        additivity_s: the isolated operators of this step, measured beside it, and as many page
-            faults as it had: how well parts add up. It predicts nothing.
+        additivity_s: the isolated operators of this step and the page faults of its blocks, both
+            measured beside it: how well parts add up. It predicts nothing.
         forecast_s: what stored operator rows said of the step before it was run; null without.
         forecast_utc: when that was said, and stored.
+        forecast_parts: what it consists of: ``operators``, ``faults`` (of pages; zero where there
+            are none) and ``overhead`` (of calls and the step).
         step_utc: when the step was first made ready, before it ran for the first time.
         ledger: terms that sum to the median of the rung ``step``; empty where that is null.
         unexplained_low: lower end of the 95 % interval of ``unexplained``; null without one.
         unexplained_high: upper end.
         contradictions: measurements that cannot all be right, in words.
         laps: as they were taken.
-        operators: each distinct one.
+        operators: each distinct one that could be timed alone.
+        unreplayed: what could not; null where all could.
+        native_parts: seconds of the native layers by what they stand for: a name of the operators',
+            ``loss`` or ``optimizer``; of what is not completely known none.
         faults: pages touched for the first time per step: ``counted`` (in the step) and ``kept``
             (in the step whose allocator keeps pages); null where nobody counted.
-        calibration: what a call, an operator and a page fault cost, and how that was measured.
+        calibration: what a call and an operator cost, and how that was measured.
         layout: of images: ``nhwc`` (PyTorch's channels_last) or ``nchw``.
         feed: ``resident`` images, or new ones from the ``host`` in each step.
         disturbed: somebody else used the cores most of the time: times are upper bounds.
@@ -211,6 +227,7 @@ class CheckRecord(
     additivity_s: float | None = None
     forecast_s: float | None = None
     forecast_utc: str | None = None
+    forecast_parts: Mapping[str, float] = msgspec.field(default_factory=dict)
     step_utc: str | None = None
     ledger: tuple[LedgerTerm, ...]
     unexplained_low: float | None = None
@@ -218,6 +235,8 @@ class CheckRecord(
     contradictions: tuple[str, ...] = ()
     laps: tuple[Lap, ...]
     operators: tuple[OperatorRow, ...]
+    unreplayed: Unreplayed | None = None
+    native_parts: Mapping[str, float] = msgspec.field(default_factory=dict)
     faults: Mapping[str, float | None] = msgspec.field(default_factory=dict)
     calibration: Mapping[str, Any] = msgspec.field(default_factory=dict)
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)

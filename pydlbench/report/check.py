@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.ladder.dominance import Timed, dominance
+from pydlbench.ladder.parts import parts_of
 from pydlbench.records.check import RUNGS, LedgerTerm
-from pydlbench.records.metrics import Column
+from pydlbench.records.metrics import Column, cut
 from pydlbench.records.step import step_words
 from pydlbench.report.columns import device_name
 from pydlbench.report.text import Heading, Lines, Table
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pydlbench.ladder.dominance import Dominance
+    from pydlbench.ladder.parts import Part
     from pydlbench.records.check import (
         CheckRecord,
         CheckResult,
@@ -47,6 +49,8 @@ __all__ = [
 _BAR: Final = 20
 # What the terms of a ledger sum to.
 _STEP: Final = "step"
+# Characters of a column of names.
+_NAMES: Final = 40
 # Below this share of the step nothing is worth a sentence.
 _WORTH: Final = 0.005
 
@@ -94,7 +98,8 @@ def _one_check(run: RunRecord, record: CheckRecord, native: Sequence[Measurement
         blocks.append(Table.of(ledger_columns(record), [*record.ledger, step]))
     refused = [f"{_words(name)}: {reason}" for name, reason in record.reasons.items()]
     wrong = [f"contradiction: {one}" for one in record.contradictions]
-    notes = [errors_line(record), faults_line(record), *(f"note: {one}" for one in record.notes)]
+    notes = [errors_line(record), *forecast_line(record), *unreplayed_line(record)]
+    notes += [faults_line(record), *(f"note: {one}" for one in record.notes)]
     blocks.append(Lines([*refused, *notes]))
     if wrong:
         blocks.append(Lines(wrong, alarm=True))
@@ -290,6 +295,34 @@ def errors_line(record: CheckRecord) -> str:
     return f"{found} (95 % {' .. '.join(percent(one, signed=True) for one in ends)})"
 
 
+def forecast_line(record: CheckRecord) -> list[str]:
+    """Return what each part of a forecast has to do with its error; nothing without a forecast."""
+    step_s, parts = record.measured.median, record.forecast_parts
+    if not parts or record.rungs.operators is None:
+        return []
+    operators = (parts["operators"] - record.rungs.operators.median) / step_s
+    rest = (record.forecast_error or 0.0) - operators
+    scale = Scale.of(step_s)
+    known = sum(one.forecast_s is not None for one in record.operators)
+    words = f"its operators ({known} of these {len(record.operators)}) are "
+    words += f"{percent(operators, signed=True)} of the step off those timed here, its "
+    words += f"{scale.text(parts['overhead'])} of calls and {scale.text(parts['faults'])} of page "
+    words += f"faults {percent(rest, signed=True)} off the rest"
+    return [f"forecast error {percent(record.forecast_error, signed=True)}: {words}"]
+
+
+def unreplayed_line(record: CheckRecord) -> list[str]:
+    """Return which calls are in no sum of operators, and why; nothing where all are."""
+    found = record.unreplayed
+    if found is None:
+        return []
+    share = f"{percent(found.calls, decimal=True)} of the calls"
+    if found.bytes is not None:
+        share += f" ({percent(found.bytes, decimal=True)} of their bytes)"
+    why = "; ".join(f"{name}: {reason}" for name, reason in found.reasons.items())
+    return [f"not replayed, in no sum of operators: {share}: {why}"]
+
+
 def faults_line(record: CheckRecord) -> str:
     """Return the page faults of the step, and of the one whose allocator keeps its pages."""
     parts = []
@@ -315,35 +348,57 @@ def _explanation(record: CheckRecord) -> list[Block]:
     how = record.calibration.get("how")
     if costs:
         lines.append(f"  calls: {', '.join(costs)}{f'; {how}' if how else ''}")
-    ranked = sorted(record.operators, key=lambda one: one.count * one.seconds, reverse=True)
+    ranked = sorted(
+        parts_of(record.operators, record.native_parts), key=lambda one: one.total_s, reverse=True
+    )
+    calls = sorted(record.operators, key=lambda one: one.count * one.seconds, reverse=True)
     laps = list(enumerate(record.laps, start=1))
     return [
         Lines(lines),
-        Table.of(_operator_columns(scale, record.measured.median), ranked),
+        Table.of(_part_columns(scale, record.measured.median), ranked),
+        Table.of(_operator_columns(scale, record.measured.median), calls),
         Table.of(_lap_columns(record, scale), laps),
     ]
 
 
-def _operator_columns(scale: Scale, measured_s: float) -> list[Column[OperatorRow]]:
-    """Each operator beside the native rows of the same nodes."""
+def _part_columns(scale: Scale, measured_s: float) -> list[Column[Part]]:
+    """Each node or module beside its native layers."""
 
-    def native(one: OperatorRow) -> str:
+    def native(one: Part) -> str:
         return "-" if one.native_s is None else format_seconds(one.native_s)
 
-    def gap(one: OperatorRow) -> str:
+    def gap(one: Part) -> str:
         if one.native_s is None:
             return "-"
         return scale.signed(one.count * (one.seconds - one.native_s))
 
     return [
-        Column("operator", lambda one: one.name, right=False),
+        Column("part", lambda one: one.name, right=False),
         Column("kind", lambda one: one.kind, right=False),
-        Column("times", lambda one: str(one.count)),
+        Column("alike", lambda one: str(one.count)),
         Column("each", lambda one: format_seconds(one.seconds)),
         Column("native", native),
+        Column("in all", lambda one: scale.text(one.total_s)),
+        Column("share", lambda one: percent(one.total_s / measured_s, decimal=True)),
+        Column("against native", gap),
+    ]
+
+
+def _operator_columns(scale: Scale, measured_s: float) -> list[Column[OperatorRow]]:
+    """Each operator, and what a forecast had for it."""
+
+    def forecast(one: OperatorRow) -> str:
+        return "-" if one.forecast_s is None else format_seconds(one.forecast_s)
+
+    return [
+        Column("operator", lambda one: one.operator, right=False),
+        Column("direction", lambda one: one.direction, right=False),
+        Column("times", lambda one: str(one.count)),
+        Column("each", lambda one: format_seconds(one.seconds)),
+        Column("forecast", forecast),
         Column("in all", lambda one: scale.text(one.count * one.seconds)),
         Column("share", lambda one: percent(one.count * one.seconds / measured_s, decimal=True)),
-        Column("against native", gap),
+        Column("of", lambda one: cut(", ".join(one.names), _NAMES), right=False),
     ]
 
 
@@ -352,12 +407,9 @@ def _lap_columns(record: CheckRecord, scale: Scale) -> list[Column[tuple[int, La
     names = dict.fromkeys(name for lap in record.laps for name in lap.seconds)
 
     def visited(name: str) -> Column[tuple[int, Lap]]:
-        # What one page fault costs is no part of a step as the others are.
-        text = format_seconds if name == "page_fault" else scale.text
-
         def cell(pair: tuple[int, Lap]) -> str:
             seconds = pair[1].seconds.get(name)
-            return "-" if seconds is None else text(seconds)
+            return "-" if seconds is None else scale.text(seconds)
 
         return Column(_words(name), cell)
 
@@ -413,16 +465,16 @@ def _unsound(record: CheckRecord) -> str:
 
 
 def _dominant(record: CheckRecord) -> list[str]:
-    """Name the layer that takes longest, all that are alike together; any operator without one."""
-    layers = [one for one in record.operators if one.kind == "layer"] or list(record.operators)
-    first = max(layers, key=lambda one: one.count * one.seconds, default=None)
+    """Name the layer that takes longest, all that are alike together; any part without one."""
+    parts = parts_of(record.operators, record.native_parts)
+    parts = [one for one in parts if one.kind == "layer"] or parts
+    first = max(parts, key=lambda one: one.total_s, default=None)
     if first is None:
         return []
-    seconds = first.count * first.seconds
-    time = Scale.of(record.measured.median).text(seconds)
-    found = _leader(record, layers)
+    time = Scale.of(record.measured.median).text(first.total_s)
+    found = _leader(record, parts)
     if found is None:
-        share = percent(seconds / record.measured.median, decimal=True)
+        share = percent(first.total_s / record.measured.median, decimal=True)
         return [f"{dominates(first.name, first.count)}: {time}, {share} of the step."]
     who = dominates(first.name, first.count, found.rivals)
     if found.clear:
@@ -430,15 +482,18 @@ def _dominant(record: CheckRecord) -> list[str]:
     return [f"{who}: {time} and less, which their intervals cannot tell apart."]
 
 
-def _leader(record: CheckRecord, operators: Sequence[OperatorRow]) -> Dominance | None:
-    """Return which operator takes most of the step; None without intervals."""
-    times = {_STEP: Timed.of(record.measured)}
-    for one in operators:
+def _leader(record: CheckRecord, parts: Sequence[Part]) -> Dominance | None:
+    """Return which part takes most of the step; None without intervals."""
+    times: dict[int | str, Timed] = {_STEP: Timed.of(record.measured)}
+    for number, one in enumerate(record.operators):
         if one.ci_low is None or one.ci_high is None:
             return None
-        times[one.name] = Timed(seconds=one.seconds, half_width_s=(one.ci_high - one.ci_low) / 2)
-    parts = {one.name: {one.name: one.count} for one in operators}
-    return dominance(parts, times, {_STEP: 1})
+        times[number] = Timed(seconds=one.seconds, half_width_s=(one.ci_high - one.ci_low) / 2)
+    weights: dict[str, dict[int | str, float]] = {
+        part.name: {number: part.count * n for number, n in part.weights.items()} for part in parts
+    }
+    whole: dict[int | str, float] = {_STEP: 1}
+    return dominance(weights, times, whole)
 
 
 def _loss_sentence(record: CheckRecord, loss: LedgerTerm | None) -> str:

@@ -8,7 +8,7 @@ and NumPy with them, are imported where the work is done, so that a host may imp
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from pydlbench.steps.operators import OperatorsKernel
 
 __all__ = [
-    "OperatorKind",
-    "OperatorRequest",
     "OperatorsFacts",
     "prepare_allocation",
     "prepare_calls",
@@ -38,40 +36,9 @@ __all__ = [
     "prepare_lifetimes",
     "prepare_log",
     "prepare_native_chain",
-    "prepare_operators",
-    "prepare_replay",
     "prepare_step",
     "record_calls",
 ]
-
-OperatorKind: TypeAlias = Literal["layer", "pointwise", "gradient sum", "loss", "optimizer", "feed"]
-
-
-class OperatorRequest(Record, frozen=True, kw_only=True):
-    """An operator of a step, or several that the framework runs as one.
-
-    Attributes:
-        name: unique.
-        kind: ``layer`` (a convolution, product or pooling is in it), ``pointwise``, ``gradient
-            sum``, ``loss``, ``optimizer`` or ``feed`` (images and labels come from the host).
-        nodes: of the graph, in its order; of a gradient sum the node whose output was read more
-            than once; none of the others.
-        count: how often it is in a step.
-        differentiated: nodes that it reads and that have a gradient.
-        outputs: nodes whose values others read.
-    """
-
-    name: str
-    kind: OperatorKind
-    nodes: tuple[str, ...] = ()
-    count: int = 1
-    differentiated: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-
-    @property
-    def is_subgraph(self) -> bool:
-        """Whether it is nodes of the graph, run forwards and backwards."""
-        return self.kind in ("layer", "pointwise")
 
 
 class OperatorsFacts(Record, frozen=True, kw_only=True):
@@ -79,12 +46,12 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
 
     Attributes:
         names: in the order in which ``OperatorsKernel.sample`` returns their times.
-        once_s: seconds of starting a call, which a step has once.
-        dispatch_s: seconds that a framework needs for an operator that computes nothing.
+        once_s: seconds of starting a call that is taken off each operator: a step has it once.
+        dispatch_s: seconds that a framework needs for an operator that computes nothing, which are
+            in the time of each.
         dispatch_samples: the same, repetition by repetition.
         how: how the two were measured.
         setup_s: building, tracing and compiling all operators.
-        traces: by operator, the bytes of each block that it allocates; empty where nobody asked.
         log: what the framework's libraries logged; empty where nobody asked.
         library: name and version.
         calls: of a recorded step, each distinct one once, in the order in which they first occur;
@@ -105,7 +72,6 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
     dispatch_samples: tuple[float, ...] = ()
     how: str = ""
     setup_s: float = 0.0
-    traces: dict[str, list[int]] = msgspec.field(default_factory=dict)
     log: dict[str, Any] = msgspec.field(default_factory=dict)
     library: str = ""
     calls: tuple[RecordedCall, ...] = ()
@@ -168,31 +134,6 @@ def prepare_native_chain(
     return prepare_model(backend, model, step, choices, folder, timing)
 
 
-def prepare_operators(
-    backend: FrameworkBackend, case: dict[str, Any], operators: list[dict[str, Any]], traces: bool
-) -> OperatorsKernel:
-    """Make operators of a step ready, each to be timed alone.
-
-    Args:
-        backend: of the worker.
-        case: a :class:`StepSpec`.
-        operators: :class:`OperatorRequest` in the order of the step.
-        traces: whether the blocks that they allocate are wanted; PyTorch knows them.
-
-    Raises:
-        UnsupportedError: the framework has not what is asked for.
-    """
-    model, step = _graph(case)
-    wanted = [OperatorRequest.from_dict(one) for one in operators]
-    if step.framework == "torch":
-        from pydlbench.steps.torch.operators import prepare as prepare_torch
-
-        return prepare_torch(backend, model, step, wanted, traces=traces)
-    from pydlbench.steps.tensorflow.operators import prepare as prepare_tensorflow
-
-    return prepare_tensorflow(backend, model, step, wanted)
-
-
 def record_calls(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsKernel:
     """List the calls of a step that is not timed; there is nothing to be sampled.
 
@@ -224,7 +165,7 @@ def prepare_calls(
     """Make calls ready, each to be timed alone, on operands made up from their signatures.
 
     Each has run once. One that cannot be made ready is in the facts' ``refused`` and costs no
-    other; the facts' ``names`` are the signatures of those that are timed, in the order given.
+    other; the facts' ``names`` are the signatures of those that are timed.
 
     Args:
         backend: of the worker.
@@ -286,20 +227,6 @@ def prepare_allocation(backend: FrameworkBackend, framework: str, size: int) -> 
     from pydlbench.steps.tensorflow.operators import prepare_allocation as prepare_tensorflow
 
     return prepare_tensorflow(backend, size)
-
-
-def prepare_replay(backend: Backend, sizes: list[int], live: int) -> OperatorsKernel:
-    """Make a replay of blocks ready, in any process.
-
-    Args:
-        backend: not asked.
-        sizes: of the blocks, in bytes.
-        live: so many bytes are held at once.
-    """
-    from pydlbench.steps.operators import replay
-
-    del backend
-    return replay(sizes, live)
 
 
 def prepare_lifetimes(backend: Backend, blocks: list[int]) -> OperatorsKernel:

@@ -29,21 +29,15 @@ __all__ = [
     "CallCost",
     "Lifetimes",
     "OperatorsKernel",
-    "Replay",
     "TimedCall",
     "TimedOperator",
     "lifetimes",
-    "replay",
     "summary",
 ]
 
 
 class TimedOperator(Protocol):
     """An operator of a step with its operands in place."""
-
-    @property
-    def executions(self) -> int:
-        """How often :meth:`run` executes it, one after the other."""
 
     def run(self) -> float:
         """Run it once and return the seconds of one execution.
@@ -62,7 +56,6 @@ class OperatorsKernel:
         operators: in the order in which a step runs them.
         facts: what is known of them.
         cpus: those that the process is pinned to.
-        counts: how often each operator is in a step; None is once. Faults are counted so often.
     """
 
     def __init__(
@@ -70,10 +63,8 @@ class OperatorsKernel:
         operators: Sequence[TimedOperator],
         facts: OperatorsFacts,
         cpus: Sequence[int],
-        counts: Sequence[int] | None = None,
     ) -> None:
         self._operators = tuple(operators)
-        self._counts = tuple(counts or [1] * len(self._operators))
         self._cpus = tuple(cpus)
         self.facts = facts
 
@@ -83,14 +74,12 @@ class OperatorsKernel:
             for operator in self._operators:
                 operator.run()
         seconds: list[float] = []
-        faults = 0.0
         with Account(self._cpus) as account:
+            before = page_faults()
             for _ in range(request.samples):
-                for operator, count in zip(self._operators, self._counts, strict=True):
-                    before = page_faults()
-                    # One that computes next to nothing may take less than a call is said to.
-                    seconds.append(max(0.0, operator.run()))
-                    faults += count * (page_faults() - before) / operator.executions
+                # One that computes next to nothing may take less than a call is said to.
+                seconds += [max(0.0, operator.run()) for operator in self._operators]
+            faults = page_faults() - before
         return account.chunk(seconds, faults=faults / request.samples)
 
 
@@ -100,8 +89,6 @@ class TimedCall:
     Args:
         call: what is called.
     """
-
-    executions = 1
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
@@ -173,13 +160,8 @@ def summary(calls: list[list[Execution]]) -> dict[str, Any]:
 # -----------------------------------------------------------------------------
 # What touching fresh memory costs: blocks are asked for, touched and given back.
 #
-# In a process whose C library gets new pages for each block. Pages are touched by as many threads
-# as compute, each in a part of its own, as a framework's threads do. What touching pages costs that
-# are there already, the threads' start included, is measured right afterwards and taken off: what
-# is left is the kernel's work for fresh ones, and the calls of the allocator.
-#
-# A block is given back once those after it have pushed it out of the caches: else the next one
-# would get pages that are still in them, which are cleared faster than a step's.
+# Pages are touched by as many threads as compute, each in a part of its own, as a framework's
+# threads do.
 
 if TYPE_CHECKING:
     _Bytes: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint8]]
@@ -196,87 +178,7 @@ _WORTH = 1 << 12
 _ALIGNMENT = 64
 
 
-class Replay:
-    """Blocks as an operator whose time is that of page faults.
-
-    Args:
-        sizes: of the blocks, in bytes.
-        live: so many bytes are held at the most, besides the last block.
-        cpus: that touch large blocks, a thread on each.
-    """
-
-    executions = 1
-
-    def __init__(self, sizes: Sequence[int], live: int, cpus: Sequence[int]) -> None:
-        self._sizes = tuple(sizes)
-        self._most = live
-        library = ctypes.CDLL(None)
-        self._allocate = library.posix_memalign
-        self._allocate.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t]
-        self._free = library.free
-        self._free.argtypes = [ctypes.c_void_p]
-        self._free.restype = None
-        self._place = ctypes.c_void_p()
-        #: Addresses and sizes of what is held, the oldest first.
-        self._live: deque[tuple[int, int]] = deque()
-        self._held = 0
-        self._threads = max(1, len(cpus))
-        others = list(cpus[1:])
-
-        def bind() -> None:
-            # OpenMP has bound this process's first thread, and others would inherit its place.
-            if others and hasattr(os, "sched_setaffinity"):
-                os.sched_setaffinity(0, {others.pop()})
-
-        self._pool = ThreadPoolExecutor(max(1, len(others)), initializer=bind)
-
-    def run(self) -> float:
-        """Play all blocks once; those that are still held stay for the next round."""
-        seconds = sum(self._one(size) for size in self._sizes)
-        # Without faults what is left is noise around nothing.
-        return max(0.0, seconds)
-
-    def _one(self, size: int) -> float:
-        """Ask for a block, touch it, and give back the oldest ones; return the seconds."""
-        clock, place = time.perf_counter, self._place
-        start = clock()
-        if self._allocate(ctypes.byref(place), _ALIGNMENT, size):
-            raise MemoryError(f"{size} bytes of a step's allocations")
-        seconds = clock() - start
-        address = place.value or 0
-        pages = self._parts(address, size)
-        start = clock()
-        self._touch(pages)
-        touched = clock()
-        self._touch(pages)
-        again = clock()
-        seconds += (touched - start) - (again - touched)
-        self._live.append((address, size))
-        self._held += size
-        while self._held > self._most and len(self._live) > 1:
-            old, freed = self._live.popleft()
-            self._held -= freed
-            start = clock()
-            self._free(old)
-            seconds += clock() - start
-        return seconds
-
-    def _parts(self, address: int, size: int) -> list[_Bytes]:
-        """Return some bytes of each page of a block, for each thread that touches it."""
-        block = (ctypes.c_uint8 * size).from_address(address)
-        view = np.ctypeslib.as_array(block)
-        count = self._threads if size >= _SHARED else 1
-        bounds = [size * number // count for number in range(count + 1)]
-        return [view[a:b:_STRIDE] for a, b in itertools.pairwise(bounds)]
-
-    def _touch(self, parts: list[_Bytes]) -> None:
-        others = [self._pool.submit(_write, part) for part in parts[1:]]
-        _write(parts[0])
-        for one in others:
-            one.result()
-
-
-class Lifetimes(Replay):
+class Lifetimes:
     """A step's blocks, asked for, touched and given back in its order.
 
     Played with the C library's default allocator and with one that keeps its pages, it takes as
@@ -286,12 +188,27 @@ class Lifetimes(Replay):
 
     Args:
         blocks: see :class:`OperatorsFacts`.
-        cpus: see :class:`Replay`.
+        cpus: that touch large blocks, a thread on each.
     """
 
     def __init__(self, blocks: Sequence[int], cpus: Sequence[int]) -> None:
-        super().__init__((), 0, cpus)
         self._blocks = tuple(blocks)
+        library = ctypes.CDLL(None)
+        self._allocate = library.posix_memalign
+        self._allocate.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t]
+        self._free = library.free
+        self._free.argtypes = [ctypes.c_void_p]
+        self._free.restype = None
+        self._place = ctypes.c_void_p()
+        self._threads = max(1, len(cpus))
+        others = list(cpus[1:])
+
+        def bind() -> None:
+            # OpenMP has bound this process's first thread, and others would inherit its place.
+            if others and hasattr(os, "sched_setaffinity"):
+                os.sched_setaffinity(0, {others.pop()})
+
+        self._pool = ThreadPoolExecutor(max(1, len(others)), initializer=bind)
 
     def run(self) -> float:
         """Play a step; what it has not given back is given back behind it."""
@@ -314,6 +231,20 @@ class Lifetimes(Replay):
             self._free(address)
         return seconds
 
+    def _parts(self, address: int, size: int) -> list[_Bytes]:
+        """Return some bytes of each page of a block, for each thread that touches it."""
+        block = (ctypes.c_uint8 * size).from_address(address)
+        view = np.ctypeslib.as_array(block)
+        count = self._threads if size >= _SHARED else 1
+        bounds = [size * number // count for number in range(count + 1)]
+        return [view[a:b:_STRIDE] for a, b in itertools.pairwise(bounds)]
+
+    def _touch(self, parts: list[_Bytes]) -> None:
+        others = [self._pool.submit(_write, part) for part in parts[1:]]
+        _write(parts[0])
+        for one in others:
+            one.result()
+
 
 def lifetimes(blocks: Sequence[int]) -> OperatorsKernel:
     """Return the kernel that plays a step's blocks; its chunks count the faults.
@@ -329,16 +260,3 @@ def lifetimes(blocks: Sequence[int]) -> OperatorsKernel:
 
 def _write(part: _Bytes) -> None:
     part[:] = 1
-
-
-def replay(sizes: Sequence[int], live: int) -> OperatorsKernel:
-    """Return the kernel that plays blocks; its chunks count the faults.
-
-    Args:
-        sizes: of the blocks, in bytes.
-        live: see :class:`Replay`.
-    """
-    how = "posix_memalign, a touch of each page, free; what a second touch costs taken off"
-    facts = OperatorsFacts(names=("replay",), how=how)
-    cpus = own_cpus()
-    return OperatorsKernel([Replay(sizes, live, cpus)], facts, cpus)

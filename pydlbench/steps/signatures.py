@@ -11,27 +11,61 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from pydlbench.layers.layer import KINDS
 from pydlbench.models.graph import INPUT, Decay, Loss, Model, Node, Optimizer, trained_tensors
 from pydlbench.records.record import Record
-from pydlbench.steps.operations import OperatorKind, OperatorRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pydlbench.records.step import StepSpec
 
-__all__ = ["Subgraph", "operator_of", "read_signature", "signature_of", "step_of"]
+__all__ = [
+    "OperatorRequest",
+    "Subgraph",
+    "operator_of",
+    "read_signature",
+    "signature_of",
+    "step_of",
+]
 
-#: PyTorch's gradients that come back through these lie in memory in another way than others.
+OperatorKind: TypeAlias = Literal["layer", "pointwise", "gradient sum", "loss", "optimizer", "feed"]
+
+# PyTorch's gradients that come back through these lie in memory in another way than others.
 _MARKED: Final = ("concat", "flatten")
-#: Most gradients that come back through a pooling are zero, and TensorFlow's gradient of a local
+# Most gradients that come back through a pooling are zero, and TensorFlow's gradient of a local
 #: response normalisation passes over these.
 _SPARSE: Final = ("pool",)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorRequest:
+    """An operator of a step: nodes of a graph that the framework runs as one, or none of them.
+
+    Attributes:
+        name: unique.
+        kind: ``layer`` (a convolution, product or pooling is in it), ``pointwise``, ``gradient
+            sum``, ``loss``, ``optimizer`` or ``feed`` (images and labels come from the host).
+        nodes: of the graph, in its order; of a gradient sum the node whose output was read more
+            than once; none of the others.
+        differentiated: nodes that it reads and that have a gradient.
+        outputs: nodes whose values others read.
+    """
+
+    name: str
+    kind: OperatorKind
+    nodes: tuple[str, ...] = ()
+    differentiated: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+    @property
+    def is_subgraph(self) -> bool:
+        """Whether it is nodes of the graph, run forwards and backwards."""
+        return self.kind in ("layer", "pointwise")
 
 
 class Subgraph(Record, frozen=True, kw_only=True):

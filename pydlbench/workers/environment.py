@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALLOCATORS",
-    "FRESH_FROM",
-    "FRESH_PAGES",
     "allocator_environment",
     "worker_environment",
 ]
@@ -36,11 +34,6 @@ _DROPPED = (
 
 #: Makes the C library's allocator keep the pages that were freed, so that the next call finds them.
 KEEP_PAGES = {"GLIBC_TUNABLES": f"glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold={2**62}"}
-#: Bytes from which on a block gets new pages with ``FRESH_PAGES``.
-FRESH_FROM = 1 << 17
-#: Makes it ask for new pages for each such block, and give them back when it is freed. By default
-#: that size grows to that of the largest block that was freed.
-FRESH_PAGES = {"GLIBC_TUNABLES": f"glibc.malloc.mmap_threshold={FRESH_FROM}"}
 
 
 def worker_environment(inherited: Mapping[str, str], cpus: Sequence[int]) -> dict[str, str]:

@@ -103,7 +103,7 @@ def test_a_forecast_is_kept_before_the_step_runs(session, monkeypatch, capsys):
     kept = []
 
     def checker(case, _, **settings):
-        assert settings["forecast"](case) == 0.123
+        assert settings["forecast"](case) == found
         with Store.open(readonly=True) as store:
             kept.extend(one.document for one in store.entries(session.run.id, "forecast"))
         return msgspec.structs.replace(record_of(step), forecast_s=0.123)

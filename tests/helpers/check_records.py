@@ -86,33 +86,29 @@ def make_record(**changes: Any) -> CheckRecord:
         "disturbed": found.disturbed,
         "laps": laps,
         "operators": (
-            OperatorRow(
-                name="conv1",
-                kind="layer",
-                count=1,
-                seconds=0.012,
-                native_s=0.0115,
-                nodes=("conv1",),
-            ),
-            OperatorRow(
-                name="conv2", kind="layer", count=1, seconds=0.028, native_s=0.027, nodes=("conv2",)
-            ),
-            OperatorRow(
-                name="fc6", kind="layer", count=2, seconds=0.013, native_s=0.007, nodes=("fc6",)
-            ),
-            OperatorRow(name="relu1", kind="pointwise", count=7, seconds=0.0004, nodes=("relu1",)),
+            _row("conv1", 0.012),
+            _row("conv2", 0.028),
+            _row("fc6", 0.013, names=("fc6", "fc7")),
+            _row("relu1", 0.0004, kind="pointwise", count=7, names=("relu1",)),
         ),
-        "faults": {"operators": 10.0, "counted": 12900.4, "kept": 12.0},
+        "native_parts": {"conv1": 0.0115, "conv2": 0.027, "fc6": 0.007, "fc7": 0.007},
+        "faults": {"counted": 12900.4, "kept": 12.0},
         "calibration": {
             "once_s": 2e-5,
             "dispatch_s": 4e-6,
-            "fault_s": 1.3e-6,
             "how": "an operator of one element",
         },
         "notes": ("no fusion: nodes are not joined",),
         "seconds": 54.2,
     }
     return CheckRecord(**{**values, **changes})
+
+
+def _row(name: str, seconds: float, **how: Any) -> OperatorRow:
+    values: dict[str, Any] = {"kind": "layer", "names": (name,), **how}
+    count = values.pop("count", len(values["names"]))
+    text = f"invented.{name}"
+    return OperatorRow(signature=text, operator=text, count=count, seconds=seconds, **values)
 
 
 def tensorflow(record: CheckRecord) -> CheckRecord:

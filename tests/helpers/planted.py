@@ -190,10 +190,10 @@ def checker(world):
                 continue
             lost = world.unpacked_s.get(node.name, 0.0) + world.slow_s.get(node.name, 0.0)
             kind = "layer" if node.op in ("conv", "linear", "pool") else "pointwise"
-            operators.append(operator(node.name, kind, times[node.name] + lost, times[node.name]))
+            operators.append(operator(node.name, kind, times[node.name] + lost))
         loss = world.decay_s + world.slow_s.get("loss", 0.0)
-        operators.append(operator("loss", "loss", loss, 0.0, ()))
-        operators.append(operator("optimizer", "optimizer", world.optimizer_s, KERNEL_S, ()))
+        operators.append(operator("loss", "loss", loss))
+        operators.append(operator("optimizer", "optimizer", world.optimizer_s))
         terms = {"fresh memory": world.fresh_s, "dispatch": world.gaps_s}
         if mode in ("eager", "graph"):
             terms["layout reorders"] = world.reorder_s if layout == "nchw" else 0.0
@@ -215,6 +215,7 @@ def checker(world):
             ledger=tuple(ledger),
             laps=(),
             operators=tuple(operators),
+            native_parts={**times, "loss": 0.0, "optimizer": KERNEL_S},
             faults={},
             calibration={"dispatch_s": 1e-6},
             notes=("an invented check",),
@@ -223,15 +224,8 @@ def checker(world):
     return check
 
 
-def operator(name, kind, seconds, native_s, nodes=None):
-    return OperatorRow(
-        name=name,
-        kind=kind,
-        count=1,
-        seconds=seconds,
-        native_s=native_s,
-        nodes=(name,) if nodes is None else nodes,
-    )
+def operator(name, kind, seconds):
+    return OperatorRow(signature=name, operator=name, kind=kind, seconds=seconds, names=(name,))
 
 
 def run(world, *, check=True, limit=1e6, batch=4, model="mnist", **words):

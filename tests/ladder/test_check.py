@@ -10,9 +10,30 @@ import pytest
 
 from pydlbench.api import check
 from pydlbench.ladder.estimate import plan
+from pydlbench.ladder.parts import parts_of
 from pydlbench.models import build_model
 from pydlbench.records.check import RUNGS, CheckRecord
+from pydlbench.records.forecast import ForecastRecord, Place
 from pydlbench.runner.session import Options, Session
+
+# Made up: nothing of it is summed from rows.
+FORECAST = ForecastRecord(
+    model="mnist",
+    batch=4,
+    phase="forward",
+    place=Place(framework="torch", mode="eager"),
+    created_utc="2030-01-02T03:04:05+00:00",
+    seconds=0.5,
+    ci_low=0.4,
+    ci_high=0.6,
+    operators_s=0.25,
+    overhead_s=0.25,
+    calls=1,
+    stored=0,
+    measured=0,
+    missing=0,
+    terms=(),
+)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +82,7 @@ def test_a_tiny_check_closes_its_ledger(session, native, framework, phase):
         laps=6,
         time_limit_s=1.0,
         native=native(phase),
-        forecast=lambda _: 0.5,
+        forecast=lambda _: FORECAST,
         tell=told.append,
     )
     assert len(found.laps) == found.measured.n == 6
@@ -80,11 +101,16 @@ def test_a_tiny_check_closes_its_ledger(session, native, framework, phase):
         assert {one.kind for one in found.ledger} <= {
             *("limit", "difference", "experiment", "unexplained"),
         }
-    assert found.forecast_s == 0.5
+    assert (found.forecast_s, found.forecast_utc) == (0.5, FORECAST.created_utc)
+    assert found.forecast_parts == {"operators": 0.25, "overhead": 0.25, "faults": 0.0}
     assert found.forecast_error == pytest.approx(0.5 / found.measured.median - 1)
-    assert found.forecast_utc <= found.step_utc
     assert all(one.seconds >= 0 and one.count >= 1 for one in found.operators)
     assert ("optimizer" in [one.kind for one in found.operators]) == (phase == "training")
+    assert found.unreplayed is None
+    parts = {one.name: one for one in parts_of(found.operators, found.native_parts)}
+    summed = sum(one.total_s for one in parts.values())
+    assert summed == pytest.approx(sum(one.count * one.seconds for one in found.operators))
+    assert all(one.native_s > 0 for one in parts.values() if one.kind == "layer")
     assert found.calibration["packing_s"] > 0
     assert told.index("operators") < told.index("step") < told.index("log")
     stored = json.loads(json.dumps(found.to_dict()))

@@ -89,8 +89,3 @@ def test_short_kernels_get_more_samples_and_long_ones_no_warm_up(seconds, sample
     assert first.samples == 1
     assert [(one.samples, one.untimed) for one in others] == [(samples, untimed)] * 2
     assert visit.faults == [7.0, 7.0]
-
-
-def test_a_chunk_can_be_read_in_another_way():
-    visit = Sampled("a", Invented(0.5), lambda chunk: {"b": 2 * chunk.seconds[0]})
-    assert visit() == {"b": 1.0}

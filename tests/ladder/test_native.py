@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from types import SimpleNamespace
 
 import msgspec
@@ -11,10 +10,11 @@ from invented_evidence import row
 
 from pydlbench.errors import WorkerError
 from pydlbench.ladder.estimate import Range, plan
-from pydlbench.ladder.native import NativeSum, NativeVisits, native_of, native_sum
-from pydlbench.ladder.operators import step_operators
+from pydlbench.ladder.native import NativeVisits, native_parts, native_sum
+from pydlbench.ladder.operators import cut
 from pydlbench.models import build_model
 from pydlbench.records.measurement import Roofline
+from pydlbench.records.step import StepSpec
 from pydlbench.runner.session import Options
 from pydlbench.timing.chunk import Chunk
 
@@ -22,11 +22,6 @@ from pydlbench.timing.chunk import Chunk
 @pytest.fixture(scope="module")
 def model():
     return build_model("resnet18", 2)
-
-
-@pytest.fixture(scope="module")
-def found(model):
-    return step_operators(model, "training", "torch", "eager")
 
 
 @pytest.fixture(scope="module")
@@ -56,37 +51,34 @@ def test_a_row_that_could_not_be_measured_is_named(model):
     assert wanted.terms[0].work.node not in made.by_node
 
 
-def test_an_operator_some_of_whose_native_rows_failed_has_no_native_time(model, found):
+EAGER = StepSpec(model="resnet18", batch=2, phase="training")
+JOINED = StepSpec(model="resnet18", batch=2, phase="forward", framework="tensorflow", mode="graph")
+
+
+def test_a_node_some_of_whose_native_rows_failed_has_no_native_time(model):
     wanted = plan(model, "training")
-    conv = next(one for one in found if one.kind == "layer" and one.differentiated)
-    bad = next(
-        one.hot
-        for one in wanted.terms
-        if one.work.node == conv.nodes[0] and one.work.pass_ == "backward-data"
-    )
-    rows = {c: row(c, 2.0, status="failed" if c == bad else "ok") for c in wanted.cases}
+    nodes = {node.name for node in model}
+    backward = [one for one in wanted.terms if one.work.pass_ == "backward-data"]
+    bad = next(one for one in backward if one.work.node in nodes)
+    rows = {c: row(c, 2.0, status="failed" if c == bad.hot else "ok") for c in wanted.cases}
     made = native_sum(wanted, rows)
-    assert conv.nodes[0] in made.by_node
-    assert native_of(model, conv, made) is None
+    assert bad.work.node in made.by_node
+    found = native_parts(model, EAGER, made)
+    assert bad.work.node not in found
+    assert "optimizer" in found
 
 
-def test_native_seconds_stand_beside_each_operator(model, found, native):
-    conv = next(one for one in found if one.kind == "layer")
-    assert native_of(model, conv, native) == native.by_node[conv.nodes[0]]
-    sums = next(one for one in found if one.kind == "gradient sum")
-    assert native_of(model, sums, native) == 2.0
-    unknown = dataclasses.replace(native, by_node={})
-    assert native_of(model, conv, unknown) is None
-
-
-def test_a_node_that_computes_nothing_is_natively_free(model, native):
-    own = NativeSum(time=native.time, by_node={})
-    free = next(
-        one
-        for one in step_operators(model, "forward", "torch", "eager")
-        if model[one.nodes[0]].layer is None
-    )
-    assert native_of(model, free, own) == 0
+def test_native_seconds_stand_under_the_names_of_operators(model, native):
+    found = native_parts(model, EAGER, native)
+    assert found.keys() == {node.name for node in model} | {"loss", "optimizer"}
+    assert sum(found.values()) == pytest.approx(native.time.middle)
+    joined = native_parts(model, JOINED, native)
+    names = {name for one in cut(JOINED) for name in one.names}
+    assert names <= joined.keys()
+    assert sum(joined.values()) == pytest.approx(native.time.middle)
+    # What computes nothing takes nothing.
+    free = next(node.name for node in model if node.layer is None)
+    assert found[free] == 0
 
 
 # --- visits ---------------------------------------------------------------------------------------

@@ -36,7 +36,8 @@ def test_what_dominates_has_its_interval_and_its_rivals():
 
 def test_alike_layers_count_together():
     operators = make_record().operators
-    many = msgspec.structs.replace(operators[2], seconds=0.02, count=3)
+    names = ("fc6", "fc7", "fc8")
+    many = msgspec.structs.replace(operators[2], seconds=0.02, count=3, names=names)
     lines = check_conclusion(make_record(operators=(*operators[:2], many)))
     assert says(lines[0], "fc6 and 2 like it", "60.0 ms", "51.4 %")
 

@@ -7,7 +7,7 @@ import pytest
 from check_records import make_laps, make_record, tensorflow
 from said import says
 
-from pydlbench.records.check import CheckResult
+from pydlbench.records.check import CheckRecord, CheckResult, Unreplayed
 from pydlbench.report.check import check_report, ledger_columns
 from pydlbench.report.text import Style, as_markdown, as_text, run_lines
 from pydlbench.units import Scale, percent
@@ -162,7 +162,7 @@ def test_no_line_but_a_command_is_wider_than_the_terminal(run_record, width):
     ledger = tuple(msgspec.structs.replace(one, detail=detail) for one in make_record().ledger)
     operator = msgspec.structs.replace(
         make_record().operators[0],
-        name="inception_3a/branch_3x3/conv..inception_3a/branch_3x3/relu1",
+        names=("inception_3a/branch_3x3/conv..inception_3a/branch_3x3/relu1",),
     )
     record = make_record(
         model="alexnet-tfcnn-cifar10",
@@ -198,19 +198,22 @@ def test_a_check_that_failed_is_a_line_and_the_other_stands(run_record):
 
 
 def test_the_explanation_has_terms_operators_by_size_and_laps(run_record):
-    terms, operators, laps = rendered(run_record, result(make_record()), explain=True).split(
+    terms, parts, operators, laps = rendered(run_record, result(make_record()), explain=True).split(
         "\n\n"
-    )[-3:]
+    )[-4:]
     assert "  layout reorders: a log" in terms.splitlines()
-    assert says(terms, "20.0 us", "4.00 us", "1.30 us", "an operator of one element")
-    names = [one.split()[0] for one in operators.splitlines()[1:]]
+    assert says(terms, "20.0 us", "4.00 us", "an operator of one element")
+    names = [one.split()[0] for one in parts.splitlines()[1:]]
     assert names == ["conv2", "fc6", "conv1", "relu1"]
-    fc6 = line(operators, "fc6")
+    calls = [one.split()[0] for one in operators.splitlines()[1:]]
+    assert calls == [f"invented.{name}" for name in names]
+    assert line(operators, "invented.fc6").split()[-2:] == ["fc6,", "fc7"]
+    fc6 = line(parts, "fc6")
     assert fc6.split() == [
         *("fc6", "layer", "2", "13.0", "ms", "7.00", "ms", "26.0", "ms", "22.3", "%"),
         *("+12.0", "ms"),
     ]
-    assert line(operators, "relu1").split()[-1] == "-"
+    assert line(parts, "relu1").split()[-1] == "-"
     assert len(laps.splitlines()) == 10
     assert {"limit", "step", "canary"} <= set(laps.splitlines()[0].split())
     assert "116.8 ms" in laps.splitlines()[5]
@@ -244,3 +247,14 @@ def test_layout_and_feed_are_said(run_record):
     assert "torch 2.13.0 eager, nchw, fed from the host" in line(text, "alexnet-owt")
     text = rendered(run_record, result(tensorflow(make_record(feed="host"))))
     assert "TensorFlow 2.21.0 graph, fed from the host" in line(text, "alexnet-owt")
+
+
+def test_a_forecast_s_error_is_taken_apart_and_what_was_not_replayed_is_told(run_record):
+    parts = {"operators": 0.105, "faults": 0.001, "overhead": 0.004}
+    lost = Unreplayed(calls=0.02, bytes=0.005, reasons={"my.op": "no operand can be made up"})
+    record = make_record(forecast_s=0.11, forecast_parts=parts, unreplayed=lost)
+    text = rendered(run_record, result(record))
+    # 105 against 108 ms, of a step of 116.8 ms: the rest of -5.8 % is in calls and pages.
+    assert says(line(text, "forecast error"), "-5.8 %", "-2.6 %", "4.0 ms", "1.0 ms", "-3.3 %")
+    assert says(line(text, "not replayed"), "2.0 %", "0.5 %", "my.op: no operand can be made up")
+    assert CheckRecord.from_dict(record.to_dict()) == record

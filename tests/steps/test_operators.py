@@ -1,20 +1,19 @@
-"""Parts in the frameworks' own processes' code, here in this one: tiny models with every oddity."""
+"""Operators made of their signatures, here in this process: a tiny model with every oddity."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import warnings
-from math import prod
 
 import pytest
 
-from pydlbench.ladder.operators import blocks, singles, step_operators
+from pydlbench.ladder.operators import requests_of, with_gradient
 from pydlbench.models.builder import Builder
-from pydlbench.models.graph import Decay, Optimizer, trained_tensors
+from pydlbench.models.graph import Decay, Optimizer
 from pydlbench.records.step import StepSpec
+from pydlbench.steps.signatures import OperatorRequest, signature_of
 from pydlbench.timing.chunk import Request
-from pydlbench.words import FRAMEWORK_MODES
 
 
 def tiny():
@@ -43,80 +42,33 @@ def tiny():
     )
 
 
-@pytest.fixture(scope="module")
-def prepared():
-    def prepare(framework, phase, mode=None, traces=False):
-        if importlib.util.find_spec(framework) is None:
-            pytest.skip(f"{framework} is not installed")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # TensorFlow's imports are full of deprecations
-            backend = importlib.import_module(f"pydlbench.backends.{framework}.backend")
-            serving = importlib.import_module(f"pydlbench.steps.{framework}.operators")
-            model, mode = tiny(), mode or FRAMEWORK_MODES[framework][0]
-            case = StepSpec(model="tiny", phase=phase, framework=framework, mode=mode)
-            found = step_operators(model, phase, framework, mode, "host")
-            found += singles(model, phase, found)
-            wanted = [one.request() for one in found]
-            own = {"traces": traces} if framework == "torch" else {}
-            return model, found, serving.prepare(backend.create("cpu"), model, case, wanted, **own)
-
-    return prepare
-
-
 @pytest.mark.product
 @pytest.mark.parametrize("phase", ["forward", "forward-backward", "training"])
-@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
-def test_every_part_runs_and_has_a_time(prepared, framework, phase):
-    _, found, kernel = prepared(framework, phase)
+@pytest.mark.parametrize(("framework", "mode"), [("torch", "compiled"), ("tensorflow", "graph")])
+def test_every_operator_is_made_of_its_signature_and_has_a_time(framework, mode, phase):
+    if importlib.util.find_spec(framework) is None:
+        pytest.skip(f"{framework} is not installed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TensorFlow's imports are full of deprecations
+        backend = importlib.import_module(f"pydlbench.backends.{framework}.backend")
+        serving = importlib.import_module(f"pydlbench.steps.{framework}.operators")
+    model = tiny()
+    case = StepSpec(model="tiny", phase=phase, framework=framework, mode=mode)
+    wanted = with_gradient(model) if case.backward else frozenset()
+    fed = OperatorRequest(name="feed", kind="feed")
+    signatures = [
+        signature_of(model, case, one, wanted).text for one in (fed, *requests_of(model, case))
+    ]
+    kernel = serving.prepare_signatures(backend.create("cpu"), case, signatures)
+    assert kernel.facts.refused == {}
+    assert kernel.facts.names == tuple(dict.fromkeys(signatures))
     chunk = kernel.sample(Request(samples=2, untimed=1))
-    assert kernel.facts.names == tuple(one.name for one in found)
-    assert len(chunk.seconds) == 2 * len(found)
-    # They are differences: of tiny parts some are nothing, but not the one that computes most.
+    assert len(chunk.seconds) == 2 * len(kernel.facts.names)
+    # They are differences: of tiny operators some are nothing, but not the one that computes most.
     times = dict(zip(kernel.facts.names, chunk.seconds, strict=False))
-    assert max(seconds for name, seconds in times.items() if name.startswith("stem")) > 0
+    assert max(seconds for name, seconds in times.items() if '"conv"' in name) > 0
     assert kernel.facts.once_s > 0
     assert kernel.facts.dispatch_s >= 0
-
-
-def test_the_blocks_of_a_part_are_its_outputs_and_its_gradients(prepared):
-    large = {}
-    for phase in ("forward", "training"):
-        model, found, kernel = prepared("torch", phase, traces=True)
-        traces = kernel.facts.traces
-        assert set(traces) == {one.name for one in found}
-        assert all(size > 0 for sizes in traces.values() for size in sizes)
-        output = 4 * model.batch * prod(model["stem"].shape)
-        assert max(traces["stem"]) >= output
-        assert traces["feed"] == []
-        assert blocks(found, traces) == [1 << 20]  # all of them are small
-        weights = 4 * prod(trained_tensors(model["left"])["weights"])
-        large[phase] = sum(size >= weights for size in traces["left"])
-    # Gradients of images and of weights besides.
-    assert large["training"] >= large["forward"] + 2
-
-
-def test_what_works_in_place_gets_a_new_copy_in_each_round(prepared):
-    _, found, kernel = prepared("torch", "forward")
-    parts = dict(zip(kernel.facts.names, kernel._operators, strict=True))
-    add = parts[next(one.name for one in found if one.nodes[:1] == ("both",))]
-    before = [one.clone() for one in add.inputs]
-    add.run()
-    add.run()
-    assert all(bool((a == b).all()) for a, b in zip(before, add.inputs, strict=True))
-
-
-def test_a_groups_operands_are_those_of_the_step(prepared):
-    model, found, kernel = prepared("torch", "training")
-    parts = dict(zip(kernel.facts.names, kernel._operators, strict=True))
-    relu = parts["fc1/out"]
-    product = parts["fc1"]
-    outputs = product.forward(product.ready())
-    # The update has run once meanwhile, at a rate that hardly moves anything.
-    assert bool((outputs[0] - relu.inputs[0]).abs().max() < 1e-5)
-    # Its own gradient is what the operator in front of it gets.
-    found = relu.backward(relu.forward(relu.ready()))
-    assert bool((found[0] == product.gradients[0]).all())
-    del model
 
 
 def test_what_makes_an_operand_is_taken_off(monkeypatch):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pydlbench.ladder.operators import step_operators, with_gradient
+from pydlbench.ladder.operators import requests_of, with_gradient
 from pydlbench.models import build_model
 from pydlbench.models.graph import trained_tensors
 from pydlbench.records.step import StepSpec
@@ -19,8 +19,8 @@ def operators(name, framework, mode, phase, batch=2, **how):
     model = build_model(name, batch)
     case = StepSpec(model=name, batch=batch, phase=phase, framework=framework, mode=mode, **how)
     wanted = with_gradient(model) if case.backward else frozenset()
-    for one in step_operators(model, phase, framework, mode):
-        yield model, one, signature_of(model, case, one.request(), wanted)
+    for one in requests_of(model, case):
+        yield model, one, signature_of(model, case, one, wanted)
 
 
 @pytest.mark.parametrize("phase", ["forward", "forward-backward", "training"])
@@ -31,7 +31,7 @@ def test_a_signature_is_read_back_as_the_operator_it_is_of(name, framework, mode
         found, mini, asked = read_signature(said.text)
         assert found.text == said.text
         assert asked.kind == one.kind
-        if not one.request().is_subgraph:
+        if not one.is_subgraph:
             continue
         assert [mini[node].op for node in asked.nodes] == [model[node].op for node in one.nodes]
         for own, original in zip(asked.nodes, one.nodes, strict=True):
@@ -42,7 +42,7 @@ def test_a_signature_is_read_back_as_the_operator_it_is_of(name, framework, mode
                 assert layer.problem == known.problem
             assert trained_tensors(mini[own]) == trained_tensors(model[original])
         assert len(asked.differentiated) == len(one.differentiated)
-        assert operator_of(mini, asked) == operator_of(model, one.request())
+        assert operator_of(mini, asked) == operator_of(model, one)
 
 
 def test_a_signature_is_canonical_and_has_no_name_in_it():

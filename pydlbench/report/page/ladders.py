@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import PydlbenchError
 from pydlbench.ladder.native import roof_s, rungs_by_place, theoretical_s
+from pydlbench.ladder.parts import parts_of
 from pydlbench.records.step import framework_text, options_text
 from pydlbench.report.columns import AXES, axis_values, label
 from pydlbench.report.page.blocks import plain
@@ -347,10 +348,10 @@ def _of_check(run: PageRun, check: CheckResult, record: CheckRecord) -> Iterator
     operators = tuple(
         Segment(
             plain(one.name if one.count == 1 else f"{one.name} x{one.count}", 40),
-            kinds.get(one.nodes[0], one.kind) if one.nodes else one.kind,
-            one.count * one.seconds,
+            kinds.get(one.name.partition("..")[0], one.kind),
+            one.total_s,
         )
-        for one in record.operators
+        for one in parts_of(record.operators, record.native_parts)
         if positive(one.seconds) and one.kind != "feed"
     )
     parts = {

@@ -1,4 +1,4 @@
-"""Operators of TensorFlow's step: those of the step in functions of their own."""
+"""Operators of TensorFlow's step in functions of their own, on operands that are made up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pydlbench.backends.frameworks.backend import translated
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PydlbenchError
-from pydlbench.models.graph import INPUT
 from pydlbench.steps.definition import definition_of
 from pydlbench.steps.inputs import make_batch, make_weights, trained
 from pydlbench.steps.operations import OperatorsFacts
@@ -28,49 +27,18 @@ if TYPE_CHECKING:
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
-    from pydlbench.steps.operations import OperatorRequest
     from pydlbench.steps.operators import TimedOperator
+    from pydlbench.steps.signatures import OperatorRequest
 
-__all__ = ["prepare", "prepare_allocation", "prepare_signatures"]
+__all__ = ["prepare_allocation", "prepare_signatures"]
 
 
 # -----------------------------------------------------------------------------
-# Parts of the step in functions of their own, with the operands that they have in the step.
+# Parts of the step in functions of their own.
 #
 # A call of a function costs more than many an operator. So a short one is put into its function
 # several times, on operands of its own each time, and what an empty call costs is taken off: one
 # right after it, where the caches are as operators leave them.
-
-
-def _values(
-    step: TensorflowStep, names: Sequence[str], differentiated: Sequence[str]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the values that nodes have in a step, by name, and gradients of them; untimed.
-
-    How long an operator takes may hang on its operands: the gradient of a local response
-    normalisation leaves out what is multiplied by zero, and behind a pooling most is.
-    """
-    model, definition = step.owner, step.definition
-    net, output = model.net, model.model.output.name
-    # A forward phase has a loss for the sake of the values.
-    kind = definition.loss if definition.backward else "unregularised"
-
-    def run(images: Any, labels: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        with tf.GradientTape() as tape:
-            found = net.values({INPUT: net.cast(images)}, definition)
-            loss = model.loss(kind, found[output], labels)
-        gradients = tape.gradient(
-            loss,
-            {name: found[name] for name in differentiated},
-            unconnected_gradients=tf.UnconnectedGradients.ZERO,
-        )
-        return (
-            {name: tf.identity(found[name]) for name in names},
-            {name: tf.identity(one) for name, one in gradients.items()},
-        )
-
-    values, gradients = model.traced(run)(*model.resident)
-    return values, gradients
 
 
 def _subgraph(
@@ -239,37 +207,6 @@ _HOW = (
 _HOW_COMPILED = "empty calls with as many operands and results, after each part"
 
 
-def prepare(
-    backend: FrameworkBackend, model: Model, case: StepSpec, wanted: Sequence[OperatorRequest]
-) -> OperatorsKernel:
-    """Make operators ready; see :func:`pydlbench.steps.operations.prepare_operators`."""
-    begin = time.perf_counter()
-    weights, batch = make_weights(model, case.seed), make_batch(model, case.seed)
-    step = TensorflowStep(TensorflowModel(model, weights, case, batch), definition_of(case, model))
-    made = step.owner
-    empty = _Empty(made)
-    found: dict[str, TimedCall] = {}
-    bodies = _bodies(step, wanted)
-    room = _ROOM * (read_cpu_facts().memory_total_bytes or 0) / len(bodies)
-    for name, body, operands in bodies:
-        if body is None:
-            found[name] = TimedCall(partial(_fed, made.host))
-        else:
-            found[name] = _long_enough(step, body, operands, empty, room)
-    dispatch = _dispatch(made)
-    facts = OperatorsFacts(
-        names=tuple(found),
-        once_s=_once(empty.new(len(made.resident), 1), found.values()),
-        dispatch_s=median(dispatch),
-        dispatch_samples=dispatch,
-        how=_HOW_COMPILED if case.mode == "xla" else _HOW,
-        setup_s=time.perf_counter() - begin,
-        library=backend.library,
-    )
-    counts = [one.count for one in wanted]
-    return OperatorsKernel(list(found.values()), facts, backend.cpus, counts)
-
-
 def prepare_signatures(
     backend: FrameworkBackend, case: StepSpec, signatures: Sequence[str]
 ) -> OperatorsKernel:
@@ -296,8 +233,12 @@ def prepare_signatures(
                     found[signature] = _long_enough(step, body, operands, empty, room)
         except PydlbenchError as error:
             refused[signature] = str(error)
+    dispatch = empty.dispatch() if empty else (0.0,)
     facts = OperatorsFacts(
         names=tuple(found),
+        once_s=empty.once(found.values()) if empty else 0.0,
+        dispatch_s=median(dispatch),
+        dispatch_samples=dispatch,
         how=_HOW_COMPILED if case.mode == "xla" else _HOW,
         setup_s=time.perf_counter() - begin,
         library=backend.library,
@@ -364,38 +305,6 @@ def prepare_allocation(backend: FrameworkBackend, size: int) -> OperatorsKernel:
     )
 
 
-def _bodies(
-    step: TensorflowStep, wanted: Sequence[OperatorRequest]
-) -> list[tuple[str, Callable[..., list[Any]] | None, list[Any]]]:
-    """Return name, function and operands of each operator; what is fed has no function."""
-    model, backward = step.owner, step.definition.backward
-    output = model.model.output.name
-    subgraphs = {each.name: each for each in wanted if each.is_subgraph}
-    inputs = {name: _outside(model.model, each.nodes) for name, each in subgraphs.items()}
-    read = {output, *(one for names in inputs.values() for one in names)}
-    read |= {each.nodes[0] for each in wanted if each.kind == "gradient sum" and each.nodes}
-    written = {one for each in subgraphs.values() for one in each.outputs}
-    values, gradients = _values(step, sorted(read), sorted(written) if backward else ())
-    found: list[tuple[str, Callable[..., list[Any]] | None, list[Any]]] = []
-    for each in wanted:
-        body: Callable[..., list[Any]] | None = None
-        operands: list[Any] = []
-        if each.kind == "optimizer":
-            body = _update(step)
-            operands = [tf.random.normal(one.shape) * 1e-6 for one in model.net.trained]
-        elif each.kind == "loss":
-            body, operands = _loss(step), [values[output], *model.resident[1:]]
-        elif each.kind == "gradient sum":
-            like = values[each.nodes[0]] if each.nodes else model.resident[0]
-            body, operands = _sum, [_random(like), _random(like)]
-        elif each.is_subgraph:
-            upstream = [gradients[one] for one in each.outputs] if backward else []
-            body = _subgraph(step, each, inputs[each.name])
-            operands = [*(values[one] for one in inputs[each.name]), *upstream]
-        found.append((each.name, body, operands))
-    return found
-
-
 def _fed(arrays: Sequence[Any]) -> list[Any]:
     """Return images and labels as a function takes them over from the host's arrays."""
     return [tf.convert_to_tensor(one) for one in arrays]
@@ -403,10 +312,6 @@ def _fed(arrays: Sequence[Any]) -> list[Any]:
 
 def _sum(first: Any, second: Any) -> list[Any]:
     return [tf.add_n([first, second])]
-
-
-def _random(like: Any) -> Any:
-    return tf.random.normal(like.shape, stddev=1e-3, dtype=like.dtype)
 
 
 def _long_enough(
@@ -439,7 +344,11 @@ def _long_enough(
 
 
 class _Empty:
-    """Calls that compute nothing, by their numbers of operands and results."""
+    """Calls that compute nothing, by their numbers of operands and results.
+
+    Args:
+        model: traces as the steps are traced whose operators are timed.
+    """
 
     def __init__(self, model: TensorflowModel) -> None:
         self._model = model
@@ -463,38 +372,38 @@ class _Empty:
 
         return CallCost(RepeatedOperator(self._model, body, [[self._scalar] * operands]).run)
 
-
-def _once(cost: CallCost, operators: Iterable[TimedOperator]) -> float:
-    """Return what a call costs when the operators have run before it, one after the other."""
-    for one in operators:
-        one.run()
+    def once(self, operators: Iterable[TimedOperator]) -> float:
+        """Return what a step's call costs when operators have run before it."""
+        cost = self.new(len(self._model.resident), 1)
         cost.seconds()
-    return cost.latest
+        for one in operators:
+            one.run()
+            cost.seconds()
+        return cost.latest
+
+    def dispatch(self) -> tuple[float, ...]:
+        """Return what an operator costs that computes nothing, by repetition.
+
+        Softmax is joined with nothing.
+        """
+        if self._model.case.mode == "xla":
+            return (0.0,)  # a compiled program has no operators any more
+        with tf.device(_CPU):
+            source = tf.ones([1, 2])
+
+        def chain(length: int) -> RepeatedOperator:
+            def body(value: Any) -> list[Any]:
+                for _ in range(length):
+                    value = tf.nn.softmax(value)
+                return [value]
+
+            return RepeatedOperator(self._model, body, [[source]])
+
+        long, short = chain(_CHAIN), chain(1)
+        differences = [long.run() - short.run() for _ in range(_REPEATS)]
+        return tuple(max(0.0, one / (_CHAIN - 1)) for one in differences)
 
 
 def _rounded(number: int) -> int:
     """Return the next power of two."""
     return 1 << max(0, number - 1).bit_length()
-
-
-def _dispatch(model: TensorflowModel) -> tuple[float, ...]:
-    """Return what an operator costs that computes nothing, by repetition.
-
-    Softmax is joined with nothing.
-    """
-    if model.case.mode == "xla":
-        return (0.0,)  # a compiled program has no operators any more
-    with tf.device(_CPU):
-        source = tf.ones([1, 2])
-
-    def chain(length: int) -> RepeatedOperator:
-        def body(value: Any) -> list[Any]:
-            for _ in range(length):
-                value = tf.nn.softmax(value)
-            return [value]
-
-        return RepeatedOperator(model, body, [[source]])
-
-    long, short = chain(_CHAIN), chain(1)
-    differences = [long.run() - short.run() for _ in range(_REPEATS)]
-    return tuple(max(0.0, one / (_CHAIN - 1)) for one in differences)

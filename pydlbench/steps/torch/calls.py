@@ -19,9 +19,11 @@ from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.operators import OperatorsKernel
 from pydlbench.steps.own import load_own
 from pydlbench.steps.torch import chain, replay
+from pydlbench.steps.torch.operators import fed_operator
 from pydlbench.steps.torch.own import OwnModel
 from pydlbench.steps.torch.recording import RecordedStep, record
 from pydlbench.steps.torch.step import TorchModel, TorchStep
+from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
+    from pydlbench.steps.operators import TimedOperator
     from pydlbench.steps.torch.net import Net
     from pydlbench.steps.torch.recording import Naming, Recorder, Recording
 
@@ -119,7 +122,10 @@ class _Following(fx.Interpreter):  # type: ignore[misc]  # an unknown class to m
     def run_node(self, n: fx.Node) -> Any:
         """Run a node under its name; behind the last one comes the loss."""
         last = n.op == "output"
-        self._recorder.at("" if last else self._names.get(n, ""), "loss" if last else "forward")
+        if last:
+            self._recorder.at("loss", "loss")
+        else:
+            self._recorder.at(self._names.get(n, ""), "forward")
         return super().run_node(n)
 
 
@@ -196,10 +202,17 @@ def prepare_calls(
     begin = time.perf_counter()
     if case.own is not None:
         load_own(case.model)  # its file may define operators
-    ready, refused = replay.make_ready(signatures, case.device, case.seed, _waiting(case))
+    # What is fed is no call of PyTorch's, and has a subgraph's signature.
+    fed = [one for one in signatures if one.startswith("{")]
+    recorded = [one for one in signatures if one not in fed]
+    calls, refused = replay.make_ready(recorded, case.device, case.seed, _waiting(case))
+    ready: dict[str, TimedOperator] = {one: fed_operator(one, case) for one in fed}
+    ready |= calls
+    dispatch = chain.call_cost(case.device)
     facts = OperatorsFacts(
         names=tuple(ready),
-        dispatch_s=chain.call_cost(case.device),
+        dispatch_s=median(dispatch),
+        dispatch_samples=dispatch,
         how=f"{replay.HOW}; dispatch: {chain.HOW}",
         setup_s=time.perf_counter() - begin,
         library=backend.library,
@@ -233,7 +246,7 @@ def prepare_chain(
         one.grad = None  # the chain has its own
     facts = OperatorsFacts(
         names=("chain",),
-        dispatch_s=chain.call_cost(case.device),
+        dispatch_s=median(chain.call_cost(case.device)),
         how=f"{sum(not one.implied for one in recording.calls)} calls; dispatch: {chain.HOW}",
         setup_s=time.perf_counter() - begin,
         library=backend.library,

@@ -19,7 +19,6 @@ from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.records.step import Check
 from pydlbench.steps.aten.text import leaves
 from pydlbench.steps.torch.recording import Slot, record
-from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -142,8 +141,6 @@ class Chain:
         wait: returns when the device has done everything that was called.
     """
 
-    executions = 1
-
     def __init__(self, recording: Recording, wait: Callable[[], None] = lambda: None) -> None:
         self._call = compose(recording)
         self._wait = wait
@@ -167,8 +164,8 @@ _REPEATS: Final = 25
 HOW: Final = f"{_LENGTH} calls of an operator on one element, in a chain like the step's"
 
 
-def call_cost(device: str = "cpu") -> float:
-    """Return what a call in a chain costs that computes nothing, in seconds.
+def call_cost(device: str = "cpu") -> tuple[float, ...]:
+    """Return what a call in a chain costs that computes nothing, in seconds, by repetition.
 
     Args:
         device: that it runs on.
@@ -183,7 +180,8 @@ def call_cost(device: str = "cpu") -> float:
     chain = Chain(
         record(step, naming=lambda _: contextlib.nullcontext(), parameters={}, device=device)
     )
-    return median([chain.run() for _ in range(_REPEATS)][1:]) / _LENGTH
+    chain.run()
+    return tuple(chain.run() / _LENGTH for _ in range(_REPEATS))
 
 
 # -----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Operators of PyTorch's step: its own modules, with operands as a step leaves them."""
+"""Operators of PyTorch's compiled step: subgraphs of its modules, on operands that are made up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx, nn
-from torch.profiler import ProfilerActivity, profile, record_function
 
 from pydlbench.backends.frameworks.backend import translated
 from pydlbench.backends.frameworks.verbose import parse
@@ -25,131 +24,70 @@ from pydlbench.steps.operators import CallCost, OperatorsKernel, TimedCall, summ
 from pydlbench.steps.signatures import read_signature, step_of
 from pydlbench.steps.torch.own import OwnModel
 from pydlbench.steps.torch.step import TorchModel, TorchStep, autocast
-from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
-    from pydlbench.steps.operations import OperatorRequest
     from pydlbench.steps.operators import TimedOperator
+    from pydlbench.steps.signatures import OperatorRequest
     from pydlbench.steps.torch.net import Net
 
-__all__ = ["prepare", "prepare_allocation", "prepare_log", "prepare_signatures"]
+__all__ = ["fed_operator", "prepare_allocation", "prepare_log", "prepare_signatures"]
 
 
 # -----------------------------------------------------------------------------
-# Subgraphs cut out of PyTorch's step, and what they read there.
+# Subgraphs cut out of PyTorch's step, and what they read.
 
 
 @dataclass(slots=True, kw_only=True)
 class Subgraph:
-    """Nodes of a step's graph as a module of their own, with what they read in the step.
+    """Nodes of a step's graph as a module of their own, with what they read.
 
     Attributes:
         module: of the very modules of the step; returns a tuple of outputs.
-        overwritten: positions of inputs that it works on in place.
         reads: nodes of the step's graph whose values come in.
         writes: nodes of the step's graph whose values go out.
-        inputs: those values, in their order; :func:`record` fills them in.
+        inputs: those values, in their order.
         gradients: of the outputs, where they have one; likewise.
     """
 
     module: fx.GraphModule
-    overwritten: frozenset[int] = frozenset()
     reads: list[fx.Node] = field(default_factory=list)
     writes: list[fx.Node] = field(default_factory=list)
     inputs: list[torch.Tensor] = field(default_factory=list)
     gradients: list[torch.Tensor | None] = field(default_factory=list)
 
 
-def cut_out(net: Net, names: Sequence[str], *, functional: bool = False) -> Subgraph:
-    """Return consecutive nodes of the step's graph as a module.
+def cut_out(net: Net, names: Sequence[str]) -> Subgraph:
+    """Return consecutive nodes of the step's graph as a module; nothing in it works in place.
 
     Args:
         net: the model.
         names: our names of the nodes, in the order of the graph.
-        functional: nothing in place, as a compiler sees it.
     """
     own = _nodes_of(net, names)
     inside = set(own)
     graph = fx.Graph()
     reads: list[fx.Node] = []
-    overwritten: set[int] = set()
     known: dict[fx.Node, fx.Node] = {}
     for one in (one for node in own for one in node.all_input_nodes):
         if one not in known and one not in inside:
             known[one] = graph.placeholder(f"x{len(reads)}")
             reads.append(one)
     for node in own:
-        first = node.args[0] if node.args else None
-        if isinstance(first, fx.Node) and first not in inside and _overwrites(net, node):
-            overwritten.add(reads.index(first))
         known[node] = graph.node_copy(node, lambda one: known[one])
     writes = [node for node in own if any(user not in inside for user in node.users)]
     graph.output(tuple(known[one] for one in writes))
     module = fx.GraphModule(net.module, graph)
-    if functional:
-        overwritten.clear()
-        _keep_inputs(module)
+    _keep_inputs(module)
     return Subgraph(
         module=module,
-        overwritten=frozenset(overwritten),
         reads=reads,
         writes=writes,
-        inputs=[torch.empty(0)] * len(reads),
-        gradients=[None] * len(writes),
     )
-
-
-def record(step: TorchStep, subgraphs: Sequence[Subgraph]) -> None:
-    """Run the model once, untimed, and keep what the subgraphs read.
-
-    Gradients have the strides and the zeros that they have in a step; so have inputs.
-    """
-    model, definition = step.owner, step.definition
-    recorder = _Recorder(model.net.module, subgraphs)
-    images, labels = model.resident
-    if definition.input_gradient:
-        images = images.detach().requires_grad_()
-    with torch.set_grad_enabled(definition.backward), autocast(model.case):
-        output = recorder.run(images)
-        loss = model.loss(definition.loss, output, labels) if definition.backward else None
-    if loss is not None:
-        loss.backward()
-        for one in model.parameters:
-            one.grad = None
-
-
-class _Recorder(fx.Interpreter):  # type: ignore[misc]  # an unknown class to mypy
-    """Runs a module, keeping each value before anybody can overwrite it, and each gradient."""
-
-    def __init__(self, module: fx.GraphModule, subgraphs: Sequence[Subgraph]) -> None:
-        super().__init__(module)
-        self._readers: dict[fx.Node, list[Subgraph]] = {}
-        self._writers: dict[fx.Node, list[Subgraph]] = {}
-        for subgraph in subgraphs:
-            for node in subgraph.reads:
-                self._readers.setdefault(node, []).append(subgraph)
-            for node in subgraph.writes:
-                self._writers.setdefault(node, []).append(subgraph)
-
-    def run_node(self, n: fx.Node) -> Any:
-        """Run a node; keep its value, and its gradient once it is there."""
-        value = super().run_node(n)
-        for subgraph in self._readers.get(n, ()):
-            kept = copied(value).requires_grad_(value.requires_grad)
-            subgraph.inputs[subgraph.reads.index(n)] = kept
-        if n in self._writers and value.requires_grad:
-
-            def keep(gradient: torch.Tensor) -> None:
-                for subgraph in self._writers[n]:
-                    subgraph.gradients[subgraph.writes.index(n)] = copied(gradient)
-
-            value.register_hook(keep)
-        return value
 
 
 def _keep_inputs(module: fx.GraphModule) -> None:
@@ -183,15 +121,8 @@ def _nodes_of(net: Net, names: Sequence[str]) -> list[fx.Node]:
     return found
 
 
-def _overwrites(net: Net, node: fx.Node) -> bool:
-    if node.op == "call_module":
-        made = net.module.get_submodule(str(node.target))
-        return bool(getattr(made, "inplace", False))
-    return node.target is operator.iadd
-
-
 # -----------------------------------------------------------------------------
-# Operators of PyTorch's step, with operands as a step leaves them.
+# Operators of a compiled step, with their operands.
 
 
 class BothWays(abc.ABC):
@@ -203,21 +134,15 @@ class BothWays(abc.ABC):
         cost: of a call, which is taken off; None leaves it in.
     """
 
-    executions = 1
-
     def __init__(
-        self, differentiates: bool, inputs: list[torch.Tensor], cost: CallCost | None
+        self, differentiates: bool, inputs: Sequence[torch.Tensor], cost: CallCost | None
     ) -> None:
         self.differentiates = differentiates
         self.inputs = inputs
         self._cost = cost
 
-    def ready(self) -> list[torch.Tensor]:
-        """Return operands for one run."""
-        return self.inputs
-
     @abc.abstractmethod
-    def forward(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    def forward(self) -> tuple[torch.Tensor, ...]:
         """Run it forwards."""
 
     @abc.abstractmethod
@@ -227,11 +152,10 @@ class BothWays(abc.ABC):
     def run(self) -> float:
         """Run it once; see :class:`pydlbench.steps.operators.TimedOperator`."""
         with torch.set_grad_enabled(self.differentiates):
-            tensors = self.ready()
             if not self.differentiates:
-                _read(tensors)
+                _read(self.inputs)
             start = time.perf_counter()
-            outputs = self.forward(tensors)
+            outputs = self.forward()
             # Named, so that they are not freed inside the measured time.
             found = self.backward(outputs) if self.differentiates else ()
             end = time.perf_counter()
@@ -251,30 +175,20 @@ class SubgraphOperator(BothWays):
     def __init__(self, step: TorchStep, subgraph: Subgraph, cost: CallCost | None = None) -> None:
         super().__init__(step.definition.backward, subgraph.inputs, cost)
         self._case = step.owner.case
-        self._overwritten = subgraph.overwritten
         self.parameters = [one for one in subgraph.module.parameters() if one.requires_grad]
         self.sources = [*(one for one in self.inputs if one.requires_grad), *self.parameters]
         self.gradients = subgraph.gradients
         module = subgraph.module
-        self._call: Callable[..., Any] = module
-        if self._case.mode == "compiled":
 
-            def run(*tensors: torch.Tensor) -> Any:
-                return module(*tensors)
+        def run(*tensors: torch.Tensor) -> Any:
+            return module(*tensors)
 
-            self._call = compiled(run)
+        self._call: Callable[..., Any] = compiled(run)
 
-    def ready(self) -> list[torch.Tensor]:
-        """Return operands of which those that will be overwritten are copies."""
-        return [
-            one.clone(memory_format=torch.preserve_format) if index in self._overwritten else one
-            for index, one in enumerate(self.inputs)
-        ]
-
-    def forward(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    def forward(self) -> tuple[torch.Tensor, ...]:
         """Run it forwards."""
         with autocast(self._case):
-            outputs: tuple[torch.Tensor, ...] = self._call(*tensors)
+            outputs: tuple[torch.Tensor, ...] = self._call(*self.inputs)
         return outputs
 
     def backward(self, outputs: tuple[torch.Tensor, ...]) -> tuple[Any, ...]:
@@ -311,8 +225,6 @@ class GradientSum:
         gradient: one of them.
     """
 
-    executions = 1
-
     def __init__(self, gradient: torch.Tensor) -> None:
         self._gradient = gradient
         self._other = copied(gradient)
@@ -343,10 +255,10 @@ class LossOperator(BothWays):
         self.parameters = list({id(one): one for one in decayed}.values())
         self._sums = [GradientSum(copied(one)) for one in self.parameters]
 
-    def forward(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    def forward(self) -> tuple[torch.Tensor, ...]:
         """Return the loss."""
         with autocast(self._model.case):
-            return (self._model.loss(self._kind, tensors[0], self._labels),)
+            return (self._model.loss(self._kind, self.inputs[0], self._labels),)
 
     def backward(self, outputs: tuple[torch.Tensor, ...]) -> tuple[Any, ...]:
         """Return the gradients of the output, and of what the L2 terms name."""
@@ -366,8 +278,6 @@ class OptimizerOperator:
         optimizer: of the step.
         parameters: that it updates.
     """
-
-    executions = 1
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]
@@ -389,106 +299,9 @@ class OptimizerOperator:
 
 
 # -----------------------------------------------------------------------------
-# The blocks that an operator of PyTorch's step allocates, as PyTorch's profiler reports them.
+# What a worker is asked for.
 
-# Tells spans of ours from the profiler's.
-_MARK = "pydlbench|"
-
-
-def trace_all(operators: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Run each operator once under the profiler.
-
-    Args:
-        operators: by name; those that do not run both ways work in place.
-
-    Returns:
-        By operator, the bytes of each block that it allocates, in their order.
-    """
-    both_ways = {name: one for name, one in operators.items() if isinstance(one, BothWays)}
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        for name, one in both_ways.items():
-            _run(name, one)
-    spans, events = _collected(profiler)
-    found: dict[str, list[int]] = {name: [] for name in operators}
-    for name, (begin, end) in spans.items():
-        found[name] = [size for moment, size in events if begin <= moment <= end]
-    return found
-
-
-def _run(name: str, timed: BothWays) -> None:
-    """Run an operator; copies of operands that it overwrites are not its own."""
-    with torch.set_grad_enabled(timed.differentiates):
-        tensors = timed.ready()
-        with record_function(f"{_MARK}{name}"):
-            outputs = timed.forward(tensors)
-            wanted = any(one.requires_grad for one in outputs)
-            gradients = timed.backward(outputs) if wanted else ()
-        del outputs, gradients
-
-
-def _collected(
-    profiler: Any,
-) -> tuple[dict[str, tuple[int, int]], list[tuple[int, int]]]:
-    """Return spans in nanoseconds by operator, and (time, bytes) of all that is allocated."""
-    spans: dict[str, tuple[int, int]] = {}
-    events: list[tuple[int, int]] = []
-    waiting = list(profiler.profiler.kineto_results.experimental_event_tree())
-    while waiting:
-        event = waiting.pop()
-        kind, fields = event.typed
-        if kind.name == "Allocation":
-            if fields.alloc_size > 0:
-                events.append((event.start_time_ns, fields.alloc_size))
-        elif event.name.startswith(_MARK):
-            spans[event.name.removeprefix(_MARK)] = event.start_time_ns, event.end_time_ns
-        waiting += event.children
-    return spans, sorted(events)
-
-
-# -----------------------------------------------------------------------------
-# PyTorch's operators, prepared: built, run once, calibrated, and traced where that is wanted.
-
-# Operators in a chain that computes nothing, and how often it is run.
-_CHAIN = 64
-_REPEATS = 25
-_HOW = (
-    f"{_CHAIN} operators on one element in a chain, against the same {_CHAIN} run one by one; "
-    "calls of one taken off each part, right after it"
-)
-# A chain becomes one loop there, so that operators cannot be told from their call.
-_HOW_COMPILED = "a compiled function of one operator on one element, called after each part"
-
-
-def prepare(
-    backend: FrameworkBackend,
-    model: Model,
-    case: StepSpec,
-    wanted: Sequence[OperatorRequest],
-    *,
-    traces: bool,
-) -> OperatorsKernel:
-    """Make operators ready; see :func:`pydlbench.steps.operations.prepare_operators`."""
-    begin = time.perf_counter()
-    step = _step(model, case)
-    single = _trivial(step, 1)
-    start, repeated = _calibrated(step, single)
-    dispatch = median(repeated)
-    cost = CallCost(single.run, start / max(start + dispatch, 1e-9))
-    made = _operators(step, wanted, cost)
-    for one in made.values():
-        one.run()
-    found = trace_all(made) if traces else {}
-    facts = OperatorsFacts(
-        names=tuple(made),
-        once_s=cost.latest,
-        dispatch_s=dispatch,
-        dispatch_samples=repeated,
-        how=_HOW_COMPILED if case.mode == "compiled" else _HOW,
-        setup_s=time.perf_counter() - begin,
-        traces=found,
-        library=backend.library,
-    )
-    return OperatorsKernel(list(made.values()), facts, backend.cpus, [one.count for one in wanted])
+_HOW = "a compiled function of one operator on one element, called after each part and taken off"
 
 
 def prepare_log(
@@ -531,7 +344,7 @@ def prepare_signatures(
         try:
             with translated(asked.kind):
                 step = _step(model, step_of(said, case))
-                cost = cost or CallCost(_trivial(step, 1).run)
+                cost = cost or CallCost(_trivial(step).run)
                 made[signature] = _made_up(step, asked, said.marks, cost)
                 made[signature].run()
         except PydlbenchError as error:
@@ -539,7 +352,8 @@ def prepare_signatures(
             refused[signature] = str(error)
     facts = OperatorsFacts(
         names=tuple(made),
-        how=_HOW_COMPILED,
+        once_s=cost.latest if cost else 0.0,
+        how=_HOW,
         setup_s=time.perf_counter() - begin,
         library=backend.library,
         refused=refused,
@@ -552,21 +366,37 @@ def _made_up(
 ) -> TimedOperator:
     """Return an operator of which only its signature is known, with operands for it."""
     model = step.owner
+    if asked.kind == "feed":
+        return TimedCall(model.fed)
     if asked.kind == "gradient sum":
         return GradientSum(_like(model, asked.nodes[0]))
-    if not asked.is_subgraph:
-        return _operators(step, [asked], cost)[asked.name]
-    subgraph = cut_out(model.net, asked.nodes, functional=True)
+    if asked.kind == "loss":
+        return LossOperator(step, _like(model, model.model.output.name), cost)
+    if asked.kind == "optimizer":
+        assert step.optimizer is not None, "a step that is trained has one"
+        return OptimizerOperator(step.optimizer, model.parameters)
+    subgraph = cut_out(model.net, asked.nodes)
     wanted = set(asked.differentiated)
-    for place, node in enumerate(subgraph.reads):
+    for node in subgraph.reads:
         name = model.net.outputs[node.name]
-        subgraph.inputs[place] = _like(model, name).requires_grad_(name in wanted)
+        subgraph.inputs.append(_like(model, name).requires_grad_(name in wanted))
     known = dict(zip(asked.outputs, marks, strict=False))  # none of all is no list of none
-    for place, node in enumerate(subgraph.writes):
+    for node in subgraph.writes:
         name = model.net.outputs[node.name]
-        if step.definition.backward:
-            subgraph.gradients[place] = _like(model, name, known.get(name, ()))
+        backward = step.definition.backward
+        subgraph.gradients.append(_like(model, name, known.get(name, ())) if backward else None)
     return SubgraphOperator(step, subgraph, cost)
+
+
+def fed_operator(signature: str, case: StepSpec) -> TimedCall:
+    """Return what brings images and labels from the host, in any mode.
+
+    Args:
+        signature: of kind ``feed``; see :mod:`pydlbench.steps.signatures`.
+        case: how the step runs.
+    """
+    said, model, _ = read_signature(signature)
+    return TimedCall(_step(model, step_of(said, case)).owner.fed)
 
 
 def _like(model: TorchModel, name: str, mark: Sequence[str] = ()) -> torch.Tensor:
@@ -601,68 +431,12 @@ def _step(model: Model, case: StepSpec) -> TorchStep:
     return TorchStep(made, definition)
 
 
-def _operators(
-    step: TorchStep, wanted: Sequence[OperatorRequest], cost: CallCost
-) -> dict[str, TimedOperator]:
-    model = step.owner
-    functional = model.case.mode == "compiled"
-    subgraphs = {
-        one.name: cut_out(model.net, one.nodes, functional=functional)
-        for one in wanted
-        if one.nodes
-    }
-    record(step, list(subgraphs.values()))
-    found: dict[str, TimedOperator] = {}
-    for one in wanted:
-        if one.kind == "feed":
-            found[one.name] = TimedCall(model.fed)
-        elif one.kind == "optimizer":
-            assert step.optimizer is not None, "a step that is trained has one"
-            found[one.name] = OptimizerOperator(step.optimizer, model.parameters)
-        elif one.kind == "loss":
-            output = torch.randn((model.model.batch, *model.model.output.shape))
-            if output.ndim == 4 and model.case.layout == "nhwc":
-                output = output.contiguous(memory_format=torch.channels_last)
-            found[one.name] = LossOperator(step, output, cost)
-        elif one.kind == "gradient sum":
-            # Of something of the images' shape where no node's output has a gradient.
-            known = subgraphs[one.name].gradients if one.nodes else []
-            summed = [gradient for gradient in known if gradient is not None]
-            found[one.name] = GradientSum((*summed, model.resident[0])[0])
-        else:
-            found[one.name] = SubgraphOperator(step, subgraphs[one.name], cost)
-    return found
-
-
-def _calibrated(step: TorchStep, single: SubgraphOperator) -> tuple[float, tuple[float, ...]]:
-    """Return what is in each operator's time but once in a step, and what an operator costs.
-
-    The latter by repetition.
-
-    Args:
-        step: as it is run.
-        single: a call of one operator.
-    """
-    chain = _trivial(step, _CHAIN)
-    together, alone = [], []
-    for _ in range(_REPEATS):
-        together.append(chain.run())
-        alone.append(sum(single.run() for _ in range(_CHAIN)))
-    if step.owner.case.mode == "compiled":
-        return median(alone) / _CHAIN, (0.0,)
-    fixed = (median(alone) - median(together)) / (_CHAIN - 1)
-    return max(0.0, fixed), tuple(max(0.0, (one - fixed) / _CHAIN) for one in together)
-
-
-def _trivial(step: TorchStep, length: int) -> SubgraphOperator:
-    """Return a chain of operators on one element, run exactly as the step's are."""
-    root = nn.Module()
+def _trivial(step: TorchStep) -> SubgraphOperator:
+    """Return an operator on one element, run exactly as the step's are."""
     graph = fx.Graph()
-    value = graph.placeholder("x")
-    for number in range(length):
-        root.add_module(f"n{number}", nn.ReLU())
-        value = graph.call_module(f"n{number}", (value,))
-    graph.output((value,))
+    graph.output((graph.call_module("relu", (graph.placeholder("x"),)),))
+    root = nn.Module()
+    root.add_module("relu", nn.ReLU())
     one = torch.ones(1, 1, 1, 1)
     subgraph = Subgraph(
         module=fx.GraphModule(root, graph),

@@ -75,7 +75,7 @@ class Call:
         freed: values whose memory is given back once it has returned.
         signature: see :mod:`pydlbench.steps.torch.signature`.
         direction: ``forward``, ``loss``, ``backward`` or ``optimizer``.
-        names: what it is a part of: the user's module or a node of ours.
+        names: what it is a part of: the user's module or a node of ours; ``loss`` behind them.
         bytes: of its operands and results.
         sums: whether autograd adds two gradients of one value.
         of_view: whether what it would write into is a view, whose base has the memory too.
@@ -129,12 +129,11 @@ class Recording:
             if not call.implied:
                 found.setdefault((call.signature, call.direction), []).append(call)
         return tuple(
-            RecordedCall(
+            RecordedCall.of(
+                [one.names for one in same],
                 signature=text,
                 operator=text.partition("(")[0].rpartition(".")[0],
-                count=len(same),
                 direction=direction,
-                names=tuple(dict.fromkeys(name for one in same for name in one.names)),
                 bytes=same[0].bytes,
             )
             for (text, direction), same in found.items()
@@ -201,7 +200,8 @@ def by_module(root: nn.Module) -> Naming:
         def leave(module: nn.Module, *_: Any) -> None:
             if id(module) in paths:
                 running.pop()
-                recorder.at(running[-1] if running else "", "forward" if running else "loss")
+                name, direction = (running[-1], "forward") if running else ("loss", "loss")
+                recorder.at(name, direction)
 
         # Not the modules' own hooks: one with any, nn.MultiheadAttention takes no fused path.
         handles = [

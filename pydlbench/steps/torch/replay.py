@@ -48,8 +48,6 @@ class CallOperator:
         UnsupportedError: its operands cannot be made up.
     """
 
-    executions = 1
-
     def __init__(
         self,
         parsed: ParsedCall,

@@ -202,7 +202,7 @@ def test_lines_of_a_batch_sweep_differ_in_colour_or_dashes_and_in_marker():
 def test_names_in_narrow_segments_are_short(tmp_path, native, name, short):
     document = invented.check_document(native)
     first, *others = document["operators"]
-    document["operators"] = [{**first, "name": name, "seconds": 0.1}, *others]
+    document["operators"] = [{**first, "names": [name], "seconds": 0.1}, *others]
     root = parse(build_page(invented.read(tmp_path, document)).html)
     labels = [node.text() for node in by_id(root, "step-1").all("text")]
     assert short in labels

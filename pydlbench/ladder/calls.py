@@ -1,0 +1,146 @@
+"""The calls of a step, each timed alone, visited lap by lap and summed: the rung of operators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from pydlbench.ladder.laps import fitting
+from pydlbench.ladder.operators import kind_of
+from pydlbench.ladder.rows import batches
+from pydlbench.records.check import OperatorRow, Unreplayed
+from pydlbench.records.measurement import time_summary
+from pydlbench.steps import operations
+from pydlbench.steps.operations import OperatorsFacts
+from pydlbench.timing.statistics import median
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pydlbench.records.operator import RecordedCall
+    from pydlbench.records.step import StepSpec
+    from pydlbench.runner.session import Session
+    from pydlbench.timing.chunk import Request
+    from pydlbench.workers.host import RemoteKernel
+
+__all__ = ["CallVisits"]
+
+# Operands of all calls lie in memory together if they take no more than this share of what is
+# available; else calls are made ready anew in each lap, as many as there is room for.
+_ROOM: Final = 1 / 4
+
+
+class CallVisits:
+    """Visits each distinct call of a step, on operands that are made up from its signature.
+
+    Args:
+        case: how the step runs.
+        session: whose worker is asked.
+        calls: of the step.
+        apart: the nodes of joined ones alone; they are in no sum of the step.
+        warm: in a process whose C library keeps pages; else the framework does that by itself.
+    """
+
+    def __init__(
+        self,
+        case: StepSpec,
+        session: Session,
+        calls: Sequence[RecordedCall],
+        apart: Sequence[RecordedCall] = (),
+        *,
+        warm: bool,
+    ) -> None:
+        self.calls = tuple(calls)
+        self._case, self._session, self._warm = case, session, warm
+        self._apart = tuple(apart)
+        # Forwards and backwards a call may be the same.
+        once = list({one.signature: one for one in (*calls, *apart)}.values())
+        self._batches = [once]
+        available = session.facts.memory_available_bytes
+        if (case.framework, case.mode) == ("torch", "eager") and available:
+            self._batches = list(batches(once, int(_ROOM * available)))
+        self._requests: dict[int, Request] = {}
+        self._seconds: dict[str, list[float]] = {}
+        #: By signature, why a call could not be made ready.
+        self.refused: dict[str, str] = {}
+        #: What the worker says of calls.
+        self.facts = OperatorsFacts()
+        #: Of all calls; None where they have no room together.
+        self.kernel = self._prepare(0) if len(self._batches) == 1 else None
+
+    def __call__(self) -> dict[str, float]:
+        """Visit all calls and return this lap's sums: the step's, and what stands beside it."""
+        for number in range(len(self._batches)):
+            kernel = self.kernel or self._prepare(number)
+            try:
+                names = kernel.facts.names
+                if names:
+                    request = self._requests.get(number) or fitting(kernel)
+                    self._requests[number] = request
+                    seconds = kernel.sample(request).seconds
+                    for place, name in enumerate(names):
+                        each = median(seconds[place :: len(names)])
+                        self._seconds.setdefault(name, []).append(each)
+            finally:
+                if self.kernel is None:
+                    kernel.release()
+        # Images and labels that come from the host are no call of the step.
+        own = [one for one in self.calls if kind_of(one) != "feed"]
+        found = {"operators": self._last(own) + self.facts.once_s}
+        if fed := [one for one in self.calls if kind_of(one) == "feed"]:
+            found["feed"] = self._last(fed)
+        if self._apart:
+            single = [one for one in own if ".." not in one.names[0]]
+            found["operators_apart"] = self._last([*single, *self._apart]) + self.facts.once_s
+        return found
+
+    def rows(self, confidence: float, forecast: Mapping[str, float]) -> tuple[OperatorRow, ...]:
+        """Return the calls that were timed.
+
+        Args:
+            confidence: of their intervals.
+            forecast: what a forecast had for each signature, in seconds.
+        """
+        times = {name: time_summary(one, confidence) for name, one in self._seconds.items()}
+        return tuple(
+            OperatorRow(
+                **msgspec.structs.asdict(one),
+                kind=kind_of(one),
+                seconds=times[one.signature].median,
+                ci_low=times[one.signature].ci_low,
+                ci_high=times[one.signature].ci_high,
+                forecast_s=forecast.get(one.signature),
+            )
+            for one in self.calls
+            if one.signature in times
+        )
+
+    def unreplayed(self) -> Unreplayed | None:
+        """Return what could not be timed; None where all could."""
+        lacking = [one for one in self.calls if one.signature not in self._seconds]
+        if not lacking:
+            return None
+        size = sum(one.count * one.bytes for one in self.calls)
+        return Unreplayed(
+            calls=sum(one.count for one in lacking) / sum(one.count for one in self.calls),
+            bytes=sum(one.count * one.bytes for one in lacking) / size if size else None,
+            reasons={one.operator: self.refused.get(one.signature, "") for one in lacking},
+        )
+
+    def _prepare(self, number: int) -> RemoteKernel[OperatorsFacts]:
+        worker = self._session.worker(self._case.framework, self._case.device, warm=self._warm)
+        kernel = worker.build(
+            operations.prepare_calls,
+            OperatorsFacts,
+            # What is fed is an operator of its own.
+            case=msgspec.structs.replace(self._case, feed="resident").to_dict(),
+            signatures=[one.signature for one in self._batches[number]],
+        )
+        self.refused |= kernel.facts.refused
+        self.facts = kernel.facts
+        return kernel
+
+    def _last(self, calls: Sequence[RecordedCall]) -> float:
+        known = ((one.count, self._seconds.get(one.signature)) for one in calls)
+        return sum(count * seconds[-1] for count, seconds in known if seconds)
