@@ -331,6 +331,6 @@ def test_a_model_of_ones_own_has_no_graph(own, backend):
 
     case = own(ALONE)
     with pytest.raises(UnsupportedError, match="no graph of layers"):
-        operations.prepare_operators(backend, case, [], traces=False)
+        operations.prepare_native_chain(backend, case, {}, None)
     with pytest.raises(UnsupportedError, match="PyTorch only"):
         operations.prepare_step(backend, case | {"framework": "tensorflow", "mode": "graph"}, {})
