@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pydlbench.records.check import CheckRecord
+    from pydlbench.records.comparison import CompareDocument
     from pydlbench.records.diagnosis import Diagnosis
-    from pydlbench.records.documents import CompareDocument
     from pydlbench.records.forecast import ForecastRecord
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.record import Record

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from pydlbench.records.documents import (
+from pydlbench.records.comparison import (
     CompareDocument,
     ComparisonEstimate,
     ComparisonRow,

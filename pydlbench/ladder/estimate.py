@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from pydlbench.models.graph import Model
     from pydlbench.models.work import Work
-    from pydlbench.records.documents import EstimatedLayer, StepEstimate
+    from pydlbench.records.estimate import EstimatedLayer, StepEstimate
     from pydlbench.records.measurement import Measurement
     from pydlbench.runner.laps import Effort
 
@@ -107,7 +107,7 @@ class LayerShare:
 
     def record(self) -> EstimatedLayer:
         """Return what is kept of it; times in seconds."""
-        from pydlbench.records.documents import EstimatedLayer
+        from pydlbench.records.estimate import EstimatedLayer
 
         return EstimatedLayer(
             name=self.name,
@@ -239,7 +239,7 @@ class Estimate:
             plan: what was summed.
             more: what a sum does not know: memory, options, device, threads, cache.
         """
-        from pydlbench.records.documents import EstimatedStep, StepEstimate
+        from pydlbench.records.estimate import EstimatedStep, StepEstimate
 
         dominant = self.dominant
         slowest = max(self.layers, key=lambda layer: layer.time.middle, default=None)

@@ -15,32 +15,30 @@ from typing import Annotated, Any, ClassVar, Final
 import msgspec
 
 from pydlbench.records.check import CheckRecord
+from pydlbench.records.comparison import CompareDocument
 from pydlbench.records.diagnosis import Diagnosis
+from pydlbench.records.estimate import StepEstimate
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.measurement import Measurement, Status
 from pydlbench.records.protocol import ProtocolNumber, ProtocolOptions
-from pydlbench.records.record import SCHEMA_VERSION, SCHEMA_VERSIONS, Record, one_of
+from pydlbench.records.record import Document, Record, one_of, version
 from pydlbench.records.run import RunInfo, RunRecord
 from pydlbench.records.specs import Precision
 from pydlbench.records.step import Framework, Phase, StepRecord
 
-__all__ = ["DOCUMENTS", "Document"]
-
-Verdict = Annotated[str, one_of("SAME", "FASTER", "SLOWER", "UNCLEAR")]
+__all__ = ["DOCUMENTS"]
 
 
-def _version(kind: str) -> msgspec.Meta:
-    return msgspec.Meta(extra_json_schema={"const": SCHEMA_VERSIONS.get(kind, SCHEMA_VERSION)})
-
-
-class Document(Record, frozen=True, kw_only=True):
-    """A document.
+class RunDocument(Document, frozen=True, kw_only=True):
+    """What a run has measured.
 
     Attributes:
-        schema_version: raised when the meaning of a field changes; fields are added without.
+        interrupted: more was asked for than is here.
+        run: one run of a command: when, where, and with which libraries.
     """
 
-    schema_version: Annotated[int, _version("")]
+    interrupted: bool = False
+    run: RunRecord
 
 
 class BackendEntry(Record, frozen=True, kw_only=True):
@@ -81,30 +79,42 @@ class BackendsDocument(Document, frozen=True, kw_only=True):
     backends: tuple[BackendEntry, ...]
 
 
-class CheckedStep(Record, frozen=True, kw_only=True):
-    """A step of a model in a framework, measured rung by rung; or why it is not.
+class StepAnswer(Record, frozen=True, kw_only=True):
+    """What came of a step in a framework; of one without a result only why.
 
     Attributes:
-        record: its fields stand in the object itself, where the status is ok.
         status: whether there is a result.
         reason: why there is none.
     """
 
-    record: CheckRecord
     status: Status = "ok"
     reason: str | None = None
 
     embedded = ("record",)
-    rules: ClassVar[Mapping[str, Any]] = {
+
+
+def _answer(*results: str) -> dict[str, Any]:
+    """Return the rules of an answer, which has the results where its status is ok."""
+    return {
         "required": ["model", "batch", "phase", "precision", "framework", "mode"],
         "if": {"properties": {"status": {"const": "ok"}}},
-        "then": {
-            "required": [
-                *("measured_s", "rungs", "forecast_s", "forecast_error", "additivity_error"),
-                *("ledger", "unexplained"),
-            ]
-        },
+        "then": {"required": list(results)},
     }
+
+
+class CheckedStep(StepAnswer, frozen=True, kw_only=True):
+    """A step of a model in a framework, measured rung by rung; or why it is not.
+
+    Attributes:
+        record: its fields stand in the object itself, where the status is ok.
+    """
+
+    record: CheckRecord
+
+    rules: ClassVar[Mapping[str, Any]] = _answer(
+        *("measured_s", "rungs", "forecast_s", "forecast_error", "additivity_error"),
+        *("ledger", "unexplained"),
+    )
 
 
 class CheckDocument(Document, frozen=True, kw_only=True):
@@ -120,7 +130,7 @@ class CheckDocument(Document, frozen=True, kw_only=True):
     interrupted: bool = False
     run: RunRecord | None
     measurements: tuple[Measurement, ...] = ()
-    schema_version: Annotated[int, _version("check")]
+    schema_version: Annotated[int, version("check")]
     checks: tuple[CheckedStep, ...] = ()
 
     rules: ClassVar[Mapping[str, Any]] = {
@@ -128,38 +138,25 @@ class CheckDocument(Document, frozen=True, kw_only=True):
     }
 
 
-class ForecastStep(Record, frozen=True, kw_only=True):
-    """A forecast of a step in a framework; or why there is none.
+class ForecastStep(StepAnswer, frozen=True, kw_only=True):
+    """A forecast of a step in a framework; or why there is none: what is missing.
 
     Attributes:
         record: its fields stand in the object itself.
-        status: failed where operators have no row, or nothing could be listed.
-        reason: what is missing.
     """
 
     record: ForecastRecord
-    status: Status = "ok"
-    reason: str | None = None
 
-    embedded = ("record",)
-    rules: ClassVar[Mapping[str, Any]] = {
-        "required": ["model", "batch", "phase", "precision", "framework", "mode"],
-        "if": {"properties": {"status": {"const": "ok"}}},
-        "then": {"required": ["forecast_s", "ci_low", "ci_high", "terms"]},
-    }
+    rules: ClassVar[Mapping[str, Any]] = _answer("forecast_s", "ci_low", "ci_high", "terms")
 
 
-class ForecastDocument(Document, frozen=True, kw_only=True):
+class ForecastDocument(RunDocument, frozen=True, kw_only=True):
     """Forecasts of a step. Times in seconds.
 
     Attributes:
-        interrupted: more was asked for than is here.
-        run: when, where and with what.
         forecasts: one for each framework and mode.
     """
 
-    interrupted: bool = False
-    run: RunRecord
     forecasts: tuple[ForecastStep, ...]
 
 
@@ -253,184 +250,6 @@ class PublishedDocument(Document, frozen=True, kw_only=True):
 
     runs: tuple[str, ...]
     published: tuple[PublishedFigure, ...]
-
-
-class ComparisonSide(Record, frozen=True, kw_only=True):
-    """One side of a row.
-
-    Attributes:
-        layer: its name there.
-        median: seconds per execution.
-        ci_low: lower end of the median's interval within the run, in seconds.
-        ci_high: upper end.
-        n: samples.
-        clock_hz: core clock beside them, in Hz.
-        contended: other work disturbed it.
-        algorithm: the implementation.
-        backend: who computed it.
-        mode: how a framework ran it.
-        threads: threads.
-        layout_request: layout that was asked for.
-        cache: cache state.
-        precision: storage and arithmetic.
-        device: cpu or cuda:N.
-        fuse: what was computed in the same call.
-    """
-
-    layer: str = ""
-    median: float | None
-    ci_low: float | None = None
-    ci_high: float | None = None
-    n: int | None = None
-    clock_hz: float | None = None
-    contended: bool = False
-    algorithm: str | None = None
-    backend: str = ""
-    mode: str | None = None
-    threads: int | None = None
-    layout_request: str | None = None
-    cache: str | None = None
-    precision: str = ""
-    device: str = ""
-    fuse: str | None = None
-
-
-class ComparisonEstimate(Record, frozen=True, kw_only=True):
-    """A ratio with what is said of it.
-
-    Attributes:
-        ratio: b over A, without the drift where that is taken for the machine's.
-        ci_low: lower end of the interval of this row by itself.
-        ci_high: upper end.
-        verdict: what can be said of B.
-        p: of a ratio of one, corrected for the number of rows.
-        resolution: the smallest ratio above one that is found here in four of five comparisons.
-        reason: why there can be no verdict.
-    """
-
-    ratio: float
-    ci_low: float | None
-    ci_high: float | None
-    verdict: Verdict
-    p: float | None = None
-    resolution: float | None = None
-    reason: str | None = None
-
-
-class ComparisonRow(Record, frozen=True, kw_only=True, rename={"pass_": "pass"}):
-    """A row of both runs. ratio, interval and verdict are those that count: see verdict_in.
-
-    Attributes:
-        layer: name of the layer, or the model.
-        kind: kind of layer, or step, estimate, check measured, check predicted, check
-            native.
-        problem: descriptor, or what else tells it from others.
-        batch: images.
-        pass_: pass of a layer, phase of a step.
-        precision: storage and arithmetic.
-        device: cpu or cuda:N.
-        backend: who computed it.
-        mode: how a framework ran it.
-        cache: cache state.
-        threads: threads.
-        layout_request: layout that was asked for.
-        fuse: what was computed in the same call.
-        propagation: inference or training.
-        a: one side of a row.
-        b: one side of a row.
-        ratio: b over A.
-        ci_low: lower end of the interval of this row by itself.
-        ci_high: upper end.
-        verdict: what can be said of B.
-        p: of a ratio of one, corrected for the number of rows.
-        resolution: the smallest ratio above one that is found here in four of five comparisons.
-        reason: why there can be no verdict.
-        by_pass: of sides measured in turn, the ratio of each pass: lists time and cycles;
-            null for stored runs.
-        verdict_in: what the verdict is given in.
-        time: in seconds.
-        cycles: in seconds times clock; null where a clock is not known.
-    """
-
-    layer: str
-    kind: str = ""
-    problem: str = ""
-    batch: int | None = None
-    pass_: str = ""
-    precision: str = ""
-    device: str = ""
-    backend: str = ""
-    mode: str | None = None
-    cache: str | None = None
-    threads: int | None = None
-    layout_request: str | None = None
-    fuse: str | None = None
-    propagation: str | None = None
-    a: ComparisonSide | None = None
-    b: ComparisonSide | None = None
-    ratio: float
-    ci_low: float | None
-    ci_high: float | None
-    verdict: Verdict
-    p: float | None = None
-    resolution: float | None = None
-    reason: str | None = None
-    by_pass: Mapping[str, Any] | None = None
-    verdict_in: Annotated[str, one_of("time", "cycles")] = ""
-    time: ComparisonEstimate | None = None
-    cycles: ComparisonEstimate | None = None
-
-
-class CompareDocument(Document, frozen=True, kw_only=True):
-    """Two runs row by row. Ratios are B's time (or cycles) over A's.
-
-    Attributes:
-        a: the first run.
-        b: the second run.
-        interleaved: whether both sides were measured in turn.
-        passes: how often both were prepared anew.
-        matched_across: what all rows differ in, where they were matched across that.
-        matched_values: what A and B have there.
-        rows: rows of both.
-        geomean: geometric mean of the ratios of rows that a verdict could be given on.
-        geomean_ci: its interval: low and high.
-        geomean_verdict: its verdict.
-        geomean_in: the geometric mean in time and in cycles.
-        counts: how many rows have each verdict.
-        drift: what most rows have in common, as a ratio; null where that is not known.
-        drift_reading: machine where two runs differ by as much anyhow, and it is taken off;
-            either where it may be the machine's or of all rows; change where it is more.
-        only_a: rows of A without a partner.
-        only_b: rows of B without a partner.
-        untimed: pairs that are not timed on both sides.
-        warnings: in what the runs differ, in sentences.
-        differences: the same as objects.
-        notes: what a reader has to know.
-        settings: what a verdict took: alpha, margin, confidence, correction; of how many
-            replicates the scatter was learnt, and run_sd: what whole runs differ by.
-    """
-
-    a: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    b: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    interleaved: bool = False
-    passes: int | None = None
-    matched_across: str | None = None
-    matched_values: tuple[str, ...] | None = None
-    rows: tuple[ComparisonRow, ...]
-    geomean: float | None
-    geomean_ci: tuple[float | None, ...] | None = None
-    geomean_verdict: str | None = None
-    geomean_in: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    counts: Mapping[str, int] = msgspec.field(default_factory=dict)
-    drift: float | None = None
-    drift_reading: Annotated[str, one_of("machine", "either", "change")] | None = None
-    only_a: tuple[Mapping[str, Any], ...] = ()
-    only_b: tuple[Mapping[str, Any], ...] = ()
-    untimed: tuple[Mapping[str, Any], ...] = ()
-    warnings: tuple[str, ...] = ()
-    differences: tuple[Mapping[str, Any], ...] = ()
-    notes: tuple[str, ...] = ()
-    settings: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
 class Advice(Record, frozen=True, kw_only=True):
@@ -594,12 +413,10 @@ class StepRow(Record, frozen=True, kw_only=True):
     embedded = ("record",)
 
 
-class StepsDocument(Document, frozen=True, kw_only=True):
+class StepsDocument(RunDocument, frozen=True, kw_only=True):
     """Timed steps of a model in frameworks. Times in seconds.
 
     Attributes:
-        interrupted: more was asked for than is here.
-        run: one run of a command: when, where, and with which libraries.
         model: name of the model.
         steps: the rows.
         agreements: with --agree: how far the frameworks' numbers are apart, by batch and
@@ -607,25 +424,19 @@ class StepsDocument(Document, frozen=True, kw_only=True):
         conclusion: sentences.
     """
 
-    interrupted: bool = False
-    run: RunRecord
     model: str | None = None
     steps: tuple[StepRow, ...]
     agreements: tuple[AgreementRow, ...] = ()
     conclusion: tuple[str, ...] = ()
 
 
-class LayersDocument(Document, frozen=True, kw_only=True):
+class LayersDocument(RunDocument, frozen=True, kw_only=True):
     """Timed layers. Times in seconds, rates in TFLOP/s and GB/s, sizes in bytes.
 
     Attributes:
-        interrupted: more was asked for than is here.
-        run: one run of a command: when, where, and with which libraries.
         measurements: the rows.
     """
 
-    interrupted: bool = False
-    run: RunRecord
     measurements: tuple[Measurement, ...]
 
 
@@ -788,129 +599,6 @@ class SweepPlanDocument(Document, frozen=True, kw_only=True):
     rules: ClassVar[Mapping[str, Any]] = {"title": "pydlbench sweep --dry-run --json"}
 
 
-class EstimatedStep(Record, frozen=True, kw_only=True):
-    """The sum of the layers.
-
-    Attributes:
-        time_s: halfway between hot and cold caches, in seconds.
-        low: lower end of the interval, in seconds.
-        high: upper end, in seconds.
-        hot_s: sum with hot caches, in seconds.
-        cold_s: sum with cold caches, in seconds.
-        half_width_s: of the statistical interval around time_s, in seconds.
-        images_per_s: batch over time_s.
-        roof_s: sum of the rooflines, in seconds.
-        kernels_measured: distinct kernels that were measured.
-        kernels_in_step: kernels in a step.
-        kernels_without_cold: distinct kernels without a time with cold caches: their hot
-            time stands for both.
-    """
-
-    time_s: float
-    low: float
-    high: float
-    hot_s: float = 0.0
-    cold_s: float = 0.0
-    half_width_s: float = 0.0
-    images_per_s: float | None
-    roof_s: float | None = None
-    kernels_measured: int = 0
-    kernels_in_step: int = 0
-    kernels_without_cold: int = 0
-
-
-class EstimatedLayer(Record, frozen=True, kw_only=True):
-    """One node's part in an estimated step, all its passes together; seconds.
-
-    Attributes:
-        name: of the node.
-        kind: conv2d, gemm, pool2d, or the operation of a pointwise layer.
-        time_s: middle of hot and cold, in seconds.
-        low: the lower of both, in seconds.
-        high: the higher of both, in seconds.
-        share: of the step, 0 to 1.
-        bound: what bounds its slowest pass: compute, memory or launch.
-        roof_s: what the roofline of the measured peaks allows, in seconds.
-        efficiency: roof over time: 1 is as fast as the hardware allows.
-        passes: seconds by pass; of l2 and update, the terms and updates that training has
-            besides.
-        algorithms: the kernels behind it, by pass.
-        like: the model's first layer that runs the same kernels; its own name for itself.
-        contended: other work disturbed more than 5 % of its time.
-    """
-
-    name: str
-    kind: str
-    time_s: float
-    low: float = 0.0
-    high: float = 0.0
-    share: float
-    bound: str | None
-    roof_s: float | None = None
-    efficiency: float | None
-    passes: Mapping[str, float] = msgspec.field(default_factory=dict)
-    algorithms: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    like: str = ""
-    contended: bool = False
-
-
-class StepEstimate(Record, frozen=True, kw_only=True):
-    """What a step should take if it were its layers and nothing else.
-
-    Attributes:
-        model: name of the model.
-        batch: images per step.
-        phase: what a step computes.
-        precision: of all layers.
-        estimate: the sum of the layers.
-        layers: in the order of the model.
-        dominant: the single layer that takes most time.
-        dominant_group: what takes most time where layers that run the same kernels count
-            together: the first of them (layer), how many they are (layers), their share of
-            the step (share).
-        dominant_share: of that group in the step: median, ci_low and ci_high, 0 to 1, and the
-            confidence of these; from the intervals of all rows, taken as independent, and without
-            ends where a row has none. Null where nothing was timed.
-        dominant_clear: whether that group is larger than every other beyond their intervals.
-        dominant_rivals: first layers of the groups that cannot be told from it.
-        disturbed_share: which part of the sum other work disturbed, 0 to 1; above 0.05 nothing is
-            concluded from it.
-        dominant_kind: the kind of layer that does.
-        kinds: seconds of the step by kind of layer.
-        what_if: the step if its largest layers ran at their roofs: layer, how many layers
-            run the same kernels (layers), and step_at_its_roof_s in seconds.
-        missing: what could not be measured and is in no sum: layer, pass and reason.
-        memory_bytes: bytes that a step needs: weights, gradients, optimizer, activations.
-        options: variant of the model, as given.
-        device: cpu or cuda:N.
-        threads: number of threads that its kernels ran with; null on a GPU.
-        cache_bytes: size of the last cache before memory; kernels of four times that are
-            measured once only.
-    """
-
-    model: str
-    batch: int
-    phase: Phase
-    precision: Precision
-    estimate: EstimatedStep
-    layers: tuple[EstimatedLayer, ...]
-    dominant: str | None
-    dominant_group: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    dominant_share: Mapping[str, float] | None = None
-    dominant_clear: bool = False
-    dominant_rivals: tuple[str, ...] = ()
-    disturbed_share: float = 0.0
-    dominant_kind: str | None = None
-    kinds: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    what_if: tuple[Mapping[str, Any], ...] = ()
-    missing: tuple[Mapping[str, Any], ...] = ()
-    memory_bytes: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    options: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    device: str = ""
-    threads: int | None = None
-    cache_bytes: int | None = None
-
-
 class PlayedProtocol(ProtocolOptions, frozen=True, kw_only=True):
     """A published script's protocol, played.
 
@@ -927,12 +615,10 @@ class PlayedProtocol(ProtocolOptions, frozen=True, kw_only=True):
     environment: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-class SweepDocument(Document, frozen=True, kw_only=True):
+class SweepDocument(RunDocument, frozen=True, kw_only=True):
     """A run with everything in it, by kind; also what export writes of it.
 
     Attributes:
-        interrupted: more was asked for than is here.
-        run: one run of a command: when, where, and with which libraries.
         kind: the command that measured it.
         measurements: the rows.
         estimates: estimates of steps.
@@ -944,13 +630,11 @@ class SweepDocument(Document, frozen=True, kw_only=True):
         protocols: published protocols that were played.
     """
 
-    interrupted: bool = False
-    run: RunRecord
     kind: str
     measurements: tuple[Measurement, ...]
     estimates: tuple[StepEstimate, ...]
     steps: tuple[StepRow, ...]
-    schema_version: Annotated[int, _version("sweep")]
+    schema_version: Annotated[int, version("sweep")]
     checks: tuple[CheckedStep, ...]
     findings: tuple[DiagnosisObject, ...] = ()
     not_estimated: tuple[Mapping[str, Any], ...] = ()

@@ -11,11 +11,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Self, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, Self, get_args, get_origin
 
 import msgspec
 
-__all__ = ["SCHEMA_VERSION", "SCHEMA_VERSIONS", "Record", "one_of", "plain"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "SCHEMA_VERSIONS",
+    "Document",
+    "Record",
+    "one_of",
+    "plain",
+    "version",
+]
 
 #: Of a document that a command writes.
 SCHEMA_VERSION: Final = 1
@@ -122,3 +130,18 @@ def one_of(*words: str) -> Any:
     Reading does not insist: a later version may know more of them.
     """
     return msgspec.Meta(extra_json_schema={"enum": list(words)})
+
+
+def version(kind: str) -> msgspec.Meta:
+    """Return what says in a schema which version the documents of a command have."""
+    return msgspec.Meta(extra_json_schema={"const": SCHEMA_VERSIONS.get(kind, SCHEMA_VERSION)})
+
+
+class Document(Record, frozen=True, kw_only=True):
+    """A document that a command writes with ``--json``.
+
+    Attributes:
+        schema_version: raised when the meaning of a field changes; fields are added without.
+    """
+
+    schema_version: Annotated[int, version("")]

@@ -186,7 +186,7 @@ def what_would_decide(found: Comparison, threshold: float) -> list[str]:
         if reason is None:
             coarse.append(row)
         else:
-            causes.setdefault(f"{reason}; {_remedy(reason, found)}", []).append(row.b)
+            causes.setdefault(f"{reason}; {_remedy(reason, found, row.b)}", []).append(row.b)
     if lost := found.lost:
         where = "not timed now" if found.passes else "timed in A and not in B"
         causes[f"{where}; measure again"] = lost
@@ -211,12 +211,31 @@ def _least(value: float) -> str:
     return f"{value:.1f}x" if value >= _FACTOR - 0.005 else f"{100 * (value - 1):.2g} %"
 
 
-def _remedy(reason: str, found: Comparison) -> str:
+def _remedy(reason: str, found: Comparison, row: Row) -> str:
     if reason == CONTENDED:
         return "measure again when nothing else runs"
     if found.passes:
         return "more --passes"
-    return "--interleave, six --visits on both sides, or a replicate of both"
+    return _either([*_in_turn([row]), *_visits([row], 6), "a replicate of both"])
+
+
+def _in_turn(rows: Sequence[Row]) -> list[str]:
+    """Return what measures rows in turn; only layers are."""
+    return ["--interleave"] if any(row.kind in LAYER_KINDS for row in rows) else []
+
+
+def _visits(rows: Sequence[Row], count: int) -> list[str]:
+    """Return what gives rows so many visits; of an estimate nothing does."""
+    found = {
+        "--laps" if row.kind.startswith("check") else "--visits"
+        for row in rows
+        if row.kind != "estimate"
+    }
+    return [f"{option} {count} on both sides" for option in sorted(found)]
+
+
+def _either(ways: Sequence[str]) -> str:
+    return ", or ".join(filter(None, [", ".join(ways[:-1]), ways[-1]]))
 
 
 def _finer(
@@ -229,13 +248,14 @@ def _finer(
     """
     if found.passes:
         return f"more --passes, some {_times(resolution, threshold)} times as many"
-    visits = max(row.b.visits for row in coarse)
-    few = max(6, visits * _times(resolution, threshold))
-    ways = ["--interleave"]
+    rows = [row.b for row in coarse]
+    few = max(6, max(row.visits for row in rows) * _times(resolution, threshold))
+    ways = _in_turn(rows)
     if few <= _MOST_VISITS and found.drift is not None and not found.replicates:
-        ways.append(f"--visits {few} on both sides")
-    ways.append("replicates of both sides" if not found.replicates else "more replicates")
-    return ", or ".join([", ".join(ways[:-1]), ways[-1]])
+        ways += _visits(rows, few)
+    return _either(
+        [*ways, "replicates of both sides" if not found.replicates else "more replicates"]
+    )
 
 
 def _times(resolution: float, threshold: float) -> int:
@@ -336,11 +356,10 @@ def _next(found: Comparison, groups: dict[str, list[ComparedRow]]) -> list[str]:
     if found.passes:
         return ["more --passes would tell smaller differences."]
     rows = groups[UNCLEAR]
-    once = [row for row in rows if row.counts.reason == NO_SCATTER]
-    layers = any(row.b.kind in LAYER_KINDS for row in rows)
-    ways = ["six --visits on both sides"] if once and layers else []
+    once = [row.b for row in rows if row.counts.reason == NO_SCATTER]
+    ways = _visits(once, 6)
     ways += ["a replicate of both sides"] if not found.replicates else []
-    ways += ["--interleave, which measures both in turn"] if layers else []
+    ways += [f"{one}, which measures both in turn" for one in _in_turn([row.b for row in rows])]
     return [f"what would tell more: {'; '.join(ways)}."] if ways else []
 
 

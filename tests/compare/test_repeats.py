@@ -233,6 +233,22 @@ def test_visits_are_advised_only_where_they_decide(machine):
     assert "--visits" not in advice(3)
 
 
+def test_a_check_is_advised_what_it_can_do(machine):
+    def advice(kind):
+        here = machine(run_sd=0.0, visit_sd=0.01)
+        a, b = (
+            dataclasses.replace(one, rows=[row._replace(kind=kind) for row in one.rows])
+            for one in (here.run("a"), here.run("b"))
+        )
+        return " ".join(what_would_decide(compared(a, b), 0.03))
+
+    assert "--laps" in advice("check native")
+    assert "--visits" in advice("step")
+    for kind in ("check native", "step", "estimate"):
+        assert "--interleave" not in advice(kind)
+        assert "replicates" in advice(kind)
+
+
 @pytest.mark.parametrize(
     ("visit_sd", "factor", "threshold", "slower", "undecided"),
     [

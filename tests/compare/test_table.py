@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydlbench.compare.match import match
 from pydlbench.compare.stored import compare
-from pydlbench.records import documents
+from pydlbench.records import comparison
 from pydlbench.report.compare import comparison_report
 from pydlbench.report.text import Style, as_text
 
@@ -67,8 +67,8 @@ def test_the_documents_names_are_those_of_its_structs(row, side):
     def names(struct):
         return set(struct.__struct_encode_fields__)
 
-    assert found.keys() == names(documents.CompareDocument)
+    assert found.keys() == names(comparison.CompareDocument)
     first = found["rows"][0]
-    assert first.keys() == names(documents.ComparisonRow)
-    assert first["a"].keys() == first["b"].keys() == names(documents.ComparisonSide)
-    assert first["time"].keys() == first["cycles"].keys() == names(documents.ComparisonEstimate)
+    assert first.keys() == names(comparison.ComparisonRow)
+    assert first["a"].keys() == first["b"].keys() == names(comparison.ComparisonSide)
+    assert first["time"].keys() == first["cycles"].keys() == names(comparison.ComparisonEstimate)

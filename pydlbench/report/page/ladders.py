@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pydlbench.ladder.native import Place, Rungs
     from pydlbench.models.graph import Model
     from pydlbench.records.check import CheckRecord, CheckResult
-    from pydlbench.records.documents import EstimatedLayer, StepEstimate
+    from pydlbench.records.estimate import EstimatedLayer, StepEstimate
     from pydlbench.records.measurement import Measurement, TimeSummary
     from pydlbench.records.step import StepSpec
     from pydlbench.report.page.runs import PageRun

@@ -17,7 +17,8 @@ import msgspec
 from pydlbench.compare.rows import side_of
 from pydlbench.records.check import CheckResult
 from pydlbench.records.diagnosis import Diagnosis
-from pydlbench.records.documents import AgreementRow, PlayedProtocol, StepEstimate
+from pydlbench.records.documents import AgreementRow, PlayedProtocol
+from pydlbench.records.estimate import StepEstimate
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.measurement import Measurement, TimeSummary
 from pydlbench.records.record import Record

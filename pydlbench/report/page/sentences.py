@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from pydlbench.ladder.estimate import Estimate
-    from pydlbench.records.documents import AgreementRow, StepEstimate
+    from pydlbench.records.documents import AgreementRow
+    from pydlbench.records.estimate import StepEstimate
     from pydlbench.records.measurement import Measurement
     from pydlbench.report.e2e import StepRow
     from pydlbench.report.page.runs import PageRun

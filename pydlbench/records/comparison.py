@@ -1,0 +1,177 @@
+"""What ``compare`` writes: two runs row by row, and what is said of each ratio."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from pydlbench.records.record import Document, Record, one_of
+
+__all__ = ["CompareDocument", "ComparisonEstimate", "ComparisonRow", "ComparisonSide"]
+
+Verdict = Annotated[str, one_of("SAME", "FASTER", "SLOWER", "UNCLEAR")]
+
+
+class ComparisonSide(Record, frozen=True, kw_only=True):
+    """One side of a row.
+
+    Attributes:
+        layer: its name there.
+        median: seconds per execution.
+        ci_low: lower end of the median's interval within the run, in seconds.
+        ci_high: upper end.
+        n: samples.
+        clock_hz: core clock beside them, in Hz.
+        contended: other work disturbed it.
+        algorithm: the implementation.
+        backend: who computed it.
+        mode: how a framework ran it.
+        threads: threads.
+        layout_request: layout that was asked for.
+        cache: cache state.
+        precision: storage and arithmetic.
+        device: cpu or cuda:N.
+        fuse: what was computed in the same call.
+    """
+
+    layer: str = ""
+    median: float | None
+    ci_low: float | None = None
+    ci_high: float | None = None
+    n: int | None = None
+    clock_hz: float | None = None
+    contended: bool = False
+    algorithm: str | None = None
+    backend: str = ""
+    mode: str | None = None
+    threads: int | None = None
+    layout_request: str | None = None
+    cache: str | None = None
+    precision: str = ""
+    device: str = ""
+    fuse: str | None = None
+
+
+class ComparisonEstimate(Record, frozen=True, kw_only=True):
+    """A ratio with what is said of it.
+
+    Attributes:
+        ratio: b over A, without the drift where that is taken for the machine's.
+        ci_low: lower end of the interval of this row by itself.
+        ci_high: upper end.
+        verdict: what can be said of B.
+        p: of a ratio of one, corrected for the number of rows.
+        resolution: the smallest ratio above one that four of five comparisons like this find.
+        reason: why there can be no verdict.
+    """
+
+    ratio: float
+    ci_low: float | None
+    ci_high: float | None
+    verdict: Verdict
+    p: float | None = None
+    resolution: float | None = None
+    reason: str | None = None
+
+
+class ComparisonRow(ComparisonEstimate, frozen=True, kw_only=True, rename={"pass_": "pass"}):
+    """A row of both runs. ratio, interval and verdict are those that count: see verdict_in.
+
+    Attributes:
+        layer: name of the layer, or the model.
+        kind: kind of layer, or step, estimate, check measured, check native and so on.
+        problem: descriptor, or what else tells it from others.
+        batch: images.
+        pass_: pass of a layer, phase of a step.
+        precision: storage and arithmetic.
+        device: cpu or cuda:N.
+        backend: who computed it.
+        mode: how a framework ran it.
+        cache: cache state.
+        threads: threads.
+        layout_request: layout that was asked for.
+        fuse: what was computed in the same call.
+        propagation: inference or training.
+        a: one side of a row.
+        b: one side of a row.
+        by_pass: of sides measured in turn, the ratio of each pass: lists time and cycles;
+            null for stored runs.
+        verdict_in: what the verdict is given in.
+        time: in seconds.
+        cycles: in seconds times clock; null where a clock is not known.
+    """
+
+    layer: str
+    kind: str = ""
+    problem: str = ""
+    batch: int | None = None
+    pass_: str = ""
+    precision: str = ""
+    device: str = ""
+    backend: str = ""
+    mode: str | None = None
+    cache: str | None = None
+    threads: int | None = None
+    layout_request: str | None = None
+    fuse: str | None = None
+    propagation: str | None = None
+    a: ComparisonSide | None = None
+    b: ComparisonSide | None = None
+    by_pass: Mapping[str, Any] | None = None
+    verdict_in: Annotated[str, one_of("time", "cycles")] = ""
+    time: ComparisonEstimate | None = None
+    cycles: ComparisonEstimate | None = None
+
+
+class CompareDocument(Document, frozen=True, kw_only=True):
+    """Two runs row by row. Ratios are B's time (or cycles) over A's.
+
+    Attributes:
+        a: the first run.
+        b: the second run.
+        interleaved: whether both sides were measured in turn.
+        passes: how often both were prepared anew.
+        matched_across: what all rows differ in, where they were matched across that.
+        matched_values: what A and B have there.
+        rows: rows of both.
+        geomean: geometric mean of the ratios of rows that a verdict could be given on.
+        geomean_ci: its interval: low and high.
+        geomean_verdict: its verdict.
+        geomean_in: the geometric mean in time and in cycles.
+        counts: how many rows have each verdict.
+        drift: what most rows have in common, as a ratio; null where that is not known.
+        drift_reading: machine where two runs differ by as much anyhow, and it is taken off;
+            either where it may be the machine's or of all rows; change where it is more.
+        only_a: rows of A without a partner.
+        only_b: rows of B without a partner.
+        untimed: pairs that are not timed on both sides.
+        warnings: in what the runs differ, in sentences.
+        differences: the same as objects.
+        notes: what a reader has to know.
+        settings: what a verdict took: alpha, margin, confidence, correction; of how many
+            replicates the scatter was learnt, and run_sd: what whole runs differ by.
+    """
+
+    a: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    b: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    interleaved: bool = False
+    passes: int | None = None
+    matched_across: str | None = None
+    matched_values: tuple[str, ...] | None = None
+    rows: tuple[ComparisonRow, ...]
+    geomean: float | None
+    geomean_ci: tuple[float | None, ...] | None = None
+    geomean_verdict: str | None = None
+    geomean_in: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    counts: Mapping[str, int] = msgspec.field(default_factory=dict)
+    drift: float | None = None
+    drift_reading: Annotated[str, one_of("machine", "either", "change")] | None = None
+    only_a: tuple[Mapping[str, Any], ...] = ()
+    only_b: tuple[Mapping[str, Any], ...] = ()
+    untimed: tuple[Mapping[str, Any], ...] = ()
+    warnings: tuple[str, ...] = ()
+    differences: tuple[Mapping[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = msgspec.field(default_factory=dict)
