@@ -87,7 +87,7 @@ COMMANDS = {
         stores="step",
     ),
     "check": Command(
-        "hold the estimate of a step against PyTorch and TensorFlow, term by term",
+        "where a step's time goes in PyTorch and TensorFlow, rung by rung",
         (
             ("check alexnet-owt --batch 16", "where a step's milliseconds go"),
             ("check mnist --framework torch --explain", "how each term was measured"),

@@ -1,5 +1,4 @@
-"""The ladder: isolated operators summed into a prediction, and the step explained term by term.
+"""The ladder: a step's rungs from the hardware's limit to the step itself, and what lies between.
 
-``check`` predicts a framework's step from its operators, runs it, and names what lies between the
-hardware's roof and the measured time. The prediction of a round is stored before its step runs.
+No rung is computed from another. A forecast is made from stored rows, before its step runs.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from said import says
 
 from pydlbench.devices import tries
 from pydlbench.devices.cpu.record import extend_record, revisit, start_record
@@ -127,7 +128,7 @@ def pauses(monkeypatch):
 @pytest.mark.usefixtures("pauses")
 def test_a_weak_probe_is_a_warning(machine):
     record = extend(machine(cores=2), Probes(share=0.5), ["fp32"], patterns=())
-    assert any("50 % of the theoretical peak" in advice.symptom for advice in record.warnings)
+    assert any(says(advice.symptom, "50 %", "theoretical") for advice in record.warnings)
     strong = extend(machine(cores=2), Probes(share=0.97), ["fp32"], patterns=())
     assert not any("theoretical" in advice.symptom for advice in strong.warnings)
 
@@ -286,11 +287,9 @@ def test_a_nearer_level_that_stays_slower_is_a_warning(machine):
         machine, memory=[(30e9, 30e9)], llc=[(20e9, 20e9)], l2=[(25e9, 25e9)]
     )
     assert probe.count() == 9 + 2 + 2
-    found = [advice.symptom.partition(":")[0] for advice in slow_levels(record)]
-    assert found == [
-        "the read probe of llc reached 20.0 GB/s, that of memory 30.0",
-        "the read probe of l2 reached 25.0 GB/s, that of memory 30.0",
-    ]
+    llc, l2 = (advice.symptom for advice in slow_levels(record))
+    assert says(llc, "read", "llc", "20.0 GB/s", "memory", "30.0")
+    assert says(l2, "read", "l2", "25.0 GB/s", "memory", "30.0")
     again = extend(machine(cores=2), probe, [], record, patterns=["read"])
     assert again == record
     assert probe.count() == 13
@@ -310,7 +309,7 @@ def test_without_a_bandwidth_probe_the_rest_is_kept(machine):
     assert record.bandwidths == ()
     assert record.bandwidth_reason == "bandwidth: not on this CPU"
     symptoms = [advice.symptom for advice in record.warnings]
-    assert symptoms.count("no bandwidth was probed: bandwidth: not on this CPU") == 1
+    assert sum(one.endswith(record.bandwidth_reason) for one in symptoms) == 1
     assert extend(machine(cores=2), probe, ["fp32"], record) == record
     assert calls.count("bandwidth") == 1
 
@@ -321,4 +320,4 @@ def test_a_probe_that_beats_what_was_only_assumed_is_a_warning(machine):
     assert record.peak("fp32").theoretical is None
     assert record.peak("fp32").measured
     (advice,) = [item for item in record.warnings if "unknown core" in item.symptom]
-    assert "x what was assumed" in advice.symptom
+    assert says(advice.symptom, "assumed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from said import says
 
 from pydlbench.devices.findings import ImpossiblePeakError
 from pydlbench.devices.gpu.peaks import PRECISIONS, accumulator, theoretical_peak
@@ -89,9 +90,8 @@ def test_a_mode_that_the_card_lacks_is_a_reason_and_no_probe(gpu):
     probe = Probes(gpu(name="Tesla V100-SXM2-16GB", capability="7.0", multiprocessors=80))
     record = extend(probe, ["bf16-tc"], levels=())
     assert probe.named("gemm_peak") == []
-    assert record.peak("bf16-tc").reason == (
-        "cuda:0 (Tesla V100-SXM2-16GB, compute capability 7.0) has no bf16-tc: it needs 8.0"
-    )
+    reason = record.peak("bf16-tc").reason
+    assert says(reason, "cuda:0", "Tesla V100-SXM2-16GB", "7.0", "bf16-tc", "8.0")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_an_unknown_capability_is_measured_without_a_theory(gpu):
     record = extend(probe, ["fp32"], levels=())
     assert record.peak("fp32").measured == 1e12
     assert record.peak("fp32").theoretical is None
-    assert any("not in the table of FLOP rates" in advice.symptom for advice in record.warnings)
+    assert any(says(advice.symptom, "FLOP rates") for advice in record.warnings)
 
 
 def test_an_impossible_probe_is_an_error(gpu):
@@ -128,7 +128,7 @@ def test_a_probe_that_beats_what_was_only_assumed_is_a_warning(gpu):
     record = extend(Probes(gpu(name="NVIDIA H300"), share=1.5), ["fp32"], levels=())
     assert record.peak("fp32").theoretical is None
     (advice,) = record.warnings
-    assert "1.50 x of what was assumed of this unknown product" in advice.symptom
+    assert says(advice.symptom, "1.50 x", "assumed")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_weak_probe_is_a_warning(gpu, share, precision, warned):
 
 def test_a_clock_far_below_the_rated_one_is_a_warning(gpu):
     (advice,) = extend(Probes(gpu(), clock=1.2e9), ["fp32"], levels=()).warnings
-    assert "ran at 1.20 GHz, 61 % of the rated 1.98 GHz" in advice.symptom
+    assert says(advice.symptom, "1.20 GHz", "61 %", "1.98 GHz")
     assert "nvidia-smi -i 0" in advice.remedy
     # Large products are at the power cap by nature.
     assert extend(Probes(gpu(), clock=1.2e9), ["bf16-tc"], levels=()).warnings == ()
