@@ -108,6 +108,12 @@ class Pointwise(Kind):
     - ``relu6``: ``min(max(src, 0), 6)``; backward-data passes the gradient on in between.
     - ``hardsigmoid``: ``relu6(src + 3) / 6``, and ``hardswish``: ``src`` times that (A. Howard et
       al., Searching for MobileNetV3, 2019, section 5.2).
+    - ``sigmoid``: ``1 / (1 + exp(-src))``; ``tanh``; ``softplus``: ``log(1 + exp(src))``; ``elu``:
+      ``exp(src) - 1`` below zero, else ``src``.
+    - ``silu``: ``src * sigmoid(src)``; ``mish``: ``src * tanh(softplus(src))``.
+    - ``gelu``: ``src * (1 + erf(src / sqrt(2))) / 2``, and ``gelu-tanh``, its approximation
+      ``src * (1 + tanh(sqrt(2 / pi) * (src + 0.044715 src**3))) / 2`` (D. Hendrycks and K. Gimpel,
+      2016).
     - ``scale``: ``src * src2``, where ``src2`` has one factor for each channel of each image, as a
       squeeze-and-excitation has them. backward-data gives both gradients.
     - ``lrn``: ``dst = src / d**beta`` with ``d = k + alpha / local_size * sum(src**2)`` over the
@@ -124,6 +130,12 @@ class Pointwise(Kind):
     - ``softmax-xent``: probabilities ``dst`` and the mean cross entropy ``loss`` of ``batch`` rows
       of ``channels`` logits with integer ``labels``; backward-data is
       ``(probability - (channel == label)) / batch``, with the probabilities as its ``dst``.
+    - ``softmax``: ``exp(src)`` over its sum, along the last axis (the width), and ``log-softmax``:
+      the logarithm of it. Both gradients read the ``result`` of the forward pass.
+    - ``layernorm``: ``(src - mean) / sqrt(variance + epsilon) * weights + bias`` with the (biased)
+      statistics of each row along the last axis, whose elements ``weights`` and ``bias`` belong to
+      (J. Ba et al., 2016). Training keeps the statistics, backward-data reads them and gives the
+      gradients of all three.
     - ``dropout``: ``src / keep`` where a hash of the element's index is below ``keep``, else zero.
       Both passes compute the hash, so there is no mask to move.
     - ``l2``: ``sum(weights**2) / 2``; backward-weights adds ``decay * weights`` to the gradient.
@@ -276,8 +288,11 @@ class Pointwise(Kind):
             return (1,) if role == "loss" else (self.batch,)
         if self._operation.of_weights:
             return (1,) if role == "dst" else (self.channels,)
-        if not role.startswith(("src", "dst")):
-            return (self.channels,)
+        if not role.startswith(("src", "dst", "result")):
+            if not self._operation.rows:
+                return (self.channels,)
+            trained = role in self._operation.weights
+            return (self.width if trained else self.batch * self.channels * self.height,)
         if role in self._operation.per_channel:
             return self.batch, self.channels, 1, 1
         channels = self.channels
@@ -289,7 +304,9 @@ class Pointwise(Kind):
         """Return the FLOPs, neighbours beyond the first and the last channel counted.
 
         Per element: bias, relu, add and dropout 1, concat 0, sgd, l2 and relu6 2, momentum 4;
-        hardswish 5, hardsigmoid 4 forward and 3 backward, scale 1 forward and 3 backward; lrn
+        hardswish 5, hardsigmoid 4 forward and 3 backward, scale 1 forward and 3 backward; further
+        activations, softmax and layernorm as :data:`~pydlbench.layers.pointwise_ops.OPERATIONS`
+        adds them up; lrn
         ``4 + 2 local_size`` forward and ``9 + 3 local_size`` backward; batchnorm 2 forward (the
         statistics of training are 3 more) and 8 backward; softmax-xent 5 forward and 1 backward. A
         power, a root, an exponential or a comparison counts as one, and what is done once per

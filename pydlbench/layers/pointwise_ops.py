@@ -49,13 +49,15 @@ class Operation:
         parameters: Fields of the layer beside its sizes.
         of_weights: It works on a weight tensor, which has neither batch nor sides.
         flat: It has no sides.
+        rows: It works along the last axis, the width, of each row of each channel.
         weights: Roles of trained tensors.
         in_float32: Roles of what is float32 whatever the precision: parameters of a normalisation,
             and what is summed up over a whole tensor.
         per_channel: Roles of images that have one element for each channel.
         elementwise: Each element comes from those at its own place, whichever that is: the order of
             elements in memory makes no difference.
-        saturates: Its formula changes where a source is 3 or 6 from zero.
+        spread: Its formula or its slope changes over [-8, 8); some change where a source is 3 or
+            6 from zero.
         training: What the forward pass of training does, where that differs from inference.
     """
 
@@ -63,12 +65,18 @@ class Operation:
     parameters: tuple[str, ...] = ()
     of_weights: bool = False
     flat: bool = False
+    rows: bool = False
     weights: tuple[str, ...] = ()
     in_float32: tuple[str, ...] = ()
     per_channel: tuple[str, ...] = ()
     elementwise: bool = False
-    saturates: bool = False
+    spread: bool = False
     training: Step | None = None
+
+    @property
+    def in_one_order(self) -> bool:
+        """Whether its tensors have one layout only, whatever that of images around them."""
+        return self.flat or self.rows
 
 
 #: How descriptors spell the parameters; ``ls``, ``alpha``, ``beta`` and ``k`` are benchdnn's.
@@ -90,6 +98,30 @@ SPELLINGS: Final[Mapping[str, str]] = MappingProxyType(
 _IMAGES_ONLY: Final = Step(reads=("src",), writes=("dst",), flops=1)
 _GRADIENT_ONLY: Final = Step(reads=("dst",), writes=("src",), flops=1)
 
+
+def _activation(forward: int, backward: int, *, spread: bool = False) -> Operation:
+    """Return an activation, by the FLOPs of an element and of its gradient."""
+    return Operation(
+        steps={
+            "forward": Step(reads=("src",), writes=("dst",), flops=forward),
+            "backward-data": Step(reads=("src", "dst"), writes=("src",), flops=backward),
+        },
+        elementwise=True,
+        spread=spread,
+    )
+
+
+def _softmax(forward: int, backward: int) -> Operation:
+    """Return a softmax, by the FLOPs of an element and of its gradient, which reads the result."""
+    return Operation(
+        steps={
+            "forward": Step(reads=("src",), writes=("dst",), flops=forward),
+            "backward-data": Step(reads=("result", "dst"), writes=("src",), flops=backward),
+        },
+        rows=True,
+    )
+
+
 OPERATIONS: Final[Mapping[str, Operation]] = MappingProxyType(
     {
         "bias": Operation(
@@ -99,41 +131,35 @@ OPERATIONS: Final[Mapping[str, Operation]] = MappingProxyType(
             },
             weights=("bias",),
         ),
-        "relu": Operation(
-            steps={
-                "forward": _IMAGES_ONLY,
-                "backward-data": Step(reads=("src", "dst"), writes=("src",), flops=1),
-            },
-            elementwise=True,
-        ),
+        "relu": _activation(1, 1),
         # Two comparisons; the gradient passes where both hold.
-        "relu6": Operation(
-            steps={
-                "forward": Step(reads=("src",), writes=("dst",), flops=2),
-                "backward-data": Step(reads=("src", "dst"), writes=("src",), flops=2),
-            },
-            elementwise=True,
-            saturates=True,
-        ),
+        "relu6": _activation(2, 2, spread=True),
         # An addition, two comparisons, a product and a division; backward two comparisons, and a
         # division, an addition and a product.
-        "hardswish": Operation(
-            steps={
-                "forward": Step(reads=("src",), writes=("dst",), flops=5),
-                "backward-data": Step(reads=("src", "dst"), writes=("src",), flops=5),
-            },
-            elementwise=True,
-            saturates=True,
-        ),
+        "hardswish": _activation(5, 5, spread=True),
         # An addition, two comparisons and a division; backward two comparisons and a division.
-        "hardsigmoid": Operation(
-            steps={
-                "forward": Step(reads=("src",), writes=("dst",), flops=4),
-                "backward-data": Step(reads=("src", "dst"), writes=("src",), flops=3),
-            },
-            elementwise=True,
-            saturates=True,
-        ),
+        "hardsigmoid": _activation(4, 3, spread=True),
+        # A sign, an exponential, an addition, a division; backward of the result: a difference and
+        # two products.
+        "sigmoid": _activation(4, 3, spread=True),
+        # Backward of the result: a square, a difference and a product.
+        "tanh": _activation(1, 3, spread=True),
+        # An exponential, an addition, a logarithm; backward a sigmoid and a product.
+        "softplus": _activation(3, 5, spread=True),
+        # A comparison, an exponential, a subtraction; backward a product in place of that.
+        "elu": _activation(3, 3, spread=True),
+        # A sigmoid and a product; backward a sigmoid, and 1 + src (1 - sigmoid) times two factors.
+        "silu": _activation(5, 9, spread=True),
+        # A softplus, a tanh, a product; backward both, a sigmoid of the same exponential, a square,
+        # a difference, two products, an addition and a product.
+        "mish": _activation(5, 11, spread=True),
+        # Scaling, the error function, an addition, two products; backward the first four, the
+        # density (a square, two products, an exponential), a product, an addition and a product.
+        "gelu": _activation(5, 11, spread=True),
+        # A polynomial of five, a tanh, an addition, two products; backward the polynomial and its
+        # derivative of three, a tanh and 1 - tanh^2 (two), the two summands (two and three), their
+        # sum and a product.
+        "gelu-tanh": _activation(9, 18, spread=True),
         # Backward a product for the images, and a product and an addition for the factors.
         "scale": Operation(
             steps={
@@ -199,6 +225,33 @@ OPERATIONS: Final[Mapping[str, Operation]] = MappingProxyType(
             },
             flat=True,
             in_float32=("loss",),
+        ),
+        # Maximum, difference, exponential, sum, quotient; backward a product and a sum over the
+        # row, a difference and a product.
+        "softmax": _softmax(5, 4),
+        # In place of the quotient the logarithm, which is one of a row, is subtracted; backward a
+        # sum over the row, an exponential, a product and a difference.
+        "log-softmax": _softmax(5, 4),
+        "layernorm": Operation(
+            steps={
+                # The sums of differences and of their squares (3), and what scales and shifts (4).
+                "forward": Step(reads=("src", "weights", "bias"), writes=("dst",), flops=7),
+                # Differences times the root (2), the sums for both trained vectors (3), the
+                # gradient times the weights (1), its two sums over the row (3), and the
+                # combination (5).
+                "backward-data": Step(
+                    reads=("src", "dst", "weights", "mean", "variance"),
+                    writes=("src", "weights", "bias"),
+                    flops=14,
+                ),
+            },
+            training=Step(
+                reads=("src", "weights", "bias"), writes=("dst", "mean", "variance"), flops=7
+            ),
+            parameters=("epsilon",),
+            rows=True,
+            weights=("weights", "bias"),
+            in_float32=("weights", "bias", "mean", "variance"),
         ),
         "dropout": Operation(
             steps={"forward": _IMAGES_ONLY, "backward-data": _GRADIENT_ONLY},

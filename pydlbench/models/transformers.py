@@ -6,9 +6,10 @@ All blocks of one model have the same shapes, and no graph of them is written he
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pointwise import Pointwise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +33,7 @@ class Transformer:
         hidden: Width between the two products behind an attention.
         vocabulary: Tokens there are.
         joined: Whether queries, keys and values come from one product; else from three alike.
+        epsilon: What its normalisations add to the variance.
     """
 
     title: str
@@ -43,6 +45,7 @@ class Transformer:
     hidden: int
     vocabulary: int
     joined: bool
+    epsilon: float
 
     def layers(self, name: str) -> tuple[Layer, ...]:
         """Return the layers of one block and of the head, in execution order.
@@ -68,14 +71,27 @@ class Transformer:
                 name=f"{name}/{layer}",
             )
 
+        def memory_bound(layer: str, op: str, width: int, **words: Any) -> Pointwise:
+            # Tokens are channels of one row each, unless told.
+            sizes = {"channels": self.length, "batch": self.batch, "width": width, **words}
+            return Pointwise(op=op, name=f"{name}/{layer}", **sizes)
+
+        def scores(op: str) -> Pointwise:
+            return memory_bound(
+                f"attention_{op}", op, self.length, channels=self.heads, height=self.length
+            )
+
         head = self.width // self.heads
         projection = ("qkv", 3 * self.width) if self.joined else ("query", self.width)
         return (
             product(projection[0], self.width, projection[1]),
             attention("attention_scores", head, self.length, "nk"),
+            scores("softmax"),
             attention("attention_context", self.length, head, "kn"),
             product("attention_output", self.width, self.width),
+            memory_bound("norm", "layernorm", self.width, epsilon=self.epsilon),
             product("ffn_up", self.width, self.hidden),
+            memory_bound("ffn_gelu", "gelu-tanh", self.hidden),
             product("ffn_down", self.hidden, self.width),
             product("vocabulary", self.width, self.vocabulary),
         )
@@ -93,6 +109,7 @@ TRANSFORMERS: Final[Mapping[str, Transformer]] = {
         hidden=3072,
         vocabulary=30522,
         joined=False,
+        epsilon=1e-12,
     ),
     "gpt2-small": Transformer(
         title="GPT-2 small (Radford et al., 2019), a block and the head",
@@ -104,5 +121,6 @@ TRANSFORMERS: Final[Mapping[str, Transformer]] = {
         hidden=3072,
         vocabulary=50257,
         joined=True,
+        epsilon=1e-5,
     ),
 }

@@ -92,8 +92,10 @@ def each_pass(
 
 SIDES = {"batch": 3, "channels": 6, "height": 5, "width": 4}
 _PLAIN = ("bias", "relu", "relu6", "hardswish", "hardsigmoid", "scale", "batchnorm", "add")
+_SMOOTH = ("sigmoid", "tanh", "softplus", "elu", "silu", "mish", "gelu", "gelu-tanh")
+_ROWS = ("softmax", "log-softmax", "layernorm")
 _POINTWISE = (
-    *(Pointwise(op=op, **SIDES) for op in _PLAIN),
+    *(Pointwise(op=op, **SIDES) for op in (*_PLAIN, *_SMOOTH, *_ROWS)),
     Pointwise(op="lrn", **SIDES, local_size=3, alpha=0.5, k=1.5),
     Pointwise(op="concat", **SIDES, sources=(2, 3, 1)),
     Pointwise(op="softmax-xent", batch=5, channels=11),
@@ -102,9 +104,13 @@ _POINTWISE = (
 )
 #: The same by operation.
 POINTWISE = {layer.op: layer for layer in _POINTWISE}
-#: Layer, pass and propagation.
-STEPS = [(layer, pass_, "inference") for layer in _POINTWISE for pass_ in layer.passes]
-STEPS += [(POINTWISE["batchnorm"], "forward", "training")]
+_STEPS = [(layer, pass_, "inference") for layer in _POINTWISE for pass_ in layer.passes]
+_STEPS += [(POINTWISE[op], "forward", "training") for op in ("batchnorm", "layernorm")]
+_DEEP = {*_SMOOTH, "relu6", "hardsigmoid", "softmax"} - {"elu", "gelu"}
+#: Layer, pass and propagation; the default set has a few of those that are much alike.
+STEPS: list[Any] = [
+    pytest.param(step, marks=pytest.mark.deep if step[0].op in _DEEP else ()) for step in _STEPS
+]
 
 
 def step_name(step: tuple[Pointwise, str, str]) -> str:

@@ -71,6 +71,29 @@ def test_neighbours_beyond_the_channels_are_not_executed(layer: Pointwise) -> No
         ("hardswish:mb2ic3ih4iw5", "backward-data", 600, 2 * 360),
         ("hardsigmoid:mb2ic3ih4iw5", "forward", 480, 2 * 240),
         ("hardsigmoid:mb2ic3ih4iw5", "backward-data", 360, 2 * 360),
+        ("sigmoid:mb2ic3ih4iw5", "forward", 480, 2 * 240),
+        ("sigmoid:mb2ic3ih4iw5", "backward-data", 360, 2 * 360),
+        ("tanh:mb2ic3ih4iw5", "forward", 120, 2 * 240),
+        ("tanh:mb2ic3ih4iw5", "backward-data", 360, 2 * 360),
+        ("softplus:mb2ic3ih4iw5", "forward", 360, 2 * 240),
+        ("softplus:mb2ic3ih4iw5", "backward-data", 600, 2 * 360),
+        ("elu:mb2ic3ih4iw5", "forward", 360, 2 * 240),
+        ("elu:mb2ic3ih4iw5", "backward-data", 360, 2 * 360),
+        ("silu:mb2ic3ih4iw5", "forward", 600, 2 * 240),
+        ("silu:mb2ic3ih4iw5", "backward-data", 1080, 2 * 360),
+        ("mish:mb2ic3ih4iw5", "forward", 600, 2 * 240),
+        ("mish:mb2ic3ih4iw5", "backward-data", 1320, 2 * 360),
+        ("gelu:mb2ic3ih4iw5", "forward", 600, 2 * 240),
+        ("gelu:mb2ic3ih4iw5", "backward-data", 1320, 2 * 360),
+        ("gelu-tanh:mb2ic3ih4iw5", "forward", 1080, 2 * 240),
+        ("gelu-tanh:mb2ic3ih4iw5", "backward-data", 2160, 2 * 360),
+        ("softmax:mb2ic3ih4iw5", "forward", 600, 2 * 240),
+        ("softmax:mb2ic3ih4iw5", "backward-data", 480, 2 * 360),
+        ("log-softmax:mb2ic3ih4iw5", "forward", 600, 2 * 240),
+        ("log-softmax:mb2ic3ih4iw5", "backward-data", 480, 2 * 360),
+        # 24 rows of five elements.
+        ("layernorm:mb2ic3ih4iw5", "forward", 840, 2 * 240 + 4 * 10),
+        ("layernorm:mb2ic3ih4iw5", "backward-data", 1680, 2 * 360 + 4 * (5 + 48 + 10)),
         # Six factors, one for each channel of each image.
         ("scale:mb2ic3ih4iw5", "forward", 120, 2 * (240 + 6)),
         ("scale:mb2ic3ih4iw5", "backward-data", 360, 2 * (360 + 6 + 6)),
@@ -127,7 +150,7 @@ def test_what_is_read_and_written() -> None:
 
 
 def test_weight_elements() -> None:
-    counts = {"bias": 7, "batchnorm": 14, "l2": 7, "sgd": 7, "momentum": 7}
+    counts = {"bias": 7, "batchnorm": 14, "l2": 7, "sgd": 7, "momentum": 7, "layernorm": 2}
     for op in OPERATIONS:
         sources = (3, 4) if op == "concat" else ()
         layer = Pointwise(op=op, channels=7, sources=sources)
@@ -172,7 +195,7 @@ def test_names() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rleu:ic3", "column 1: expected an operation; nearest: relu, relu6; got 'rleu'"),
+        ("rleu:ic3", "column 1: expected an operation; nearest: relu, relu6, elu; got 'rleu'"),
         ("relu:ic3oc4", "column 9: expected a field (mb ic ih iw n); got 'oc4'"),
         ("relu:ic3ls4", "column 9: expected a field (mb ic ih iw n); got 'ls4'"),
         ("relu:", "column 6: expected ic (channels), which is missing; got the end"),
@@ -224,7 +247,7 @@ def test_any_text_is_a_layer_or_one_line_of_help(op: str, fields: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"op": "rleu"}, "op='rleu': no such operation; nearest: relu, relu6"),
+        ({"op": "rleu"}, "op='rleu': no such operation; nearest: relu, relu6, elu"),
         ({"alpha": 0.5}, "alpha=0.5: relu has no such parameter; it has none"),
         ({"op": "sgd", "mu": 0.5}, "mu=0.5: sgd has no such parameter; it has rate"),
         ({"sources": (1, 1)}, "sources=(1, 1): relu has no such parameter; it has none"),

@@ -164,6 +164,7 @@ def test_transformers_have_the_published_sizes(name: str, weights: int, attentio
     layers = {str(layer.name).partition("/")[2]: layer for layer in load_entry(name).layers}
     alike = {"query": 3}  # with keys and values
     trained = {bare: one for bare, one in layers.items() if getattr(one, "batch_count", 0) == 1}
+    assert len(layers) == len(trained) + 5
     assert sum(alike.get(bare, 1) * one.weight_elements for bare, one in trained.items()) == weights
     both = layers["attention_scores"], layers["attention_context"]
     assert sum(map(macs_per_image, both)) == attention
@@ -174,6 +175,9 @@ def test_the_batch_of_a_transformer_is_its_sequences() -> None:
     product, scores = find_layers(["bert-base/query", "bert-base/attention_scores"], batch=2)
     assert (product.problem, product.batch) == ("256x768:768x768", 2)
     assert (scores.problem, scores.batch) == ("24x128x64:24x64x128wtagnk", 2)
+    found = find_layers(["bert-base/attention_softmax", "bert-base/norm"], batch=2)
+    expected = ["softmax:mb2ic12ih128", "layernorm:mb2ic128ih1iw768eps1e-12"]
+    assert [one.problem for one in found] == expected
 
 
 def test_parameters_per_layer_of_alexnet() -> None:

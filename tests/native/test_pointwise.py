@@ -60,15 +60,20 @@ def _layers():
 LAYERS = {layer.problem: layer for layer in _layers()}
 # Of the sizes of each operation these stand for the others in the default set.
 _DEFAULT = [_SIZES["small"], _SIZES["odd"], _FLAT["few"], _WEIGHTS["small"]]
+_DEFAULT_OPS = ("relu6", "gelu", "log-softmax", "layernorm")
 
 
 def _marks(layer):
     size = {"batch": layer.batch, "channels": layer.channels}
     size |= {"height": layer.height, "width": layer.width}
     default = layer.op == "concat" or any(one.items() <= size.items() for one in _DEFAULT)
+    if OPERATIONS[layer.op].spread or OPERATIONS[layer.op].rows:  # few stand for others like them
+        default = layer.op in _DEFAULT_OPS and _SIZES["small"].items() <= size.items()
     return () if default else pytest.mark.deep
 
 
+# Operations with a forward pass of training.
+_TRAINED = ("batchnorm", "layernorm", "lrn")
 STEPS = [
     pytest.param(
         layer, pass_, propagation, id=f"{problem}-{pass_}-{propagation}", marks=_marks(layer)
@@ -76,7 +81,7 @@ STEPS = [
     for problem, layer in LAYERS.items()
     for pass_ in layer.passes
     for propagation in ("inference", "training")
-    if propagation == "inference" or (pass_ == "forward" and layer.op in ("batchnorm", "lrn"))
+    if propagation == "inference" or (pass_ == "forward" and layer.op in _TRAINED)
 ]
 
 
@@ -127,7 +132,7 @@ def test_every_candidate_is_right(pointwise, pass_, propagation, precision):
             assert verdict.status == "ok", (candidate, verdict)
             assert "not compared" not in verdict.detail
             assert verdict.points == sum(array.size for array in written.values())
-    if layer.op in ("relu6", "hardswish", "hardsigmoid"):
+    if OPERATIONS[layer.op].spread or OPERATIONS[layer.op].rows:  # oneDNN's alone
         assert not own
     else:
         assert own >= 2 if "avx2" in _cpu.isa() else 1
@@ -174,7 +179,7 @@ FORWARD = _cpu.Pass.forward_inference
 @pytest.mark.parametrize(
     ("op", "pass_", "precision", "message"),
     [
-        ("tanh", FORWARD, "fp32", "no pointwise kernel named tanh; there is: bias, relu"),
+        ("sinh", FORWARD, "fp32", "no pointwise kernel named sinh; there is: bias, relu"),
         ("add", _cpu.Pass.backward_data, "fp32", "add has no backward-data pass"),
         ("relu", FORWARD, "fp16", "relu has no fp16 kernels on a CPU"),
     ],

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <string_view>
 
 #include "cpu/pointwise/plan_builder.hpp"
 
@@ -12,7 +13,7 @@ namespace {
 using dnnl::algorithm;
 
 // An operation on each element, and its gradient; `alpha` and `beta` are the algorithm's.
-void eltwise(PlanBuilder& builder, algorithm how, float alpha = 0.0f, float beta = 0.0f) {
+void eltwise(PlanBuilder& builder, algorithm how, float alpha, float beta) {
   auto& engine = cpu_engine();
   const auto src = builder.map("src", Use::input, DNNL_ARG_SRC);
   const auto dst = builder.map("dst", Use::output, DNNL_ARG_DST);
@@ -31,6 +32,28 @@ void eltwise(PlanBuilder& builder, algorithm how, float alpha = 0.0f, float beta
                                              forward, user_scratchpad(), true),
       [&](const auto& d) { builder.add_primitive("eltwise", d, {src, dy, dx}); });
 }
+
+// The activations by their algorithms; what those are told is of their own making: a clip's bounds,
+// the factor and the offset of a hard sigmoid.
+struct Activation {
+  std::string_view op;
+  algorithm how;
+  float alpha, beta;
+};
+constexpr Activation kActivations[] = {
+    {"relu", algorithm::eltwise_relu, 0.0f, 0.0f},
+    {"relu6", algorithm::eltwise_clip_v2, 0.0f, 6.0f},
+    {"hardswish", algorithm::eltwise_hardswish, 1.0f / 6.0f, 0.5f},
+    {"hardsigmoid", algorithm::eltwise_hardsigmoid, 1.0f / 6.0f, 0.5f},
+    {"sigmoid", algorithm::eltwise_logistic, 0.0f, 0.0f},
+    {"tanh", algorithm::eltwise_tanh, 0.0f, 0.0f},
+    {"softplus", algorithm::eltwise_soft_relu, 1.0f, 0.0f},
+    {"elu", algorithm::eltwise_elu, 1.0f, 0.0f},
+    {"silu", algorithm::eltwise_swish, 1.0f, 0.0f},
+    {"mish", algorithm::eltwise_mish, 0.0f, 0.0f},
+    {"gelu", algorithm::eltwise_gelu_erf, 0.0f, 0.0f},
+    {"gelu-tanh", algorithm::eltwise_gelu_tanh, 0.0f, 0.0f},
+};
 
 // Sums or products of two tensors, the second of which may have one element per channel.
 void binary(PlanBuilder& builder, algorithm how, const Argument& second) {
@@ -97,15 +120,10 @@ void norm(PlanBuilder& builder) {
 void plan_onednn_maps(PlanBuilder& builder) {
   const auto& op = builder.problem.op;
   with_onednn(op, [&] {
-    if (op == "relu") {
-      eltwise(builder, algorithm::eltwise_relu);
-    } else if (op == "relu6") {
-      eltwise(builder, algorithm::eltwise_clip_v2, 0.0f, 6.0f);
-    } else if (op == "hardswish") {
-      eltwise(builder, algorithm::eltwise_hardswish, 1.0f / 6.0f, 0.5f);
-    } else if (op == "hardsigmoid") {
-      eltwise(builder, algorithm::eltwise_hardsigmoid, 1.0f / 6.0f, 0.5f);
-    } else if (op == "add") {
+    for (const auto& one : kActivations) {
+      if (op == one.op) return eltwise(builder, one.how, one.alpha, one.beta);
+    }
+    if (op == "add") {
       binary(builder, algorithm::binary_add, builder.map("src2", Use::input, DNNL_ARG_SRC_1));
     } else if (op == "scale" && builder.forward()) {
       const memory::dims dims{builder.problem.batch, builder.problem.channels, 1, 1};
@@ -231,6 +249,78 @@ void batchnorm(PlanBuilder& builder) {
       });
 }
 
+// Rows and their elements: what works along the last axis does not tell the others apart.
+Argument rows_of(const PlanBuilder& builder, const char* role, Use use, int index) {
+  const auto& p = builder.problem;
+  return builder.vector(role, use, {p.batch * p.channels * p.height, p.width}, builder.type, index);
+}
+
+void row_softmax(PlanBuilder& builder, algorithm how) {
+  auto& engine = cpu_engine();
+  const auto src = rows_of(builder, "src", Use::input, DNNL_ARG_SRC);
+  const auto dst = rows_of(builder, "dst", Use::output, DNNL_ARG_DST);
+  const dnnl::softmax_forward::primitive_desc forward(
+      engine, builder.forward() ? forward_kind(builder.pass) : dnnl::prop_kind::forward_training,
+      how, src.desc, dst.desc, 1, user_scratchpad(), true);
+  if (builder.forward()) {
+    return for_each_implementation(
+        forward, [&](const auto& d) { builder.add_primitive("softmax", d, {src, dst}); });
+  }
+  if (!forward) return;
+  const auto result = rows_of(builder, "result", Use::input, DNNL_ARG_DST);
+  const auto dy = rows_of(builder, "dst", Use::input, DNNL_ARG_DIFF_DST);
+  const auto dx = rows_of(builder, "src", Use::output, DNNL_ARG_DIFF_SRC);
+  for_each_implementation(
+      dnnl::softmax_backward::primitive_desc(engine, how, dx.desc, dy.desc, result.desc, 1, forward,
+                                             user_scratchpad(), true),
+      [&](const auto& d) { builder.add_primitive("softmax", d, {result, dy, dx}); });
+}
+
+void layernorm(PlanBuilder& builder) {
+  using Flags = dnnl::normalization_flags;
+  auto& engine = cpu_engine();
+  const auto epsilon = static_cast<float>(builder.number("epsilon"));
+  const auto trained = Flags::use_scale | Flags::use_shift;
+  const auto floats = [&](const char* role, Use use, int index) {
+    const auto& p = builder.problem;
+    const bool of_rows = index == DNNL_ARG_MEAN || index == DNNL_ARG_VARIANCE;
+    return builder.vector(role, use, {of_rows ? p.batch * p.channels * p.height : p.width},
+                          memory::data_type::f32, index);
+  };
+  const auto src = rows_of(builder, "src", Use::input, DNNL_ARG_SRC);
+  const auto dst = rows_of(builder, "dst", Use::output, DNNL_ARG_DST);
+  const auto weights = floats("weights", Use::input, DNNL_ARG_SCALE);
+  const auto bias = floats("bias", Use::input, DNNL_ARG_SHIFT);
+  const auto statistics = builder.forward() ? Use::output : Use::input;
+  const auto mean = floats("mean", statistics, DNNL_ARG_MEAN);
+  const auto variance = floats("variance", statistics, DNNL_ARG_VARIANCE);
+  const dnnl::layer_normalization_forward::primitive_desc forward(
+      engine, builder.forward() ? forward_kind(builder.pass) : dnnl::prop_kind::forward_training,
+      src.desc, dst.desc, mean.desc, epsilon, trained, user_scratchpad(), true);
+  if (builder.forward()) {
+    return for_each_implementation(forward, [&](const auto& d) {
+      std::vector<Argument> arguments{src, weights, bias, dst};
+      if (builder.training()) arguments.insert(arguments.end(), {mean, variance});
+      builder.add_primitive("lnorm", d, std::move(arguments));
+    });
+  }
+  if (!forward) return;
+  const auto dy = rows_of(builder, "dst", Use::input, DNNL_ARG_DIFF_DST);
+  const auto dx = rows_of(builder, "src", Use::output, DNNL_ARG_DIFF_SRC);
+  auto scale = weights;
+  scale.second_index = DNNL_ARG_SHIFT;  // asked for and not read
+  for_each_implementation(
+      dnnl::layer_normalization_backward::primitive_desc(engine, dnnl::prop_kind::backward, dx.desc,
+                                                         dy.desc, src.desc, mean.desc, epsilon,
+                                                         trained, forward, user_scratchpad(), true),
+      [&](const auto& d) {
+        builder.add_primitive("lnorm", d,
+                              {src, dy, scale, mean, variance, dx,
+                               floats("weights", Use::output, DNNL_ARG_DIFF_SCALE),
+                               floats("bias", Use::output, DNNL_ARG_DIFF_SHIFT)});
+      });
+}
+
 // The loss is ours, from the probabilities: bfloat16 has no digits left for it.
 void softmax(PlanBuilder& builder) {
   if (!builder.forward() || builder.type != memory::data_type::f32) return;
@@ -264,6 +354,9 @@ void plan_onednn_normalisations(PlanBuilder& builder) {
   with_onednn(op, [&] {
     if (op == "lrn") lrn(builder);
     if (op == "batchnorm") batchnorm(builder);
+    if (op == "layernorm") layernorm(builder);
+    if (op == "softmax") row_softmax(builder, algorithm::softmax_accurate);
+    if (op == "log-softmax") row_softmax(builder, algorithm::softmax_log);
     if (op == "softmax-xent") softmax(builder);
   });
 }

@@ -58,7 +58,7 @@ Argument PlanBuilder::map(const std::string& role, Use use, int index, Index cha
 
 Argument PlanBuilder::vector(const std::string& role, Use use, memory::dims dims,
                              memory::data_type element, int index) const {
-  const auto order = dims.size() == 4 ? Tag::nchw : Tag::a;
+  const auto order = dims.size() == 4 ? Tag::nchw : dims.size() == 2 ? Tag::ab : Tag::a;
   return {index,
           role,
           memory::desc(dims, element, order),

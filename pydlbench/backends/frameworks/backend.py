@@ -373,8 +373,8 @@ def _wanted(case: KernelSpec) -> str | None:
         return layer.variant
     if case.layout in ("best", "any"):
         return None
-    # Rows of logits and weight tensors have one layout, whatever that of the images around them.
-    flat = isinstance(layer, Pointwise) and OPERATIONS[layer.op].flat
+    # Rows and weight tensors have one layout, whatever that of the images around them.
+    flat = isinstance(layer, Pointwise) and OPERATIONS[layer.op].in_one_order
     # Matrices know their weights as they are and transposed. Only the native backend packs.
     plain = (flat or layer.kind == "gemm") and case.layout != "blocked"
     return "plain" if plain else case.layout

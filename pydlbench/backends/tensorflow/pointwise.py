@@ -6,6 +6,7 @@ TensorFlow would have kept it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -124,6 +125,95 @@ def _hard_swish(at: At, x: Any) -> Any:
 def _hard_swish_gradient(_: At, x: Any, y: Any, g: Any) -> Any:
     through = tf.raw_ops.Relu6Grad(gradients=g * x * (1 / 6), features=y)
     return tf.add_n([g * (y * (1 / 6)), through])
+
+
+def _softplus_gradient(_: At, x: Any, g: Any) -> Any:
+    return tf.raw_ops.SoftplusGrad(gradients=g, features=x)
+
+
+def _silu_gradient(_: At, x: Any, g: Any) -> Any:
+    share = tf.sigmoid(x)
+    return g * (share * (1 + x * (1 - share)))
+
+
+def _mish_gradient(at: At, x: Any, t: Any, g: Any) -> Any:
+    inner = tf.raw_ops.TanhGrad(y=t, dy=g * x)
+    return tf.add_n([g * t, _softplus_gradient(at, x, inner)])
+
+
+def _gelu(_: At, x: Any) -> Any:
+    return tf.nn.gelu(x)
+
+
+def _kept_of_gelu(_: At, x: Any, g: Any) -> Sequence[Any]:
+    scaled = x / tf.cast(math.sqrt(2), x.dtype)
+    return 0.5 * x, scaled, 1 + tf.math.erf(scaled), g
+
+
+def _gelu_gradient(_: At, half: Any, scaled: Any, factor: Any, g: Any) -> Any:
+    root = tf.cast(math.sqrt(2), g.dtype)
+    density = tf.cast(2 / math.sqrt(math.pi), g.dtype) * tf.exp(-tf.square(scaled))
+    return tf.add_n([g * factor * 0.5, g * half * density / root])
+
+
+_TANH_FACTOR: Final = math.sqrt(2 / math.pi)
+
+
+def _gelu_tanh(_: At, x: Any) -> Any:
+    return tf.nn.gelu(x, approximate=True)
+
+
+def _kept_of_gelu_tanh(_: At, x: Any, g: Any) -> Sequence[Any]:
+    return x, tf.tanh(_TANH_FACTOR * (x + 0.044715 * tf.pow(x, 3))), g
+
+
+def _gelu_tanh_gradient(_: At, x: Any, t: Any, g: Any) -> Any:
+    inner = tf.raw_ops.TanhGrad(y=t, dy=g * (0.5 * x))
+    slope = _TANH_FACTOR * (1 + 3 * 0.044715 * tf.pow(x, 2))
+    return tf.add_n([0.5 * g * (1 + t), inner * slope])
+
+
+# -----------------------------------------------------------------------------
+# What works along the last axis: softmax, its logarithm, and layer normalisation.
+
+_LAYER_NORM = "Mean, SquaredDifference, Mean, AddV2, Rsqrt, Mul, Mul, Mul, Sub, AddV2"
+_CAST_LAYER_NORM = f"Cast, {_LAYER_NORM}, Cast"
+
+
+def _softmax_gradient(_: At, y: Any, g: Any) -> Any:
+    return (g - tf.reduce_sum(g * y, -1, keepdims=True)) * y
+
+
+def _log_softmax_gradient(_: At, y: Any, g: Any) -> Any:
+    return g - tf.exp(y) * tf.reduce_sum(g, -1, keepdims=True)
+
+
+def _row_statistics(at: At, x: Any, w: Any, b: Any) -> Any:
+    exact = tf.cast(x, _FLOAT32)
+    mean, variance = tf.nn.moments(exact, [-1], keepdims=True)
+    found = tf.nn.batch_normalization(exact, mean, variance, b, w, at.layer.epsilon)
+    return tf.cast(found, x.dtype), tf.reshape(mean, [-1]), tf.reshape(variance, [-1])
+
+
+# In closed form, as a function with a gradient of its own has it: what differentiation makes of the
+# operators above is longer.
+_LAYER_GRADIENT = "AddV2, Rsqrt, Sub, Mul, Mul, Mul, Mean, Mean, Mul, Sub, Sub, Mul, Mul, Sum, Sum"
+
+
+def _layer_gradients(at: At, x: Any, g: Any, w: Any, m: Any, v: Any) -> Any:
+    of_rows = [*at.layer.dims("src")[:-1], 1]
+    inverse = tf.math.rsqrt(tf.reshape(v, of_rows) + at.layer.epsilon)
+    distance = (tf.cast(x, _FLOAT32) - tf.reshape(m, of_rows)) * inverse
+    given = tf.cast(g, _FLOAT32)
+    inner, slopes = given * w, given * distance
+    shift = tf.reduce_mean(inner, -1, keepdims=True)
+    slope = tf.reduce_mean(slopes * w, -1, keepdims=True)
+    gradient = (inner - shift - distance * slope) * inverse
+    return (
+        tf.cast(gradient, x.dtype),
+        tf.reduce_sum(slopes, [0, 1, 2]),
+        tf.reduce_sum(given, [0, 1, 2]),
+    )
 
 
 # -----------------------------------------------------------------------------
@@ -366,6 +456,82 @@ _PASSES: Final[Mapping[str, Mapping[str, PassCalls]]] = {
             sums="stored",
         ),
     },
+    "sigmoid": {
+        "forward": PassCalls(names="Sigmoid", function=lambda _, x: tf.sigmoid(x)),
+        "backward-data": PassCalls(
+            names="SigmoidGrad",
+            function=lambda _, y, g: tf.raw_ops.SigmoidGrad(y=y, dy=g),
+            of_result=True,
+            sums="stored",
+        ),
+    },
+    "tanh": {
+        "forward": PassCalls(names="Tanh", function=lambda _, x: tf.tanh(x)),
+        "backward-data": PassCalls(
+            names="TanhGrad",
+            function=lambda _, y, g: tf.raw_ops.TanhGrad(y=y, dy=g),
+            of_result=True,
+            sums="stored",
+        ),
+    },
+    "softplus": {
+        "forward": PassCalls(
+            names="Softplus", function=lambda _, x: tf.nn.softplus(x), sums="stored"
+        ),
+        "backward-data": PassCalls(
+            names="SoftplusGrad", function=_softplus_gradient, sums="stored"
+        ),
+    },
+    "elu": {
+        "forward": PassCalls(names="Elu", function=lambda _, x: tf.nn.elu(x)),
+        "backward-data": PassCalls(
+            names="EluGrad",
+            function=lambda _, y, g: tf.raw_ops.EluGrad(gradients=g, outputs=y),
+            of_result=True,
+            sums="stored",
+        ),
+    },
+    "silu": {
+        "forward": PassCalls(
+            names="Sigmoid, Mul", function=lambda _, x: tf.nn.silu(x), sums="stored"
+        ),
+        "backward-data": PassCalls(
+            names="Sigmoid, Sub, Mul, AddV2, Mul, Mul", function=_silu_gradient, sums="stored"
+        ),
+    },
+    "mish": {
+        "forward": PassCalls(
+            names="Softplus, Tanh, Mul",
+            function=lambda _, x: x * tf.tanh(tf.nn.softplus(x)),
+            sums="stored",
+        ),
+        "backward-data": PassCalls(
+            names="Mul, Mul, TanhGrad, SoftplusGrad, AddN",
+            function=_mish_gradient,
+            kept=lambda _, x, g: (x, tf.tanh(tf.nn.softplus(x)), g),
+            sums="stored",
+        ),
+    },
+    "gelu": {
+        "forward": PassCalls(names="Mul, RealDiv, Erf, AddV2, Mul", function=_gelu, sums="stored"),
+        "backward-data": PassCalls(
+            names="Mul, Mul, Mul, Square, Neg, Exp, Mul, RealDiv, AddN",
+            function=_gelu_gradient,
+            kept=_kept_of_gelu,
+            sums="stored",
+        ),
+    },
+    "gelu-tanh": {
+        "forward": PassCalls(
+            names="Pow, Mul, AddV2, Mul, Tanh, AddV2, Mul, Mul", function=_gelu_tanh, sums="stored"
+        ),
+        "backward-data": PassCalls(
+            names="Mul, Mul, TanhGrad, Mul, Pow, Mul, AddV2, Mul, AddN",
+            function=_gelu_tanh_gradient,
+            kept=_kept_of_gelu_tanh,
+            sums="stored",
+        ),
+    },
     "scale": {
         "forward": PassCalls(names="Mul", function=lambda _, x, s: x * s),
         "backward-data": PassCalls(names="Mul, Mul, Sum", function=_scale_gradients, sums="stored"),
@@ -422,6 +588,30 @@ _PASSES: Final[Mapping[str, Mapping[str, PassCalls]]] = {
             casts_back=True,
         ),
     },
+    "softmax": {
+        "forward": PassCalls(names="Softmax", function=lambda _, x: tf.nn.softmax(x)),
+        "backward-data": PassCalls(
+            names="Mul, Sum, Sub, Mul", function=_softmax_gradient, sums="stored"
+        ),
+    },
+    "log-softmax": {
+        "forward": PassCalls(names="LogSoftmax", function=lambda _, x: tf.nn.log_softmax(x)),
+        "backward-data": PassCalls(
+            names="Exp, Sum, Mul, Sub", function=_log_softmax_gradient, sums="stored"
+        ),
+    },
+    "layernorm": {
+        "forward": PassCalls(
+            names=_LAYER_NORM,
+            narrow=_CAST_LAYER_NORM,
+            function=lambda at, *operands: _row_statistics(at, *operands)[0],
+        ),
+        "backward-data": PassCalls(
+            names=_LAYER_GRADIENT,
+            narrow=f"Cast, Cast, {_LAYER_GRADIENT}, Cast",
+            function=_layer_gradients,
+        ),
+    },
     "l2": {
         "forward": PassCalls(names="L2Loss", narrow="Cast, L2Loss", function=_norm),
         "backward-weights": PassCalls(names="Mul, AddN", function=_decay, sums="stored"),
@@ -445,18 +635,19 @@ _PASSES: Final[Mapping[str, Mapping[str, PassCalls]]] = {
         )
     },
 }
-#: Of batch normalisations in training.
-_BATCH_STATISTICS = PassCalls(
-    names="FusedBatchNormV3", function=_batch_statistics, variables=(3, 4)
-)
+#: Of normalisations in training, which keep their statistics.
+_KEEPING: Final[Mapping[str, PassCalls]] = {
+    "batchnorm": PassCalls(names="FusedBatchNormV3", function=_batch_statistics, variables=(3, 4)),
+    "layernorm": PassCalls(names=_LAYER_NORM, narrow=_CAST_LAYER_NORM, function=_row_statistics),
+}
 #: Of concatenations of many sources.
 _SPLIT = PassCalls(names="SplitV", function=_split)
 
 
 def _passes(layer: Pointwise, pass_: str, propagation: str) -> PassCalls:
     """Return what TensorFlow calls for a pass of a layer."""
-    if (layer.op, pass_, propagation) == ("batchnorm", "forward", "training"):
-        return _BATCH_STATISTICS
+    if (pass_, propagation) == ("forward", "training") and layer.op in _KEEPING:
+        return _KEEPING[layer.op]
     if (layer.op, pass_) == ("concat", "backward-data") and len(layer.sources) > _MOST_SLICES:
         return _SPLIT
     return _PASSES[layer.op][pass_]
@@ -471,7 +662,8 @@ def pointwise_recipes(layer: Pointwise, case: KernelSpec) -> list[Recipe]:
     if case.on_gpu:
         raise UnsupportedError("tensorflow: memory-bound layers are run on CPUs so far")
     calls = _passes(layer, case.pass_, case.propagation)
-    formats = calls.formats[:1] if OPERATIONS[layer.op].flat else calls.formats
+    operation = OPERATIONS[layer.op]
+    formats = ("NCHW",) if operation.rows else calls.formats[: 1 if operation.flat else None]
     return [_recipe(layer, case, calls, data_format) for data_format in formats]
 
 
@@ -510,7 +702,7 @@ def _recipe(layer: Pointwise, case: KernelSpec, calls: PassCalls, data_format: s
     return Recipe(
         algorithm=calls.narrow if calls.narrow and stored != _FLOAT32 else calls.names,
         layout=", ".join(reads) if operation.of_weights else layout,
-        variant="plain" if operation.flat else images,
+        variant="plain" if operation.in_one_order else images,
         function=function,
         operands=operands,
         by_role=by_role,
@@ -609,7 +801,7 @@ _IN_NETWORK: Final[Mapping[str, type[OperationInNetwork]]] = {
 POINTWISE: Final[Mapping[str, LayerCalls]] = {
     op: LayerCalls(
         recipes=pointwise_recipes,
-        in_network=None if OPERATIONS[op].flat else _IN_NETWORK.get(op, OperationInNetwork),
+        in_network=None if OPERATIONS[op].in_one_order else _IN_NETWORK.get(op, OperationInNetwork),
     )
     for op in _PASSES
 }

@@ -174,6 +174,35 @@ def _loss_gradient(operands: Operands) -> Made:
 
 
 # -----------------------------------------------------------------------------
+# A softmax along the last axis, and its logarithm.
+
+_ROWS: Final = "src nchw, dst nchw"
+
+
+def _softmax(name: str, function: Callable[..., torch.Tensor]) -> LayerCalls:
+    """Return what is called for a softmax.
+
+    Args:
+        name: ATen's of the forward pass.
+        function: PyTorch's, of a tensor and an axis.
+    """
+    backward = getattr(torch.ops.aten, f"{name}_backward_data").default
+
+    def along_rows(x: torch.Tensor) -> Any:
+        return function(x, -1)
+
+    def gradient(g: torch.Tensor, y: torch.Tensor) -> Any:
+        return backward(g, y, -1, y.dtype)
+
+    def recipes(_: Pointwise, case: KernelSpec) -> list[Recipe]:
+        if case.pass_ == "forward":
+            return [_flat(f"aten::{name}", _ROWS, _call(along_rows, "src"))]
+        return [_flat(f"aten::{name}_backward_data", _ROWS, _call(gradient, "dst", "result"))]
+
+    return LayerCalls(recipes=recipes)
+
+
+# -----------------------------------------------------------------------------
 # Weight decay and the steps of optimizers, by the operators that ``torch.optim.SGD`` calls.
 #
 # Its default on a CPU is one operator after the other for each tensor, on a GPU the ``foreach``
@@ -322,6 +351,56 @@ def batchnorm_in_network(layer: Pointwise, site: NodeSite) -> NodeCall:
     return NodeCall(module, site.inputs)
 
 
+def layernorm_recipes(_: Pointwise, case: KernelSpec) -> list[Recipe]:
+    """List the one way to run a pass of a layer normalisation."""
+    if case.pass_ != "forward":
+        # On CPUs the gradients of weights and bias are added up as images are stored.
+        sums = stored(case.precision)
+        return [_flat("aten::native_layer_norm_backward", _ROWS, _layer_gradient, sums)]
+    make = functools.partial(_layer_norm, keeps=case.propagation == "training")
+    return [_flat("aten::native_layer_norm", _ROWS, make)]
+
+
+def _layer_norm(operands: Operands, *, keeps: bool) -> Made:
+    normalize = torch.ops.aten.native_layer_norm.default
+    shape, epsilon = [operands.layer.width], operands.layer.epsilon
+
+    def normalized(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
+        return normalize(x, shape, w, b, epsilon)
+
+    def plain(results: Any) -> Mapping[str, torch.Tensor]:
+        rows, mean, inverse = results
+        found = {"dst": rows}
+        if keeps:
+            variance = inverse.double().pow(-2) - epsilon
+            found |= {"mean": mean.reshape(-1), "variance": variance.reshape(-1)}
+        return found
+
+    return Made(normalized, tuple(map(operands.tensor, ("src", "weights", "bias"))), plain)
+
+
+def _layer_gradient(operands: Operands) -> Made:
+    backward = torch.ops.aten.native_layer_norm_backward.default
+    layer = operands.layer
+    shape = [layer.width]
+
+    def gradient(
+        g: torch.Tensor, x: torch.Tensor, m: torch.Tensor, inverse: torch.Tensor, w: torch.Tensor
+    ) -> Any:
+        # Of the bias only its type is read.
+        return backward(g, x, shape, m, inverse, w, w, [True, True, True])
+
+    of_rows = (*layer.dims("src")[:-1], 1)
+    inverse = operands.tensor("variance").double().add(layer.epsilon).rsqrt().float()
+    arguments = (
+        *map(operands.tensor, ("dst", "src")),
+        operands.tensor("mean").reshape(of_rows),
+        inverse.reshape(of_rows),
+        operands.tensor("weights"),
+    )
+    return Made(gradient, arguments, by_role("src", "weights", "bias"))
+
+
 def _lrn(operands: Operands, *, converts: bool) -> Made:
     layer, dtype = operands.layer, operands.place.dtype
     words = layer.local_size, layer.alpha, layer.beta, layer.k
@@ -463,6 +542,30 @@ def _relu_gradient(operands: Operands) -> Made:
     return Made(gradient, (operands.tensor("dst"), torch.relu(operands.tensor("src"))))
 
 
+def _of_result(
+    backward: Callable[[torch.Tensor, torch.Tensor], Any],
+    function: Callable[[torch.Tensor], torch.Tensor],
+) -> Callable[[Operands], Made]:
+    """Return what puts the gradient and the result of the forward pass in place."""
+
+    def make(operands: Operands) -> Made:
+        return Made(_own(backward), (operands.tensor("dst"), function(operands.tensor("src"))))
+
+    return make
+
+
+def _elu_gradient(g: torch.Tensor, y: torch.Tensor) -> Any:
+    return torch.ops.aten.elu_backward.default(g, 1, 1, 1, True, y)
+
+
+def _softplus_gradient(g: torch.Tensor, x: torch.Tensor) -> Any:
+    return torch.ops.aten.softplus_backward.default(g, x, 1, 20)
+
+
+def _gelu_tanh_gradient(g: torch.Tensor, x: torch.Tensor) -> Any:
+    return torch.ops.aten.gelu_backward.default(g, x, approximate="tanh")
+
+
 def _relu6_gradient(g: torch.Tensor, x: torch.Tensor) -> Any:
     return torch.ops.aten.hardtanh_backward.default(g, x, 0, 6)
 
@@ -580,6 +683,62 @@ POINTWISE: Final[Mapping[str, LayerCalls]] = {
         _call(_own(torch.ops.aten.hardsigmoid_backward.default), "dst", "src"),
         lambda _: nn.Hardsigmoid(),
     ),
+    "sigmoid": _activation(
+        "aten::sigmoid",
+        torch.sigmoid,
+        "aten::sigmoid_backward",
+        _of_result(torch.ops.aten.sigmoid_backward.default, torch.sigmoid),
+        lambda _: nn.Sigmoid(),
+    ),
+    "tanh": _activation(
+        "aten::tanh",
+        torch.tanh,
+        "aten::tanh_backward",
+        _of_result(torch.ops.aten.tanh_backward.default, torch.tanh),
+        lambda _: nn.Tanh(),
+    ),
+    "softplus": _activation(
+        "aten::softplus",
+        F.softplus,
+        "aten::softplus_backward",
+        _call(_softplus_gradient, "dst", "src"),
+        lambda _: nn.Softplus(),
+    ),
+    "elu": _activation(
+        "aten::elu",
+        F.elu,
+        "aten::elu_backward",
+        _of_result(_elu_gradient, F.elu),
+        lambda overwrites: nn.ELU(inplace=overwrites),
+    ),
+    "silu": _activation(
+        "aten::silu",
+        F.silu,
+        "aten::silu_backward",
+        _call(_own(torch.ops.aten.silu_backward.default), "dst", "src"),
+        nn.SiLU,
+    ),
+    "mish": _activation(
+        "aten::mish",
+        F.mish,
+        "aten::mish_backward",
+        _call(_own(torch.ops.aten.mish_backward.default), "dst", "src"),
+        nn.Mish,
+    ),
+    "gelu": _activation(
+        "aten::gelu",
+        F.gelu,
+        "aten::gelu_backward",
+        _call(_own(torch.ops.aten.gelu_backward.default), "dst", "src"),
+        lambda _: nn.GELU(),
+    ),
+    "gelu-tanh": _activation(
+        "aten::gelu",
+        functools.partial(F.gelu, approximate="tanh"),
+        "aten::gelu_backward",
+        _call(_gelu_tanh_gradient, "dst", "src"),
+        lambda _: nn.GELU("tanh"),
+    ),
     "scale": LayerCalls(
         recipes=_passes(
             forward=("aten::mul", _call(_own(operator.mul), "src", "src2")),
@@ -607,6 +766,9 @@ POINTWISE: Final[Mapping[str, LayerCalls]] = {
     "batchnorm": LayerCalls(
         recipes=batchnorm_recipes, in_network=batchnorm_in_network, overwritable=True
     ),
+    "softmax": _softmax("_softmax", torch.softmax),
+    "log-softmax": _softmax("_log_softmax", torch.log_softmax),
+    "layernorm": LayerCalls(recipes=layernorm_recipes),
     "softmax-xent": LayerCalls(recipes=loss_recipes),
     "l2": LayerCalls(recipes=l2_recipes),
     "sgd": LayerCalls(recipes=sgd_recipes),

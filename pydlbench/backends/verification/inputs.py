@@ -197,10 +197,10 @@ def fill_uniform(flat: NDArray[np.float32], stream: np.random.SFC64, precision: 
 
 _POINTWISE_ROLES = (
     *("src", "weights", "dst", "bias", "mean", "variance", "running_mean", "running_variance"),
-    *("labels", "gradient", "velocity"),
+    *("labels", "gradient", "velocity", "result"),
 )
 _POSITIVE = ("variance", "running_variance")
-#: What the sources of operations that saturate are multiplied with to get to where they do.
+#: What the sources of operations that bend are multiplied with to get to where they do.
 _REACH = np.float32(8)
 
 
@@ -209,7 +209,7 @@ def make_pointwise_inputs(
 ) -> dict[str, NDArray[np.float32]]:
     """Return what a pass reads; see :func:`~pydlbench.backends.verification.inputs.make_inputs`.
 
-    Variances are in [0.5, 1.5), sources of what saturates in [-8, 8), labels are whole numbers
+    Variances are in [0.5, 1.5), sources of what bends there in [-8, 8), labels are whole numbers
     below the number of classes, and the probabilities that the gradient of a softmax reads add up
     to one in each row.
     """
@@ -221,18 +221,28 @@ def make_pointwise_inputs(
             array[:] = np.random.Generator(stream).integers(0, layer.channels, array.size)
         elif role == "dst" and layer.op == "softmax-xent":
             fill_uniform(array.reshape(-1), stream, "fp32")
-            powers = np.exp(array, dtype=np.float64)
-            array = round_to(precision, powers / powers.sum(axis=1, keepdims=True))
+            array = round_to(precision, _probabilities(array, 1))
+        elif role == "result":
+            fill_uniform(array.reshape(-1), stream, "fp32")
+            found = _probabilities(array, -1)
+            array = round_to(precision, np.log(found) if layer.op == "log-softmax" else found)
         else:
             stored = "fp32" if layer.in_float32(role) else precision
             fill_uniform(array.reshape(-1), stream, stored)
-        if role == "src" and OPERATIONS[layer.op].saturates:
+        if role == "src" and OPERATIONS[layer.op].spread:
             array = _beside_kinks(array)
         if role in _POSITIVE:
             array += np.float32(2)
             array /= np.float32(2)
         inputs[role] = array
     return inputs
+
+
+def _probabilities(logits: NDArray[np.float32], axis: int) -> NDArray[np.float64]:
+    """Return their softmax along an axis."""
+    powers = np.exp(logits, dtype=np.float64)
+    found: NDArray[np.float64] = powers / powers.sum(axis=axis, keepdims=True)
+    return found
 
 
 def _beside_kinks(source: NDArray[np.float32]) -> NDArray[np.float32]:

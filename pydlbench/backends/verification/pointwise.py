@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -110,6 +111,100 @@ def hardswish(inputs: Inputs, pass_: str) -> Iterator[Piece]:
             value = given * slope
             size = np.abs(given) * np.where(between, np.hypot(source / 3, 0.5), slope)
             yield Piece(role="src", cut=cut, value=value, size=size, terms=2)
+
+
+def activation(
+    inputs: Inputs, pass_: str, function: Callable[[F64], tuple[F64, F64, F64, F64]]
+) -> Iterator[Piece]:
+    """An activation without kinks, or its slope times the gradient.
+
+    Args:
+        inputs: By role.
+        pass_: ``forward`` or ``backward-data``.
+        function: Of the source: values, the sizes of their terms, slopes, the sizes of theirs.
+    """
+    for cut in pieces(inputs["src"]):
+        value, size, slope, slope_size = function(_exact(inputs["src"][cut]))
+        if pass_ == "forward":
+            yield Piece(role="dst", cut=cut, value=value, size=size, terms=TRANSCENDENTAL)
+        else:
+            given = _exact(inputs["dst"][cut])
+            size = np.abs(given) * slope_size
+            yield Piece(role="src", cut=cut, value=given * slope, size=size, terms=TRANSCENDENTAL)
+
+
+def _sigmoid(x: F64) -> tuple[F64, F64, F64, F64]:
+    y = 1 / (1 + np.exp(-x))
+    return y, y, y / (1 + np.exp(x)), np.hypot(y, y * y)
+
+
+def _tanh(x: F64) -> tuple[F64, F64, F64, F64]:
+    y = np.tanh(x)
+    return y, np.abs(y), np.cosh(x) ** -2, np.hypot(1, y * y)
+
+
+def _softplus(x: F64) -> tuple[F64, F64, F64, F64]:
+    """One is a term of the sum that the logarithm is taken of."""
+    y, slope = np.logaddexp(0, x), _sigmoid(x)[0]
+    return y, np.hypot(1, y), slope, slope
+
+
+def _elu(x: F64) -> tuple[F64, F64, F64, F64]:
+    """Both are differences of an exponential and one: kernels add it to the result again."""
+    slope = np.exp(np.minimum(x, 0))
+    y = np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
+    return (
+        y,
+        np.where(x > 0, x, np.hypot(1, slope)),
+        slope,
+        np.where(x > 0, 1, np.hypot(1, y)),
+    )
+
+
+def _silu(x: F64) -> tuple[F64, F64, F64, F64]:
+    y = _sigmoid(x)[0]
+    slope, size = y * (1 + x * (1 - y)), y * np.sqrt(1 + x**2 + (x * y) ** 2)
+    return x * y, np.abs(x * y), slope, size
+
+
+def _mish(x: F64) -> tuple[F64, F64, F64, F64]:
+    plus, plus_size, share, _ = _softplus(x)
+    y, _, bent, _ = _tanh(plus)
+    inner = x * share
+    slope, size = y + inner * bent, np.sqrt(y**2 + inner**2 * (1 + y**4))
+    return x * y, np.abs(x) * np.hypot(y, bent * plus_size), slope, size
+
+
+def _gelu(x: F64) -> tuple[F64, F64, F64, F64]:
+    """The error function of NumPy's users is Python's, one number at a time."""
+    y = np.asarray(_ERROR_FUNCTION(x / math.sqrt(2)), dtype=np.float64)
+    density = x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    size = np.sqrt(0.25 + y**2 / 4 + density**2)
+    return x * (1 + y) / 2, np.abs(x) / 2 * np.hypot(1, y), (1 + y) / 2 + density, size
+
+
+def _gelu_tanh(x: F64) -> tuple[F64, F64, F64, F64]:
+    factor = math.sqrt(2 / math.pi)
+    y = np.tanh(factor * (x + 0.044715 * x**3))
+    inner = x / 2 * factor * (1 + 3 * 0.044715 * x * x)
+    slope = (1 + y) / 2 + inner * (1 - y * y)
+    size = np.sqrt(0.25 + y**2 / 4 + inner**2 * (1 + y**4))
+    return x * (1 + y) / 2, np.abs(x) / 2 * np.hypot(1, y), slope, size
+
+
+_ERROR_FUNCTION: Final = np.frompyfunc(math.erf, 1, 1)
+
+#: Activations without kinks: values and slopes of a source, each with the size of its terms.
+_SMOOTH: Final[Mapping[str, Callable[[F64], tuple[F64, F64, F64, F64]]]] = {
+    "sigmoid": _sigmoid,
+    "tanh": _tanh,
+    "softplus": _softplus,
+    "elu": _elu,
+    "silu": _silu,
+    "mish": _mish,
+    "gelu": _gelu,
+    "gelu-tanh": _gelu_tanh,
+}
 
 
 def scale(inputs: Inputs) -> Iterator[Piece]:
@@ -278,6 +373,131 @@ def softmax_gradient(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
         value = (probabilities - chosen) / layer.batch
         size = np.hypot(probabilities, chosen) / layer.batch
         yield Piece(role="src", cut=cut, value=value, size=size, terms=2)
+
+
+# -----------------------------------------------------------------------------
+# What works along the last axis: softmax, its logarithm, and layer normalisation.
+
+
+#: How much more than others the logarithm of a softmax may be off: what oneDNN's own test allows
+#: (tests/benchdnn/softmax/softmax.cpp).
+_LOGARITHM: Final = 5
+
+
+def softmax(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
+    """Probabilities: each one term over a sum of the row; or their logarithms: three terms."""
+    terms = layer.width + TRANSCENDENTAL
+    for cut in _whole_rows(layer):
+        logits = _exact(inputs["src"][cut])
+        most = logits.max(axis=-1, keepdims=True)
+        powers = np.exp(logits - most)
+        sums = powers.sum(axis=-1, keepdims=True)
+        if layer.op == "softmax":
+            value = size = powers / sums
+        else:
+            value = logits - most - np.log(sums)
+            size = _LOGARITHM * np.sqrt(logits**2 + most**2 + np.log(sums) ** 2)
+        yield Piece(role="dst", cut=cut, value=value, size=size, terms=terms)
+
+
+def softmax_slope(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
+    """``result (dst - sum(dst result))``, of logarithms ``dst - exp(result) sum(dst)``."""
+    terms = layer.width + TRANSCENDENTAL
+    for cut in _whole_rows(layer):
+        given, result = _exact(inputs["dst"][cut]), _exact(inputs["result"][cut])
+        if layer.op == "softmax":
+            products = given * result
+            value = result * (given - products.sum(axis=-1, keepdims=True))
+            size = result * np.sqrt(given**2 + np.square(products).sum(axis=-1, keepdims=True))
+        else:
+            power = np.exp(result)
+            value = given - power * given.sum(axis=-1, keepdims=True)
+            size = np.sqrt(given**2 + power**2 * np.square(given).sum(axis=-1, keepdims=True))
+        yield Piece(role="src", cut=cut, value=value, size=size, terms=terms)
+
+
+def layernorm(layer: Pointwise, inputs: Inputs, propagation: str) -> Iterator[Piece]:
+    """Normalised rows, and in training their statistics, as of :func:`batchnorm` in training."""
+    terms = layer.width + TRANSCENDENTAL
+    weights, bias = _exact(inputs["weights"]), _exact(inputs["bias"])
+    for cut, rows in _whole_rows_numbered(layer):
+        source = _exact(inputs["src"][cut])
+        mean, variance = source.mean(axis=-1, keepdims=True), source.var(axis=-1, keepdims=True)
+        mean_size = _SHIFTED * np.sqrt(np.square(source).sum(axis=-1, keepdims=True)) / layer.width
+        spread = np.sqrt((source**4).sum(axis=-1, keepdims=True) / layer.width**2 + mean**4)
+        if propagation == "training":
+            for role, value, size in (
+                ("mean", mean, mean_size),
+                ("variance", variance, spread),
+            ):
+                yield Piece(
+                    role=role, cut=(rows,), value=value.ravel(), size=size.ravel(), terms=terms
+                )
+        inverse = 1 / np.sqrt(variance + layer.epsilon)
+        value = (source - mean) * inverse * weights
+        slope = value * spread / (variance + layer.epsilon) / 2
+        squares = ((source**2 + mean**2) * (inverse * weights) ** 2) + bias**2 + slope**2
+        yield Piece(role="dst", cut=cut, value=value + bias, size=np.sqrt(squares), terms=terms)
+
+
+def layernorm_gradient(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
+    """The gradients of weights and bias, which are sums over all rows, and that of the source."""
+    weights = _exact(inputs["weights"])
+    count = layer.width
+    sums = {role: np.zeros(count) for role in ("weights", "bias")}
+    squares = {role: np.zeros(count) for role in ("weights", "bias")}
+    for cut, rows in _whole_rows_numbered(layer):
+        source, given = _exact(inputs["src"][cut]), _exact(inputs["dst"][cut])
+        shape = (*source.shape[:-1], 1)
+        mean = _exact(inputs["mean"][rows]).reshape(shape)
+        inverse = 1 / np.sqrt(_exact(inputs["variance"][rows]).reshape(shape) + layer.epsilon)
+        distance = (source - mean) * inverse
+        sums["weights"] += (given * distance).sum(axis=(0, 1, 2))
+        sums["bias"] += given.sum(axis=(0, 1, 2))
+        squares["bias"] += np.square(given).sum(axis=(0, 1, 2))
+        apart = np.square(given * inverse) * (source**2 + mean**2)
+        squares["weights"] += apart.sum(axis=(0, 1, 2))
+        inner = given * weights
+        slope = (inner * distance).sum(axis=-1, keepdims=True)
+        shift = inner.sum(axis=-1, keepdims=True)
+        shift_squares = np.square(inner).sum(axis=-1, keepdims=True)
+        slope_squares = np.square(inner * inverse) * (source**2 + mean**2)
+        growing = (slope**2 + slope_squares.sum(axis=-1, keepdims=True)) * inverse**2
+        constant = shift**2 + shift_squares + (mean * inverse * slope) ** 2
+        terms = inner**2 + (constant + source**2 * growing) / count**2
+        yield Piece(
+            role="src",
+            cut=cut,
+            value=inverse * (inner - (shift + distance * slope) / count),
+            size=inverse * np.sqrt(terms),
+            terms=count + TRANSCENDENTAL,
+        )
+    rows_in_all = math.prod(layer.dims("mean"))
+    for role, value in sums.items():
+        size = np.sqrt(squares[role])
+        yield Piece(role=role, cut=_ALL, value=value, size=size, terms=rows_in_all + TRANSCENDENTAL)
+
+
+def _whole_rows(layer: Pointwise) -> Iterator[tuple[slice, ...]]:
+    """Cut images into pieces that have all elements of their rows."""
+    return (cut for cut, _ in _whole_rows_numbered(layer))
+
+
+def _whole_rows_numbered(layer: Pointwise) -> Iterator[tuple[tuple[slice, ...], slice]]:
+    """Yield such pieces, each with the numbers of its rows."""
+    some = max(1, _PIECE // (layer.height * layer.width))
+    for image in range(layer.batch):
+        for first in range(0, layer.channels, some):
+            last = min(first + some, layer.channels)
+            rows = (image * layer.channels + first, image * layer.channels + last)
+            yield (
+                (slice(image, image + 1), slice(first, last), slice(None), slice(None)),
+                slice(rows[0] * layer.height, rows[1] * layer.height),
+            )
+
+
+#: Elements of such a piece, unless a channel has more.
+_PIECE: Final = 1 << 16
 
 
 # -----------------------------------------------------------------------------
@@ -481,6 +701,10 @@ def expected_pieces(
     step = layer.op, pass_
     if step == ("batchnorm", "forward"):
         return batchnorm(layer, inputs, propagation)
+    if step == ("layernorm", "forward"):
+        return layernorm(layer, inputs, propagation)
+    if layer.op in _SMOOTH:
+        return activation(inputs, pass_, _SMOOTH[layer.op])
     if step in _OF_INPUTS:
         return _OF_INPUTS[step](inputs)
     return _OF_LAYER[step](layer, inputs)
@@ -510,6 +734,11 @@ _OF_LAYER: Final[Mapping[tuple[str, str], Callable[[Pointwise, Inputs], Iterator
     ("concat", "backward-data"): partial(concat, pass_="backward-data"),
     ("softmax-xent", "forward"): cross_entropy,
     ("softmax-xent", "backward-data"): softmax_gradient,
+    ("softmax", "forward"): softmax,
+    ("softmax", "backward-data"): softmax_slope,
+    ("log-softmax", "forward"): softmax,
+    ("log-softmax", "backward-data"): softmax_slope,
+    ("layernorm", "backward-data"): layernorm_gradient,
     ("dropout", "forward"): partial(dropout, pass_="forward"),
     ("dropout", "backward-data"): partial(dropout, pass_="backward-data"),
     ("l2", "forward"): weight_norm,

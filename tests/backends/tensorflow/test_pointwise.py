@@ -50,7 +50,7 @@ def test_right(
         assert facts.correct.points >= np.prod(layer.dims(layer.writes(pass_)[0]))
         seen.append(variant.variant)
     images = {"nhwc"} if layer.op == "lrn" else {"nchw", "nhwc"}
-    assert set(seen) == ({"plain"} if OPERATIONS[layer.op].flat else images)
+    assert set(seen) == ({"plain"} if OPERATIONS[layer.op].in_one_order else images)
 
 
 @pytest.mark.parametrize("op", ["relu", "momentum"])

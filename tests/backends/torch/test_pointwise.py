@@ -43,7 +43,7 @@ def test_right(backend, monkeypatch, step, precision, mode):
         assert left_out == ("mean, variance" if rounded else "")
         assert correct.points >= np.prod(layer.dims(layer.writes(pass_)[0]))
         seen.append(variant.variant)
-    flat = OPERATIONS[layer.op].flat
+    flat = OPERATIONS[layer.op].in_one_order
     assert set(seen) == ({"plain"} if flat else {"nchw", "nhwc"})
 
 

@@ -15,6 +15,7 @@ from pydlbench.backends.verification.pointwise import check_pointwise, expected_
 from pydlbench.backends.verification.verify import tolerance, verify
 from pydlbench.layers.descriptor import parse_problem
 from pydlbench.layers.pointwise import Pointwise
+from pydlbench.layers.pointwise_ops import OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +34,17 @@ PROBLEMS = (
     "hardswish:mb3ic5ih4iw6",
     "hardsigmoid:mb3ic5ih4iw6",
     "scale:mb3ic5ih4iw6",
+    "sigmoid:mb3ic5ih4iw6",
+    "tanh:mb3ic5ih4iw6",
+    "softplus:mb3ic5ih4iw6",
+    "elu:mb3ic5ih4iw6",
+    "silu:mb3ic5ih4iw6",
+    "mish:mb3ic5ih4iw6",
+    "gelu:mb3ic5ih4iw6",
+    "gelu-tanh:mb3ic5ih4iw6",
+    "softmax:mb3ic5ih4iw6",
+    "log-softmax:mb3ic5ih4iw6",
+    "layernorm:mb3ic5ih4iw6eps0.1",
     "lrn:mb3ic7ih4iw6ls5alpha2k1",
     "lrn:mb2ic3ih4iw6ls11alpha0.5beta0.5",
     "batchnorm:mb3ic5ih4iw6eps0.1mom0.3",
@@ -49,7 +61,7 @@ STEPS = [
     for text in PROBLEMS
     for pass_ in parse_problem(text).passes
     for propagation in ("inference", "training")
-    if propagation == "inference" or (text.startswith("batchnorm") and pass_ == "forward")
+    if propagation == "inference" or ("norm" in text and pass_ == "forward")
 ]
 
 
@@ -84,6 +96,17 @@ def in_torch(
         args = t["dst"], t["src"], t["weights"], None, None, t["mean"], inverse, True
         found = torch.ops.aten.native_batch_norm_backward(*args, layer.epsilon, (True, True, True))
         return dict(zip(("src", "weights", "bias"), found, strict=True))
+    if layer.op == "layernorm":
+        of_rows = (*layer.dims("src")[:-1], 1)
+        inverse = 1 / torch.sqrt(t["variance"] + layer.epsilon)
+        rows = t["mean"].reshape(of_rows), inverse.reshape(of_rows)
+        args = t["dst"], t["src"], [layer.width], *rows, t["weights"], t["weights"]
+        found = torch.ops.aten.native_layer_norm_backward(*args, [True, True, True])
+        return dict(zip(("src", "weights", "bias"), found, strict=True))
+    if layer.op in ("softmax", "log-softmax"):
+        name = f"_{layer.op.replace('-', '_')}_backward_data"
+        backward = getattr(torch.ops.aten, name)
+        return {"src": backward(t["dst"], t["result"], -1, dtype)}
     if layer.op == "softmax-xent":
         logits = torch.log(t["dst"])[:, :, 0, 0].requires_grad_()
         functional.cross_entropy(logits, t["labels"].long()).backward()
@@ -103,15 +126,16 @@ def in_torch(
 
 
 def torch_forward(layer: Pointwise, t: dict[str, Any], propagation: str) -> dict[str, Any]:
-    if layer.op in ("relu", "relu6", "hardswish", "hardsigmoid"):
-        return {"dst": getattr(functional, layer.op)(t["src"])}
+    if OPERATIONS[layer.op].spread or layer.op == "relu":
+        op, _, how = layer.op.partition("-")
+        words = {"approximate": how} if how else {}
+        return {"dst": getattr(functional, op)(t["src"], **words)}
+    if OPERATIONS[layer.op].rows:
+        return torch_rows(layer, t, propagation)
     if layer.op in ("bias", "scale", "add"):
         return {"dst": torch_binary(layer, t)}
-    if layer.op == "lrn":
-        args = t["src"], layer.local_size, layer.alpha, layer.beta, layer.k
-        return {"dst": functional.local_response_norm(*args)}
-    if layer.op == "batchnorm":
-        return torch_batchnorm(layer, t, propagation)
+    if layer.op in ("lrn", "batchnorm"):
+        return torch_normalised(layer, t, propagation)
     if layer.op == "concat":
         return {"dst": torch.cat([t[role] for role in layer.reads("forward")], dim=1)}
     if layer.op == "softmax-xent":
@@ -130,13 +154,27 @@ def torch_forward(layer: Pointwise, t: dict[str, Any], propagation: str) -> dict
     return {"weights": weights.detach()} | ({"velocity": t["velocity"]} if mu else {})
 
 
+def torch_rows(layer: Pointwise, t: dict[str, Any], propagation: str) -> dict[str, Any]:
+    if layer.op != "layernorm":
+        return {"dst": getattr(functional, layer.op.replace("-", "_"))(t["src"], -1)}
+    args = t["src"], (layer.width,), t["weights"], t["bias"], layer.epsilon
+    found = {"dst": functional.layer_norm(*args)}
+    if propagation == "training":
+        found["mean"] = t["src"].mean(-1).ravel()
+        found["variance"] = t["src"].var(-1, unbiased=False).ravel()
+    return found
+
+
 def torch_binary(layer: Pointwise, t: dict[str, Any]) -> Any:
     if layer.op == "bias":
         return t["src"] + t["bias"][:, None, None]
     return t["src"] * t["src2"] if layer.op == "scale" else t["src"] + t["src2"]
 
 
-def torch_batchnorm(layer: Pointwise, t: dict[str, Any], propagation: str) -> dict[str, Any]:
+def torch_normalised(layer: Pointwise, t: dict[str, Any], propagation: str) -> dict[str, Any]:
+    if layer.op == "lrn":
+        args = t["src"], layer.local_size, layer.alpha, layer.beta, layer.k
+        return {"dst": functional.local_response_norm(*args)}
     if propagation == "inference":
         args = t["src"], t["mean"], t["variance"], t["weights"], t["bias"]
         return {"dst": functional.batch_norm(*args, eps=layer.epsilon)}
@@ -291,7 +329,10 @@ def test_sources_lie_on_both_sides_of_where_a_formula_changes(op: str, precision
 
 
 def test_large_layers_are_compared_in_pieces() -> None:
-    for text in ("lrn:mb2ic96ih40iw41", "relu:mb2ic96ih40iw41", "softmax-xent:mb300ic1000"):
+    for text in (
+        *("lrn:mb2ic96ih40iw41", "relu:mb2ic96ih40iw41", "softmax-xent:mb300ic1000"),
+        *("softmax:mb2ic96ih40iw41", "layernorm:mb1ic500ih1iw400"),
+    ):
         layer = parse_problem(text)
         inputs = make_inputs(layer, "forward", "fp32", 1)
         pieces = list(expected_pieces(layer, "forward", "inference", inputs))
