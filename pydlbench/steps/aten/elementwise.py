@@ -51,6 +51,21 @@ _ACTIVATIONS: Final[Mapping[str, tuple[str, str]]] = {
     "hardsigmoid_backward": ("hardsigmoid", "backward-data"),
     "native_dropout": ("dropout", "forward"),
 }
+#: Losses of each element, with their sum.
+_LOSSES: Final[Mapping[str, int]] = {
+    # A difference, its square or amount; backward a factor of the outer gradient too.
+    "mse_loss": 3,
+    "mse_loss_backward": 3,
+    "l1_loss": 3,
+    # Where the difference is small, its square and a factor.
+    "smooth_l1_loss": 6,
+    "smooth_l1_loss_backward": 5,
+    # Two logarithms and what they are multiplied with; backward (x - t) / (x (1 - x)).
+    "binary_cross_entropy": 9,
+    "binary_cross_entropy_backward": 5,
+    # (1 - t) x, less the logarithm of a sigmoid.
+    "binary_cross_entropy_with_logits": 8,
+}
 _EACH: Final[Mapping[str, int]] = {
     **dict.fromkeys(_ONE, 1),
     **{name: OPERATIONS[op].steps[pass_].flops for name, (op, pass_) in _ACTIVATIONS.items()},
@@ -71,30 +86,17 @@ _EACH: Final[Mapping[str, int]] = {
     "elu_backward": 4,
     "softplus": 4,
     "softplus_backward": 4,
-    "log_sigmoid_forward": 4,
-    "log_sigmoid_backward": 5,
     # A softplus, a tanh and a product.
     "mish": 6,
     "mish_backward": 13,
-    "glu": 5,
-    "glu_backward": 9,
     "native_dropout_backward": 1,
-    "mse_loss": 2,
-    "mse_loss_backward": 2,
-    "l1_loss": 2,
-    "smooth_l1_loss": 4,
-    "smooth_l1_loss_backward": 3,
-    "binary_cross_entropy": 6,
-    "binary_cross_entropy_backward": 5,
-    "binary_cross_entropy_with_logits": 7,
+    **_LOSSES,
 }
 _ACTIVATED: Final = (
     *("relu", "threshold", "hardtanh", "leaky_relu", "_prelu_kernel", "sigmoid", "tanh", "silu"),
-    *("gelu", "elu", "softplus", "mish", "glu", "hardswish", "hardsigmoid", "log_sigmoid"),
+    *("gelu", "elu", "softplus", "mish", "hardswish", "hardsigmoid"),
 )
-_ACTIVATION: Final = {
-    f"{name}{pass_}" for name in _ACTIVATED for pass_ in ("", "_forward", "_backward")
-}
+_ACTIVATION: Final = {f"{name}{pass_}" for name in _ACTIVATED for pass_ in ("", "_backward")}
 
 
 def _each(call: Call) -> Found:
@@ -115,8 +117,9 @@ def _each(call: Call) -> Found:
     flops = per * sum(map(math.prod, shapes)) if call.floating else 0
     # What works in place on lists returns nothing.
     written = sum(one.bytes for one in first) if lists and call.in_place else None
+    kind = "activation" if name in _ACTIVATION else "loss" if name in _LOSSES else "elementwise"
     return Found.of(
-        "activation" if name in _ACTIVATION else "elementwise",
+        kind,
         lambda: _layers(call, name, alpha),
         flops=flops,
         written=written,
