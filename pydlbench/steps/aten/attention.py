@@ -6,21 +6,23 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pointwise import Pointwise
+from pydlbench.layers.pointwise_ops import OPERATIONS
 from pydlbench.steps.aten.call import Found
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from pydlbench.layers.layer import Layer
     from pydlbench.models.work import Work
     from pydlbench.steps.aten.call import Call
     from pydlbench.steps.aten.text import TensorText
 
 __all__ = ["RULES"]
 
-# Of each pair of a query and a key: a softmax, as alone; backward an exponential of a difference
-# gives it again, and a product, a sum, a difference and a product its gradient.
-_SOFTMAX: Final = 5
-_SOFTMAX_BACKWARD: Final = 6
+_SOFTMAX: Final = OPERATIONS["softmax"].steps
+# Of each pair of a query and a key: an exponential of a difference is its probability again.
+_AGAIN: Final = 2
 
 
 class _Heads:
@@ -34,8 +36,8 @@ class _Heads:
     """
 
     def __init__(self, query: tuple[int, ...], keys: int, depth: int, *, causal: bool) -> None:
-        *heads, self._queries, self._size = query
-        self._keys, self._depth, self._count = keys, depth, math.prod(heads)
+        *self._heads, self._queries, self._size = query
+        self._keys, self._depth, self._count = keys, depth, math.prod(self._heads)
         pairs = self._queries * keys
         self.note = None
         if causal:
@@ -52,6 +54,17 @@ class _Heads:
     def scores(self) -> Gemm:
         """Queries times keys."""
         return self._product(k=self._size, n=self._keys, order="nk")
+
+    @property
+    def softmax(self) -> Pointwise:
+        """From scores to probabilities."""
+        return Pointwise(
+            op="softmax",
+            batch=self._heads[0],
+            channels=math.prod(self._heads[1:]),
+            height=self._queries,
+            width=self._keys,
+        )
 
     @property
     def context(self) -> Gemm:
@@ -74,13 +87,13 @@ def _attention(causal: int) -> Callable[[Call], Found]:
         heads = _heads(query, key, value, causal=call.get(causal, "is_causal", False))
 
         def layers() -> Iterator[Work]:
-            yield call.work(heads.scores)
-            yield call.work(heads.context)
+            for layer in (heads.scores, heads.softmax, heads.context):
+                yield call.work(layer)
 
         return Found.of(
             "attention",
             layers,
-            flops=heads.forward + _SOFTMAX * heads.pairs,
+            flops=heads.forward + heads.pairs * _SOFTMAX["forward"].flops,
             product_flops=heads.forward,
             note=heads.note,
         )
@@ -101,14 +114,17 @@ def _attention_backward(causal: int) -> Callable[[Call], Found]:
 
         def layers() -> Iterator[Work]:
             yield call.work(heads.scores)
-            for layer in (heads.context, heads.scores):
-                yield call.work(layer, "backward-weights")
-                yield call.work(layer, "backward-data")
+            yield call.work(heads.softmax)
+            yield call.work(heads.context, "backward-weights")
+            yield call.work(heads.context, "backward-data")
+            yield call.work(heads.softmax, "backward-data")
+            yield call.work(heads.scores, "backward-weights")
+            yield call.work(heads.scores, "backward-data")
 
         return Found.of(
             "attention",
             layers,
-            flops=heads.backward + _SOFTMAX_BACKWARD * heads.pairs,
+            flops=heads.backward + heads.pairs * (_AGAIN + _SOFTMAX["backward-data"].flops),
             product_flops=heads.backward,
             note=heads.note,
         )
@@ -153,16 +169,15 @@ def _projected(call: Call, query: TensorText, keys: int, heads: int, hidden: int
     batch, length, width = query.shape
     inner = _Heads((batch, heads, length, width // heads), keys, width // heads, causal=False)
     rows, others = batch * length, batch * keys
-    products = [Gemm(m=rows, k=width, n=width)]
-    products += [Gemm(m=others, k=width, n=width)] * 2
-    products += [inner.scores, inner.context, Gemm(m=rows, k=width, n=width)]
+    one, other = Gemm(m=rows, k=width, n=width), Gemm(m=others, k=width, n=width)
+    layers: list[Layer] = [one, other, other, inner.scores, inner.softmax, inner.context, one]
     if hidden:
-        products += [Gemm(m=rows, k=width, n=hidden), Gemm(m=rows, k=hidden, n=width)]
-    flops = sum(one.flops("forward") for one in products)
+        layers += [Gemm(m=rows, k=width, n=hidden), Gemm(m=rows, k=hidden, n=width)]
+    flops = sum(each.flops("forward") for each in layers if each.multiply_adds)
     return Found.of(
         "attention",
-        lambda: map(call.work, products),
-        flops=flops + _SOFTMAX * inner.pairs,
+        lambda: [call.work(each) for each in layers],
+        flops=flops + inner.pairs * _SOFTMAX["forward"].flops,
         product_flops=flops,
         note="biases, normalisations and activations within are not counted",
     )

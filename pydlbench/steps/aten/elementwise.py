@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.pointwise import Pointwise
@@ -32,24 +32,35 @@ __all__ = ["RULES"]
 
 _ONE: Final = (
     *("abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "log2", "neg"),
-    *("reciprocal", "round", "sgn", "sign", "sin", "sqrt", "square", "tanh", "trunc"),
+    *("reciprocal", "round", "sgn", "sign", "sin", "sqrt", "square", "trunc", "floor_divide"),
     *("add", "atan2", "div", "fmod", "maximum", "minimum", "mul", "pow", "remainder", "sub"),
     *("rsub", "eq", "ge", "gt", "le", "lt", "ne", "isfinite", "isinf", "isnan", "logical_and"),
     *("logical_not", "logical_or", "logical_xor", "bitwise_and", "bitwise_not", "bitwise_or"),
     *("bitwise_xor", "clamp_max", "clamp_min", "masked_fill", "where"),
     "threshold",
 )
+_SMOOTH: Final = (
+    *("elu", "gelu", "hardsigmoid", "hardswish", "mish", "sigmoid", "silu", "softplus", "tanh"),
+)
 #: Activations that are layers, with the pass.
 _ACTIVATIONS: Final[Mapping[str, tuple[str, str]]] = {
+    **{one: (one, "forward") for one in _SMOOTH},
+    **{f"{one}_backward": (one, "backward-data") for one in _SMOOTH},
     "relu": ("relu", "forward"),
     "threshold_backward": ("relu", "backward-data"),
     "hardtanh": ("relu6", "forward"),
     "hardtanh_backward": ("relu6", "backward-data"),
-    "hardswish": ("hardswish", "forward"),
-    "hardswish_backward": ("hardswish", "backward-data"),
-    "hardsigmoid": ("hardsigmoid", "forward"),
-    "hardsigmoid_backward": ("hardsigmoid", "backward-data"),
     "native_dropout": ("dropout", "forward"),
+}
+#: With which numbers, where there are some; defaults are left out of calls or are not.
+_NUMBERS: Final[Mapping[str, Sequence[list[float]]]] = {
+    "hardtanh": ([0, 6],),
+    "hardtanh_backward": ([0, 6],),
+    "threshold_backward": ([0],),
+    "elu": ([], [1]),
+    "elu_backward": ([1, 1, 1, False],),
+    "softplus": ([], [1, 20]),
+    "softplus_backward": ([1, 20],),
 }
 #: Losses of each element, with their sum.
 _LOSSES: Final[Mapping[str, int]] = {
@@ -68,35 +79,18 @@ _LOSSES: Final[Mapping[str, int]] = {
 }
 _EACH: Final[Mapping[str, int]] = {
     **dict.fromkeys(_ONE, 1),
-    **{name: OPERATIONS[op].steps[pass_].flops for name, (op, pass_) in _ACTIVATIONS.items()},
     "rsqrt": 2,
     **dict.fromkeys(("clamp", "leaky_relu", "_prelu_kernel"), 2),
     **dict.fromkeys(("leaky_relu_backward", "_prelu_kernel_backward"), 2),
     **dict.fromkeys(("addcdiv", "addcmul", "lerp"), 3),
-    # A negation, an exponential, an addition and a division; its gradient from its result.
-    "sigmoid": 4,
-    "sigmoid_backward": 3,
-    "tanh_backward": 3,
-    "silu": 5,
-    "silu_backward": 9,
-    # x (1 + erf(x / sqrt 2)) / 2, or with a tanh of a polynomial; see _each.
-    "gelu": 5,
-    "gelu_backward": 11,
-    "elu": 4,
-    "elu_backward": 4,
-    "softplus": 4,
-    "softplus_backward": 4,
-    # A softplus, a tanh and a product.
-    "mish": 6,
-    "mish_backward": 13,
     "native_dropout_backward": 1,
     **_LOSSES,
 }
-_ACTIVATED: Final = (
-    *("relu", "threshold", "hardtanh", "leaky_relu", "_prelu_kernel", "sigmoid", "tanh", "silu"),
-    *("gelu", "elu", "softplus", "mish", "hardswish", "hardsigmoid"),
-)
-_ACTIVATION: Final = {f"{name}{pass_}" for name in _ACTIVATED for pass_ in ("", "_backward")}
+_ALSO_ACTIVATIONS: Final = {
+    f"{name}{pass_}"
+    for name in ("threshold", "leaky_relu", "_prelu_kernel")
+    for pass_ in ("", "_backward")
+}
 
 
 def _each(call: Call) -> Found:
@@ -107,23 +101,32 @@ def _each(call: Call) -> Found:
         shapes = [one.shape for one in first]
     else:
         shapes = [broadcast([one.shape for one in call.tensors])]
-    per = _EACH[name]
-    if name == "gelu" and call.get(1, "approximate", "none") == "tanh":
-        per = 9
-    elif name == "gelu_backward" and call.get(2, "approximate", "none") == "tanh":
-        per = 17
+    activation = _activation_of(call, name)
+    if activation is None:
+        per = _EACH[name]
+    else:
+        per = OPERATIONS[activation[0]].steps[activation[1]].flops
     alpha = call.get(2, "alpha", 1) if name in ("add", "sub", "rsub") else 1
     per += alpha != 1
     flops = per * sum(map(math.prod, shapes)) if call.floating else 0
     # What works in place on lists returns nothing.
     written = sum(one.bytes for one in first) if lists and call.in_place else None
-    kind = "activation" if name in _ACTIVATION else "loss" if name in _LOSSES else "elementwise"
+    kind = "loss" if name in _LOSSES else "elementwise"
+    if activation is not None or name in _ALSO_ACTIVATIONS:
+        kind = "activation"
     return Found.of(
         kind,
         lambda: _layers(call, name, alpha),
         flops=flops,
         written=written,
     )
+
+
+def _activation_of(call: Call, name: str) -> tuple[str, str] | None:
+    """Return the layer of an activation and its pass; None if it is none."""
+    if name.startswith("gelu") and call.keywords.get("approximate") == "tanh":
+        return "gelu-tanh", _ACTIVATIONS[name][1]
+    return _ACTIVATIONS.get(name)
 
 
 # -----------------------------------------------------------------------------
@@ -138,8 +141,9 @@ def _layers(call: Call, name: str, alpha: float) -> Iterator[Work]:
     """
     if not call.floating:
         raise UnsupportedError("whole numbers have no layer")
-    if name in _ACTIVATIONS:
-        yield _activation(call, name)
+    activation = _activation_of(call, name)
+    if activation is not None:
+        yield _activation(call, name, *activation)
         return
     if name not in ("add", "sub", "mul") or len(call.arguments) < 2:
         raise UnsupportedError(f"{name} has no layer")
@@ -151,14 +155,12 @@ def _layers(call: Call, name: str, alpha: float) -> Iterator[Work]:
         yield _binary(call, name, -alpha if name == "sub" else alpha, one, other)
 
 
-def _activation(call: Call, name: str) -> Work:
-    op, pass_ = _ACTIVATIONS[name]
+def _activation(call: Call, name: str, op: str, pass_: str) -> Work:
     shape = call.tensors[0].shape
     if op == "dropout":
         return call.work(on_images(op, shape, keep=1 - call.arguments[1]), training=True)
     numbers = [one for one in call.arguments if not isinstance(one, TensorText)]
-    wanted = {"hardtanh": [0, 6], "hardtanh_backward": [0, 6], "threshold_backward": [0]}
-    if numbers != wanted.get(name, []):
+    if numbers not in _NUMBERS.get(name, ([],)):
         raise UnsupportedError(f"{name} with {', '.join(map(str, numbers))} has no layer")
     return call.work(on_images(op, shape), pass_)
 
@@ -241,29 +243,110 @@ def _affine(weights: TensorText | None, bias: TensorText | None) -> None:
         raise UnsupportedError("a normalisation without factors has no layer")
 
 
-def _normalised(call: Call) -> Found:
-    """Of layers and groups: two sums, a difference and a product, then factor and offset."""
-    affine = len(call.tensors) - 1
-    return _without(call, "normalisation", call.tensors[0], 5 + affine)
+def _layer_normalised(call: Call) -> Found:
+    """Source, shape of what is normalised together, weights, bias, epsilon."""
+    source, shape, weights, bias, epsilon = call.arguments[:5]
+
+    def layers() -> list[Work]:
+        _affine(weights, bias)
+        return [call.work(_on_rows("layernorm", source.shape, len(shape), epsilon=epsilon))]
+
+    return _by_rows(call, "normalisation", layers, source, "layernorm", "forward")
 
 
-def _normalised_backward(call: Call) -> Found:
-    """Two sums for the source's gradient and two for the factors', as of a batch normalisation."""
-    return _without(call, "normalisation", call.tensors[1], 8)
+def _layer_normalised_backward(call: Call) -> Found:
+    """Outer gradient, source, shape, mean, scale, weights, bias, which gradients are wanted."""
+    source, shape = call.arguments[1:3]
+
+    def layers() -> list[Work]:
+        _affine(*call.arguments[5:7])
+        return [call.work(_on_rows("layernorm", source.shape, len(shape)), "backward-data")]
+
+    return _by_rows(call, "normalisation", layers, source, "layernorm", "backward-data")
+
+
+def _group_normalised(backward: bool) -> Callable[[Call], Found]:
+    """As many operations as for layers, of other elements."""
+    pass_ = "backward-data" if backward else "forward"
+    each = OPERATIONS["layernorm"].steps[pass_].flops
+    return lambda call: _without(call, "normalisation", call.tensors[int(backward)], each)
 
 
 # -----------------------------------------------------------------------------
 # Softmax, and sums.
 
 
-def _softmax(call: Call) -> Found:
-    """Maximum, difference, exponential, sum, and a quotient or a difference."""
-    return _without(call, "softmax", call.tensors[0], 5)
+def _softmax(op: str) -> Callable[[Call], Found]:
+    """Source, and the dimension that sums to one."""
+
+    def rule(call: Call) -> Found:
+        source = call.arguments[0]
+
+        def layers() -> list[Work]:
+            return [call.work(_along(op, source.shape, call.get(1, "dim")))]
+
+        return _by_rows(call, "softmax", layers, source, op, "forward")
+
+    return rule
 
 
-def _softmax_backward(call: Call) -> Found:
-    """Of a softmax product, sum, difference, product; of its logarithm likewise an exponential."""
-    return _without(call, "softmax", call.tensors[0], 4)
+def _softmax_backward(op: str) -> Callable[[Call], Found]:
+    """Outer gradient, result, and the dimension."""
+
+    def rule(call: Call) -> Found:
+        outer = call.arguments[0]
+
+        def layers() -> list[Work]:
+            return [call.work(_along(op, outer.shape, call.get(2, "dim")), "backward-data")]
+
+        return _by_rows(call, "softmax", layers, outer, op, "backward-data")
+
+    return rule
+
+
+def _along(op: str, shape: tuple[int, ...], dim: int) -> Pointwise:
+    """Return a layer along one dimension, behind which there is none.
+
+    Raises:
+        UnsupportedError: there is one.
+    """
+    dim %= max(1, len(shape))
+    if math.prod(shape[dim + 1 :]) != 1:
+        raise UnsupportedError(f"{op} along other than the last dimension has no layer")
+    return _on_rows(op, shape[: dim + 1], 1)
+
+
+def _on_rows(op: str, shape: Sequence[int], last: int, **parameters: Any) -> Pointwise:
+    """Return a layer that works along rows: the last dimensions together.
+
+    Args:
+        op: of the layer.
+        shape: of the tensor.
+        last: how many dimensions are a row.
+        parameters: of the operation.
+    """
+    begin = len(shape) - last
+    batch, channels, *rest = (*shape[:begin], 1, 1)
+    return Pointwise(
+        op=op,
+        batch=batch,
+        channels=channels,
+        height=math.prod(rest),
+        width=math.prod(shape[begin:]),
+        **parameters,
+    )
+
+
+def _by_rows(
+    call: Call,
+    kind: str,
+    layers: Callable[[], Sequence[Work]],
+    source: TensorText,
+    op: str,
+    pass_: str,
+) -> Found:
+    flops = source.elements * OPERATIONS[op].steps[pass_].flops
+    return Found.of(kind, layers, flops=flops if call.floating else 0)
 
 
 def _reduced(each: int) -> Callable[[Call], Found]:
@@ -350,18 +433,20 @@ def _updated(call: Call, each: int, written: Sequence[int]) -> Found:
 
 #: By operator.
 RULES: Final[Mapping[str, Callable[[Call], Found]]] = {
-    **{name: _each for one in _EACH for name in (one, f"_foreach_{one}")},
+    **{name: _each for one in (*_EACH, *_ACTIVATIONS) for name in (one, f"_foreach_{one}")},
     **dict.fromkeys(
         ("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training"),
         _batch_normalised,
     ),
     "native_batch_norm_backward": _batch_normalised_backward,
-    **dict.fromkeys(("native_layer_norm", "native_group_norm"), _normalised),
-    **dict.fromkeys(
-        ("native_layer_norm_backward", "native_group_norm_backward"), _normalised_backward
-    ),
-    **dict.fromkeys(("_softmax", "_log_softmax", "_safe_softmax"), _softmax),
-    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _softmax_backward),
+    "native_layer_norm": _layer_normalised,
+    "native_layer_norm_backward": _layer_normalised_backward,
+    "native_group_norm": _group_normalised(backward=False),
+    "native_group_norm_backward": _group_normalised(backward=True),
+    **dict.fromkeys(("_softmax", "_safe_softmax"), _softmax("softmax")),
+    "_log_softmax": _softmax("log-softmax"),
+    "_softmax_backward_data": _softmax_backward("softmax"),
+    "_log_softmax_backward_data": _softmax_backward("log-softmax"),
     **dict.fromkeys(("sum", "mean"), _summed),
     **dict.fromkeys(
         ("amax", "amin", "argmax", "argmin", "max", "min", "prod", "cumsum", "cumprod"),

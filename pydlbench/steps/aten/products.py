@@ -116,6 +116,17 @@ def _by_vector(call: Call) -> Found:
     )
 
 
+def _grouped(call: Call) -> Found:
+    """``_grouped_mm``: rows and weights of experts, or two matrices whose rows are experts'.
+
+    Which rows are whose, only values say; each row meets one matrix.
+    """
+    left, right = call.get(0, "self"), call.get(1, "mat2")
+    products = 2 * left.elements * right.shape[-1]
+    lacks = "products of groups whose sizes are values have no layer"
+    return Found(kind="product", lacks=lacks, flops=products, product_flops=products)
+
+
 #: By operator.
 RULES: Final[Mapping[str, Callable[[Call], Found]]] = {
     "mm": _alone,
@@ -124,5 +135,6 @@ RULES: Final[Mapping[str, Callable[[Call], Found]]] = {
     "baddbmm": _added,
     "linear": _linear,
     "mv": _by_vector,
+    "_grouped_mm": _grouped,
     "dot": _by_vector,
 }

@@ -95,6 +95,12 @@ def test_the_pass_of_a_product_follows_from_how_its_operands_lie(text, direction
     assert found.flops == found.product_flops == found.layers[0].layer.flops(expected[1])
 
 
+def test_products_of_groups_have_a_formula_only():
+    found = work_of(call(f"_grouped_mm.default({tensor(6, 4)}, {tensor(3, 4, 5)}, int32[3](1))"))
+    assert found.layers == ()
+    assert found.flops == found.product_flops == 2 * 6 * 4 * 5
+
+
 def test_what_is_added_to_a_product_is_a_layer_of_its_own():
     operands = f"{tensor(4, 6)}, {tensor(6, 5)}"
     biased = work_of(call(f"addmm.default({tensor(5)}, {operands})"))
@@ -274,6 +280,25 @@ def test_poolings_that_no_layer_computes_have_a_formula(text, flops):
             ("scale:mb2ic3ih4", "forward"),
             96,
         ),
+        (f"silu_.default({tensor(2, 3)})", ("silu:mb2ic3", "forward"), 30),
+        (f"elu.default({tensor(2, 3)}, 1.0)", ("elu:mb2ic3", "forward"), 18),
+        (
+            f"gelu_backward.default({tensor(2, 3)}, {tensor(2, 3)}, approximate='tanh')",
+            ("gelu-tanh:mb2ic3", "backward-data"),
+            108,
+        ),
+        # Rows are the width, whatever is in front of them.
+        (f"_softmax.default({tensor(2, 3)}, -1, False)", ("softmax:mb2ic1ih1iw3", "forward"), 30),
+        (
+            f"_log_softmax_backward_data.default({tensor(2, 3)}, {tensor(2, 3)}, 1, torch.float32)",
+            ("log-softmax:mb2ic1ih1iw3", "backward-data"),
+            24,
+        ),
+        (
+            f"native_layer_norm.default({tensor(2, 5, 3)}, [3], {tensor(3)}, {tensor(3)}, 0.001)",
+            ("layernorm:mb2ic5ih1iw3eps0.001", "forward"),
+            210,
+        ),
         (
             f"sum.dim_IntList({tensor(2, 5, 3)}, [0, 1], True)",
             ("bias:mb10ic3", "backward-weights"),
@@ -299,8 +324,10 @@ def test_operators_on_elements_are_layers(text, expected, flops):
         (f"mul.Tensor({tensor(2, 1, 3)}, {tensor(4, 1)})", 24),
         (f"hardtanh.default({tensor(2, 3)}, -1.0, 1.0)", 12),
         ("add_.Tensor(int64[()](), 1)", 0),
-        (f"gelu.default({tensor(2, 3)}, approximate='tanh')", 54),
-        (f"_softmax.default({tensor(2, 3)}, -1, False)", 30),
+        (f"elu.default({tensor(2, 3)}, 0.5)", 18),
+        (f"leaky_relu.default({tensor(2, 3)}, 0.1)", 12),
+        # Along the channels of images.
+        (f"_softmax.default({tensor(2, 3, 2, 1)}, 1, False)", 60),
     ],
 )
 def test_operators_on_elements_without_a_layer_have_a_formula(text, flops):
@@ -349,9 +376,13 @@ def test_an_attention_is_its_products_and_a_causal_one_counts_the_pairs_that_are
     heads = ", ".join([tensor(2, 3, 8, 4)] * 3)
     name = "_scaled_dot_product_flash_attention_for_cpu"
     whole = work_of(call(f"{name}.default({heads})"))
-    assert layers(whole) == [("6x8x4:6x4x8wtagnk", "forward"), ("6x8x8:6x8x4wtagkn", "forward")]
-    assert whole.product_flops == sum(one.layer.flops("forward") for one in whole.layers)
-    assert whole.flops == whole.product_flops + 5 * 6 * 64
+    assert layers(whole) == [
+        ("6x8x4:6x4x8wtagnk", "forward"),
+        ("softmax:mb2ic3ih8", "forward"),
+        ("6x8x8:6x8x4wtagkn", "forward"),
+    ]
+    assert whole.product_flops == 2 * 2 * 6 * 64 * 4
+    assert whole.flops == sum(one.layer.flops("forward") for one in whole.layers)
     assert whole.note is None
     causal = work_of(call(f"{name}.default({heads}, 0.0, True)"))
     assert layers(causal) == layers(whole)
@@ -460,19 +491,24 @@ def test_coverage_counts_kernels_only_and_names_what_is_missing():
     calls = [
         call(f"relu.default({tensor(8)})", 32, count=3),
         call(f"view.default({tensor(8)}, [2, 4])", 32, count=5),
-        call(f"gelu.default({tensor(8)})", 32),
-        call(f"gelu.default({tensor(4)})", 16, count=2),
+        call(f"leaky_relu.default({tensor(8)})", 32),
+        call(f"leaky_relu.default({tensor(4)})", 16, count=2),
         call(f"bernoulli_.float({tensor(8)}, 0.5)", 32),
     ]
     found = coverage(calls)
-    assert (found.calls, found.views, found.flops) == (7, 5, 3 * 8 + 5 * (8 + 2 * 4))
+    assert (found.calls, found.views, found.flops) == (7, 5, 3 * 8 + 2 * (8 + 2 * 4))
     assert found.native_calls == 3 / 7
     assert found.native_bytes == 3 * 64 / (3 * 64 + 64 + 2 * 32 + 64)
-    assert found.native_flops == 24 / 104
+    assert found.native_flops == 24 / 56
     assert found.unknown_calls == 1 / 7
     assert found.unknown_bytes == 64 / 384
-    gelu, drawn = found.unmapped
-    assert (gelu.operator, gelu.calls, gelu.bytes, gelu.flops) == ("aten.gelu", 3, 128, 80)
+    leaky, drawn = found.unmapped
+    assert (leaky.operator, leaky.calls, leaky.bytes, leaky.flops) == (
+        "aten.leaky_relu",
+        3,
+        128,
+        32,
+    )
     assert (drawn.operator, drawn.calls, drawn.bytes, drawn.flops) == (
         "aten.bernoulli_",
         1,
