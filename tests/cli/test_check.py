@@ -7,7 +7,7 @@ import json
 
 import msgspec
 import pytest
-from check_records import record_of
+from check_records import forecast_of, record_of
 from invented_rows import row_of
 from invented_session import InventedSession, stop_after
 from said import says
@@ -18,7 +18,6 @@ from pydlbench.cli.parser import Parser
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, WorkerError
 from pydlbench.ladder.check import check_step
 from pydlbench.records.check import RUNGS
-from pydlbench.records.forecast import ForecastRecord, Place
 from pydlbench.records.step import StepSpec
 from pydlbench.store.store import Store
 
@@ -88,18 +87,7 @@ def test_each_framework_is_checked_in_its_first_mode(session, capsys):
 
 def test_a_forecast_is_kept_before_the_step_runs(session, monkeypatch, capsys):
     step = StepSpec(model="mnist", batch=4)
-    place = Place(framework="torch", mode="eager", library="torch 2.13.0", threads=2)
-    found = ForecastRecord(
-        model="mnist",
-        batch=4,
-        phase="forward",
-        place=place,
-        created_utc="2030-01-01T00:00:00+00:00",
-        seconds=0.123,
-        ci_low=0.1,
-        ci_high=0.2,
-        operators_s=0.12,
-    )
+    found = forecast_of("mnist", 0.123)
     monkeypatch.setattr("pydlbench.ladder.forecast.forecast_step", lambda *_, **__: found)
     kept = []
 

@@ -8,12 +8,12 @@ import msgspec
 
 from pydlbench.ladder.ledger import Experiment, conclude
 from pydlbench.records.check import CheckRecord, Lap, OperatorRow
+from pydlbench.records.forecast import ForecastRecord, Place
 from pydlbench.records.measurement import time_summary
 
 if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
 
-MEASURED_S = 0.1168
 #: The rungs, and the sides of experiments.
 _MS = {
     "limit": 84.0,
@@ -121,3 +121,26 @@ def record_of(step: StepSpec) -> CheckRecord:
     """A check of a step, with the numbers of :func:`make_record`."""
     names = ("model", "options", "batch", "phase", "framework", "mode")
     return make_record(**{name: getattr(step, name) for name in names})
+
+
+def forecast_of(model: str, seconds: float, **changes: Any) -> ForecastRecord:
+    """A forecast of a forward step in PyTorch, known to a tenth.
+
+    Args:
+        model: its name.
+        seconds: of the step.
+        changes: further fields of the record.
+    """
+    place = Place(framework="torch", mode="eager", library="torch 2.13.0", threads=2)
+    values: dict[str, Any] = {
+        "model": model,
+        "batch": 4,
+        "phase": "forward",
+        "place": place,
+        "created_utc": "2030-01-01T00:00:00+00:00",
+        "seconds": seconds,
+        "ci_low": 0.9 * seconds,
+        "ci_high": 1.1 * seconds,
+        "operators_s": seconds,
+    }
+    return ForecastRecord(**{**values, **changes})

@@ -5,11 +5,11 @@ import re
 import invented_runs as invented
 import msgspec
 import pytest
+from check_records import forecast_of
 from page_reading import by_id, parse
 from said import says
 
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving
-from pydlbench.records.forecast import ForecastRecord, Place
 from pydlbench.report.page.page import build_page
 
 
@@ -100,21 +100,8 @@ def test_the_ledger_adds_up(everything, root):
 
 
 def test_a_forecast_stands_beside_the_check_that_came_later(tmp_path):
-    place = Place(framework="torch", mode="eager", library="torch 2.13.0", threads=2)
-    made = ForecastRecord(
-        model="alexnet-owt",
-        batch=4,
-        phase="forward",
-        place=place,
-        created_utc="2030-01-01T03:00:00+00:00",
-        seconds=0.1,
-        ci_low=0.09,
-        ci_high=0.11,
-        operators_s=0.1,
-        calls=9,
-        stored=3,
-        measured=1,
-    )
+    changes = {"created_utc": "2030-01-01T03:00:00+00:00", "calls": 9, "stored": 3, "measured": 1}
+    made = forecast_of("alexnet-owt", 0.1, **changes)
     early = msgspec.structs.replace(made, created_utc="2030-01-01T05:00:00+00:00")
     other = msgspec.structs.replace(made, batch=8)
     refused = {**made.to_dict(), "status": "skipped", "reason": "no operators here"}
