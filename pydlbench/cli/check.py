@@ -157,7 +157,7 @@ def read_tasks(
             framework=framework,
             mode=mode,
             precision=args.precision,
-            layout=args.layout,
+            layout=args.layout or "",
             feed=args.feed,
             seed=args.seed,
         )

@@ -160,7 +160,7 @@ def _case(args: argparse.Namespace) -> StepSpec:
         framework=args.framework,
         mode=args.mode,
         precision=args.precision,
-        layout=args.layout,
+        layout=args.layout or "",
         seed=args.seed,
     )
     model = build(args, args.batch)

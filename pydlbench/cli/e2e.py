@@ -19,8 +19,9 @@ from pydlbench.cli.options import (
     taking,
     whole_number,
 )
-from pydlbench.cli.steps import build, check_phase, fields_of, read_options, values_of
+from pydlbench.cli.steps import add_own, check_phase, fields_of, read_model, values_of
 from pydlbench.errors import PydlbenchError, UsageError
+from pydlbench.models.own import is_own
 from pydlbench.runner.tasks import Result, Row, Task
 from pydlbench.words import (
     CASTS,
@@ -57,7 +58,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "turn; or run a published benchmark's own protocol and print what its script prints.",
     )
     parser.add_argument(
-        "model", nargs="?", metavar="MODEL", help="alexnet-owt, vgg16, resnet50, mnist..."
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help="alexnet-owt, vgg16, resnet50, mnist...; FILE.py:CALLABLE",
     )
     what = parser.add_argument_group("what is timed")
     several = ("framework", "mode", "phase", "batch", "precision")
@@ -78,6 +82,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     )
     # A published script says itself what it is fed: without a default.
     add(what, "layout", "option", "feed", feed={"default": None})
+    add_own(parser)
 
     how = parser.add_argument_group("how it is timed")
     add(
@@ -163,8 +168,7 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
     def shown(results: Results) -> None:
         agreements = [one.document for one in results.parts.values()]
         records = [one.record(StepRecord) for one in results.outcomes]
-        models = [one.task.model for one in results.outcomes if isinstance(one.task, StepTask)]
-        show(results.run, models, records, agreements, outputs, early=results.early)
+        show(results.run, records, agreements, outputs, early=results.early)
 
     code, results = measure(args, "e2e", tasks, shown, sessions=session_factory)
     disagree = any(one.document["status"] != "ok" for one in results.parts.values())
@@ -203,24 +207,27 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
         raise UsageError("MODEL: none given; nearest: pydlbench e2e alexnet-owt --batch 16")
     ways, notes = _ways(args)
     on, more = devices(args)
+    if is_own(args.model) and (args.agree or args.feed == "host"):
+        text = "--agree" if args.agree else "--feed host"
+        raise UsageError(f"{text}: for models of the catalogue; nearest: leave it out")
     precisions = _precisions(args.precision, on)
+    if args.autocast:
+        precisions = _precisions([args.autocast if "cpu" in on else f"{args.autocast}-tc"], on)
     if args.agree and {framework for framework, _ in ways} != {*FRAMEWORKS}:
         raise UsageError("--agree: needs both frameworks; nearest: --framework all")
     tasks: list[Task] = []
     for batch, phase in product(args.batch or [None], args.phase or PHASES[:1]):
-        model = build(args, batch)
+        model, named = read_model(args, batch)
         check_phase(model, phase)
         steps = [
             StepSpec(
-                model=args.model,
-                options=read_options(args.option),
-                batch=model.batch,
+                **named,
                 phase=phase,
                 framework=framework,
                 mode=mode,
                 precision=precision,
                 cast=args.cast or CASTS[0],
-                layout=args.layout,
+                layout=args.layout or "",
                 feed=args.feed or FEEDS[0],
                 device=device,
                 seed=args.seed,
@@ -272,7 +279,7 @@ def devices(args: argparse.Namespace) -> tuple[list[str], tuple[str, ...]]:
 
 def _ways(args: argparse.Namespace) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
     """Return frameworks with their modes, and notes on what was left out."""
-    frameworks = args.framework or FRAMEWORKS
+    frameworks = args.framework or (FRAMEWORKS[:1] if is_own(args.model) else FRAMEWORKS)
     if not args.mode:
         return [(one, FRAMEWORK_MODES[one][0]) for one in frameworks], ()
     modes = choices("--mode", args.mode, _MODES, "all")
@@ -324,19 +331,21 @@ class StepTask(StepsTask):
     """Steps of one batch and phase.
 
     Attributes:
-        model: its graph, with the batch.
+        model: its graph, with the batch; None of a model of the user's own.
         checks: hold each step against the graph first.
         agree: hold the frameworks' numbers against each other.
     """
 
-    model: Model
+    model: Model | None
     checks: bool = True
     agree: bool = False
 
     def check(self, session: Any) -> None:
-        """Make sure that the steps fit into memory beside each other."""
+        """Make sure that the steps fit into memory beside each other, where a graph tells."""
         from pydlbench.steps.run import check_memory
 
+        if self.model is None:
+            return
         check_memory(self.model, [row.case for row in self.rows], session.memory_bytes)
 
     def measure(self, session: Any, view: View) -> Iterator[Result]:
@@ -375,7 +384,6 @@ def _compare(session: Any, case: StepSpec) -> dict[str, Any]:
 
 def show(
     run: RunRecord,
-    models: Sequence[Model],
     rows: Sequence[StepRecord],
     agreements: Sequence[Mapping[str, Any]],
     outputs: Outputs,
@@ -386,7 +394,6 @@ def show(
 
     Args:
         run: the run.
-        models: one for each batch and phase.
         rows: what is finished.
         agreements: what came of ``--agree``.
         outputs: where to.
@@ -401,7 +408,7 @@ def show(
     from pydlbench.report import e2e as export
     from pydlbench.report.text import as_markdown
 
-    shown = [export.StepRow.of(row, models) for row in rows]
+    shown = export.step_rows(rows)
     lines = [*export.conclude(shown), *map(_agreement, agreements)]
 
     def report() -> list[Block]:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from pydlbench.cli.e2e import StepsTask, devices
-from pydlbench.cli.options import choices
-from pydlbench.cli.steps import read_options
+from pydlbench.cli.options import choices, refuse
+from pydlbench.cli.steps import OWN_OPTIONS, read_options
 from pydlbench.cli.terminal import Progress, tell
 from pydlbench.errors import UsageError
 from pydlbench.runner.tasks import Result, Row
-from pydlbench.words import PRECISIONS
+from pydlbench.words import IMAGE_LAYOUTS, PRECISIONS
 
 if TYPE_CHECKING:
     import argparse
@@ -127,7 +127,7 @@ def read_case(args: argparse.Namespace) -> tuple[ProtocolSpec, tuple[str, ...]]:
         mode=args.mode[0] if args.mode else None,
         precision=precision,
         cast=args.cast,
-        layout=args.layout,
+        layout=args.layout or IMAGE_LAYOUTS[0],
         device=device,
         seed=args.seed,
         batch=args.batch[0] if args.batch else None,
@@ -154,6 +154,7 @@ def _refuse_others(args: argparse.Namespace, published: Protocol) -> None:
         if (value := getattr(args, name)) is not None:
             text = value[0] if isinstance(value, list) else value
             raise UsageError(f"--{name} {text}: with --protocol {reason}")
+    refuse(args, OWN_OPTIONS, "with --protocol")
     for name in ("agree", "no_checks"):
         if getattr(args, name):
             option = name.replace("_", "-")

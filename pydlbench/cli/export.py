@@ -312,15 +312,8 @@ def _layers(entries: Sequence[Entry]) -> list[Measurement]:
 
 
 def _steps(entries: Sequence[Entry]) -> list[StepRow]:
-    from pydlbench.models import build_model
     from pydlbench.records.step import StepRecord
-    from pydlbench.report.e2e import StepRow
+    from pydlbench.report.e2e import step_rows
 
-    found = []
-    for entry in entries:
-        if entry.table == "step":
-            record = StepRecord.from_dict(entry.document)
-            case = record.case
-            model = build_model(case.model, case.batch, **case.options)
-            found.append(StepRow.of(record, [model]))
-    return found
+    found = [entry.document for entry in entries if entry.table == "step"]
+    return step_rows(list(map(StepRecord.from_dict, found)))

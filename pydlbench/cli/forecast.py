@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydlbench.cli.options import add, one_of, taking, whole_number
 from pydlbench.cli.steps import (
-    build,
+    add_own,
     check_layout,
     check_phase,
     fields_of,
-    read_options,
+    read_model,
     subjects_of,
     values_of,
 )
@@ -43,7 +43,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "of the store, whatever model they were measured for, and of those that it lacks measured "
         "alone, in processes of their own.",
     )
-    parser.add_argument("model", metavar="MODEL", help="alexnet-owt, vgg16, resnet50...")
+    parser.add_argument(
+        "model", metavar="MODEL", help="alexnet-owt, vgg16, resnet50...; FILE.py:CALLABLE"
+    )
     add(
         parser.add_argument_group("what is forecast"),
         *("framework", "mode", "phase", "batch", "precision", "layout", "option"),
@@ -51,6 +53,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         framework={"help": "torch, tensorflow or all; default: those that are installed"},
         precision={"type": (one_of, CPU_PRECISIONS), "default": "fp32"},
     )
+    add_own(parser)
     how = parser.add_argument_group("where the operators' times come from")
     how.add_argument(
         "--known-only",
@@ -124,22 +127,21 @@ def read_tasks(
     """
     from pydlbench.records.step import StepSpec
 
-    model = build(args, args.batch)
-    subjects, notes = subjects_of(args.framework, args.mode)
+    model, named = read_model(args, args.batch)
+    own = "own" in named
+    subjects, notes = subjects_of(args.framework or (["torch"] if own else None), args.mode)
     check_phase(model, args.phase)
     check_layout(args.layout, [framework for framework, _ in subjects])
     options = {"threads": args.threads, "seed": args.seed}
     tasks: list[Task] = []
     for framework, mode in subjects:
         step = StepSpec(
-            model=model.name,
-            options=read_options(args.option),
-            batch=model.batch,
+            **named,
             phase=args.phase,
             framework=framework,
             mode=mode,
-            precision=args.precision,
-            layout=args.layout,
+            precision=args.autocast or args.precision,
+            layout=args.layout or "",
             seed=args.seed,
         )
         names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "device")
@@ -204,6 +206,7 @@ class ForecastTask(Task):
         names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "feed")
         document = {name: getattr(step, name) for name in names}
         document |= {"options": dict(step.options), "status": status, "reason": reason}
+        document |= {"own": step.own.to_dict()} if step.own is not None else {}
         return Result("forecast", document, row)
 
 

@@ -451,8 +451,8 @@ SHARED: Final[dict[str, dict[str, Any]]] = {
     "layout": {
         "metavar": "LAYOUT",
         "type": (one_of, IMAGE_LAYOUTS),
-        "default": IMAGE_LAYOUTS[0],
-        "help": "of PyTorch's images: nhwc (channels last; default) or nchw",
+        "help": "of PyTorch's images: nhwc (channels last; default) or nchw; a model of one's own "
+        "stays as it is built unless nhwc is asked for",
     },
     "feed": {
         "metavar": "FROM",
@@ -464,6 +464,36 @@ SHARED: Final[dict[str, dict[str, Any]]] = {
         "action": "append",
         "metavar": "NAME=VALUE",
         "help": "a variant of the model: lrn=off, classes=1001",
+    },
+    "arg": {
+        "action": "append",
+        "metavar": "NAME=VALUE",
+        "help": "what CALLABLE is called with; Python's literals, true, false, none, else text",
+    },
+    "input": {
+        "action": "append",
+        "metavar": "SHAPE",
+        "help": "a random input: 8x3x224x224, 8x128:int64 (0 or 1), tokens=8x128:int64 by name; "
+        "default: those that CALLABLE returns",
+    },
+    "loss": {
+        "metavar": "LOSS",
+        "help": "cross-entropy, sum, mean-square or package.module:FUNCTION of the output; "
+        "default: what CALLABLE returns, else the model's own, else sum",
+    },
+    "optimizer": {
+        "metavar": "NAME",
+        "help": "of training: sgd (default), momentum, adam, adamw",
+    },
+    "train-mode": {
+        "action": "store_true",
+        "help": "modules in training mode in the forward phase, too",
+    },
+    "eval-mode": {"action": "store_true", "help": "modules in evaluation mode in all phases"},
+    "autocast": {
+        "metavar": "P",
+        "type": (one_of, ("bf16",)),
+        "help": "bf16: the same as --precision bf16 with weights in fp32",
     },
     "device": {
         "metavar": "DEVICE",

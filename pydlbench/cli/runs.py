@@ -405,7 +405,6 @@ def _layers(run: Loaded, quiet: bool) -> None:
 
 def _steps(run: Loaded, quiet: bool) -> None:
     from pydlbench.cli.e2e import show as show_steps
-    from pydlbench.models import build_model
     from pydlbench.records.step import StepRecord
 
     records = [StepRecord.from_dict(entry.document) for entry in run.table("step")]
@@ -416,11 +415,8 @@ def _steps(run: Loaded, quiet: bool) -> None:
     for number, some in enumerate(by_model.values()):
         if number:
             print()
-        models = [
-            build_model(one.case.model, one.case.batch, **dict(one.case.options)) for one in some
-        ]
         outputs = Outputs(files={}, quiet=quiet)
-        show_steps(run.record, models, some, agreements, outputs, early=run.info.early)
+        show_steps(run.record, some, agreements, outputs, early=run.info.early)
 
 
 def _protocols(run: Loaded) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.cli.options import choices
+from pydlbench.cli.options import add, choices, refuse
 from pydlbench.errors import BackendMissingError, UsageError
+from pydlbench.models.own import find_own, is_own
 from pydlbench.words import FRAMEWORK_MODES, FRAMEWORKS
 
 if TYPE_CHECKING:
@@ -16,18 +17,25 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
 
 __all__ = [
+    "OWN_OPTIONS",
+    "add_own",
     "build",
     "check_layout",
     "check_phase",
     "fields_of",
+    "read_model",
     "read_options",
     "summands",
     "values_of",
 ]
 
 
-def read_options(given: Sequence[str] | None) -> dict[str, str]:
+def read_options(given: Sequence[str] | None, option: str = "--option") -> dict[str, str]:
     """Return the values of ``--option`` by name; which there are, the model knows.
+
+    Args:
+        given: on the command line.
+        option: ``--option``, or ``--arg`` of a model of the user's own.
 
     Raises:
         UsageError: one without a name or a value, or one that is given twice.
@@ -36,31 +44,106 @@ def read_options(given: Sequence[str] | None) -> dict[str, str]:
     for text in given or ():
         name, mark, value = (part.strip() for part in text.partition("="))
         if not mark or not name or not value:
-            raise UsageError(f"--option {text}: not NAME=VALUE; nearest: --option classes=1001")
+            raise UsageError(f"{option} {text}: not NAME=VALUE; nearest: {option} classes=1001")
         key = name.replace("-", "_")
         if key in found:
-            raise UsageError(f"--option {text}: {name} is given twice; nearest: leave one out")
+            raise UsageError(f"{option} {text}: {name} is given twice; nearest: leave one out")
         found[key] = value
     return found
+
+
+# -----------------------------------------------------------------------------
+# The model: of the catalogue, or the user's own.
+
+#: Options of a model of the user's own, as attributes.
+OWN_OPTIONS: Final = (
+    *("arg", "input", "loss", "optimizer"),
+    *("train_mode", "eval_mode", "autocast"),
+)
+
+
+def add_own(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a model of the user's own."""
+    group = parser.add_argument_group(
+        "a model of one's own: FILE.py:CALLABLE or package.module:CALLABLE"
+    )
+    add(group, *(one.replace("_", "-") for one in OWN_OPTIONS))
+
+
+def read_model(args: argparse.Namespace, batch: int | None) -> tuple[Model | None, dict[str, Any]]:
+    """Return the graph of the model that was asked for, and what names it in a ``StepSpec``.
+
+    Args:
+        args: the options, those of :func:`add_own` among them.
+        batch: that was asked for; None is the model's own.
+
+    Returns:
+        The graph, or None of a model of the user's own; model, options, own and batch.
+
+    Raises:
+        UsageError: no such model, option or batch; an option that is for the other kind of model.
+    """
+    from pydlbench.records.own import OwnInput, OwnSpec
+
+    if not is_own(args.model):
+        refuse(args, OWN_OPTIONS, "with a model of the catalogue")
+        model = build(args, batch)
+        options = read_options(args.option)
+        return model, {"model": args.model, "options": options, "batch": model.batch}
+    find_own(args.model)
+    refuse(args, ("option",), f"with {args.model}", "--arg NAME=VALUE")
+    if batch is not None:
+        raise UsageError(
+            f"--batch {batch}: the inputs of {args.model} have theirs; nearest: "
+            f"--input {batch}x3x224x224"
+        )
+    if args.train_mode and args.eval_mode:
+        raise UsageError("--train-mode: with --eval-mode; nearest: leave one out")
+    if args.autocast and args.precision not in (None, "fp32"):
+        raise UsageError(
+            f"--autocast {args.autocast}: --precision says it already; nearest: leave one out"
+        )
+    own = OwnSpec(
+        inputs=tuple(map(OwnInput.of, args.input or ())),
+        loss=args.loss,
+        optimizer=args.optimizer or "sgd",
+        train=True if args.train_mode else False if args.eval_mode else None,
+    )
+    if own.loss is not None and ":" in own.loss:
+        find_own(own.loss)
+    options = read_options(args.arg, "--arg")
+    return None, {"model": args.model, "options": options, "own": own, "batch": None}
 
 
 def build(args: argparse.Namespace, batch: int | None) -> Model:
     """Return the graph of the model that was asked for, with this batch or its own.
 
     Raises:
-        UsageError: no such model, option or batch.
+        UsageError: no such model, option or batch; or a model of the user's own, which has none.
     """
     from pydlbench.models import build_model
 
+    if is_own(args.model):
+        find_own(args.model)
+        raise UsageError(
+            f"{args.model}: not of the catalogue, whose models this command takes; nearest: "
+            f"pydlbench e2e {args.model}, or pydlbench forecast {args.model}"
+        )
     return build_model(args.model, batch, **read_options(args.option))
 
 
-def check_phase(model: Model, phase: str) -> None:
+def check_phase(model: Model | None, phase: str) -> None:
     """Make sure that a model can be trained where that is asked for.
+
+    Args:
+        model: the graph; None of a model of the user's own, which ``StepSpec`` checks.
+        phase: ``forward``, ``forward-backward`` or ``training``.
 
     Raises:
         UsageError: it has no optimizer.
     """
+    if model is None:
+        return
     if phase == "training" and model.optimizer.kind == "none":
         raise UsageError(
             f"--phase training: {model.name} has no optimizer; nearest: "
@@ -68,13 +151,13 @@ def check_phase(model: Model, phase: str) -> None:
         )
 
 
-def check_layout(layout: str, frameworks: Sequence[str]) -> None:
+def check_layout(layout: str | None, frameworks: Sequence[str]) -> None:
     """Make sure that one of the frameworks can take images in this layout on a CPU.
 
     Raises:
         UsageError: none can.
     """
-    if layout != "nhwc" and set(frameworks) == {"tensorflow"}:
+    if layout == "nchw" and set(frameworks) == {"tensorflow"}:
         raise UsageError(
             f"--layout {layout}: TensorFlow's convolutions on CPUs take nhwc only; nearest: "
             "--layout nhwc"
@@ -107,7 +190,12 @@ def fields_of(args: argparse.Namespace, values: Mapping[str, object]) -> dict[st
 
 def values_of(step: StepSpec, *names: str) -> dict[str, object]:
     """Return attributes of a step by name, for :func:`fields_of`."""
-    return {name: getattr(step, name) for name in names}
+    found = {name: getattr(step, name) for name in names}
+    if step.own is not None:
+        from pydlbench.records.step import options_text
+
+        found["own"] = " ".join(filter(None, [options_text(step.options), *step.own.words()]))
+    return found
 
 
 def subjects_of(

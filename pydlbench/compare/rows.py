@@ -225,7 +225,8 @@ def _estimate(document: Mapping[str, Any], threads: int | None) -> Row:
 
 def _step(document: Mapping[str, Any]) -> Row:
     time = document.get("time_s") or {}
-    told = ("options", "cast", "feed", "fetch", "dropout", "running_statistics")
+    told = ["options", "cast", "feed", "fetch", "dropout", "running_statistics"]
+    told += ["own"] if document.get("own") else []
     return _whole(
         document,
         "step",

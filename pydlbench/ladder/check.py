@@ -185,7 +185,8 @@ class _Check:
         """Make the step's calls ready, each alone, and the blocks that it asks for."""
         case, session = self._case, self._session
         keeps = keeps_pages(case, session)
-        calls, blocks = listed(case, session)
+        found = listed(case, session)
+        calls, blocks = found.calls, found.blocks
         # What compilers make of single nodes would take minutes more.
         apart = singles(case) if case.mode == "graph" else ()
         self._operators = CallVisits(case, session, calls, apart, warm=not keeps)

@@ -23,7 +23,6 @@ from pydlbench.ladder.calibration import fitted, visited_step
 from pydlbench.ladder.experiments import keeps_pages
 from pydlbench.ladder.operators import listed
 from pydlbench.ladder.rows import BLOCKS, Rows, blocks_call, measure_rows, now_utc, stored_rows
-from pydlbench.models import build_model
 from pydlbench.records.forecast import (
     CalibratedStep,
     CalibrationRecord,
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from pydlbench.records.operator import RecordedCall
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
+    from pydlbench.steps.operations import OperatorsFacts
     from pydlbench.store.reader import Reader
 
 __all__ = ["VISITS", "conclude", "forecast_step", "forecasting", "table_of"]
@@ -107,10 +107,10 @@ def forecasting(
     tell("operators of the step")
     made = _Forecaster(session, store, measures, visits, tell)
     place = made.place(case)
-    calls, blocks = made.listed(case, place)
-    rows = yield from made.rows(case, place, [*calls, *blocks])
+    found, blocks = made.listed(case, place)
+    rows = yield from made.rows(case, place, [*found.calls, *blocks])
     calibration = yield from made.calibration(case, place)
-    return conclude(case, place, calls, blocks, rows, calibration, uncalibrated=made.uncalibrated)
+    return conclude(case, place, found, blocks, rows, calibration, uncalibrated=made.uncalibrated)
 
 
 class _Forecaster:
@@ -152,12 +152,12 @@ class _Forecaster:
 
     def listed(
         self, case: StepSpec, place: Place
-    ) -> tuple[tuple[RecordedCall, ...], tuple[RecordedCall, ...]]:
-        """Return the calls of a step, and the one that stands for its page faults, if any."""
-        calls, blocks = listed(case, self._session)
-        if place.pages == "default" or not blocks:
-            return calls, ()
-        return calls, (blocks_call(blocks),)
+    ) -> tuple[OperatorsFacts, tuple[RecordedCall, ...]]:
+        """Return what a step consists of, and the call that stands for its page faults, if any."""
+        found = listed(case, self._session)
+        if place.pages == "default" or not found.blocks:
+            return found, ()
+        return found, (blocks_call(found.blocks),)
 
     def rows(
         self, case: StepSpec, place: Place, calls: Sequence[RecordedCall]
@@ -198,9 +198,10 @@ class _Forecaster:
         """Sum one of our networks, and run its step; None where an operator has no row."""
         # Whatever is forecast, the same step: a calibration is found again by place and phase.
         own = msgspec.structs.replace(
-            case, model=name, options={}, batch=None, feed="resident", layout="nhwc"
+            case, model=name, options={}, own=None, batch=None, feed="resident", layout="nhwc"
         )
-        calls, blocks = self.listed(own, place)
+        found, blocks = self.listed(own, place)
+        calls = found.calls
         rows = yield from self.rows(own, place, [*calls, *blocks])
         times = rows.times
         missing = [one for one in (*calls, *blocks) if one.signature not in times]
@@ -224,7 +225,7 @@ class _Forecaster:
 def conclude(
     case: StepSpec,
     place: Place,
-    calls: Sequence[RecordedCall],
+    found: OperatorsFacts,
     blocks: Sequence[RecordedCall],
     rows: Rows,
     calibration: CalibrationRecord | None,
@@ -236,13 +237,14 @@ def conclude(
     Args:
         case: the step.
         place: of the rows.
-        calls: of the step.
+        found: what the step consists of: its calls, its batch, and what was noticed.
         blocks: the call that stands for its page faults, if any.
         rows: of calls and blocks, as far as there are some.
         calibration: None where there is none; nothing is added for calls then.
         uncalibrated: why there is none.
     """
-    times, every = rows.times, [*calls, *blocks]
+    times, calls = rows.times, found.calls
+    every = [*calls, *blocks]
     there = [one for one in every if one.signature in times]
     absent = [one for one in calls if one.signature not in times]
     number = sum(one.count for one in calls)
@@ -273,7 +275,8 @@ def conclude(
     return ForecastRecord(
         model=case.model,
         options=case.options,
-        batch=build_model(case.model, case.batch, **case.options).batch,
+        own=case.own,
+        batch=found.batch,
         phase=case.phase,
         layout=case.layout,
         feed=case.feed,
@@ -297,7 +300,7 @@ def conclude(
         terms=_terms(every, rows, seconds),
         status="failed" if reasons else "ok",
         reason="; ".join(reasons) or None,
-        notes=_notes(case, place, blocks, there, rows, single),
+        notes=(*found.notes, *_notes(case, place, blocks, there, rows, single)),
     )
 
 
@@ -359,6 +362,8 @@ def _notes(
     single: int,
 ) -> tuple[str, ...]:
     found = []
+    if case.own is not None:
+        found.append("to record its calls the step was run three times, untimed")
     if place.pages == "default":
         found.append(
             f"{case.framework} keeps freed pages by itself: no page faults beside those of the "

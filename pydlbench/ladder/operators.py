@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from pydlbench.errors import UnsupportedError
 from pydlbench.models import build_model
 from pydlbench.models.graph import INPUT, trained_tensors
 from pydlbench.records.operator import RecordedCall
@@ -50,25 +51,34 @@ _CALLS: Final = (
 )
 
 
-def listed(case: StepSpec, session: Session) -> tuple[tuple[RecordedCall, ...], tuple[int, ...]]:
-    """Return the distinct calls of a step without running it, and the blocks that it asks for.
+def listed(case: StepSpec, session: Session) -> OperatorsFacts:
+    """Return the distinct calls of a step that is not timed, its blocks of memory, and its batch.
 
     Where images come from the host, that is a call of its own, of kind ``feed``.
 
     Args:
         case: the step.
         session: whose worker records where there is something to be recorded.
+
+    Raises:
+        UnsupportedError: a model of the user's own in another way than PyTorch's eager mode.
     """
     if (case.framework, case.mode) != ("torch", "eager"):
-        return cut(case), ()
+        if case.own is not None:
+            raise UnsupportedError(
+                f"{case.framework} {case.mode}: the calls of a model of one's own are recorded in "
+                "torch eager only; nearest: --framework torch --mode eager"
+            )
+        batch = build_model(case.model, case.batch, **case.options).batch
+        return OperatorsFacts(calls=cut(case), batch=batch)
     resident = msgspec.structs.replace(case, feed="resident")
     worker = session.worker(case.framework, case.device)
     kernel = worker.build(operations.record_calls, OperatorsFacts, case=resident.to_dict())
     try:
-        calls, blocks = kernel.facts.calls, kernel.facts.blocks
+        found = kernel.facts
     finally:
         kernel.release()
-    return (*_fed(case), *calls), blocks
+    return msgspec.structs.replace(found, calls=(*_fed(case), *found.calls))
 
 
 def kind_of(call: RecordedCall) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from pydlbench.records.own import OwnSpec
 from pydlbench.records.record import Record
 from pydlbench.records.specs import Precision
 from pydlbench.records.step import Framework, Phase
@@ -201,6 +202,7 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
     Attributes:
         model: its name.
         options: of the model.
+        own: how a model of the user's own is fed and run; None of one of the catalogue.
         batch: images per step.
         phase: ``forward``, ``forward-backward`` or ``training``.
         layout: of images.
@@ -233,6 +235,7 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
 
     embedded = ("place",)
     promised = ("framework", "mode", "precision")
+    omitted = ("own",)
 
     model: str
     batch: int
@@ -256,6 +259,7 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
     calibration: CalibrationRecord | None = None
     terms: tuple[ForecastTerm, ...] = ()
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    own: OwnSpec | None = None
     layout: str = "nhwc"
     feed: str = "resident"
     status: str = "ok"

@@ -93,3 +93,11 @@ class OwnSpec(Record, frozen=True, kw_only=True):
         words += ["--optimizer", self.optimizer] if self.optimizer != OPTIMIZERS[0] else []
         modes = {None: [], True: ["--train-mode"], False: ["--eval-mode"]}
         return [*words, *modes[self.train]]
+
+    def told(self, phase: str) -> list[str]:
+        """Return in words what is not as by default, and what a phase has besides."""
+        words = [f"input {one.text}" for one in self.inputs]
+        words += [f"loss {self.loss}"] if self.loss and phase != "forward" else []
+        words += [self.optimizer] if phase == "training" else []
+        modes = {None: [], True: ["training mode"], False: ["evaluation mode"]}
+        return [*words, *modes[self.train]]

@@ -123,6 +123,11 @@ class StepSpec(Record, frozen=True, kw_only=True):
         check_device(self.device)
         if self.batch is not None and self.batch < 1:
             raise UsageError(f"--batch {self.batch}: no images; nearest: 1")
+        if self.own is not None and self.phase == "training" and self.own.optimizer == "none":
+            raise UsageError(
+                "--optimizer none: training needs one; nearest: --optimizer sgd, or "
+                "--phase forward-backward"
+            )
 
     @property
     def on_gpu(self) -> bool:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.devices.gpu.cards import find_card
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import on_tensor_cores
+from pydlbench.models import build_model
 from pydlbench.models.counts import macs
 from pydlbench.records.metrics import Metric, columns_of
+from pydlbench.records.step import options_text
 from pydlbench.report.columns import device_name
 from pydlbench.report.csv import flat_lines
 from pydlbench.report.json import dump
@@ -31,6 +33,7 @@ __all__ = [
     "StepRow",
     "conclude",
     "settings",
+    "step_rows",
     "steps_report",
     "to_csv",
     "to_json",
@@ -49,27 +52,19 @@ class StepRow:
     Attributes:
         record: the step.
         title: of the model, in words.
-        flops: of a step: 2 x multiply-adds of convolutions and products, padding counted.
+        flops: of a step: 2 x multiply-adds of convolutions and products, padding counted; None of a
+            model of the user's own.
     """
 
     record: StepRecord
     title: str
-    flops: int
-
-    @classmethod
-    def of(cls, record: StepRecord, models: Sequence[Model]) -> StepRow:
-        """Join a record with its model, found by its batch (any one has the title)."""
-        case = record.case
-        model = next((one for one in models if one.batch == case.batch), models[0])
-        counted = macs(model, "forward" if case.phase == "forward" else "training")
-        batch = case.batch or model.batch
-        return cls(record=record, title=model.title, flops=2 * counted * batch)
+    flops: int | None
 
     @property
     def tflops(self) -> float | None:
         """TFLOP/s of the median step."""
         time = self.record.time
-        return None if time is None else self.flops / time.median / 1e12
+        return None if time is None or self.flops is None else self.flops / time.median / 1e12
 
     @property
     def who(self) -> str:
@@ -91,6 +86,32 @@ class StepRow:
         return {**self.record.to_dict(), "flops": self.flops, "tflops": self.tflops}
 
 
+def step_rows(records: Sequence[StepRecord]) -> list[StepRow]:
+    """Return records with what their models say of them; each graph is built once."""
+    graphs: dict[tuple[str, int | None, str], Model] = {}
+    found = []
+    for record in records:
+        case = record.case
+        if case.own is not None:
+            found.append(StepRow(record=record, title=_own_title(record), flops=None))
+            continue
+        key = case.model, case.batch, options_text(case.options)
+        if key not in graphs:
+            graphs[key] = build_model(case.model, case.batch, **case.options)
+        model = graphs[key]
+        counted = macs(model, "forward" if case.phase == "forward" else "training")
+        flops = 2 * counted * (case.batch or model.batch)
+        found.append(StepRow(record=record, title=model.title, flops=flops))
+    return found
+
+
+def _own_title(record: StepRecord) -> str:
+    """Return the class of a user's module, and how large it is, where it could be built."""
+    if record.parameters is None:
+        return ""
+    return f"{record.environment.get('module', 'a module')}, {record.parameters:,} parameters"
+
+
 def settings(records: Sequence[StepRecord]) -> list[str]:
     """Return in words what each step shares with those that it took turns with.
 
@@ -104,8 +125,9 @@ def settings(records: Sequence[StepRecord]) -> list[str]:
 def _setting(record: StepRecord, *, told: bool) -> str:
     case, threads = record.case, record.threads
     words = [case.model, *(f"{name}={case.options[name]}" for name in sorted(case.options))]
+    words += case.own.told(case.phase) if case.own is not None else []
     words += [] if case.cast == "mixed" else [f"{case.cast} precision"]
-    words += [] if case.layout == "nhwc" else [case.layout]
+    words += [] if case.layout == ("nhwc" if case.own is None else "nchw") else [case.layout]
     words += [] if case.feed == "resident" else [f"{case.feed} images"]
     words += ["fetch"] if case.fetch else []
     words += [] if case.dropout else ["without dropout"]
@@ -189,10 +211,15 @@ def heading(run: RunRecord, rows: Sequence[StepRow]) -> list[str]:
     first = rows[0].record.case
     differ = _differing(rows)
     items = [first.model]
-    items += [] if "batch" in differ else [f"batch {first.batch}"]
+    batch = next((row.record.case.batch for row in rows if row.record.case.batch), None)
+    items += [] if "batch" in differ or batch is None else [f"batch {batch}"]
     items += [getattr(first, axis) for axis in ("phase", "precision") if axis not in differ]
     items += [f"{first.cast} precision"] if any(_narrow(row) for row in rows) else []
-    items += [first.layout, f"{first.feed} images"]
+    if first.own is None:
+        items += [first.layout, f"{first.feed} images"]
+    else:
+        items += ["channels_last"] if first.layout == "nhwc" else []
+        items += first.own.told(first.phase)
     items += [f"{name}={value}" for name, value in first.options.items()]
     where = [device_name(run.device)] if not first.on_gpu or "device" in differ else []
     where += sorted({_gpu(row) for row in rows if row.record.case.on_gpu})
@@ -201,7 +228,8 @@ def heading(run: RunRecord, rows: Sequence[StepRow]) -> list[str]:
         count = threads.pop()
         where.append(f"{count} thread{'' if count == 1 else 's'}")
     where += sorted({row.record.library for row in rows if row.record.library})
-    return ["  ".join([*items, rows[0].title]), "  ".join(where)]
+    title = next((row.title for row in rows if row.title), "")
+    return ["  ".join(filter(None, [*items, title])), "  ".join(where)]
 
 
 def _refused(rows: Sequence[StepRow], status: str, differing: Sequence[str]) -> list[str]:
@@ -216,7 +244,10 @@ def _refused(rows: Sequence[StepRow], status: str, differing: Sequence[str]) -> 
 
 
 def _differing(rows: Sequence[StepRow]) -> list[str]:
-    return [axis for axis in _AXES if len({getattr(row.record.case, axis) for row in rows}) > 1]
+    # What could not be built has no batch.
+    return [
+        axis for axis in _AXES if len({getattr(row.record.case, axis) for row in rows} - {None}) > 1
+    ]
 
 
 def _narrow(row: StepRow) -> bool:
@@ -351,6 +382,7 @@ def verdicts(rows: Sequence[StepRow]) -> list[str]:
     Args:
         rows: with a time; those of CPUs are left out.
     """
+    rows = [row for row in rows if row.flops is not None]
     devices = dict.fromkeys(row.record.case.device for row in rows if row.record.case.on_gpu)
     return [_verdict([row for row in rows if row.record.case.device == one]) for one in devices]
 
@@ -373,11 +405,11 @@ def _verdict(rows: Sequence[StepRow]) -> str:
         (row.tflops / promised, row, promised)
         for row in rows
         if row.tflops is not None
-        and row.flops >= ENOUGH_FLOPS
+        and (row.flops or 0) >= ENOUGH_FLOPS
         and (promised := card.tflops.get(row.record.case.precision))
     ]
     if not judged:
-        most = max(row.flops for row in rows)
+        most = max(row.flops or 0 for row in rows)
         return (
             f"{device} ({card.name}): no verdict: steps of up to {format_flops(most)} say more of "
             "launches than of the card; nearest: a larger --batch."

@@ -80,7 +80,8 @@ def _one(run: RunRecord, record: ForecastRecord, explain: bool) -> list[Block]:
 
 def refused_line(document: Mapping[str, Any]) -> str:
     """Return why there is no forecast of a step."""
-    words = [document["model"], f"batch {document['batch']}", document["phase"]]
+    batch = [f"batch {document['batch']}"] if document["batch"] is not None else []
+    words = [document["model"], *batch, document["phase"]]
     words += [document["precision"], f"{document['framework']} {document['mode']}"]
     return f"{'  '.join(words)}  {document['status']}: {document['reason']}"
 
@@ -93,17 +94,21 @@ def summary_parts(record: ForecastRecord) -> tuple[str, str]:
 def _what(record: ForecastRecord) -> str:
     place = record.place
     layout = ""
-    if place.framework == "torch":
-        layout = ", channels_last" if record.layout == "nhwc" else f", {record.layout}"
+    if place.framework == "torch" and record.layout == "nhwc":
+        layout = ", channels_last"
+    elif place.framework == "torch" and record.own is None:
+        layout = f", {record.layout}"
     options = [f"{name}={value}" for name, value in record.options.items()]
     words = [record.model, *options, f"batch {record.batch}", record.phase, place.precision]
+    words += record.own.told(record.phase) if record.own is not None else []
     return "  ".join([*words, f"{place.library} {place.mode}{layout}"])
 
 
 def _figures(record: ForecastRecord, scale: Scale) -> str:
     whole = "forecast" if record.status == "ok" else "sum of what is known"
     between = f"{scale.bare(record.ci_low)} .. {scale.text(record.ci_high)}"
-    return f"{whole} {scale.text(record.seconds)}   interval {between}   the step was not run"
+    untimed = "the step was not run" if record.own is None else "the step was not timed"
+    return f"{whole} {scale.text(record.seconds)}   interval {between}   {untimed}"
 
 
 def _where(run: RunRecord, record: ForecastRecord) -> str:

@@ -8,6 +8,7 @@ import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from said import says
 
@@ -47,6 +48,7 @@ class FakeSession:
         self.checks: list[bool] = []
         self.played: list[Any] = []
         self.error = 1e-6
+        self.batch = 1  # of models of one's own
 
     @contextmanager
     def open(self, **options: Any) -> Any:
@@ -67,6 +69,8 @@ class FakeSession:
                 status, reason = self.status[key]
                 return StepRecord(case=case, status=status, reason=reason)
         seconds = self.seconds.get(case.device, self.seconds.get(case.mode, 0.1))
+        if case.own is not None:
+            case = msgspec.structs.replace(case, batch=self.batch)
         return StepRecord(
             case=case,
             status="ok",
@@ -85,7 +89,8 @@ class FakeSession:
             threads=2,
             checks=(Check(name="flops", status="ok", detail="1"),) if checks else (),
             library=f"{case.framework} 1.0",
-            environment={"gpu": H200} if case.on_gpu else {},
+            environment={"gpu": H200} if case.on_gpu else {"module": "Net"},
+            parameters=20,
         )
 
     def agreement(self, case: Any) -> Agreement:
@@ -278,3 +283,87 @@ def test_protocol_has_the_scripts_graph(session):
 def test_quiet_keeps_remarks_to_itself(session, capsys):
     command.run(parse("--protocol", "alexnet-tutorial", "--quiet"), session.open)
     assert capsys.readouterr().err == ""
+
+
+# -----------------------------------------------------------------------------
+# Models of the user's own.
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """The name of a model of one's own, whose file would end this process if it were run."""
+    (tmp_path / "my_model.py").write_text("raise SystemExit\ndef build(width): pass\n")
+    monkeypatch.chdir(tmp_path)
+    return "my_model.py:build"
+
+
+def test_a_model_of_ones_own_runs_in_torch_as_it_was_asked_for(own, session, capsys):
+    session.batch = 8
+    words = [own, "--phase", "training", "--arg", "width=3", "--input", "8x4", "--optimizer=adam"]
+    assert command.run(parse(*words, "--eval-mode", "--autocast", "bf16"), session.open) == 0
+    ((case,),) = session.groups
+    assert (case.framework, case.mode, case.precision) == ("torch", "eager", "bf16")
+    assert (case.options, case.batch, case.layout) == ({"width": "3"}, None, "nchw")
+    assert case.own.to_dict() == {
+        "inputs": [{"shape": [8, 4], "dtype": "float32", "name": None}],
+        "loss": None,
+        "optimizer": "adam",
+        "train": False,
+    }
+    out = capsys.readouterr().out
+    head = (
+        own,
+        "batch 8",
+        "training",
+        "input 8x4",
+        "adam",
+        "evaluation mode",
+        "Net, 20 parameters",
+    )
+    assert says(out.splitlines()[0], *head)
+    assert "nhwc" not in out
+    with Store.open(readonly=True) as store:
+        (entry,) = store.entries("20300102-030405-abcd")
+    assert entry.document["own"] == case.own.to_dict()
+    assert StepRecord.from_dict(entry.document).case.own == case.own
+    assert main(["runs", "show", "last"]) == 0
+    assert capsys.readouterr().out.endswith(out)
+    assert main(["export", "last", "--format", "md"]) == 0
+    assert says(capsys.readouterr().out, "Net, 20 parameters")
+    assert main(["report", "last", "-o", "page.html"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("my_model.py:biuld",), "nearest: my_model.py:build"),
+        (("my_model.py",), "nearest: my_model.py:build"),
+        (("my_model.py:build", "--batch", "8"), "nearest: --input 8x3x224x224"),
+        (("my_model.py:build", "--option", "lrn=off"), "nearest: --arg NAME=VALUE"),
+        (("my_model.py:build", "--agree", "--framework", "all"), "--agree: for models of the cat"),
+        (("my_model.py:build", "--feed", "host"), "--feed host: for models of the catalogue"),
+        (("my_model.py:build", "--train-mode", "--eval-mode"), "nearest: leave one out"),
+        (("my_model.py:build", "--autocast", "bf16", "--precision", "bf16"), "says it already"),
+        (("my_model.py:build", "--input", "8x"), "--input 8x: 8x is no shape"),
+        (("my_model.py:build", "--input", "a-b=8"), "a-b is no name"),
+        (("my_model.py:build", "--input", "8:int65"), "nearest: int64"),
+        (("my_model.py:build", "--loss", "crossentropy"), "nearest: cross-entropy"),
+        (("my_model.py:build", "--loss", "my_model.py:los"), "my_model.py defines no los"),
+        (("my_model.py:build", "--optimizer", "adan"), "nearest: adam"),
+        (("my_model.py:build", "--optimizer", "none", "--phase", "training"), "--optimizer sgd"),
+        (("mnist", "--input", "8x4"), "with a model of the catalogue"),
+        (("mnist", "--eval-mode"), "with a model of the catalogue"),
+    ],
+)
+def test_bad_words_on_a_model_of_ones_own(own, session, words, told):
+    assert own
+    with pytest.raises(UsageError) as raised:
+        command.run(parse(*words), session.open)
+    assert told in str(raised.value)
+    assert session.groups == []
+
+
+@pytest.mark.parametrize("name", ["model", "check", "diagnose"])
+def test_commands_that_want_a_graph_say_which_do_not(own, capsys, name):
+    assert main([name, own]) == 2
+    assert says(capsys.readouterr().err, own, f"pydlbench e2e {own}", f"pydlbench forecast {own}")

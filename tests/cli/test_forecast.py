@@ -17,6 +17,7 @@ from pydlbench.ladder.forecast import conclude, forecasting
 from pydlbench.ladder.rows import Rows
 from pydlbench.records.forecast import CalibratedStep, CalibrationRecord, OperatorTime, Place
 from pydlbench.records.operator import RecordedCall
+from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.store.store import Store
 
 WHEN = "2030-01-01T03:04:05+00:00"
@@ -53,7 +54,8 @@ def invented(case, session, store, **settings):
     calls = [RecordedCall(signature="{}", operator="conv", count=5, names=("conv1", "conv2"))]
     if not settings["measures"]:
         calls.append(RecordedCall(signature="[]", operator="lrn"))
-    return conclude(case, place, calls, [], Rows(times={"{}": row}), calibration)
+    found = OperatorsFacts(calls=tuple(calls), batch=4, notes=("loss: invented",))
+    return conclude(case, place, found, [], Rows(times={"{}": row}), calibration)
 
 
 @pytest.fixture
@@ -115,3 +117,17 @@ def test_bad_input_is_one_line(words, said, capsys):
     err = capsys.readouterr().err
     assert said in err
     assert len(err.splitlines()) == 1
+
+
+def test_a_model_of_ones_own_is_forecast_in_torch(session, tmp_path, monkeypatch, capsys):
+    (tmp_path / "my_model.py").write_text("raise SystemExit\ndef build(width): pass\n")
+    monkeypatch.chdir(tmp_path)
+    words = ("my_model.py:build", "--arg", "width=3", "--input", "4x8", "--phase", "training")
+    assert command.run(parse(*words), session.open, invented) == 0
+    out = capsys.readouterr().out
+    head = ("my_model.py:build", "width=3", "batch 4", "training", "input 4x8", "sgd", "eager")
+    assert says(out.splitlines()[0], *head)
+    assert says(out, "the step was not timed", "note: loss: invented")
+    assert "nchw" not in out
+    assert main(["runs", "show", "last"]) == 0
+    assert capsys.readouterr().out.endswith(out)

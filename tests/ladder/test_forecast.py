@@ -22,6 +22,7 @@ from pydlbench.records.forecast import (
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.step import StepSpec
 from pydlbench.runner.session import Options, Session
+from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 
@@ -46,6 +47,10 @@ def row(signature, *visits, place=PLACE, **how):
         visits_s=visits,
         **how,
     )
+
+
+def listed_as(calls):
+    return OperatorsFacts(calls=calls, batch=8)
 
 
 def call(signature, count=1, size=0):
@@ -141,8 +146,8 @@ def test_a_forecast_is_the_sum_of_its_rows_calls_and_faults():
         },
         fresh={"b"},
     )
-    calls = [call("a", 3, size=10), call("b", 7, size=10)]
-    found = conclude(CASE, PLACE, calls, [blocks_call([9])], rows, calibration())
+    calls = (call("a", 3, size=10), call("b", 7, size=10))
+    found = conclude(CASE, PLACE, listed_as(calls), [blocks_call([9])], rows, calibration())
     assert found.operators_s == pytest.approx(3 * 0.011 + 7 * 0.001)
     assert found.overhead_s == pytest.approx(10 * 1e-5 + 2e-3)
     assert found.faults_s == pytest.approx(0.005)
@@ -160,8 +165,8 @@ def test_a_forecast_is_the_sum_of_its_rows_calls_and_faults():
 
 def test_a_forecast_without_all_of_its_rows_says_what_share_has_none():
     rows = Rows(times={"a": row("a", 1.0)}, refused={"b": "no such operator here"})
-    calls = [call("a", 3, size=10), call("b", 1, size=70)]
-    found = conclude(CASE, PLACE, calls, [blocks_call([9])], rows, None)
+    calls = (call("a", 3, size=10), call("b", 1, size=70))
+    found = conclude(CASE, PLACE, listed_as(calls), [blocks_call([9])], rows, None)
     assert found.faults_s is None
     assert "page faults" in found.reason
     assert found.status == "failed"
@@ -230,7 +235,7 @@ def test_a_calibration_that_lacks_a_row_says_which_and_why(monkeypatch):
 
     def listing(_, case, place):  # noqa: ARG001 - as in there
         seen.append((case.model, case.layout))
-        return (call("a"),), ()
+        return listed_as((call("a"),)), ()
 
     monkeypatch.setattr(_Forecaster, "rows", rows)
     monkeypatch.setattr(_Forecaster, "listed", listing)
@@ -241,7 +246,7 @@ def test_a_calibration_that_lacks_a_row_says_which_and_why(monkeypatch):
     assert end.value.value is None
     # The key has no layout: what is calibrated hangs on none either.
     assert [layout for _, layout in seen] == ["nhwc"]
-    found = conclude(case, PLACE, [], [], Rows(), None, uncalibrated=made.uncalibrated)
+    found = conclude(case, PLACE, listed_as(()), [], Rows(), None, uncalibrated=made.uncalibrated)
     assert found.status == "failed"
     assert "of a: no memory" in found.reason
 
@@ -253,8 +258,9 @@ def test_a_calibration_that_lacks_a_row_says_which_and_why(monkeypatch):
 @pytest.mark.parametrize(("framework", "mode"), [("tensorflow", "graph"), ("torch", "compiled")])
 def test_subgraphs_are_listed_without_a_process(framework, mode):
     case = StepSpec(model="resnet18", batch=2, framework=framework, mode=mode, phase="training")
-    calls, blocks = listed(case, session=None)
-    assert blocks == ()
+    found = listed(case, session=None)
+    calls = found.calls
+    assert (found.blocks, found.batch) == ((), 2)
     assert len({one.signature for one in calls}) == len(calls)
     names = [name for one in calls for name in one.names if one.direction == "backward"]
     assert any(one.partition("..")[0] == "conv1" for one in names)

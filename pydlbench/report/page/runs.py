@@ -377,7 +377,8 @@ def _step(document: Mapping[str, Any], samples: Sequence[float] | None) -> StepR
     kept = usable_samples(samples or document.get("samples_s"))
     record = StepRecord.from_dict({**document, "samples_s": kept})
     require_usable(record, record.status == "ok")
-    flops = int(finite(document.get("flops")) or 0)
+    flops = finite(document.get("flops"))
+    flops = None if flops is None else int(flops)
     return StepRow(record=record, title=record.case.model, flops=flops)
 
 

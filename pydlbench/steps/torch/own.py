@@ -238,10 +238,7 @@ class OwnModel:
                 return torch.optim.Adam(self.parameters, lr=_RATE)
             case "adamw":
                 return torch.optim.AdamW(self.parameters, lr=_RATE)
-        raise UsageError(
-            "--optimizer none: training needs one; nearest: --optimizer sgd, or "
-            "--phase forward-backward"
-        )
+        raise AssertionError("no step is trained without an optimizer")
 
     def _names(self) -> dict[torch.Tensor, str]:
         """Return what has a gradient by the module that it is of."""
