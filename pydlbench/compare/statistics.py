@@ -189,6 +189,8 @@ def holm(p: NDArray[Any]) -> NDArray[Any]:
 MOST_FREEDOM: Final = 200
 # A change of the size of the resolution is found in so many comparisons.
 _POWER: Final = 0.8
+# The largest logarithm of a ratio that a float can hold, nearly.
+_MOST: Final = 700.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +254,7 @@ def judge(evidence: Evidence, settings: Settings) -> list[Estimate]:
         _or_none(_ratios(high), known),
         verdicts.tolist(),
         _or_none(p.tolist(), ~np.isnan(p)),
-        _or_none(_ratios(seen), usable & np.isfinite(seen)),
+        _or_none(_ratios(seen), usable & (seen < _MOST)),
         evidence.against,
     )
     return [
