@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from pydlbench.ladder.estimate import nameless
 from pydlbench.ladder.laps import fitting
 from pydlbench.ladder.operators import kind_of
 from pydlbench.ladder.rows import batches
@@ -18,7 +19,10 @@ from pydlbench.timing.statistics import median
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pydlbench.ladder.mapped import MappedCall
+    from pydlbench.records.measurement import Measurement
     from pydlbench.records.operator import RecordedCall
+    from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
     from pydlbench.timing.chunk import Request
@@ -95,26 +99,41 @@ class CallVisits:
             found["operators_apart"] = self._last([*single, *self._apart]) + self.facts.once_s
         return found
 
-    def rows(self, confidence: float, forecast: Mapping[str, float]) -> tuple[OperatorRow, ...]:
+    def rows(
+        self,
+        confidence: float,
+        forecast: Mapping[str, float],
+        mapped: Mapping[tuple[str, str], MappedCall],
+        native: Mapping[KernelSpec, Measurement],
+    ) -> tuple[OperatorRow, ...]:
         """Return the calls that were timed.
 
         Args:
             confidence: of their intervals.
             forecast: what a forecast had for each signature, in seconds.
+            mapped: what native layers stand for them; of a subgraph nothing does.
+            native: their rows.
         """
+        nameless_rows = {nameless(case): row for case, row in native.items()}
         times = {name: time_summary(one, confidence) for name, one in self._seconds.items()}
-        return tuple(
-            OperatorRow(
-                **msgspec.structs.asdict(one),
-                kind=kind_of(one),
-                seconds=times[one.signature].median,
-                ci_low=times[one.signature].ci_low,
-                ci_high=times[one.signature].ci_high,
-                forecast_s=forecast.get(one.signature),
+        found = []
+        for one in self.calls:
+            if one.signature not in times:
+                continue
+            time, stands = times[one.signature], mapped.get((one.signature, one.direction))
+            found.append(
+                OperatorRow(
+                    **msgspec.structs.asdict(one),
+                    kind=kind_of(one),
+                    seconds=time.median,
+                    ci_low=time.ci_low,
+                    ci_high=time.ci_high,
+                    forecast_s=forecast.get(one.signature),
+                    native_s=None if stands is None else stands.native_s(nameless_rows),
+                    flops=None if stands is None else stands.work.flops,
+                )
             )
-            for one in self.calls
-            if one.signature in times
-        )
+        return tuple(found)
 
     def unreplayed(self) -> Unreplayed | None:
         """Return what could not be timed; None where all could."""

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from pydlbench.errors import PydlbenchError
+from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.ladder.calls import CallVisits
 from pydlbench.ladder.chain import prepare_native_chain
 from pydlbench.ladder.estimate import plan
 from pydlbench.ladder.experiments import ask_log, experiments, keeps_pages
 from pydlbench.ladder.laps import Core, Laps, Sampled
 from pydlbench.ladder.ledger import LEAST, Ladder, conclude
+from pydlbench.ladder.mapped import kernels_of, known, map_calls, module_parts
 from pydlbench.ladder.native import NativeVisits, native_parts
 from pydlbench.ladder.operators import listed, singles
 from pydlbench.ladder.parts import parts_of
@@ -33,11 +34,14 @@ from pydlbench.timing.statistics import median
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from pydlbench.ladder.estimate import Kernels
+    from pydlbench.ladder.mapped import MappedCall
     from pydlbench.models.graph import Model
     from pydlbench.records.chain import ChainFacts
     from pydlbench.records.check import OperatorRow
     from pydlbench.records.forecast import ForecastRecord
     from pydlbench.records.measurement import Measurement
+    from pydlbench.records.operator import RecordedCall
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepFacts, StepSpec
     from pydlbench.workers.host import RemoteKernel
@@ -90,10 +94,11 @@ def check_step(
         WorkerError: a worker died.
     """
     begin = time.monotonic()
-    model = build_model(case.model, case.batch, **case.options)
+    model = None if case.own is not None else build_model(case.model, case.batch, **case.options)
     said = forecast(case)
     made = _Check(case, model, session, checks, said, tell)
     try:
+        made.list_calls()
         made.find_native(native, laps)
         started = time.monotonic()
         made.prepare()
@@ -113,7 +118,7 @@ class _Check:
     def __init__(
         self,
         case: StepSpec,
-        model: Model,
+        model: Model | None,
         session: Session,
         checks: bool,
         forecast: ForecastRecord | None,
@@ -135,7 +140,11 @@ class _Check:
         self._absent: dict[str, str] = {}
         self._visits: dict[str, Callable[[], Mapping[str, float]]] = {}
         self._native: NativeVisits
-        self._operators: CallVisits
+        self._operators: CallVisits | None = None
+        # What stands for recorded calls; of a step that is no list of them nothing does.
+        self._mapped: dict[tuple[str, str], MappedCall] = {}
+        self._calls: tuple[RecordedCall, ...] = ()
+        self._blocks: tuple[int, ...] = ()
         self._facts: StepFacts
         self._laps: Laps
         self._step_utc = ""
@@ -143,15 +152,36 @@ class _Check:
 
     # --- what is visited ----------------------------------------------------------------------
 
-    def find_native(self, known: Mapping[KernelSpec, Measurement] | None, laps: int) -> None:
+    def list_calls(self) -> None:
+        """List the step's calls, or say why there is no list."""
+        case, session = self._case, self._session
+        self._tell("calls")
+        try:
+            found = listed(case, session)
+            self._calls, self._blocks = found.calls, found.blocks
+        except UnsupportedError as error:
+            self._absent["operators"] = " ".join(str(error).split())
+        recorded = self._calls
+        if self._model is None and case.mode != "eager":
+            # Other kernels than ours compute the same then.
+            recorded = listed(msgspec.structs.replace(case, mode="eager"), session).calls
+        if self._model is None or case.mode == "eager":
+            cache = session.cache_bytes("cpu")
+            self._mapped = map_calls(recorded, case.phase, case.precision, "cpu", cache)
+
+    def find_native(self, rows: Mapping[KernelSpec, Measurement] | None, laps: int) -> None:
         """Find the fastest native kernel of each layer, unless that was done before."""
         case, session = self._case, self._session
-        wanted = plan(self._model, case.phase, case.precision, "cpu", session.cache_bytes("cpu"))
-        if known is None:
+        cache = session.cache_bytes("cpu")
+        if self._model is not None:
+            wanted: Kernels = plan(self._model, case.phase, case.precision, "cpu", cache)
+        else:
+            wanted = kernels_of(self._mapped)
+        if rows is None:
             self._tell("native layers")
-            known = dict(session.measure(wanted.cases))
-        self._rows = known
-        self._native = NativeVisits(wanted, known, self._apart, laps)
+            rows = dict(session.measure(wanted.cases))
+        self._rows = rows
+        self._native = NativeVisits(wanted, rows, self._apart, laps)
         self._notes += [f"no native row: {one}" for one in self._native.sums().missing]
         if not self._native.kernels:
             self._absent |= dict.fromkeys(("limit", "native"), "no native row has a time")
@@ -184,28 +214,38 @@ class _Check:
     def _time_calls(self) -> None:
         """Make the step's calls ready, each alone, and the blocks that it asks for."""
         case, session = self._case, self._session
+        if not self._calls:
+            return
         keeps = keeps_pages(case, session)
-        found = listed(case, session)
-        calls, blocks = found.calls, found.blocks
         # What compilers make of single nodes would take minutes more.
         apart = singles(case) if case.mode == "graph" else ()
-        self._operators = CallVisits(case, session, calls, apart, warm=not keeps)
-        self._kernels.append(self._operators.kernel)
-        self._visits["operators"] = self._operators
+        try:
+            operators = CallVisits(case, session, self._calls, apart, warm=not keeps)
+        except UnsupportedError as error:
+            self._absent["operators"] = " ".join(str(error).split())
+            return
+        self._operators = operators
+        self._kernels.append(operators.kernel)
+        self._visits["operators"] = operators
         if keeps:
             self._notes.append(f"{case.framework} keeps freed pages by itself")
-        elif not blocks:
+        elif not self._blocks:
             self._notes.append("blocks of this step are not known: additivity has no page faults")
         else:
             for name, warm in (("blocks", False), ("blocks_kept", True)):
                 worker = self._memory.worker("native", "cpu", warm=warm)
                 played = worker.build(
-                    operations.prepare_lifetimes, OperatorsFacts, blocks=list(blocks)
+                    operations.prepare_lifetimes, OperatorsFacts, blocks=list(self._blocks)
                 )
                 self._visits[name] = Sampled(name, self._kept(played))
 
     def _chain_natively(self) -> None:
         """Make the native chain ready, or say why there is none."""
+        if self._model is None:
+            self._absent["native_chain"] = (
+                "a model of one's own has no graph that says what reads what"
+            )
+            return
         self._tell("native chain")
         try:
             kernel = self._kept(prepare_native_chain(self._case, self._session, self._rows))
@@ -290,13 +330,14 @@ class _Check:
         """
         case, laps = self._case, self._laps.taken
         confidence = self._session.options.confidence
+        operators = self._operators
         native = self._native.sums()
         faults = {name: self._faults(visit) for name, visit in self._sides().items()}
         tried, notes = experiments(
             case,
             Ladder.of(laps),
-            calls=self._operators.calls,
-            facts=self._operators.facts,
+            calls=self._calls,
+            facts=None if operators is None else operators.facts,
             log=self._log,
             faults=faults,
             reorders_s=() if self._chain is None else self._chain.reorder_runs,
@@ -304,8 +345,13 @@ class _Check:
         said = self._forecast
         terms = () if said is None else said.terms
         stored = {one.signature: one.seconds for one in terms if one.seconds is not None}
-        rows = self._operators.rows(confidence, stored)
-        natives = native_parts(self._model, case, native)
+        rows: tuple[OperatorRow, ...] = ()
+        if operators is not None:
+            rows = operators.rows(confidence, stored, self._mapped, self._native.measured())
+        if self._model is None:
+            natives = module_parts(rows)
+        else:
+            natives = native_parts(self._model, case, native)
         found = conclude(
             laps,
             tried,
@@ -319,7 +365,8 @@ class _Check:
         return CheckRecord(
             model=case.model,
             options=dict(case.options),
-            batch=self._model.batch,
+            own=case.own,
+            batch=self._facts.batch,
             phase=case.phase,
             precision=case.precision,
             framework=case.framework,
@@ -344,14 +391,15 @@ class _Check:
             contradictions=found.contradictions,
             laps=tuple(laps),
             operators=rows,
-            unreplayed=self._operators.unreplayed(),
+            unreplayed=None if operators is None else operators.unreplayed(),
+            known=known(rows, self._mapped) if self._mapped and rows else None,
             native_parts=natives,
             faults=faults,
             calibration={
-                "once_s": self._operators.facts.once_s,
-                "dispatch_s": self._operators.facts.dispatch_s,
+                "once_s": None if operators is None else operators.facts.once_s,
+                "dispatch_s": None if operators is None else operators.facts.dispatch_s,
                 "packing_s": self._native.reorders("weights"),
-                "how": self._operators.facts.how,
+                "how": "" if operators is None else operators.facts.how,
             },
             disturbed=found.disturbed,
             notes=(*self._notes, *notes, *self._outside()),
@@ -367,8 +415,10 @@ class _Check:
         known = sampled.faults if isinstance(sampled, Sampled) else []
         return median(known) if known else None
 
-    def _additivity(self) -> float:
+    def _additivity(self) -> float | None:
         """Return the operators and the page faults of the step's blocks, in seconds."""
+        if self._operators is None:
+            return None
         return median(
             lap.seconds["operators"]
             + lap.seconds.get("feed", 0.0)

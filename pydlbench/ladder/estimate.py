@@ -37,7 +37,18 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.runner.laps import Effort
 
-__all__ = ["Estimate", "LayerShare", "Plan", "Range", "Term", "estimate", "plan"]
+__all__ = [
+    "Estimate",
+    "Kernels",
+    "LayerShare",
+    "Plan",
+    "Range",
+    "Term",
+    "estimate",
+    "nameless",
+    "plan",
+    "terms_of",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -482,20 +493,14 @@ class Term:
     cold: KernelSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+@dataclass(frozen=True, kw_only=True)
+class Kernels:
     """A step's work and the measurements that it takes.
 
     Attributes:
-        model: the model, with its batch.
-        phase: ``forward``, ``forward-backward`` or ``training``.
-        precision: of all layers.
         terms: in the order of execution.
     """
 
-    model: Model
-    phase: str
-    precision: str
     terms: tuple[Term, ...]
 
     @property
@@ -512,6 +517,21 @@ class Plan:
             found.setdefault(term.hot)
             found.setdefault(term.cold)
         return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Kernels):
+    """The work of a step that has a graph.
+
+    Attributes:
+        model: the model, with its batch.
+        phase: ``forward``, ``forward-backward`` or ``training``.
+        precision: of all layers.
+    """
+
+    model: Model
+    phase: str
+    precision: str
 
 
 def plan(
@@ -535,15 +555,22 @@ def plan(
     Raises:
         UsageError: no such phase.
     """
+    terms = terms_of(work(model, phase), precision, device, cache_bytes)
+    return Plan(model=model, phase=phase, precision=precision, terms=terms)
+
+
+def terms_of(
+    works: Iterable[Work], precision: str, device: str, cache_bytes: int | None
+) -> tuple[Term, ...]:
+    """Return what is measured for each piece of work; see :func:`plan`."""
     # Without names -> as it is called where it first occurs.
     known: dict[KernelSpec, KernelSpec] = {}
 
     def shared(case: KernelSpec) -> KernelSpec:
-        nameless = msgspec.structs.replace(case, layer=dataclasses.replace(case.layer, name=None))
-        return known.setdefault(nameless, case)
+        return known.setdefault(nameless(case), case)
 
     terms = []
-    for one in work(model, phase):
+    for one in works:
         hot = KernelSpec(
             layer=one.layer,
             pass_=one.pass_,
@@ -559,4 +586,9 @@ def plan(
         ):
             cold = msgspec.structs.replace(hot, cache=COLD)
         terms.append(Term(work=one, hot=shared(hot), cold=shared(cold)))
-    return Plan(model=model, phase=phase, precision=precision, terms=tuple(terms))
+    return tuple(terms)
+
+
+def nameless(case: KernelSpec) -> KernelSpec:
+    """Return a case whose layer has no name: what two layers have in common that are alike."""
+    return msgspec.structs.replace(case, layer=dataclasses.replace(case.layer, name=None))

@@ -54,7 +54,7 @@ def experiments(
     ladder: Ladder,
     *,
     calls: Sequence[RecordedCall],
-    facts: OperatorsFacts,
+    facts: OperatorsFacts | None,
     log: Mapping[str, Any],
     faults: Mapping[str, float | None],
     reorders_s: Sequence[float] = (),
@@ -65,7 +65,7 @@ def experiments(
         case: the step.
         ladder: what the laps say.
         calls: of the step.
-        facts: what their worker says of them.
+        facts: what their worker says of them; None where they were not timed.
         log: what the framework's library logged of whole steps; empty without a log.
         faults: page faults per step: ``counted``, and with pages ``kept``.
         reorders_s: of the native chain, run by run: what lies above it has none of these.
@@ -82,7 +82,7 @@ def experiments(
             found.append(_own_reorders(reorders_s))
     else:
         notes.append("no layout reorders: nothing logs them here")
-    found.append(_dispatch(calls, facts))
+    found += _dispatch(calls, facts)
     joined = any(".." in name for one in calls for name in one.names)
     if saved := ladder.between("operators_apart", "operators"):
         how = "joined nodes minus the same nodes one by one, both alone"
@@ -123,8 +123,10 @@ def _own_reorders(seconds: Sequence[float]) -> Experiment:
     )
 
 
-def _dispatch(calls: Sequence[RecordedCall], facts: OperatorsFacts) -> Experiment:
+def _dispatch(calls: Sequence[RecordedCall], facts: OperatorsFacts | None) -> list[Experiment]:
     """Return what starting the operators costs: it is in each of them, natively it is not."""
+    if facts is None:
+        return []
     count = sum(one.count for one in calls if one.operator != "feed")
     each = facts.dispatch_samples or (facts.dispatch_s,)
     seconds = {number: count * one + facts.once_s for number, one in enumerate(each)}
@@ -135,7 +137,7 @@ def _dispatch(calls: Sequence[RecordedCall], facts: OperatorsFacts) -> Experimen
         us = f"{facts.dispatch_s * 1e6:.1f} us"
         parts.append(f"{us} for each of {count} operators that computes nothing")
     how = ", and ".join(parts) or "a compiled step's operators are started by none"
-    return Experiment(term=DISPATCH, rung="operators", seconds=seconds, how=how, paired=False)
+    return [Experiment(term=DISPATCH, rung="operators", seconds=seconds, how=how, paired=False)]
 
 
 # -----------------------------------------------------------------------------

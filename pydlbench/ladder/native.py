@@ -19,7 +19,7 @@ from pydlbench.timing.visits import visit_policy
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pydlbench.ladder.estimate import Plan
+    from pydlbench.ladder.estimate import Kernels
     from pydlbench.models.graph import Model
     from pydlbench.models.work import Work
     from pydlbench.records.measurement import Measurement
@@ -174,7 +174,7 @@ class NativeSum:
         return self.of_nodes() - self.of_layers(model)
 
 
-def native_sum(wanted: Plan, rows: Mapping[KernelSpec, Measurement]) -> NativeSum:
+def native_sum(wanted: Kernels, rows: Mapping[KernelSpec, Measurement]) -> NativeSum:
     """Sum measured rows by what they stand for; rows without a time are in no sum.
 
     Args:
@@ -269,7 +269,7 @@ class NativeVisits:
     """
 
     def __init__(
-        self, wanted: Plan, rows: Mapping[KernelSpec, Measurement], session: Session, laps: int
+        self, wanted: Kernels, rows: Mapping[KernelSpec, Measurement], session: Session, laps: int
     ) -> None:
         options = session.options
         policy = Policy(confidence=options.confidence, budget_s=options.budget_s)
@@ -326,13 +326,17 @@ class NativeVisits:
 
     def sums(self) -> NativeSum:
         """Return the rows' sums by what they stand for, each kernel's median over the laps."""
+        return native_sum(self._wanted, self.measured())
+
+    def measured(self) -> dict[KernelSpec, Measurement]:
+        """Return the rows with the median over the laps of each kernel that was visited."""
         found = dict(self._rows)
         for case, seconds in self._seconds.items():
             row = found[case]
             if seconds and row.time is not None:
                 time = msgspec.structs.replace(row.time, median=median(seconds))
                 found[case] = msgspec.structs.replace(row, time=time)
-        return native_sum(self._wanted, found)
+        return found
 
     def reorders(self, *roles: str) -> float:
         """Return the seconds of bringing operands of these roles into the kernels' layouts.

@@ -21,8 +21,6 @@ __all__ = ["Part", "parts_of"]
 _DIGITS = 6
 # What operators outside of any module belong to.
 _MODEL = "(model)"
-# Kinds that are parts of their own, whosever tensors they work on.
-_WHOLE = ("feed", "loss", "optimizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +62,8 @@ def parts_of(
     owners: dict[str, dict[int, float]] = {}
     below: dict[str, dict[str, None]] = {}
     for number, row in enumerate(rows):
-        shares = {row.kind: float(row.count)} if row.kind in _WHOLE else row.shares()
-        for name, share in shares.items():
-            key = name if row.kind in _WHOLE else _joined(name, depth)
+        for name, share in row.owners().items():
+            key = _joined(name, depth)
             weights = owners.setdefault(key, {})
             weights[number] = weights.get(number, 0.0) + share
             below.setdefault(key, {})[name] = None

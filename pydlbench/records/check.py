@@ -10,6 +10,7 @@ import msgspec
 
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.operator import RecordedCall
+from pydlbench.records.own import OwnSpec
 from pydlbench.records.record import Record, one_of
 from pydlbench.records.specs import Precision
 from pydlbench.records.step import Framework, Phase
@@ -18,6 +19,7 @@ __all__ = [
     "RUNGS",
     "CheckRecord",
     "CheckResult",
+    "Known",
     "Lap",
     "LedgerTerm",
     "OperatorRow",
@@ -138,6 +140,9 @@ class OperatorRow(RecordedCall, frozen=True, kw_only=True):
             laps.
         ci_high: upper end.
         forecast_s: what the forecast had for it; None where it had nothing.
+        native_s: what the native layers need that stand for one execution, halfway between hot and
+            cold caches; 0 of a view, None where there is no layer or no row of it.
+        flops: algorithmic ones of one execution; None where there is no formula.
     """
 
     kind: str
@@ -145,6 +150,38 @@ class OperatorRow(RecordedCall, frozen=True, kw_only=True):
     ci_low: float | None = None
     ci_high: float | None = None
     forecast_s: float | None = None
+    native_s: float | None = None
+    flops: int | None = None
+
+    def owners(self) -> dict[str, float]:
+        """Return how many executions are whose: loss, optimizer and feed are parts by themselves.
+
+        A name is empty for what is nobody's.
+        """
+        whole = self.kind in ("feed", "loss", "optimizer")
+        return {self.kind: float(self.count)} if whole else self.shares()
+
+
+class Known(Record, frozen=True, kw_only=True):
+    """How much of a step's recorded calls is known; views, which run no kernel, are left out.
+
+    Attributes:
+        native_calls: share of the calls for which native layers stand.
+        native_bytes: share of the bytes of operands and results that are theirs.
+        native_time: share of the operators' time that is theirs.
+        formula_calls: share of the calls whose FLOPs have a formula.
+        formula_bytes: share of the bytes that are theirs.
+        formula_time: share of the operators' time that is theirs.
+        unmapped: seconds of a step, by operator, of those without a native layer; most first.
+    """
+
+    native_calls: float
+    native_bytes: float
+    native_time: float
+    formula_calls: float
+    formula_bytes: float
+    formula_time: float
+    unmapped: Mapping[str, float] = msgspec.field(default_factory=dict)
 
 
 class Unreplayed(Record, frozen=True, kw_only=True):
@@ -172,6 +209,7 @@ class CheckRecord(
     Attributes:
         model: its name.
         options: of the model.
+        own: how a model of the user's own is fed and run; None of one of the catalogue.
         batch: images per step.
         phase: ``forward``, ``forward-backward`` or ``training``.
         precision: of the products.
@@ -199,6 +237,8 @@ class CheckRecord(
         laps: as they were taken.
         operators: each distinct one that could be timed alone.
         unreplayed: what could not; null where all could.
+        known: how much of the calls native layers and formulas stand for; null where the framework
+            runs subgraphs.
         native_parts: seconds of the native layers by what they stand for: a name of the operators',
             ``loss`` or ``optimizer``; of what is not completely known none.
         faults: pages touched for the first time per step: ``counted`` (in the step) and ``kept``
@@ -236,10 +276,12 @@ class CheckRecord(
     laps: tuple[Lap, ...]
     operators: tuple[OperatorRow, ...]
     unreplayed: Unreplayed | None = None
+    known: Known | None = None
     native_parts: Mapping[str, float] = msgspec.field(default_factory=dict)
     faults: Mapping[str, float | None] = msgspec.field(default_factory=dict)
     calibration: Mapping[str, Any] = msgspec.field(default_factory=dict)
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    own: OwnSpec | None = None
     layout: str = "nhwc"
     feed: str = "resident"
     disturbed: bool = False
@@ -248,6 +290,7 @@ class CheckRecord(
 
     derived = ("additivity_error", "forecast_error", "unexplained")
     promised = ("forecast_s",)
+    omitted = ("own",)
 
     @property
     def additivity_error(self) -> float | None:

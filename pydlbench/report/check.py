@@ -49,6 +49,8 @@ __all__ = [
 _BAR: Final = 20
 # What the terms of a ledger sum to.
 _STEP: Final = "step"
+# So many operators without a native layer are named.
+_UNMAPPED: Final = 5
 # Characters of a column of names.
 _NAMES: Final = 40
 # Below this share of the step nothing is worth a sentence.
@@ -98,7 +100,8 @@ def _one_check(run: RunRecord, record: CheckRecord, native: Sequence[Measurement
         blocks.append(Table.of(ledger_columns(record), [*record.ledger, step]))
     refused = [f"{_words(name)}: {reason}" for name, reason in record.reasons.items()]
     wrong = [f"contradiction: {one}" for one in record.contradictions]
-    notes = [errors_line(record), *forecast_line(record), *unreplayed_line(record)]
+    notes = [errors_line(record), *forecast_line(record), *known_line(record)]
+    notes += unreplayed_line(record)
     notes += [faults_line(record), *(f"note: {one}" for one in record.notes)]
     blocks.append(Lines([*refused, *notes]))
     if wrong:
@@ -321,6 +324,24 @@ def unreplayed_line(record: CheckRecord) -> list[str]:
         share += f" ({percent(found.bytes, decimal=True)} of their bytes)"
     why = "; ".join(f"{name}: {reason}" for name, reason in found.reasons.items())
     return [f"not replayed, in no sum of operators: {share}: {why}"]
+
+
+def known_line(record: CheckRecord) -> list[str]:
+    """Return how much of the calls has native layers and formulas; nothing of subgraphs."""
+    found = record.known
+    if found is None:
+        return []
+    line = f"native layers stand for {percent(found.native_time)} of the operators' time "
+    line += f"({percent(found.native_calls)} of the calls, {percent(found.native_bytes)} of their "
+    line += f"bytes); {percent(1 - found.formula_time, decimal=True)} of it is in calls without a "
+    line += "formula for FLOPs"
+    scale = Scale.of(record.measured.median)
+    most = [
+        f"{name} {scale.text(seconds)}"
+        for name, seconds in list(found.unmapped.items())[:_UNMAPPED]
+        if seconds > _WORTH * record.measured.median
+    ]
+    return [line, f"without a native layer: {', '.join(most)}"] if most else [line]
 
 
 def faults_line(record: CheckRecord) -> str:

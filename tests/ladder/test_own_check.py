@@ -1,0 +1,60 @@
+"""A check of a model of the user's own, which has no graph of ours."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+import pytest
+
+from pydlbench.ladder.check import check_step
+from pydlbench.ladder.parts import parts_of
+from pydlbench.records.check import CheckRecord
+from pydlbench.records.step import StepSpec
+from pydlbench.runner.session import Options, Session
+
+pytestmark = [pytest.mark.deep]
+pytest.importorskip("torch")
+
+MODEL = """
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(4, 4, 3, padding=1)
+            self.norm = nn.BatchNorm2d(4)
+
+        def forward(self, x):
+            return torch.relu(self.norm(self.conv(x)) + x)
+
+    def build():
+        return nn.Sequential(Block(), Block(), nn.Flatten(), nn.Linear(4 * 64, 5)), torch.rand(
+            2, 4, 8, 8
+        )
+"""
+
+
+@pytest.mark.parametrize("phase", ["forward", "training"])
+def test_a_model_of_one_s_own_has_a_ladder_without_a_native_chain(tmp_path, phase):
+    file = tmp_path / "mine.py"
+    file.write_text(textwrap.dedent(MODEL))
+    case = StepSpec(model=f"{file}:build", phase=phase)
+    with Session(Options(budget_s=0.01, threads=1, estimate=True)) as session:
+        found = check_step(case, session, laps=6, time_limit_s=1.0)
+    assert "native_chain" in found.reasons
+    visited = {"limit", "native", "operators", "operator_chain", "step", "step_kept", "blocks"}
+    assert all(visited <= lap.seconds.keys() for lap in found.laps)
+    assert found.batch == 2
+    assert found.own is not None
+    assert found.unreplayed is None
+    assert 0.5 < found.known.native_bytes <= 1.0
+    names = {name for one in found.operators for name in one.names}
+    assert {"0.conv", "1.norm", "3"} <= names
+    parts = {one.name: one for one in parts_of(found.operators, found.native_parts)}
+    assert parts["0.conv"].native_s > 0
+    assert {"0", "2", "3"} <= {
+        one.name for one in parts_of(found.operators, found.native_parts, depth=1)
+    } | {"2"}
+    assert CheckRecord.from_dict(json.loads(json.dumps(found.to_dict()))) == found
