@@ -14,11 +14,11 @@ from pydlbench.cli.options import (
     whole_number,
 )
 from pydlbench.cli.steps import (
-    build,
+    add_own,
     check_layout,
     check_phase,
     fields_of,
-    read_options,
+    read_model,
     subjects_of,
     summands,
     values_of,
@@ -54,7 +54,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         description="Measure a framework's step rung by rung, from the hardware's limit over "
         "native layers and the framework's operators to the step, and explain what lies between.",
     )
-    parser.add_argument("model", metavar="MODEL", help="alexnet-owt, vgg16, resnet50...")
+    parser.add_argument(
+        "model", metavar="MODEL", help="alexnet-owt, vgg16, resnet50...; FILE.py:CALLABLE"
+    )
     add(
         parser.add_argument_group("what is checked"),
         *("framework", "mode", "phase", "batch", "precision", "layout", "feed", "option"),
@@ -62,6 +64,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         framework={"help": "torch, tensorflow or all; default: those that are installed"},
         precision={"type": (one_of, CPU_PRECISIONS), "default": "fp32"},
     )
+    add_own(parser)
     how = parser.add_argument_group("how it is timed")
     how.add_argument(
         "--laps",
@@ -143,27 +146,27 @@ def read_tasks(
     """
     from pydlbench.records.step import StepSpec
 
-    model = build(args, args.batch)
-    subjects, notes = subjects_of(args.framework, args.mode)
+    model, named = read_model(args, args.batch)
+    own = "own" in named
+    subjects, notes = subjects_of(args.framework or (["torch"] if own else None), args.mode)
     check_phase(model, args.phase)
     check_layout(args.layout, [framework for framework, _ in subjects])
     tasks: list[Task] = []
     for framework, mode in subjects:
         step = StepSpec(
-            model=model.name,
-            options=read_options(args.option),
-            batch=model.batch,
+            **named,
             phase=args.phase,
             framework=framework,
             mode=mode,
-            precision=args.precision,
+            precision=args.autocast or args.precision,
             layout=args.layout or "",
             feed=args.feed,
             seed=args.seed,
         )
         names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "feed")
         fields = fields_of(args, values_of(step, *names, "device"))
-        what = f"{step.model} batch {step.batch} {step.phase} {step.precision}"
+        batch = f"batch {step.batch} " if step.batch is not None else ""
+        what = f"{step.model} {batch}{step.phase} {step.precision}"
         row = Row(fields=fields, label=f"{what} {framework} {mode}", case=step)
         tasks.append(
             CheckTask(
@@ -181,6 +184,8 @@ def read_tasks(
 # -----------------------------------------------------------------------------
 # A check of each framework and mode; the first finds the native kernels, which all share.
 
+# So many layers are expected of a model that nobody knows yet.
+_NODES: Final = 100
 # Besides its laps: parts, step and log.
 _STAGES: Final = 3
 
@@ -190,7 +195,7 @@ class CheckTask(Task):
     """The check of one framework and mode; what fails costs itself only.
 
     Attributes:
-        model: the step's graph, with its batch.
+        model: the step's graph, with its batch; None of a model of the user's own.
         laps: at the most.
         time_limit_s: no lap after the sixth begins after so many seconds.
         checker: takes the place of ``pydlbench.ladder.check.check_step``.
@@ -199,7 +204,7 @@ class CheckTask(Task):
     kind: ClassVar[str] = "check"
     # Not with other tasks: it opens workers with several allocators.
     opens: ClassVar[str] = "check"
-    model: Model
+    model: Model | None
     laps: int
     time_limit_s: float
     checker: Callable[..., Any] | None = None
@@ -212,30 +217,39 @@ class CheckTask(Task):
 
     def seconds(self) -> float:
         """Return the sampling that is allowed for: native kernels, and the laps."""
-        return 2 * len(self.model.nodes) * float(self.options["budget_s"]) + self.time_limit_s
+        nodes = _NODES if self.model is None else len(self.model.nodes)
+        return 2 * nodes * float(self.options["budget_s"]) + self.time_limit_s
 
     def check(self, session: Any) -> None:  # noqa: ARG002 - it runs on the host, whatever session
         """Make sure that the step has room in the memory that is free now."""
         from pydlbench.devices.cpu.facts import read_cpu_facts
         from pydlbench.steps.run import check_memory_of_parts
 
-        check_memory_of_parts(self.model, self.step, read_cpu_facts().memory_available_bytes)
+        if self.model is not None:  # of another one nobody knows before it has run
+            available = read_cpu_facts().memory_available_bytes
+            check_memory_of_parts(self.model, self.step, available)
 
     def native(
         self, session: Any, view: View, stages: int
     ) -> Generator[Result, None, dict[KernelSpec, Measurement]]:
         """Find the native kernels that are not known yet, and return the rows of all.
 
+        Those of a model of the user's own follow from its calls, which its step's first run tells.
+
         Args:
             session: measures.
             view: of the task.
             stages: that come after them.
         """
-        from pydlbench.ladder.estimate import plan
+        from pydlbench.ladder.estimate import Kernels, plan
+        from pydlbench.ladder.mapped import recorded_kernels
         from pydlbench.runner.execute import kernels
 
         step, cache = self.step, session.cache_bytes("cpu")
-        wanted = plan(self.model, step.phase, step.precision, "cpu", cache)
+        if self.model is None:
+            wanted: Kernels = recorded_kernels(step, session)
+        else:
+            wanted = plan(self.model, step.phase, step.precision, "cpu", cache)
         return (yield from kernels(self, wanted.cases, session, view, stages))
 
     def measure(self, session: Any, view: View) -> Iterator[Result]:
@@ -244,7 +258,13 @@ class CheckTask(Task):
 
         self.check(session)
         step, stages = self.step, self.laps + _STAGES
-        native = yield from self.native(session, view, stages)
+        try:
+            native = yield from self.native(session, view, stages)
+        except PydlbenchError as error:
+            if self.model is not None:
+                raise
+            yield self.refused(self.rows[0], *_why(error))
+            return
         begun: dict[str, None] = {}
 
         def advance(what: str) -> None:
@@ -262,8 +282,8 @@ class CheckTask(Task):
                 tell=advance,
             )
         except PydlbenchError as error:
-            status = "skipped" if isinstance(error, UnsupportedError) else "failed"
-            result = self._result(status=status, reason=" ".join(str(error).split()))
+            status, reason = _why(error)
+            result = self._result(status=status, reason=reason)
         else:
             result = self._result(record=record)
         yield Result("check", result.to_dict(), self.rows[0], detail=result)
@@ -299,6 +319,12 @@ class CheckTask(Task):
 
         names = ("model", "batch", "phase", "precision", "framework", "mode", "options", "layout")
         return CheckResult(**{name: getattr(self.step, name) for name in (*names, "feed")}, **found)
+
+
+def _why(error: PydlbenchError) -> tuple[str, str]:
+    """Return the status of a check that raised something, and the reason."""
+    status = "skipped" if isinstance(error, UnsupportedError) else "failed"
+    return status, " ".join(str(error).split())
 
 
 # -----------------------------------------------------------------------------

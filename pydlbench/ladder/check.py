@@ -16,7 +16,7 @@ from pydlbench.ladder.estimate import plan
 from pydlbench.ladder.experiments import ask_log, experiments, keeps_pages
 from pydlbench.ladder.laps import Core, Laps, Sampled
 from pydlbench.ladder.ledger import LEAST, Ladder, conclude
-from pydlbench.ladder.mapped import kernels_of, known, map_calls, module_parts
+from pydlbench.ladder.mapped import kernels_of, known, map_calls, map_step, module_parts
 from pydlbench.ladder.native import NativeVisits, native_parts
 from pydlbench.ladder.operators import listed, singles
 from pydlbench.ladder.parts import parts_of
@@ -161,13 +161,11 @@ class _Check:
             self._calls, self._blocks = found.calls, found.blocks
         except UnsupportedError as error:
             self._absent["operators"] = " ".join(str(error).split())
-        recorded = self._calls
         if self._model is None and case.mode != "eager":
-            # Other kernels than ours compute the same then.
-            recorded = listed(msgspec.structs.replace(case, mode="eager"), session).calls
-        if self._model is None or case.mode == "eager":
+            self._mapped = map_step(case, session)
+        elif case.mode == "eager":
             cache = session.cache_bytes("cpu")
-            self._mapped = map_calls(recorded, case.phase, case.precision, "cpu", cache)
+            self._mapped = map_calls(self._calls, case.phase, case.precision, "cpu", cache)
 
     def find_native(self, rows: Mapping[KernelSpec, Measurement] | None, laps: int) -> None:
         """Find the fastest native kernel of each layer, unless that was done before."""

@@ -7,7 +7,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from pydlbench.ladder.estimate import Kernels, Term, nameless, terms_of
+from pydlbench.ladder.operators import listed
 from pydlbench.records.check import Known, OperatorRow
 from pydlbench.steps.aten.work import CallWork, work_of
 
@@ -17,8 +20,18 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.operator import RecordedCall
     from pydlbench.records.specs import KernelSpec
+    from pydlbench.records.step import StepSpec
+    from pydlbench.runner.session import Session
 
-__all__ = ["MappedCall", "kernels_of", "known", "map_calls", "module_parts"]
+__all__ = [
+    "MappedCall",
+    "kernels_of",
+    "known",
+    "map_calls",
+    "map_step",
+    "module_parts",
+    "recorded_kernels",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +89,29 @@ def map_calls(
         terms = terms_of(layers, precision, device, cache_bytes)
         found[one.signature, one.direction] = MappedCall(count=one.count, work=work, terms=terms)
     return found
+
+
+def map_step(case: StepSpec, session: Session) -> dict[tuple[str, str], MappedCall]:
+    """Return what stands for the calls of a step, as PyTorch's eager mode makes them.
+
+    Other modes run other kernels, which compute the same.
+
+    Args:
+        case: the step.
+        session: whose worker records.
+
+    Raises:
+        UnsupportedError: the step cannot be recorded.
+        PydlbenchError: the user's own code failed.
+    """
+    eager = msgspec.structs.replace(case, mode="eager", feed="resident")
+    calls = listed(eager, session).calls
+    return map_calls(calls, case.phase, case.precision, "cpu", session.cache_bytes("cpu"))
+
+
+def recorded_kernels(case: StepSpec, session: Session) -> Kernels:
+    """Return the native kernels of a step without a graph; see :func:`map_step`."""
+    return kernels_of(map_step(case, session))
 
 
 def kernels_of(mapped: Mapping[tuple[str, str], MappedCall]) -> Kernels:

@@ -326,7 +326,7 @@ class CheckResult:
 
     Attributes:
         model: the model's name.
-        batch: images per step.
+        batch: images per step; None of a model of the user's own that has not run.
         phase: ``forward``, ``forward-backward`` or ``training``.
         precision: of the products.
         framework: ``torch`` or ``tensorflow``.
@@ -340,7 +340,7 @@ class CheckResult:
     """
 
     model: str
-    batch: int
+    batch: int | None
     phase: str
     precision: str
     framework: str

@@ -75,7 +75,8 @@ def check_report(
     blocks: list[Block] = []
     for one in results:
         if one.record is None:
-            step = f"{one.model}  batch {one.batch}  {one.phase}  {one.precision}  {one.who}"
+            batch = "" if one.batch is None else f"batch {one.batch}  "
+            step = f"{one.model}  {batch}{one.phase}  {one.precision}  {one.who}"
             reason = " ".join(str(one.reason).split())
             blocks.append(Lines([f"{step}  {one.status}: {reason}"], alarm=True, listed=True))
         else:
