@@ -44,6 +44,25 @@ void relu_backward(DataType type, const Tiling& tiling, std::int64_t count, cons
 void add_forward(DataType type, const Tiling& tiling, std::int64_t count, const void* a,
                  const void* b, void* dst, CUstream_st* stream);
 
+// activations.cu
+enum class Activation {
+  relu6,
+  hardsigmoid,
+  hardswish,
+  sigmoid,
+  tanh,
+  softplus,
+  elu,
+  silu,
+  mish,
+  gelu,
+  gelu_tanh
+};
+void activation_forward(DataType type, const Tiling& tiling, std::int64_t count, Activation which,
+                        const void* src, void* dst, CUstream_st* stream);
+void activation_backward(DataType type, const Tiling& tiling, std::int64_t count, Activation which,
+                         const void* src, const void* ddst, void* dsrc, CUstream_st* stream);
+
 // Of optimizers: gradient += decay x weights; weights -= rate x gradient; and with momentum,
 // velocity = mu x velocity + gradient; weights -= rate x velocity.
 void l2_backward(DataType type, const Tiling& tiling, std::int64_t count, float decay,
@@ -103,6 +122,13 @@ void softmax_forward(DataType type, bool block_per_row, std::int64_t rows, std::
 void softmax_backward(DataType type, const Tiling& tiling, std::int64_t rows, std::int64_t classes,
                       const void* probabilities, const std::int32_t* labels, void* dsrc,
                       CUstream_st* stream);
+
+// Probabilities of rows or their logarithms, and the gradient, which reads that result.
+void row_softmax_forward(DataType type, bool block_per_row, bool logarithm, std::int64_t rows,
+                         std::int64_t width, const void* src, void* dst, CUstream_st* stream);
+void row_softmax_backward(DataType type, bool block_per_row, bool logarithm, std::int64_t rows,
+                          std::int64_t width, const void* result, const void* ddst, void* dsrc,
+                          CUstream_st* stream);
 
 // dropout.cu: both passes are the same function.
 void dropout(DataType type, const Tiling& tiling, const Image& image, double keep, const void* src,

@@ -72,6 +72,7 @@ std::string splits_name(std::int64_t splits);
 
 // One function per op and its passes; each adds its plans for the builder's layout.
 void plan_relu(PlanBuilder& builder);
+void plan_activation(PlanBuilder& builder);
 void plan_add(PlanBuilder& builder);
 void plan_dropout(PlanBuilder& builder);
 void plan_bias(PlanBuilder& builder);
@@ -79,6 +80,7 @@ void plan_batchnorm(PlanBuilder& builder);
 void plan_lrn(PlanBuilder& builder);
 void plan_concat(PlanBuilder& builder);
 void plan_softmax(PlanBuilder& builder);
+void plan_row_softmax(PlanBuilder& builder);
 void plan_l2(PlanBuilder& builder);
 void plan_sgd(PlanBuilder& builder);
 void plan_momentum(PlanBuilder& builder);

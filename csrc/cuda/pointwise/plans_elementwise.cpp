@@ -1,5 +1,6 @@
 // Plans of ops that map elements to elements: ReLU, sums, dropout and optimizers.
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -49,6 +50,54 @@ void plan_relu(PlanBuilder& builder) {
                builder.map("src", Use::output)},
               [=](const Tiling& tiling, const Pointers& p, CUstream_st* stream) {
                 relu_backward(type, tiling, count, p[0], p[1], p[2], stream);
+              });
+  }
+}
+
+namespace {
+
+struct NamedActivation {
+  const char* op;
+  Activation which;
+};
+constexpr NamedActivation kActivations[] = {
+    {"relu6", Activation::relu6},
+    {"hardsigmoid", Activation::hardsigmoid},
+    {"hardswish", Activation::hardswish},
+    {"sigmoid", Activation::sigmoid},
+    {"tanh", Activation::tanh},
+    {"softplus", Activation::softplus},
+    {"elu", Activation::elu},
+    {"silu", Activation::silu},
+    {"mish", Activation::mish},
+    {"gelu", Activation::gelu},
+    {"gelu-tanh", Activation::gelu_tanh},
+};
+
+Activation activation_of(const std::string& op) {
+  const auto* found = std::find_if(std::begin(kActivations), std::end(kActivations),
+                                   [&](const auto& one) { return op == one.op; });
+  PYDLBENCH_CHECK(found != std::end(kActivations), op + " is an activation");
+  return found->which;
+}
+
+}  // namespace
+
+void plan_activation(PlanBuilder& builder) {
+  const auto which = activation_of(builder.problem.op);
+  const auto type = builder.type;
+  const auto count = builder.count();
+  if (builder.is_forward()) {
+    add_tiled(builder, 1, {builder.map("src", Use::input), builder.map("dst", Use::output)},
+              [=](const Tiling& tiling, const Pointers& p, CUstream_st* stream) {
+                activation_forward(type, tiling, count, which, p[0], p[1], stream);
+              });
+  } else {
+    add_tiled(builder, 2,
+              {builder.map("src", Use::input), builder.map("dst", Use::input),
+               builder.map("src", Use::output)},
+              [=](const Tiling& tiling, const Pointers& p, CUstream_st* stream) {
+                activation_backward(type, tiling, count, which, p[0], p[1], p[2], stream);
               });
   }
 }

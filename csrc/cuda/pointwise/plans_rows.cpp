@@ -1,4 +1,4 @@
-// Plans of ops on rows: concatenation, and softmax with cross-entropy.
+// Plans of ops on rows: concatenation, softmax, and softmax with cross-entropy.
 #include <cstddef>
 #include <limits>
 #include <string>
@@ -42,6 +42,33 @@ void plan_concat(PlanBuilder& builder) {
                   }
                   concat(forward ? Concat::join : Concat::split, tiling, rows, pieces,
                          forward ? p.back() : p.front(), stream);
+                });
+  }
+}
+
+void plan_row_softmax(PlanBuilder& builder) {
+  // Along the last axis of NCHW, whatever the layout of the images around them.
+  builder.channels_last = false;
+  builder.variant = "plain";
+  const auto image = builder.image();
+  const auto rows = image.batch * image.channels * image.height, width = image.width;
+  PYDLBENCH_CHECK(rows <= std::numeric_limits<std::int32_t>::max(), "that many rows");
+  const auto type = builder.type;
+  const bool logarithm = builder.problem.op == "log-softmax", forward = builder.is_forward();
+  std::vector<TensorSpec> tensors{builder.map("src", Use::input), builder.map("dst", Use::output)};
+  if (!forward) {
+    tensors = {builder.map("result", Use::input), builder.map("dst", Use::input),
+               builder.map("src", Use::output)};
+  }
+  for (const bool block : {false, true}) {
+    builder.add(block ? "block per row" : "warp per row", tensors, 0,
+                [=](const Pointers& p, void*, CUstream_st* stream) {
+                  if (forward) {
+                    row_softmax_forward(type, block, logarithm, rows, width, p[0], p[1], stream);
+                  } else {
+                    row_softmax_backward(type, block, logarithm, rows, width, p[0], p[1], p[2],
+                                         stream);
+                  }
                 });
   }
 }
