@@ -64,3 +64,54 @@ def test_a_step_that_cannot_be_run_says_why(session):
 def test_an_unknown_model_is_the_callers_mistake(session):
     with pytest.raises(UsageError, match="nearest: mnist"):
         run(StepSpec(model="mnits"), session)
+
+
+OWN = """
+import os
+import sys
+
+from torch import nn, randn
+
+print("imported")
+
+class Loud(nn.Linear):
+    def forward(self, x):
+        print("forward")
+        return super().forward(x)
+
+def loud():
+    os.write(1, b'{"ok": null}\\n')
+    sys.stdout.flush()
+    return Loud(4, 3), randn(2, 4)
+
+def forking():
+    os.fork()  # the child, too, goes on where its parent was called from
+    return loud()
+
+def leaving():
+    sys.exit("enough")
+
+def greedy():
+    return nn.Linear(1 << 24, 1 << 24), randn(1)
+
+def empty():
+    return nn.Linear(4, 3)
+"""
+
+
+def test_models_of_ones_own_print_what_they_like_and_cost_their_row_at_most(session, tmp_path):
+    (tmp_path / "of my own").mkdir()
+    file = tmp_path / "of my own" / "net.py"
+    file.write_text(OWN)
+    names = ("loud", "forking", "leaving", "greedy")
+    cases = [StepSpec(model=f"{file}:{name}", phase="training") for name in names]
+    records = run_in_turn(cases, session)
+    assert [one.status for one in records] == ["ok", "ok", "failed", "failed"]
+    first = records[0]
+    assert (first.case.batch, first.output, first.parameters) == (2, (2, 3), 15)
+    assert first.environment["module"] == "Loud"
+    assert StepRecord.from_dict(json.loads(json.dumps(first.to_dict()))) == first
+    assert records[2].reason == f"{file}:24: SystemExit: enough"
+    assert records[3].reason.startswith(f"{file}:27: out of memory: ")
+    with pytest.raises(UsageError, match=r"net\.py:empty: returns no inputs; nearest: --input"):
+        run(StepSpec(model=f"{file}:empty"), session)

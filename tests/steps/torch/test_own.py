@@ -107,12 +107,13 @@ def notes_of(backend, case):
             4 * 27 + 3 * 4 + 5 * 4 * 36 + 5,
             {"features.0", "features.1", "features.2", "head"},
         ),
-        (
+        pytest.param(
             CONVOLVED,
             {"phase": "forward-backward", "options": {"width": "6"}, "own": inputs("1x3x8x8")},
             (1, 5),
             6 * 27 + 3 * 6 + 5 * 6 * 36 + 5,
             {"features.0", "features.1", "features.2", "head"},
+            marks=pytest.mark.deep,
         ),
         (
             TIED,
