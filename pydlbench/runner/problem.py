@@ -69,7 +69,9 @@ class BackendRun:
         known: of ``kernel`` (False) and ``warm`` (True), the process that last timed it, by number,
             and its samples there: it is calibrated and warmed up.
         cost_s: its part of the wall seconds of visits, the search left out.
-        patience: how often the death of its worker costs a visit only.
+        patience: how often the death of its worker is followed by another visit all the same.
+        lost: why visits have no samples, one reason each.
+        ended: no visit follows: the ones there are make the row.
     """
 
     case: KernelSpec
@@ -88,6 +90,8 @@ class BackendRun:
     known: dict[bool, tuple[int, Samples]] = field(default_factory=dict)
     cost_s: float = 0.0
     patience: int = 0
+    lost: list[str] = field(default_factory=list)
+    ended: bool = False
 
     @property
     def name(self) -> str:
@@ -103,6 +107,13 @@ class BackendRun:
         """
         process, samples = self.known.get(warm, (0, None))
         return samples if process == kernel.generation else None
+
+    def forget(self) -> None:
+        """Free all samples, once the row is made of them."""
+        self.samples = self.warm_samples = None
+        self.taken.clear()
+        self.warm_taken.clear()
+        self.known.clear()
 
 
 def by_problem(cases: Sequence[KernelSpec]) -> Iterator[list[KernelSpec]]:
@@ -125,8 +136,8 @@ def by_problem(cases: Sequence[KernelSpec]) -> Iterator[list[KernelSpec]]:
 class Problem:
     """One problem's cases, interleaved where there are several, in one visit or more.
 
-    Whoever cannot be prepared gets a row that says so, and so does whoever dies or hangs for the
-    second time, or in the only visit; the others go on.
+    Whoever cannot be prepared gets a row that says so. Whoever fails later, or dies for the second
+    time, has a row of the visits before, which says that there are fewer and why. The others go on.
 
     Args:
         kernels: of the session.
@@ -176,15 +187,15 @@ class Problem:
 
         A case without any samples has none then.
         """
-        found = []
-        for one in self._runs:
-            row = one.row
-            if row is None and one.facts is not None and one.taken:
-                taken = joined(one.taken, self._visits, len(one.processes))
-                row = self._kernels.row(one.case, one.facts, taken)
-            if row is not None:
-                found.append((one.case, row))
-        return found
+        unmade = [one for one in self._runs if one.row is None and one.taken]
+        for one in unmade:
+            one.samples = joined(one.taken, self._visits, len(one.processes))
+        if len(self._runs) > 1:
+            rows = iter(_paired(self._kernels, unmade)[2] if unmade else ())
+        else:
+            rows = iter([_row(self._kernels, one) for one in unmade])
+        found = [(one.case, next(rows) if one in unmade else one.row) for one in self._runs]
+        return [(case, row) for case, row in found if row is not None]
 
     def visit(self, lap: int | None = None) -> None:
         """Have the kernels made ready, take a visit's samples, and free what is not kept.
@@ -227,10 +238,11 @@ class Problem:
                 one.warm_samples = joined(one.warm_taken, min(self._visits, len(one.warm_taken)))
         if len(self._runs) > 1:
             compare(self._kernels, runs)
-            return
-        for one in runs:
-            if one.facts is not None and one.samples is not None:
-                one.row = self._kernels.row(one.case, one.facts, one.samples)
+        else:
+            for one in runs:
+                one.row = _row(self._kernels, one)
+        for one in self._runs:
+            one.forget()
 
     def release(self) -> None:
         """Free all that is still prepared."""
@@ -242,7 +254,7 @@ class Problem:
         A disturbed visit is left out of the ratios, too: it is taken again beside the fastest, and
         where the fastest's own was disturbed, beside all.
         """
-        unmade = [one for one in self._runs if one.row is None]
+        unmade = [one for one in self._runs if one.row is None and not one.ended]
         wanting = [one for one in unmade if self._wants_more(one, alone)]
         timed = {i: one for i, one in enumerate(unmade) if one.taken}
         if not any(taken_again(one.taken.values(), self._visits) for one in wanting) or not timed:
@@ -254,6 +266,8 @@ class Problem:
 
     def _wants_more(self, run: BackendRun, alone: bool) -> bool:
         """Whether a run without a row is to be visited again."""
+        if run.ended:
+            return False
         if run.facts is None:
             return True
         policy = self._kernels.sampling_policy(run.case, run.facts, alone=alone)
@@ -350,14 +364,36 @@ def _is_there(kernel: RemoteKernel[KernelFacts] | None) -> bool:
 
 
 def _lose(kernels: Kernels, run: BackendRun, error: PydlbenchError) -> None:
-    """Take a visit from a run whose kernel cannot be prepared or sampled, or all of them.
+    """Take a visit from a run whose kernel cannot be prepared or sampled, or all that follow.
 
     The death of a worker is forgiven once where there are more visits: the next one tries again.
+    What earlier visits have measured stays; only without any is there no time.
     """
+    run.lost.append(" ".join(str(error).split()))
     if isinstance(error, WorkerError) and run.patience > 0:
         run.patience -= 1
+    elif run.taken:
+        run.ended = True
     else:
         run.row = without_time(kernels, run.case, error)
+
+
+def _row(kernels: Kernels, run: BackendRun, samples: Samples | None = None) -> Measurement:
+    """Return the row of a run's samples, with what it has to say of visits that it lost.
+
+    Args:
+        kernels: of the session.
+        run: with samples.
+        samples: in place of its own.
+    """
+    samples = samples or run.samples
+    assert run.facts is not None and samples is not None, "it was sampled"
+    row = kernels.row(run.case, run.facts, samples)
+    if not run.lost:
+        return row
+    number = "a visit" if len(run.lost) == 1 else f"{len(run.lost)} visits"
+    said = f"{number} failed, {max(1, len(samples.visits))} made the row: {run.lost[-1]}"
+    return msgspec.structs.replace(row, warnings=(*row.warnings, said))
 
 
 def _in_rounds(policy: Policy) -> Policy:
@@ -448,32 +484,18 @@ def without_time(kernels: Kernels, case: KernelSpec, error: PydlbenchError) -> M
 
 
 def compare(kernels: Kernels, runs: Sequence[BackendRun]) -> None:
-    """Make the runs' rows.
+    """Make the runs' rows, and look for what makes the slow ones slow.
 
     Args:
         kernels: of the session; makes rows, and knows what logs and empty calls tell.
-        runs: those with samples.
+        runs: with samples.
     """
-    timed = {i: run.samples for i, run in enumerate(runs) if run.samples is not None}
-    if not timed:
+    if not runs:
         return
-    best, found = ratios(timed, _references({index: runs[index] for index in timed}))
-    for index, samples in timed.items():
-        run, ratio = runs[index], found[index]
-        if run.facts is None:
-            continue
-        facts, warm = run.facts, run.warm_samples
-        clocked, clock_from = _clocked(run.case, samples, runs)
-        row = kernels.row(run.case, facts, clocked)
-        row = msgspec.structs.replace(
-            row,
-            clock_from=clock_from,
-            ratio=_ratio_fields(ratio, runs[best].name),
-            warm_s=None if warm is None else warm.median,
-            faults=_faults(samples, warm),
-            empty_call_s=None if run.case.backend == "native" else kernels.empty_call_s(run.case),
-        )
-        run.row = row
+    best, found, rows = _paired(kernels, runs)
+    for run, row in zip(runs, rows, strict=True):
+        empty = None if run.case.backend == "native" else kernels.empty_call_s(run.case)
+        run.row = msgspec.structs.replace(row, empty_call_s=empty)
     for index, run in enumerate(runs):
         ratio = found[index]
         slow = ratio.interval.low if ratio.interval else ratio.median
@@ -484,6 +506,32 @@ def compare(kernels: Kernels, runs: Sequence[BackendRun]) -> None:
                 beside = run.warm if run.warm_samples is not None else None
                 run.log = kernels.logged(run.case, run.variant, beside)
             run.row = explained(run.row, run, runs[best])
+
+
+def _paired(
+    kernels: Kernels, runs: Sequence[BackendRun]
+) -> tuple[int, dict[int, Ratio], list[Measurement]]:
+    """Return who is the fastest, everybody's ratio to it in the visits that both have, and rows.
+
+    Args:
+        kernels: of the session.
+        runs: with samples, at least one.
+    """
+    timed = {index: run.samples for index, run in enumerate(runs) if run.samples is not None}
+    best, found = ratios(timed, _references(dict(enumerate(runs))))
+    rows = []
+    for index, run in enumerate(runs):
+        clocked, clock_from = _clocked(run.case, timed[index], runs)
+        warm = run.warm_samples
+        row = msgspec.structs.replace(
+            _row(kernels, run, clocked),
+            clock_from=clock_from,
+            ratio=_ratio_fields(found[index], runs[best].name),
+            warm_s=None if warm is None else warm.median,
+            faults=_faults(timed[index], warm),
+        )
+        rows.append(row)
+    return best, found, rows
 
 
 def _references(runs: Mapping[int, BackendRun]) -> set[int]:

@@ -99,7 +99,7 @@ def measured_row(
         setup_s=facts.setup_s,
         discarded=samples.discarded,
         candidates=candidates if keep_candidates else None,
-        samples_s=samples.all_seconds if keep_samples else None,
+        samples_s=tuple(samples.all_seconds) if keep_samples else None,
         tensor_cores=facts.tensor_cores,
         notes=tuple(facts.notes),
         launch_s=facts.launch_s,

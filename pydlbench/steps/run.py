@@ -133,8 +133,10 @@ class _Turns:
         self._visits = session.options.visits or VISITS
         self._lap = 0
         self._order = random_order(session.options.seed)
-        # By number of the step: why it has no time, what is known of it, and its samples by lap.
+        # By number of the step: why it has no time, why its visits came to an end, what is known
+        # of it, and its samples by lap.
         self._refused: dict[int, StepRecord] = {}
+        self._ended: dict[int, str] = {}
         self._facts: dict[int, StepFacts] = {}
         self._taken: dict[int, dict[int, Samples]] = {}
         self._processes: dict[int, set[int]] = {}
@@ -142,8 +144,8 @@ class _Turns:
     @property
     def finished(self) -> bool:
         """Whether no step wants another visit."""
-        left = [one for index, one in self._taken.items() if index not in self._refused]
-        if len(self._refused) == len(self._cases):
+        left = [one for index, one in self._taken.items() if index not in self._ended]
+        if len(self._refused) + len(self._ended) == len(self._cases):
             return True
         return self._lap >= self._visits and not any(
             taken_again(one.values(), self._visits) for one in left
@@ -166,7 +168,7 @@ class _Turns:
         kernels: dict[int, RemoteKernel[StepFacts]] = {}
         with releasing(kernels.values()):
             for index, case in enumerate(self._cases):
-                if index in self._refused:
+                if index in self._refused or index in self._ended:
                     continue
                 if progress:
                     what = "checks" if self._lap == 0 else f"visit {self._lap + 1}"
@@ -176,7 +178,7 @@ class _Turns:
                 except PydlbenchError as error:
                     if isinstance(error, ValueError):  # a word that is none: not a row's matter
                         raise
-                    self._refused[index] = _refused(case, session, error)
+                    self._lose(index, error)
             if progress:
                 progress(max(done, len(self._refused)), count, f"{len(kernels)} steps in turn")
             self._sample(kernels)
@@ -197,11 +199,18 @@ class _Turns:
         taken = sample_interleaved(samplers, policies, self._order, canary=canary)
         for (index, kernel), samples in zip(kernels.items(), taken, strict=True):
             if isinstance(samples, PydlbenchError):
-                self._refused[index] = _refused(self._cases[index], session, samples)
+                self._lose(index, samples)
             else:
                 self._facts.setdefault(index, kernel.facts)
                 self._taken.setdefault(index, {})[self._lap] = samples
                 self._processes.setdefault(index, set()).add(kernel.generation)
+
+    def _lose(self, index: int, error: PydlbenchError) -> None:
+        """Visit a step no more; what earlier visits have measured stays."""
+        if index in self._taken:
+            self._ended[index] = " ".join(str(error).split())
+        else:
+            self._refused[index] = _refused(self._cases[index], self._session, error)
 
     def records(self) -> list[StepRecord]:
         """Return a record for each step, in the order given."""
@@ -210,9 +219,13 @@ class _Turns:
             if index in self._refused:
                 found.append(self._refused[index])
                 continue
-            processes = len(self._processes[index])
-            samples = joined(self._taken[index], self._visits, processes)
-            found.append(record_of(case, self._session, self._facts[index], samples))
+            taken, processes = self._taken[index], len(self._processes[index])
+            samples = joined(taken, min(self._visits, len(taken)), processes)
+            record = record_of(case, self._session, self._facts[index], samples)
+            if why := self._ended.get(index):
+                said = f"a visit failed, {len(taken)} made the row: {why}"
+                record = msgspec.structs.replace(record, warnings=(*record.warnings, said))
+            found.append(record)
         return found
 
 
@@ -240,7 +253,7 @@ def record_of(case: StepSpec, session: Session, facts: StepFacts, samples: Sampl
         reason="; ".join(f"{one.name}: {one.detail}" for one in wrong) or None,
         time=time,
         images_per_s=facts.batch / time.median,
-        samples_s=samples.all_seconds,
+        samples_s=tuple(samples.all_seconds),
         rounds_s=samples.by_round(),
         inner=samples.inner,
         faults=samples.faults,

@@ -7,6 +7,7 @@ and feeds the chunk back. Phases: calibrate (executions per sample), warm-up, ro
 from __future__ import annotations
 
 import math
+from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,8 @@ class Samples:
     """What one kernel's sampling gave.
 
     Attributes:
-        seconds: kept samples in order of time, seconds per execution; never empty.
+        seconds: kept samples in order of time, seconds per execution; never empty. Packed, as those
+            of all visits of all rows of a run are in memory together: quantiles are of all.
         all_seconds: every sample, disturbed ones included.
         discarded: samples left out; 0 when contended.
         clock_hz: median core clock of the kept rounds, or None.
@@ -68,8 +70,8 @@ class Samples:
         disturbed: how many of ``visits`` were contended, and stay as there are no others.
     """
 
-    seconds: tuple[float, ...]
-    all_seconds: tuple[float, ...]
+    seconds: Sequence[float]
+    all_seconds: Sequence[float]
     discarded: int
     clock_hz: float | None
     contended: bool
@@ -255,10 +257,13 @@ class Sampling:
         clocks = [r.clock_hz for r in rounds if r.clock_hz is not None]
         faults = [chunk.faults for chunk in self._chunks if chunk.faults is not None]
         busy = [share for chunk in self._chunks if (share := _busy(chunk)) is not None]
+        every = array("d", (x for chunk in self._chunks for x in chunk.seconds))
+        discarded = self._contention.discarded
+        kept = array("d", _kept(self._chunks, self._contention)) if discarded else every
         return Samples(
-            seconds=tuple(_kept(self._chunks, self._contention)),
-            all_seconds=tuple(x for chunk in self._chunks for x in chunk.seconds),
-            discarded=self._contention.discarded,
+            seconds=kept,
+            all_seconds=every,
+            discarded=discarded,
             clock_hz=median(clocks) if clocks else None,
             contended=self._contention.contended,
             contention_reason=self._contention.reason,

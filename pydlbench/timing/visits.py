@@ -13,6 +13,7 @@ its times) is taken again in a later lap, and left out once there are undisturbe
 from __future__ import annotations
 
 import math
+from array import array
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -168,8 +169,8 @@ def joined(visits: Mapping[int, Samples], wanted: int = 1, processes: int = 1) -
     again = f", {len(left_out)} more that were disturbed" if left_out else ""
     early = len(taken) < wanted
     return Samples(
-        seconds=tuple(x for one in taken for x in one.seconds),
-        all_seconds=tuple(x for one in visits.values() for x in one.all_seconds),
+        seconds=array("d", (x for one in taken for x in one.seconds)),
+        all_seconds=array("d", (x for one in visits.values() for x in one.all_seconds)),
         discarded=sum(one.discarded for one in taken)
         + sum(len(one.all_seconds) for one in left_out),
         clock_hz=median(clocks) if clocks else None,

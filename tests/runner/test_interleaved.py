@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from array import array
 from dataclasses import dataclass, field
 
 import msgspec
 import pytest
 
 from pydlbench.backends.base import KernelFacts
-from pydlbench.errors import BackendMissingError, UnsupportedError, WorkerError
+from pydlbench.errors import BackendMissingError, PrimitiveError, UnsupportedError, WorkerError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.records.measurement import Correctness
@@ -24,6 +25,7 @@ from pydlbench.timing.policy import Policy
 CONV = Conv2d.of(batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)
 GEMM = Gemm(m=8, k=32, n=16)
 PAGES = 700
+DEATH = WorkerError("was killed by SIGKILL")
 
 
 @dataclass
@@ -591,22 +593,6 @@ def test_the_interval_of_a_ratio_is_that_of_the_visits():
     assert numba.ratio["ci_high"] == pytest.approx(2.0, rel=2e-2)
 
 
-def test_the_first_death_of_a_worker_costs_a_visit_and_the_second_the_row():
-    gone = WorkerError("the worker is gone")
-    once, twice = ([None, gone, gone][:number] for number in (2, 3))
-    native, numba = measured(
-        Moody(native=Invented(), numba=Invented(refuses={False: once})), CASES, visits=6
-    )
-    assert (native.status, native.time.visits) == ("ok", 6)
-    assert (numba.status, numba.time.visits) == ("ok", 5)
-    assert numba.ratio["rounds"] == 5
-    native, numba = measured(
-        Moody(native=Invented(), numba=Invented(refuses={False: twice})), CASES, visits=6
-    )
-    assert (native.status, native.time.visits) == ("ok", 6)
-    assert (numba.status, numba.reason) == ("failed", "the worker is gone")
-
-
 def test_visits_go_on_until_the_interval_is_narrow_or_the_budget_spent():
     problem = Problem(Moody(native=Invented()), CASES[:1], 6)
     laps = 0
@@ -697,3 +683,45 @@ def test_pages_are_kept_in_the_second_half_where_there_are_any_to_keep():
         assert [warm for name, warm, _ in host.asked if name == "eager"].count(True) == kept
         assert (torch.warm_s is None) is (kept == 0)
         assert native.time.visits == 6
+
+
+@pytest.mark.parametrize(
+    ("errors", "visits"),
+    [
+        ([None, DEATH], 5),
+        ([None, DEATH, None, DEATH], 2),
+        ([None, None, PrimitiveError("killed by SIGKILL")], 2),
+    ],
+)
+def test_who_fails_later_keeps_the_visits_before_and_says_so(errors, visits):
+    """The first death of a worker costs a visit; the second, or another error, all that follow."""
+    host = Moody(native=Invented(), numba=Invented(refuses={False: errors}))
+    native, numba = measured(host, CASES, visits=6)
+    assert (native.status, native.time.visits, native.warnings) == ("ok", 6, ())
+    assert (numba.status, numba.time.visits, numba.ratio["rounds"]) == ("ok", visits, visits)
+    assert numba.complete
+    (said,) = numba.warnings
+    assert f"{visits} made the row" in said
+    assert said.endswith("killed by SIGKILL")
+
+
+def test_rows_of_an_interrupted_run_have_a_ratio_over_the_visits_of_both():
+    host = Host(native=Invented(), numba=Invented(kernel_s=2e-3, refuses={False: [DEATH]}))
+    problem = Problem(host, CASES, 6)
+    for _ in range(3):
+        problem.visit()
+    native, numba = problem.rows
+    assert not native.complete
+    assert (native.time.visits, numba.time.visits) == (3, 2)
+    assert (native.ratio["median"], numba.ratio["rounds"]) == (1, 2)
+    assert numba.ratio["median"] == pytest.approx(2, rel=0.02)
+
+
+def test_a_finished_row_leaves_no_samples_in_memory():
+    problem = Problem(Host(native=Invented(), numba=Invented()), CASES, 2)
+    problem.visit()
+    taken = [visit for one in problem._runs for visit in one.taken.values()]
+    assert all(isinstance(visit.seconds, array) for visit in taken)
+    while not problem.finished:
+        problem.visit()
+    assert all(not one.taken and one.samples is None and one.row.ok for one in problem._runs)

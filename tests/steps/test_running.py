@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 
 import pytest
 
-from pydlbench.errors import UsageError
-from pydlbench.records.step import StepRecord, StepSpec
+from pydlbench.errors import UsageError, WorkerError
+from pydlbench.records.step import StepPreparation, StepRecord, StepSpec
 from pydlbench.runner.session import Options, Session
 from pydlbench.steps.agreement import agree
-from pydlbench.steps.run import run, run_in_turn
+from pydlbench.steps.run import prepare_step, run, run_in_turn
 
 QUICK = Options(budget_s=0.02, seed=3)
 pytestmark = pytest.mark.skipif(
@@ -59,6 +60,24 @@ def test_a_step_that_cannot_be_run_says_why(session):
     assert record.status == "skipped"
     assert "tf32" in record.reason
     assert StepRecord.from_dict(json.loads(json.dumps(record.to_dict()))) == record
+
+
+def test_a_step_that_fails_later_keeps_the_visits_before(session, monkeypatch):
+    """Prepared anew for each visit, it is refused in the third."""
+    true, asked = prepare_step, []
+
+    def refusing(case, *words, **named):
+        asked.append(case)
+        if len(asked) > 2:
+            raise WorkerError("killed by SIGKILL")
+        return true(case, *words, **named)
+
+    monkeypatch.setattr("pydlbench.steps.run.prepare_step", refusing)
+    monkeypatch.setattr(session, "options", dataclasses.replace(QUICK, visits=6))
+    unchecked = StepPreparation(checks=False)
+    record = run(StepSpec(model="mnist", batch=2), session, preparation=unchecked)
+    assert (record.status, record.time.visits, len(asked)) == ("ok", 2, 3)
+    assert record.warnings[-1] == "a visit failed, 2 made the row: killed by SIGKILL"
 
 
 def test_an_unknown_model_is_the_callers_mistake(session):
