@@ -63,7 +63,7 @@ def check(
     time_limit_s: float = 80.0,
     native: Mapping[KernelSpec, Measurement] | None = None,
     checks: bool = False,
-    forecast: Callable[[StepSpec], ForecastRecord | None] = lambda _: None,
+    forecast: Callable[[StepSpec], ForecastRecord | str] = lambda _: "",
     layout: str = "nhwc",
     feed: str = "resident",
     tell: Callable[[str], None] = lambda _: None,
@@ -84,7 +84,8 @@ def check(
             kernels is not counted.
         native: the native rows of the same step, where they have been found already.
         checks: check the step (shapes, parameters, gradients, descent) before it is timed.
-        forecast: says what the step will take, in seconds; called before anything of it is run.
+        forecast: says what the step will take, or why it cannot; called before anything of it is
+            run.
         layout: of images: ``nhwc`` (PyTorch's channels_last) or ``nchw``.
         feed: ``resident`` images and labels, or new ones from the ``host`` in each step.
         tell: called with what is done next.

@@ -288,22 +288,22 @@ class CheckTask(Task):
             result = self._result(record=record)
         yield Result("check", result.to_dict(), self.rows[0], detail=result)
 
-    def _forecast(self, case: StepSpec, session: Any, view: View) -> ForecastRecord | None:
+    def _forecast(self, case: StepSpec, session: Any, view: View) -> ForecastRecord | str:
         """Return what stored rows say of a step, and keep that before anything of the step runs.
 
-        None where some are missing, or nothing is kept.
+        Why there is nothing, where some are missing, or nothing is kept.
         """
         from pydlbench.ladder.forecast import forecast_step
         from pydlbench.runner.execute import row_key
 
         if view.store is None:
-            return None
+            return "there is no store"
         try:
             found = forecast_step(case, session, view.store, measures=False)
-        except PydlbenchError:  # it would cost the check, which has its own numbers
-            return None
+        except PydlbenchError as error:  # it would cost the check, which has its own numbers
+            return " ".join(str(error).split())
         if found.status != "ok":
-            return None
+            return found.reason or "stored rows are missing"
         key = f"{row_key(self, self.rows[0])}/forecast"
         view.keep(Result("forecast", found.to_dict(), key=key))
         return found

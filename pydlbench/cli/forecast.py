@@ -48,7 +48,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     )
     add(
         parser.add_argument_group("what is forecast"),
-        *("framework", "mode", "phase", "batch", "precision", "layout", "option"),
+        *("framework", "mode", "phase", "batch", "precision", "layout", "feed", "option"),
         many=("framework", "mode"),
         framework={"help": "torch, tensorflow or all; default: those that are installed"},
         precision={"type": (one_of, CPU_PRECISIONS), "default": "fp32"},
@@ -142,10 +142,15 @@ def read_tasks(
             mode=mode,
             precision=args.autocast or args.precision,
             layout=args.layout or "",
+            feed=args.feed,
             seed=args.seed,
         )
-        names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "device")
-        row = Row(fields=fields_of(args, values_of(step, *names)), label=step.label, case=step)
+        names = ("model", "batch", "phase", "precision", "framework", "mode", "layout")
+        row = Row(
+            fields=fields_of(args, values_of(step, *names, "feed", "device")),
+            label=step.label,
+            case=step,
+        )
         tasks.append(
             ForecastTask(
                 rows=(row,),

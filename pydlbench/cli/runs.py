@@ -12,11 +12,10 @@ from pydlbench.cli.options import add, reading_store, taking, whole_number
 from pydlbench.cli.output import Outputs, print_report, reading_runs
 from pydlbench.cli.terminal import tell
 from pydlbench.errors import UsageError, nearest
-from pydlbench.store.entry import TABLES
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from pydlbench.ladder.estimate import Estimate, Plan
     from pydlbench.records.measurement import Measurement
@@ -352,8 +351,8 @@ def show(run: Loaded, *, quiet: bool = False) -> None:
         "protocol": lambda: _protocols(run),
         "check": lambda: _checks(run),
         "findings": lambda: _findings(run),
-        **_others(run, quiet),
     }
+    sections |= _others(run, quiet, sections)
     if info.kind == "diagnose" or summed in tables or not _asked_for(run):
         del sections["layer"]
     if "check" in tables:  # it prints the forecast that it was held against
@@ -369,13 +368,13 @@ def show(run: Loaded, *, quiet: bool = False) -> None:
         sections[name]()
 
 
-def _others(run: Loaded, quiet: bool) -> dict[str, Callable[[], None]]:
-    """Return what shows the tables of other commands: their own modules."""
+def _others(run: Loaded, quiet: bool, shown: Collection[str]) -> dict[str, Callable[[], None]]:
+    """Return what shows the tables of other commands, which are not ``shown``: their modules."""
     from pydlbench.cli.parser import COMMANDS
 
     found: dict[str, Callable[[], None]] = {}
     for name, command in COMMANDS.items():
-        if command.stores and command.stores not in TABLES:
+        if command.stores and command.stores not in shown:
             show_stored = importlib.import_module(f"pydlbench.cli.{name}").show_stored
             found[command.stores] = functools.partial(show_stored, run, quiet=quiet)
     return found

@@ -288,7 +288,7 @@ def _disturbed(found: Sequence[Bandwidth]) -> Iterator[Advice]:
         patterns = ", ".join(one.pattern for one in items)
         yield Advice(
             symptom=f"no window of the {level} probes ({patterns}) was undisturbed: "
-            f"{items[0].disturbance}; roofs that count on them are too low to believe",
+            f"{items[0].disturbance}; rows whose roof they would be have none",
             remedy="stop other load and measure again",
         )
 

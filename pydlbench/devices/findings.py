@@ -305,6 +305,7 @@ class ProbedDevice(abc.ABC):
                 capacity=capacity,
                 bytes_per_s=math.inf if found is None else found.bytes_per_s,
                 low_bytes_per_s=None if found is None else found.low_bytes_per_s,
+                disturbance=None if found is None else found.disturbance,
             )
 
         self.best_bandwidth("memory")  # says why there is none

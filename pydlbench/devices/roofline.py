@@ -30,12 +30,14 @@ class Level:
         bytes_per_s: its measured bandwidth in B/s; infinite where it was not probed: what it may
             hold then costs nothing, because charging it to a farther level would be no lower bound.
         low_bytes_per_s: what its slowest undisturbed probe reached; None where there was only one.
+        disturbance: what was seen beside its probes, of which none was undisturbed; None else.
     """
 
     name: str
     capacity: float
     bytes_per_s: float
     low_bytes_per_s: float | None = None
+    disturbance: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

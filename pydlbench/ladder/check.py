@@ -71,7 +71,7 @@ def check_step(
     time_limit_s: float = 80.0,
     native: Mapping[KernelSpec, Measurement] | None = None,
     checks: bool = False,
-    forecast: Callable[[StepSpec], ForecastRecord | None] = lambda _: None,
+    forecast: Callable[[StepSpec], ForecastRecord | str] = lambda _: "",
     tell: Callable[[str], None] = lambda _: None,
 ) -> CheckRecord:
     """Measure a framework's step rung by rung, and explain what lies between the rungs.
@@ -84,8 +84,8 @@ def check_step(
             kernels is not counted.
         native: the native rows of the same step, where they have been found already.
         checks: check the step (shapes, parameters, gradients, descent) before it is timed.
-        forecast: says what the step will take from what is stored; called before anything of the
-            step is run.
+        forecast: says what the step will take from what is stored, or why it cannot; called before
+            anything of the step is run.
         tell: called with what is done next.
 
     Raises:
@@ -96,7 +96,9 @@ def check_step(
     begin = time.monotonic()
     model = None if case.own is not None else build_model(case.model, case.batch, **case.options)
     said = forecast(case)
-    made = _Check(case, model, session, checks, said, tell)
+    made = _Check(case, model, session, checks, None if isinstance(said, str) else said, tell)
+    if isinstance(said, str) and said:
+        made.note(f"no forecast: {said}")
     try:
         made.list_calls()
         made.find_native(native, laps)
@@ -149,6 +151,10 @@ class _Check:
         self._laps: Laps
         self._step_utc = ""
         self._log: dict[str, Any] = {}
+
+    def note(self, text: str) -> None:
+        """Have the record say something."""
+        self._notes.append(text)
 
     # --- what is visited ----------------------------------------------------------------------
 
@@ -358,6 +364,7 @@ class _Check:
             details=self._details(rows, natives, median(_of(laps, "step"))),
             outside_s=0.0 if self._chain is None else self._chain.reorder_s,
             calling_s=self._calling_s(),
+            fused=any(".." in name for one in self._operators.calls for name in one.names),
             confidence=confidence,
         )
         return CheckRecord(
@@ -400,7 +407,7 @@ class _Check:
                 "how": "" if operators is None else operators.facts.how,
             },
             disturbed=found.disturbed,
-            notes=(*self._notes, *notes, *self._outside()),
+            notes=(*self._notes, *notes, *self._native.notes(), *found.fused, *self._outside()),
             seconds=seconds,
         )
 

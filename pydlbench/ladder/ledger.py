@@ -19,7 +19,7 @@ from pydlbench.timing.statistics import Interval, median, median_interval
 from pydlbench.units import Scale, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from pydlbench.records.check import Lap
 
@@ -199,6 +199,7 @@ class Findings:
         ledger: the terms; they sum to the rung ``step``.
         unexplained: interval of the unexplained share; None without one.
         contradictions: what cannot all be right.
+        fused: how much less than its layers one by one a step takes that computes them together.
         disturbed: somebody else used the cores most of the time.
     """
 
@@ -209,6 +210,7 @@ class Findings:
     ledger: tuple[LedgerTerm, ...]
     unexplained: tuple[float, float] | None
     contradictions: tuple[str, ...]
+    fused: tuple[str, ...]
     disturbed: bool
 
 
@@ -221,6 +223,7 @@ def conclude(
     details: Mapping[str, str] | None = None,
     outside_s: float | None = 0.0,
     calling_s: float = 0.0,
+    fused: bool = False,
     confidence: float = 0.95,
 ) -> Findings:
     """Return rungs, terms and contradictions.
@@ -235,13 +238,16 @@ def conclude(
             where nobody knows how long they take.
         calling_s: what the chain of recorded calls spends on starting each of them from Python,
             as the step does not: its autograd starts those of a backward pass.
+        fused: the step computes layers together, so that it may take less than they do one by one.
         confidence: level of the intervals.
     """
     ladder = Ladder.of(laps, absent)
-    made = _Terms(ladder, hows or {}, details or {}, confidence)
+    made = _Terms(ladder, hows or {}, details or {}, confidence, fused)
     if "step" in ladder.values:
         made.climb(experiments)
-    said = [*made.contradictions, *_impossible(ladder, outside_s, calling_s, confidence)]
+    pairs = _LAYERS_ALONE if fused else ()
+    below = {pair: words for pair in pairs if (words := _less(ladder, *pair, confidence))}
+    said = [*made.contradictions, *_impossible(ladder, outside_s, calling_s, confidence, below)]
     return Findings(
         rungs=Rungs(**{name: ladder.rung(name, confidence) for name in RUNGS}),
         reasons=ladder.reasons,
@@ -250,6 +256,7 @@ def conclude(
         ledger=tuple(made.terms),
         unexplained=made.unexplained(),
         contradictions=tuple(said),
+        fused=tuple(below.values()),
         disturbed=ladder.disturbed,
     )
 
@@ -262,6 +269,7 @@ class _Terms:
     hows: Mapping[str, str]
     details: Mapping[str, str]
     confidence: float
+    fused: bool = False
     terms: list[LedgerTerm] = field(default_factory=list)
     contradictions: list[str] = field(default_factory=list)
     # By lap, what experiments leave of each difference that they are about.
@@ -322,8 +330,13 @@ class _Terms:
             between = (below, above)
         name = _title(below, above)
         kind = "limit" if name == "limit" else "difference"
+        # Of what is computed together the layers one by one are no lower bound.
+        joined = self.fused and below in _ALONE and above not in _ALONE
         if not own:
-            self._add(name, kind, seconds, self._around(seconds, by_lap.values()), between, "")
+            ends = self._around(seconds, by_lap.values())
+            if joined and ends is not None and ends[1] < 0:
+                kind = "fused"
+            self._add(name, kind, seconds, ends, between, "")
             return
         rest, left = seconds, dict(by_lap)
         for one in own:
@@ -332,10 +345,15 @@ class _Terms:
             left = {lap: s - e for lap, s in left.items() if (e := one.within(lap)) is not None}
             ends = self._around(part, one.seconds.values())
             self._add(one.term, "experiment", part, ends, between, one.how, one.detail)
+        ends = self._around(rest, left.values(), [one.reach(self.confidence) for one in own])
+        less = f"{name}, less {', '.join(one.term for one in own)}"
+        if joined and ends is not None and ends[1] < 0:
+            how = f"{less}: layers computed together against the same one by one"
+            self._add(f"fused, {name}", "fused", rest, ends, between, how)
+            return
         self.left.append(left)
         self.reaches += [one.reach(self.confidence) for one in own]
-        how = f"{name}, less {', '.join(one.term for one in own)}: no experiment explains it"
-        ends = self._around(rest, left.values(), [one.reach(self.confidence) for one in own])
+        how = f"{less}: no experiment explains it"
         self._add(f"unexplained, {name}", "unexplained", rest, ends, between, how)
         if ends is not None and ends[1] < 0:
             scale = Scale.of(self._median("step"))
@@ -356,7 +374,7 @@ class _Terms:
         detail: str = "",
     ) -> None:
         above = between[-1]
-        if kind in ("limit", "difference"):
+        if kind == "limit" or not how:
             upper = self.hows.get(above, _name(above))
             how = upper if len(between) == 1 else f"{upper}, minus {_name(between[0])}, lap by lap"
         self.terms.append(
@@ -410,12 +428,44 @@ _ORDER: Final = (
 )
 
 
+# Those that are measured layer by layer, and no bound of what computes several at once; as much of
+# :data:`_ORDER`. The native chain has to lie between the native sums all the same.
+_ALONE: Final = ("limit", "native", "native_chain")
+_LAYERS_ALONE: Final = (("limit", "step"), ("native_chain", "step"), ("native_hot", "step"))
+
+
+def _less(ladder: Ladder, lower: str, upper: str, confidence: float) -> str:
+    """Return how far a step lies below its layers one by one; empty where it does not."""
+    found = median_interval(ladder.between(lower, upper).values(), confidence)
+    if found is None or found.high >= 0:
+        return ""
+    what = "their limit" if lower == "limit" else f"the {_name(lower).replace('_', ' ')}"
+    return (
+        "fused step: layers computed together take less than one by one, "
+        f"the step against {what}: {_both(ladder, upper, lower, found)}"
+    )
+
+
 def _impossible(
-    ladder: Ladder, outside_s: float | None, calling_s: float, confidence: float
+    ladder: Ladder,
+    outside_s: float | None,
+    calling_s: float,
+    confidence: float,
+    fused: Collection[tuple[str, str]],
 ) -> list[str]:
-    """Return which rungs contradict each other beyond the interval of their difference."""
+    """Return which rungs contradict each other beyond the interval of their difference.
+
+    Args:
+        ladder: the rungs.
+        outside_s: see :func:`conclude`.
+        calling_s: likewise.
+        confidence: likewise.
+        fused: pairs in which the upper rung takes less, as it computes layers together.
+    """
     said = []
     for lower, upper, words in _ORDER:
+        if (lower, upper) in fused:
+            continue
         found = median_interval(ladder.between(lower, upper).values(), confidence)
         allowed = calling_s if lower == "operator_chain" else 0.0
         if found is not None and found.high < -allowed:

@@ -283,6 +283,8 @@ class NativeVisits:
         self._cases = [case for case in every if _timed(rows[case])]
         self._seconds: dict[KernelSpec, list[float]] = {case: [] for case in self._cases}
         self._reorders: dict[KernelSpec, Mapping[str, float]] = {}
+        # Why visits failed, by kernel.
+        self._failed: dict[KernelSpec, list[str]] = {}
         #: How many kernels are visited in no further lap.
         self.cut = 0
         #: Core clock beside the kernels of the last visit; None where nobody read it.
@@ -360,15 +362,29 @@ class NativeVisits:
         variant = f"{row.algorithm} {row.layout}" if row.algorithm else None
         try:
             kernel = self._session.prepare(case, variant=variant)
-        except PydlbenchError:
-            return None  # its row was measured before: the sum takes the last time that is known
+        except PydlbenchError as error:
+            self._fail(case, error)
+            return None
         with releasing([kernel]):
             (samples,) = sample_interleaved([kernel.sample], [self._policy], self._order)
         if isinstance(samples, PydlbenchError):
+            self._fail(case, samples)
             return None
         self._seconds[case].append(samples.median)
         self._reorders.setdefault(case, kernel.facts.reorder_s)
         return samples.clock_hz
+
+    def _fail(self, case: KernelSpec, error: PydlbenchError) -> None:
+        """Note it: the sum of this lap has the last time that is known of the kernel."""
+        self._failed.setdefault(case, []).append(" ".join(str(error).split()))
+
+    def notes(self) -> list[str]:
+        """Return which kernels failed in a lap, and what stands in the sums for them."""
+        return [
+            f"native {case.label}: {len(why)} visits failed, {len(self._seconds[case])} made its "
+            f"time, and the last one stands in the sums of those laps: {why[-1]}"
+            for case, why in self._failed.items()
+        ]
 
     def _last(self, case: KernelSpec, otherwise: KernelSpec | None = None) -> float:
         if known := self._seconds.get(case):

@@ -87,8 +87,9 @@ class LedgerTerm(Record, frozen=True, kw_only=True):
     Attributes:
         term: what it is; the name of a cause only where an experiment stands behind it.
         kind: ``limit`` (computed from FLOPs and bytes), ``difference`` (what lies between two
-            rungs, with no experiment on it), ``experiment`` (an A/B run, a counter or a log) or
-            ``unexplained`` (what experiments leave of a difference).
+            rungs, with no experiment on it), ``fused`` (the same, below zero, where layers that a
+            step computes together take less time than one by one), ``experiment`` (an A/B run, a
+            counter or a log) or ``unexplained`` (what experiments leave of a difference).
         seconds: of the measured step; below zero where something is saved.
         ci_low: lower end of its 95 % interval, from differences within laps; None without one.
         ci_high: upper end.
@@ -99,7 +100,7 @@ class LedgerTerm(Record, frozen=True, kw_only=True):
     """
 
     term: str
-    kind: Annotated[str, one_of("limit", "difference", "experiment", "unexplained")]
+    kind: Annotated[str, one_of("limit", "difference", "fused", "experiment", "unexplained")]
     seconds: float
     ci_low: float | None = None
     ci_high: float | None = None

@@ -228,7 +228,7 @@ def rung_columns(record: CheckRecord) -> list[Column[Step]]:
 
 def _between(term: LedgerTerm, scale: Scale) -> str:
     """A term in the line of its rung: an experiment and what it leaves with their time."""
-    if term.kind in ("limit", "difference"):
+    if term.kind in ("limit", "difference", "fused"):
         words = term.how if term.kind == "limit" else term.term
         return f"{words} ({term.detail})" if term.detail else words
     if term.kind == "unexplained":

@@ -59,7 +59,8 @@ def verdict(row: Measurement) -> str:
     name, roof = short_name(row.layer), row.roofline
     if roof is None:
         time = format_seconds(row.time.median) if row.time else "an unknown time"
-        return f"{name} takes {time}; without a measured peak there is no roof to hold it against."
+        lacking = "a measured peak" if row.peak.measured is None else "an undisturbed bandwidth"
+        return f"{name} takes {time}; without {lacking} there is no roof to hold it against."
     chip = "GPU" if _on_gpu(row) else "CPU"
     reached = percent(roof.efficiency)
     left = f"{number(1 / roof.efficiency, 2)}x" if roof.efficiency > 0 else "everything"

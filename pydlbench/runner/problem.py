@@ -387,7 +387,8 @@ def _row(kernels: Kernels, run: BackendRun, samples: Samples | None = None) -> M
         samples: in place of its own.
     """
     samples = samples or run.samples
-    assert run.facts is not None and samples is not None, "it was sampled"
+    assert run.facts is not None, "it was sampled"
+    assert samples is not None, "it was sampled"
     row = kernels.row(run.case, run.facts, samples)
     if not run.lost:
         return row

@@ -253,6 +253,10 @@ def with_limits(
             that of the level before it counts where it was probed.
         levels: those whose bandwidths count, whatever else was probed for other rows; None is all.
 
+    Returns:
+        The row without a roof, and a warning, where that would be the bandwidth of a level of which
+        no probe was undisturbed.
+
     Raises:
         UnsupportedError: a peak or a bandwidth was not probed.
     """
@@ -275,12 +279,18 @@ def with_limits(
     theoretical = limits.theoretical
     slowest = next(one for one in counted if one.name == over.bandwidth)
     low = slowest.low_bytes_per_s
+    peak = Peaks(
+        theoretical=None if theoretical is None else theoretical / 1e12,
+        measured=limits.measured / 1e12,
+    )
+    # Of a disturbed level it is known that it is no slower. Where even so another limit is the
+    # higher one, that is the roof.
+    if over.bound == "memory" and slowest.disturbance is not None:
+        said = f"no roof: no probe of {slowest.name} was undisturbed ({slowest.disturbance})"
+        return msgspec.structs.replace(row, peak=peak, warnings=(*row.warnings, said))
     return msgspec.structs.replace(
         row,
-        peak=Peaks(
-            theoretical=None if theoretical is None else theoretical / 1e12,
-            measured=limits.measured / 1e12,
-        ),
+        peak=peak,
         roofline=Roofline(
             bound=over.bound,
             time_s=over.time_s,

@@ -39,8 +39,12 @@ __all__ = [
 
 #: Kinds of entries: a timed layer; the estimate of a step (computed, not measured); a timed
 #: framework step, two frameworks' results held against each other, a published script's numbers;
-#: a check; what ``diagnose`` found. Another command may have a table of its own.
-TABLES: Final = ("layer", "estimate", "step", "agreement", "protocol", "check", "findings")
+#: a check; what ``diagnose`` found; a forecast (computed), the operators timed for it, and steps
+#: that it is calibrated with. Another command may have a table of its own.
+TABLES: Final = (
+    *("layer", "estimate", "step", "agreement", "protocol", "check", "findings"),
+    *("forecast", "operator", "calibration"),
+)
 #: Those that were not timed.
 UNTIMED: Final = ("estimate", "agreement", "forecast")
 #: Statuses of rows that need not be measured again.

@@ -37,7 +37,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
             involuntary switch always waits, so 0 beside switches means "not counted here".
         steal_s: time the hypervisor took from the used CPUs, summed over them.
         wall_s: wall time between the two readings of the counters.
-        threads: threads that the kernel ran on.
+        threads: threads that the kernel ran on, a CPU for each.
         disturbance: what the backend itself saw that speaks against these samples (a GPU that was
             too hot, another process on it), in words.
         gpu: what was read from a GPU meanwhile.

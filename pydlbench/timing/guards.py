@@ -72,6 +72,20 @@ def _wall(chunk: Chunk, inner: int) -> float:
     return max(chunk.wall_s, inner * sum(chunk.seconds))
 
 
+def _waited_for_others(chunk: Chunk) -> float:
+    """Return how long a thread can have waited for somebody else's, in seconds.
+
+    Threads of a process that has more of them than CPUs wait for each other. Others have delayed
+    one for no longer than they ran, and they ran for no longer than this process left the CPUs to
+    them, idle time included. Both CPU time and wall time are known to the microsecond, so this
+    tells of chunks of a millisecond what ticks tell of seconds.
+    """
+    if chunk.cpu_s is None:
+        return chunk.run_delay_s
+    left = chunk.threads * chunk.wall_s - chunk.cpu_s
+    return min(chunk.run_delay_s, max(0.0, left))
+
+
 def disturbed_by(chunk: Chunk, inner: int, policy: Policy) -> str | None:
     """Return what disturbed a chunk as a whole, in words, or None.
 
@@ -82,9 +96,9 @@ def disturbed_by(chunk: Chunk, inner: int, policy: Policy) -> str | None:
         return chunk.disturbance
     if (shared := slow_canary(chunk.canary, policy)) is not None:
         return shared
-    wall = _wall(chunk, inner)
-    if chunk.run_delay_s > max(policy.chunk_wait_fraction * wall, policy.chunk_wait_floor_s):
-        return f"waited {chunk.run_delay_s * 1e3:.3g} ms of {wall * 1e3:.3g} ms for a CPU"
+    wall, wait = _wall(chunk, inner), _waited_for_others(chunk)
+    if wait > max(policy.chunk_wait_fraction * wall, policy.chunk_wait_floor_s):
+        return f"waited {wait * 1e3:.3g} ms of {wall * 1e3:.3g} ms for a CPU"
     # Half a tick of slack: sums of ticks are floats.
     steal_limit = (policy.chunk_steal_ticks - 0.5) * policy.steal_tick_s
     if chunk.steal_s >= max(steal_limit, policy.chunk_steal_fraction * wall):
@@ -110,9 +124,9 @@ def _hits(chunk: Chunk, inner: int, fastest: float, policy: Policy) -> list[bool
     hit = [False] * len(chunk.seconds)
     if fastest <= 0:
         return hit
-    evidence = chunk.run_delay_s + chunk.steal_s
+    evidence = _waited_for_others(chunk) + chunk.steal_s
     # A wait of zero beside switches means that this platform does not count waits.
-    waits_unknown = evidence == 0
+    waits_unknown = chunk.run_delay_s + chunk.steal_s == 0
     jumped = [i for i, x in enumerate(chunk.seconds) if x > policy.jump * fastest]
     # Largest first: a wait belongs to the sample that it made long.
     for i in sorted(jumped, key=lambda i: -chunk.seconds[i]):
@@ -173,9 +187,10 @@ def _judged(chunks: Sequence[Chunk], inner: int, policy: Policy) -> Contention:
 
 
 def _alone(chunks: Sequence[Chunk], inner: int, policy: Policy) -> bool:
-    """Whether there was nobody else to wait for.
+    """Whether there was nobody else to wait for, although CPUs were left to others.
 
-    Only the sum over all chunks can tell: what others took of a single one is less than a tick.
+    Idle CPUs are told from busy ones by ticks. Only the sum over all chunks can tell: what others
+    took of a single one is less than a tick.
     """
     taken = [chunk.others_s for chunk in chunks if chunk.others_s is not None]
     wall = sum(_wall(chunk, inner) for chunk in chunks)
@@ -196,7 +211,7 @@ def _seen(chunks: Sequence[Chunk], policy: Policy) -> str:
 
 def _totals(chunks: Sequence[Chunk], inner: int) -> str:
     wall = sum(_wall(chunk, inner) for chunk in chunks)
-    wait = sum(chunk.run_delay_s for chunk in chunks)
+    wait = sum(map(_waited_for_others, chunks))
     steal = sum(chunk.steal_s for chunk in chunks)
     switches = sum(sum(chunk.involuntary) for chunk in chunks)
     if not wall:
@@ -216,7 +231,7 @@ def _contention_reason(
 ) -> str | None:
     walls = [_wall(chunk, inner) for chunk in chunks]
     wall = sum(walls)
-    wait = sum(chunk.run_delay_s for chunk in chunks)
+    wait = sum(map(_waited_for_others, chunks))
     steal = sum(chunk.steal_s for chunk in chunks)
     in_disturbed = sum(w for w, bad in zip(walls, disturbed, strict=True) if bad)
     totals = _totals(chunks, inner)

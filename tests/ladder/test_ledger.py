@@ -284,3 +284,26 @@ def test_what_starting_the_chains_calls_from_python_takes_is_allowed_for():
 
 def test_noise_contradicts_nothing():
     assert conclude(laps(operator_chain=117.0, native_chain=94.0)).contradictions == ()
+
+
+@pytest.mark.parametrize("experiments", [(), (log(1e-4),)])
+def test_a_fused_step_may_take_less_than_its_layers_one_by_one(experiments):
+    """Not so one that computes them one by one, and no native chain either."""
+    taken = laps(operators=70.0, step=74.0, step_kept=73.0, without=("operator_chain",))
+    found = conclude(taken, experiments, fused=True)
+    assert found.contradictions == ()
+    (term,) = [one for one in found.ledger if one.kind == "fused"]
+    assert (term.between, term.seconds < 0) == (("native_chain", "operators"), True)
+    assert len(found.fused) == 3  # below the limit, the chain, and the sum with hot caches
+    assert math.isclose(total(found), found.rungs.step.median)
+    eager = conclude(taken, experiments)
+    assert len(eager.contradictions) == 3 + len(experiments)
+    assert eager.fused == ()
+    assert "fused" not in {one.kind for one in eager.ledger}
+
+
+def test_native_rows_fifty_times_off_are_contradicted_in_a_fused_step_too():
+    slow = {name: 50 * RUNGS[name] for name in ("native", "native_hot", "native_cold")}
+    assert conclude(laps(**slow), fused=True).contradictions
+    # A step that is not below its layers says nothing of it.
+    assert conclude(laps(), fused=True).fused == ()

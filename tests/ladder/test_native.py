@@ -179,7 +179,12 @@ def test_a_kernel_that_dies_counts_with_what_is_known_of_it(visits):
     native, session, wanted = visits
     first = native()
     session.dying = wanted.terms[0].hot
+    assert native.notes() == []
     assert native()["native_hot"] == pytest.approx(first["native_hot"])
+    (said,) = native.notes()
+    assert session.dying.label in said
+    assert "1 visits failed, 1 made its time" in said
+    assert said.endswith("it died")
 
 
 def test_where_time_is_short_the_tail_is_visited_no_more(visits):

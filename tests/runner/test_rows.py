@@ -189,6 +189,20 @@ def test_levels_that_other_rows_had_probed_do_not_change_the_roof():
     assert with_limits(record, CASE, device(llc=1e9, l2=400e9)).roofline != fewer.roofline
 
 
+@pytest.mark.parametrize(("rate", "bound"), [(1e9, None), (100e9, "compute")])
+def test_a_bandwidth_that_was_never_undisturbed_is_no_roof(rate, bound):
+    """Unless another limit is the higher one even so: the level is no slower than it was read."""
+    found = device(l2=rate)
+    probed = [
+        dataclasses.replace(one, disturbance="somebody else") if one.level == "l2" else one
+        for one in found.bandwidths
+    ]
+    held = with_limits(row(), CASE, dataclasses.replace(found, bandwidths=tuple(probed)))
+    assert held.peak.measured == pytest.approx(0.1)
+    assert (held.roofline and held.roofline.bound) == bound
+    assert ["l2" in one for one in held.warnings] == ([] if bound else [True])
+
+
 @pytest.mark.parametrize(
     ("pass_", "output"),
     [("forward", 2000), ("backward-data", 1000), ("backward-weights", 200)],

@@ -234,6 +234,28 @@ def test_where_others_ran_or_nobody_counted_waits_are_contention(taken: list) ->
     assert judge([with_others(CROWDED, one) for one in taken], 1, POLICY).contended
 
 
+def crowded(wall: float, left: float) -> Chunk:
+    """A chunk of three threads on two CPUs of which others can have had ``left`` of each second."""
+    one = chunk([wall / 10] * 8 + [1.6 * wall / 10] * 2, [2] * 10, wait=0.3 * wall, wall=wall)
+    return msgspec.structs.replace(one, threads=2, cpu_s=(2 - left) * wall, others_s=0.0)
+
+
+@pytest.mark.parametrize("wall", [0.005, 0.015, 0.035])
+def test_a_visit_too_short_for_ticks_is_judged_by_its_cpu_time(wall: float) -> None:
+    """Whoever had all CPUs all the time has waited for nobody else."""
+    short = [crowded(wall, left=0.01)] * 3
+    assert judge(short, 1, POLICY).contended is False
+    assert disturbed_by(short[0], 1, POLICY) is None
+    # Half a CPU was somebody's, or nobody's: too short to tell, and it counts as somebody's.
+    assert judge([crowded(wall, left=0.5)] * 3, 1, POLICY).contended
+
+
+def test_a_neighbour_who_ran_briefly_has_delayed_nobody_for_longer() -> None:
+    """Of a wait of 30 % of the time, a tenth can be his."""
+    brief = crowded(0.045, left=0.1)
+    assert (disturbed_by(brief, 1, POLICY) or "").startswith("waited 4.5 ms of ")
+
+
 def test_a_burst_is_left_out_whoever_it_was() -> None:
     burst = chunk([0.0050] * 9 + [0.0110], [0] * 9 + [5], wait=0.0065)
     chunks = [with_others(QUIET, 0.0), with_others(burst, 0.01), with_others(QUIET, 0.0)]
