@@ -1,4 +1,6 @@
-"""Bandwidths that an earlier run probed on this machine: kept in a file, and checked before use.
+"""What earlier processes probed on this machine: kept in a file.
+
+Bandwidths are checked before use.
 
 A run of one layer would spend a quarter of its time on the same six readings again. So they are
 kept by machine, CPUs and library, and a run believes those of a level once one short reading of
@@ -68,7 +70,7 @@ def machine_key(facts: CpuFacts, cpus: Sequence[int], library: Mapping[str, Any]
 
 
 class Kept:
-    """The file of kept bandwidths, by machine.
+    """The file of what is kept, by machine.
 
     Args:
         path: of the file; None keeps nothing.
@@ -107,13 +109,36 @@ class Kept:
             return
         earlier = {(item.level, item.pattern): item for item in self.read()}
         taken = {(item.level, item.pattern): item for item in bandwidths}
+        # All of them are probed anew a day after the oldest.
+        oldest = earlier.keys() - taken
+        self._replace(
+            self._document()["machines"][self._key]["taken"] if oldest else time.time(),
+            bandwidths=[dataclasses.asdict(item) for item in (earlier | taken).values()],
+        )
+
+    def read_burst(self) -> float:
+        """Return what a burst of the canary has done at the most, in FLOP per cycle; 0 if unknown.
+
+        Kept by the key of the machine and the CPUs alone, see :meth:`write_burst`.
+        """
+        found = self._document()["machines"].get(self._key)
+        try:
+            fresh = 0 <= time.time() - found["taken"] < _AGE_S
+            best = float(found["burst"])
+        except (KeyError, TypeError, ValueError):  # of another version, or damaged: seen anew
+            return 0.0
+        return best if fresh and 0 < best < math.inf else 0.0
+
+    def write_burst(self, per_cycle: float) -> None:
+        """Keep what a burst has done, in FLOP per cycle, as the most that there is."""
+        if self._path is not None:
+            self._replace(time.time(), burst=per_cycle)
+
+    def _replace(self, taken: float, **found: Any) -> None:
+        """Write the file anew, with what was found on this machine at a time."""
+        assert self._path is not None, "nothing is kept"
         document = self._document()
-        machines = document["machines"]
-        machines[self._key] = {
-            # All of them are probed anew a day after the oldest.
-            "taken": machines[self._key]["taken"] if earlier.keys() - taken else time.time(),
-            "bandwidths": [dataclasses.asdict(item) for item in (earlier | taken).values()],
-        }
+        document["machines"][self._key] = {"taken": taken, **found}
         text = json.dumps(document)
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)

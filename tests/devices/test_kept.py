@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -163,3 +164,17 @@ def test_the_file_can_be_named_or_left_out(monkeypatch, tmp_path):
     assert kept_path() == tmp_path / "own.json"
     monkeypatch.setenv(VARIABLE, "none")
     assert kept_path() is None
+
+
+def test_processes_share_the_best_burst_of_a_day(tmp_path, monkeypatch):
+    path = tmp_path / "probes.json"
+    Kept(path, "bandwidths").write(KEPT)
+    one, other = Kept(path, "bursts"), Kept(path, "bursts")
+    assert other.read_burst() == 0
+    one.write_burst(63.5)
+    assert other.read_burst() == 63.5
+    assert len(Kept(path, "bandwidths").read()) == len(KEPT)
+    assert Kept(path, "another").read_burst() == Kept(None, "bursts").read_burst() == 0
+    tomorrow = time.time() + 25 * 3600
+    monkeypatch.setattr("time.time", lambda: tomorrow)
+    assert other.read_burst() == 0

@@ -144,20 +144,25 @@ def test_nans_and_other_shapes_never_agree(tmp_path: Path, values: list[float]) 
     assert found.check.status == "failed"
 
 
-def test_gradients_may_differ_as_far_as_rounding_carries() -> None:
+def test_each_gradient_may_differ_as_far_as_rounding_carries_it() -> None:
+    """A small tensor is not excused by how far another one moves."""
     found = Agreement(
         frameworks=("torch", "tensorflow"),
         output=1e-5,
-        gradients=0.1,
+        gradients=0.3,
         worst="a",
         median=0.01,
-        tensors={"output": 1e-5, "a": 0.1},
+        tensors={"output": 1e-5, "a": 0.3, "small": 0.02},
+        norms={"output": 1e-5, "a": 0.1, "small": 0.02},
     )
-    assert found.check.status == "failed"
-    assert msgspec.structs.replace(found, floor=0.06).check.status == "ok"
-    assert msgspec.structs.replace(found, floor=0.005).check.status == "failed"
-    # The output is held against what rounding does to the output, not to gradients.
-    wild = msgspec.structs.replace(found, output=0.02, floor=0.06)
-    assert wild.check.status == "failed"
-    assert msgspec.structs.replace(wild, output_floor=0.005).check.status == "failed"
-    assert msgspec.structs.replace(wild, output_floor=0.015).check.status == "ok"
+    assert found.wrong == ["a", "small"]
+    floors = {"output": 1e-6, "a": 0.06, "small": 0.011}
+    held = msgspec.structs.replace(found, floors=floors)
+    assert (held.wrong, held.check.status) == ([], "ok")
+    held = msgspec.structs.replace(found, floors=floors | {"small": 0.005})
+    assert (held.wrong, held.check.status) == (["small"], "failed")
+    # Nor the output by gradients.
+    wild = msgspec.structs.replace(
+        held, tensors=found.tensors | {"output": 0.02}, norms=found.norms | {"output": 0.02}
+    )
+    assert wild.wrong == ["output", "small"]

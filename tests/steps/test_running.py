@@ -33,7 +33,7 @@ def test_tutorials_agree(session, name):
     assert found.output < 1e-4
     assert found.gradients is not None
     assert found.gradients < 1e-4
-    assert found.floor is None
+    assert found.floors == {}
 
 
 def test_records_have_times_and_checks(session):

@@ -24,6 +24,7 @@ from pydlbench.backends.verification.verify import Verdict, verify
 from pydlbench.devices.cpu.affinity import own_cpus, physical_cores
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.devices.cpu.peaks import flop_rate
+from pydlbench.devices.kept import Kept, kept_path, machine_key
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.layer import result_role
@@ -245,8 +246,9 @@ class Canary:
     """What the FMA units of some cores do in a burst, as a share of what they do undisturbed.
 
     Somebody else on a core, a neighbour outside the virtual machine among them, takes his share of
-    its FMA units, whatever is being timed. Undisturbed is what the core's design does per cycle;
-    of a design that is not known, the most that was seen in this process.
+    its FMA units, whatever is being timed. Undisturbed is what the core's design does per cycle.
+    Of a design that is not known it is the most that two bursts have done in some process on this
+    machine, so that all processes of a session judge alike; one alone may be a clock that jumped.
 
     Args:
         cpus: that the process is pinned to.
@@ -257,8 +259,12 @@ class Canary:
         rate = flop_rate(facts, "fp32")
         self._cpus = list(cpus)
         self._per_cycle = 0.0
+        self._kept: Kept | None = None
+        self._best: list[float] = []
         if rate is not None and not rate.assumed:
             self._per_cycle = rate.flop_per_clock * physical_cores(facts, cpus)
+        else:
+            self._kept = Kept(kept_path(), machine_key(facts, cpus, {}))
 
     @classmethod
     def of(cls, cpus: Sequence[int]) -> Canary | None:
@@ -287,7 +293,12 @@ class Canary:
             clock_hz: of the cores meanwhile.
         """
         per_cycle = [one / clock_hz for one in flops_per_s]
-        self._per_cycle = max(self._per_cycle, *per_cycle, 0.0)
+        if self._kept is not None:
+            self._best = sorted([*self._best, *per_cycle])[-2:]
+            known = self._kept.read_burst()
+            self._per_cycle = max(self._per_cycle, self._best[0], known)
+            if self._per_cycle > known:
+                self._kept.write_burst(self._per_cycle)
         return tuple(one / self._per_cycle for one in per_cycle)
 
 

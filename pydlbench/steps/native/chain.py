@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from pydlbench.backends.native.chains import ChainLink
+from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import PrimitiveError, UnsupportedError
+from pydlbench.layers.layer import result_role
 from pydlbench.models.graph import INPUT
 from pydlbench.records.chain import ChainFacts, ChainStep
 from pydlbench.records.specs import KernelSpec
 from pydlbench.records.step import Check
+from pydlbench.steps.agreement import TOLERANCE
 from pydlbench.steps.inputs import make_batch, make_weights
 from pydlbench.steps.native.links import LABELS, list_step, problem_text
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -26,20 +30,27 @@ if TYPE_CHECKING:
     from pydlbench.backends.native.chains import Chain, Chains
     from pydlbench.backends.native.cpu import CpuBackend, CpuKernel
     from pydlbench.backends.native.cuda import CudaBackend, CudaKernel
+    from pydlbench.backends.verification.verify import Verdict
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
-    from pydlbench.steps.native.links import Listing
+    from pydlbench.steps.native.links import Link, Listing
 
-__all__ = ["NativeChain", "prepare_model"]
+__all__ = ["NativeChain", "check_kernels", "prepare_model"]
 
 #: A way is tried so often, after one run that nobody times; or once, if that took so long.
 _TRIES: Final = 5
 _ENOUGH_S: Final = 2.0
 #: Runs with a clock behind each step: so many have an interval at 95 %.
 _RUNS: Final = 6
-#: Largest difference between updated weights and those that NumPy computes from the gradient, over
-#: the largest weight: two roundings in float32.
+#: Largest difference between an update and the one that the gradient says, beyond what storing the
+#: weights rounds off, over the largest update: two roundings in float32.
 _UPDATE_TOLERANCE: Final = 1e-6
+#: Roundings of the sum of a weight and its update, and the unit roundoff of float32.
+_ROUNDINGS: Final = 2
+_UNIT: Final = 2.0**-24
+#: Tensors that are kept at a time to check kernels one by one, in bytes.
+_TOGETHER: Final = 1 << 30
+_LISTED: Final = 3
 
 
 class NativeChain:
@@ -53,6 +64,7 @@ class NativeChain:
         dropout: whether it drops anything.
         choices: ``<algorithm> <layout>`` of the fastest kernels alone, by problem.
         chains: makes it, on its device; None is the CPU of this process.
+        kept: tensors that are read back besides output, gradients and updated weights.
 
     Raises:
         UnsupportedError: an operation of which there is no native kernel.
@@ -68,6 +80,7 @@ class NativeChain:
         dropout: bool = True,
         choices: Mapping[str, str] | None = None,
         chains: Chains | None = None,
+        kept: Collection[str] = (),
     ) -> None:
         if chains is None:
             from pydlbench.backends.native.cpu_chains import CpuChains
@@ -78,10 +91,11 @@ class NativeChain:
         self._listing = list_step(model, phase, dropout=dropout)
         self._weights = make_weights(model, seed)
         self._chains: Chains = chains
+        self._given = _given(model, self._listing, self._weights, seed)
         self.chain: Chain = chains.make(
             _links(self._listing, choices or {}),
-            _given(model, self._listing, self._weights, seed),
-            self._kept(),
+            self._given,
+            self._kept() | set(kept) - self._given.keys(),
             layouts,
         )
 
@@ -104,19 +118,57 @@ class NativeChain:
         self.chain.run()
         worst, where = 0.0, ""
         for name, gradient in self.gradients():
-            before = self._weights[name]
-            expected = before - np.float32(self._model.optimizer.rate) * gradient
-            found = self.chain.tensor(name).reshape(before.shape)
-            error = float(np.abs(found - expected).max())
-            relative = error / max(float(np.abs(before).max()), 1e-30) if before.any() else error
+            before = self._weights[name].astype(np.float64)
+            update = self._model.optimizer.rate * gradient.astype(np.float64)
+            found = self.chain.tensor(name).reshape(before.shape) - before
+            # What is stored is the sum: a small update of a large weight is rounded to its digits.
+            rounded = _ROUNDINGS * _UNIT * (np.abs(before) + np.abs(update))
+            beyond = max(0.0, float((np.abs(found + update) - rounded).max()))
+            relative = beyond / max(float(np.abs(update).max()), 1e-30)
             if not relative <= worst:
                 worst, where = relative, name
         self.chain.load()
         good = worst <= _UPDATE_TOLERANCE
-        detail = f"{len(self._listing.gradients)} tensors within {worst:.2g}"
+        detail = (
+            f"{len(self._listing.gradients)} tensors within {worst:.2g} of their largest update"
+        )
         if not good:
-            detail = f"{where} off by {worst:.2g} of its largest element"
+            detail = f"{where} off by {worst:.2g} of its largest update"
         return Check(name="update", status="ok" if good else "failed", detail=detail)
+
+    def verdict(self, link: Link) -> Verdict:
+        """Hold what a kernel has written in the last run against float64 values.
+
+        These are computed from what the kernel itself has read, so that no rounding of the kernels
+        before counts.
+
+        Args:
+            link: whose tensors are kept or given, and written by nobody else.
+        """
+        layer, pass_, propagation = link.work.layer, link.work.pass_, link.work.propagation
+        shapes, role = layer.shapes(), result_role(layer, pass_)
+
+        def value(tensor: str, as_role: str) -> NDArray[np.float32]:
+            known = self._given.get(tensor)
+            found = self.chain.tensor(tensor) if known is None else known
+            return found.reshape(shapes[as_role])
+
+        algorithms = {one["name"]: one["algorithm"] for one in self.chain.steps}
+        return verify(
+            layer,
+            pass_,
+            "fp32",
+            {one: value(link.reads[one], one) for one in layer.reads(pass_, propagation)},
+            value(link.writes[role], role),
+            0,
+            algorithm=algorithms.get(link.name),
+            extra={
+                one: value(link.writes[one], one)
+                for one in layer.writes(pass_, propagation)
+                if one != role and link.writes.get(one, INPUT) not in self._given
+            },
+            propagation=propagation,
+        )
 
     def seconds(self, timing: str) -> float:
         """Return the least time of a few runs.
@@ -168,6 +220,62 @@ class NativeChain:
         gradients = self._listing.gradients
         updated = set(gradients) if self.phase == "training" else set()
         return {self._listing.output, *gradients.values(), *updated}
+
+
+def check_kernels(model: Model, layouts: str, **how: Any) -> Check:
+    """Hold the kernels of a step's backward passes against float64, each distinct one once.
+
+    Normalisations amplify rounding until, many layers back, gradients of two frameworks that are
+    both right agree to some per cent only: this is the check that still can fail there. It says
+    nothing of which kernel reads what; that is what outputs and gradients of a framework are for.
+    Outputs do not move so far: they tell of the forward kernels.
+
+    Args:
+        model: the graph.
+        layouts: as in :class:`NativeChain`.
+        how: further arguments of it.
+    """
+    every = list_step(model, "forward-backward", dropout=False).links
+    backward = [one for one in every if one.work.pass_ != "forward"]
+    links = list(
+        {
+            problem_text(one.work.layer, one.work.pass_, one.work.propagation): one
+            for one in reversed(backward)
+        }.values()
+    )
+    wrong, worst = [], 0.0
+    for group in _groups(links):
+        kept = {name for one in group for name in (*one.reads.values(), *one.writes.values())}
+        made = NativeChain(model, "forward-backward", layouts, dropout=False, kept=kept, **how)
+        made.chain.load()
+        made.chain.run()
+        for one in group:
+            found = made.verdict(one)
+            error = math.inf if found.rel_error is None else found.rel_error
+            worst = max(worst, error)
+            # The tolerance of a verdict is for operands of random signs; a step's have means.
+            if found.status != "ok" and not error <= TOLERANCE:
+                wrong.append(f"{one.name}: {found.detail}")
+    detail = f"{len(links)} kernels against float64 of what they read, within {worst:.2g}"
+    if wrong:
+        detail = f"{len(wrong)} of {len(links)} kernels are wrong: {'; '.join(wrong[:_LISTED])}"
+    return Check(name="kernels", status="failed" if wrong else "ok", detail=detail)
+
+
+def _groups(links: Sequence[Link]) -> Iterator[list[Link]]:
+    """Yield links whose tensors have room together, in their order."""
+    group: list[Link] = []
+    size = 0
+    for one in links:
+        layer = one.work.layer
+        own = 4 * sum(layer.operands(one.work.pass_).values())
+        if group and size + own > _TOGETHER:
+            yield group
+            group, size = [], 0
+        group.append(one)
+        size += own
+    if group:
+        yield group
 
 
 def _links(listing: Listing, choices: Mapping[str, str]) -> list[ChainLink]:
@@ -254,6 +362,8 @@ def prepare_model(
     layouts = min(tried, key=lambda one: tried[one])
     setup_s = time.perf_counter() - start
     checks = [chain.check_update()] if case.phase == "training" else []
+    if save is not None and case.backward and any(node.op == "batchnorm" for node in model):
+        checks.append(check_kernels(model, layouts, **how))
     notes = ["memory stays between executions; images, labels and first weights are loaded before"]
     notes += chains.notes(chain.chain)
     if case.backward and case.dropout and any(node.op == "dropout" for node in model):

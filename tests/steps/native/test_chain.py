@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tiny
 
 import pydlbench._cpu as _cpu
+from pydlbench.backends.native.cpu_chains import CpuChains
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Optimizer
 from pydlbench.records.step import StepSpec
 from pydlbench.steps.inputs import make_batch, make_weights
-from pydlbench.steps.native.chain import NativeChain
+from pydlbench.steps.native.chain import NativeChain, check_kernels
 from pydlbench.timing.statistics import median_interval
 
 WAYS = ("channels last", "blocked", "as each row")
@@ -100,13 +104,44 @@ def test_conversions_are_timed_run_by_run() -> None:
     assert min(runs) > 0
 
 
-def test_a_kernel_left_out_shows() -> None:
-    """The verification can fail: an update that is not made is found."""
-    model = tiny.chain()
-    made = NativeChain(model, "training", "channels last", dropout=False)
-    made._weights = {name: array + 1 for name, array in made._weights.items()}
+class Planted(CpuChains):
+    """Chains of which one tensor is read back wrong."""
 
+    def __init__(self, name, factor) -> None:
+        super().__init__()
+        self._name, self._factor = name, factor
+
+    def make(self, *words):
+        chain = super().make(*words)
+
+        def tensor(name):
+            return chain.tensor(name) * (self._factor if name == self._name else 1)
+
+        names = ("load", "run", "steps")
+        return SimpleNamespace(tensor=tensor, **{name: getattr(chain, name) for name in names})
+
+
+def test_an_update_that_is_wrong_by_a_part_of_itself_shows() -> None:
+    """Relative to the weights it would be nothing."""
+    model = dataclasses.replace(tiny.chain(), optimizer=Optimizer(rate=1e-4))
+    made = NativeChain(model, "training", "channels last", dropout=False)
+    assert made.check_update().status == "ok"
+    wrong = dataclasses.replace(model, optimizer=Optimizer(rate=1.01e-4))
+    made._model = wrong
     assert made.check_update().status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("tensor", "wrong"),
+    [("", ""), ("left/weights/gradient", "left"), ("left/bn/bias/gradient", "left/bn")],
+)
+def test_a_wrong_gradient_is_found_behind_normalisations(tensor, wrong, monkeypatch) -> None:
+    """By one per cent, where rounding carries further; with room for few tensors at a time."""
+    monkeypatch.setattr("pydlbench.steps.native.chain._TOGETHER", 100_000)
+    found = check_kernels(MODELS["joins"](), "blocked", chains=Planted(tensor, 1.01))
+    assert found.status == ("failed" if wrong else "ok")
+    assert wrong in found.detail
+    assert not wrong or found.detail.startswith("1 of ")
 
 
 def test_memory_is_shared_by_lifetime_and_no_larger_than_needed() -> None:
