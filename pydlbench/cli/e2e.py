@@ -21,7 +21,6 @@ from pydlbench.cli.options import (
 )
 from pydlbench.cli.steps import add_own, check_phase, fields_of, read_model, values_of
 from pydlbench.errors import PydlbenchError, UsageError
-from pydlbench.models.own import is_own
 from pydlbench.runner.tasks import Result, Row, Task
 from pydlbench.words import (
     CASTS,
@@ -193,6 +192,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
     Raises:
         UsageError: a value is bad, or two options exclude each other.
     """
+    from pydlbench.models.own import is_own
     from pydlbench.records.step import StepSpec
     from pydlbench.timing.visits import VISITS
 
@@ -279,6 +279,8 @@ def devices(args: argparse.Namespace) -> tuple[list[str], tuple[str, ...]]:
 
 def _ways(args: argparse.Namespace) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
     """Return frameworks with their modes, and notes on what was left out."""
+    from pydlbench.models.own import is_own
+
     frameworks = args.framework or (FRAMEWORKS[:1] if is_own(args.model) else FRAMEWORKS)
     if not args.mode:
         return [(one, FRAMEWORK_MODES[one][0]) for one in frameworks], ()

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.options import add, choices, refuse
 from pydlbench.errors import BackendMissingError, UsageError
-from pydlbench.models.own import find_own, is_own
 from pydlbench.words import FRAMEWORK_MODES, FRAMEWORKS
 
 if TYPE_CHECKING:
@@ -83,6 +82,7 @@ def read_model(args: argparse.Namespace, batch: int | None) -> tuple[Model | Non
     Raises:
         UsageError: no such model, option or batch; an option that is for the other kind of model.
     """
+    from pydlbench.models.own import find_own, is_own
     from pydlbench.records.own import OwnInput, OwnSpec
 
     if not is_own(args.model):
@@ -122,6 +122,7 @@ def build(args: argparse.Namespace, batch: int | None) -> Model:
         UsageError: no such model, option or batch; or a model of the user's own, which has none.
     """
     from pydlbench.models import build_model
+    from pydlbench.models.own import find_own, is_own
 
     if is_own(args.model):
         find_own(args.model)
