@@ -85,8 +85,15 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         *("threads", "budget", "seed"),
         budget={"default": 0.25, "help": "seconds of sampling per native kernel (0.25)"},
     )
+    shown = parser.add_argument_group("what is shown")
+    shown.add_argument(
+        "--depth",
+        metavar="N",
+        type=taking("--depth", whole_number, 1),
+        help="join modules below the Nth level, and show the table of parts",
+    )
     add(
-        parser.add_argument_group("what is shown"),
+        shown,
         *("explain", "json", "md", "fail-on", "quiet", "verbose", "store"),
         fail_on=FAILED | {"help": "failed: end with exit code 3 if a check has failed"},
     )
@@ -121,7 +128,7 @@ def run(
 
     def shown(results: Results) -> None:
         if results.outcomes:
-            show(results, outputs, several=len(tasks) > 1, explain=args.explain)
+            show(results, outputs, several=len(tasks) > 1, explain=args.explain, depth=args.depth)
 
     code, _ = measure(args, "check", tasks, shown, sessions=session_factory, what="checks")
     return code
@@ -331,7 +338,14 @@ def _why(error: PydlbenchError) -> tuple[str, str]:
 # What is shown of checks.
 
 
-def show(results: Results, outputs: Outputs, *, several: bool, explain: bool) -> None:
+def show(
+    results: Results,
+    outputs: Outputs,
+    *,
+    several: bool,
+    explain: bool,
+    depth: int | None = None,
+) -> None:
     """Write the files, and print.
 
     Args:
@@ -339,6 +353,7 @@ def show(results: Results, outputs: Outputs, *, several: bool, explain: bool) ->
         outputs: where to.
         several: more than one check was asked for: JSON has a list of them.
         explain: how each term was measured.
+        depth: join modules below this level.
 
     Raises:
         PydlbenchError: a file could not be written after all; the report is printed before.
@@ -354,7 +369,7 @@ def show(results: Results, outputs: Outputs, *, several: bool, explain: bool) ->
     rows = [Measurement.from_dict(one) for one in native]
 
     def report() -> list[Block]:
-        return check_report(results.run, found, rows, explain=explain)
+        return check_report(results.run, found, rows, explain=explain, depth=depth)
 
     def document() -> str:
         head = {"kind": "check", "interrupted": results.early, "run": results.run.to_dict()}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pydlbench.records.check import OperatorRow
 
-__all__ = ["Part", "parts_of"]
+__all__ = ["Module", "Part", "module_tree", "parts_of"]
 
 # Parts of calls are sums of fractions.
 _DIGITS = 6
@@ -101,3 +101,61 @@ def _kind(kinds: set[str]) -> str:
 def _native(names: Sequence[str], native: Mapping[str, float], count: int) -> float | None:
     known = [native[name] for name in names if name in native]
     return sum(known) / count if len(known) == len(names) else None
+
+
+# -----------------------------------------------------------------------------
+# The step as the tree of its modules.
+
+
+@dataclass(slots=True)
+class Module:
+    """A module, or a node's path, with all that is below it.
+
+    Attributes:
+        name: its path; empty for the whole step.
+        seconds: of all operators in it, in a step.
+        native_s: what native layers need for the same; None where not all of it is known.
+        children: what it consists of, in the order in which they first occur.
+    """
+
+    name: str
+    seconds: float
+    native_s: float | None
+    children: list[Module]
+
+
+def module_tree(rows: Sequence[OperatorRow], native: Mapping[str, float]) -> Module:
+    """Return a step as the tree of its modules; loss and optimizer are beside the first ones.
+
+    Args:
+        rows: its operators.
+        native: seconds of native layers by name.
+    """
+    seconds: dict[str, float] = {}
+    for row in rows:
+        for name, share in row.owners().items():
+            seconds[name] = seconds.get(name, 0.0) + share * row.seconds
+    return _module("", 1, seconds, native)
+
+
+def _module(
+    name: str, depth: int, seconds: Mapping[str, float], native: Mapping[str, float]
+) -> Module:
+    below: dict[str, dict[str, float]] = {}
+    for one, time in seconds.items():
+        below.setdefault(_joined(one, depth), {})[one] = time
+    # What a module computes itself, besides its children, has its own name; a single child is it.
+    alone = set(below) == {name} or (bool(name) and len(seconds) == 1)
+    children = (
+        []
+        if alone
+        else [
+            _module(key, depth + 1, some, native) if key != name else _leaf(key, some, native)
+            for key, some in below.items()
+        ]
+    )
+    return Module(name, sum(seconds.values()), _native([*seconds], native, 1), children)
+
+
+def _leaf(name: str, seconds: Mapping[str, float], native: Mapping[str, float]) -> Module:
+    return Module(name, sum(seconds.values()), _native([*seconds], native, 1), [])

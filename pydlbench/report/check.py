@@ -63,6 +63,7 @@ def check_report(
     native: Sequence[Measurement] = (),
     *,
     explain: bool = False,
+    depth: int | None = None,
 ) -> list[Block]:
     """Return a report on each framework and mode; of several also all ladders in one table.
 
@@ -71,6 +72,7 @@ def check_report(
         results: checks of the same step.
         native: the native rows behind them, which other work may have disturbed.
         explain: how each term was measured, all operators and laps.
+        depth: join modules below this level; None joins none.
     """
     blocks: list[Block] = []
     for one in results:
@@ -80,15 +82,17 @@ def check_report(
             reason = " ".join(str(one.reason).split())
             blocks.append(Lines([f"{step}  {one.status}: {reason}"], alarm=True, listed=True))
         else:
-            blocks += _one_check(run, one.record, native)
-            blocks += _explanation(one.record) if explain else []
+            blocks += _one_check(run, one.record, native, depth)
+            blocks += _explanation(one.record, depth) if explain or depth else []
     records = [one.record for one in results if one.record is not None]
     if len(records) > 1:
         blocks.append(Table.of(checks_columns(records), records))
     return blocks
 
 
-def _one_check(run: RunRecord, record: CheckRecord, native: Sequence[Measurement]) -> list[Block]:
+def _one_check(
+    run: RunRecord, record: CheckRecord, native: Sequence[Measurement], depth: int | None
+) -> list[Block]:
     threads = f"{record.threads} thread{'' if record.threads == 1 else 's'}"
     where = f"{device_name(run.device)}  {threads}  checked in {record.seconds:.0f} s"
     blocks: list[Block] = [
@@ -107,7 +111,7 @@ def _one_check(run: RunRecord, record: CheckRecord, native: Sequence[Measurement
     blocks.append(Lines([*refused, *notes]))
     if wrong:
         blocks.append(Lines(wrong, alarm=True))
-    return [*blocks, Lines(check_conclusion(record, native))]
+    return [*blocks, Lines(check_conclusion(record, native, depth))]
 
 
 def summary_parts(record: CheckRecord) -> tuple[str, str]:
@@ -358,7 +362,7 @@ def faults_line(record: CheckRecord) -> str:
 # ``check --explain``: how each term was measured, all operators, all laps.
 
 
-def _explanation(record: CheckRecord) -> list[Block]:
+def _explanation(record: CheckRecord, depth: int | None) -> list[Block]:
     scale = Scale.of(record.measured.median)
     lines = ["how each term was measured"]
     lines += [f"  {one.term}: {one.how}" for one in record.ledger]
@@ -370,14 +374,14 @@ def _explanation(record: CheckRecord) -> list[Block]:
     how = record.calibration.get("how")
     if costs:
         lines.append(f"  calls: {', '.join(costs)}{f'; {how}' if how else ''}")
-    ranked = sorted(
-        parts_of(record.operators, record.native_parts), key=lambda one: one.total_s, reverse=True
-    )
+    parts = parts_of(record.operators, record.native_parts, depth)
+    ranked = sorted(parts, key=lambda one: one.total_s, reverse=True)
     calls = sorted(record.operators, key=lambda one: one.count * one.seconds, reverse=True)
     laps = list(enumerate(record.laps, start=1))
     return [
         Lines(lines),
         Table.of(_part_columns(scale, record.measured.median), ranked),
+        Table.of(_kind_columns(scale, record.measured.median), _by_operator(calls)),
         Table.of(_operator_columns(scale, record.measured.median), calls),
         Table.of(_lap_columns(record, scale), laps),
     ]
@@ -403,6 +407,29 @@ def _part_columns(scale: Scale, measured_s: float) -> list[Column[Part]]:
         Column("in all", lambda one: scale.text(one.total_s)),
         Column("share", lambda one: percent(one.total_s / measured_s, decimal=True)),
         Column("against native", gap),
+    ]
+
+
+def _by_operator(calls: Sequence[OperatorRow]) -> list[tuple[str, list[OperatorRow]]]:
+    """Return all calls of each operator together, those that take longest first."""
+    found: dict[str, list[OperatorRow]] = {}
+    for one in calls:
+        found.setdefault(one.operator, []).append(one)
+    return sorted(found.items(), key=lambda pair: -_total_s(pair[1]))
+
+
+def _total_s(calls: Sequence[OperatorRow]) -> float:
+    return sum(one.count * one.seconds for one in calls)
+
+
+def _kind_columns(scale: Scale, measured_s: float) -> list[Column[tuple[str, list[OperatorRow]]]]:
+    """All calls of an operator, whatever their signatures are."""
+    return [
+        Column("operator", lambda pair: pair[0], right=False),
+        Column("signatures", lambda pair: str(len(pair[1]))),
+        Column("calls", lambda pair: str(sum(one.count for one in pair[1]))),
+        Column("in all", lambda pair: scale.text(_total_s(pair[1]))),
+        Column("share", lambda pair: percent(_total_s(pair[1]) / measured_s, decimal=True)),
     ]
 
 
@@ -450,7 +477,9 @@ def _lap_columns(record: CheckRecord, scale: Scale) -> list[Column[tuple[int, La
 # What follows from a check: the dominant layer, the largest loss, the next command.
 
 
-def check_conclusion(record: CheckRecord, native: Sequence[Measurement] = ()) -> list[str]:
+def check_conclusion(
+    record: CheckRecord, native: Sequence[Measurement] = (), depth: int | None = None
+) -> list[str]:
     """Return sentences, each one line.
 
     Nothing is said to dominate or to be lost where other work disturbed the check, where rungs
@@ -459,6 +488,7 @@ def check_conclusion(record: CheckRecord, native: Sequence[Measurement] = ()) ->
     Args:
         record: what was found.
         native: the native rows behind it.
+        depth: join modules below this level; None joins none.
     """
     lines = disturbance(native)
     why = _unsound(record)
@@ -467,7 +497,7 @@ def check_conclusion(record: CheckRecord, native: Sequence[Measurement] = ()) ->
     loss = None
     if not sum_is_disturbed(native):
         loss = largest_loss(record)
-        lines += [*_dominant(record), _loss_sentence(record, loss)]
+        lines += [*_dominant(record, depth), _loss_sentence(record, loss)]
     unexplained = loss is not None and loss.kind == "unexplained"
     lines.append(f"next: pydlbench {_check_again(record) if unexplained else _diagnose(record)}")
     return lines
@@ -486,9 +516,9 @@ def _unsound(record: CheckRecord) -> str:
     return f"Nothing is concluded: {why}. Repeat on an idle machine."
 
 
-def _dominant(record: CheckRecord) -> list[str]:
+def _dominant(record: CheckRecord, depth: int | None) -> list[str]:
     """Name the layer that takes longest, all that are alike together; any part without one."""
-    parts = parts_of(record.operators, record.native_parts)
+    parts = parts_of(record.operators, record.native_parts, depth)
     parts = [one for one in parts if one.kind == "layer"] or parts
     first = max(parts, key=lambda one: one.total_s, default=None)
     if first is None:

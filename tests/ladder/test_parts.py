@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pydlbench.ladder.parts import parts_of
+from pydlbench.ladder.parts import module_tree, parts_of
 from pydlbench.records.check import OperatorRow
 
 
@@ -63,3 +63,25 @@ def test_modules_are_joined_at_any_depth():
     paths = (row(("inception/branch/conv..inception/branch/relu",), 1.0),)
     assert [one.name for one in parts_of(paths, {}, depth=2)] == ["inception/branch"]
     assert [one.name for one in parts_of(paths, {}, depth=9)] == ["inception/branch/conv"]
+
+
+def test_the_tree_of_modules_adds_up_at_each_level():
+    tree = module_tree(ROWS, NATIVE)
+    total = sum(one.count * one.seconds for one in ROWS)
+    assert tree.seconds == pytest.approx(total)
+    found = {one.name: one for one in tree.children}
+    assert list(found) == ["a", "b", "(model)", "optimizer"]
+    assert {one.name: one.seconds for one in found["a"].children} == {
+        "a.conv1": 8.0,
+        "a.conv2": 6.0,
+        "a.relu": 1.0,
+    }
+    assert found["a"].native_s == 5.5
+    assert found["b"].native_s is None
+    for one in found.values():
+        below = sum(child.seconds for child in one.children)
+        assert not one.children or below == pytest.approx(one.seconds)
+    # A module that computes something itself is its own child.
+    own = module_tree((row(("a", "a.x"), 1.0),), {})
+    assert [one.name for one in own.children[0].children] == ["a", "a.x"]
+    assert own.children[0].children[0].children == []

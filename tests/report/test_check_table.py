@@ -198,9 +198,10 @@ def test_a_check_that_failed_is_a_line_and_the_other_stands(run_record):
 
 
 def test_the_explanation_has_terms_operators_by_size_and_laps(run_record):
-    terms, parts, operators, laps = rendered(run_record, result(make_record()), explain=True).split(
-        "\n\n"
-    )[-4:]
+    terms, parts, kinds, operators, laps = rendered(
+        run_record, result(make_record()), explain=True
+    ).split("\n\n")[-5:]
+    assert line(kinds, "invented.fc6").split()[1:3] == ["1", "2"]
     assert "  layout reorders: a log" in terms.splitlines()
     assert says(terms, "20.0 us", "4.00 us", "an operator of one element")
     names = [one.split()[0] for one in parts.splitlines()[1:]]

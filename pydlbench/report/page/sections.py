@@ -43,6 +43,7 @@ from pydlbench.report.page.blocks import (
 )
 from pydlbench.report.page.figures.batches import BATCHES_NEED, batch_sweeps
 from pydlbench.report.page.figures.frameworks import FRAMEWORKS_NEED, frameworks
+from pydlbench.report.page.figures.modules import modules
 from pydlbench.report.page.figures.peaks import PEAKS_NEED, against_peaks
 from pydlbench.report.page.figures.roofline import ROOFLINE_NEEDS, rooflines
 from pydlbench.report.page.figures.samples import SAMPLES_NEED, distributions
@@ -55,6 +56,7 @@ from pydlbench.units import Scale, format_flops, number, percent, time_in, time_
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from pydlbench.ladder.parts import Module
     from pydlbench.records.check import CheckRecord, LedgerTerm
     from pydlbench.records.diagnosis import Finding
     from pydlbench.records.forecast import ForecastRecord, Place
@@ -130,6 +132,7 @@ def step(runs: Sequence[PageRun]) -> Section:
     """Return the ladder of each step as bars and as a table, every ledger, and all forecasts."""
     blocks = [
         *figures_of(lambda: starmap(_step_figure, steps(runs)), "The ladder of a step"),
+        *figures_of(lambda: starmap(_module_figure, modules(runs)), "The modules of a step"),
         *blocks_of(lambda: _ledgers(runs), "A ledger"),
         *blocks_of(lambda: _forecasts(runs), "A forecast"),
     ]
@@ -138,6 +141,21 @@ def step(runs: Sequence[PageRun]) -> Section:
 
 def _step_figure(chart: Chart, ladder: Ladder) -> Figure:
     return Figure(chart, [_ladder(ladder, f"{chart.name}-table")])
+
+
+def _module_figure(chart: Chart, tree: Module) -> Figure:
+    """The modules as rows of bars, and as a tree that can be unfolded."""
+    scale = Scale.of(tree.seconds)
+
+    def branch(one: Module) -> Details | Text:
+        native = "" if one.native_s is None else f", native {scale.text(one.native_s)}"
+        share = percent(one.seconds / tree.seconds, decimal=True)
+        text = f"{plain(one.name, 80)}: {scale.text(one.seconds)}, {share}{native}"
+        below = sorted(one.children, key=lambda child: -child.seconds)
+        return Details(text, [branch(child) for child in below]) if below else Text(text)
+
+    first = sorted(tree.children, key=lambda one: -one.seconds)
+    return Figure(chart, [Details("Tree of modules", [Group("tree", [*map(branch, first)])])])
 
 
 def _ladder(ladder: Ladder, ident: str) -> Details:
