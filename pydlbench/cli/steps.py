@@ -128,7 +128,7 @@ def build(args: argparse.Namespace, batch: int | None) -> Model:
         find_own(args.model)
         raise UsageError(
             f"{args.model}: not of the catalogue, whose models this command takes; nearest: "
-            f"pydlbench e2e {args.model}, or pydlbench forecast {args.model}"
+            f"pydlbench check {args.model}, or e2e, or forecast"
         )
     return build_model(args.model, batch, **read_options(args.option))
 
