@@ -364,7 +364,8 @@ class _Check:
             details=self._details(rows, natives, median(_of(laps, "step"))),
             outside_s=0.0 if self._chain is None else self._chain.reorder_s,
             calling_s=self._calling_s(),
-            fused=any(".." in name for one in self._operators.calls for name in one.names),
+            # What a compiler makes of a model without a graph has no list, and is joined, too.
+            fused=not self._calls or any(".." in name for one in self._calls for name in one.names),
             confidence=confidence,
         )
         return CheckRecord(

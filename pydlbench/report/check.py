@@ -498,7 +498,8 @@ def check_conclusion(
     if not sum_is_disturbed(native):
         loss = largest_loss(record)
         lines += [*_dominant(record, depth), _loss_sentence(record, loss)]
-    unexplained = loss is not None and loss.kind == "unexplained"
+    # There is no diagnosis yet of a step without a graph.
+    unexplained = record.own is not None or (loss is not None and loss.kind == "unexplained")
     lines.append(f"next: pydlbench {_check_again(record) if unexplained else _diagnose(record)}")
     return lines
 

@@ -6,6 +6,7 @@ import msgspec
 from check_records import make_laps, make_record
 from said import says
 
+from pydlbench.records.own import OwnSpec
 from pydlbench.report.check import check_conclusion
 
 
@@ -32,6 +33,14 @@ def test_what_dominates_has_its_interval_and_its_rivals():
     unclear = check_conclusion(make_record(operators=tuple(measured(1.5e-3))))[0]
     assert says(unclear, "conv2 or fc6", "28.0 ms")
     assert "24.0 %" not in unclear
+
+
+def test_a_model_of_one_s_own_is_checked_again_and_not_diagnosed():
+    record = make_record(model="mine.py:build", own=OwnSpec(loss="sum"), reorders_s=0.014)
+    words = check_conclusion(record)[-1].split()
+    assert words[:4] == ["next:", "pydlbench", "check", "mine.py:build"]
+    assert words[words.index("--loss") + 1] == "sum"
+    assert "--batch" not in words
 
 
 def test_alike_layers_count_together():
