@@ -513,7 +513,7 @@ _PASSES: Final[Mapping[str, Mapping[str, PassCalls]]] = {
         ),
     },
     "gelu": {
-        "forward": PassCalls(names="Mul, RealDiv, Erf, AddV2, Mul", function=_gelu, sums="stored"),
+        "forward": PassCalls(names="Neg, Mul, Erfc, Mul, Mul", function=_gelu, sums="stored"),
         "backward-data": PassCalls(
             names="Mul, Mul, Mul, Square, Neg, Exp, Mul, RealDiv, AddN",
             function=_gelu_gradient,
