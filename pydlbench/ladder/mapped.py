@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pydlbench.errors import UnsupportedError
 from pydlbench.ladder.estimate import Kernels, Term, nameless, terms_of
 from pydlbench.ladder.operators import listed
 from pydlbench.records.check import Known, OperatorRow
@@ -104,6 +105,11 @@ def map_step(case: StepSpec, session: Session) -> dict[tuple[str, str], MappedCa
         UnsupportedError: the step cannot be recorded.
         PydlbenchError: the user's own code failed.
     """
+    if case.framework != "torch":
+        raise UnsupportedError(
+            f"{case.model}: the calls of a {case.framework} step are not recorded; nearest: "
+            "--framework torch"
+        )
     eager = msgspec.structs.replace(case, mode="eager", feed="resident")
     calls = listed(eager, session).calls
     return map_calls(calls, case.phase, case.precision, "cpu", session.cache_bytes("cpu"))

@@ -9,8 +9,15 @@ import msgspec
 import pytest
 from invented_evidence import row
 
+from pydlbench.errors import UnsupportedError
 from pydlbench.ladder.estimate import nameless, plan
-from pydlbench.ladder.mapped import kernels_of, known, map_calls, module_parts
+from pydlbench.ladder.mapped import (
+    kernels_of,
+    known,
+    map_calls,
+    module_parts,
+    recorded_kernels,
+)
 from pydlbench.models import build_model
 from pydlbench.records.check import OperatorRow
 from pydlbench.records.operator import RecordedCall
@@ -71,6 +78,12 @@ def test_native_kernels_are_measured_once_and_summed_as_often_as_they_are_called
     assert [one.native_s for one in found] == [0.5, 0.0, None]
     failed = {case: msgspec.structs.replace(one, status="failed") for case, one in native.items()}
     assert next(iter(mapped.values())).native_s(failed) is None
+
+
+def test_steps_whose_calls_nobody_records_are_refused():
+    case = StepSpec(model="mnist", batch=2, framework="tensorflow")
+    with pytest.raises(UnsupportedError, match="--framework torch"):
+        recorded_kernels(case, None)
 
 
 def test_a_module_is_known_where_all_of_its_calls_are(mapped):
