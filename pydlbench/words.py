@@ -28,6 +28,7 @@ __all__ = [
     "GPU_PRECISIONS",
     "IMAGE_LAYOUTS",
     "LAYOUTS",
+    "ONNX_FRAMEWORK",
     "PASSES",
     "PHASES",
     "PRECISIONS",
@@ -59,11 +60,17 @@ FUSIONS: Final = ("none", "bias-relu", "bias")
 
 #: The images' way through; and back to each weight; and the weights' update.
 PHASES: Final = ("forward", "forward-backward", "training")
-#: The backends that run whole steps.
+#: The backends that run whole steps of the catalogue's models.
 FRAMEWORKS: Final = ("torch", "tensorflow")
+#: The backend that runs ``FILE.onnx``, and nothing else does.
+ONNX_FRAMEWORK: Final = "onnxruntime"
 #: The ways in which each of them runs a step.
 FRAMEWORK_MODES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {"torch": ("eager", "compiled"), "tensorflow": ("graph", "xla")}
+    {
+        "torch": ("eager", "compiled"),
+        "tensorflow": ("graph", "xla"),
+        ONNX_FRAMEWORK: ("optimized", "unoptimized"),
+    }
 )
 #: Below fp32: weights stay in float32, or the whole model is narrow.
 CASTS: Final = ("mixed", "whole")

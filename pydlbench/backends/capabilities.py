@@ -51,14 +51,15 @@ class Capabilities:
         install: the command that gets it.
         requires: the module that must be there; None for the native modules, which say themselves
             why they are missing.
-        modes: how it runs a layer on each kind of device; the first is the default. ``None`` stands
-            for a backend that knows one way only.
+        modes: how it runs a layer or a step on each kind of device; the first is the default.
+            ``None`` stands for a backend that knows one way only.
         on_request: modes that run only where they are named, or all modes are asked for.
         precisions: on each kind of device.
         looks: how its rows are drawn, by mode: hue (a name of ``report.page.palette``), marker and
             hatching, so that no two differ in colour alone.
         start_s: seconds until its worker serves, with the peaks that rows are held against probed:
             least and most, as a sweep forecasts them.
+        layers: whether it runs single layers; one that does not runs whole files only.
         fresh_results: whether each call on a CPU allocates its results from the C library, so that
             a second process that keeps its pages tells what fresh memory costs.
         log_environment: variables that make it report its kernels where it has no switch for that.
@@ -78,6 +79,7 @@ class Capabilities:
     looks: dict[str | None, tuple[str, str, str]]
     start_s: tuple[float, float]
     on_request: tuple[str, ...] = ()
+    layers: bool = True
     fresh_results: bool = False
     log_environment: dict[str, str] = field(default_factory=dict)
     settings: tuple[str, ...] = ()

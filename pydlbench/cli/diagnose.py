@@ -152,6 +152,7 @@ def _case(args: argparse.Namespace) -> StepSpec:
     from pydlbench.records.step import StepSpec
     from pydlbench.steps.run import check_memory_of_parts
 
+    model = build(args, args.batch)
     case = StepSpec(
         model=args.model,
         options=read_options(args.option),
@@ -163,7 +164,6 @@ def _case(args: argparse.Namespace) -> StepSpec:
         layout=args.layout or "",
         seed=args.seed,
     )
-    model = build(args, args.batch)
     check_layout(case.layout, [case.framework])
     check_phase(model, case.phase)
     check_memory_of_parts(model, case, read_cpu_facts().memory_available_bytes)

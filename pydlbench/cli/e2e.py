@@ -29,6 +29,7 @@ from pydlbench.words import (
     FRAMEWORK_MODES,
     FRAMEWORKS,
     GPU_PRECISIONS,
+    ONNX_FRAMEWORK,
     PHASES,
     PRECISIONS,
     check_device,
@@ -54,13 +55,14 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser = subparsers.add_parser(
         "e2e",
         description="Check that PyTorch's and TensorFlow's steps are the model, then time them in "
-        "turn; or run a published benchmark's own protocol and print what its script prints.",
+        "turn, or onnxruntime's of an ONNX file; or run a published benchmark's own protocol and "
+        "print what its script prints.",
     )
     parser.add_argument(
         "model",
         nargs="?",
         metavar="MODEL",
-        help="alexnet-owt, vgg16, resnet50, mnist...; FILE.py:CALLABLE",
+        help="alexnet-owt, vgg16, resnet50, mnist...; FILE.py:CALLABLE; FILE.onnx",
     )
     what = parser.add_argument_group("what is timed")
     several = ("framework", "mode", "phase", "batch", "precision")
@@ -217,7 +219,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
         raise UsageError("--agree: needs both frameworks; nearest: --framework all")
     tasks: list[Task] = []
     for batch, phase in product(args.batch or [None], args.phase or PHASES[:1]):
-        model, named = read_model(args, batch)
+        model, named = read_model(args, batch, onnx=True)
         check_phase(model, phase)
         steps = [
             StepSpec(
@@ -279,9 +281,10 @@ def devices(args: argparse.Namespace) -> tuple[list[str], tuple[str, ...]]:
 
 def _ways(args: argparse.Namespace) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
     """Return frameworks with their modes, and notes on what was left out."""
-    from pydlbench.models.own import is_own
+    from pydlbench.models.own import is_onnx, is_own
 
-    frameworks = args.framework or (FRAMEWORKS[:1] if is_own(args.model) else FRAMEWORKS)
+    usual: Sequence[str] = FRAMEWORKS[:1] if is_own(args.model) else FRAMEWORKS
+    frameworks = args.framework or ((ONNX_FRAMEWORK,) if is_onnx(args.model) else usual)
     if not args.mode:
         return [(one, FRAMEWORK_MODES[one][0]) for one in frameworks], ()
     modes = choices("--mode", args.mode, _MODES, "all")

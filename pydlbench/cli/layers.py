@@ -112,7 +112,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--backend",
         **many,
         metavar="NAME",
-        help=f"native (default), {', '.join(capabilities.names()[1:])} or all, interleaved",
+        help=f"native (default), {', '.join(_backends_of_layers()[1:])} or all, interleaved",
     )
     add(
         how,
@@ -481,11 +481,15 @@ def read_request(args: argparse.Namespace, *, several: bool = False) -> Request:
     return Request(cases=tuple(cases), threads=threads, options=options, notes=notes)
 
 
+def _backends_of_layers() -> list[str]:
+    return [one.name for one in capabilities.every() if one.layers]
+
+
 def _backends(
     args: argparse.Namespace, device: str
 ) -> tuple[list[tuple[str, str | None]], tuple[str, ...]]:
     """Every backend with each of its modes, and notes on those that are left out."""
-    named = choices("--backend", args.backend or ["native"], capabilities.names(), "all")
+    named = choices("--backend", args.backend or ["native"], _backends_of_layers(), "all")
     kind = device.partition(":")[0]
     every = "all" in ",".join(args.backend or ()).split(",")
     known_modes = capabilities.modes()

@@ -12,7 +12,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import StoreError, UsageError, nearest
-from pydlbench.words import FEEDS, FRAMEWORKS, IMAGE_LAYOUTS, PHASES, check_device
+from pydlbench.words import (
+    FEEDS,
+    FRAMEWORK_MODES,
+    FRAMEWORKS,
+    IMAGE_LAYOUTS,
+    PHASES,
+    check_device,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -81,6 +88,12 @@ def choices(
             names = ", ".join([*allowed, every] if every else allowed)
             raise UsageError(f"{option} {value}: not a valid choice; {hint}: {names}")
     return list(found)
+
+
+def frameworks(option: str, given: str | Sequence[str]) -> list[str]:
+    """Return frameworks by name; ``all`` is those that run the models of the catalogue."""
+    words = choices(option, given, (*FRAMEWORK_MODES, "all"))
+    return [one for word in words for one in (FRAMEWORKS if word == "all" else (word,))]
 
 
 def wholes(option: str, given: str | Sequence[str], least: int = 1) -> list[int]:
@@ -541,7 +554,7 @@ _MANY: Final[dict[str, dict[str, Any]]] = {
         "help": "several are timed one after another",
     },
     "threads": {"action": Several, "type": (wholes,)},
-    "framework": {"action": Several, "type": (choices, FRAMEWORKS, "all")},
+    "framework": {"action": Several, "type": (frameworks,)},
     "phase": {"action": Several, "type": (choices, PHASES, "all"), "default": None},
 }
 _SHORT: Final = {"quiet": "-q", "verbose": "-v"}

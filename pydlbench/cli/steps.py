@@ -64,17 +64,20 @@ OWN_OPTIONS: Final = (
 def add_own(parser: argparse.ArgumentParser) -> None:
     """Add the options of a model of the user's own."""
     group = parser.add_argument_group(
-        "a model of one's own: FILE.py:CALLABLE or package.module:CALLABLE"
+        "a model of one's own: FILE.py:CALLABLE, package.module:CALLABLE or, with e2e, FILE.onnx"
     )
     add(group, *(one.replace("_", "-") for one in OWN_OPTIONS))
 
 
-def read_model(args: argparse.Namespace, batch: int | None) -> tuple[Model | None, dict[str, Any]]:
+def read_model(
+    args: argparse.Namespace, batch: int | None, *, onnx: bool = False
+) -> tuple[Model | None, dict[str, Any]]:
     """Return the graph of the model that was asked for, and what names it in a ``StepSpec``.
 
     Args:
         args: the options, those of :func:`add_own` among them.
         batch: that was asked for; None is the model's own.
+        onnx: whether the command runs ``FILE.onnx``.
 
     Returns:
         The graph, or None of a model of the user's own; model, options, own and batch.
@@ -82,7 +85,7 @@ def read_model(args: argparse.Namespace, batch: int | None) -> tuple[Model | Non
     Raises:
         UsageError: no such model, option or batch; an option that is for the other kind of model.
     """
-    from pydlbench.models.own import find_own, is_own
+    from pydlbench.models.own import find_onnx, find_own, is_onnx, is_own
     from pydlbench.records.own import OwnInput, OwnSpec
 
     if not is_own(args.model):
@@ -90,9 +93,15 @@ def read_model(args: argparse.Namespace, batch: int | None) -> tuple[Model | Non
         model = build(args, batch)
         options = read_options(args.option)
         return model, {"model": args.model, "options": options, "batch": model.batch}
-    find_own(args.model)
-    refuse(args, ("option",), f"with {args.model}", "--arg NAME=VALUE")
-    if batch is not None:
+    if is_onnx(args.model):
+        find_onnx(args.model)
+        if not onnx:
+            raise _only_e2e(args.model)
+        refuse(args, ("option", "autocast"), f"with {args.model}", "leave it out")
+    else:
+        find_own(args.model)
+        refuse(args, ("option",), f"with {args.model}", "--arg NAME=VALUE")
+    if batch is not None and not is_onnx(args.model):
         raise UsageError(
             f"--batch {batch}: the inputs of {args.model} have theirs; nearest: "
             f"--input {batch}x3x224x224"
@@ -112,7 +121,14 @@ def read_model(args: argparse.Namespace, batch: int | None) -> tuple[Model | Non
     if own.loss is not None and ":" in own.loss:
         find_own(own.loss)
     options = read_options(args.arg, "--arg")
-    return None, {"model": args.model, "options": options, "own": own, "batch": None}
+    return None, {"model": args.model, "options": options, "own": own, "batch": batch}
+
+
+def _only_e2e(model: str) -> UsageError:
+    return UsageError(
+        f"{model}: ONNX files are timed as a whole, with onnxruntime's own profile; nearest: "
+        f"pydlbench e2e {model}"
+    )
 
 
 def build(args: argparse.Namespace, batch: int | None) -> Model:
@@ -122,8 +138,11 @@ def build(args: argparse.Namespace, batch: int | None) -> Model:
         UsageError: no such model, option or batch; or a model of the user's own, which has none.
     """
     from pydlbench.models import build_model
-    from pydlbench.models.own import find_own, is_own
+    from pydlbench.models.own import find_onnx, find_own, is_onnx, is_own
 
+    if is_onnx(args.model):
+        find_onnx(args.model)
+        raise _only_e2e(args.model)
     if is_own(args.model):
         find_own(args.model)
         raise UsageError(

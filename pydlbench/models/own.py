@@ -1,4 +1,4 @@
-"""The user's own models: ``FILE.py:CALLABLE`` and ``package.module:CALLABLE``.
+"""The user's own models: ``FILE.py:CALLABLE``, ``package.module:CALLABLE`` and ``FILE.onnx``.
 
 They are found here without running a line of the user's code, which is for the framework's process
 alone: files and folders are looked at, and what a source file defines is read off its syntax tree.
@@ -23,7 +23,7 @@ from pydlbench.models import model_names
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["OwnSource", "find_own", "is_own"]
+__all__ = ["OwnSource", "find_onnx", "find_own", "is_onnx", "is_own"]
 
 #: No name of the catalogue has one of these.
 _MARKS: Final = ":./\\"
@@ -55,6 +55,29 @@ def is_own(name: str) -> bool:
     return any(mark in name for mark in _MARKS)
 
 
+def is_onnx(name: str) -> bool:
+    """Whether a MODEL is meant as an ONNX file."""
+    return name.endswith(".onnx")
+
+
+def find_onnx(name: str) -> Path:
+    """Find an ONNX file; what is in it is read in onnxruntime's process alone.
+
+    Args:
+        name: ``FILE.onnx``, relative to the current folder.
+
+    Raises:
+        UsageError: no such file; with the nearest that there is.
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    folder = path.parent
+    near = _near(path.name, (one.name for one in folder.glob("*.onnx")) if folder.is_dir() else ())
+    there = f"; nearest: {', '.join(str(folder / one) for one in near)}" if near else ""
+    raise UsageError(f"{name}: {'no file' if path.exists() else 'no such file'}{there}")
+
+
 def find_own(name: str) -> OwnSource:
     """Find a model of the user's own.
 
@@ -66,11 +89,6 @@ def find_own(name: str) -> OwnSource:
     """
     place, _, attribute = name.rpartition(":")
     place, attribute = (place, attribute) if place else (attribute, "")
-    if place.endswith(".onnx"):
-        raise UsageError(
-            f"{name}: ONNX files are not supported yet; nearest: the model in PyTorch, as "
-            "FILE.py:CALLABLE"
-        )
     is_file = place.endswith(".py") or "/" in place or "\\" in place
     source = _of_file(name, place) if is_file else _of_module(name, place)
     defined = None if source is None else _defined(source)

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from pydlbench.errors import UsageError
-from pydlbench.models.own import is_own
+from pydlbench.models.own import is_onnx, is_own
 from pydlbench.records.measurement import Status, TimeSummary
-from pydlbench.records.own import OwnSpec
+from pydlbench.records.own import OPTIMIZERS, OwnSpec
 from pydlbench.records.record import Record, one_of
 from pydlbench.records.specs import Precision
 from pydlbench.words import (
     CASTS,
     FEEDS,
     FRAMEWORK_MODES,
-    FRAMEWORKS,
     IMAGE_LAYOUTS,
+    ONNX_FRAMEWORK,
     PHASES,
     PRECISIONS,
     check_device,
@@ -34,9 +34,11 @@ __all__ = [
     "Check",
     "Framework",
     "Phase",
+    "ProfiledOperator",
     "StepFacts",
     "StepKernel",
     "StepPreparation",
+    "StepProfile",
     "StepRecord",
     "StepSpec",
     "framework_text",
@@ -48,7 +50,7 @@ __all__ = [
 # -----------------------------------------------------------------------------
 # A step of a whole model: which model, which phase, in which framework, and how it is run.
 
-Framework = Annotated[str, one_of(*FRAMEWORKS)]
+Framework = Annotated[str, one_of(*FRAMEWORK_MODES)]
 Phase = Annotated[str, one_of(*PHASES)]
 
 
@@ -56,16 +58,17 @@ class StepSpec(Record, frozen=True, kw_only=True):
     """What one end-to-end row measures.
 
     Attributes:
-        model: by its name on the command line: of the catalogue, or ``FILE.py:CALLABLE`` and
-            ``package.module:CALLABLE`` for one of the user's own.
+        model: by its name on the command line: of the catalogue, or ``FILE.py:CALLABLE``,
+            ``package.module:CALLABLE`` and ``FILE.onnx`` for one of the user's own.
         options: of the model, as :func:`pydlbench.models.build_model` takes them; what the user's
             callable is called with, as text.
         own: how a model of the user's own is fed and run; None of one of the catalogue.
         batch: images per step; None is the model's own.
         phase: ``forward``, ``forward-backward`` (gradients of all weights) or ``training`` (L2
             terms and an update besides).
-        framework: ``torch`` or ``tensorflow``.
-        mode: ``eager`` or ``compiled``, ``graph`` or ``xla``; None is the first of its framework.
+        framework: ``torch`` or ``tensorflow``; of ``FILE.onnx`` ``onnxruntime``.
+        mode: ``eager`` or ``compiled``, ``graph`` or ``xla``, ``optimized`` or ``unoptimized``;
+            None is the first of its framework.
         precision: of the products, one of ``pydlbench.words.PRECISIONS``.
         cast: below float32: ``mixed`` keeps weights in float32 (PyTorch's autocast, TensorFlow's
             mixed precision), ``whole`` keeps the whole model in the narrow type.
@@ -110,7 +113,7 @@ class StepSpec(Record, frozen=True, kw_only=True):
         if not self.layout:
             usual = IMAGE_LAYOUTS[0] if self.own is None else "nchw"
             msgspec.structs.force_setattr(self, "layout", usual)
-        check_word("--framework", self.framework, FRAMEWORKS)
+        check_word("--framework", self.framework, tuple(FRAMEWORK_MODES))
         modes = FRAMEWORK_MODES[self.framework]
         if self.mode is None:
             msgspec.structs.force_setattr(self, "mode", modes[0])
@@ -128,6 +131,38 @@ class StepSpec(Record, frozen=True, kw_only=True):
                 "--optimizer none: training needs one; nearest: --optimizer sgd, or "
                 "--phase forward-backward"
             )
+        if is_onnx(self.model) or self.framework == ONNX_FRAMEWORK:
+            self._check_onnx()
+
+    def _check_onnx(self) -> None:
+        """Make sure that nothing is asked of an ONNX file that it does not have."""
+        if not is_onnx(self.model):
+            raise UsageError(
+                f"--framework {self.framework}: runs FILE.onnx, not {self.model}; nearest: "
+                "--framework torch"
+            )
+        if self.framework != ONNX_FRAMEWORK:
+            raise UsageError(
+                f"--framework {self.framework}: {self.model} runs in {ONNX_FRAMEWORK}; nearest: "
+                f"--framework {ONNX_FRAMEWORK}"
+            )
+        own = self.own or OwnSpec()
+        for option, given, only in (
+            ("--phase", self.phase, PHASES[0]),
+            ("--precision", self.precision, PRECISIONS[0]),
+            ("--layout", self.layout, "nchw"),
+            ("--feed", self.feed, FEEDS[0]),
+            ("--loss", own.loss, None),
+            ("--optimizer", own.optimizer, OPTIMIZERS[0]),
+            ("--train-mode or --eval-mode", own.train, None),
+            ("--arg", options_text(self.options), ""),
+        ):
+            if given != only:
+                word = "" if isinstance(given, bool) else f" {given}"
+                raise UsageError(
+                    f"{option}{word}: {self.model} runs forward, in its own types and layouts; "
+                    "nearest: leave it out"
+                )
 
     @property
     def on_gpu(self) -> bool:
@@ -221,6 +256,46 @@ class StepPreparation(Record, frozen=True, kw_only=True):
     disturbance: float = 0.0
 
 
+class ProfiledOperator(Record, frozen=True, kw_only=True):
+    """An operator of a step in the framework's own profile. Times in seconds.
+
+    Attributes:
+        name: of the node that the framework ran; one that it has made of several has a name that
+            the framework has given it.
+        operator: its type: ``Conv``, ``FusedGemm``.
+        inputs: type and shape of each, ``float 2x3x8x8``; weights too where they lie as in the
+            file.
+        time_s: median over the profiled steps.
+    """
+
+    name: str
+    operator: str
+    inputs: tuple[str, ...]
+    time_s: float
+
+
+class StepProfile(Record, frozen=True, kw_only=True):
+    """What a framework's own profile says of a step. Its clock is the framework's, not ours.
+
+    The profiled steps are run beside the timed ones, whose times they are in no way part of. No
+    time of a profile stands in a rung, a sum or a ratio with times that we have measured.
+
+    Attributes:
+        source: whose profile it is, with its version.
+        steps: that were profiled, after some that were not.
+        step_s: a step's median by the same clock; what its operators lack of it is between them.
+        operators: in the order in which they run.
+        absent: nodes of the user's file that have no row under their name: the framework has fused
+            them into others, or computed them beforehand.
+    """
+
+    source: str
+    steps: int
+    step_s: float
+    operators: tuple[ProfiledOperator, ...]
+    absent: tuple[str, ...] = ()
+
+
 class StepFacts(Record, frozen=True, kw_only=True):
     """What is known of a step. Times in seconds.
 
@@ -237,6 +312,7 @@ class StepFacts(Record, frozen=True, kw_only=True):
         checks_s: what that took.
         notes: what a reader has to know.
         environment: what the framework says of itself: version, threads, settings.
+        profile: the framework's own, where it has one and checks were asked for.
     """
 
     library: str
@@ -249,6 +325,7 @@ class StepFacts(Record, frozen=True, kw_only=True):
     checks_s: float = 0.0
     notes: tuple[str, ...] = ()
     environment: dict[str, Any] = msgspec.field(default_factory=dict)
+    profile: StepProfile | None = None
 
 
 class StepKernel:
@@ -293,6 +370,7 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
         checks_s: what the checks took.
         library: name and version of the framework.
         environment: what the framework says of itself.
+        profile: the framework's own of such a step, by its own clock; None where there is none.
         notes: what a reader has to know.
         warnings: what makes this row less reliable.
         contended: other work disturbed most samples; the time is an upper bound.
@@ -319,6 +397,7 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
     checks_s: float | None = None
     library: str | None = None
     environment: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    profile: StepProfile | None = None
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     contended: bool = False
@@ -329,6 +408,7 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
 
     embedded = ("case",)
     promised = ("time",)
+    omitted = ("profile",)
 
     @property
     def ok(self) -> bool:

@@ -8,7 +8,7 @@ and NumPy with them, are imported where the work is done, so that a host may imp
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -17,12 +17,14 @@ from pydlbench.models import build_model
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.record import Record
 from pydlbench.records.step import Check, StepPreparation, StepSpec
+from pydlbench.words import ONNX_FRAMEWORK
 
 if TYPE_CHECKING:
     from pydlbench.backends.base import Backend
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.backends.native.cpu import CpuBackend, CpuKernel
     from pydlbench.backends.native.cuda import CudaBackend, CudaKernel
+    from pydlbench.backends.onnxruntime.backend import OnnxruntimeBackend
     from pydlbench.models.graph import Model
     from pydlbench.records.chain import ChainFacts
     from pydlbench.records.step import StepKernel
@@ -98,6 +100,10 @@ def prepare_step(
     """
     model, step = _read(case)
     how = StepPreparation(**preparation)
+    if step.framework == ONNX_FRAMEWORK:
+        from pydlbench.steps.onnxruntime.step import prepare_step as prepare_onnx
+
+        return prepare_onnx(cast("OnnxruntimeBackend", backend), step, how)
     if model is None:
         from pydlbench.steps.torch.own import prepare_step as prepare_own
 
@@ -266,7 +272,7 @@ def _read(case: dict[str, Any]) -> tuple[Model | None, StepSpec]:
     step = StepSpec.from_dict(case)
     if step.own is None:
         return build_model(step.model, batch=step.batch, **step.options), step
-    if step.framework != "torch":
+    if step.framework not in ("torch", ONNX_FRAMEWORK):
         raise UnsupportedError(
             f"{step.model}: a model of one's own runs in PyTorch only; nearest: --framework torch"
         )

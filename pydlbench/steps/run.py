@@ -266,6 +266,7 @@ def record_of(case: StepSpec, session: Session, facts: StepFacts, samples: Sampl
         checks_s=facts.checks_s,
         library=facts.library,
         environment=facts.environment,
+        profile=facts.profile,
         notes=facts.notes,
         warnings=tuple(warnings),
         contended=samples.contended,

@@ -58,9 +58,9 @@ def test_table(start, capsys):
         "tensorflow cpu - graph, xla fp32, bf16, fp16 no",
         "cupy cuda:0 14.0 - fp32, tf32, fp16-tc no",
     ]
-    notes = [" ".join(row) for row in rows[8:]]
+    notes = [" ".join(row) for row in rows[9:]]
     assert [one.partition(":")[0] for one in notes] == [
-        *("tensorflow on cpu", "cupy on cuda", "jax on cpu"),
+        *("tensorflow on cpu", "cupy on cuda", "jax on cpu", "onnxruntime on cpu"),
     ]
     assert notes[0].endswith("pip install '.[tensorflow]'")
     assert says(notes[1], "cuda:0", "needs an NVIDIA GPU; there is none")

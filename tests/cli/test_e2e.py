@@ -17,7 +17,7 @@ from pydlbench.cli import main
 from pydlbench.cli.parser import Parser
 from pydlbench.errors import UsageError
 from pydlbench.records.measurement import TimeSummary
-from pydlbench.records.step import Check, StepRecord
+from pydlbench.records.step import Check, ProfiledOperator, StepProfile, StepRecord
 from pydlbench.steps.agreement import Agreement
 from pydlbench.steps.protocols.runner import ProtocolResult
 from pydlbench.store.store import Store
@@ -49,6 +49,7 @@ class FakeSession:
         self.played: list[Any] = []
         self.error = 1e-6
         self.batch = 1  # of models of one's own
+        self.profile: StepProfile | None = None
 
     @contextmanager
     def open(self, **options: Any) -> Any:
@@ -91,6 +92,7 @@ class FakeSession:
             library=f"{case.framework} 1.0",
             environment={"gpu": H200} if case.on_gpu else {"module": "Net"},
             parameters=20,
+            profile=self.profile,
         )
 
     def agreement(self, case: Any) -> Agreement:
@@ -292,6 +294,7 @@ def test_quiet_keeps_remarks_to_itself(session, capsys):
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     """The name of a model of one's own, whose file would end this process if it were run."""
+    (tmp_path / "net.onnx").write_bytes(b"no ONNX")
     (tmp_path / "my_model.py").write_text("raise SystemExit\ndef build(width): pass\n")
     monkeypatch.chdir(tmp_path)
     return "my_model.py:build"
@@ -351,6 +354,13 @@ def test_a_model_of_ones_own_runs_in_torch_as_it_was_asked_for(own, session, cap
         (("my_model.py:build", "--loss", "my_model.py:los"), "my_model.py defines no los"),
         (("my_model.py:build", "--optimizer", "adan"), "nearest: adam"),
         (("my_model.py:build", "--optimizer", "none", "--phase", "training"), "--optimizer sgd"),
+        (("nett.onnx",), "nett.onnx: no such file; nearest: net.onnx"),
+        (("net.onnx", "--phase", "training"), "--phase training: net.onnx runs forward"),
+        (("net.onnx", "--framework", "torch"), "nearest: --framework onnxruntime"),
+        (("net.onnx", "--mode", "eager"), "nearest: optimized, unoptimized"),
+        (("net.onnx", "--autocast", "bf16"), "--autocast bf16"),
+        (("net.onnx", "--layout", "nhwc"), "--layout nhwc: net.onnx"),
+        (("mnist", "--framework", "onnxruntime"), "runs FILE.onnx, not mnist"),
         (("mnist", "--input", "8x4"), "with a model of the catalogue"),
         (("mnist", "--eval-mode"), "with a model of the catalogue"),
     ],
@@ -361,6 +371,40 @@ def test_bad_words_on_a_model_of_ones_own(own, session, words, told):
         command.run(parse(*words), session.open)
     assert told in str(raised.value)
     assert session.groups == []
+
+
+def test_an_onnx_file_runs_in_onnxruntime_and_its_profile_stands_apart(own, session, capsys):
+    assert own
+    operators = tuple(
+        ProfiledOperator(name=f"node{n}", operator="Conv", inputs=("float 4x8",), time_s=n / 1e3)
+        for n in range(1, 15)
+    )
+    session.batch = 4
+    session.profile = StepProfile(
+        source="onnxruntime 1.0", steps=3, step_s=0.2, operators=operators, absent=("relu1",)
+    )
+    words = ["net.onnx", "--batch", "4", "--mode", "all", "--framework", "onnxruntime"]
+    assert command.run(parse(*words), session.open) == 0
+    (cases,) = session.groups
+    assert [(one.framework, one.mode, one.batch) for one in cases] == [
+        ("onnxruntime", "optimized", 4),
+        ("onnxruntime", "unoptimized", 4),
+    ]
+    out = capsys.readouterr().out
+    assert says(out, "node14", "7.0 %", "own profile", "2 operators more: 1.5 %", "relu1")
+    assert not says(out, "node2")
+    with Store.open(readonly=True) as store:
+        entries = store.entries("20300102-030405-abcd")
+    assert [StepRecord.from_dict(one.document).profile for one in entries] == [session.profile] * 2
+    assert main(["runs", "show", "last"]) == 0
+    assert capsys.readouterr().out.endswith(out)
+
+
+@pytest.mark.parametrize("name", ["model", "check", "diagnose", "forecast"])
+def test_an_onnx_file_is_timed_by_e2e_only(own, capsys, name):
+    assert own
+    assert main([name, "net.onnx"]) == 2
+    assert says(capsys.readouterr().err, "net.onnx", "pydlbench e2e net.onnx")
 
 
 @pytest.mark.parametrize("name", ["model", "diagnose"])

@@ -9,7 +9,7 @@ import pytest
 from pydlbench.errors import UsageError
 from pydlbench.models import model_names
 from pydlbench.models.catalog import entry_names
-from pydlbench.models.own import find_own, is_own
+from pydlbench.models.own import find_onnx, find_own, is_own
 
 FILE = """
 import os
@@ -83,7 +83,6 @@ def test_what_shows_only_when_it_runs_is_left_to_the_worker(folder):
         ("resnet50:", "no such module: resnet50; nearest: resnet50"),
         ("a b:build", "no such module: a b"),
         ("broken.py:build", "broken.py:2: SyntaxError: "),
-        ("net.onnx", "not supported yet"),
     ],
 )
 def test_a_near_miss_is_answered_with_the_nearest(folder, name, said):
@@ -95,3 +94,10 @@ def test_a_near_miss_is_answered_with_the_nearest(folder, name, said):
         find_own(name)
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_an_onnx_file_is_found_and_not_read(folder):
+    (folder / "net.onnx").write_bytes(b"no ONNX")
+    assert find_onnx("net.onnx").name == "net.onnx"
+    with pytest.raises(UsageError, match=r"^nett\.onnx: no such file; nearest: net\.onnx$"):
+        find_onnx("nett.onnx")

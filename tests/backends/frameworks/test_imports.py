@@ -9,7 +9,7 @@ import sys
 
 from pydlbench.backends import frameworks
 
-FRAMEWORKS = ("torch", "tensorflow", "jax", "numba", "cupy")
+FRAMEWORKS = ("torch", "tensorflow", "jax", "numba", "cupy", "onnxruntime")
 
 
 def test_shared_modules_import_no_framework() -> None:

@@ -1,0 +1,24 @@
+"""onnxruntime on the CPU: whole ONNX files, no single layers."""
+
+from __future__ import annotations
+
+from pydlbench.backends.capabilities import Capabilities
+
+__all__ = ["CAPABILITIES"]
+
+CAPABILITIES = Capabilities(
+    name="onnxruntime",
+    rank=6,
+    title="onnxruntime, of whole ONNX files",
+    distributions=("onnxruntime", "onnxruntime-gpu"),
+    install="pip install '.[onnx]'",
+    requires="onnxruntime",
+    modes={"cpu": ("optimized", "unoptimized")},
+    # The types of the tensors are the file's.
+    precisions={"cpu": ("fp32",)},
+    looks={"optimized": ("blue", "p", "++"), "unoptimized": ("sky", "d", "OO")},
+    start_s=(0.5, 5.0),
+    layers=False,
+    fresh_results=True,
+    settings=("ORT_",),
+)

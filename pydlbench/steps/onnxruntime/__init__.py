@@ -1,0 +1,1 @@
+"""ONNX files as steps; imported by onnxruntime's worker only."""
