@@ -78,7 +78,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         metavar="S",
         default=60.0,
         type=taking("--time-limit", positive_seconds),
-        help="no lap after the sixth of a framework and mode begins after so many seconds (60)",
+        help="no lap after the sixth of a framework and mode begins after so many seconds (60), "
+        "but three where a rung was disturbed too often",
     )
     add(
         how,

@@ -15,7 +15,7 @@ from pydlbench.ladder.chain import prepare_native_chain
 from pydlbench.ladder.estimate import plan
 from pydlbench.ladder.experiments import ask_log, experiments, keeps_pages
 from pydlbench.ladder.laps import Core, Laps, Sampled
-from pydlbench.ladder.ledger import LEAST, Ladder, conclude
+from pydlbench.ladder.ledger import LEAST, Ladder, conclude, refused
 from pydlbench.ladder.mapped import kernels_of, known, map_calls, map_step, module_parts
 from pydlbench.ladder.native import NativeVisits, native_parts
 from pydlbench.ladder.operators import listed, singles
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 __all__ = ["check_step"]
 
 Facts = TypeVar("Facts")
+# Laps after the time is over, at the most, in the place of some that somebody has disturbed.
+_BEYOND = 3
 # What a rung is measured on.
 _HOWS = {
     "limit": "rooflines of the native rows, summed, at the clock of each lap",
@@ -80,8 +82,8 @@ def check_step(
         case: the step, on a CPU.
         session: whose workers are used.
         laps: at the most; six at least, whatever the time.
-        time_limit_s: no lap after the sixth begins after so many seconds; finding the native
-            kernels is not counted.
+        time_limit_s: no lap after the sixth begins after so many seconds, but three where a rung
+            was disturbed too often; finding the native kernels is not counted.
         native: the native rows of the same step, where they have been found already.
         checks: check the step (shapes, parameters, gradients, descent) before it is timed.
         forecast: says what the step will take from what is stored, or why it cannot; called before
@@ -292,10 +294,13 @@ class _Check:
         order = random_order(self._session.options.seed)
         self._laps = Laps(self._visits, order, self._core)
         taken = self._laps.taken
+        beyond = 0
         while len(taken) < max(LEAST, most):
             if len(taken) >= LEAST and time.monotonic() > deadline:
-                self._notes.append(f"{len(taken)} of {most} laps: the time limit")
-                break
+                if beyond == _BEYOND or not refused(taken):
+                    self._notes.append(f"{len(taken)} of {most} laps: the time limit")
+                    break
+                beyond += 1
             begin = time.monotonic()
             number = len(taken) + 1
             self._laps.take(functools.partial(self._tell_of, number))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pydlbench.records.check import Lap
 
-__all__ = ["LEAST", "Experiment", "Findings", "Ladder", "conclude"]
+__all__ = ["LEAST", "Experiment", "Findings", "Ladder", "conclude", "refused"]
 
 #: Fewer laps have no interval at 95 %.
 LEAST: Final = 6
@@ -155,6 +155,11 @@ class Ladder:
         """Return how much longer one takes than another, by lap; laps that have both."""
         low, high = self.values.get(lower, {}), self.values.get(upper, {})
         return {lap: high[lap] - low[lap] for lap in high if lap in low}
+
+
+def refused(laps: Sequence[Lap]) -> set[str]:
+    """Return what was measured, and in too few undisturbed visits to be known."""
+    return {name for lap in laps for name in lap.seconds} - set(Ladder.of(laps).values)
 
 
 def _others(lap: Lap) -> dict[str, str]:

@@ -8,7 +8,7 @@ import math
 import pytest
 from invented_laps import RUNGS, laps
 
-from pydlbench.ladder.ledger import LEAST, Experiment, conclude
+from pydlbench.ladder.ledger import LEAST, Experiment, conclude, refused
 from pydlbench.timing.statistics import median
 
 ALL = ("limit", "native", "native_chain", "operators", "operator_chain", "step")
@@ -236,6 +236,14 @@ def test_a_few_laps_beside_somebody_else_are_left_out_and_the_rest_is_enough():
     assert found.rungs.step.n == 9
     found = conclude(laps(9, canary={"operators": 0.5}, marked=4))
     assert found.reasons.keys() == {"operators"}
+
+
+def test_a_rung_is_short_of_laps_until_enough_of_them_are_undisturbed():
+    slow = {"operators": 0.5}
+    assert refused(laps(LEAST)) == set()
+    assert "operators" in refused(laps(LEAST, canary=slow, marked=1))
+    assert "step" not in refused(laps(LEAST, canary=slow, marked=1))
+    assert refused(laps(LEAST + 1, canary=slow, marked=1)) == set()
 
 
 def test_a_machine_whose_clock_changes_between_laps_is_the_same_one_within_each():
