@@ -589,7 +589,10 @@ _PASSES: Final[Mapping[str, Mapping[str, PassCalls]]] = {
         ),
     },
     "softmax": {
-        "forward": PassCalls(names="Softmax", function=lambda _, x: tf.nn.softmax(x)),
+        # XLA adds a row's powers up in their own type.
+        "forward": PassCalls(
+            names="Softmax", function=lambda _, x: tf.nn.softmax(x), sums="stored"
+        ),
         "backward-data": PassCalls(
             names="Mul, Sum, Sub, Mul", function=_softmax_gradient, sums="stored"
         ),

@@ -76,7 +76,7 @@ def test_statistics_are_float32_in_every_mode(pointwise: Any) -> None:
         ("relu", "forward-training", "bf16-tc", 75, "7.5"),
         ("relu", "backward-weights", "fp32", 90, "relu has no backward-weights pass"),
         ("add", "backward-data", "fp32", 90, "add has no backward-data pass"),
-        ("gelu", "forward-training", "fp32", 90, "gelu"),
+        ("layernorm", "forward-training", "fp32", 90, "layernorm"),
         ("dropout", "forward-training", "fp32", 90, "keep"),
     ],
 )
