@@ -245,6 +245,8 @@ def _check(document: Mapping[str, Any]) -> list[Row]:
     told = dict(document.get("options") or {})
     if document.get("feed") not in (None, "resident"):
         told["feed"] = document["feed"]
+    if document.get("own"):
+        told["own"] = document["own"]
     same: dict[str, Any] = {
         "problem": json.dumps(told, sort_keys=True),
         "layout_request": document.get("layout") or "nhwc",  # older checks know no other

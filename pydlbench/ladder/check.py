@@ -167,6 +167,7 @@ class _Check:
         try:
             found = listed(case, session)
             self._calls, self._blocks = found.calls, found.blocks
+            self._notes += found.notes
         except UnsupportedError as error:
             self._absent["operators"] = " ".join(str(error).split())
         if self._model is None and case.mode != "eager":
@@ -185,7 +186,11 @@ class _Check:
             wanted = kernels_of(self._mapped)
         if rows is None:
             self._tell("native layers")
-            rows = dict(session.measure(wanted.cases))
+            rows = {}
+        # A model of the user's own may have made other calls when they were listed before.
+        missing = [one for one in wanted.cases if one not in rows]
+        if missing:
+            rows = {**rows, **dict(session.measure(missing))}
         self._rows = rows
         self._native = NativeVisits(wanted, rows, self._apart, laps)
         self._notes += [f"no native row: {one}" for one in self._native.sums().missing]
@@ -208,6 +213,7 @@ class _Check:
             prepare_step(case, session, preparation=StepPreparation(checks=self._checks))
         )
         self._facts = step.facts
+        self._notes += [one for one in step.facts.notes if one not in self._notes]
         self._visits["step"] = Sampled("step", step)
         self._visits["step_kept"] = Sampled("step_kept", self._warm(case))
         # A CPU's memory is the host's: only what is fed from there has a transfer to be measured.

@@ -86,7 +86,13 @@ def map_calls(
     propagation = "inference" if phase == "forward" else "training"
     for one in calls:
         work = work_of(one)
-        layers = [dataclasses.replace(layer, propagation=propagation) for layer in work.layers]
+        # A batch normalisation says by itself whose statistics it takes.
+        layers = [
+            layer
+            if getattr(layer.layer, "op", None) == "batchnorm"
+            else dataclasses.replace(layer, propagation=propagation)
+            for layer in work.layers
+        ]
         terms = terms_of(layers, precision, device, cache_bytes)
         found[one.signature, one.direction] = MappedCall(count=one.count, work=work, terms=terms)
     return found

@@ -296,10 +296,13 @@ class Canary:
         if self._kept is not None:
             self._best = sorted([*self._best, *per_cycle])[-2:]
             known = self._kept.read_burst()
-            self._per_cycle = max(self._per_cycle, self._best[0], known)
+            # One burst alone may be a clock that jumped.
+            seen = self._best[0] if len(self._best) > 1 else 0.0
+            self._per_cycle = max(self._per_cycle, seen, known)
             if self._per_cycle > known:
                 self._kept.write_burst(self._per_cycle)
-        return tuple(one / self._per_cycle for one in per_cycle)
+        reference = self._per_cycle or max(per_cycle)
+        return tuple(one / reference for one in per_cycle)
 
 
 class CpuKernel(Generic[Facts]):
