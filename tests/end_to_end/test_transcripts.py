@@ -61,6 +61,8 @@ VARIABLE = {
     "environment.variables",
     "findings",
     "geomean_in",
+    # Of a check, in which a rung that somebody disturbed is refused.
+    *("ledger", "native_cold", "native_hot", "reasons", "rungs"),
     "measurements.candidates.reorder_s",
     "measurements.causes",
     "measurements.reorder_s",
@@ -188,6 +190,8 @@ def measured(words: list[str], folder: Path) -> str:
     done = pydlbench_command(words, folder)
     assert done.returncode in {0, 3}, f"{shlex.join(words)}: {done.stderr}"
     lines = [head(normal(line, folder)) for line in done.stdout.splitlines() if is_head(line)]
+    # A ledger needs a step that nobody disturbed.
+    lines = [line for line in lines if not line.startswith("term ")]
     if "--json" in words:
         document = json.loads((folder / words[words.index("--json") + 1]).read_text("utf-8"))
         valid(document, words[0] + "-protocol" * ("--protocol" in words), folder)
