@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -165,10 +164,10 @@ def known(
             found.append(sum(map(of, which)) / whole if whole else 0.0)
         return found[0], found[1], found[2]
 
-    lacking: Counter[str] = Counter()
+    lacking: dict[str, float] = {}
     for one, work in own:
         if not work.layers:
-            lacking[one.operator] += _seconds(one)  # type: ignore[assignment]  # seconds, no counts
+            lacking[one.operator] = lacking.get(one.operator, 0.0) + _seconds(one)
     by_native, by_formula = shares(native), shares(formula)
     return Known(
         native_calls=by_native[0],
@@ -177,7 +176,7 @@ def known(
         formula_calls=by_formula[0],
         formula_bytes=by_formula[1],
         formula_time=by_formula[2],
-        unmapped=dict(lacking.most_common()),
+        unmapped=dict(sorted(lacking.items(), key=lambda one: -one[1])),
     )
 
 

@@ -48,6 +48,8 @@ _CALLS: Final = (
     *("max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d", "adaptive_max_pool2d"),
     *("max_pool3d_with_indices", "avg_pool3d", "_adaptive_avg_pool3d", "mkldnn_rnn_layer"),
     *("_scaled_dot_product_flash_attention", "_scaled_dot_product_attention_math"),
+    *("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention"),
+    *("_native_multi_head_attention", "_transformer_encoder_layer_fwd", "_grouped_mm"),
 )
 
 

@@ -154,6 +154,8 @@ def test_a_compiler_joins_what_stands_between_two_layers():
         ("aten.mm", {"direction": "optimizer"}, "optimizer"),
         ("aten._log_softmax", {"direction": "loss"}, "loss"),
         ("aten._log_softmax_backward_data", {"direction": "backward", "names": ("loss",)}, "loss"),
+        ("aten._native_multi_head_attention", {}, "layer"),
+        ("aten._scaled_dot_product_flash_attention_for_cpu", {}, "layer"),
         ("conv+relu", {}, "layer"),
         ("batchnorm+relu", {}, "pointwise"),
         ("linear+4 more", {}, "layer"),

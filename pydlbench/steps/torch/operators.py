@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import operator
 import time
 from dataclasses import dataclass, field
@@ -315,9 +316,16 @@ def prepare_log(
         case: the step.
         calls: steps that are logged.
     """
-    step: Callable[[], Any] = OwnModel(case).step if model is None else _step(model, case)
-    step()
-    logs = [parse(library_output(step)) for _ in range(calls)]
+    guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    step: Callable[[], Any]
+    if model is None:
+        guard = own = OwnModel(case)
+        step = own.step
+    else:
+        step = _step(model, case)
+    with guard:
+        step()
+        logs = [parse(library_output(step)) for _ in range(calls)]
     facts = OperatorsFacts(log=summary(logs), library=backend.library)
     return OperatorsKernel([], facts, backend.cpus)
 

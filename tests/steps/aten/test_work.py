@@ -8,7 +8,7 @@ from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.deconv import Deconv2d
 from pydlbench.layers.pool import Pool2d
 from pydlbench.records.operator import RecordedCall
-from pydlbench.steps.aten.work import coverage, work_of
+from pydlbench.steps.aten.work import work_of
 
 
 def call(text, size=0, direction="forward", count=1):
@@ -485,37 +485,3 @@ def test_results_that_nobody_has_counted_leave_the_bytes_unknown():
     assert found.bytes is None
     assert found.bytes_missing
     assert found.flops == 8
-
-
-def test_coverage_counts_kernels_only_and_names_what_is_missing():
-    calls = [
-        call(f"relu.default({tensor(8)})", 32, count=3),
-        call(f"view.default({tensor(8)}, [2, 4])", 32, count=5),
-        call(f"leaky_relu.default({tensor(8)})", 32),
-        call(f"leaky_relu.default({tensor(4)})", 16, count=2),
-        call(f"bernoulli_.float({tensor(8)}, 0.5)", 32),
-    ]
-    found = coverage(calls)
-    assert (found.calls, found.views, found.flops) == (7, 5, 3 * 8 + 2 * (8 + 2 * 4))
-    assert found.native_calls == 3 / 7
-    assert found.native_bytes == 3 * 64 / (3 * 64 + 64 + 2 * 32 + 64)
-    assert found.native_flops == 24 / 56
-    assert found.unknown_calls == 1 / 7
-    assert found.unknown_bytes == 64 / 384
-    leaky, drawn = found.unmapped
-    assert (leaky.operator, leaky.calls, leaky.bytes, leaky.flops) == (
-        "aten.leaky_relu",
-        3,
-        128,
-        32,
-    )
-    assert (drawn.operator, drawn.calls, drawn.bytes, drawn.flops) == (
-        "aten.bernoulli_",
-        1,
-        64,
-        None,
-    )
-
-
-def test_a_step_without_kernels_has_no_share():
-    assert coverage([]).native_calls == 0.0
