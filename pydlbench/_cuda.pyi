@@ -108,9 +108,11 @@ class RawChunk(TypedDict):
 class LaunchTimes(TypedDict):
     """Seconds per execution by several clocks; ``wall_s`` is the host's, waiting included.
 
+    ``single_s`` is of one execution between events, ``event_s`` of several back to back;
     ``graph_s`` is NaN where the plan cannot be captured into a graph.
     """
 
+    single_s: float
     event_s: float
     graph_s: float
     host_s: float
@@ -228,6 +230,7 @@ class Reading(TypedDict):
 class Launch(TypedDict):
     """What it costs to start an empty kernel, in seconds."""
 
+    single_kernel_s: float
     empty_kernel_s: float
     host_s: float
     graph_node_s: float

@@ -157,12 +157,14 @@ void register_probes(py::module_& m) {
       [](const cuda::Device& device) {
         const auto found = released([&] { return cuda::launch_seconds(device); });
         py::dict result;
+        result["single_kernel_s"] = found.single_s;
         result["empty_kernel_s"] = found.event_s;
         result["host_s"] = found.host_s;
         result["graph_node_s"] = found.graph_s;
         return result;
       },
-      arg("device"), "Seconds per empty kernel: back to back, of the host, as a graph's node.");
+      arg("device"),
+      "Seconds per empty kernel: alone, back to back, of the host, as a graph's node.");
 }
 
 }  // namespace

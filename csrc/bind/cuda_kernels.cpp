@@ -86,6 +86,7 @@ py::dict launch_times(cuda::Kernel& kernel, int repetitions) {
     times = kernel.launch_times(repetitions);
   }
   py::dict result;
+  result["single_s"] = times.single_s;
   result["event_s"] = times.event_s;
   result["graph_s"] = times.graph_s;
   result["host_s"] = times.host_s;

@@ -45,7 +45,10 @@ __global__ void convert_kernel(const void* from, DataType from_type, void* to, D
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
        i < elements; i += step) {
     std::int64_t index = i, source = 0, target = 0;
-    for (int axis = walk.rank - 1; axis >= 0; --axis) {
+    // Of a fixed number of turns, so that no axis is looked up in local memory.
+#pragma unroll
+    for (int axis = kMaxRank - 1; axis >= 0; --axis) {
+      if (axis >= walk.rank) continue;
       const auto rest = index / walk.dims[axis];
       const auto at = index - rest * walk.dims[axis];
       source += at * walk.from[axis];

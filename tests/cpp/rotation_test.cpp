@@ -39,8 +39,10 @@ class Fake final : public Calls, public Work {
     std::int64_t& alive_;
   };
   struct FakeCaptured final : Captured {
-    explicit FakeCaptured(Fake& fake) : count(fake.outcome.objects) {}
+    FakeCaptured(Fake& fake, std::int64_t length) : count(fake.outcome.objects), size(length) {}
+    std::size_t launches() const override { return static_cast<std::size_t>(size); }
     Count count;
+    std::int64_t size;
   };
   struct FakeExecutable final : Executable {
     FakeExecutable(Fake& fake, std::int64_t length) : count(fake.outcome.objects), size(length) {}
@@ -71,7 +73,7 @@ class Fake final : public Calls, public Work {
   std::unique_ptr<Captured> end_capture() override {
     step();
     capturing_ = false;
-    return std::make_unique<FakeCaptured>(*this);
+    return std::make_unique<FakeCaptured>(*this, captured_);
   }
   void abandon_capture() noexcept override { capturing_ = false; }
   std::unique_ptr<Executable> instantiate(Captured&) override {

@@ -53,6 +53,9 @@ class Fake final : public Calls {
   struct FakeCaptured final : Captured {
     FakeCaptured(Fake& owner, int count) : fake(owner), executions(count) { ++fake.alive; }
     ~FakeCaptured() override { --fake.alive, fake.say("destroy captured"); }
+    std::size_t launches() const override {
+      return static_cast<std::size_t>(executions * std::max(1, fake.scenario_.kernels));
+    }
     Fake& fake;
     int executions;
   };
@@ -272,7 +275,8 @@ std::string play(const Scenario& scenario) {
         << ", \"seconds\": " << list(result.seconds) << ", \"clock_hz\": " << list(result.clock_hz)
         << ", \"wall_seconds\": " << result.wall_seconds
         << ", \"gate_timeouts\": " << result.gate_timeouts << ", \"times\": "
-        << list(std::vector<double>{times.event_s, times.graph_s, times.host_s, times.wall_s})
+        << list(std::vector<double>{times.single_s, times.event_s, times.graph_s, times.host_s,
+                                    times.wall_s})
         << ", ";
   }
   out << "\"alive\": " << fake.alive << ", \"faults\": " << list(fake.faults) << '}';

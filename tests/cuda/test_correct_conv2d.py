@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.gpu
 
-# The mode is the last word of each test's name, so that benchmarks/gpu_acceptance.py can run the
+# The mode is the last word of each test's name, so that benchmarks/gpu_kit.py can run the
 # modes one by one: -k 'fp16-tc]'.
 MODES = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc")
 LAYERS = {

@@ -19,7 +19,8 @@ from pydlbench.runner.session import Options, Session
 
 pytestmark = pytest.mark.gpu
 
-SMALL = Gemm(m=1024, k=1024, n=1024, name="small")
+# At most a thousand copies rotate: to exceed a card's memory each has to be large, here 1 GB.
+LARGE = Gemm(m=16, k=16384, n=16384, name="large")
 QUICK = Options(budget_s=0.05)
 
 # A kernel that stores to an address that nobody has: the context of the process is lost.
@@ -62,7 +63,7 @@ for attempt in (device.synchronize, lambda: cuda.bandwidth(device, "read", 1 << 
 
 
 def test_what_does_not_fit_costs_its_kernel_only(gpu: Any) -> None:
-    case = KernelSpec(layer=SMALL, cache="all-cold", device="cuda:0")
+    case = KernelSpec(layer=LARGE, cache="all-cold", device="cuda:0")
     much = 2 * gpu.device.facts["memory_bytes"]
     plan = gpu.kernel(case).plan
     with pytest.raises(InsufficientMemoryError, match="memory"):
@@ -79,9 +80,9 @@ def test_out_of_memory_is_a_failed_row_and_the_next_one_is_ok(
     facts = gpu.device.facts
     monkeypatch.setattr(kernels, "_COLD_L2", 2 * facts["memory_bytes"] // facts["l2_bytes"])
     cases = [
-        KernelSpec(layer=SMALL, device="cuda:0"),
-        KernelSpec(layer=SMALL, cache="all-cold", timing="cuda-graph", device="cuda:0"),
-        KernelSpec(layer=SMALL, device="cuda:0"),
+        KernelSpec(layer=LARGE, device="cuda:0"),
+        KernelSpec(layer=LARGE, cache="all-cold", timing="cuda-graph", device="cuda:0"),
+        KernelSpec(layer=LARGE, device="cuda:0"),
     ]
     with Session(QUICK) as session:
         rows = [row for _, row in session.measure(cases)]

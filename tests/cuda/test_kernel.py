@@ -113,13 +113,13 @@ def test_what_is_overwritten_is_restored_before_it_is_verified(cuda: Any, device
 
 
 def test_copies_beyond_the_memory_are_refused_and_leave_it_usable(cuda: Any, device: Any) -> None:
-    dims = {"batch": 16, "channels": 64, "height": 128, "width": 128}
+    dims = {"batch": 64, "channels": 64, "height": 128, "width": 256}  # 512 MB a copy
     arena = cuda.Arena(device, {"src": uniform(1, *dims.values())})
     plan = relu(cuda, device, **dims)
     free = device.free_bytes
     with pytest.raises(InsufficientMemoryError, match="copies"):
         cuda.Kernel(plan, arena, "all-cold", "cuda-graph", 2 * device.facts["memory_bytes"])
-    assert device.free_bytes >= free - 256 * MB  # the input stays
+    assert device.free_bytes >= free - 1024 * MB  # the input stays
     kernel = cuda.Kernel(plan, arena)
     kernel.run_poisoned()
     assert kernel.output().min() == 0

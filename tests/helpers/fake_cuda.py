@@ -42,6 +42,7 @@ class Plan:
 
 class Kernel:
     made: ClassVar[list] = []
+    timeouts = 0  # of the gate, in each chunk
 
     def __init__(self, plan, arena, cache="hot", timing="events", cold_bytes=0):
         if plan.fails == "build":
@@ -64,7 +65,7 @@ class Kernel:
             "seconds": np.full(samples, self.plan.time),
             "clock_hz": np.full(samples, 1.98e9),
             "wall_s": samples * inner * self.plan.time,
-            "gate_timeouts": 0,
+            "gate_timeouts": self.timeouts,
         }
 
     def run_poisoned(self):
@@ -96,6 +97,7 @@ class Kernel:
 
     def launch_times(self, repetitions=20):  # noqa: ARG002 - the real one repeats
         return {
+            "single_s": self.plan.time,
             "event_s": self.plan.time,
             "graph_s": math.nan if self.plan.fails == "capture" else self.plan.time,
             "host_s": 5e-6,

@@ -18,9 +18,11 @@ from pydlbench.errors import (
 )
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.pointwise import Pointwise
 from pydlbench.records.measurement import Correctness, Measurement
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.machine import Workers
+from pydlbench.runner.rows import cached_bytes
 from pydlbench.runner.session import Options, Session
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.guards import GpuReadings
@@ -45,6 +47,12 @@ CLOCK = 1.8e9
 TIME = 2e-4
 
 
+def _timing(case):
+    if case.timing != "auto":
+        return case.timing
+    return "cuda-graph" if case.cache == "hot" else "events"
+
+
 class Kernel:
     """A kernel of constant time."""
 
@@ -63,7 +71,7 @@ class Kernel:
             setup_s=0.25,
             correct=Correctness(status="ok", rel_error=1e-7, tolerance=1e-5, detail="all"),
             candidates=[],
-            timing="cuda-graph" if case.cache == "hot" else "events",
+            timing=_timing(case),
             tensor_cores=False,
             notes=["NONDETERMINISTIC"],
             launch_s={"event": TIME, "graph": TIME, "host": 5e-6},
@@ -80,6 +88,7 @@ class Kernel:
             clock_hz=(CLOCK,) * request.samples,
             wall_s=TIME * request.samples * request.inner,
             gpu=GpuReadings(power_w=480.0, temperature_c=51.0, readings=1),
+            gate_timeouts=self.worker.timeouts,
         )
 
     def release(self):
@@ -96,6 +105,7 @@ class Worker:
         self.prepared = []
         self.requests = []
         self.released = 0
+        self.timeouts = 0  # of the launch gate, in each chunk
         self.starts = None  # what its start raises
         self.refuses = {}  # what prepare raises, by precision
         self.fails = set()  # probes
@@ -115,7 +125,12 @@ class Worker:
         if name in self.fails:
             raise WorkerError(f"the {name} probe hung")
         if name == "launch":
-            return {"empty_kernel_s": 2e-6, "host_s": 4e-6, "graph_node_s": 1e-6}
+            return {
+                "single_kernel_s": 3e-6,
+                "empty_kernel_s": 2e-6,
+                "host_s": 4e-6,
+                "graph_node_s": 1e-6,
+            }
         rates = {"fma_peak": 55e12, "gemm_peak": 700e12, "bandwidth": 4.3e12, **self.rates}
         return {
             "per_second": rates[name],
@@ -214,7 +229,21 @@ def test_a_launch_between_events_costs_more_than_a_node_of_a_graph(session):
     tiny = Gemm(m=1, k=4, n=4)
     (_, hot), (_, cold) = session.measure([case(tiny), case(tiny, cache="all-cold")])
     assert (hot.roofline.bound, hot.roofline.time_s) == ("launch", 1e-6)
-    assert (cold.roofline.bound, cold.roofline.time_s) == ("launch", 2e-6)
+    assert (cold.roofline.bound, cold.roofline.time_s) == ("launch", 3e-6)
+
+
+def test_what_a_flushed_sample_writes_may_still_be_in_the_cache(session):
+    """The flush behind its end writes it back; rotating copies pay for each other's."""
+    layer = Pointwise(op="relu", channels=64, height=64, width=64, batch=32)
+    each = 4 * 32 * 64**3
+    rows = [
+        one
+        for timing in ("events", "cuda-graph")
+        for _, one in session.measure([case(layer, cache="all-cold", timing=timing)])
+    ]
+    flushed, rotated = (one.roofline.time_s for one in rows)
+    assert each < FACTS["l2_bytes"]
+    assert (flushed, rotated) == pytest.approx((each / 4.3e12, 2 * each / 4.3e12))
 
 
 def test_nothing_is_probed_twice(session, worker):
@@ -222,6 +251,16 @@ def test_nothing_is_probed_twice(session, worker):
     # Two tries of a peak, three windows of a bandwidth, and no more of them for further rows.
     assert max(Counter(worker.probes).values()) == 3
     assert len(worker.prepared) == 3
+
+
+def test_samples_that_the_launch_gate_did_not_hide_are_counted_on_the_row(session, worker):
+    worker.timeouts = 3
+    ((_, row),) = session.measure([case()])
+    assert row.status == "ok"
+    (said,) = row.warnings
+    count = int(said.split()[0])
+    assert count >= 3
+    assert count % 3 == 0
 
 
 def test_a_cold_sample_is_one_execution(session, worker):
@@ -309,6 +348,15 @@ def test_a_probe_that_fails_leaves_the_times(session, worker):
     assert all(row.roofline is None for row in rows)
     assert all("the fma_peak probe hung" in row.warnings for row in rows)
     assert [name for name, *_ in worker.probes].count("fma_peak") == 1
+
+
+def test_what_training_alone_writes_may_stay_in_the_cache_too():
+    layer = Pointwise.parse("batchnorm:mb2ic32ih28", 2, None)
+    words = {"layer": layer, "cache": "all-cold", "device": "cuda:0"}
+    result = 2 * 32 * 28 * 28
+    assert cached_bytes(KernelSpec(**words), "events") == 4 * result
+    trained = KernelSpec(**words, propagation="training")
+    assert cached_bytes(trained, "events") == 4 * (result + 2 * 32)  # with mean and variance
 
 
 @pytest.mark.deep

@@ -18,8 +18,8 @@ namespace {
 // In every float format, that is NaN: a tensor that is read before it is written shows.
 constexpr unsigned char kPoison = 0xff;
 
-// Steps behind one gate: each is followed by an event, which is in the launch queue too.
-constexpr std::size_t kPiece = kMostGatedLaunches / 2;
+// Steps behind one gate, at first: each is followed by an event, which is in the launch queue too.
+constexpr std::size_t kPiece = kMostGatedLaunches / (kLaunchesOfKernel + 1);
 
 }  // namespace
 
@@ -93,16 +93,29 @@ SampleResult Chain::sample(const SampleRequest& request, Timing timing) {
   return (timing == Timing::graph ? graph_ : stream_)->sample(request);
 }
 
+bool Chain::is_gated() {
+  device_->make_current();
+  return stream_->is_gated();
+}
+
 std::vector<double> Chain::step_seconds() {
   run();  // behind a closed gate no kernel can be loaded
   std::vector<double> seconds;
-  for (std::size_t first = 0; first < sequence_.bound.size(); first += kPiece) {
-    piece_seconds(first, std::min(first + kPiece, sequence_.bound.size()), seconds);
+  std::size_t most = kPiece;
+  while (seconds.size() < sequence_.bound.size()) {
+    const auto first = seconds.size();
+    const auto now = std::min(most, sequence_.bound.size() - first);
+    if (piece_seconds(first, first + now, seconds)) continue;
+    // Most likely the launches filled the queue, and the host waited for the gate.
+    if (now == 1) {
+      throw PrimitiveFailure("launch gate", "timed out: enqueueing a step waits for the device");
+    }
+    most = now / 2;
   }
   return seconds;
 }
 
-void Chain::piece_seconds(std::size_t first, std::size_t last, std::vector<double>& seconds) {
+bool Chain::piece_seconds(std::size_t first, std::size_t last, std::vector<double>& seconds) {
   std::vector<Event> events;
   for (auto i = first; i <= last; ++i) events.push_back(Event::create());
   auto* const stream = device_->stream();
@@ -114,15 +127,14 @@ void Chain::piece_seconds(std::size_t first, std::size_t last, std::vector<doubl
     PYDLBENCH_CUDA_CHECK(cudaEventRecord(events[i - first + 1].get(), stream));
   }
   gate.open_and_wait();
-  if (calls_->gate_timed_out()) {
-    throw PrimitiveFailure("launch gate", "timed out: enqueueing a step waits for the device");
-  }
+  if (calls_->gate_timed_out()) return false;
   for (auto i = first; i < last; ++i) {
     float milliseconds = 0;
     PYDLBENCH_CUDA_CHECK(
         cudaEventElapsedTime(&milliseconds, events[i - first].get(), events[i - first + 1].get()));
     seconds.push_back(1e-3 * static_cast<double>(milliseconds));
   }
+  return true;
 }
 
 std::vector<float> Chain::tensor(const std::string& name) const {

@@ -33,15 +33,16 @@ class Chain {
   void load();
   // Executes the chain once and waits for its end.
   void run();
-  // Times executions: between events, without a gate where the chain has too many kernels for one
+  // Times executions: between events, without a gate where the chain has too many launches for one
   // (see kMostGatedLaunches), or as one CUDA graph, which throws PrimitiveFailure or Unsupported
   // where a library refuses to be captured.
   SampleResult sample(const SampleRequest& request, Timing timing);
   // Executes once with an event behind each step: seconds by step. In pieces, each behind a gate.
+  // Throws PrimitiveFailure where the gate times out even for a single step.
   std::vector<double> step_seconds();
 
   // Whether the host's time to start the kernels is hidden in samples between events.
-  bool is_gated() const { return sequence_.kernels() <= kMostGatedLaunches; }
+  bool is_gated();
   const std::vector<ChainStep>& steps() const { return plan_.steps; }
   const std::vector<ChainLoad>& loads() const { return plan_.loads; }
   const ChainMemory& memory() const { return memory_; }
@@ -50,7 +51,8 @@ class Chain {
 
  private:
   void allocate();
-  void piece_seconds(std::size_t first, std::size_t last, std::vector<double>& seconds);
+  // Appends the seconds of steps first..last-1; false, and none, where their gate timed out.
+  bool piece_seconds(std::size_t first, std::size_t last, std::vector<double>& seconds);
 
   std::shared_ptr<Device> device_;
   Arena given_;

@@ -59,7 +59,11 @@ class GemmPlan final : public Plan {
   PlanFacts facts_;
 };
 
-PlanFacts facts(const Described& described, const Found& found, Pass pass, bool plain) {
+// The mode keeps sums of 8-bit products in full float32 (search.cpp); inference often does not.
+constexpr char kExactSums[] =
+    "FAST_ACCUM off: sums are exact, and slower than figures that are published with it on";
+
+PlanFacts facts(const Described& described, const Found& found, Pass pass, Mode mode, bool plain) {
   PlanFacts facts;
   facts.primitive = is_forward(pass)              ? "matrix product"
                     : pass == Pass::backward_data ? "matrix product backward-data"
@@ -72,6 +76,7 @@ PlanFacts facts(const Described& described, const Found& found, Pass pass, bool 
   facts.accumulate = accumulate(described.compute, found.flags);
   facts.tensor_cores = tensor_cores(found.flags);
   facts.notes = names(found.flags);
+  if (mode == Mode::fp8_tc) facts.notes.emplace_back(kExactSums);
   if (!facts.tensor_cores) {
     facts.notes.emplace_back("the library names no operations: the mode is what was asked for");
   }
@@ -132,7 +137,7 @@ std::vector<std::shared_ptr<Plan>> plans(const std::shared_ptr<const Session>& s
       if (!searched.refused.empty()) refused = searched.refused;
       is_answered = is_answered || !searched.found.empty();
       for (const auto& found : searched.found) {
-        auto named = facts(*described, found, pass, storage.plain());
+        auto named = facts(*described, found, pass, mode, storage.plain());
         if (!names.give(named, found)) continue;
         plans.push_back(std::make_shared<GemmPlan>(described, found, std::move(named)));
       }

@@ -27,6 +27,7 @@ class Calls {
   // A captured sequence of launches, and what can be launched of it. Destroyed with their owners.
   struct Captured {
     virtual ~Captured() = default;
+    virtual std::size_t launches() const = 0;  // kernels, copies and fills that are in it
   };
   struct Executable {
     virtual ~Executable() = default;

@@ -21,24 +21,14 @@ namespace {
 // about exp(-n) of the former lines are left.
 constexpr std::size_t kFlushFactor = 4;
 constexpr std::size_t kLeastFlushBytes = std::size_t{16} << 20;
-// Of the trial of the gate: a launch takes microseconds.
-constexpr double kTrialSeconds = 1.0;
-// Where a GPU also drives a display, the driver kills a kernel that runs for some seconds, and the
-// context with it: a gate that nobody opens has to end before.
-constexpr double kBesideDisplaySeconds = 1.0;
 
 std::uint64_t nanoseconds(double seconds) { return static_cast<std::uint64_t>(1e9 * seconds); }
 
-double bounded_timeout(const Device& device, double seconds) {
-  int limited = 0;
-  PYDLBENCH_CUDA_CHECK(
-      cudaDeviceGetAttribute(&limited, cudaDevAttrKernelExecTimeout, device.facts().index));
-  return limited != 0 ? std::min(seconds, kBesideDisplaySeconds) : seconds;
-}
-
 struct RealCaptured final : Calls::Captured {
   explicit RealCaptured(cudaGraph_t handle) : graph(handle) {}
+  std::size_t launches() const override { return nodes; }
   Graph graph;
+  std::size_t nodes = 0;
 };
 
 struct RealExecutable final : Calls::Executable {
@@ -64,7 +54,7 @@ struct RealCalls::State {
 RealCalls::RealCalls(const Device& device, double gate_timeout_seconds) {
   device.make_current();
   state_ = std::make_unique<State>(
-      State{device, nanoseconds(kTrialSeconds), Event::create(), Event::create(),
+      State{device, nanoseconds(gate_timeout_seconds), Event::create(), Event::create(),
             PinnedMemory::create(sizeof(GateFlags)),
             PinnedMemory::create(2 * kStampSlots * sizeof(ClockStamp)),
             DeviceMemory(device, sizeof(std::uint32_t), "the sum of what is read into the cache"),
@@ -73,8 +63,7 @@ RealCalls::RealCalls(const Device& device, double gate_timeout_seconds) {
   stamp(Mark::first);
   prefetch({state_->sum.data(), state_->sum.bytes()});
   // With all kernels loaded, a launch behind a closed gate returns at once, unless somebody makes
-  // launches wait for the device. Found out here, that costs a second; later, each plan's
-  // time-outs.
+  // launches wait for the device. Found out here, that costs one time-out; later, each plan's.
   close_gate();
   stamp(Mark::last);
   open_gate();
@@ -84,7 +73,6 @@ RealCalls::RealCalls(const Device& device, double gate_timeout_seconds) {
         "starting a kernel waits for the device, so times would include the host's: unset "
         "CUDA_LAUNCH_BLOCKING, or leave the profiler that runs kernels one by one");
   }
-  state_->timeout_ns = nanoseconds(bounded_timeout(device, gate_timeout_seconds));
 }
 
 RealCalls::~RealCalls() {
@@ -174,9 +162,8 @@ std::unique_ptr<Calls::Captured> RealCalls::end_capture() {
   state_->capturing = false;  // ended, and invalid where it failed
   auto captured = std::make_unique<RealCaptured>(graph);
   PYDLBENCH_CUDA_CHECK(code);
-  std::size_t nodes = 0;
-  PYDLBENCH_CUDA_CHECK(cudaGraphGetNodes(graph, nullptr, &nodes));
-  if (nodes == 0) {
+  PYDLBENCH_CUDA_CHECK(cudaGraphGetNodes(graph, nullptr, &captured->nodes));
+  if (captured->nodes == 0) {
     throw PrimitiveFailure("CUDA graph", "the execution left nothing in the captured stream");
   }
   return captured;

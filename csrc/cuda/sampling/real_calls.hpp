@@ -8,8 +8,10 @@
 
 namespace pydlbench::cuda {
 
-// How long a closed gate holds what is behind it; less where the GPU drives a display.
-inline constexpr double kGateTimeoutSeconds = 10.0;
+// How long a closed gate holds what is behind it. The host needs some milliseconds to enqueue all
+// that a gate may hold back, and where a GPU also drives a display, the driver kills a kernel that
+// runs for some seconds, and the context with it.
+inline constexpr double kGateTimeoutSeconds = 1.0;
 
 // Owns the gate's flags, the events, the stamps and the buffer that flushes the L2 cache (the
 // latter from the first flush on). All its kernels are loaded when it is made: a kernel that were

@@ -38,9 +38,7 @@ Sampler::Sampler(Calls& calls, Work& work, CacheState cache, Timing timing,
       work_(work),
       cache_(cache),
       timing_(timing),
-      prefetches_(std::move(prefetches)),
-      most_gated_(std::max<std::size_t>(1, kMostGatedLaunches / work.kernels())),
-      most_in_graph_(std::max<std::size_t>(1, kMostGraphLaunches / work.kernels())) {
+      prefetches_(std::move(prefetches)) {
   PYDLBENCH_CHECK(work.sets() >= 1, "a work without operands");
   PYDLBENCH_CHECK(cache == CacheState::hot || timing == Timing::events || work.sets() >= 2,
                   "a cold graph needs two sets of operands or more to rotate");
@@ -83,10 +81,11 @@ LaunchTimes Sampler::launch_times(int repetitions) {
   const auto each = static_cast<double>(count);
   const bool in_graph = can_be_captured(count);
 
-  std::vector<double> event, graph, host, wall;
+  std::vector<double> single, event, graph, host, wall;
   const double start = calls_.host_seconds();
   for (int i = 0; i < repetitions; ++i) {
     if (i >= kLeastRepetitions && calls_.host_seconds() - start > kLaunchTimesSeconds) break;
+    single.push_back(take(1, Timing::events, false, false, &timeouts).seconds);
     event.push_back(take(count, Timing::events, false, false, &timeouts).seconds / each);
     if (in_graph) {
       graph.push_back(take(count, Timing::graph, false, false, &timeouts).seconds / each);
@@ -100,7 +99,8 @@ LaunchTimes Sampler::launch_times(int repetitions) {
     wall.push_back((calls_.host_seconds() - begin) / each);
   }
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-  return {median(event), in_graph ? median(graph) : kNone, median(host), median(wall)};
+  return {median(single), median(event), in_graph ? median(graph) : kNone, median(host),
+          median(wall)};
 }
 
 // What a library refuses to do while a stream is captured is no fault of the kernel. A lost device
@@ -116,17 +116,31 @@ bool Sampler::can_be_captured(std::size_t executions) {
   return true;
 }
 
-// A graph is one launch, whatever is in it.
-bool Sampler::is_gated(Timing timing) const {
-  return timing == Timing::graph || work_.kernels() <= kMostGatedLaunches;
+bool Sampler::is_gated() {
+  run_once_ungated();
+  return launches_ <= kMostGatedLaunches;
 }
 
 void Sampler::run_once_ungated() {
-  if (ran_) return;
+  if (launches_ > 0) return;
   Draining stream(calls_);
   work_.enqueue(0, calls_.stream());
   stream.wait();
-  ran_ = true;
+  launches_ = count_launches();
+  most_gated_ = std::max<std::size_t>(1, kMostGatedLaunches / launches_);
+  most_in_graph_ = std::max<std::size_t>(1, kMostGraphLaunches / launches_);
+}
+
+std::size_t Sampler::count_launches() {
+  try {
+    Capture capture(calls_);
+    capture.begin();
+    work_.enqueue(0, calls_.stream());
+    return capture.end()->launches();
+  } catch (const PrimitiveFailure&) {
+  } catch (const Unsupported&) {
+  }
+  return kLaunchesOfKernel * work_.kernels();
 }
 
 // As they are timed later: a graph leaves its sets as the next launch of it wants to find them.
@@ -189,7 +203,8 @@ std::optional<Sampler::Reading> Sampler::try_round(const Round& round) {
     }
     stream.wait();
   }
-  const bool gated = is_gated(round.timing);
+  // A graph is one launch, whatever is in it.
+  const bool gated = round.timing == Timing::graph || launches_ <= kMostGatedLaunches;
   ClosedGate gate(calls_);
   if (gated) gate.close();
   calls_.stamp(Mark::first);

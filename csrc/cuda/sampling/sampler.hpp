@@ -18,7 +18,8 @@ struct Work {
   virtual ~Work() = default;
   virtual void enqueue(std::size_t set, CUstream_st* stream) = 0;
   virtual std::size_t sets() const = 0;
-  // Of how many kernels an execution is made, each of them a few launches at the most.
+  // Of how many kernels an execution is made. Each is a few launches, kLaunchesOfKernel at the most
+  // where they cannot be counted because a library refuses to be captured.
   virtual std::size_t kernels() const { return 1; }
 };
 
@@ -40,22 +41,24 @@ struct SampleResult {
 
 // Medians in seconds per execution, on hot data.
 struct LaunchTimes {
-  double event_s;  // between two events, launches back to back behind the gate
-  double graph_s;  // the same launches as one CUDA graph; NaN where they cannot be captured
+  double single_s;  // between two events, one execution behind the gate: what a cold sample is
+  double event_s;   // the same of launches back to back
+  double graph_s;   // the same launches as one CUDA graph; NaN where they cannot be captured
   // The host's time to enqueue one execution, in a loop without synchronisation that ends before
   // the launch queue can be full: what a framework's thread pays, whatever the GPU does meanwhile.
   double host_s;
   double wall_s;  // that loop together with waiting for its end: what a host's clock would report
 };
 
-// Most kernels that are enqueued behind a closed gate. The driver's queue takes about a thousand
-// launches, and blocks the host in the next one: behind a closed gate, until its time-out. A kernel
-// may be several launches. A sample of more executions is taken in several rounds, each with a gate
-// and events of its own, and its times add up. A time-out halves the bound. An execution of more
-// kernels than that runs without a gate: where the host is slower than the device, that is in the
-// time.
-inline constexpr std::size_t kMostGatedLaunches = 128;
+// Most launches that are enqueued behind a closed gate. The driver's queue takes about a thousand,
+// and blocks the host in the next one: behind a closed gate, until its time-out. An execution may
+// be several launches (an engine that loops over groups or images), so they are counted in a
+// captured one. A sample of more executions is taken in several rounds, each with a gate and events
+// of its own, and its times add up. A time-out halves the bound. An execution of more launches than
+// that runs without a gate: where the host is slower than the device, that is in the time.
+inline constexpr std::size_t kMostGatedLaunches = 768;
 inline constexpr std::size_t kMostGraphLaunches = 1024;
+inline constexpr std::size_t kLaunchesOfKernel = 6;
 // A sample whose gate timed out is repeated so often before the kernel is given up.
 inline constexpr int kMostGateRepeats = 3;
 
@@ -67,7 +70,7 @@ inline constexpr int kMostGateRepeats = 3;
 // up to a multiple of sets(); seconds stay seconds per execution.
 //
 // The first execution of a work runs without a gate: loading a kernel waits for the device, and
-// behind a closed gate that would be a deadlock.
+// behind a closed gate that would be a deadlock. The second is captured, only to be counted.
 //
 // Whatever throws, the gate is open afterwards, the stream is empty, no capture is open, and the
 // sampler can be used again (unless the device is lost).
@@ -88,6 +91,9 @@ class Sampler {
   // Of slow executions there are fewer repetitions than asked for.
   LaunchTimes launch_times(int repetitions);
 
+  // Whether the host's time to enqueue an execution is hidden between events.
+  bool is_gated();
+
  private:
   // Executions of one round: how many, and how they are launched.
   struct Round {
@@ -102,8 +108,8 @@ class Sampler {
   };
 
   bool can_be_captured(std::size_t executions);
-  bool is_gated(Timing timing) const;
   void run_once_ungated();
+  std::size_t count_launches();
   void run_untimed(std::size_t executions, std::size_t inner);
   Reading take(std::size_t executions, Timing timing, bool cold, bool rotate, int* timeouts);
   std::optional<Reading> try_rounds(std::size_t executions, Timing timing, bool cold, bool rotate);
@@ -119,9 +125,9 @@ class Sampler {
   const Timing timing_;
   const std::vector<Prefetch> prefetches_;
   std::map<std::pair<std::size_t, bool>, std::unique_ptr<Calls::Executable>> graphs_;
-  std::size_t most_gated_, most_in_graph_;
+  std::size_t launches_ = 0;                        // of an execution; 0 while none has run
+  std::size_t most_gated_ = 1, most_in_graph_ = 1;  // executions
   std::size_t next_ = 0;
-  bool ran_ = false;
 };
 
 }  // namespace pydlbench::cuda

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pydlbench.backends.base import DEFAULT_WORKSPACE
 from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant
-from pydlbench.backends.frameworks.events import EventClock, EventRuntime, Watcher
-from pydlbench.backends.host_clock import Operator
+from pydlbench.backends.frameworks.events import EventClock, EventRuntime
+from pydlbench.backends.host_clock import Operator, Watcher
 from pydlbench.backends.native.nvml import Monitor
 from pydlbench.backends.verification.verify import TENSOR_ACCUMULATOR
 from pydlbench.devices.cpu.affinity import own_cpus
@@ -101,7 +101,7 @@ class CupyBackend(FrameworkBackend):
         self._capability = int(cupy.cuda.Device(index).compute_capability)
         self._runtime = Runtime()
         facts = cupy.cuda.runtime.getDeviceProperties(index)
-        self._monitor = Monitor(_uuid(bytes(facts["uuid"])))
+        self.watcher: Monitor = Monitor(_uuid(bytes(facts["uuid"])))
 
     def describe(self) -> dict[str, Any]:
         """Return versions of CuPy and of what it stands on, and the GPU's capability."""
@@ -115,7 +115,7 @@ class CupyBackend(FrameworkBackend):
             "cublas": cublas.getVersion(cupy.cuda.get_cublas_handle()),
             "capability": f"{self._capability // 10}.{self._capability % 10}",
             "settings": {"tf32": "off unless the row says tf32, whatever CUPY_TF32 says"},
-            "nvml": self._monitor.snapshot(),
+            "nvml": self.watcher.snapshot(),
         }
 
     def variants(self, case: KernelSpec) -> list[Variant]:
@@ -148,7 +148,7 @@ class CupyBackend(FrameworkBackend):
 
     def clock(self, operator: Operator) -> HostClock:
         """Return what times an operator: events around launches."""
-        return CupyClock(cast("CupyOperator", operator), self._runtime, self._monitor)
+        return CupyClock(cast("CupyOperator", operator), self._runtime, self.watcher)
 
     def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
         """Return the facts with how its time is taken."""

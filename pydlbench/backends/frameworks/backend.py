@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from pydlbench.backends.host_clock import Watcher
     from pydlbench.backends.verification.verify import Verdict
     from pydlbench.layers.layer import Layer
     from pydlbench.records.specs import KernelSpec
@@ -262,7 +263,9 @@ class FrameworkBackend(abc.ABC):
 
     name: str
     library: str  # name and version
-    effort = autotune.CPU_EFFORT
+    # Two or three layouts, where the native search has dozens of kernels.
+    effort = replace(autotune.CPU_EFFORT, finals_s=0.15)
+    watcher: Watcher | None = None  # of the GPU, where there is one
 
     def __init__(self, device: str, cpus: Sequence[int]) -> None:
         self.device = device

@@ -14,17 +14,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydlbench.backends.host_clock import HostClock
 from pydlbench.timing.chunk import Chunk
-from pydlbench.timing.guards import disturbance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from pydlbench.backends.host_clock import Operator
+    from pydlbench.backends.host_clock import Operator, Watcher
     from pydlbench.timing.chunk import Request
-    from pydlbench.timing.guards import GpuReadings
 
-__all__ = ["EventClock", "EventRuntime", "Watcher"]
+__all__ = ["EventClock", "EventRuntime"]
 
 # The sleep is as long as the launches took, and so much more.
 _SLEEP_FACTOR = 1.5
@@ -53,16 +51,6 @@ class EventRuntime(Protocol):
         """Return the host's time in seconds."""
 
 
-class Watcher(Protocol):
-    """Reads a GPU while samples are taken."""
-
-    def mark(self) -> float:
-        """Start."""
-
-    def since(self, mark: float) -> GpuReadings | None:
-        """Return what was read since then."""
-
-
 class EventClock(HostClock):
     """Times an operator between events.
 
@@ -82,29 +70,16 @@ class EventClock(HostClock):
         watcher: Watcher | None = None,
         guard: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
-        super().__init__(operator, (), guard)
+        super().__init__(operator, (), guard, watcher)
         self._call = operator.call
         self._runtime = runtime
-        self._watcher = watcher
         self._launch_s: float | None = None
 
     def timed(self, request: Request) -> Chunk:
         """Do what :meth:`sample` does, within the guard."""
-        mark = None if self._watcher is None else self._watcher.mark()
         begin = self._runtime.now()
         seconds = self.seconds(request.samples, request.inner, request.untimed)
-        wall = self._runtime.now() - begin
-        readings = None
-        if self._watcher is not None and mark is not None:
-            readings = self._watcher.since(mark)
-        clock = None if readings is None else readings.sm_clock_hz
-        return Chunk(
-            seconds=tuple(seconds),
-            clock_hz=(clock,) if clock else (),
-            wall_s=wall,
-            disturbance=disturbance(readings),
-            gpu=readings,
-        )
+        return Chunk(seconds=tuple(seconds), wall_s=self._runtime.now() - begin)
 
     def seconds(self, samples: int, inner: int, untimed: int) -> list[float]:
         """Return seconds per call, one for each sample of ``inner`` calls."""

@@ -153,14 +153,16 @@ _PROBE_INNER = 64
 class _BetweenEvents:
     """A plan made runnable for probe and finals: between events, in the case's cache state."""
 
-    def __init__(self, kernel: _cuda.Kernel, hot: bool) -> None:
+    def __init__(self, kernel: _cuda.Kernel, details: dict[str, Any], hot: bool) -> None:
         self._kernel = kernel
+        self._details = details
         self._hot = hot
         self._inner = 1
 
     def seconds(self, samples: int, untimed: int = 0) -> Sequence[float]:
         """Return times; only hot ones may come from several executions in a row."""
         raw = self._kernel.sample(samples, self._inner, untimed)
+        self._details["gate_timeouts"] += raw["gate_timeouts"]
         seconds: list[float] = raw["seconds"].tolist()
         if self._hot:
             best = max(min(seconds), 1e-7)
@@ -233,11 +235,20 @@ class CudaAutotuner(autotune.Autotuner):
 
     def runnable(self, candidate: autotune.Candidate) -> _BetweenEvents:
         """Make a plan runnable."""
-        return _BetweenEvents(self.kernel(candidate), hot=self._case.cache == "hot")
+        kernel = self.kernel(candidate)
+        return _BetweenEvents(kernel, candidate.details, hot=self._case.cache == "hot")
 
     def probed(self, candidate: autotune.Candidate, best: float) -> None:  # noqa: ARG002 - in any case
         """Give back the memory of a plan's kernel."""
         candidate.kernel = None
+
+    def late(self) -> list[str]:
+        """Say which plans the launch gate did not hide: enqueueing them waited for the GPU."""
+        counts = [(one.algorithm, one.details["gate_timeouts"]) for one in self.candidates]
+        found = [f"{name} ({count})" for name, count in counts if count]
+        if not found:
+            return []
+        return [f"samples of the search timed out behind the launch gate: {', '.join(found)}"]
 
     def final(self, chosen: autotune.Candidate) -> _cuda.Kernel:
         """Return a plan's kernel as the row is to time it; what the others held is freed."""
@@ -291,6 +302,7 @@ def _candidate(plan: _cuda.Plan) -> autotune.Candidate:
             "tensor_cores": plan.tensor_cores,
             "notes": list(plan.notes),
             "setup_s": None,
+            "gate_timeouts": 0,
         },
     )
 

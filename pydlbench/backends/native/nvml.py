@@ -23,6 +23,8 @@ __all__ = ["Monitor"]
 
 # NVML's own sensors are renewed every 20 to 100 ms.
 _PERIOD_S = 0.02
+# NVML_FI_DEV_POWER_INSTANT. Without it the reading is the mean over a second, twenty chunks long.
+_POWER_INSTANT = 186
 # The energy counter moves at least ten times a second; after a second it never will.
 _ENERGY_WAIT_S = 1.0
 # Between two looks at it: the thread that launches may have the same CPU.
@@ -96,7 +98,8 @@ class Monitor:
         return GpuReadings(
             sm_clock_hz=median(known("sm_clock_hz")) if known("sm_clock_hz") else None,
             memory_clock_hz=median(known("memory_clock_hz")) if known("memory_clock_hz") else None,
-            power_w=sum(powers) / len(powers) if powers else None,
+            # The first and the last reading are beside the load.
+            power_w=median(powers) if powers else None,
             temperature_c=max(heats, default=None),
             reasons=reasons_of(bits),
             others=self._others(),
@@ -149,15 +152,24 @@ class Monitor:
         for name, call, arguments, scale in (
             ("sm_clock_hz", "nvmlDeviceGetClockInfo", (1,), 1e6),
             ("memory_clock_hz", "nvmlDeviceGetClockInfo", (2,), 1e6),
-            ("power_w", "nvmlDeviceGetPowerUsage", (), 1e-3),
             ("temperature_c", "nvmlDeviceGetTemperature", (0,), 1.0),
             ("reasons", "nvmlDeviceGetCurrentClocksEventReasons", (), 1.0),
         ):
             value = self._ask(call, *arguments)
             if value is not None:
                 values[name] = scale * value
+        if (power := self._power_w()) is not None:
+            values["power_w"] = power
         with self._lock:
             self._readings.append((self._clock(), values))
+
+    def _power_w(self) -> float | None:
+        """The power of this moment; where the driver has none such, the mean over a second."""
+        for one in self._ask("nvmlDeviceGetFieldValues", [_POWER_INSTANT]) or ():
+            if one.nvmlReturn == 0:
+                return 1e-3 * float(one.value.uiVal)
+        mean = self._ask("nvmlDeviceGetPowerUsage")
+        return None if mean is None else 1e-3 * float(mean)
 
     def _others(self) -> tuple[int, ...]:
         """Other processes that used this GPU's multiprocessors since the last time.

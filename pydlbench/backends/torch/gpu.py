@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import statistics
 import time
 from typing import TYPE_CHECKING, Any
@@ -151,6 +152,8 @@ class Runtime:
 
 def kernel_names(call: Callable[[], Any]) -> list[str]:
     """Return the kernels of one call, the longest-running first; empty where CUPTI is refused."""
+    # Else CUPTI stays attached, and slows all later launches of the process (pytorch#144455).
+    os.environ.setdefault("TEARDOWN_CUPTI", "1")
     try:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             call()
@@ -195,7 +198,7 @@ class TorchCudaBackend(TorchBackend):
         torch.cuda.set_device(index)
         super().__init__(f"cuda:{index}", cpus)
         self._runtime = Runtime()
-        self._monitor = Monitor(f"GPU-{torch.cuda.get_device_properties(index).uuid}")
+        self.watcher: Monitor = Monitor(f"GPU-{torch.cuda.get_device_properties(index).uuid}")
 
     def describe(self) -> dict[str, Any]:
         """Return what the CPU's backend does, and CUDA, cuDNN and the GPU as PyTorch sees them."""
@@ -212,7 +215,7 @@ class TorchCudaBackend(TorchBackend):
                 "multiprocessors": properties.multi_processor_count,
                 "memory_bytes": properties.total_memory,
             },
-            "nvml": self._monitor.snapshot(),
+            "nvml": self.watcher.snapshot(),
         }
 
     def accumulator(self, recipe: Recipe, case: KernelSpec) -> str:
@@ -224,7 +227,7 @@ class TorchCudaBackend(TorchBackend):
     def clock(self, operator: Operator) -> HostClock:
         """Return what times an operator: CUDA events."""
         assert isinstance(operator, TorchOperator)
-        return GpuClock(operator, self._runtime, self._monitor)
+        return GpuClock(operator, self._runtime, self.watcher)
 
     def wait(self) -> None:
         """Return when the GPU has done everything that was called."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -20,6 +21,7 @@ __all__ = [
     "format_cpus",
     "own_cpus",
     "physical_cores",
+    "pinned",
     "read_affinity",
     "read_cpu_limit",
     "read_memory_limit",
@@ -211,3 +213,27 @@ def _ask() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
+
+
+def bind(cpus: Collection[int]) -> None:
+    """Have the calling thread run on some CPUs, where the system can.
+
+    To be called first in a new thread: where OpenMP has bound the process's first thread, others
+    inherit its place.
+    """
+    if cpus and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cpus)
+
+
+@contextlib.contextmanager
+def pinned(cpu: int) -> Iterator[None]:
+    """Keep the calling thread on one CPU, where the system can."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {cpu})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

@@ -12,6 +12,7 @@ from pydlbench.devices.bandwidths import (
     probe_levels,
 )
 from pydlbench.devices.findings import (
+    ImpossiblePeakError,
     PrecisionPeak,
     ProbedDevice,
     Reading,
@@ -61,11 +62,14 @@ class LaunchCost:
     """What it takes to start a kernel that does nothing, in seconds.
 
     Attributes:
+        single_kernel_s: on the device, of one launch alone between two events: all that a sample
+            with flushed caches is.
         empty_kernel_s: on the device, of launches back to back.
         host_s: of the host's thread, per launch.
         graph_node_s: on the device, of one node in a CUDA graph.
     """
 
+    single_kernel_s: float
     empty_kernel_s: float
     host_s: float
     graph_node_s: float
@@ -97,16 +101,18 @@ class GpuRecord(ProbedDevice):
         """Seconds that an empty kernel takes on the device; None while not probed."""
         return None if self.launch is None else self.launch.empty_kernel_s
 
-    def launch_in(self, timing: str) -> float:
+    def launch_in(self, timing: str, *, alone: bool = False) -> float:
         """Return the seconds that a kernel takes at least, whatever it does; 0 while not probed.
 
         Args:
             timing: ``cuda-graph``, where a node starts sooner than a launch, or ``events``.
+            alone: a sample is one execution, as with caches that are flushed before each.
         """
         if self.launch is None:
             return 0.0
-        both = self.launch.graph_node_s, self.launch.empty_kernel_s
-        return min(both) if timing == "cuda-graph" else self.launch.empty_kernel_s
+        if timing != "cuda-graph":
+            return self.launch.single_kernel_s if alone else self.launch.empty_kernel_s
+        return min(self.launch.graph_node_s, self.launch.empty_kernel_s)
 
     def limits(
         self, precision: str, clock_hz: float | None = None, accumulate: str | None = None
@@ -216,10 +222,6 @@ def extend_record(
             (``precision``), ``bandwidth`` (``kind``, ``bytes``, ``seconds``), ``launch``.
         patterns: which bandwidths are needed; what GPUs have no probe for is left out.
         levels: of which levels: ``memory``, ``l2``.
-
-    Raises:
-        ImpossiblePeakError: A probe measured more than 1.03 x the theoretical peak of a product
-            that is in the table.
     """
     facts = record.facts
     peaks = [_peak(facts, name, probe) for name in record.lacking(precisions)]
@@ -260,7 +262,11 @@ def _peak(facts: GpuFacts, precision: str, probe: Probe) -> PrecisionPeak:
     # A product has fifteen samples and a search behind it, which takes seconds: one try will do,
     # and more only where it exceeded the theory.
     least = 1 if on_tensor_cores(precision) else 2
-    return try_peak(lambda: _peak_once(facts, precision, probe), lambda _: False, least)
+    try:
+        return try_peak(lambda: _peak_once(facts, precision, probe), lambda _: False, least)
+    except ImpossiblePeakError as error:
+        # A wrong table or probe of one mode: all others keep their roofs, and this one says why.
+        return gpu_peak(facts, precision, str(error))
 
 
 def _peak_once(facts: GpuFacts, precision: str, probe: Probe) -> PrecisionPeak:
@@ -322,7 +328,7 @@ def _ask_of(probe: Probe) -> Callable[[str, str, int], Mapping[str, Any]]:
 def _launch(probe: Probe) -> LaunchCost | None:
     try:
         return LaunchCost.of(probe("launch"))
-    except UnsupportedError:
+    except (UnsupportedError, PrimitiveError, InsufficientMemoryError):
         return None  # no claim about its cost
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from pydlbench.backends.cupy.backend import CupyClock
 from pydlbench.backends.frameworks.events import EventClock
+from pydlbench.backends.host_clock import HostClock
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.guards import GpuReadings
 
@@ -106,11 +107,16 @@ def test_the_cost_of_a_launch_is_measured_once() -> None:
 
 
 def test_readings_of_the_gpu_travel_with_the_chunk() -> None:
+    """Of a step, too, which is timed on the host's clock."""
     device = Device()
-    chunk = EventClock(Operator(device), device, Watcher()).sample(Request(samples=1))
-    assert chunk.clock_hz == (1.5e9,)
-    assert chunk.gpu is not None
-    assert chunk.disturbance is None
+    for clock in (
+        EventClock(Operator(device), device, Watcher()),
+        HostClock(Operator(device), (0,), watcher=Watcher()),
+    ):
+        chunk = clock.sample(Request(samples=1))
+        assert chunk.clock_hz == (1.5e9,)
+        assert chunk.gpu is not None
+        assert chunk.disturbance is None
 
 
 def test_events_settle_the_arithmetic_before_each_chunk() -> None:

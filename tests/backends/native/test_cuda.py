@@ -53,6 +53,26 @@ def test_the_fastest_right_plan_is_chosen(native, backend):
     assert reasons["half written"] == "7 of 100 elements never written (NaN)"
 
 
+def test_a_plan_that_has_won_and_was_verified_is_not_searched_for_again(native, backend):
+    native.offer = [fake_cuda.Plan("slow", 2e-3), fake_cuda.Plan("right")]
+    wanted = Preparation(variant=f"right {fake_cuda.Plan.layout}", verified=True)
+    kernel = prepare(backend, wanted)
+    assert {one.plan.algorithm for one in fake_cuda.Kernel.made} == {"right"}
+    assert not any(hasattr(one, "poisoned") for one in fake_cuda.Kernel.made)
+    assert (kernel.facts.algorithm, kernel.facts.correct.status) == ("right", "unchecked")
+    # Where there is none such, all compete.
+    other = prepare(backend, Preparation(variant="another nhwc", verified=True))
+    assert other.facts.correct.status == "ok"
+
+
+def test_samples_that_waited_behind_the_gate_are_counted(native, backend, monkeypatch):
+    monkeypatch.setattr(fake_cuda.Kernel, "timeouts", 2)
+    native.offer = [fake_cuda.Plan("waits")]
+    kernel = prepare(backend)
+    assert kernel.sample(Request(samples=3)).gate_timeouts == 2
+    assert any("waits (" in note for note in kernel.facts.notes)
+
+
 @pytest.mark.parametrize("fate", ["build", "memory"])
 def test_a_plan_that_fails_costs_itself_only(native, backend, fate):
     native.offer = [fake_cuda.Plan("bad", 1e-6, fails=fate), fake_cuda.Plan("good")]

@@ -68,7 +68,7 @@ def test_the_thread_reads_while_samples_are_taken():
         value = next(powers, None)
         if value is None:
             seen.set()
-            return 200_000
+            return 300_000
         return value
 
     monitor = Monitor(UUID, Invented(nvmlDeviceGetPowerUsage=power), period_s=0.001)
@@ -76,7 +76,7 @@ def test_the_thread_reads_while_samples_are_taken():
     assert seen.wait(10)
     readings = monitor.since(mark)
     assert readings.readings >= 3
-    assert readings.power_w == pytest.approx(200)
+    assert readings.power_w == pytest.approx(300)  # not the mean: the first is beside the load
 
 
 def test_readings_of_an_earlier_chunk_are_not_those_of_the_next():
@@ -90,6 +90,18 @@ def test_readings_of_an_earlier_chunk_are_not_those_of_the_next():
     )
     assert monitor.since(monitor.mark()).temperature_c == 90
     assert monitor.since(monitor.mark()).temperature_c == 50
+
+
+def test_power_is_that_of_the_moment_where_the_driver_tells_it():
+    def fields(_handle, asked):
+        assert asked == [186]
+        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=480_000))]
+
+    monitor = Monitor(UUID, Invented(nvmlDeviceGetFieldValues=fields), period_s=3600)
+    assert monitor.since(monitor.mark()).power_w == 480
+    refused = [SimpleNamespace(nvmlReturn=3)]
+    monitor = Monitor(UUID, Invented(nvmlDeviceGetFieldValues=refused), period_s=3600)
+    assert monitor.since(monitor.mark()).power_w == 650
 
 
 def test_a_sensor_that_is_not_there_is_a_reading_that_is_not_there():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -164,10 +165,19 @@ def test_kernels_are_named_by_their_share(monkeypatch):
         event("aten::convolution", 99, "DeviceType.CPU"),
     ]
     profile = SimpleNamespace(events=lambda: events)
-    monkeypatch.setattr(torch.profiler, "profile", lambda **_: contextlib.nullcontext(profile))
+    found = []
+
+    def profiling(**_):
+        found.append(os.environ.get("TEARDOWN_CUPTI"))
+        return contextlib.nullcontext(profile)
+
+    monkeypatch.setattr(torch.profiler, "profile", profiling)
     monkeypatch.setattr(gpu_runtime._cuda, "synchronize", lambda: None)
+    monkeypatch.setenv("TEARDOWN_CUPTI", "")  # what is set meanwhile is undone
+    monkeypatch.delenv("TEARDOWN_CUPTI")
     names = gpu_runtime.kernel_names(lambda: None)
     assert names == ["sm90_xmma_fprop_implicit_gemm_f32", "cudnn::nchwToNhwcKernel"]
+    assert found == ["1"]  # else all that follows is slower
 
 
 def test_without_a_profiler_no_kernel_is_named(monkeypatch):

@@ -29,7 +29,9 @@ def record(gpu):
             bandwidth("memory", "copy", 4.3e12),
             bandwidth("l2", "read", 9e12),
         ),
-        launch=LaunchCost(empty_kernel_s=2e-6, host_s=3e-6, graph_node_s=1.5e-6),
+        launch=LaunchCost(
+            single_kernel_s=4e-6, empty_kernel_s=2e-6, host_s=3e-6, graph_node_s=1.5e-6
+        ),
         nvml={"power_limit_w": 700.0},
     )
 
@@ -112,5 +114,6 @@ def test_the_dict_is_json(record):
 
 def test_a_node_of_a_graph_starts_sooner_than_a_launch(record):
     assert record.launch_in("events") == 2e-6
+    assert record.launch_in("events", alone=True) == 4e-6
     assert record.launch_in("cuda-graph") == 1.5e-6
     assert dataclasses.replace(record, launch=None).launch_in("events") == 0.0

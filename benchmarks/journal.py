@@ -11,7 +11,7 @@ __all__ = ["Journal"]
 
 
 class Journal:
-    """The finished tasks of an acceptance run, in a file that is only ever appended to.
+    """The finished tasks of a run, in a file that is only ever appended to.
 
     A line that was cut off by a crash is ignored; its task runs again.
 

@@ -1,1 +1,0 @@
-"""The parts of ``gpu_acceptance.py``: tasks, the journal that makes it resumable, the verdicts."""

@@ -1,0 +1,120 @@
+"""The folder that a GPU machine without a network installs from: wheels, built and fetched here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["LIMIT", "PYTHONS", "REPOSITORY", "build", "install"]
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+#: The Python of the machines, then another one that the package supports.
+PYTHONS = ("3.12", "3.11")
+#: Bytes of the whole folder.
+LIMIT = 40 << 20
+# Machine code for Hopper, and its PTX for whatever comes after it.
+_ARCHITECTURES = "90"
+# What the package imports and images with PyTorch, CuPy and Matplotlib do not have.
+_MISSING = ("msgspec>=0.19", "platformdirs>=4")
+# What is built with, in one folder for all versions of Python: pip's build isolation would fetch it
+# for each wheel anew, and a build whose tools have moved compiles everything again.
+_TOOLS = ("scikit-build-core>=0.11", "pybind11>=3", "cmake>=3.25", "ninja")
+_HEADERS = ("nvidia-cudnn-cu13>=9.8", "nvidia-cublas>=13")
+_CUDNN, _CUBLASLT = "nvidia/cudnn/include", "nvidia/cu13/include"
+
+
+def build(folder: Path, work: Path, pythons: Sequence[str] = PYTHONS) -> dict[str, float]:
+    """Fill the folder anew.
+
+    The wheels have the module ``_cuda`` only: oneDNN is not on those machines.
+
+    Args:
+        folder: for the wheels.
+        work: for tools and object files; a second build goes on from them.
+        pythons: versions of Python that there are wheels for; each has to be installed here.
+
+    Returns:
+        What each version of Python took, in seconds.
+
+    Raises:
+        SystemExit: a Python, nvcc or the network is missing, or the folder is too large.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    seconds = {}
+    for version in pythons:
+        begin = time.monotonic()
+        _wheel(folder, work, version)
+        _fetch(folder, version)
+        seconds[version] = time.monotonic() - begin
+    size = sum(one.stat().st_size for one in folder.iterdir())
+    if size > LIMIT:
+        raise SystemExit(f"{folder}: {size / 2**20:.1f} MiB, more than {LIMIT >> 20} MiB")
+    return seconds
+
+
+def install(folder: Path, site: Path) -> None:
+    """Install what this Python takes of a folder of wheels, without a network.
+
+    Raises:
+        SystemExit: the folder has no wheels for this Python.
+    """
+    names = ["pydlbench", *(one.partition(">")[0] for one in _MISSING)]
+    _pip("install", "--no-index", "--no-deps", "--find-links", folder, "--target", site, *names)
+
+
+def _wheel(folder: Path, work: Path, version: str) -> None:
+    """Build the package's wheel for one version of Python; only its bindings are compiled anew."""
+    python = shutil.which(f"python{version}")
+    if python is None:
+        raise SystemExit(f"python{version} is not on PATH; nearest: --python with another one")
+    tools = work / "tools"
+    if not tools.exists():
+        _pip("install", "--target", tools, *_TOOLS)
+    headers = _headers(work)
+    defines = {
+        "CMAKE_DISABLE_FIND_PACKAGE_dnnl": "ON",
+        "PYDLBENCH_CUDNN_INCLUDE": headers / _CUDNN,
+        "PYDLBENCH_CUBLASLT_INCLUDE": headers / _CUBLASLT,
+    }
+    _pip(
+        *("wheel", REPOSITORY, "-w", folder, "--no-deps", "--no-build-isolation"),
+        f"-Cbuild-dir={work / 'build'}",
+        *(f"-Ccmake.define.{name}={value}" for name, value in defines.items()),
+        python=python,
+        PYTHONPATH=str(tools),
+        PYDLBENCH_CUDA="1",
+        CUDAARCHS=_ARCHITECTURES,
+    )
+
+
+def _headers(work: Path) -> Path:
+    """Return the folder above those of cuDNN and cuBLASLt: of this Python, or fetched."""
+    fetched = work / "headers"
+    for folder in (*map(Path, sys.path), fetched):
+        if (folder / _CUDNN / "cudnn_version.h").exists() and (folder / _CUBLASLT).exists():
+            return folder
+    _pip("install", "--no-deps", "--target", fetched, *_HEADERS)
+    return fetched
+
+
+def _fetch(folder: Path, version: str) -> None:
+    """Fetch what else is missing there, as wheels for one version of Python."""
+    words = ["--only-binary=:all:", "--python-version", version, "--implementation", "cp"]
+    for platform in ("manylinux_2_28", "manylinux_2_17", "manylinux2014"):
+        words += ["--platform", f"{platform}_x86_64"]
+    _pip("download", *words, "--no-deps", "-d", folder, *_MISSING)
+
+
+def _pip(verb: str, *words: str | Path, python: str = sys.executable, **environment: str) -> None:
+    """Run a command of pip; in other folders' compiled modules nothing is looked for."""
+    outer = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [python, "-m", "pip", verb, "--quiet", *map(str, words)]
+    done = subprocess.run(command, env={**outer, **environment}, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"exit code {done.returncode} of {' '.join(command)}")

@@ -1,0 +1,332 @@
+"""The account of a kit's journal: targets, failures, and the numbers of each step, on one page."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from journal import Journal
+
+from pydlbench.units import format_seconds, percent, si
+
+__all__ = ["LINES", "Verdict", "summary", "verdicts"]
+
+#: At most so many.
+LINES = 100
+# On an H200: device memory of 4.8 TB/s, 989 TFLOP/s dense bf16 at 700 W.
+_CARD = "H200"
+BANDWIDTH = 4.2e12
+GEMM_BF16 = 770e12
+FMA_SHARE = 0.95
+RATIO = 1.02
+_WORST = 12
+# What an entry raises that is not as this file expects it: it costs its own lines.
+_BAD = (KeyError, TypeError, ValueError, AttributeError)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One target.
+
+    Attributes:
+        target: in words.
+        met: None where it was not measured, or is another card's.
+        found: what was measured, in words.
+    """
+
+    target: str
+    met: bool | None
+    found: str
+
+
+def verdicts(journal: Journal) -> Iterator[Verdict]:
+    """Yield every target's verdict; one without measurements is open, never met."""
+    for judged in (_tests, _bandwidth, _fma, _product, _worst, _mean, _rows):
+        try:
+            yield judged(journal)
+        except _BAD as error:
+            yield Verdict(target=judged.__name__[1:], met=None, found=f"not readable: {error!r}")
+
+
+def summary(journal: Journal, names: list[str]) -> str:
+    """Return the account, in at most :data:`LINES` lines.
+
+    Args:
+        journal: what was done.
+        names: of all steps.
+    """
+    done = [name for name in names if name in journal]
+    spent = sum(entry.get("seconds", 0.0) for entry in map(journal.get, done) if entry)
+    lines = [
+        *_guarded("facts", lambda: _head(journal)),
+        f"{len(done)} of {len(names)} steps in {spent:.0f} s",
+        "",
+    ]
+    met = {True: "met ", False: "MISS", None: "open"}
+    lines += [f"{met[one.met]}  {one.target}: {one.found}" for one in verdicts(journal)]
+    lines += ["", *_guarded("failures", lambda: _failures(journal, done))]
+    for name in done:
+        lines += _guarded(name, functools.partial(_of_entry, name, journal.get(name) or {}))
+    lines += _guarded("slowest", lambda: _slowest(journal))
+    if len(lines) > LINES:
+        lines = [*lines[: LINES - 1], f"({len(lines) - LINES + 1} more lines are left out)"]
+    return "\n".join(lines) + "\n"
+
+
+def _guarded(name: str, lines: Callable[[], list[str]]) -> list[str]:
+    """The lines, or one that says why there are none: one bad entry must not cost the others."""
+    try:
+        return lines()
+    except _BAD as error:
+        return [f"{name}: not readable: {error!r}"[:160]]
+
+
+def _head(journal: Journal) -> list[str]:
+    """The machine: hardware, driver, libraries."""
+    entry = journal.get("facts") or {}
+    facts = entry.get("facts")
+    if facts is None:
+        return ["# no GPU was seen yet", ""]
+    libraries = {name: one["version"] for name, one in entry["libraries"].items()}
+    versions = {**libraries, **{name: one for name, one in entry["versions"].items() if one}}
+    words = ", ".join(f"{name} {version}" for name, version in versions.items())
+    launch = ", ".join(f"{name} {format_seconds(one)}" for name, one in entry["launch"].items())
+    return [
+        f"# {facts['name']}, compute capability {facts['capability']}",
+        f"driver's CUDA {facts.get('driver_version')}, built with {entry['built_with']}",
+        words,
+        f"launch: {launch}",
+        "",
+    ]
+
+
+def _failures(journal: Journal, done: list[str]) -> list[str]:
+    """What went wrong, a line for all steps that failed alike, and a few for single tests."""
+    alike: dict[str, list[str]] = {}
+    tests = []
+    for name in done:
+        entry = journal.get(name) or {}
+        if "error" in entry:
+            said = f"{entry['error']} {str(entry.get('said', ''))[:160]}"
+            alike.setdefault(said, []).append(name)
+        tests += [f"FAILED  {name}: {one[:160]}" for one in entry.get("failed", ())[:3]]
+    found = []
+    for said, names in alike.items():
+        more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+        found.append(f"FAILED  {', '.join(names[:2])}{more}: {said}")
+    return [*found, *tests, ""] if found or tests else []
+
+
+# -----------------------------------------------------------------------------
+# Lines of a step.
+
+
+def _median(row: dict[str, Any]) -> float | None:
+    return (row.get("time_s") or {}).get("median") if row["status"] == "ok" else None
+
+
+def _named(row: dict[str, Any]) -> str:
+    return " ".join((row["layer"], row["pass"], row["precision"], row["cache"]))
+
+
+def _of_entry(name: str, entry: dict[str, Any]) -> list[str]:
+    return _of_rows(name, entry["rows"]) if "rows" in entry else _of_step(name, entry)
+
+
+def _of_rows(name: str, rows: list[dict[str, Any]]) -> list[str]:
+    """A line per row of a few, one for all of many."""
+    if len(rows) <= len(("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc")):
+        return [f"{name}: {_of_row(row)}" for row in rows]
+    counts = Counter(row["status"] for row in rows)
+    words = [", ".join(f"{count} {status}" for status, count in sorted(counts.items()))]
+    ratios = list(_ratios(rows))
+    if ratios:
+        mean = math.exp(statistics.fmean(math.log(one) for one, _, _ in ratios))
+        words.append(f"native/torch {mean:.3f} over {len(ratios)}")
+    roofs = [
+        row["roofline"]["efficiency"]
+        for row in rows
+        if row["backend"] == "native" and _median(row) and row["roofline"]
+    ]
+    if roofs:
+        words.append(f"{percent(statistics.median(roofs))} of the roof, at most {max(roofs):.0%}")
+    return [f"{name}: {'; '.join(words)}"]
+
+
+def _of_row(row: dict[str, Any]) -> str:
+    seconds = _median(row)
+    if seconds is None:
+        return f"{_named(row)} {row['status']}: {row.get('reason', '')[:100]}"
+    peaks = row.get("peak_tflops") or {}
+    shares = [
+        f"{row['tflops'] / peaks[kind]:.0%} of the {kind} peak"
+        for kind in ("theoretical", "measured")
+        if row.get("tflops") and peaks.get(kind)
+    ]
+    clock = f"at {si(row['clock_hz'], 'Hz')}" if row.get("clock_hz") else "no clock"
+    words = [f"{row.get('tflops') or 0:.4g} TFLOP/s", *shares, clock, row.get("algorithm", "-")]
+    said = f"; {row['warnings'][0][:60]}" if row.get("warnings") else ""
+    return f"{_named(row)} {row['backend']} {format_seconds(seconds)}, {', '.join(words)}{said}"
+
+
+def _of_step(name: str, entry: dict[str, Any]) -> list[str]:
+    if "counts" in entry:
+        counts = ", ".join(f"{count} {word}" for word, count in entry["counts"].items())
+        return [f"{name}: {counts or 'nothing ran'}"]
+    lines = []
+    if "times_s" in entry:
+        words = [f"{what} {format_seconds(one)}" for what, one in entry["times_s"].items()]
+        lines.append(f"{name}: {', '.join(words)}")
+    if "estimate" in entry:
+        seconds = (entry["estimate"] or {}).get("time_s")
+        said = "no estimate" if seconds is None else format_seconds(seconds)
+        lines.append(f"{name}: {said}; dominant {entry.get('dominant')}")
+    for one in entry.get("steps", ()):
+        seconds = (one.get("time_s") or {}).get("median")
+        said = format_seconds(seconds) if seconds else f"{one.get('status')} {one.get('reason')}"
+        lines.append(f"{name}: {one.get('mode')} {one.get('phase')} {said}")
+    return lines
+
+
+def _ratios(rows: list[dict[str, Any]]) -> Iterator[tuple[float, dict[str, Any], dict[str, Any]]]:
+    """Yield native over PyTorch of each problem that both have timed, with the two rows.
+
+    Where other work disturbed one of them, the ratio says nothing, and is left out.
+    """
+    native = {_named(row): row for row in rows if row["backend"] == "native"}
+    for row in rows:
+        beside = native.get(_named(row))
+        if row["backend"] != "torch" or beside is None:
+            continue
+        first, second = _median(beside), _median(row)
+        if first and second and not (beside.get("contended") or row.get("contended")):
+            yield first / second, beside, row
+
+
+def _slowest(journal: Journal) -> list[str]:
+    found = sorted(_all_ratios(journal), key=lambda one: -one[0])[:_WORST]
+    if not found or found[0][0] <= 1:
+        return []
+    return [
+        "",
+        "slowest beside PyTorch:",
+        *(
+            f"  {ratio:.3f}  {_named(native)}: {native.get('algorithm')} "
+            f"{format_seconds(_median(native) or 0)}"
+            for ratio, native, _ in found
+            if ratio > 1
+        ),
+    ]
+
+
+def _all_ratios(journal: Journal) -> list[tuple[float, dict[str, Any], dict[str, Any]]]:
+    entries = journal.entries().values()
+    return [one for entry in entries for one in _ratios(entry.get("rows", []))]
+
+
+# -----------------------------------------------------------------------------
+# Verdicts.
+
+
+def _open(target: str) -> Verdict:
+    return Verdict(target=target, met=None, found="not measured")
+
+
+def _beside_target(journal: Journal, target: str, met: bool, found: str) -> Verdict:
+    """A verdict on an absolute number, open where that is of another card than was measured."""
+    name = ((journal.get("facts") or {}).get("facts") or {}).get("name", "")
+    if name and _CARD not in name:
+        return Verdict(target=target, met=None, found=f"{found} (an {_CARD}'s target)")
+    return Verdict(target=target, met=met, found=found)
+
+
+def _tests(journal: Journal) -> Verdict:
+    target = "the gpu tests pass"
+    entries = {name: one for name, one in journal.entries().items() if "counts" in one}
+    if not entries:
+        return _open(target)
+    counts: Counter[str] = Counter()
+    for entry in entries.values():
+        counts.update(entry["counts"])
+    bad = [name for name, entry in entries.items() if "error" in entry]
+    words = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()) if count)
+    found = (words or "nothing ran") + (f"; not passed: {'; '.join(bad)}" if bad else "")
+    return Verdict(target=target, met=counts["passed"] > 0 and not bad, found=found)
+
+
+def _device(journal: Journal) -> dict[str, Any]:
+    return (journal.get("device") or {}).get("device") or {}
+
+
+def _bandwidth(journal: Journal) -> Verdict:
+    target = f"device memory delivers at least {BANDWIDTH / 1e12:g} TB/s"
+    rates = [
+        (item["bytes_per_s"], item["pattern"])
+        for item in _device(journal).get("bandwidths", ())
+        if item["level"] == "memory"
+    ]
+    if not rates:
+        return _open(target)
+    rate, pattern = max(rates)
+    return _beside_target(journal, target, rate >= BANDWIDTH, f"{pattern} {rate / 1e12:.2f} TB/s")
+
+
+def _fma(journal: Journal) -> Verdict:
+    target = f"the fp32 FMA probe reaches {FMA_SHARE:.0%} of theoretical at the measured clock"
+    for peak in _device(journal).get("peaks", ()):
+        if peak["precision"] == "fp32" and peak["measured_flops_per_s"] and peak["theoretical"]:
+            share = peak["measured_flops_per_s"] / peak["theoretical"]["flops_per_s"]
+            return Verdict(target=target, met=share >= FMA_SHARE, found=f"{share:.1%}")
+    return _open(target)
+
+
+def _product(journal: Journal) -> Verdict:
+    target = f"8192^3 bf16-tc runs at {GEMM_BF16 / 1e12:.0f} TFLOP/s at least"
+    for row in (journal.get("products") or {}).get("rows", ()):
+        if row["precision"] == "bf16-tc" and row.get("tflops"):
+            rate = row["tflops"]
+            return _beside_target(journal, target, rate * 1e12 >= GEMM_BF16, f"{rate:.0f} TFLOP/s")
+    return _open(target)
+
+
+def _worst(journal: Journal) -> Verdict:
+    target = f"no native/torch interval lies wholly above {RATIO}"
+    ratios = _all_ratios(journal)
+    if not ratios:
+        return _open(target)
+    above = without = slower = 0
+    for ratio, native, _ in ratios:
+        # To the fastest: a native row that is itself the fastest need not have an interval.
+        low = (native.get("ratio") or {}).get("ci_low")
+        above += low is not None and low > RATIO
+        without += low is None
+        slower += low is None and ratio > 1
+    met = False if above else None if slower else True
+    found = f"{above} of {len(ratios)} rows; {without} without an interval, {slower} of them slower"
+    return Verdict(target=target, met=met, found=found)
+
+
+def _mean(journal: Journal) -> Verdict:
+    target = "the geometric mean of native/torch is at most 1"
+    ratios = _all_ratios(journal)
+    if not ratios:
+        return _open(target)
+    value = math.exp(statistics.fmean(math.log(ratio) for ratio, _, _ in ratios))
+    return Verdict(target=target, met=value <= 1, found=f"{value:.3f} over {len(ratios)} rows")
+
+
+def _rows(journal: Journal) -> Verdict:
+    target = "no row failed"
+    rows = [row for entry in journal.entries().values() for row in entry.get("rows", ())]
+    if not rows:
+        return _open(target)
+    failed = [_named(row) for row in rows if row["status"] == "failed"]
+    skipped = sum(row["status"] == "skipped" for row in rows)
+    named = f": {'; '.join(failed[:3])}" if failed else ""
+    found = f"{len(failed)} of {len(rows)} failed, {skipped} skipped{named}"
+    return Verdict(target=target, met=not failed, found=found)
