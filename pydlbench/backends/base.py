@@ -49,9 +49,9 @@ class Preparation:
         workspace_bytes: scratch memory that a candidate may ask for at most; GPUs only.
         energy: measure the energy of an execution as well, where the device can tell.
         variant: the only way to run it, by the name that an earlier kernel's ``evidence`` gave
-            (``variant``), or by its word (``nhwc``, ``transposed``); of a native kernel on a CPU
-            its algorithm and layout, with all competing where there is none such. None lets all
-            compete. Not on a GPU's native kernels.
+            (``variant``), or by its word (``nhwc``, ``transposed``); of a native kernel its
+            algorithm and layout, with all competing where there is none such. None lets all
+            compete.
         verified: the variant has won a search and was verified in this run, with these inputs: it
             is run once and no more, and its verdict is ``unchecked``.
         described: what else there is to be told of it is known, too: a framework's operator is not
@@ -209,7 +209,10 @@ def check_not_emulated(precision: str, isa: Collection[str]) -> None:
 # torch, TensorFlow; CuPy's is a MemoryError as well.
 _NAMES = ("OutOfMemoryError", "ResourceExhaustedError")
 # torch's allocator on CPUs raises a RuntimeError; Numba's driver an error with CUDA's own name.
-_WORDS = ("can't allocate memory", "cannot allocate memory", "bad_alloc", "out_of_memory")
+_WORDS = (
+    *("can't allocate memory", "cannot allocate memory", "failed to allocate memory"),
+    *("bad_alloc", "out_of_memory"),
+)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -14,7 +14,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+import msgspec
+
 from pydlbench.timing.chunk import Chunk
+from pydlbench.timing.guards import disturbance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.timing.chunk import Request
+    from pydlbench.timing.guards import GpuReadings
 
 __all__ = ["Account", "HostClock", "Operator", "page_faults"]
 
@@ -162,6 +166,16 @@ class Operator(Protocol):
         """
 
 
+class Watcher(Protocol):
+    """Reads a GPU while samples are taken."""
+
+    def mark(self) -> float:
+        """Start."""
+
+    def since(self, mark: float) -> GpuReadings | None:
+        """Return what was read since then."""
+
+
 class HostClock:
     """Times an operator with the host's monotonic clock, its counters read around each chunk.
 
@@ -172,6 +186,7 @@ class HostClock:
         operator: what is timed.
         cpus: those that the process is pinned to, for the account of stolen time.
         guard: makes the context in which it is to be called, entered once for each chunk.
+        watcher: reads the GPU that it runs on; None where there is none, or nobody watches.
     """
 
     def __init__(
@@ -179,15 +194,28 @@ class HostClock:
         operator: Operator,
         cpus: Sequence[int],
         guard: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+        watcher: Watcher | None = None,
     ) -> None:
         self._operator = operator
         self._cpus = tuple(cpus)
         self._guard = guard
+        self._watcher = watcher
 
     def sample(self, request: Request) -> Chunk:
         """Time the requested samples, after the calls that are not timed."""
         with self._guard():
-            return self.timed(request)
+            if self._watcher is None:
+                return self.timed(request)
+            mark = self._watcher.mark()
+            chunk = self.timed(request)
+            readings = self._watcher.since(mark)
+        clock = None if readings is None else readings.sm_clock_hz
+        return msgspec.structs.replace(
+            chunk,
+            gpu=readings,
+            disturbance=disturbance(readings),
+            clock_hz=(clock,) if clock else (),
+        )
 
     def timed(self, request: Request) -> Chunk:
         """Do what :meth:`sample` does, within the guard."""

@@ -164,6 +164,10 @@ class Kind(abc.ABC):
         """Whether a tensor is float32 whatever the precision."""
         return False
 
+    def above_zero(self, role: str) -> bool:  # noqa: ARG002 - of kinds that have such tensors
+        """Whether the elements of a tensor have to be above zero: that of a root, or a divisor."""
+        return False
+
     @property
     def weight_elements(self) -> int:
         """Elements of what is trained; zero without weights."""

@@ -6,17 +6,29 @@ from typing import Final, TypeAlias, get_args
 
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.deconv import Deconv2d
+from pydlbench.layers.elementwise import Elementwise
+from pydlbench.layers.gather import Gather
 from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.move import Move
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
+from pydlbench.layers.reduction import Reduction
+from pydlbench.layers.tensors import Tensors
 
-__all__ = ["ITEM_BYTES", "KINDS", "Layer", "result_role"]
+__all__ = ["ITEM_BYTES", "KINDS", "MEMORY_BOUND", "Layer", "result_role"]
 
 #: Every kind there is. One whose descriptors others would take for theirs stands before these.
-Layer: TypeAlias = Gemm | Deconv2d | Pointwise | Conv2d | Pool2d
+Layer: TypeAlias = (
+    Gemm | Deconv2d | Elementwise | Reduction | Move | Gather | Pointwise | Conv2d | Pool2d
+)
 
 #: The same by name.
 KINDS: Final[dict[str, type[Layer]]] = {kind.kind: kind for kind in get_args(Layer)}
+
+#: Kinds whose layers pass values on rather than compute: memory bounds them.
+MEMORY_BOUND: Final = frozenset(
+    name for name, kind in KINDS.items() if issubclass(kind, (Pointwise, Tensors))
+)
 
 #: Bytes of one stored element, by precision.
 ITEM_BYTES: Final[dict[str, int]] = {

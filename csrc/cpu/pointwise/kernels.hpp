@@ -45,6 +45,27 @@ struct Kept {
   float scale;
 };
 
+// What is computed of up to three operands x, y and z; see pydlbench.layers.elementwise.
+enum class Arithmetic {
+  abs,
+  neg,
+  square,
+  sqrt,
+  rsqrt,
+  add,
+  mul,
+  div,
+  max,
+  min,
+  leaky_relu,
+  add_square,
+  lerp,
+  addcmul,
+  addcdiv,
+  clamp,
+  leaky_relu_gradient
+};
+
 struct Kernels {
   int lanes;  // floats of a vector
 
@@ -96,6 +117,10 @@ struct Kernels {
                    float* buffer);
   void (*softmax_gradient)(const void* probabilities, void* dx, Index count, Index label,
                            float scale);
+
+  // An operand that is not `whole` has one element for all; there are as many as `op` reads.
+  void (*arithmetic)(Arithmetic op, const void* const* operands, const bool* whole, void* dst,
+                     Index count, float number, bool streaming);
 };
 
 // Floats that the LRN loops need for `channels` x `count`; the largest vector is allowed for.

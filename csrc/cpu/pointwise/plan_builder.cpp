@@ -58,11 +58,12 @@ Argument PlanBuilder::map(const std::string& role, Use use, int index, Index cha
 
 Argument PlanBuilder::vector(const std::string& role, Use use, memory::dims dims,
                              memory::data_type element, int index) const {
-  const auto order = dims.size() == 4 ? Tag::nchw : dims.size() == 2 ? Tag::ab : Tag::a;
+  memory::dims strides(dims.size(), 1);
+  for (std::size_t i = dims.size(); --i > 0;) strides[i - 1] = strides[i] * dims[i];
   return {index,
           role,
-          memory::desc(dims, element, order),
-          memory::desc(dims, memory::data_type::f32, order),
+          memory::desc(dims, element, strides),
+          memory::desc(dims, memory::data_type::f32, strides),
           use != Use::input,
           use == Use::updated};
 }
@@ -115,6 +116,14 @@ void PlanBuilder::add_streaming(
     add_own(words + (streaming ? "non-temporal stores" : ""), arguments, workspace_bytes,
             [&](const Kernels& kernels) { return work(kernels, streaming); });
   }
+}
+
+memory::data_type supported_type(const std::string& kind, Pass pass, Precision precision) {
+  if (!is_forward(pass)) throw Unsupported(kind + " has no " + name_of(pass) + " pass");
+  if (precision == Precision::fp16) {
+    throw Unsupported(kind + " has no fp16 kernels on a CPU; there is: fp32, bf16");
+  }
+  return data_type(precision);
 }
 
 void with_onednn(const std::string& primitive, const std::function<void()>& plan) {

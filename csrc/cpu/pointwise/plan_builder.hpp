@@ -29,7 +29,7 @@ struct Image {
 
 // The problem in one layout, and the candidates so far.
 struct PlanBuilder {
-  const PointwiseProblem& problem;
+  const PointwiseProblem& problem;  // where there are no images, its op only
   Pass pass;
   memory::data_type type;
   bool thorough;
@@ -68,6 +68,9 @@ struct PlanBuilder {
  private:
   void add(Candidate candidate);
 };
+
+// The type of a kind that has forward passes only, in fp32 and bf16. Throws Unsupported otherwise.
+memory::data_type supported_type(const std::string& kind, Pass pass, Precision precision);
 
 // Runs `plan`; what oneDNN has not implemented is left out.
 void with_onednn(const std::string& primitive, const std::function<void()>& plan);

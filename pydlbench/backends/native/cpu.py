@@ -497,6 +497,8 @@ def _name(candidate: _cpu.Candidate) -> str:
 
 def _wanted(candidate: _cpu.Candidate, case: KernelSpec) -> bool:
     """Whether a candidate's layout is among those that the case allows."""
+    if candidate.variant == "plain" and not isinstance(case.layer, Gemm):
+        return case.layout != "blocked"
     if isinstance(case.layer, Pointwise):
         return _wanted_order(candidate, case.layer, case.layout)
     if isinstance(case.layer, Gemm) and case.layer.variant is not None:
@@ -522,8 +524,6 @@ def _wanted_matrix(candidate: _cpu.Candidate, layer: Gemm) -> bool:
 
 def _wanted_order(candidate: _cpu.Candidate, layer: Pointwise, layout: str) -> bool:
     """The same for layers some of which do not tell one order of elements from another."""
-    if candidate.variant == "plain":
-        return layout != "blocked"
     if layout not in ("best", "any"):
         return candidate.variant == layout
     same = OPERATIONS[layer.op].elementwise or layer.height * layer.width == 1

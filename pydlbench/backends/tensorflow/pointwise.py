@@ -7,7 +7,9 @@ TensorFlow would have kept it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import operator
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -48,7 +50,7 @@ class At(NamedTuple):
     data_format: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PassCalls:
     """What TensorFlow calls for one pass of an operation.
 
@@ -77,6 +79,7 @@ class PassCalls:
 
     names: str
     function: Callable[..., Any]
+    _: KW_ONLY
     of_result: bool = False
     kept: Callable[..., Sequence[Any]] | None = None
     narrow: str | None = None
@@ -90,45 +93,49 @@ class PassCalls:
     steps_back: bool = False
 
 
+#: What rounds each intermediate result to what is stored.
+_rounding = partial(PassCalls, sums="stored")
+
+
+def _call(function: Callable[..., Any], *names: str) -> Callable[..., Any]:
+    """Return a call that needs to know nothing of the layer.
+
+    Args:
+        function: TensorFlow's.
+        names: of its operands; none where it takes them by their places (raw operators do not).
+    """
+    if not names:
+        return lambda _, *tensors: function(*tensors)
+    return lambda _, *tensors: function(**dict(zip(names, tensors, strict=True)))
+
+
 # -----------------------------------------------------------------------------
 # Activations. What Keras has no operator for is a chain, each of which rounds what it writes.
 
-
-def _relu(_: At, x: Any) -> Any:
-    return tf.nn.relu(x)
-
-
-def _relu_gradient(_: At, y: Any, g: Any) -> Any:
-    return tf.raw_ops.ReluGrad(gradients=g, features=y)
-
-
-def _relu6(_: At, x: Any) -> Any:
-    return tf.nn.relu6(x)
-
-
-def _relu6_gradient(_: At, y: Any, g: Any) -> Any:
-    return tf.raw_ops.Relu6Grad(gradients=g, features=y)
+_relu6 = _call(tf.nn.relu6)
+_relu_gradient = _call(tf.raw_ops.ReluGrad, "features", "gradients")
+_relu6_gradient = _call(tf.raw_ops.Relu6Grad, "features", "gradients")
+_elu_gradient = _call(tf.raw_ops.EluGrad, "outputs", "gradients")
+_sigmoid_gradient = _call(tf.raw_ops.SigmoidGrad, "y", "dy")
+_softplus_gradient = _call(tf.raw_ops.SoftplusGrad, "features", "gradients")
+_tanh_gradient = _call(tf.raw_ops.TanhGrad, "y", "dy")
 
 
 def _hard_sigmoid(_: At, x: Any) -> Any:
     return tf.nn.relu6(x + 3) * (1 / 6)
 
 
-def _hard_sigmoid_gradient(_: At, y: Any, g: Any) -> Any:
-    return tf.raw_ops.Relu6Grad(gradients=g * (1 / 6), features=y)
+def _hard_sigmoid_gradient(at: At, y: Any, g: Any) -> Any:
+    return _relu6_gradient(at, y, g * (1 / 6))
 
 
 def _hard_swish(at: At, x: Any) -> Any:
     return x * _hard_sigmoid(at, x)
 
 
-def _hard_swish_gradient(_: At, x: Any, y: Any, g: Any) -> Any:
-    through = tf.raw_ops.Relu6Grad(gradients=g * x * (1 / 6), features=y)
+def _hard_swish_gradient(at: At, x: Any, y: Any, g: Any) -> Any:
+    through = _relu6_gradient(at, y, g * x * (1 / 6))
     return tf.add_n([g * (y * (1 / 6)), through])
-
-
-def _softplus_gradient(_: At, x: Any, g: Any) -> Any:
-    return tf.raw_ops.SoftplusGrad(gradients=g, features=x)
 
 
 def _silu_gradient(_: At, x: Any, g: Any) -> Any:
@@ -136,13 +143,13 @@ def _silu_gradient(_: At, x: Any, g: Any) -> Any:
     return g * (share * (1 + x * (1 - share)))
 
 
+def _mish_kept(_: At, x: Any, g: Any) -> Sequence[Any]:
+    return x, tf.tanh(tf.nn.softplus(x)), g
+
+
 def _mish_gradient(at: At, x: Any, t: Any, g: Any) -> Any:
-    inner = tf.raw_ops.TanhGrad(y=t, dy=g * x)
+    inner = _tanh_gradient(at, t, g * x)
     return tf.add_n([g * t, _softplus_gradient(at, x, inner)])
-
-
-def _gelu(_: At, x: Any) -> Any:
-    return tf.nn.gelu(x)
 
 
 def _kept_of_gelu(_: At, x: Any, g: Any) -> Sequence[Any]:
@@ -159,16 +166,12 @@ def _gelu_gradient(_: At, half: Any, scaled: Any, factor: Any, g: Any) -> Any:
 _TANH_FACTOR: Final = math.sqrt(2 / math.pi)
 
 
-def _gelu_tanh(_: At, x: Any) -> Any:
-    return tf.nn.gelu(x, approximate=True)
-
-
 def _kept_of_gelu_tanh(_: At, x: Any, g: Any) -> Sequence[Any]:
     return x, tf.tanh(_TANH_FACTOR * (x + 0.044715 * tf.pow(x, 3))), g
 
 
-def _gelu_tanh_gradient(_: At, x: Any, t: Any, g: Any) -> Any:
-    inner = tf.raw_ops.TanhGrad(y=t, dy=g * (0.5 * x))
+def _gelu_tanh_gradient(at: At, x: Any, t: Any, g: Any) -> Any:
+    inner = _tanh_gradient(at, t, g * (0.5 * x))
     slope = _TANH_FACTOR * (1 + 3 * 0.044715 * tf.pow(x, 2))
     return tf.add_n([0.5 * g * (1 + t), inner * slope])
 
@@ -425,164 +428,122 @@ def descend_with_momentum(
 
 _PASSES: Final[Mapping[str, Mapping[str, PassCalls]]] = {
     "bias": {
-        "forward": PassCalls(names="BiasAdd", function=_bias),
-        "backward-weights": PassCalls(
-            names="BiasAddGrad", function=_bias_gradient, sums="BiasAddGrad"
-        ),
+        "forward": PassCalls("BiasAdd", _bias),
+        "backward-weights": PassCalls("BiasAddGrad", _bias_gradient, sums="BiasAddGrad"),
     },
     "relu": {
-        "forward": PassCalls(names="Relu", function=_relu),
-        "backward-data": PassCalls(names="ReluGrad", function=_relu_gradient, of_result=True),
+        "forward": PassCalls("Relu", _call(tf.nn.relu)),
+        "backward-data": PassCalls("ReluGrad", _relu_gradient, of_result=True),
     },
     "relu6": {
-        "forward": PassCalls(names="Relu6", function=_relu6),
-        "backward-data": PassCalls(names="Relu6Grad", function=_relu6_gradient, of_result=True),
+        "forward": PassCalls("Relu6", _relu6),
+        "backward-data": PassCalls("Relu6Grad", _relu6_gradient, of_result=True),
     },
     "hardsigmoid": {
-        "forward": PassCalls(names="AddV2, Relu6, Mul", function=_hard_sigmoid, sums="stored"),
-        "backward-data": PassCalls(
-            names="Mul, Relu6Grad",
-            function=_hard_sigmoid_gradient,
-            kept=lambda at, x, g: (_relu6(at, x + 3), g),
-            sums="stored",
+        "forward": _rounding("AddV2, Relu6, Mul", _hard_sigmoid),
+        "backward-data": _rounding(
+            "Mul, Relu6Grad", _hard_sigmoid_gradient, kept=lambda at, x, g: (_relu6(at, x + 3), g)
         ),
     },
     "hardswish": {
-        "forward": PassCalls(names="AddV2, Relu6, Mul, Mul", function=_hard_swish, sums="stored"),
-        "backward-data": PassCalls(
-            names="Mul, Mul, Mul, Relu6Grad, Mul, AddN",
-            function=_hard_swish_gradient,
+        "forward": _rounding("AddV2, Relu6, Mul, Mul", _hard_swish),
+        "backward-data": _rounding(
+            "Mul, Mul, Mul, Relu6Grad, Mul, AddN",
+            _hard_swish_gradient,
             kept=lambda at, x, g: (x, _relu6(at, x + 3), g),
-            sums="stored",
         ),
     },
     "sigmoid": {
-        "forward": PassCalls(names="Sigmoid", function=lambda _, x: tf.sigmoid(x)),
-        "backward-data": PassCalls(
-            names="SigmoidGrad",
-            function=lambda _, y, g: tf.raw_ops.SigmoidGrad(y=y, dy=g),
-            of_result=True,
-            sums="stored",
-        ),
+        "forward": PassCalls("Sigmoid", _call(tf.sigmoid)),
+        "backward-data": _rounding("SigmoidGrad", _sigmoid_gradient, of_result=True),
     },
     "tanh": {
-        "forward": PassCalls(names="Tanh", function=lambda _, x: tf.tanh(x)),
-        "backward-data": PassCalls(
-            names="TanhGrad",
-            function=lambda _, y, g: tf.raw_ops.TanhGrad(y=y, dy=g),
-            of_result=True,
-            sums="stored",
-        ),
+        "forward": PassCalls("Tanh", _call(tf.tanh)),
+        "backward-data": _rounding("TanhGrad", _tanh_gradient, of_result=True),
     },
     "softplus": {
-        "forward": PassCalls(
-            names="Softplus", function=lambda _, x: tf.nn.softplus(x), sums="stored"
-        ),
-        "backward-data": PassCalls(
-            names="SoftplusGrad", function=_softplus_gradient, sums="stored"
-        ),
+        "forward": _rounding("Softplus", _call(tf.nn.softplus)),
+        "backward-data": _rounding("SoftplusGrad", _softplus_gradient),
     },
     "elu": {
-        "forward": PassCalls(names="Elu", function=lambda _, x: tf.nn.elu(x)),
-        "backward-data": PassCalls(
-            names="EluGrad",
-            function=lambda _, y, g: tf.raw_ops.EluGrad(gradients=g, outputs=y),
-            of_result=True,
-            sums="stored",
-        ),
+        "forward": PassCalls("Elu", _call(tf.nn.elu)),
+        "backward-data": _rounding("EluGrad", _elu_gradient, of_result=True),
     },
     "silu": {
-        "forward": PassCalls(
-            names="Sigmoid, Mul", function=lambda _, x: tf.nn.silu(x), sums="stored"
-        ),
-        "backward-data": PassCalls(
-            names="Sigmoid, Sub, Mul, AddV2, Mul, Mul", function=_silu_gradient, sums="stored"
-        ),
+        "forward": _rounding("Sigmoid, Mul", _call(tf.nn.silu)),
+        "backward-data": _rounding("Sigmoid, Sub, Mul, AddV2, Mul, Mul", _silu_gradient),
     },
     "mish": {
-        "forward": PassCalls(
-            names="Softplus, Tanh, Mul",
-            function=lambda _, x: x * tf.tanh(tf.nn.softplus(x)),
-            sums="stored",
+        "forward": _rounding(
+            "Softplus, Tanh, Mul", _call(lambda x: x * tf.tanh(tf.nn.softplus(x)))
         ),
-        "backward-data": PassCalls(
-            names="Mul, Mul, TanhGrad, SoftplusGrad, AddN",
-            function=_mish_gradient,
-            kept=lambda _, x, g: (x, tf.tanh(tf.nn.softplus(x)), g),
-            sums="stored",
+        "backward-data": _rounding(
+            "Mul, Mul, TanhGrad, SoftplusGrad, AddN", _mish_gradient, kept=_mish_kept
         ),
     },
     "gelu": {
-        "forward": PassCalls(names="Neg, Mul, Erfc, Mul, Mul", function=_gelu, sums="stored"),
-        "backward-data": PassCalls(
-            names="Mul, Mul, Mul, Square, Neg, Exp, Mul, RealDiv, AddN",
-            function=_gelu_gradient,
+        "forward": _rounding("Neg, Mul, Erfc, Mul, Mul", _call(tf.nn.gelu)),
+        "backward-data": _rounding(
+            "Mul, Mul, Mul, Square, Neg, Exp, Mul, RealDiv, AddN",
+            _gelu_gradient,
             kept=_kept_of_gelu,
-            sums="stored",
         ),
     },
     "gelu-tanh": {
-        "forward": PassCalls(
-            names="Pow, Mul, AddV2, Mul, Tanh, AddV2, Mul, Mul", function=_gelu_tanh, sums="stored"
+        "forward": _rounding(
+            "Pow, Mul, AddV2, Mul, Tanh, AddV2, Mul, Mul",
+            _call(partial(tf.nn.gelu, approximate=True)),
         ),
-        "backward-data": PassCalls(
-            names="Mul, Mul, TanhGrad, Mul, Pow, Mul, AddV2, Mul, AddN",
-            function=_gelu_tanh_gradient,
+        "backward-data": _rounding(
+            "Mul, Mul, TanhGrad, Mul, Pow, Mul, AddV2, Mul, AddN",
+            _gelu_tanh_gradient,
             kept=_kept_of_gelu_tanh,
-            sums="stored",
         ),
     },
     "scale": {
-        "forward": PassCalls(names="Mul", function=lambda _, x, s: x * s),
-        "backward-data": PassCalls(names="Mul, Mul, Sum", function=_scale_gradients, sums="stored"),
+        "forward": PassCalls("Mul", _call(operator.mul)),
+        "backward-data": _rounding("Mul, Mul, Sum", _scale_gradients),
     },
-    "add": {"forward": PassCalls(names="AddV2", function=lambda _, x, y: x + y)},
+    "add": {"forward": PassCalls("AddV2", _call(operator.add))},
     "concat": {
-        "forward": PassCalls(names="ConcatV2", function=_joined),
-        "backward-data": PassCalls(names="Slice", function=_slices),
+        "forward": PassCalls("ConcatV2", _joined),
+        "backward-data": PassCalls("Slice", _slices),
     },
     "dropout": {
-        "forward": PassCalls(names="RandomUniform, GreaterEqual, Mul, SelectV2", function=_dropped),
+        "forward": PassCalls("RandomUniform, GreaterEqual, Mul, SelectV2", _dropped),
         "backward-data": PassCalls(
-            names="SelectV2, Mul",
-            function=_masked,
-            operands=_gradient_and_mask,
-            types=(None, "bool"),
+            "SelectV2, Mul", _masked, operands=_gradient_and_mask, types=(None, "bool")
         ),
     },
     "lrn": {
         "forward": PassCalls(
-            names="LRN",
-            narrow="Cast, LRN, Cast",
-            function=_local_response,
-            formats=("NHWC",),
-            casts_back=True,
+            "LRN", _local_response, narrow="Cast, LRN, Cast", formats=("NHWC",), casts_back=True
         ),
         "backward-data": PassCalls(
-            names="LRNGrad",
+            "LRNGrad",
+            _local_response_gradient,
             narrow="Cast, LRNGrad, Cast",
-            function=_local_response_gradient,
             kept=_kept_of_local_response,
             formats=("NHWC",),
             casts_back=True,
         ),
     },
     "batchnorm": {
-        "forward": PassCalls(names="FusedBatchNormV3", function=_given_statistics),
-        "backward-data": PassCalls(names="FusedBatchNormGradV3", function=_batch_gradients),
+        "forward": PassCalls("FusedBatchNormV3", _given_statistics),
+        "backward-data": PassCalls("FusedBatchNormGradV3", _batch_gradients),
     },
     "softmax-xent": {
         "forward": PassCalls(
-            names="SparseSoftmaxCrossEntropyWithLogits, Mean",
-            function=_loss,
+            "SparseSoftmaxCrossEntropyWithLogits, Mean",
+            _loss,
             operands=lambda at, x, labels: (x.reshape(-1, at.layer.channels), labels),
             types=(None, "int32"),
             finish=_probabilities_and_loss,
         ),
         "backward-data": PassCalls(
-            names="Mul",
+            "Mul",
+            _loss_gradient,
             narrow="Mul, Cast",
-            function=_loss_gradient,
             operands=_scale_and_gradient,
             types=(_FLOAT32, _FLOAT32),
             casts_back=True,
@@ -590,49 +551,36 @@ _PASSES: Final[Mapping[str, Mapping[str, PassCalls]]] = {
     },
     "softmax": {
         # XLA adds a row's powers up in their own type.
-        "forward": PassCalls(
-            names="Softmax", function=lambda _, x: tf.nn.softmax(x), sums="stored"
-        ),
-        "backward-data": PassCalls(
-            names="Mul, Sum, Sub, Mul", function=_softmax_gradient, sums="stored"
-        ),
+        "forward": _rounding("Softmax", _call(tf.nn.softmax)),
+        "backward-data": _rounding("Mul, Sum, Sub, Mul", _softmax_gradient),
     },
     "log-softmax": {
-        "forward": PassCalls(names="LogSoftmax", function=lambda _, x: tf.nn.log_softmax(x)),
-        "backward-data": PassCalls(
-            names="Exp, Sum, Mul, Sub", function=_log_softmax_gradient, sums="stored"
-        ),
+        "forward": _rounding("LogSoftmax", _call(tf.nn.log_softmax)),
+        "backward-data": _rounding("Exp, Sum, Mul, Sub", _log_softmax_gradient),
     },
     "layernorm": {
         "forward": PassCalls(
-            names=_LAYER_NORM,
+            _LAYER_NORM,
+            lambda at, *operands: _row_statistics(at, *operands)[0],
             narrow=_CAST_LAYER_NORM,
-            function=lambda at, *operands: _row_statistics(at, *operands)[0],
         ),
         "backward-data": PassCalls(
-            names=_LAYER_GRADIENT,
-            narrow=f"Cast, Cast, {_LAYER_GRADIENT}, Cast",
-            function=_layer_gradients,
+            _LAYER_GRADIENT, _layer_gradients, narrow=f"Cast, Cast, {_LAYER_GRADIENT}, Cast"
         ),
     },
     "l2": {
-        "forward": PassCalls(names="L2Loss", narrow="Cast, L2Loss", function=_norm),
-        "backward-weights": PassCalls(names="Mul, AddN", function=_decay, sums="stored"),
+        "forward": PassCalls("L2Loss", _norm, narrow="Cast, L2Loss"),
+        "backward-weights": _rounding("Mul, AddN", _decay),
     },
     "sgd": {
-        "forward": PassCalls(
-            names="ResourceApplyGradientDescent",
-            function=lambda _, w, g, rate: descend(w, g, rate),
-            sums="stored",
-            variables=(0,),
-            steps_back=True,
+        "forward": _rounding(
+            "ResourceApplyGradientDescent", _call(descend), variables=(0,), steps_back=True
         )
     },
     "momentum": {
-        "forward": PassCalls(
-            names="ResourceApplyMomentum",
-            function=lambda at, w, v, g, rate: descend_with_momentum(w, v, g, rate, mu=at.layer.mu),
-            sums="stored",
+        "forward": _rounding(
+            "ResourceApplyMomentum",
+            lambda at, w, v, g, rate: descend_with_momentum(w, v, g, rate, mu=at.layer.mu),
             variables=(0, 1),
             steps_back=True,
         )
@@ -640,11 +588,11 @@ _PASSES: Final[Mapping[str, Mapping[str, PassCalls]]] = {
 }
 #: Of normalisations in training, which keep their statistics.
 _KEEPING: Final[Mapping[str, PassCalls]] = {
-    "batchnorm": PassCalls(names="FusedBatchNormV3", function=_batch_statistics, variables=(3, 4)),
-    "layernorm": PassCalls(names=_LAYER_NORM, narrow=_CAST_LAYER_NORM, function=_row_statistics),
+    "batchnorm": PassCalls("FusedBatchNormV3", _batch_statistics, variables=(3, 4)),
+    "layernorm": PassCalls(_LAYER_NORM, _row_statistics, narrow=_CAST_LAYER_NORM),
 }
 #: Of concatenations of many sources.
-_SPLIT = PassCalls(names="SplitV", function=_split)
+_SPLIT = PassCalls("SplitV", _split)
 
 
 def _passes(layer: Pointwise, pass_: str, propagation: str) -> PassCalls:

@@ -12,7 +12,7 @@ from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, che
 from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.layers import calls_of
-from pydlbench.backends.torch.operator import Place, TorchOperator, build, empty
+from pydlbench.backends.torch.operator import TensorPlace, TorchOperator, build, empty
 from pydlbench.backends.torch.trace import Behind, behind_on_cpu
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError
@@ -129,7 +129,7 @@ class TorchBackend(FrameworkBackend):
         return recipe.accumulate
 
     def _variant(self, recipe: Recipe, case: KernelSpec) -> Variant:
-        place = Place(self._place, settings.DTYPES[case.precision])
+        place = TensorPlace(self._place, settings.DTYPES[case.precision])
 
         def make(inputs: Mapping[str, NDArray[Any]]) -> Operator:
             guard = settings.guard(case)

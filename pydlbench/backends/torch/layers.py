@@ -8,7 +8,7 @@ layer is an entry in :data:`LAYERS`, and a memory-bound operation one in
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -38,8 +38,12 @@ if TYPE_CHECKING:
     from pydlbench.backends.torch.operator import NodeSite, Operands
     from pydlbench.layers.conv import Conv2d
     from pydlbench.layers.deconv import Deconv2d
+    from pydlbench.layers.elementwise import Elementwise
+    from pydlbench.layers.gather import Gather
     from pydlbench.layers.gemm import Gemm
     from pydlbench.layers.layer import Layer
+    from pydlbench.layers.move import Move
+    from pydlbench.layers.reduction import Reduction
     from pydlbench.records.specs import KernelSpec
 
 __all__ = ["LAYERS", "calls_of"]
@@ -618,12 +622,98 @@ def _pool_gradient(operands: Operands) -> Made:
     return Made(backward_data, (operands.tensor("dst"), source, *kept))
 
 
+# -----------------------------------------------------------------------------
+# Layers on tensors of any shape: one call for each operator.
+
+#: By operator, where it is not the function of that name: what is called, of the operands and the
+#: number.
+_ELEMENTWISE: Final[Mapping[str, tuple[str, Callable[..., torch.Tensor]]]] = {
+    "power": ("pow", torch.pow),
+    "add": ("add", lambda x, y, a: torch.add(x, y, alpha=a)),
+    "max": ("maximum", lambda x, y, _: torch.maximum(x, y)),
+    "min": ("minimum", lambda x, y, _: torch.minimum(x, y)),
+    "leaky-relu": ("where + mul", lambda x, y, _: torch.where(x > 0, x, x * y)),
+    "add-square": ("addcmul", lambda x, y, a: torch.addcmul(x, y, y, value=a)),
+    "addcmul": ("addcmul", lambda x, y, z, a: torch.addcmul(x, y, z, value=a)),
+    "addcdiv": ("addcdiv", lambda x, y, z, a: torch.addcdiv(x, y, z, value=a)),
+    "leaky-relu-gradient": ("where + mul", lambda x, y, z, _: torch.where(y > 0, x, x * z)),
+}
+
+
+def elementwise_recipes(layer: Elementwise, case: KernelSpec) -> list[Recipe]:
+    """List the one way to run element-wise arithmetic."""
+    name, function = _ELEMENTWISE.get(layer.op, (layer.op, None))
+    number = layer.number
+
+    def call(*operands: torch.Tensor) -> Any:
+        if function is None:
+            return getattr(torch, name)(*operands)
+        return function(*operands, number)
+
+    return _plain(layer, case, name, call)
+
+
+def reduction_recipes(layer: Reduction, case: KernelSpec) -> list[Recipe]:
+    """List the one way to reduce a tensor."""
+    name = {"max": "amax", "min": "amin", "norm": "linalg_vector_norm"}.get(layer.op, layer.op)
+    function = getattr(torch.ops.aten, name)
+    both = zip(layer.src, layer.dst, strict=True)
+    axes = [axis for axis, (size, kept) in enumerate(both) if size != kept]
+    order = [2] if layer.op == "norm" else []
+
+    def call(source: torch.Tensor) -> Any:
+        return function(source, *order, axes, True)
+
+    return _plain(layer, case, name, call)
+
+
+def move_recipes(layer: Move, case: KernelSpec) -> list[Recipe]:
+    """List the one way to copy, turn over or fill a tensor."""
+    if layer.op == "copy":
+        return _plain(layer, case, "clone", torch.clone)
+    if layer.op == "fill":
+
+        def make(operands: Operands) -> Made:
+            place = operands.place
+            return Made(lambda: torch.zeros(layer.src, dtype=place.dtype, device=place.device), ())
+
+        return [replace(one, make=make) for one in _plain(layer, case, "zeros", torch.clone)]
+    return _plain(
+        layer, case, "contiguous", lambda source: source.permute(layer.order).contiguous()
+    )
+
+
+def gather_recipes(layer: Gather, case: KernelSpec) -> list[Recipe]:
+    """List the one way to read rows of a table, or to add to them."""
+    if layer.op == "rows":
+        return _plain(layer, case, "embedding", torch.ops.aten.embedding.default)
+    name = "embedding_dense_backward"
+    backward = getattr(torch.ops.aten, name).default
+    return _plain(layer, case, name, lambda g, i: backward(g, i, layer.rows, -1, False))
+
+
+def _plain(layer: Layer, case: KernelSpec, name: str, call: Callable[..., Any]) -> list[Recipe]:
+    roles = layer.reads(case.pass_)
+    return [
+        Recipe(
+            algorithm=" + ".join(f"aten::{one}" for one in name.split(" + ")),
+            layout="plain",
+            variant="plain",
+            make=lambda operands: Made(call, tuple(map(operands.tensor, roles))),
+        )
+    ]
+
+
 #: What PyTorch calls for a layer, by its kind; for memory-bound layers by their operation.
 LAYERS: Final[Mapping[str, LayerCalls]] = {
     "conv2d": LayerCalls(recipes=conv_recipes, in_network=conv_in_network, overwritable=True),
     "deconv2d": LayerCalls(recipes=deconv_recipes, in_network=deconv_in_network, overwritable=True),
     "gemm": LayerCalls(recipes=gemm_recipes, in_network=linear_in_network, overwritable=True),
     "pool2d": LayerCalls(recipes=pool_recipes, in_network=pool_in_network),
+    "elementwise": LayerCalls(recipes=elementwise_recipes),
+    "reduction": LayerCalls(recipes=reduction_recipes),
+    "move": LayerCalls(recipes=move_recipes),
+    "gather": LayerCalls(recipes=gather_recipes),
     **pointwise.POINTWISE,
 }
 

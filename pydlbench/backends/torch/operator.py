@@ -33,8 +33,8 @@ __all__ = [
     "NodeCall",
     "NodeSite",
     "Operands",
-    "Place",
     "Recipe",
+    "TensorPlace",
     "TorchOperator",
     "build",
     "by_role",
@@ -53,7 +53,7 @@ FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorPlace:
     """Where tensors live.
 
     Attributes:
@@ -104,7 +104,7 @@ class Operands:
         self,
         layer: Any,
         inputs: Mapping[str, NDArray[Any]],
-        place: Place,
+        place: TensorPlace,
         like: torch.memory_format = torch.contiguous_format,
     ) -> None:
         self.layer = layer
@@ -115,7 +115,7 @@ class Operands:
     def tensor(self, role: str) -> torch.Tensor:
         """Return what has a role, in the type and, of four dimensions, in the format it wants."""
         array = self.inputs[role]
-        if role == "labels":
+        if role in ("labels", "indices"):
             return torch.from_numpy(array.astype(np.int64)).to(self.place.device)
         dtype = torch.float32 if self.layer.in_float32(role) else None
         return self.place.tensor(array, self.like if array.ndim == 4 else None, dtype)
@@ -407,7 +407,7 @@ def build(
     recipe: Recipe,
     case: KernelSpec,
     inputs: Mapping[str, NDArray[Any]],
-    place: Place,
+    place: TensorPlace,
     *,
     guard: Callable[[], contextlib.AbstractContextManager[None]],
     wait: Callable[[], None],

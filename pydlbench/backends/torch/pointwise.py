@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["POINTWISE"]
 
+_ATEN: Final = torch.ops.aten
+
 
 # -----------------------------------------------------------------------------
 # Recipes of operations on images, which have one per memory format, and of all others.
@@ -151,8 +153,8 @@ def _loss(operands: Operands) -> Made:
 
 
 def _loss_gradient(operands: Operands) -> Made:
-    loss_backward = torch.ops.aten.nll_loss_backward.default
-    softmax_backward = torch.ops.aten._log_softmax_backward_data.default  # noqa: SLF001 - its name
+    loss_backward = _ATEN.nll_loss_backward.default
+    softmax_backward = _ATEN._log_softmax_backward_data.default  # noqa: SLF001 - its name
     dtype = operands.place.dtype
 
     def gradient(
@@ -186,7 +188,7 @@ def _softmax(name: str, function: Callable[..., torch.Tensor]) -> LayerCalls:
         name: ATen's of the forward pass.
         function: PyTorch's, of a tensor and an axis.
     """
-    backward = getattr(torch.ops.aten, f"{name}_backward_data").default
+    backward = getattr(_ATEN, f"{name}_backward_data").default
 
     def along_rows(x: torch.Tensor) -> Any:
         return function(x, -1)
@@ -362,7 +364,7 @@ def layernorm_recipes(_: Pointwise, case: KernelSpec) -> list[Recipe]:
 
 
 def _layer_norm(operands: Operands, *, keeps: bool) -> Made:
-    normalize = torch.ops.aten.native_layer_norm.default
+    normalize = _ATEN.native_layer_norm.default
     shape, epsilon = [operands.layer.width], operands.layer.epsilon
 
     def normalized(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
@@ -381,7 +383,7 @@ def _layer_norm(operands: Operands, *, keeps: bool) -> Made:
 
 
 def _layer_gradient(operands: Operands) -> Made:
-    backward = torch.ops.aten.native_layer_norm_backward.default
+    backward = _ATEN.native_layer_norm_backward.default
     layer = operands.layer
     shape = [layer.width]
 
@@ -421,7 +423,7 @@ def _lrn_gradient(operands: Operands, *, converts: bool) -> Made:
     sides = [0, 0, 0, 0, size // 2, (size - 1) // 2]
     cut = [-side for side in sides]
     window = ([size, 1, 1], [1, 1, 1], [0, 0, 0], False, True, None)
-    pool_backward = torch.ops.aten.avg_pool3d_backward.default
+    pool_backward = _ATEN.avg_pool3d_backward.default
 
     # What autograd keeps, computed as the forward pass does.
     source = operands.tensor("src")
@@ -454,7 +456,7 @@ def _lrn_gradient(operands: Operands, *, converts: bool) -> Made:
 
 
 def _inference(operands: Operands) -> Made:
-    normalize = torch.ops.aten.native_batch_norm.default
+    normalize = _ATEN.native_batch_norm.default
     momentum, epsilon = operands.layer.momentum, operands.layer.epsilon
 
     def normalized(
@@ -467,7 +469,7 @@ def _inference(operands: Operands) -> Made:
 
 
 def _statistics(operands: Operands) -> Made:
-    normalize = torch.ops.aten.native_batch_norm.default
+    normalize = _ATEN.native_batch_norm.default
     momentum, epsilon = operands.layer.momentum, operands.layer.epsilon
 
     def normalized(
@@ -491,7 +493,7 @@ def _statistics(operands: Operands) -> Made:
 
 
 def _batch_gradient(operands: Operands) -> Made:
-    backward = torch.ops.aten.native_batch_norm_backward.default
+    backward = _ATEN.native_batch_norm_backward.default
     epsilon = operands.layer.epsilon
 
     def gradient(
@@ -512,30 +514,36 @@ def _batch_gradient(operands: Operands) -> Made:
 def _activation(
     name: str,
     function: Callable[[torch.Tensor], Any],
-    gradient_name: str,
     gradient: Callable[[Operands], Made],
     module: Callable[[bool], nn.Module],
+    gradient_name: str | None = None,
 ) -> LayerCalls:
     """Return what is called for an activation.
 
     Args:
-        name: PyTorch's name of the operator.
+        name: ATen's name of the operator.
         function: Of the source.
-        gradient_name: PyTorch's name of its gradient's operator.
-        gradient: Puts that one's operands in place.
+        gradient: Puts the operands of its gradient's operator in place.
         module: Makes the module of a network, which overwrites its input where it is told to.
+        gradient_name: ATen's name of the gradient's operator, where it is not the operator's own.
     """
+    backward = gradient_name or f"{name}_backward"
     return LayerCalls(
         recipes=_passes(
-            forward=(name, _call(_own(function), "src")),
-            backward_data=(gradient_name, gradient),
+            forward=(f"aten::{name}", _call(_own(function), "src")),
+            backward_data=(f"aten::{backward}", gradient),
         ),
         in_network=lambda _, site: NodeCall(module(site.overwrites), site.inputs),
     )
 
 
+def _of_source(backward: Callable[..., Any]) -> Callable[[Operands], Made]:
+    """Return what puts the gradient and the source of the forward pass in place."""
+    return _call(_own(backward), "dst", "src")
+
+
 def _relu_gradient(operands: Operands) -> Made:
-    backward = torch.ops.aten.threshold_backward.default
+    backward = _ATEN.threshold_backward.default
 
     def gradient(g: torch.Tensor, y: torch.Tensor) -> Any:
         return backward(g, y, 0)
@@ -556,19 +564,19 @@ def _of_result(
 
 
 def _elu_gradient(g: torch.Tensor, y: torch.Tensor) -> Any:
-    return torch.ops.aten.elu_backward.default(g, 1, 1, 1, True, y)
+    return _ATEN.elu_backward.default(g, 1, 1, 1, True, y)
 
 
 def _softplus_gradient(g: torch.Tensor, x: torch.Tensor) -> Any:
-    return torch.ops.aten.softplus_backward.default(g, x, 1, 20)
+    return _ATEN.softplus_backward.default(g, x, 1, 20)
 
 
 def _gelu_tanh_gradient(g: torch.Tensor, x: torch.Tensor) -> Any:
-    return torch.ops.aten.gelu_backward.default(g, x, approximate="tanh")
+    return _ATEN.gelu_backward.default(g, x, approximate="tanh")
 
 
 def _relu6_gradient(g: torch.Tensor, x: torch.Tensor) -> Any:
-    return torch.ops.aten.hardtanh_backward.default(g, x, 0, 6)
+    return _ATEN.hardtanh_backward.default(g, x, 0, 6)
 
 
 def _bias(operands: Operands) -> Made:
@@ -660,84 +668,44 @@ POINTWISE: Final[Mapping[str, LayerCalls]] = {
             backward_weights=("aten::sum", _call(_bias_gradient, "dst")),
         )
     ),
-    "relu": _activation(
-        "aten::relu", torch.relu, "aten::threshold_backward", _relu_gradient, nn.ReLU
-    ),
-    "relu6": _activation(
-        "aten::hardtanh",
-        F.relu6,
-        "aten::hardtanh_backward",
-        _call(_relu6_gradient, "dst", "src"),
-        nn.ReLU6,
-    ),
+    "relu": _activation("relu", torch.relu, _relu_gradient, nn.ReLU, "threshold_backward"),
+    "relu6": _activation("hardtanh", F.relu6, _of_source(_relu6_gradient), nn.ReLU6),
     "hardswish": _activation(
-        "aten::hardswish",
-        F.hardswish,
-        "aten::hardswish_backward",
-        _call(_own(torch.ops.aten.hardswish_backward.default), "dst", "src"),
-        nn.Hardswish,
+        "hardswish", F.hardswish, _of_source(_ATEN.hardswish_backward.default), nn.Hardswish
     ),
     "hardsigmoid": _activation(
-        "aten::hardsigmoid",
+        "hardsigmoid",
         F.hardsigmoid,
-        "aten::hardsigmoid_backward",
-        _call(_own(torch.ops.aten.hardsigmoid_backward.default), "dst", "src"),
+        _of_source(_ATEN.hardsigmoid_backward.default),
         lambda _: nn.Hardsigmoid(),
     ),
     "sigmoid": _activation(
-        "aten::sigmoid",
+        "sigmoid",
         torch.sigmoid,
-        "aten::sigmoid_backward",
-        _of_result(torch.ops.aten.sigmoid_backward.default, torch.sigmoid),
+        _of_result(_ATEN.sigmoid_backward.default, torch.sigmoid),
         lambda _: nn.Sigmoid(),
     ),
     "tanh": _activation(
-        "aten::tanh",
+        "tanh",
         torch.tanh,
-        "aten::tanh_backward",
-        _of_result(torch.ops.aten.tanh_backward.default, torch.tanh),
+        _of_result(_ATEN.tanh_backward.default, torch.tanh),
         lambda _: nn.Tanh(),
     ),
     "softplus": _activation(
-        "aten::softplus",
-        F.softplus,
-        "aten::softplus_backward",
-        _call(_softplus_gradient, "dst", "src"),
-        lambda _: nn.Softplus(),
+        "softplus", F.softplus, _of_source(_softplus_gradient), lambda _: nn.Softplus()
     ),
     "elu": _activation(
-        "aten::elu",
-        F.elu,
-        "aten::elu_backward",
-        _of_result(_elu_gradient, F.elu),
-        lambda overwrites: nn.ELU(inplace=overwrites),
+        "elu", F.elu, _of_result(_elu_gradient, F.elu), lambda overwrites: nn.ELU(1.0, overwrites)
     ),
-    "silu": _activation(
-        "aten::silu",
-        F.silu,
-        "aten::silu_backward",
-        _call(_own(torch.ops.aten.silu_backward.default), "dst", "src"),
-        nn.SiLU,
-    ),
-    "mish": _activation(
-        "aten::mish",
-        F.mish,
-        "aten::mish_backward",
-        _call(_own(torch.ops.aten.mish_backward.default), "dst", "src"),
-        nn.Mish,
-    ),
+    "silu": _activation("silu", F.silu, _of_source(_ATEN.silu_backward.default), nn.SiLU),
+    "mish": _activation("mish", F.mish, _of_source(_ATEN.mish_backward.default), nn.Mish),
     "gelu": _activation(
-        "aten::gelu",
-        F.gelu,
-        "aten::gelu_backward",
-        _call(_own(torch.ops.aten.gelu_backward.default), "dst", "src"),
-        lambda _: nn.GELU(),
+        "gelu", F.gelu, _of_source(_ATEN.gelu_backward.default), lambda _: nn.GELU()
     ),
     "gelu-tanh": _activation(
-        "aten::gelu",
+        "gelu",
         functools.partial(F.gelu, approximate="tanh"),
-        "aten::gelu_backward",
-        _call(_gelu_tanh_gradient, "dst", "src"),
+        _of_source(_gelu_tanh_gradient),
         lambda _: nn.GELU("tanh"),
     ),
     "scale": LayerCalls(

@@ -41,7 +41,7 @@ class Behind:
 # The times of single calls differ by more than what they are asked to explain.
 _TURNS = 7
 # Of calls that take long, a few tell as much.
-_FEW_TURNS, _LONG_S = 3, 0.1
+_FEW_TURNS, _LONG_S = 3, 0.01
 
 
 def behind_on_cpu(operator: TorchOperator, *, threads: int, inference: bool) -> Behind:

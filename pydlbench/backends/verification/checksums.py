@@ -233,9 +233,9 @@ class Pixels:
 
 
 def element_name(role: str, place: Sequence[Any]) -> str:
-    """Name an element of NCHW images, ``dst[n=0, c=17, h=3, w=5]``, or of a vector, ``bias[3]``."""
-    if len(place) == 1:
-        return f"{role}[{place[0]}]"
+    """Name an element of NCHW images, ``dst[n=0, c=17, h=3, w=5]``, or of others, ``bias[3]``."""
+    if len(place) != 4:
+        return f"{role}[{', '.join(map(str, place))}]"
     image, channel, row, column = place
     return f"{role}[n={image}, c={channel}, h={row}, w={column}]"
 

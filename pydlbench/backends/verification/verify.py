@@ -14,6 +14,12 @@ from pydlbench.backends.verification.gemm import check_gemm
 from pydlbench.backends.verification.inputs import UNIT_ROUNDOFF, check_shape, significand_bits
 from pydlbench.backends.verification.pointwise import check_pointwise
 from pydlbench.backends.verification.pool import check_pool
+from pydlbench.backends.verification.tensors import (
+    check_elementwise,
+    check_gather,
+    check_move,
+    check_reduction,
+)
 from pydlbench.errors import UsageError, nearest
 from pydlbench.layers.layer import Layer, result_role
 from pydlbench.records.measurement import Correctness
@@ -113,6 +119,10 @@ _CHECKS: Final[Mapping[str, Callable[[Any, Computed], dict[str, Comparison]]]] =
     "gemm": check_gemm,
     "pool2d": check_pool,
     "pointwise": check_pointwise,
+    "elementwise": check_elementwise,
+    "reduction": check_reduction,
+    "move": check_move,
+    "gather": check_gather,
 }
 
 #: Distinguishes the checker's random choices from those of the inputs with the same seed.

@@ -19,11 +19,9 @@ collect_ignore = (
 
 # Numba compiles a kernel for each, for seconds: these are of every kind and every pass.
 _DEFAULT = {
-    ("groups, dilation", "forward"),
     ("groups, dilation", "backward-weights"),
     ("batched product, several blocks", "backward-data"),
     ("max", "forward"),
-    ("avg, padding counted", "backward-data"),
 }
 
 

@@ -49,6 +49,11 @@ def test_every_variant_of_every_pass_is_right(
     assert len({one["layout"] for one in found}) == ways
     assert kernel.facts.correct.status == "ok"
     assert kernel.facts.library.startswith("Numba ")
+    seen = kernel.facts.evidence  # of the machine code, which is timed alone
+    assert seen["kernel"] == kernel.facts.algorithm
+    assert min(seen["alone_s"], seen["call_s"]) > 0
+    assert seen["variant"]
+    assert "multiply-adds" in seen["detail"] or isinstance(layer, Pool2d)
 
 
 def test_pooling_for_training_keeps_places(backend: FrameworkBackend) -> None:

@@ -1,15 +1,10 @@
-"""What the machine code of a kernel tells, planted and Numba's own; and its time alone."""
+"""What the machine code of a kernel tells, planted and Numba's own."""
 
 from __future__ import annotations
 
 import re
 
 import pytest
-
-from pydlbench.backends.base import Preparation
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.records.specs import KernelSpec
 
 pytest.importorskip("numba")
 
@@ -66,28 +61,6 @@ def test_one_thread_or_vector_less_shows_in_real_code() -> None:
     assert re.search(
         "packed (multiply-adds|instructions)", in_words(compiled_code(vectors, arrays))
     )
-
-
-@pytest.mark.parametrize(
-    "layer",
-    [
-        pytest.param(
-            Conv2d.of(batch=1, in_channels=4, in_size=6, out_channels=32, kernel=3),
-            marks=pytest.mark.deep,
-        ),
-        Gemm(m=4, k=64, n=64),
-    ],
-)
-def test_a_kernel_is_timed_alone_and_its_code_is_read(layer) -> None:
-    from pydlbench.backends.numba.backend import create
-
-    facts = create("cpu").prepare(KernelSpec(layer=layer), Preparation()).facts
-    seen = facts.evidence
-    assert seen["kernel"] == facts.algorithm
-    assert seen["alone_s"] > 0
-    assert seen["call_s"] > 0
-    assert "multiply-adds" in seen["detail"]
-    assert seen["variant"]
 
 
 def test_kept_results_are_the_same_in_each_call() -> None:

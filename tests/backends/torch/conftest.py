@@ -109,5 +109,5 @@ def gpu_backend(runtime: FakeRuntime, monitor: FakeMonitor, monkeypatch: pytest.
     made._place = torch.device("cpu")
     runtime.event_s = 1e-3
     made._runtime = runtime
-    made._monitor = monitor
+    made.watcher = monitor
     return made

@@ -8,10 +8,15 @@ import problems
 import pytest
 
 from pydlbench.backends.base import Preparation
+from pydlbench.backends.verification.inputs import make_inputs
+from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.deconv import Deconv2d
+from pydlbench.layers.descriptor import parse_problem
+from pydlbench.layers.elementwise import ELEMENTWISE
 from pydlbench.layers.pool import Pool2d
+from pydlbench.layers.reduction import REDUCTIONS
 from pydlbench.records.specs import KernelSpec
 
 CONV = problems.LAYERS["even padding"]
@@ -80,6 +85,26 @@ def test_eager(backend, monkeypatch, layer, precision):
                 assert ("nk" if variant == "transposed" else "kn") in facts.layout
             else:
                 assert f"src {variant}" in facts.layout
+
+
+def test_layers_on_tensors_of_any_shape(backend):
+    operands = ("6x5", "1x5", "1x1")
+    texts = [
+        *(
+            f"elementwise:{op}:{':'.join(operands[: one.operands])}"
+            for op, one in ELEMENTWISE.items()
+        ),
+        *(f"reduction:{op}:4x6x5:4x1x5" for op in REDUCTIONS),
+        *("move:copy:30", "move:fill:6x5", "move:permute:4x6x5by201"),
+        *("gather:rows:6x5:9", "gather:add-rows:6x5:9"),
+    ]
+    for text in texts:
+        layer = parse_problem(text)
+        (variant,) = backend.variants(KernelSpec(layer=layer, mode="eager"))
+        inputs = make_inputs(layer, "forward", "fp32", seed=5)
+        written = variant.build(inputs).outputs()["dst"]
+        verdict = verify(layer, "forward", "fp32", inputs, written, seed=7)
+        assert verdict.status == "ok", (text, verdict)
 
 
 @pytest.mark.deep

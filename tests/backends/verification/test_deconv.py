@@ -58,6 +58,7 @@ def in_torch(layer: Deconv2d, pass_: str, inputs: dict[str, Any], dtype: Any) ->
     return (source if pass_ == "backward-data" else weights).grad.numpy()
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(("text", "pass_"), STEPS)
 def test_right_results_pass(text: str, pass_: str, precision: str) -> None:

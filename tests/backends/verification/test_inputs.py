@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
+from pydlbench.backends.verification import inputs
 from pydlbench.backends.verification.inputs import make_inputs, round_to
 from pydlbench.backends.verification.verify import verify
+from pydlbench.devices.cpu.affinity import own_cpus, pinned
 from pydlbench.errors import UsageError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
@@ -60,6 +64,41 @@ def test_a_seed_stands_for_its_values_and_roles_are_independent() -> None:
     np.testing.assert_array_equal(weights, first["weights"])
     src, weights = first["src"].ravel(), first["weights"].ravel()
     assert abs(np.corrcoef(src[: weights.size], weights)[0, 1]) < 0.2
+
+
+def test_blocks_of_a_large_tensor_are_made_side_by_side_each_with_its_own_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layer = Gemm(m=64, k=64, n=2)
+    whole = make_inputs(layer, "forward", "fp32", 0)["src"]
+    monkeypatch.setattr(inputs, "_BLOCK", 1024)
+    first, second = (make_inputs(layer, "forward", "bf16", 0)["src"] for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    assert first.shape == whole.shape
+    blocks = first.reshape(4, 1024)
+    assert len(np.unique(blocks[:, 0])) == 4
+    assert np.abs(blocks.mean(axis=1)).max() < 0.1
+    np.testing.assert_array_equal(first, round_to("bf16", first))
+
+
+def test_blocks_are_made_on_all_cpus_of_the_process_where_its_thread_is_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cpus = own_cpus()
+    if len(cpus) < 2:
+        pytest.skip("a single CPU")
+    found = []
+
+    def note(*_: object) -> None:
+        found.append(sorted(os.sched_getaffinity(0)))
+
+    monkeypatch.setattr(inputs, "own_cpus", lambda: cpus)
+    monkeypatch.setattr(inputs, "_BLOCK", 4)
+    monkeypatch.setattr(inputs, "_fill_block", note)
+    with pinned(cpus[0]):
+        stream = np.random.SFC64(np.random.SeedSequence(0))
+        inputs.fill_uniform(np.empty(8, dtype=np.float32), stream, "fp32")
+    assert found == [cpus, cpus]
 
 
 def test_values_are_uniform_between_minus_one_and_one() -> None:

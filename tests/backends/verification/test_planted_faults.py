@@ -295,6 +295,7 @@ def of_deconv(
     return naive.conv(layer.convolution, layer.pass_of_convolution(pass_), turned)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("points", ["all points", "few points"])
 @pytest.mark.parametrize("precision", ["fp16", "fp16-tc", "fp8-tc"])
 @pytest.mark.parametrize(

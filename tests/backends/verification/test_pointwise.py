@@ -210,6 +210,7 @@ def test_the_reference_is_what_torch_computes(text: str, pass_: str, propagation
             np.testing.assert_allclose(array, right[role].numpy(), rtol=1e-11, atol=1e-14)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16-tc"])
 @pytest.mark.parametrize(("text", "pass_", "propagation"), STEPS)
 def test_right_results_in_float32_pass(

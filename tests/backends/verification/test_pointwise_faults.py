@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from problems import STEPS, step_name
 
 from pydlbench.backends.verification.inputs import make_inputs, round_to
 from pydlbench.backends.verification.pointwise import expected_pieces
@@ -18,41 +19,10 @@ from pydlbench.layers.pointwise_ops import OPERATIONS
 if TYPE_CHECKING:
     from pydlbench.layers.pointwise import Pointwise
 
-PROBLEMS = (
-    "bias:mb3ic5ih4iw6",
-    "relu:mb3ic5ih4iw6",
-    "relu6:mb3ic5ih4iw6",
-    "hardswish:mb3ic5ih4iw6",
-    "hardsigmoid:mb3ic5ih4iw6",
-    "scale:mb3ic5ih4iw6",
-    "sigmoid:mb3ic5ih4iw6",
-    "tanh:mb3ic5ih4iw6",
-    "softplus:mb3ic5ih4iw6",
-    "elu:mb3ic5ih4iw6",
-    "silu:mb3ic5ih4iw6",
-    "mish:mb3ic5ih4iw6",
-    "gelu:mb3ic5ih4iw6",
-    "gelu-tanh:mb3ic5ih4iw6",
-    "softmax:mb3ic5ih4iw6",
-    "log-softmax:mb3ic5ih4iw6",
-    "layernorm:mb3ic5ih4iw6",
-    "lrn:mb3ic7ih4iw6",
-    "batchnorm:mb3ic5ih4iw6",
-    "add:mb3ic5ih4iw6",
-    "concat:mb3ic2+3+1ih4",
-    "softmax-xent:mb5ic7",
-    "dropout:mb3ic5ih4iw6",
-    "l2:ic101",
-    "sgd:ic101",
-    "momentum:ic101",
-)
 RESULTS = [
-    (text, pass_, propagation, role)
-    for text in PROBLEMS
-    for pass_ in parse_problem(text).passes
-    for propagation in ("inference", "training")
-    if propagation == "inference" or ("norm" in text and pass_ == "forward")
-    for role in parse_problem(text).writes(pass_, propagation)
+    pytest.param(*step, role, id=f"{step_name(step)}-{role}", marks=marks)
+    for step, marks in ((one.values[0], one.marks) for one in STEPS)
+    for role in step[0].writes(*step[1:])
 ]
 
 
@@ -99,16 +69,16 @@ def right_results(
 
 
 def test_every_operation_is_among_the_problems() -> None:
-    assert {text.partition(":")[0] for text in PROBLEMS} == set(OPERATIONS)
+    assert {one.values[0].op for one in RESULTS} == set(OPERATIONS)
 
 
 @pytest.mark.product
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize(("text", "pass_", "propagation", "role"), RESULTS)
+@pytest.mark.parametrize(("layer", "pass_", "propagation", "role"), RESULTS)
 def test_one_wrong_element(
-    text: str, pass_: str, propagation: str, role: str, precision: str
+    layer: Pointwise, pass_: str, propagation: str, role: str, precision: str
 ) -> None:
-    outcome = Outcome(parse_problem(text), pass_, precision, propagation)
+    outcome = Outcome(layer, pass_, precision, propagation)
     assert outcome.judge().status == "ok"
     array = outcome.results[role]
     at = tuple(size - 1 for size in array.shape)
@@ -120,10 +90,11 @@ def test_one_wrong_element(
     assert f"is {array[at]:.7g}, expected " in verdict.detail
 
 
-@pytest.mark.product
-@pytest.mark.parametrize(("text", "pass_", "propagation", "role"), RESULTS)
-def test_unwritten_elements_are_counted(text: str, pass_: str, propagation: str, role: str) -> None:
-    outcome = Outcome(parse_problem(text), pass_, propagation=propagation)
+@pytest.mark.parametrize(("layer", "pass_", "propagation", "role"), RESULTS)
+def test_unwritten_elements_are_counted(
+    layer: Pointwise, pass_: str, propagation: str, role: str
+) -> None:
+    outcome = Outcome(layer, pass_, propagation=propagation)
     array = outcome.results[role]
     array[0] = np.nan
     planted = array[0].size

@@ -17,6 +17,7 @@ def in_order(array: np.ndarray, order: tuple[int, ...]) -> np.ndarray:
     return np.ascontiguousarray(array.transpose(order)).transpose(np.argsort(order))
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("piece", [1, 7, 50, 10**6])
 def test_contract(order: tuple[int, ...], piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,6 +31,7 @@ def test_contract(order: tuple[int, ...], piece: int, monkeypatch: pytest.Monkey
     np.testing.assert_allclose(second, np.einsum("nchw,nr->rchw", wide**2, images))
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("elements", [1, 9, 40, 10**6])
 def test_pieces_cover_every_element_once(order: tuple[int, ...], elements: int) -> None:

@@ -1,11 +1,24 @@
-// Exponential and logarithm of vectors. The polynomials are those of S. L. Moshier's Cephes library
-// (expf.c, logf.c), good to about two units in the last place.
+// Root, exponential and logarithm of vectors. The polynomials are those of S. L. Moshier's Cephes
+// library (expf.c, logf.c), good to about two units in the last place.
 #pragma once
 
 #include "cpu/pointwise/isa/vector.hpp"
 
 namespace pydlbench::cpu::pointwise::PYDLBENCH_ISA {
 namespace {
+
+PYDLBENCH_INLINE Floats root(Floats x) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_sqrt_ps((__m512)x);
+#elif defined(__AVX2__)
+  return (Floats)_mm256_sqrt_ps((__m256)x);
+#elif defined(__SSE2__)
+  return (Floats)_mm_sqrt_ps((__m128)x);
+#else
+  for (int lane = 0; lane < kLanes; ++lane) x[lane] = __builtin_sqrtf(x[lane]);
+  return x;
+#endif
+}
 
 // e^x, from -87 to 88; beyond, the value at that end.
 PYDLBENCH_INLINE Floats exponential(Floats x) {

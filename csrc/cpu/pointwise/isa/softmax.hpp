@@ -7,11 +7,6 @@ namespace pydlbench::cpu::pointwise::PYDLBENCH_ISA {
 namespace {
 
 template <typename T>
-PYDLBENCH_INLINE float element(const T* from) {
-  return load_first(from, 1)[0];
-}
-
-template <typename T>
 float softmax(const void* logits, void* probabilities, Index count, Index label, float* buffer) {
   const auto* from = static_cast<const T*>(logits);
   Floats most = broadcast(element(from));

@@ -1,6 +1,7 @@
 // All loops of one instruction set. Whoever includes this has defined PYDLBENCH_ISA.
 #pragma once
 
+#include "cpu/pointwise/isa/arithmetic.hpp"
 #include "cpu/pointwise/isa/channels.hpp"
 #include "cpu/pointwise/isa/elementwise.hpp"
 #include "cpu/pointwise/isa/lrn.hpp"
@@ -34,7 +35,8 @@ constexpr Kernels kTable{kLanes,
                          lrn_pixel<T>,
                          lrn_pixel_gradient<T>,
                          softmax<T>,
-                         softmax_gradient<T>};
+                         softmax_gradient<T>,
+                         arithmetic<T>};
 
 }  // namespace
 

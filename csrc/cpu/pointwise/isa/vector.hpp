@@ -80,6 +80,10 @@ PYDLBENCH_INLINE Floats load_first(const T* from, Index count) {
 #endif
 }
 template <typename T>
+PYDLBENCH_INLINE float element(const T* from) {
+  return load_first(from, 1)[0];
+}
+template <typename T>
 PYDLBENCH_INLINE void store_first(T* to, Floats values, Index count) {
 #if defined(__AVX512F__)
   if constexpr (sizeof(T) == 4) {

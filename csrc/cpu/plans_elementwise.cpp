@@ -1,0 +1,190 @@
+// Element-wise arithmetic with broadcasting: oneDNN's binary and eltwise, and loops of our own.
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cpu/plans.hpp"
+#include "cpu/pointwise/plan_builder.hpp"
+#include "cpu/pointwise/threads.hpp"
+
+namespace pydlbench::cpu {
+
+namespace {
+
+using namespace pointwise;
+using dnnl::algorithm;
+
+constexpr std::size_t kMost = 3;
+constexpr const char* kRoles[kMost] = {"src", "src2", "src3"};
+
+struct Op {
+  std::string_view name;
+  std::optional<Arithmetic> own;  // of our loops
+  std::optional<algorithm> one;   // of oneDNN's eltwise, with its parameters
+  float alpha = 0.0f, beta = 0.0f;
+  std::optional<algorithm> two{};  // of oneDNN's binary
+};
+
+const std::vector<Op>& ops() {
+  static const std::vector<Op> all{
+      {"abs", Arithmetic::abs, algorithm::eltwise_abs},
+      {"neg", Arithmetic::neg, algorithm::eltwise_linear, -1.0f},
+      {"square", Arithmetic::square, algorithm::eltwise_square},
+      {"sqrt", Arithmetic::sqrt, algorithm::eltwise_sqrt},
+      {"rsqrt", Arithmetic::rsqrt, algorithm::eltwise_pow, 1.0f, -0.5f},
+      {"exp", {}, algorithm::eltwise_exp},
+      {"log", {}, algorithm::eltwise_log},
+      {"power", {}, algorithm::eltwise_pow, 1.0f},  // beta is its number
+      {"add", Arithmetic::add, {}, 0.0f, 0.0f, algorithm::binary_add},
+      {"mul", Arithmetic::mul, {}, 0.0f, 0.0f, algorithm::binary_mul},
+      {"div", Arithmetic::div, {}, 0.0f, 0.0f, algorithm::binary_div},
+      {"max", Arithmetic::max, {}, 0.0f, 0.0f, algorithm::binary_max},
+      {"min", Arithmetic::min, {}, 0.0f, 0.0f, algorithm::binary_min},
+      {"leaky-relu", Arithmetic::leaky_relu, {}},
+      {"add-square", Arithmetic::add_square, {}},
+      {"lerp", Arithmetic::lerp, {}},
+      {"addcmul", Arithmetic::addcmul, {}},
+      {"addcdiv", Arithmetic::addcdiv, {}},
+      {"clamp", Arithmetic::clamp, {}},
+      {"leaky-relu-gradient", Arithmetic::leaky_relu_gradient, {}},
+  };
+  return all;
+}
+
+struct Problem {
+  const Op* op;
+  std::vector<memory::dims> operands;
+  memory::dims dst;
+  float number;
+};
+
+Problem problem_from(Fields fields) {
+  Problem p{};
+  const auto name = fields.take<std::string>("op");
+  for (const Op& one : ops()) {
+    if (one.name == name) p.op = &one;
+  }
+  if (p.op == nullptr) throw Unsupported("no elementwise kernel named " + name);
+  for (const auto* role : kRoles) {
+    const auto dims = fields.take<std::vector<std::int64_t>>(role);
+    if (!dims.empty()) p.operands.emplace_back(dims.begin(), dims.end());
+  }
+  p.number = static_cast<float>(fields.take<double>("number"));
+  fields.check_all_taken();
+  PYDLBENCH_CHECK(!p.operands.empty(), "there are operands");
+  p.dst = p.operands[0];
+  for (const auto& dims : p.operands) {
+    PYDLBENCH_CHECK(dims.size() == p.dst.size(), "operands have as many dimensions");
+    for (std::size_t i = 0; i < dims.size(); ++i) p.dst[i] = std::max(p.dst[i], dims[i]);
+  }
+  return p;
+}
+
+void with_eltwise(PlanBuilder& builder, const Problem& p, const Argument& dst) {
+  const auto src = builder.vector("src", Use::input, p.operands[0], builder.type, DNNL_ARG_SRC);
+  const float beta = p.op->name == "power" ? p.number : p.op->beta;
+  for_each_implementation(dnnl::eltwise_forward::primitive_desc(
+                              cpu_engine(), forward_kind(builder.pass), *p.op->one, src.desc,
+                              dst.desc, p.op->alpha, beta, user_scratchpad(), true),
+                          [&](const auto& d) { builder.add_primitive("eltwise", d, {src, dst}); });
+}
+
+// oneDNN repeats the elements of its second source only, and adds and subtracts without a factor.
+void with_binary(PlanBuilder& builder, const Problem& p, const Argument& dst) {
+  auto how = *p.op->two;
+  if (how == algorithm::binary_add && p.number != 1.0f) {
+    if (p.number != -1.0f) return;
+    how = algorithm::binary_sub;
+  }
+  std::size_t first = 0, second = 1;
+  if (p.operands[0] != p.dst) {
+    if (p.operands[1] != p.dst || how == algorithm::binary_sub || how == algorithm::binary_div) {
+      return;
+    }
+    std::swap(first, second);
+  }
+  const auto operand = [&](std::size_t which, int index) {
+    return builder.vector(kRoles[which], Use::input, p.operands[which], builder.type, index);
+  };
+  const auto left = operand(first, DNNL_ARG_SRC_0), right = operand(second, DNNL_ARG_SRC_1);
+  for_each_implementation(
+      dnnl::binary::primitive_desc(cpu_engine(), how, left.desc, right.desc, dst.desc,
+                                   user_scratchpad(), true),
+      [&](const auto& d) { builder.add_primitive("binary", d, {left, right, dst}); });
+}
+
+// How far an operand moves with each dimension of the result; not at all where it has one element.
+memory::dims steps(const memory::dims& dims) {
+  memory::dims found(dims.size(), 0);
+  Index step = 1;
+  for (std::size_t i = dims.size(); i-- > 0; step *= dims[i]) found[i] = dims[i] == 1 ? 0 : step;
+  return found;
+}
+
+void with_loops(PlanBuilder& builder, const Problem& p, const Argument& dst) {
+  std::vector<Argument> arguments;
+  std::vector<memory::dims> moves;
+  for (std::size_t i = 0; i < p.operands.size(); ++i) {
+    arguments.push_back(builder.vector(kRoles[i], Use::input, p.operands[i], builder.type));
+    moves.push_back(steps(p.operands[i]));
+  }
+  arguments.push_back(dst);
+  const Index row = p.dst.back();
+  Index elements = 1;
+  for (const auto size : p.dst) elements *= size;
+  const auto item = memory::data_type_size(builder.type);
+  builder.add_streaming(
+      "", arguments, 0,
+      [=, op = *p.op->own, dims = p.dst, number = p.number](const Kernels& k, bool streaming) {
+        return [=, &k](Pointers pointers, void*) {
+          on_threads(elements, [&](Index thread, Index threads) {
+            const Span span = share(elements, 64, thread, threads);
+            std::array<const void*, kMost> from{};
+            std::array<bool, kMost> whole{};
+            for (Index i = span.begin; i < span.end;) {
+              const Index within = i % row;
+              const Index length = std::min(span.end - i, row - within);
+              for (std::size_t o = 0; o < moves.size(); ++o) {
+                Index offset = 0, left = i;
+                for (std::size_t d = dims.size(); d-- > 0; left /= dims[d]) {
+                  offset += left % dims[d] * moves[o][d];
+                }
+                from[o] = at(pointers[o], offset, item);
+                whole[o] = moves[o].back() != 0;
+              }
+              k.arithmetic(op, from.data(), whole.data(), at(pointers[moves.size()], i, item),
+                           length, number, streaming);
+              i += length;
+            }
+          });
+        };
+      });
+}
+
+std::vector<Candidate> elementwise_candidates(const Fields& fields, Pass pass, Precision precision,
+                                              bool thorough) {
+  const auto p = problem_from(fields);
+  std::vector<Candidate> candidates;
+  PointwiseProblem named{};
+  named.op = p.op->name;
+  PlanBuilder builder{named,    pass,       supported_type("elementwise", pass, precision),
+                      thorough, candidates, "plain"};
+  const auto dst = builder.vector("dst", Use::output, p.dst, builder.type, DNNL_ARG_DST);
+  with_onednn(named.op, [&] {
+    if (p.op->one) with_eltwise(builder, p, dst);
+    if (p.op->two) with_binary(builder, p, dst);
+  });
+  if (p.op->own) with_loops(builder, p, dst);
+  for (auto& one : candidates) one.layout = "plain";
+  return candidates;
+}
+
+const Kind elementwise("elementwise", elementwise_candidates);
+
+}  // namespace
+
+}  // namespace pydlbench::cpu

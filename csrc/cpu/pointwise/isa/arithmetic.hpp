@@ -1,0 +1,97 @@
+// Element-wise arithmetic of up to three operands.
+#pragma once
+
+#include "cpu/pointwise/isa/functions.hpp"
+
+namespace pydlbench::cpu::pointwise::PYDLBENCH_ISA {
+namespace {
+
+// The elements of an operand, or the one that stands for all of them.
+template <typename T>
+struct Operand {
+  const T* from;
+  bool whole;
+  Floats one;
+
+  PYDLBENCH_INLINE Floats operator()(Index i, Index lanes) const {
+    return whole ? load_lanes(from + i, lanes) : one;
+  }
+};
+
+template <typename T>
+PYDLBENCH_INLINE Operand<T> operand(const void* from, bool whole) {
+  const auto* elements = static_cast<const T*>(from);
+  return {elements, whole, broadcast(whole ? 0.0f : element(elements))};
+}
+
+// dst[i] = map(x) and so on. What masked lanes hold, which may be 0 / 0, is not stored.
+template <typename T, typename Map>
+PYDLBENCH_INLINE void map1(const void* const* p, const bool* whole, T* dst, Index count,
+                           bool streaming, Map&& map) {
+  const auto x = operand<T>(p[0], whole[0]);
+  fill(dst, count, streaming, [&](Index i, Index lanes) { return map(x(i, lanes)); });
+}
+template <typename T, typename Map>
+PYDLBENCH_INLINE void map2(const void* const* p, const bool* whole, T* dst, Index count,
+                           bool streaming, Map&& map) {
+  const auto x = operand<T>(p[0], whole[0]), y = operand<T>(p[1], whole[1]);
+  fill(dst, count, streaming, [&](Index i, Index lanes) { return map(x(i, lanes), y(i, lanes)); });
+}
+template <typename T, typename Map>
+PYDLBENCH_INLINE void map3(const void* const* p, const bool* whole, T* dst, Index count,
+                           bool streaming, Map&& map) {
+  const auto x = operand<T>(p[0], whole[0]), y = operand<T>(p[1], whole[1]),
+             z = operand<T>(p[2], whole[2]);
+  fill(dst, count, streaming,
+       [&](Index i, Index lanes) { return map(x(i, lanes), y(i, lanes), z(i, lanes)); });
+}
+
+template <typename T>
+void arithmetic(Arithmetic op, const void* const* p, const bool* whole, void* to, Index n,
+                float number, bool s) {
+  using F = Floats;
+  auto* dst = static_cast<T*>(to);
+  const F zero = broadcast(0.0f), a = broadcast(number);
+  switch (op) {
+    case Arithmetic::abs:
+      return map1<T>(p, whole, dst, n, s, [](F x) { return (F)((Words)x & 0x7fffffffU); });
+    case Arithmetic::neg:
+      return map1<T>(p, whole, dst, n, s, [](F x) { return -x; });
+    case Arithmetic::square:
+      return map1<T>(p, whole, dst, n, s, [](F x) { return x * x; });
+    case Arithmetic::sqrt:
+      return map1<T>(p, whole, dst, n, s, [](F x) { return root(x); });
+    case Arithmetic::rsqrt:
+      return map1<T>(p, whole, dst, n, s, [](F x) { return 1.0f / root(x); });
+    case Arithmetic::add:
+      return map2<T>(p, whole, dst, n, s, [&](F x, F y) { return x + a * y; });
+    case Arithmetic::mul:
+      return map2<T>(p, whole, dst, n, s, [](F x, F y) { return x * y; });
+    case Arithmetic::div:
+      return map2<T>(p, whole, dst, n, s, [](F x, F y) { return x / y; });
+    case Arithmetic::max:
+      return map2<T>(p, whole, dst, n, s, [](F x, F y) { return x > y ? x : y; });
+    case Arithmetic::min:
+      return map2<T>(p, whole, dst, n, s, [](F x, F y) { return x < y ? x : y; });
+    case Arithmetic::leaky_relu:
+      return map2<T>(p, whole, dst, n, s, [&](F x, F y) { return x > zero ? x : x * y; });
+    case Arithmetic::add_square:
+      return map2<T>(p, whole, dst, n, s, [&](F x, F y) { return x + a * (y * y); });
+    case Arithmetic::lerp:
+      return map3<T>(p, whole, dst, n, s, [](F x, F y, F z) { return x + z * (y - x); });
+    case Arithmetic::addcmul:
+      return map3<T>(p, whole, dst, n, s, [&](F x, F y, F z) { return x + a * (y * z); });
+    case Arithmetic::addcdiv:
+      return map3<T>(p, whole, dst, n, s, [&](F x, F y, F z) { return x + a * (y / z); });
+    case Arithmetic::clamp:
+      return map3<T>(p, whole, dst, n, s, [](F x, F y, F z) {
+        x = x > y ? x : y;
+        return x < z ? x : z;
+      });
+    case Arithmetic::leaky_relu_gradient:
+      return map3<T>(p, whole, dst, n, s, [&](F x, F y, F z) { return y > zero ? x : x * z; });
+  }
+}
+
+}  // namespace
+}  // namespace pydlbench::cpu::pointwise::PYDLBENCH_ISA
