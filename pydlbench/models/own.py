@@ -23,10 +23,12 @@ from pydlbench.models import model_names
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["OwnSource", "find_onnx", "find_own", "is_onnx", "is_own"]
+__all__ = ["OwnSource", "find_onnx", "find_own", "is_onnx", "is_own", "likely_framework"]
 
 #: No name of the catalogue has one of these.
 _MARKS: Final = ":./\\"
+#: What a file imports that has a model of a framework.
+_IMPORTS: Final = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
 #: Of the many modules that are installed, only what is a slip of the finger.
 _ALIKE: Final = 0.8
 
@@ -110,6 +112,33 @@ def find_own(name: str) -> OwnSource:
         attribute=attribute,
         is_file=is_file,
     )
+
+
+def likely_framework(name: str) -> str | None:
+    """Return the framework that a model is likely to be of: the only one that its file imports.
+
+    Args:
+        name: of a model that :func:`find_own` finds.
+
+    Returns:
+        None where the file imports none or several of them, or has no source.
+    """
+    path = find_own(name).path
+    if path is None:
+        return None
+    named = {
+        word.partition(".")[0]
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        for word in (
+            [one.name for one in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    found = {_IMPORTS[one] for one in named if one in _IMPORTS}
+    return found.pop() if len(found) == 1 else None
 
 
 # -----------------------------------------------------------------------------

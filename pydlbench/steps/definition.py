@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import abc
+import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias
 
 from pydlbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
 
     import numpy as np
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FrameworkModel",
+    "Guarded",
     "Outcome",
     "Step",
     "StepDefinition",
@@ -277,3 +281,29 @@ class FrameworkModel(Protocol):
     ) -> None:
         """Choose what was chosen before."""
         ...
+
+
+class Guarded(abc.ABC):
+    """A model that is run within contexts of its own: settings, and what tells an error."""
+
+    def __init__(self) -> None:
+        self._contexts = contextlib.ExitStack()
+
+    @abc.abstractmethod
+    def guards(self) -> Iterable[contextlib.AbstractContextManager[Any]]:
+        """Return the contexts that it is run in, the outermost first."""
+
+    def __enter__(self) -> Self:
+        """Enter them."""
+        for one in self.guards():
+            self._contexts.enter_context(one)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave them, the innermost first; one may turn what was raised into another error."""
+        self._contexts.__exit__(kind, error, trace)

@@ -20,6 +20,8 @@ from pydlbench.records.step import Check, StepPreparation, StepSpec
 from pydlbench.words import ONNX_FRAMEWORK
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pydlbench.backends.base import Backend
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.backends.native.cpu import CpuBackend, CpuKernel
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OperatorsFacts",
+    "find_framework",
     "prepare_allocation",
     "prepare_calls",
     "prepare_chain",
@@ -65,7 +68,10 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
         refused: by signature, why a call could not be made ready; its name is not in ``names``.
         checks: of a chain, what was compared with the step that it was recorded from.
         batch: of a recorded step; 0 where nobody asked.
+        lines: by the user's module, where the user's code made its first call:
+            ``my_model.py:15``.
         notes: what a reader has to know.
+        types: of an ONNX file; see :class:`~pydlbench.records.step.StepFacts`.
     """
 
     names: tuple[str, ...] = ()
@@ -81,7 +87,28 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
     refused: dict[str, str] = msgspec.field(default_factory=dict)
     checks: tuple[Check, ...] = ()
     batch: int = 0
+    lines: dict[str, str] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    types: str = ""
+
+
+def find_framework(
+    backend: Backend, tell: Callable[[dict[str, Any]], None], case: dict[str, Any]
+) -> str:
+    """Return the framework of a model of the user's own, whose callable is called for it.
+
+    Args:
+        backend: not asked.
+        tell: likewise.
+        case: a :class:`StepSpec`; its framework is returned where the callable gives no model.
+    """
+    from pydlbench.steps.own import call_own, framework_of
+
+    del backend, tell
+    step = StepSpec.from_dict(case)
+    made = call_own(step.model, step.options)
+    first = made[0] if isinstance(made, (tuple, list)) and made else made
+    return framework_of(first) or step.framework
 
 
 def prepare_step(
@@ -105,9 +132,13 @@ def prepare_step(
 
         return prepare_onnx(cast("OnnxruntimeBackend", backend), step, how)
     if model is None:
-        from pydlbench.steps.torch.own import prepare_step as prepare_own
+        if step.framework == "tensorflow":
+            from pydlbench.steps.tensorflow.own import prepare_step as prepare_tensorflow
 
-        return prepare_own(backend, step, how)
+            return prepare_tensorflow(backend, step, how)
+        from pydlbench.steps.torch.own import prepare_step as prepare_torch
+
+        return prepare_torch(backend, step, how)
     from pydlbench.steps.serving import prepare_model
 
     return prepare_model(backend, model, step, how)
@@ -143,9 +174,9 @@ def prepare_native_chain(
 def record_calls(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsKernel:
     """List the calls of a step that is not timed; there is nothing to be sampled.
 
-    Of PyTorch's eager mode, whose dispatcher tells them. Elsewhere the framework runs subgraphs of
-    the model's graph, for which no process is needed: see :mod:`pydlbench.ladder.forecast`. A step
-    of a catalogue model computes nothing meanwhile; one of the user's own runs.
+    Of PyTorch's eager mode, whose dispatcher tells them, of TensorFlow's graphs, whose nodes they
+    are, and of ONNX files, whose nodes onnxruntime's profile tells. In PyTorch a step of a model of
+    the catalogue computes nothing meanwhile; all others run.
 
     Args:
         backend: of the worker.
@@ -162,6 +193,14 @@ def record_calls(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsKe
         from pydlbench.steps.torch.calls import list_calls
 
         return list_calls(backend, model, step)
+    if step.framework == ONNX_FRAMEWORK:
+        from pydlbench.steps.onnxruntime.replay import list_calls as of_onnx
+
+        return of_onnx(cast("OnnxruntimeBackend", backend), step)
+    if (step.framework, step.mode) == ("tensorflow", "graph"):
+        from pydlbench.steps.tensorflow.own import list_calls as list_nodes
+
+        return list_nodes(backend, model, step)
     raise UnsupportedError(f"{step.framework} {step.mode}: calls of a step are not recorded")
 
 
@@ -184,6 +223,10 @@ def prepare_calls(
         from pydlbench.steps.tensorflow.operators import prepare_signatures as of_tensorflow
 
         return of_tensorflow(backend, step, signatures)
+    if step.framework == ONNX_FRAMEWORK:
+        from pydlbench.steps.onnxruntime.replay import prepare_calls as of_onnx
+
+        return of_onnx(cast("OnnxruntimeBackend", backend), step, signatures)
     if step.mode == "compiled":
         from pydlbench.steps.torch.operators import prepare_signatures as of_torch
 
@@ -223,29 +266,34 @@ def prepare_allocation(backend: FrameworkBackend, framework: str, size: int) -> 
 
     Args:
         backend: of the worker.
-        framework: ``torch`` or ``tensorflow``.
+        framework: ``torch``, ``tensorflow`` or ``onnxruntime``.
         size: of the block, in bytes.
     """
     if framework == "torch":
         from pydlbench.steps.torch.operators import prepare_allocation as prepare_torch
 
         return prepare_torch(backend, size)
+    if framework == ONNX_FRAMEWORK:
+        from pydlbench.steps.onnxruntime.replay import prepare_allocation as prepare_onnx
+
+        return prepare_onnx(cast("OnnxruntimeBackend", backend), size)
     from pydlbench.steps.tensorflow.operators import prepare_allocation as prepare_tensorflow
 
     return prepare_tensorflow(backend, size)
 
 
-def prepare_lifetimes(backend: Backend, blocks: list[int]) -> OperatorsKernel:
+def prepare_lifetimes(backend: Backend, blocks: list[int], freed: int = 0) -> OperatorsKernel:
     """Make a replay of a step's blocks in its order ready, in any process.
 
     Args:
         backend: not asked.
         blocks: see :class:`OperatorsFacts`.
+        freed: bytes of a block that the process gives back before; 0 is none.
     """
     from pydlbench.steps.operators import lifetimes
 
     del backend
-    return lifetimes(blocks)
+    return lifetimes(blocks, freed)
 
 
 def prepare_log(backend: FrameworkBackend, case: dict[str, Any], calls: int) -> OperatorsKernel:
@@ -267,15 +315,10 @@ def _read(case: dict[str, Any]) -> tuple[Model | None, StepSpec]:
 
     Raises:
         UsageError: no such model or option.
-        UnsupportedError: a framework that runs no models of the user's own.
     """
     step = StepSpec.from_dict(case)
     if step.own is None:
         return build_model(step.model, batch=step.batch, **step.options), step
-    if step.framework not in ("torch", ONNX_FRAMEWORK):
-        raise UnsupportedError(
-            f"{step.model}: a model of one's own runs in PyTorch only; nearest: --framework torch"
-        )
     return None, step
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import os
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ import numpy as np
 
 from pydlbench.backends.frameworks.verbose import total_s
 from pydlbench.backends.host_clock import Account, page_faults
-from pydlbench.devices.cpu.affinity import own_cpus
+from pydlbench.devices.cpu.affinity import bind, own_cpus
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.timing.statistics import median
 
@@ -189,9 +188,11 @@ class Lifetimes:
     Args:
         blocks: see :class:`OperatorsFacts`.
         cpus: that touch large blocks, a thread on each.
+        freed: bytes of a block that the process asks for and gives back before it plays any; 0 is
+            none.
     """
 
-    def __init__(self, blocks: Sequence[int], cpus: Sequence[int]) -> None:
+    def __init__(self, blocks: Sequence[int], cpus: Sequence[int], freed: int = 0) -> None:
         self._blocks = tuple(blocks)
         library = ctypes.CDLL(None)
         self._allocate = library.posix_memalign
@@ -203,26 +204,23 @@ class Lifetimes:
         self._threads = max(1, len(cpus))
         others = list(cpus[1:])
 
-        def bind() -> None:
-            # OpenMP has bound this process's first thread, and others would inherit its place.
-            if others and hasattr(os, "sched_setaffinity"):
-                os.sched_setaffinity(0, {others.pop()})
+        def bind_next() -> None:
+            bind({others.pop()} if others else ())
 
-        self._pool = ThreadPoolExecutor(max(1, len(others)), initializer=bind)
+        self._pool = ThreadPoolExecutor(max(1, len(others)), initializer=bind_next)
+        if freed:
+            self._free(self._asked(freed))
 
     def run(self) -> float:
         """Play a step; what it has not given back is given back behind it."""
         addresses: list[int] = []
-        place = self._place
         start = time.perf_counter()
         for number in self._blocks:
             if number < 0:
                 self._free(addresses[-number - 1])
                 addresses[-number - 1] = 0
                 continue
-            if self._allocate(ctypes.byref(place), _ALIGNMENT, number):
-                raise MemoryError(f"{number} bytes of a step's allocations")
-            address = place.value or 0
+            address = self._asked(number)
             addresses.append(address)
             if number >= _WORTH:
                 self._touch(self._parts(address, number))
@@ -230,6 +228,12 @@ class Lifetimes:
         for address in filter(None, addresses):
             self._free(address)
         return seconds
+
+    def _asked(self, size: int) -> int:
+        """Return the address of a new block."""
+        if self._allocate(ctypes.byref(self._place), _ALIGNMENT, size):
+            raise MemoryError(f"{size} bytes of a step's allocations")
+        return self._place.value or 0
 
     def _parts(self, address: int, size: int) -> list[_Bytes]:
         """Return some bytes of each page of a block, for each thread that touches it."""
@@ -246,16 +250,17 @@ class Lifetimes:
             one.result()
 
 
-def lifetimes(blocks: Sequence[int]) -> OperatorsKernel:
+def lifetimes(blocks: Sequence[int], freed: int = 0) -> OperatorsKernel:
     """Return the kernel that plays a step's blocks; its chunks count the faults.
 
     Args:
         blocks: see :class:`OperatorsFacts`.
+        freed: see :class:`Lifetimes`.
     """
     cpus = own_cpus()
     how = "the step's blocks in its order, allocated, touched and freed"
     facts = OperatorsFacts(names=("blocks",), how=how)
-    return OperatorsKernel([Lifetimes(blocks, cpus)], facts, cpus)
+    return OperatorsKernel([Lifetimes(blocks, cpus, freed)], facts, cpus)
 
 
 def _write(part: _Bytes) -> None:

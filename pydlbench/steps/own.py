@@ -15,8 +15,9 @@ import inspect
 import os
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pydlbench
 from pydlbench.backends.base import is_out_of_memory
@@ -24,17 +25,29 @@ from pydlbench.errors import (
     InsufficientMemoryError,
     ModelError,
     PydlbenchError,
+    UnsupportedError,
     UsageError,
     nearest,
 )
 from pydlbench.models.own import find_own
+from pydlbench.words import FRAMEWORK_MODES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Sequence
 
     from pydlbench.models.own import OwnSource
 
-__all__ = ["call_own", "load_own", "own_code"]
+__all__ = [
+    "LossTensors",
+    "call_own",
+    "chosen_loss",
+    "framework_of",
+    "load_own",
+    "own_code",
+    "own_line",
+    "part_of",
+    "parts_of",
+]
 
 _WORDS: Final = {"true": True, "false": False, "none": None}
 _HERE: Final = Path(pydlbench.__file__).parent
@@ -65,21 +78,20 @@ def load_own(name: str) -> Any:
     return found
 
 
-def call_own(name: str, options: Mapping[str, Any], ready: type) -> Any:
-    """Return what the user's callable returns.
+def call_own(name: str, options: Mapping[str, Any]) -> Any:
+    """Return what the user's callable returns; what is a model already is not called.
 
     Args:
         name: of the callable.
         options: its keywords; text is read as Python's literals, ``true``, ``false`` or ``none``,
             and else stays text.
-        ready: of these types it is what is wanted already, and is not called.
 
     Raises:
         UsageError: it is none, or wants other arguments.
         ModelError: it has raised.
     """
     found = load_own(name)
-    if isinstance(found, ready):
+    if framework_of(found) is not None:
         return found
     if not callable(found):
         raise UsageError(f"{name}: is of type {type(found).__name__}, which cannot be called")
@@ -148,6 +160,156 @@ def _imported(module: str, path: Path | None, folder: Path) -> Any:
 
 
 # -----------------------------------------------------------------------------
+# What the user's callable returns.
+
+
+def framework_of(value: Any) -> str | None:
+    """Return the framework that an object is a model of; None of what is no model.
+
+    Frameworks that nobody has imported have made no object. A Keras model is of its backend.
+    """
+    torch, tensorflow, keras = map(sys.modules.get, ("torch", "tensorflow", "keras"))
+    # A program that is being imported, or has failed to be, lacks its names.
+    if isinstance(value, getattr(getattr(torch, "nn", None), "Module", ())):
+        return "torch"
+    function = getattr(getattr(tensorflow, "types", None), "experimental", None)
+    kinds = getattr(tensorflow, "Module", ()), getattr(function, "PolymorphicFunction", ())
+    if any(isinstance(value, kind) for kind in kinds):
+        return "tensorflow"
+    if isinstance(value, getattr(keras, "Layer", ())):
+        assert keras is not None, "its class was found"
+        return str(keras.config.backend())
+    return None
+
+
+def parts_of(name: str, made: Any, framework: str) -> tuple[Any, Any, Any]:
+    """Return model, inputs and loss function; None for what is not there.
+
+    Args:
+        name: of the model.
+        made: what the user's callable has returned.
+        framework: of this process.
+
+    Raises:
+        UsageError: it is no model of any framework.
+        UnsupportedError: it is one of another framework.
+    """
+    parts = made if isinstance(made, (tuple, list)) else (made,)
+    found = framework_of(parts[0]) if parts else None
+    if found is None or len(parts) > 3:
+        said = ", ".join(type(one).__name__ for one in parts[:4])
+        raise UsageError(
+            f"{name}: returns {f'({said})' if parts is made else said}; nearest: a "
+            "torch.nn.Module, a Keras model, (model, inputs) or (model, inputs, loss function)"
+        )
+    if found != framework:
+        runs = found in FRAMEWORK_MODES
+        near = f"--framework {found}" if runs else "the environment KERAS_BACKEND=tensorflow"
+        raise UnsupportedError(
+            f"{name}: returns {type(parts[0]).__name__} of {found}; nearest: {near}"
+        )
+    model, inputs, loss = (*parts, None, None)[:3]
+    if loss is not None and not callable(loss):
+        raise UsageError(
+            f"{name}: returns {type(loss).__name__} as third; nearest: a function of the output "
+            "that returns the loss"
+        )
+    return model, inputs, loss
+
+
+# -----------------------------------------------------------------------------
+# The loss.
+
+
+class LossTensors(Protocol):
+    """What a framework does with tensors of an output to make a loss of them."""
+
+    def tensors(self, output: Any) -> list[Any]:
+        """Return all floating-point tensors of an output."""
+
+    def is_tensor(self, value: Any) -> bool:
+        """Whether a value is a tensor."""
+
+    def is_loss(self, value: Any) -> bool:
+        """Whether a tensor is one number that has a gradient."""
+
+    def number(self, value: Any) -> Any:
+        """Return a tensor of one element without dimensions."""
+
+    def total(self, tensors: Sequence[Any]) -> Any:
+        """Return the sum of all elements, in float32."""
+
+    def mean_squares(self, tensors: Sequence[Any]) -> Any:
+        """Return the sum of the mean squares of tensors, in float32."""
+
+    def cross_entropy(self, logits: Any) -> Callable[[Any], Any]:
+        """Return the function of logits to their mean loss against random labels.
+
+        Args:
+            logits: of the first step.
+        """
+
+
+def chosen_loss(
+    name: str, kind: str | None, criterion: Any, output: Any, tensors: LossTensors
+) -> tuple[Callable[[Any], Any], str]:
+    """Return the function of an output to its loss, and what it is called.
+
+    Args:
+        name: of the model.
+        kind: what ``--loss`` says.
+        criterion: the function that it names, or that the user's callable returns.
+        output: of the first step.
+        tensors: of its framework.
+
+    Raises:
+        UsageError: nothing in the output has a loss.
+    """
+    if criterion is not None and (kind is None or ":" in kind):
+        return criterion, kind or "the one that the callable returns"
+    if kind is None:
+        if tensors.is_tensor(part_of(output, "loss")):
+            return lambda found: part_of(found, "loss"), "the model's own"
+        if tensors.is_tensor(output) and tensors.is_loss(output):
+            return tensors.number, "the output itself"
+    count = len(tensors.tensors(output))
+    if not count:
+        raise UsageError(
+            f"{name}: its output has no floating-point tensor to take a loss of; nearest: "
+            "--phase forward, or --loss package.module:FUNCTION"
+        )
+    if kind == "cross-entropy":
+        return _cross_entropy(name, output, tensors), kind
+    if kind == "mean-square":
+        return lambda found: tensors.mean_squares(tensors.tensors(found)), kind
+    words = f"{count} tensors of the output" if count > 1 else "the output"
+    how = kind or f"sum of {words}: none was named (--loss)"
+    return lambda found: tensors.total(tensors.tensors(found)), how
+
+
+def _cross_entropy(name: str, output: Any, tensors: LossTensors) -> Callable[[Any], Any]:
+    """Return the loss of random labels; of ``(batch, length, classes)`` for each place."""
+
+    def scores(found: Any) -> Any:
+        logits = part_of(found, "logits")
+        return logits if tensors.is_tensor(logits) else tensors.tensors(found)[0]
+
+    first = scores(output)
+    if len(first.shape) < 2:
+        raise UsageError(
+            f"--loss cross-entropy: {name} gives {tuple(first.shape)}, no classes; nearest: "
+            "--loss sum"
+        )
+    loss = tensors.cross_entropy(first)
+    return lambda found: loss(scores(found))
+
+
+def part_of(output: Any, name: str) -> Any:
+    """Return what an output has under a name; None where it has no such thing."""
+    return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
+
+
+# -----------------------------------------------------------------------------
 # What the user's code raises.
 
 
@@ -174,6 +336,32 @@ def own_code(name: str) -> Iterator[None]:
     finally:
         if os.getpid() != process:
             os._exit(0)
+
+
+def own_line(name: str) -> Callable[[], str | None]:
+    """Return what says at which line of the user's own files this thread is: the deepest one.
+
+    Args:
+        name: of the model.
+
+    Returns:
+        A function that returns ``my_model.py:15``, or None at no such line.
+    """
+    source = find_own(name)
+    own: dict[str, bool] = {}
+
+    def line() -> str | None:
+        frame = inspect.currentframe()
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if file not in own:
+                own[file] = _is_own(Path(file), source)
+            if own[file]:
+                return f"{_shown(Path(file), source, name)}:{frame.f_lineno}"
+            frame = frame.f_back
+        return None
+
+    return line
 
 
 def _told(error: BaseException, name: str) -> PydlbenchError:

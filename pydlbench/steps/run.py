@@ -19,6 +19,7 @@ from pydlbench.steps import operations
 from pydlbench.timing.policy import Policy, gpu_policy
 from pydlbench.timing.visits import VISITS, joined, taken_again, visit_policy
 from pydlbench.units import format_bytes
+from pydlbench.words import FRAMEWORK_MODES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,7 @@ __all__ = [
     "record_of",
     "run",
     "run_in_turn",
+    "settled",
     "step_policy",
 ]
 
@@ -63,6 +65,33 @@ def prepare_step(
     worker = session.worker(case.framework, case.device, warm=warm, allocator=allocator)
     how = preparation or StepPreparation()
     return worker.build(operations.prepare_step, StepFacts, case=case.to_dict(), preparation=how)
+
+
+def settled(cases: Sequence[StepSpec], session: Session) -> list[StepSpec]:
+    """Return steps of a model of the user's own in the framework that the model is of.
+
+    Modes become their counterparts. The user's code runs once more for it, in a worker.
+
+    Args:
+        cases: of one model, in the framework whose worker is asked.
+        session: whose worker.
+
+    Raises:
+        PydlbenchError: the user's code failed.
+    """
+    first = cases[0]
+    worker = session.worker(first.framework, first.device)
+    found = worker.call(operations.find_framework, lambda _: None, case=first.to_dict())
+    if found == first.framework or found not in FRAMEWORK_MODES:
+        return list(cases)
+    worker.close()  # it has both frameworks by now
+    places = FRAMEWORK_MODES[first.framework]
+    return [
+        msgspec.structs.replace(
+            one, framework=found, mode=FRAMEWORK_MODES[found][places.index(str(one.mode))]
+        )
+        for one in cases
+    ]
 
 
 def step_policy(case: StepSpec, session: Session, facts: StepFacts) -> Policy:
@@ -262,11 +291,13 @@ def record_of(case: StepSpec, session: Session, facts: StepFacts, samples: Sampl
         checks=facts.checks,
         output=facts.output,
         parameters=facts.parameters,
+        inputs=facts.inputs,
         setup_s=facts.setup_s,
         checks_s=facts.checks_s,
         library=facts.library,
         environment=facts.environment,
         profile=facts.profile,
+        types=facts.types or None,
         notes=facts.notes,
         warnings=tuple(warnings),
         contended=samples.contended,

@@ -82,7 +82,7 @@ def prepare_model(
     # It has no outputs by role, which the clock never asks for.
     operator: Any = SimpleNamespace(call=inspection.step, wait=made.synchronize)
     # Meanwhile the framework computes in the step's precision.
-    return StepKernel(HostClock(operator, backend.cpus, lambda: made), facts)
+    return StepKernel(HostClock(operator, backend.cpus, lambda: made, backend.watcher), facts)
 
 
 def build_step(

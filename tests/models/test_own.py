@@ -6,10 +6,11 @@ import sys
 
 import pytest
 
+from pydlbench import api
 from pydlbench.errors import UsageError
 from pydlbench.models import model_names
 from pydlbench.models.catalog import entry_names
-from pydlbench.models.own import find_onnx, find_own, is_own
+from pydlbench.models.own import find_onnx, find_own, is_own, likely_framework
 
 FILE = """
 import os
@@ -101,3 +102,29 @@ def test_an_onnx_file_is_found_and_not_read(folder):
     assert find_onnx("net.onnx").name == "net.onnx"
     with pytest.raises(UsageError, match=r"^nett\.onnx: no such file; nearest: net\.onnx$"):
         find_onnx("nett.onnx")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import torch.nn", "torch"),
+        ("from keras import layers", "tensorflow"),
+        ("def build():\n    import tensorflow as tf", "tensorflow"),
+        ("import torch\nimport keras", None),
+        ("import numpy", None),
+    ],
+)
+def test_the_framework_of_a_model_is_likely_the_one_that_its_file_imports(
+    tmp_path, monkeypatch, text, expected
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(f"{text}\nmodel = None\n")
+    assert likely_framework("net.py:model") == expected
+    assert api._spec("net.py:model", {}).framework == (expected or "torch")
+    assert api._spec("net.py:model", {"framework": "torch"}).framework == "torch"
+
+
+def test_an_onnx_file_from_python_runs_in_onnxruntime_and_is_not_diagnosed():
+    assert api._spec("net.onnx", {}).framework == "onnxruntime"
+    with pytest.raises(UsageError, match=r"^net\.onnx: .*; nearest: pydlbench\.check$"):
+        api.diagnose_step("net.onnx")

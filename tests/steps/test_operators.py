@@ -14,6 +14,7 @@ from pydlbench.models.graph import Decay, Optimizer
 from pydlbench.records.step import StepSpec
 from pydlbench.steps.signatures import OperatorRequest, signature_of
 from pydlbench.timing.chunk import Request
+from pydlbench.words import PHASES
 
 
 def tiny():
@@ -42,8 +43,10 @@ def tiny():
     )
 
 
-@pytest.mark.product
-@pytest.mark.parametrize("phase", ["forward", "forward-backward", "training"])
+# Training has the operators of the other phases too.
+@pytest.mark.parametrize(
+    "phase", [*(pytest.param(x, marks=pytest.mark.deep) for x in PHASES[:-1]), PHASES[-1]]
+)
 @pytest.mark.parametrize(("framework", "mode"), [("torch", "compiled"), ("tensorflow", "graph")])
 def test_every_operator_is_made_of_its_signature_and_has_a_time(framework, mode, phase):
     if importlib.util.find_spec(framework) is None:
@@ -76,13 +79,7 @@ def test_what_makes_an_operand_is_taken_off(monkeypatch):
     parts = importlib.import_module("pydlbench.steps.tensorflow.operators")
     tf = importlib.import_module("tensorflow")
 
-    class Model:
-        case = StepSpec(model="tiny", framework="tensorflow", mode="graph")
-
-        @staticmethod
-        def traced(body):
-            return tf.function(body, autograph=False)
-
+    traced = importlib.import_module("pydlbench.steps.tensorflow.step").Tracer("/CPU:0", "graph")
     seen = []
 
     def body(value):
@@ -90,7 +87,7 @@ def test_what_makes_an_operand_is_taken_off(monkeypatch):
         return [tf.nn.relu(value)]
 
     operand = tf.constant([[1.0, -2.0]])
-    part = parts.ProducedOperator(Model(), body, [[operand], [operand]])
+    part = parts.ProducedOperator(traced, body, [[operand], [operand]])
     assert part.executions == 2
     # It reads what was made for it, which has the operand's values.
     assert all(value.op.type == "Mul" for value in seen)

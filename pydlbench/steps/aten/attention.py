@@ -96,6 +96,7 @@ def _attention(causal: int) -> Callable[[Call], Found]:
             flops=heads.forward + heads.pairs * _SOFTMAX["forward"].flops,
             product_flops=heads.forward,
             note=heads.note,
+            typed=[query, key, value],
         )
 
     return rule
@@ -127,6 +128,8 @@ def _attention_backward(causal: int) -> Callable[[Call], Found]:
             flops=heads.backward + heads.pairs * (_AGAIN + _SOFTMAX["backward-data"].flops),
             product_flops=heads.backward,
             note=heads.note,
+            # Sums of exponentials are kept in float32.
+            typed=[query, key, value],
         )
 
     return rule

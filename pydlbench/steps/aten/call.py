@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.models.work import Work
-from pydlbench.steps.aten.text import TensorText, leaves, read_call
+from pydlbench.steps.aten.text import TensorText, Word, leaves, read_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Found", "broadcast", "least_bytes", "on_images"]
 
 _FLOATS: Final = ("float", "bfloat")
+_TYPES: Final = (*_FLOATS, "bool", "complex", "int", "uint")
 
 
 class Call:
@@ -73,6 +74,21 @@ class Call:
         """Whether there is a floating-point operand."""
         return any(one.dtype.startswith(_FLOATS) for one in self.tensors)
 
+    def dtypes(self, of: Sequence[TensorText] | None = None) -> tuple[str, ...]:
+        """Return the type in which it is computed, by PyTorch's name; several where they are mixed.
+
+        Beside floating-point numbers, indices, labels and masks have none. A tensor without
+        dimensions takes the type of the others. A type that the call asks for is one of them.
+
+        Args:
+            of: the operands that decide; None for all.
+        """
+        operands = self.tensors if of is None else of
+        asked = leaves([self.arguments, self.keywords], Word)
+        found = {one.dtype for one in operands if one.shape} or {one.dtype for one in operands}
+        found |= {one.text for one in asked if one.text.startswith(_TYPES)}
+        return tuple(sorted({one for one in found if one.startswith(_FLOATS)} or found))
+
     def work(self, layer: Layer, pass_: str = "forward", *, training: bool = False) -> Work:
         """Return a pass of a layer as a part of this call."""
         propagation = "training" if training or pass_ != "forward" else "inference"
@@ -93,6 +109,7 @@ class Found:
         read: bytes; None for all operands.
         written: bytes; None for all results.
         note: of what a reader must know.
+        typed: the operands whose type is that of what is computed; None for all.
     """
 
     kind: str
@@ -104,6 +121,7 @@ class Found:
     read: int | None = None
     written: int | None = None
     note: str | None = None
+    typed: Sequence[TensorText] | None = None
 
     @classmethod
     def of(cls, kind: str, make: Callable[[], Iterable[Work]], **more: Any) -> Found:

@@ -6,14 +6,16 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.errors import UnsupportedError
+from pydlbench.layers.gather import Gather
+from pydlbench.layers.move import Move
 from pydlbench.steps.aten.call import Found, broadcast, least_bytes, on_images
+from pydlbench.steps.aten.text import TensorText
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pydlbench.models.work import Work
     from pydlbench.steps.aten.call import Call
-    from pydlbench.steps.aten.text import TensorText
 
 __all__ = ["RULES"]
 
@@ -42,28 +44,120 @@ def _copy(call: Call) -> Found:
     read, results = least_bytes(call.tensors[:1]), call.results
     if results is not None and call.operator != "_to_copy":  # which gives them another size
         read = min(read, results)
-    return _moved(call, read)
+
+    def layers() -> Iterator[Work]:
+        if call.operator not in ("clone", "_to_copy"):
+            raise UnsupportedError(_NO_COPY)
+        source, wanted = call.tensors[0], call.keywords.get("dtype")
+        if wanted is not None and wanted.text != source.dtype:
+            raise UnsupportedError("a conversion has no layer")
+        asked = call.keywords.get("memory_format")
+        axes = list(range(len(source.shape)))
+        if asked is None or asked.text == "preserve_format":
+            axes = _in_memory(source)
+        elif asked.text != "contiguous_format":
+            axes = [axes[0], *axes[2:], axes[1]]
+        yield call.work(_turned(source, axes))
+
+    return _moved(call, read, layers)
 
 
 def _copy_into(call: Call) -> Found:
     """Target, and what is copied into it; also of lists."""
-    return _moved(call, least_bytes(call.tensors[len(call.tensors) // 2 :]))
+    half = len(call.tensors) // 2
+
+    def layers() -> Iterator[Work]:
+        for target, source in zip(call.tensors[:half], call.tensors[half:], strict=True):
+            if (target.dtype, target.shape) != (source.dtype, source.shape):
+                raise UnsupportedError("a copy to another type or shape has no layer")
+            yield call.work(_turned(source, _in_memory(target)))
+
+    return _moved(call, least_bytes(call.tensors[half:]), layers)
+
+
+def _in_memory(tensor: TensorText) -> list[int]:
+    """Return the axes from the largest stride to the smallest."""
+    return sorted(range(len(tensor.shape)), key=lambda axis: -tensor.strides[axis])
+
+
+def _turned(source: TensorText, axes: Sequence[int]) -> Move:
+    """Return what copies a tensor to where its axes lie in another order.
+
+    Raises:
+        UnsupportedError: of its elements no two lie behind one another, or some several times.
+    """
+    _floating(source.dtype)
+    sizes = [(source.shape[axis], source.strides[axis]) for axis in axes]
+    moving = [stride for size, stride in sizes if size != 1]
+    if moving and min(moving) != 1:
+        raise UnsupportedError("a copy of repeated or of single elements has no layer")
+    return Move.of([size for size, _ in sizes], [stride for _, stride in sizes])
+
+
+def _floating(dtype: str) -> None:
+    if not dtype.startswith(("float", "bfloat")):
+        raise UnsupportedError(_WHOLE)
 
 
 def _made(call: Call) -> Found:
     """A tensor of given values; one that is an operand says the shape only."""
-    return _moved(call, 0)
+
+    def layers() -> Iterator[Work]:
+        if call.operator not in _FILLED:
+            raise UnsupportedError(_NO_COPY)
+        tensors = call.tensors if call.operator.startswith("_foreach") else call.tensors[:1]
+        wanted = call.keywords.get("dtype")
+        typed = call.operator != "full" or wanted is not None
+        if not typed and isinstance(call.arguments[1], int):
+            raise UnsupportedError(_WHOLE)
+        _floating(wanted.text if wanted else tensors[0].dtype if tensors else "float32")
+        shapes = [one.shape for one in tensors] or [call.arguments[0]]
+        if call.operator.startswith("new"):
+            shapes = [call.arguments[1]]
+        for shape in shapes:
+            yield call.work(Move(op="fill", src=(math.prod(shape),)))
+
+    return _moved(call, 0, layers, None if call.tensors else [_OF_DEFAULT_TYPE])
 
 
 def _joined(call: Call) -> Found:
-    """``stack``: whatever is put together, and gradients among zeros."""
-    return _moved(call, least_bytes(call.tensors))
+    """``stack``: tensors, and the dimension that is new."""
+    tensors = call.arguments[0]
+
+    def layers() -> Iterator[Work]:
+        _floating(tensors[0].dtype)
+        shape = tensors[0].shape
+        along = call.get(1, "dim", 0) % (len(shape) + 1)
+        joined = math.prod(shape[:along]), len(tensors), *shape[along:]
+        yield call.work(on_images("concat", joined, sources=(1,) * len(tensors)))
+
+    return _moved(call, least_bytes(call.tensors), layers)
 
 
-def _moved(call: Call, read: int) -> Found:
+def _among_zeros(call: Call) -> Found:
+    """``slice_backward``, ``select_backward``: outer gradient, and the sizes of all of it."""
+    outer, sizes = call.arguments[:2]
+
+    def layers() -> Iterator[Work]:
+        yield call.work(Move(op="fill", src=(math.prod(sizes),)))
+        yield call.work(_turned(outer, range(len(outer.shape))))
+
+    return _moved(call, least_bytes(call.tensors), layers)
+
+
+#: What a call makes that has neither an operand nor a type.
+_OF_DEFAULT_TYPE: Final = TensorText(number=0, dtype="float32", shape=(1,), strides=(1,))
+
+
+def _moved(
+    call: Call,
+    read: int,
+    layers: Callable[[], Iterable[Work]],
+    typed: Sequence[TensorText] | None = None,
+) -> Found:
     lists = call.operator.startswith("_foreach")  # which return nothing
     written = sum(one.bytes for one in call.arguments[0]) if lists else None
-    return Found(kind="copy", lacks=_NO_COPY, flops=0, read=read, written=written)
+    return Found.of("copy", layers, flops=0, read=read, written=written, typed=typed)
 
 
 def _cat(call: Call) -> Found:
@@ -71,6 +165,8 @@ def _cat(call: Call) -> Found:
     tensors = [one for one in call.arguments[0] if one.shape != (0,)]
 
     def layers() -> list[Work]:
+        if len(tensors) == 1:
+            return [call.work(_turned(tensors[0], range(len(tensors[0].shape))))]
         shape = tensors[0].shape
         along = call.get(1, "dim", 0) % len(shape)
         sources = tuple(one.shape[along] for one in tensors)
@@ -90,7 +186,20 @@ def _gathered(call: Call) -> Found:
     results = call.results
     rows = least_bytes([table])
     read = None if results is None else min(rows, results) + least_bytes(indices)
-    return Found(kind="gather", lacks=_NO_GATHER, flops=0, read=read)
+
+    def layers() -> Iterator[Work]:
+        (index,) = indices if len(indices) == 1 else (None,)
+        whole = call.operator == "embedding" or (
+            call.operator == "index" and isinstance(call.arguments[1][0], TensorText)
+        )
+        whole = whole or (call.operator == "index_select" and call.arguments[1] == 0)
+        if index is None or not whole or not index.dtype.startswith("int"):
+            raise UnsupportedError(_NO_GATHER)
+        _floating(table.dtype)
+        width = math.prod(table.shape[1:])
+        yield call.work(Gather(op="rows", rows=table.shape[0], width=width, count=index.elements))
+
+    return Found.of("gather", layers, flops=0, read=read)
 
 
 def _scattered(call: Call) -> Found:
@@ -130,7 +239,13 @@ def _written_at(call: Call, table: TensorText, number: int, *, adds: bool) -> Fo
 
 def _embedded_backward(call: Call) -> Found:
     """Outer gradient and indices; each of its elements is added to the table's gradient."""
-    return Found(kind="gather", lacks=_NO_GATHER, flops=call.tensors[0].elements)
+    outer, indices, rows = call.arguments[:3]
+
+    def layers() -> Iterator[Work]:
+        width = outer.shape[-1]
+        yield call.work(Gather(op="add-rows", rows=rows, width=width, count=indices.elements))
+
+    return Found.of("gather", layers, flops=outer.elements)
 
 
 def _loss(call: Call) -> Found:
@@ -154,6 +269,7 @@ def _random(call: Call) -> Found:
     return Found(kind="random", lacks=_NO_RANDOM, unknown=_NO_RANDOM, read=read)
 
 
+_WHOLE: Final = "whole numbers have no layer"
 _NO_COPY: Final = "a copy has no layer"
 _NO_RANDOM: Final = "random numbers: generators differ in what they compute"
 _NO_GATHER: Final = "gathering has no layer"
@@ -170,6 +286,11 @@ _MADE: Final = (
     *("new_zeros", "ones", "ones_like", "scalar_tensor", "zero", "zeros", "zeros_like"),
     "_foreach_zero",
 )
+#: Of these, with the same value everywhere.
+_FILLED: Final = (
+    *("fill", "full", "full_like", "new_full", "new_ones", "new_zeros", "ones", "ones_like"),
+    *("zero", "zeros", "zeros_like", "_foreach_zero"),
+)
 _DRAWN: Final = (
     *("bernoulli", "exponential", "multinomial", "normal", "rand", "rand_like", "randint"),
     *("randn", "randn_like", "random", "randperm", "uniform"),
@@ -182,7 +303,8 @@ RULES: Final[Mapping[str, Callable[[Call], Found]]] = {
     **dict.fromkeys(("copy", "_foreach_copy"), _copy_into),
     **dict.fromkeys(_MADE, _made),
     **dict.fromkeys(_DRAWN, _random),
-    **dict.fromkeys(("stack", "slice_backward", "select_backward"), _joined),
+    "stack": _joined,
+    **dict.fromkeys(("slice_backward", "select_backward"), _among_zeros),
     "cat": _cat,
     **dict.fromkeys(("embedding", "index", "index_select", "gather", "take"), _gathered),
     **dict.fromkeys(("scatter", "scatter_add", "index_add", "index_copy"), _scattered),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.errors import UnsupportedError
+from pydlbench.layers.elementwise import Elementwise
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.steps.aten.call import Found
@@ -84,7 +84,7 @@ def _addition(call: Call, addend: TensorText, shape: tuple[int, ...]) -> Work:
         return call.work(Pointwise(op="add", batch=math.prod(rows), channels=columns))
     if addend.elements == columns and addend.shape[-1:] == (columns,):
         return call.work(Pointwise(op="bias", batch=math.prod(rows), channels=columns))
-    raise UnsupportedError(f"{list(addend.shape)} added to {list(shape)}: no layer does that")
+    return call.work(Elementwise.of("add", shape, addend.shape))
 
 
 def _linear(call: Call) -> Found:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.errors import UnsupportedError
-from pydlbench.steps.aten import attention, elementwise, moves, products, windows
+from pydlbench.steps.aten import attention, elementwise, moves, products, reductions, windows
 from pydlbench.steps.aten.call import Call, Found, least_bytes
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ _RULES: Final[Mapping[str, Callable[[Call], Found]]] = {
     **windows.RULES,
     **attention.RULES,
     **elementwise.RULES,
+    **reductions.RULES,
     **moves.RULES,
 }
 
@@ -55,6 +56,8 @@ class CallWork:
         bytes: least bytes moved: each operand that is read, once, and each result.
         bytes_missing: why there is no number.
         note: what a reader of the numbers must know; None mostly.
+        dtypes: the type in which it is computed, by PyTorch's name (``bfloat16``): that of its
+            operands, whatever the step's precision is; several where they are mixed.
     """
 
     kind: str
@@ -66,6 +69,7 @@ class CallWork:
     bytes: int | None = None
     bytes_missing: str | None = None
     note: str | None = None
+    dtypes: tuple[str, ...] = ()
 
 
 def work_of(recorded: RecordedCall) -> CallWork:
@@ -99,6 +103,7 @@ def work_of(recorded: RecordedCall) -> CallWork:
         bytes=None if written is None else read + written,
         bytes_missing="the sizes of its results are not recorded" if written is None else None,
         note=found.note,
+        dtypes=call.dtypes(found.typed),
     )
 
 

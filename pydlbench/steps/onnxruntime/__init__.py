@@ -1,1 +1,5 @@
-"""ONNX files as steps; imported by onnxruntime's worker only."""
+"""ONNX files as steps.
+
+Imported by onnxruntime's worker only, but for ``node`` and ``work``, which import neither it nor
+``onnx``.
+"""

@@ -5,59 +5,41 @@ The step is what a user's loop does: ``session.run(None, inputs)``, which alloca
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
+import threading
 import time
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnxruntime
 
-from pydlbench.backends.base import insufficient_memory, is_out_of_memory
 from pydlbench.backends.host_clock import HostClock
-from pydlbench.errors import (
-    BackendMissingError,
-    ModelError,
-    PydlbenchError,
-    UnsupportedError,
-    UsageError,
-    nearest,
-)
-from pydlbench.models.own import find_onnx
-from pydlbench.records.own import OwnSpec
+from pydlbench.devices.cpu.affinity import pinned
+from pydlbench.errors import ModelError, UsageError
+from pydlbench.models import build_model
+from pydlbench.models.own import find_onnx, is_onnx
 from pydlbench.records.step import Check, StepFacts, StepKernel
+from pydlbench.steps.definition import Guarded
+from pydlbench.steps.onnxruntime.errors import told
+from pydlbench.steps.onnxruntime.file import parameters, read_graph, types_of
+from pydlbench.steps.onnxruntime.inputs import made_inputs
 from pydlbench.steps.onnxruntime.profile import profile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from types import TracebackType
-
-    from numpy.typing import NDArray
+    import contextlib
+    from collections.abc import Sequence
+    from pathlib import Path
 
     from pydlbench.backends.onnxruntime.backend import OnnxruntimeBackend
-    from pydlbench.records.own import OwnInput
     from pydlbench.records.step import StepPreparation, StepSpec
 
 __all__ = ["OnnxModel", "prepare_step"]
 
-# By onnxruntime's words.
-_DTYPES: Final = {
-    "tensor(float)": "float32",
-    "tensor(double)": "float64",
-    "tensor(float16)": "float16",
-    "tensor(int64)": "int64",
-    "tensor(int32)": "int32",
-    "tensor(bool)": "bool",
-}
-# What onnxruntime puts around its sentences: the error's number and name, and its place in the
-# source.
-_NUMBER: Final = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
-_PLACE: Final = re.compile(r"/\S*onnxruntime\S*\.(?:h|cc):\d+ .*?\)\s+(?=[A-Z])")
+#: After so many seconds a first step counts as one that never ends: a loop may be one.
+PATIENCE_S: float = 300.0
 
 
-class OnnxModel:
+class OnnxModel(Guarded):
     """An ONNX file in a session, with its inputs.
 
     A context manager: within it the calling thread stays on the first of the CPUs, as the others
@@ -69,43 +51,46 @@ class OnnxModel:
 
     Raises:
         UsageError: the file is none, or its inputs are not those that were asked for.
-        UnsupportedError: inputs of types that NumPy lacks.
+        UnsupportedError: inputs of types that no random values are made of.
+        InsufficientMemoryError: the inputs have no room.
     """
 
     def __init__(self, backend: OnnxruntimeBackend, case: StepSpec) -> None:
+        super().__init__()
         self.case = case
         self._backend = backend
-        self._path = str(find_onnx(case.model))
-        self._contexts = contextlib.ExitStack()
-        self.session = self.opened(backend.options(str(case.mode)))
-        self.feeds = _made_inputs(case, self.session.get_inputs())
+        self._source = _source(case)
+        self.session = self.opened(self.options())
+        if not self.session.get_outputs():
+            raise UsageError(f"{case.model}: it has no outputs, so that there is nothing to run")
+        with told(case.model, UsageError):
+            self.feeds = made_inputs(case, self.session.get_inputs())
 
-    def opened(self, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
-        """Return a session of the file.
+    def options(self, mode: str | None = None) -> onnxruntime.SessionOptions:
+        """Return the settings of a session in a mode; None is the step's."""
+        return self._backend.options(mode or str(self.case.mode))
+
+    def graph(self) -> Any:
+        """Return the file's graph as it is written."""
+        return read_graph(self.case.model, self._source)
+
+    def opened(
+        self, options: onnxruntime.SessionOptions, path: Path | None = None
+    ) -> onnxruntime.InferenceSession:
+        """Return a session of the file, or of one that was made of it.
 
         Raises:
             UsageError: it is no ONNX file, or needs an operator, a version or a file of weights
                 that is not there.
         """
-        with _told(self.case.model, UsageError):
+        with told(self.case.model, UsageError):
             return onnxruntime.InferenceSession(
-                self._path, options, providers=["CPUExecutionProvider"]
+                self._source if path is None else path, options, providers=["CPUExecutionProvider"]
             )
 
-    def __enter__(self) -> Self:
-        """Pin the calling thread."""
-        self._contexts.enter_context(_told(self.case.model, ModelError))
-        self._contexts.enter_context(_pinned(self._backend.cpus[0]))
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Let it go; tell what was raised."""
-        self._contexts.__exit__(kind, error, trace)
+    def guards(self) -> tuple[contextlib.AbstractContextManager[None], ...]:
+        """Tell what onnxruntime raises; pin the calling thread."""
+        return told(self.case.model, ModelError), pinned(self._backend.cpus[0])
 
     @property
     def batch(self) -> int:
@@ -118,6 +103,42 @@ class OnnxModel:
         found: list[Any] = self.session.run(None, self.feeds)
         return found
 
+    def run_first(self) -> list[Any]:
+        """Run the step for the first time, and give up where it does not come to an end.
+
+        Raises:
+            ModelError: it has run for :data:`PATIENCE_S` seconds.
+        """
+        how = onnxruntime.RunOptions()
+        timer = threading.Timer(PATIENCE_S, setattr, (how, "terminate", True))
+        timer.daemon = True
+        timer.start()
+        try:
+            found: list[Any] = self.session.run(None, self.feeds, how)
+        except Exception:
+            if timer.finished.is_set():
+                raise ModelError(
+                    f"{self.case.model}: a step was stopped after {PATIENCE_S:g} s without an end"
+                ) from None
+            raise
+        finally:
+            timer.cancel()
+        return found
+
+
+def _source(case: StepSpec) -> str | bytes:
+    """Return the path of a file; of a network of the catalogue what would be in one.
+
+    Raises:
+        UsageError: no such file or network.
+        UnsupportedError: a network that is not written as a file here.
+    """
+    if is_onnx(case.model):
+        return str(find_onnx(case.model))
+    from pydlbench.steps.onnxruntime.catalog import written
+
+    return written(build_model(case.model, case.batch, **case.options), case.seed)
+
 
 def prepare_step(
     backend: OnnxruntimeBackend, case: StepSpec, preparation: StepPreparation
@@ -128,9 +149,9 @@ def prepare_step(
     """
     begin = time.perf_counter()
     made = OnnxModel(backend, case)
-    graph = _graph(case.model)
+    graph = made.graph()
     with made:
-        found = made.run()
+        found = made.run_first()
     setup_s = time.perf_counter() - begin
     begin = time.perf_counter()
     checks: tuple[Check, ...] = ()
@@ -138,14 +159,15 @@ def prepare_step(
     if preparation.checks:
         checks = (_finite(made, found),)
         with made:
-            seen = profile(made, backend.options(str(case.mode)), [one.name for one in graph.node])
+            seen = profile(made, made.options(), [one.name for one in graph.node])
     shapes = [one.shape for one in found if isinstance(one, np.ndarray)]
     facts = StepFacts(
         library=backend.library,
         timing="steady",
         batch=made.batch,
         output=shapes[0] if shapes else (),
-        parameters=_parameters(graph),
+        parameters=parameters(graph),
+        types=types_of(graph),
         setup_s=setup_s,
         checks=checks,
         checks_s=time.perf_counter() - begin,
@@ -170,169 +192,3 @@ def _finite(made: OnnxModel, found: Sequence[Any]) -> Check:
     ]
     text = "; ".join(wrong[:3]) or f"{len(found)} of {len(found)} outputs are finite"
     return Check(name="output", status="failed" if wrong else "ok", detail=text)
-
-
-# -----------------------------------------------------------------------------
-# What the file says of itself.
-
-
-def _graph(model: str) -> Any:
-    """Return the file's graph as it is written, its weights left where they are.
-
-    Raises:
-        BackendMissingError: the package that reads it is not installed.
-    """
-    try:
-        import onnx
-    except ImportError:
-        raise BackendMissingError(
-            "onnx, which reads ONNX files, is not installed; get it with: pip install '.[onnx]'"
-        ) from None
-    with _told(model, UsageError):
-        return onnx.load(model, load_external_data=False).graph
-
-
-def _parameters(graph: Any) -> int:
-    """Return how many floating-point elements the file's weights have."""
-    from onnx import TensorProto
-
-    kinds = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-    return sum(
-        int(np.prod(one.dims, dtype=np.int64))
-        for one in graph.initializer
-        if one.data_type in kinds
-    )
-
-
-# -----------------------------------------------------------------------------
-# Inputs: from the graph's own description, from --batch and from --input.
-
-
-def _made_inputs(case: StepSpec, wanted: Sequence[Any]) -> dict[str, NDArray[Any]]:
-    """Return random inputs by name: floating-point in [-1, 1), others 0 or 1.
-
-    Args:
-        case: with its batch, and what ``--input`` says.
-        wanted: name, shape and type of each, as onnxruntime describes them; a dimension that is no
-            number is dynamic.
-
-    Raises:
-        UsageError: a dimension is open, or what was asked for contradicts the file.
-        UnsupportedError: a type that NumPy lacks.
-    """
-    given = _by_name(case, wanted)
-    stream = np.random.default_rng(case.seed)
-    shapes = {one.name: _shape(case, one, given.get(one.name)) for one in wanted}
-    for name, shape in list(shapes.items())[:1]:
-        if case.batch not in (None, *shape[:1]):
-            raise UsageError(
-                f"--batch {case.batch}: the input {name} of {case.model} is "
-                f"{'x'.join(map(str, shape))}; nearest: leave it out"
-            )
-    return {one.name: _random(_dtype(case, one), shapes[one.name], stream) for one in wanted}
-
-
-def _by_name(case: StepSpec, wanted: Sequence[Any]) -> dict[str, OwnInput]:
-    """Return what ``--input`` says by the graph's names; those without one go by their place."""
-    names = [one.name for one in wanted]
-    found: dict[str, OwnInput] = {}
-    inputs = (case.own or OwnSpec()).inputs
-    for one in inputs:
-        if one.name is None:
-            continue
-        if one.name not in names:
-            near = nearest(one.name, names, 1) or names[:1]
-            raise UsageError(
-                f"--input {one.text}: {case.model} has no input {one.name}; nearest: {near[0]}"
-            )
-        found[one.name] = one
-    left = [name for name in names if name not in found]
-    plain = [one for one in inputs if one.name is None]
-    if len(plain) > len(left):
-        raise UsageError(
-            f"--input {plain[len(left)].text}: {case.model} has {len(names)} inputs only: "
-            f"{', '.join(names)}; nearest: leave it out"
-        )
-    return found | dict(zip(left, plain, strict=False))
-
-
-def _dtype(case: StepSpec, wanted: Any) -> str:
-    if wanted.type not in _DTYPES:
-        raise UnsupportedError(
-            f"{case.model}: its input {wanted.name} is a {wanted.type}; random ones are made of "
-            f"{', '.join(_DTYPES)}"
-        )
-    return _DTYPES[wanted.type]
-
-
-def _shape(case: StepSpec, wanted: Any, given: OwnInput | None) -> tuple[int, ...]:
-    """Return the shape of an input; the batch is the first dimension, if that is dynamic."""
-    known = [size if isinstance(size, int) and size > 0 else None for size in wanted.shape]
-    said = "x".join(str(size or "?") for size in wanted.shape)
-    dtype = _dtype(case, wanted)
-    # What would do: numbers where the file has them.
-    usual = [case.batch or 8] + [128] * len(known)
-    sizes = "x".join(str(size or other) for size, other in zip(known, usual, strict=False))
-    near = f"--input {sizes}" + (f":{dtype}" if dtype != "float32" else "")
-    if given is not None:
-        fits = len(given.shape) == len(known) and all(
-            size in (None, asked) for size, asked in zip(known, given.shape, strict=True)
-        )
-        if not fits or given.dtype != dtype:
-            raise UsageError(
-                f"--input {given.text}: the input {wanted.name} of {case.model} is {said} of "
-                f"{dtype}; nearest: {near}"
-            )
-        return given.shape
-    if case.batch is not None and known and known[0] is None:
-        known[0] = case.batch
-    if None in known:
-        batched = known[0] is None and None not in known[1:]
-        raise UsageError(
-            f"{case.model}: its input {wanted.name} is {said}, which leaves dimensions open; "
-            f"nearest: {'--batch 8' if batched else near}"
-        )
-    return tuple(size for size in known if size is not None)
-
-
-def _random(dtype: str, shape: Sequence[int], stream: np.random.Generator) -> NDArray[Any]:
-    if np.dtype(dtype).kind == "f":
-        return stream.uniform(-1, 1, shape).astype(dtype)
-    return stream.integers(0, 2, shape).astype(dtype)
-
-
-# -----------------------------------------------------------------------------
-# Around onnxruntime's calls.
-
-
-@contextlib.contextmanager
-def _told(model: str, kind: type[PydlbenchError]) -> Iterator[None]:
-    """Turn what is raised within into one line that names the file.
-
-    Args:
-        model: the file.
-        kind: of the error; memory that ran out is one of its own.
-    """
-    try:
-        yield
-    except PydlbenchError:
-        raise
-    except Exception as error:  # onnxruntime's errors have no class in common but this
-        if is_out_of_memory(error):
-            raise insufficient_memory(error) from error
-        text = _PLACE.sub("", _NUMBER.sub("", " ".join(str(error).split())))
-        raise kind(f"{model}: {type(error).__name__}: {text[:400]}") from error
-
-
-@contextlib.contextmanager
-def _pinned(cpu: int) -> Iterator[None]:
-    """Keep the calling thread on one CPU, where the system can."""
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {cpu})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)

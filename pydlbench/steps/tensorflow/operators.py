@@ -1,4 +1,7 @@
-"""Operators of TensorFlow's step in functions of their own, on operands that are made up."""
+"""Operators of TensorFlow's steps in functions of their own, on operands that are made up.
+
+Of a model of the catalogue they are subgraphs, of a recorded graph its nodes.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,12 @@ from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PydlbenchError
 from pydlbench.steps.definition import definition_of
 from pydlbench.steps.inputs import make_batch, make_weights, trained
+from pydlbench.steps.nodes.text import Node, is_graph_node
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.operators import CallCost, OperatorsKernel, TimedCall
 from pydlbench.steps.signatures import read_signature, step_of
-from pydlbench.steps.tensorflow.step import TensorflowModel, TensorflowStep
+from pydlbench.steps.tensorflow.graph import Replayed
+from pydlbench.steps.tensorflow.step import TensorflowModel, TensorflowStep, Tracer
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
@@ -103,7 +108,7 @@ class RepeatedOperator(TimedCall):
     """A function of TensorFlow that holds an operator several times.
 
     Args:
-        model: traces as its steps are traced.
+        traced: traces as the steps are traced.
         body: returns an operator's results for one set of operands.
         sets: of operands; the operator is executed once for each.
         costs: returns what a call costs by its numbers of operands and results; None leaves it in.
@@ -111,7 +116,7 @@ class RepeatedOperator(TimedCall):
 
     def __init__(
         self,
-        model: TensorflowModel,
+        traced: Tracer,
         body: Callable[..., list[Any]],
         sets: Sequence[Sequence[Any]],
         costs: Callable[[int, int], CallCost] | None = None,
@@ -121,12 +126,12 @@ class RepeatedOperator(TimedCall):
 
         def all_of(*tensors: Any) -> list[Any]:
             found: list[Any] = []
-            for start in range(0, len(tensors), width):
-                found += body(*tensors[start : start + width])
+            for number in range(len(sets)):  # an operand there need not be
+                found += body(*tensors[number * width : (number + 1) * width])
             # A compiler would compute no more than these elements.
-            return found if model.case.mode == "xla" else [_first(one) for one in found]
+            return found if traced.mode == "xla" else [_first(one) for one in found]
 
-        function = model.traced(all_of)
+        function = traced(all_of)
         results = len(function(*operands))
         super().__init__(partial(function, *operands))
         self.executions = len(sets)
@@ -145,13 +150,13 @@ class ProducedOperator(RepeatedOperator):
     a function of their own, is taken off, and what a call costs with it.
 
     Args:
-        model: see :class:`RepeatedOperator`.
+        traced: see :class:`RepeatedOperator`.
         body: likewise.
         sets: likewise; no integers.
     """
 
     def __init__(
-        self, model: TensorflowModel, body: Callable[..., list[Any]], sets: Sequence[Sequence[Any]]
+        self, traced: Tracer, body: Callable[..., list[Any]], sets: Sequence[Sequence[Any]]
     ) -> None:
         with tf.device("/CPU:0"):
             ones = {one.dtype: tf.constant(1, one.dtype) for one in sets[0]}
@@ -165,8 +170,8 @@ class ProducedOperator(RepeatedOperator):
             return body(*produced(*tensors))
 
         full = [[*one, ones[one[0].dtype]] for one in sets]
-        super().__init__(model, together, full)
-        self._products = RepeatedOperator(model, produced, full)
+        super().__init__(traced, together, full)
+        self._products = RepeatedOperator(traced, produced, full)
 
     def run(self) -> float:
         """Call it once, and what only makes its operands; seconds of one execution."""
@@ -183,7 +188,9 @@ def _first(tensor: Any) -> Any:
 
 
 def copied(tensor: Any, device: str) -> Any:
-    """Return a tensor of the same values in memory of its own."""
+    """Return a tensor of the same values in memory of its own; a variable stays the same one."""
+    if tensor.dtype == tf.resource:
+        return tensor
     with tf.device(device):
         return tf.constant(np.array(tensor.numpy()), dtype=tensor.dtype)
 
@@ -213,30 +220,23 @@ def prepare_signatures(
     """Make subgraphs ready by signature; see :func:`pydlbench.steps.operations.prepare_calls`."""
     begin = time.perf_counter()
     room = _ROOM * (read_cpu_facts().memory_total_bytes or 0) / max(1, len(signatures))
+    traced = Tracer("/GPU:0" if case.on_gpu else _CPU, str(case.mode))
+    # One for all: it hangs on numbers of operands and results only.
+    empty = _Empty(traced)
     found: dict[str, TimedCall] = {}
     refused: dict[str, str] = {}
-    empty: _Empty | None = None
     for signature in signatures:
-        said, model, asked = read_signature(signature)
-        own = step_of(said, case)
         try:
-            with translated(asked.kind):
-                weights, batch = make_weights(model, own.seed), make_batch(model, own.seed)
-                definition = definition_of(own, model)
-                step = TensorflowStep(TensorflowModel(model, weights, own, batch), definition)
-                # One for all: it hangs on numbers of operands and results only.
-                empty = empty or _Empty(step.owner)
-                if asked.kind == "feed":
-                    found[signature] = TimedCall(partial(_fed, step.owner.host))
-                else:
-                    body, operands = _made_up(step, asked, said.marks)
-                    found[signature] = _long_enough(step, body, operands, empty, room)
+            if is_graph_node(signature):
+                found[signature] = _node(Node.read(signature), case, empty, room)
+            else:
+                found[signature] = _of_graph(signature, case, empty, room)
         except PydlbenchError as error:
             refused[signature] = str(error)
-    dispatch = empty.dispatch() if empty else (0.0,)
+    dispatch = empty.dispatch()
     facts = OperatorsFacts(
         names=tuple(found),
-        once_s=empty.once(found.values()) if empty else 0.0,
+        once_s=empty.once(found.values()),
         dispatch_s=median(dispatch),
         dispatch_samples=dispatch,
         how=_HOW_COMPILED if case.mode == "xla" else _HOW,
@@ -245,6 +245,32 @@ def prepare_signatures(
         refused=refused,
     )
     return OperatorsKernel(list(found.values()), facts, backend.cpus)
+
+
+def _node(node: Node, case: StepSpec, empty: _Empty, room: float) -> TimedCall:
+    """Return a node of a recorded graph."""
+    with translated(node.op):
+        alone = Replayed(node)
+        produced = case.phase == "forward" and alone.plain
+        operands = alone.operands(empty.traced.device)
+        return _long_enough(empty, alone, operands, room, produced=produced)
+
+
+def _of_graph(signature: str, case: StepSpec, empty: _Empty, room: float) -> TimedCall:
+    """Return a subgraph of a model of the catalogue."""
+    said, model, asked = read_signature(signature)
+    own = step_of(said, case)
+    with translated(asked.kind):
+        weights, batch = make_weights(model, own.seed), make_batch(model, own.seed)
+        definition = definition_of(own, model)
+        step = TensorflowStep(TensorflowModel(model, weights, own, batch), definition)
+        empty.operands = len(step.owner.resident)
+        if asked.kind == "feed":
+            return TimedCall(partial(_fed, step.owner.host))
+        body, operands = _made_up(step, asked, said.marks)
+        # Else gradients would be computed for the products too.
+        produced = empty.traced.mode == "graph" and not definition.backward
+        return _long_enough(empty, body, operands, room, produced=produced)
 
 
 # Behind a maximum over 2 x 2 elements three of four gradients are zero.
@@ -315,22 +341,22 @@ def _sum(first: Any, second: Any) -> list[Any]:
 
 
 def _long_enough(
-    step: TensorflowStep,
+    empty: _Empty,
     body: Callable[..., list[Any]],
     operands: list[Any],
-    empty: _Empty,
     room: float,
+    *,
+    produced: bool,
 ) -> RepeatedOperator:
     """Return an operator that is repeated often enough to stand above the cost of its call.
 
     Fewer times where its operands would not fit into ``room``, in bytes: large ones take longer.
     """
-    # Else gradients would be computed for the products too.
-    if step.owner.case.mode == "graph" and not step.definition.backward:
+    if produced:
         make: Callable[..., RepeatedOperator] = ProducedOperator
     else:
         make = partial(RepeatedOperator, costs=empty.of)
-    made = make(step.owner, body, [operands])
+    made = make(empty.traced, body, [operands])
     made.run()
     once = min(made.run() for _ in range(3))
     size = sum(one.dtype.size * one.shape.num_elements() for one in operands)
@@ -338,7 +364,7 @@ def _long_enough(
     if times <= 1:
         return made
     sets = [operands, *([copied(one, _CPU) for one in operands] for _ in range(times - 1))]
-    made = make(step.owner, body, sets)
+    made = make(empty.traced, body, sets)
     made.run()
     return made
 
@@ -347,11 +373,15 @@ class _Empty:
     """Calls that compute nothing, by their numbers of operands and results.
 
     Args:
-        model: traces as the steps are traced whose operators are timed.
+        traced: traces as the steps are traced whose operators are timed.
+
+    Attributes:
+        operands: that such a step's call has.
     """
 
-    def __init__(self, model: TensorflowModel) -> None:
-        self._model = model
+    def __init__(self, traced: Tracer) -> None:
+        self.traced = traced
+        self.operands = 1
         self._known: dict[tuple[int, int], CallCost] = {}
         with tf.device(_CPU):
             self._scalar = tf.constant(1.0)
@@ -370,11 +400,11 @@ class _Empty:
         def body(*tensors: Any) -> list[Any]:
             return [tf.identity(tensors[i % len(tensors)]) for i in range(results)]
 
-        return CallCost(RepeatedOperator(self._model, body, [[self._scalar] * operands]).run)
+        return CallCost(RepeatedOperator(self.traced, body, [[self._scalar] * operands]).run)
 
     def once(self, operators: Iterable[TimedOperator]) -> float:
         """Return what a step's call costs when operators have run before it."""
-        cost = self.new(len(self._model.resident), 1)
+        cost = self.new(self.operands, 1)
         cost.seconds()
         for one in operators:
             one.run()
@@ -386,7 +416,7 @@ class _Empty:
 
         Softmax is joined with nothing.
         """
-        if self._model.case.mode == "xla":
+        if self.traced.mode == "xla":
             return (0.0,)  # a compiled program has no operators any more
         with tf.device(_CPU):
             source = tf.ones([1, 2])
@@ -397,7 +427,7 @@ class _Empty:
                     value = tf.nn.softmax(value)
                 return [value]
 
-            return RepeatedOperator(self._model, body, [[source]])
+            return RepeatedOperator(self.traced, body, [[source]])
 
         long, short = chain(_CHAIN), chain(1)
         differences = [long.run() - short.run() for _ in range(_REPEATS)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,13 +15,12 @@ from pydlbench.backends.tensorflow.settings import arithmetic, tf
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError
 from pydlbench.models.graph import INPUT
-from pydlbench.steps.definition import Outcome, StepDefinition, check_trainable
+from pydlbench.steps.definition import Guarded, Outcome, StepDefinition, check_trainable
 from pydlbench.steps.inputs import trained
 from pydlbench.steps.tensorflow.net import Net
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import TracebackType
+    from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -28,10 +29,33 @@ if TYPE_CHECKING:
     from pydlbench.steps.definition import LossKind, Step
     from pydlbench.steps.inputs import Batch
 
-__all__ = ["TensorflowModel", "TensorflowStep"]
+__all__ = ["TensorflowModel", "TensorflowStep", "Tracer"]
 
 
-class TensorflowModel:
+@dataclass(frozen=True, slots=True)
+class Tracer:
+    """Makes functions of tensors as a mode has them: a graph, or XLA's program.
+
+    Attributes:
+        device: by TensorFlow's name.
+        mode: ``graph`` or ``xla``.
+    """
+
+    device: str
+    mode: str
+
+    def __call__(self, body: Callable[..., Any]) -> Any:
+        """Return a ``tf.function``."""
+
+        def placed(*tensors: Any) -> Any:
+            with tf.device(self.device):
+                return body(*tensors)
+
+        # Autograph translates Python's `if` and `for`; here they are the graph's making.
+        return tf.function(placed, autograph=False, jit_compile=self.mode == "xla")
+
+
+class TensorflowModel(Guarded):
     """A model with its variables and a minibatch; see ``steps.definition.FrameworkModel``.
 
     Args:
@@ -53,10 +77,13 @@ class TensorflowModel:
     ) -> None:
         if case.layout == "nchw" and not case.on_gpu:
             raise UnsupportedError("TensorFlow on a CPU has poolings and gradients in nhwc only")
+        super().__init__()
         self._precision = arithmetic(case.precision, case.on_gpu, frozenset(read_cpu_facts().isa))
         self.model, self.case = model, case
         self._weights = weights
         self.device = "/GPU:0" if case.on_gpu else "/CPU:0"  # the only visible one
+        #: Makes functions of images (and labels).
+        self.traced = Tracer(self.device, str(case.mode))
         self._home = self.device
         self._net: Net | None = None
         self.data_format = case.layout.upper()
@@ -67,20 +94,17 @@ class TensorflowModel:
         self._passes: _Passes | None = None
         self._steps: list[TensorflowStep] = []
 
-    def __enter__(self) -> Self:
-        """Set the process-wide switch for TF32."""
+    def guards(self) -> Iterator[contextlib.AbstractContextManager[None]]:
+        """Yield the process-wide switch for TF32, and what says in one line what was refused."""
+        yield self._switched()
+
+    @contextlib.contextmanager
+    def _switched(self) -> Iterator[None]:
         if self._precision.tf32 is not None:
             tf.config.experimental.enable_tensor_float_32_execution(self._precision.tf32)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Say in one line what TensorFlow has refused."""
-        if isinstance(error, Exception) and isinstance(error, tf.errors.OpError):
+        try:
+            yield
+        except tf.errors.OpError as error:
             raise translated(error, f"{self.case.model} ({self.case.mode})") from error
 
     @property
@@ -141,16 +165,6 @@ class TensorflowModel:
         """Return images and labels as TensorFlow takes them from the host."""
         images = arranged(batch.images, self.case.layout)
         return (images,) if batch.labels is None else (images, batch.labels.astype(np.int32))
-
-    def traced(self, body: Callable[..., Any]) -> Any:
-        """Return a function of images (and labels) as the mode has it: a graph, or XLA's."""
-
-        def placed(*tensors: Any) -> Any:
-            with tf.device(self.device):
-                return body(*tensors)
-
-        # Autograph translates Python's `if` and `for`; here they are the graph's making.
-        return tf.function(placed, autograph=False, jit_compile=self.case.mode == "xla")
 
     def loss(self, kind: LossKind, output: Any, labels: Any = None) -> Any:
         """Return the loss of an output as part of a graph, in float32; ``model`` has L2 terms."""

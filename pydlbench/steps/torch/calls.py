@@ -156,6 +156,7 @@ def list_calls(backend: FrameworkBackend, model: Model | None, case: StepSpec) -
         calls=recording.distinct(),
         blocks=recording.blocks(),
         batch=batch,
+        lines=recording.lines,
         notes=notes,
     )
     return OperatorsKernel([], facts, backend.cpus)

@@ -13,11 +13,10 @@ import operator
 import time
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
-from torch import nn
 from torch.utils import _pytree as pytree
 
 from pydlbench.backends import base
@@ -25,18 +24,18 @@ from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.errors import UnsupportedError, UsageError
-from pydlbench.records.own import OwnSpec
+from pydlbench.records.own import DTYPES as INPUT_DTYPES
+from pydlbench.records.own import FUSED, OwnInput, OwnSpec
 from pydlbench.records.step import Check, StepFacts, StepKernel
-from pydlbench.steps.own import call_own, load_own, own_code
+from pydlbench.steps.definition import Guarded
+from pydlbench.steps.own import call_own, chosen_loss, load_own, own_code, own_line, parts_of
 from pydlbench.steps.torch.recording import RecordedStep, by_module, record
 from pydlbench.steps.torch.step import autocast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from types import TracebackType
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
-    from pydlbench.records.own import OwnInput
     from pydlbench.records.step import StepPreparation, StepSpec
     from pydlbench.steps.torch.recording import Recording
 
@@ -47,7 +46,7 @@ _RATE: Final = 1e-6
 _MU: Final = 0.9
 
 
-class OwnModel:
+class OwnModel(Guarded):
     """A user's model with its inputs, loss and optimizer.
 
     A context manager: within it PyTorch computes in the case's precision, and what the user's code
@@ -63,6 +62,7 @@ class OwnModel:
     """
 
     def __init__(self, case: StepSpec) -> None:
+        super().__init__()
         base.check_precision(case.precision, case.on_gpu)
         settings.check_precision(case.precision, case.on_gpu)
         if case.precision == "fp8-tc":
@@ -73,12 +73,11 @@ class OwnModel:
         self.own = case.own or OwnSpec()
         #: What a reader has to know.
         self.notes: list[str] = []
-        self._contexts = contextlib.ExitStack()
         self._name = case.model
         torch.manual_seed(case.seed)
         with _own_settings(self.notes), own_code(self._name):
-            made = call_own(self._name, case.options, nn.Module)
-            module, given, self._criterion = _parts(self._name, made)
+            made = call_own(self._name, case.options)
+            module, given, self._criterion = parts_of(self._name, made, case.framework)
             whole = case.cast == "whole" and case.precision not in ("fp32", "tf32")
             self._dtype = DTYPES[case.precision] if whole else None
             self.module = module.to(case.device, self._dtype)
@@ -104,26 +103,30 @@ class OwnModel:
         if case.mode == "compiled":
             self._called = torch.compile(self.module, dynamic=False)
 
-    def __enter__(self) -> Self:
-        """Switch TF32 on where that is the precision."""
-        self._contexts.enter_context(own_code(self._name))
-        self._contexts.enter_context(settings.tf32(self.case.precision))
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Switch it off again; tell what was raised."""
-        self._contexts.__exit__(kind, error, trace)
+    def guards(self) -> tuple[contextlib.AbstractContextManager[Any], ...]:
+        """Tell what the user's code raises; compute in TF32 where that is the precision."""
+        return own_code(self._name), settings.tf32(self.case.precision)
 
     @property
     def batch(self) -> int:
         """The first number of the first input's shape; 1 without any."""
         first = next(_tensors([self.arguments, self.keywords]), None)
         return 1 if first is None or not first.ndim else len(first)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The inputs as ``--input`` takes them; empty where they are no such tensors."""
+        given = [(None, one) for one in self.arguments] + list(self.keywords.items())
+        plain = [(name, one) for name, one in given if isinstance(one, torch.Tensor)]
+        dtypes = [str(one.dtype).removeprefix("torch.") for _, one in plain]
+        if len(plain) < len(given) or not set(dtypes) <= set(INPUT_DTYPES):
+            return ()
+        if any(0 in one.shape or not one.ndim for _, one in plain):
+            return ()
+        return tuple(
+            OwnInput(shape=tuple(one.shape), dtype=dtype, name=name).text
+            for (name, one), dtype in zip(plain, dtypes, strict=True)
+        )
 
     def run(self) -> tuple[Any, torch.Tensor | None]:
         """Run the step once and return output and loss, as the loop of a script would hold them."""
@@ -229,15 +232,17 @@ class OwnModel:
     def _made_optimizer(self) -> torch.optim.Optimizer | None:
         if self.case.phase != "training":
             return None
-        match self.own.optimizer:
+        # PyTorch's own default is chosen where it is not asked to fuse.
+        how: dict[str, Any] = {"lr": _RATE, "fused": self.own.fused or None}
+        match self.own.optimizer.removesuffix(FUSED):
             case "sgd":
-                return torch.optim.SGD(self.parameters, lr=_RATE)
+                return torch.optim.SGD(self.parameters, **how)
             case "momentum":
-                return torch.optim.SGD(self.parameters, lr=_RATE, momentum=_MU)
+                return torch.optim.SGD(self.parameters, momentum=_MU, **how)
             case "adam":
-                return torch.optim.Adam(self.parameters, lr=_RATE)
+                return torch.optim.Adam(self.parameters, **how)
             case "adamw":
-                return torch.optim.AdamW(self.parameters, lr=_RATE)
+                return torch.optim.AdamW(self.parameters, **how)
         raise AssertionError("no step is trained without an optimizer")
 
     def _names(self) -> dict[torch.Tensor, str]:
@@ -259,6 +264,7 @@ class OwnModel:
             parameters=self._names(),
             optimizer=self._optimizer,
             device=self.case.device,
+            line=own_line(self._name),
         )
         for count, before in counts:
             count.copy_(before)
@@ -266,7 +272,8 @@ class OwnModel:
 
     def _first_loss(self, output: Any) -> torch.Tensor:
         """Choose the loss by the first output; return it, made sure that it has a gradient."""
-        function, how = _chosen_loss(self._name, self.own.loss, self._criterion, output)
+        kind = self.own.loss
+        function, how = chosen_loss(self._name, kind, self._criterion, output, _Losses())
         loss = function(output)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             shape = f" {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else ""
@@ -311,6 +318,7 @@ def prepare_step(
         batch=made.batch,
         output=shape,
         parameters=sum(one.numel() for one in made.parameters),
+        inputs=made.inputs,
         setup_s=setup_s,
         checks=checks,
         checks_s=time.perf_counter() - begin,
@@ -319,7 +327,7 @@ def prepare_step(
     )
     # It has no outputs by role, which the clock never asks for.
     timed: Any = SimpleNamespace(call=made.run, wait=made.synchronize)
-    return StepKernel(HostClock(timed, backend.cpus, lambda: made), facts)
+    return StepKernel(HostClock(timed, backend.cpus, lambda: made, backend.watcher), facts)
 
 
 def _checks(made: OwnModel, found: list[torch.Tensor]) -> tuple[Check, ...]:
@@ -346,104 +354,45 @@ def _finite(name: str, tensors: Mapping[str, torch.Tensor]) -> Check:
 
 
 # -----------------------------------------------------------------------------
-# The loss.
+# The loss, and tensors in what a module takes or gives.
 
 
-def _chosen_loss(
-    name: str, kind: str | None, criterion: Any, output: Any
-) -> tuple[Callable[[Any], Any], str]:
-    """Return the function of an output to its loss, and what it is called.
+class _Losses:
+    """See :class:`pydlbench.steps.own.LossTensors`."""
 
-    Args:
-        name: of the model.
-        kind: what ``--loss`` says.
-        criterion: the function that it names, or that the user's callable returns.
-        output: of the first step.
+    def tensors(self, output: Any) -> list[torch.Tensor]:
+        return [one for one in _tensors(output) if one.is_floating_point()]
 
-    Raises:
-        UsageError: nothing in the output has a loss.
-    """
-    if criterion is not None and (kind is None or ":" in kind):
-        return criterion, kind or "the one that the callable returns"
-    if kind is None:
-        if isinstance(_part(output, "loss"), torch.Tensor):
-            return lambda found: _part(found, "loss"), "the model's own"
-        if isinstance(output, torch.Tensor) and output.numel() == 1 and output.requires_grad:
-            return lambda found: found.reshape(()), "the output itself"
-    if not _floating(output):
-        raise UsageError(
-            f"{name}: its output has no floating-point tensor to take a loss of; nearest: "
-            "--phase forward, or --loss package.module:FUNCTION"
-        )
-    if kind == "cross-entropy":
-        return _cross_entropy(name, output), kind
-    if kind == "mean-square":
-        return lambda found: _total(one.float().square().mean() for one in _floating(found)), kind
-    count = len(_floating(output))
-    tensors = f"{count} tensors of the output" if count > 1 else "the output"
-    how = kind or f"sum of {tensors}: none was named (--loss)"
-    return lambda found: _total(one.float().sum() for one in _floating(found)), how
+    def is_tensor(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor)
+
+    def is_loss(self, value: torch.Tensor) -> bool:
+        return bool(value.numel() == 1 and value.requires_grad)
+
+    def number(self, value: torch.Tensor) -> torch.Tensor:
+        return value.reshape(())
+
+    def total(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        return _sum(one.float().sum() for one in tensors)
+
+    def mean_squares(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        return _sum(one.float().square().mean() for one in tensors)
+
+    def cross_entropy(self, logits: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Classes are the second of images' dimensions, and the last of sequences'."""
+
+        def rows(found: torch.Tensor) -> torch.Tensor:
+            return found.flatten(0, 1) if found.ndim == 3 else found
+
+        first = rows(logits)
+        shape = first.shape[0], *first.shape[2:]
+        stream = torch.Generator().manual_seed(0)
+        labels = torch.randint(0, first.shape[1], shape, generator=stream).to(first.device)
+        return lambda found: F.cross_entropy(rows(found).float(), labels)
 
 
-def _total(parts: Iterable[torch.Tensor]) -> torch.Tensor:
+def _sum(parts: Iterable[torch.Tensor]) -> torch.Tensor:
     return functools.reduce(operator.add, parts)
-
-
-def _cross_entropy(name: str, output: Any) -> Callable[[Any], torch.Tensor]:
-    """Return the loss of random labels; of ``(batch, length, classes)`` for each place."""
-
-    def scores(found: Any) -> torch.Tensor:
-        logits = _part(found, "logits")
-        plain = logits if isinstance(logits, torch.Tensor) else _floating(found)[0]
-        return plain.flatten(0, 1) if plain.ndim == 3 else plain
-
-    first = scores(output)
-    if first.ndim < 2:
-        raise UsageError(
-            f"--loss cross-entropy: {name} gives {tuple(first.shape)}, no classes; nearest: "
-            "--loss sum"
-        )
-    shape = first.shape[0], *first.shape[2:]
-    stream = torch.Generator().manual_seed(0)
-    labels = torch.randint(0, first.shape[1], shape, generator=stream).to(first.device)
-    return lambda found: F.cross_entropy(scores(found).float(), labels)
-
-
-def _part(output: Any, name: str) -> Any:
-    """Return what an output has under a name; None where it has no such thing."""
-    if isinstance(output, Mapping):
-        return output.get(name)
-    return None if isinstance(output, torch.Tensor) else getattr(output, name, None)
-
-
-def _floating(output: Any) -> list[torch.Tensor]:
-    return [one for one in _tensors(output) if one.is_floating_point()]
-
-
-# -----------------------------------------------------------------------------
-# What the user's callable returns, and what its model does.
-
-
-def _parts(name: str, made: Any) -> tuple[nn.Module, Any, Any]:
-    """Return module, inputs and loss function; None for what is not there.
-
-    Raises:
-        UsageError: it is something else.
-    """
-    parts = made if isinstance(made, (tuple, list)) else (made,)
-    if not parts or not isinstance(parts[0], nn.Module) or len(parts) > 3:
-        said = ", ".join(type(one).__name__ for one in parts[:4])
-        raise UsageError(
-            f"{name}: returns {f'({said})' if parts is made else said}; nearest: a "
-            "torch.nn.Module, (module, inputs) or (module, inputs, loss function)"
-        )
-    module, inputs, loss = (*parts, None, None)[:3]
-    if loss is not None and not callable(loss):
-        raise UsageError(
-            f"{name}: returns {type(loss).__name__} as third; nearest: a function of the output "
-            "that returns the loss"
-        )
-    return module, inputs, loss
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -108,6 +108,7 @@ class Recording:
         places: of all values, by number: storage, first element, shape, strides, type.
         sizes: bytes of each storage that the step made.
         opaque: why the program cannot be run again; None if it can.
+        lines: by module, where the user's code made its first call: ``my_model.py:15``.
     """
 
     calls: list[Call]
@@ -116,6 +117,7 @@ class Recording:
     places: list[tuple[Any, ...]]
     sizes: dict[int, int]
     opaque: str | None
+    lines: dict[str, str]
 
     def slot(self, tensor: torch.Tensor) -> int | None:
         """Return the number of the value that a tensor is now; None if it is none."""
@@ -227,10 +229,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
     Args:
         device: that the step runs on.
         parameters: by what they belong to, several times if there are several.
+        line: says at which line of the user's own code the step is; None at none of it.
     """
 
-    def __init__(self, device: str, parameters: Mapping[torch.Tensor, str]) -> None:
+    def __init__(
+        self,
+        device: str,
+        parameters: Mapping[torch.Tensor, str],
+        line: Callable[[], str | None] = lambda: None,
+    ) -> None:
         super().__init__()
+        self._line = line
+        self._lines: dict[str, str | None] = {}
         self._device = device
         self._calls: list[Call] = []
         self._given: dict[int, torch.Tensor] = {}
@@ -291,6 +301,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
             return func(*args, **kwargs)
         arguments, keywords = mapped(args, self._read), mapped(kwargs, self._read)
         direction, names, sums = self._where(func, args)
+        if direction == "forward" and names and names[0] not in self._lines:
+            self._lines[names[0]] = self._line()
         call = Call(
             function=func,
             arguments=arguments,
@@ -334,6 +346,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
             places=places,
             sizes=self._sizes,
             opaque=self._opaque,
+            lines={name: line for name, line in self._lines.items() if line is not None},
         )
 
     def _where(self, func: Any, args: tuple[Any, ...]) -> tuple[Direction, tuple[str, ...], bool]:
@@ -497,6 +510,7 @@ def record(
     parameters: Mapping[torch.Tensor, str],
     optimizer: torch.optim.Optimizer | None = None,
     device: str = "cpu",
+    line: Callable[[], str | None] = lambda: None,
 ) -> Recording:
     """Run a step and write down what it calls.
 
@@ -507,8 +521,9 @@ def record(
         parameters: by what they belong to.
         optimizer: whose calls are told from the others; None for none.
         device: that it runs on.
+        line: says at which line of the user's own code the step is; None at none of it.
     """
-    recorder = Recorder(device, parameters)
+    recorder = Recorder(device, parameters, line)
     handles = []
     if optimizer is not None:
         handles.append(

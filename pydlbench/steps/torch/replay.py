@@ -192,8 +192,10 @@ def _below(indices: torch.Tensor | None, limit: int) -> None:
     if indices is None or indices.dtype == torch.bool:
         return
     stream = torch.Generator().manual_seed(limit)
-    drawn = torch.randint(0, max(1, limit), indices.shape, generator=stream)
-    indices.copy_(drawn)
+    for dim, stride in enumerate(indices.stride()):
+        if stride == 0:  # repeated: its memory has room for one
+            indices = indices[(slice(None),) * dim + (slice(1),)]
+    indices.copy_(torch.randint(0, max(1, limit), indices.shape, generator=stream))
 
 
 def _labels(call: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
@@ -15,7 +15,7 @@ from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.operator import compiled
 from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.errors import UnsupportedError
-from pydlbench.steps.definition import Outcome, StepDefinition, check_trainable
+from pydlbench.steps.definition import Guarded, Outcome, StepDefinition, check_trainable
 from pydlbench.steps.torch.net import Net
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def autocast(case: StepSpec) -> contextlib.AbstractContextManager[Any]:
     return context
 
 
-class TorchModel:
+class TorchModel(Guarded):
     """A model with its weights and a minibatch; see ``steps.definition.FrameworkModel``.
 
     Args:
@@ -66,6 +66,7 @@ class TorchModel:
         *,
         separate: bool = False,
     ) -> None:
+        super().__init__()
         base.check_precision(case.precision, case.on_gpu)
         settings.check_precision(case.precision, case.on_gpu)
         if case.precision == "fp8-tc":
@@ -91,16 +92,10 @@ class TorchModel:
         self._layers: tuple[bool, bool, bool] | None = None
         self._passes: _Passes | None = None
         self._steps: list[TorchStep] = []
-        self._tf32 = contextlib.ExitStack()
 
-    def __enter__(self) -> Self:
-        """Switch TF32 on where that is the precision."""
-        self._tf32.enter_context(settings.tf32(self.case.precision))
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Switch it off again."""
-        self._tf32.close()
+    def guards(self) -> tuple[contextlib.AbstractContextManager[Any]]:
+        """Compute in TF32 where that is the precision."""
+        return (settings.tf32(self.case.precision),)
 
     def prepare(self, definition: StepDefinition, *, eager: bool = False) -> Step:
         """Build a step.

@@ -111,8 +111,7 @@ def test_what_is_added_to_a_product_is_a_layer_of_its_own():
     none = work_of(call(f"addmm.default({tensor(4, 5)}, {operands}, beta=0)"))
     assert layers(none) == [("4x6:6x5", "forward")]
     odd = work_of(call(f"addmm.default({tensor(4, 1)}, {operands})"))
-    assert odd.layers == ()
-    assert "[4, 1]" in odd.layers_missing
+    assert layers(odd)[1] == ("elementwise:add:4x5:4x1", "forward")
     assert odd.flops == 260
 
 
@@ -270,11 +269,49 @@ def test_poolings_that_no_layer_computes_have_a_formula(text, flops):
         (f"add.Tensor({tensor(2, 3, 5)}, {tensor(2, 3, 5)})", ("add:mb2ic3ih1iw5", "forward"), 30),
         (f"add.Tensor({tensor(2, 3, 5)}, {tensor(5)})", ("bias:mb6ic5", "forward"), 30),
         (f"add_.Tensor({tensor(7)}, {tensor(7)}, alpha=-0.5)", ("sgd:ic7lr0.5", "forward"), 14),
+        # A factor that is not 1 makes no difference to the time, whichever it is.
         (
             f"add.Tensor({tensor(7)}, {tensor(7)}, alpha=0.25)",
-            ("l2:ic7decay0.25", "backward-weights"),
+            ("elementwise:add:7:7by0.5", "forward"),
             14,
         ),
+        # Numbers are operands of one element.
+        (f"add.Tensor({tensor(2, 3)}, 1)", ("elementwise:add:6:1", "forward"), 6),
+        (f"rsub.Scalar({tensor(2, 3)}, 1)", ("elementwise:add:1:6by-1", "forward"), 6),
+        (
+            f"mul.Tensor({tensor(2, 1, 3)}, {tensor(4, 1)})",
+            ("elementwise:mul:2x1x3:1x4x1", "forward"),
+            24,
+        ),
+        (f"mul.Tensor({tensor(8)}, {tensor(8, of=0)})", ("elementwise:square:8", "forward"), 8),
+        (f"pow.Tensor_Scalar({tensor(8)}, 3)", ("elementwise:power:8by3", "forward"), 8),
+        (f"clamp.default({tensor(8)}, None, 2)", ("elementwise:min:8:1", "forward"), 8),
+        (f"clamp.default({tensor(8)}, 0, 2)", ("elementwise:clamp:8:1:1", "forward"), 16),
+        (f"lerp_.Scalar({tensor(8)}, {tensor(8)}, 0.1)", ("elementwise:lerp:8:8:1", "forward"), 24),
+        (
+            f"addcmul_.default({tensor(8)}, {tensor(8)}, {tensor(8, of=1)}, value=0.1)",
+            ("elementwise:add-square:8:8by0.5", "forward"),
+            24,
+        ),
+        (
+            f"addcdiv_.default({tensor(8)}, {tensor(8)}, {tensor(8)})",
+            ("elementwise:addcdiv:8:8:8", "forward"),
+            24,
+        ),
+        (f"leaky_relu.default({tensor(2, 3)}, 0.1)", ("elementwise:leaky-relu:6:1", "forward"), 12),
+        (f"leaky_relu.default({tensor(2, 3)})", ("elementwise:leaky-relu:6:1", "forward"), 12),
+        # A row that is repeated is one row in memory.
+        (
+            f"mul.Tensor({tensor(4, 6)}, float32[4, 6](0, 1))",
+            ("elementwise:mul:4x6:1x6", "forward"),
+            24,
+        ),
+        (
+            f"add.Tensor({tensor(4, 6)}, float32[4, 6](0, 1))",
+            ("elementwise:add:4x6:1x6", "forward"),
+            24,
+        ),
+        ("full.default([4], 0.0)", ("move:fill:4", "forward"), 0),
         (
             f"mul.Tensor({tensor(2, 3, 1, 1)}, {tensor(2, 3, 4, 4)})",
             ("scale:mb2ic3ih4", "forward"),
@@ -304,6 +341,40 @@ def test_poolings_that_no_layer_computes_have_a_formula(text, flops):
             ("bias:mb10ic3", "backward-weights"),
             30,
         ),
+        (f"sum.default({tensor(2, 5)})", ("reduction:sum:10:1", "forward"), 10),
+        (f"mean.dim({tensor(2, 5)}, [-1], True)", ("reduction:mean:2x5:2x1", "forward"), 10),
+        (f"amax.default({tensor(2, 5)}, [0])", ("reduction:max:2x5:1x5", "forward"), 10),
+        (f"linalg_vector_norm.default({tensor(2, 5)})", ("reduction:norm:10:1", "forward"), 20),
+        (
+            f"clone.default({tensor(2, 3, 5)}, memory_format=torch.contiguous_format)",
+            ("move:copy:30", "forward"),
+            0,
+        ),
+        (
+            "clone.default(float32[4, 6](1, 4), memory_format=torch.contiguous_format)",
+            ("move:permute:6x4by10", "forward"),
+            0,
+        ),
+        ("clone.default(float32[4, 6](1, 4))", ("move:copy:24", "forward"), 0),
+        (
+            f"copy_.default({tensor(4, 6)}, float32[4, 6](1, 4))",
+            ("move:permute:6x4by10", "forward"),
+            0,
+        ),
+        (f"zero_.default({tensor(4, 6)})", ("move:fill:24", "forward"), 0),
+        ("zeros.default([4, 6], device=torch.device('cpu'))", ("move:fill:24", "forward"), 0),
+        (f"stack.default([{tensor(4)}, {tensor(4)}], -1)", ("concat:mb4ic1+1", "forward"), 0),
+        (f"cat.default([{tensor(4, 2)}, {tensor(0)}], 1)", ("move:copy:8", "forward"), 0),
+        (
+            f"embedding.default({tensor(9, 4)}, int64[2, 3](3, 1))",
+            ("gather:rows:9x4:6", "forward"),
+            0,
+        ),
+        (
+            f"embedding_dense_backward.default({tensor(6, 4)}, int64[6](1), 9, -1, False)",
+            ("gather:add-rows:9x4:6", "forward"),
+            24,
+        ),
         (
             f"cat.default([{tensor(2, 3, 4, 4)}, {tensor(2, 1, 4, 4)}], 1)",
             ("concat:mb2ic3+1ih4", "forward"),
@@ -320,12 +391,17 @@ def test_operators_on_elements_are_layers(text, expected, flops):
 @pytest.mark.parametrize(
     ("text", "flops"),
     [
-        (f"add.Tensor({tensor(2, 3)}, 1)", 6),
-        (f"mul.Tensor({tensor(2, 1, 3)}, {tensor(4, 1)})", 24),
+        (f"cos.default({tensor(2, 3)})", 6),
+        (f"_to_copy.default({tensor(2, 3)}, dtype=torch.bfloat16)", 0),
+        ("clone.default(float32[4, 6](0, 1), memory_format=torch.contiguous_format)", 0),
+        ("zeros.default([4], dtype=torch.int64)", 0),
+        ("full.default([4], 0)", 0),
+        ("div.Scalar(float32[8, 512, 7, 7](512, 1, 0, 0), 49)", 8 * 512 * 49),
+        (f"index.Tensor({tensor(4, 6)}, [None, int64[2](1)])", 0),
+        (f"div.Tensor_mode({tensor(2, 3)}, 2, rounding_mode='floor')", 6),
         (f"hardtanh.default({tensor(2, 3)}, -1.0, 1.0)", 12),
         ("add_.Tensor(int64[()](), 1)", 0),
         (f"elu.default({tensor(2, 3)}, 0.5)", 18),
-        (f"leaky_relu.default({tensor(2, 3)}, 0.1)", 12),
         # Along the channels of images.
         (f"_softmax.default({tensor(2, 3, 2, 1)}, 1, False)", 60),
     ],
@@ -347,6 +423,12 @@ def test_a_list_of_tensors_is_a_layer_for_each_of_them_and_overwrites_them():
     assert layers(found) == [("sgd:ic3lr0.5", "forward"), ("sgd:ic4lr0.5", "forward")]
     assert found.flops == 14
     assert found.bytes == 4 * 7 * 3
+    scaled = work_of(call(f"_foreach_mul_.Scalar([{', '.join(weights)}], 0.9)"))
+    assert [one for one, _ in layers(scaled)] == ["elementwise:mul:3:1", "elementwise:mul:4:1"]
+
+
+def test_zeros_of_no_named_type_are_of_the_default_one():
+    assert work_of(call("zeros.default([4, 6])")).dtypes == ("float32",)
 
 
 def test_training_normalises_with_more_work_and_moves_the_running_statistics():
@@ -366,6 +448,34 @@ def test_training_normalises_with_more_work_and_moves_the_running_statistics():
     assert fixed.bytes == 4 * (160 + 20) + results
     bare = f"native_batch_norm.default({images}, None, None, None, None, True, 0.1, 0.001)"
     assert "factors" in work_of(call(bare)).layers_missing
+
+
+# -----------------------------------------------------------------------------
+# Types.
+
+_BF16 = "bfloat16[2, 3, 4, 4](48, 16, 4, 1)"
+
+
+@pytest.mark.parametrize(
+    ("text", "dtypes"),
+    [
+        # Factors and statistics in float32 beside images in bfloat16 are no mixture.
+        (
+            f"native_batch_norm.default({_BF16}, {', '.join([tensor(3)] * 4)}, True, 0.1, 0.001)",
+            ("bfloat16",),
+        ),
+        (f"native_layer_norm.default({_BF16}, [4], {tensor(4)}, {tensor(4)}, 1e-5)", ("bfloat16",)),
+        # A number, whatever its type, is none either; what is added to all rows is.
+        (f"add.Tensor({_BF16}, float32[()]())", ("bfloat16",)),
+        (f"add.Tensor({_BF16}, {tensor(4)})", ("bfloat16", "float32")),
+        (f"sum.dim_IntList({_BF16}, [0], dtype=torch.float32)", ("bfloat16", "float32")),
+        (f"clone.default({_BF16}, memory_format=torch.contiguous_format)", ("bfloat16",)),
+        (f"embedding.default({tensor(9, 4)}, int64[5](1))", ("float32",)),
+        ("add.Tensor(int64[5](1), int32[5](1))", ("int32", "int64")),
+    ],
+)
+def test_a_call_is_computed_in_the_type_of_its_operands(text, dtypes):
+    assert work_of(call(text)).dtypes == dtypes
 
 
 # -----------------------------------------------------------------------------

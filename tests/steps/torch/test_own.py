@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -158,6 +159,18 @@ def test_a_model_is_timed_listed_call_by_call_and_run_as_a_chain(
     assert [one.status for one in chained.facts.checks] == ["ok"] * 3
     assert [one.signature for one in chained.facts.calls] == [one.signature for one in listed.calls]
     assert len(chained.sample(Request(samples=1, untimed=0)).seconds) == 1
+
+
+def test_a_module_comes_with_the_line_that_calls_it_and_inputs_as_they_are_asked_for(own, backend):
+    step = own(CONVOLVED, phase="training", own=OwnSpec(optimizer="adam-fused"))
+    file = step["model"].rpartition(":")[0]
+    text = Path(file).read_text().splitlines()
+    (line,) = (number for number, one in enumerate(text, start=1) if "return self.head" in one)
+    found = operations.record_calls(backend, step).facts
+    names = ("features.0", "features.1", "features.2", "head")
+    assert found.lines == dict.fromkeys(names, f"{file}:{line}")
+    assert "aten._fused_adam_" in {one.operator for one in found.calls}
+    assert operations.prepare_step(backend, step, {}).facts.inputs == ("2x3x8x8",)
 
 
 def test_the_fused_attention_of_inference_is_recorded_as_it_runs(own, backend):
@@ -333,5 +346,3 @@ def test_a_model_of_ones_own_has_no_graph(own, backend):
     case = own(ALONE)
     with pytest.raises(UnsupportedError, match="no graph of layers"):
         operations.prepare_native_chain(backend, case, {}, None)
-    with pytest.raises(UnsupportedError, match="PyTorch only"):
-        operations.prepare_step(backend, case | {"framework": "tensorflow", "mode": "graph"}, {})

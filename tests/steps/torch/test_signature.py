@@ -89,6 +89,15 @@ def test_labels_are_below_the_number_of_classes_and_differ():
     assert set(drawn.tolist()) == set(range(5))
 
 
+def test_indices_that_repeat_one_place_in_memory_are_drawn_for_it_once():
+    places = torch.empty(1, 7, dtype=torch.int64).expand(3, 7)
+    made = CallOperator(parse(text_of(aten.embedding.default, torch.empty(5, 2), places)), "cpu")
+    drawn = made.arguments[1]
+    assert drawn.stride() == (0, 1)
+    assert len(drawn.unique()) > 1
+    assert made.call().shape == (3, 7, 2)
+
+
 def test_what_is_overwritten_is_as_before_in_each_run():
     text = text_of(aten.mul_.Tensor, torch.empty(8), 0.5)
     made = CallOperator(parse(text), "cpu", seed=3)
